@@ -77,8 +77,11 @@ func dispatch(args []string) error {
 	}
 	// SIGPIPE too: when the table has no reader any more, the servers must still be
 	// stopped.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	// Writing to what nobody reads fails, here as anywhere: a socket whose peer has hung up
+	// is no reason to end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	err := suites[i].run(ctx, args[1:])
 	if err != nil && ctx.Err() != nil {
 		return errors.New("interrupted; servers stopped, files removed")

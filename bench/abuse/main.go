@@ -53,7 +53,7 @@ func (a aim) String() string {
 var groups = []struct {
 	at      aim
 	attacks []attack
-}{{socket, onMemory}, {socket, onWaiting}, {socket, onDisk}, {admin, onAdmin}, {server, onServer}}
+}{{socket, controlSocket}, {socket, onMemory}, {socket, onWaiting}, {socket, onDisk}, {admin, onAdmin}, {server, controlServer}, {server, onServer}}
 
 func find(name string) (attack, aim) {
 	for _, g := range groups {

@@ -92,7 +92,7 @@ func printMethod(out io.Writer, f *field) {
 	} else {
 		g.remove()
 	}
-	whose := "attackers are processes of other users and addresses"
+	whose := "attackers are processes of other users and addresses, at the lowest priority"
 	if !f.users {
 		whose = "attackers are processes of the same user (not root), so whether the innocent is served is shown, and not judged"
 	}
@@ -102,7 +102,8 @@ func printMethod(out io.Writer, f *field) {
 	}
 	fmt.Fprint(out, "shown    RSS before, at its peak and after the attack; the control group's peak, with the kernel's buffers and the cache of files;\n"+
 		"         files on the disk; all in MiB. p50, p99 and max of the innocent's NextID (on the lease server: of renewing a lock); max of\n"+
-		"         renewing a lock, and of a new connection with its call, repeats included; all in ms\n\n")
+		"         renewing a lock, and of a new connection with its call, repeats included; all in ms. The rows called control attack nobody:\n"+
+		"         their processes only keep the processors busy, so they show what this machine gives to a server that is left alone\n\n")
 }
 
 func printResult(out io.Writer, r result, first bool) error {

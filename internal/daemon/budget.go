@@ -39,7 +39,8 @@ type budget struct {
 	peers   map[*account]struct{} // the accounts of connections by Unix sockets
 	holds   int                   // of all users
 
-	making chan struct{} // has room for the long answers that are being made
+	making  chan struct{} // has room for the long answers that are being made
+	running running       // connections of all users
 }
 
 // How many long answers are made at a time, for all users and for one.
@@ -49,7 +50,8 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking)}
+	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking),
+		running: make(running, maxRunning)}
 }
 
 // owner is who a user is: a UID or, of peers on a network, an address.
@@ -70,7 +72,9 @@ type user struct {
 	large    int64                 // for large buffers of sockets
 	holds    int                   // locks that connections hold, and watches
 	streams  int                   // of them, events of placement
+	share    share                 // of the lane's thread, whose it is
 	making   chan struct{}         // has room for the long answers that are being made
+	running  running               // connections of this user
 }
 
 // most names the user who has the most of what all share.
@@ -151,7 +155,8 @@ func (b *budget) openFor(who owner) *account {
 	defer b.mu.Unlock()
 	u := b.users[who]
 	if u == nil {
-		u = &user{owner: who, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
+		u = &user{owner: who, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking),
+			running: make(running, maxUserRunning)}
 		b.users[who] = u
 	}
 	u.open++

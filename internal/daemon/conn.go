@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -35,6 +36,7 @@ type conn struct {
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
 	unfinished
+	working bool // it has a place among those that run; guarded by mu
 	mayPark bool // in the lane, when nothing is under way
 	parted  bool // its stream is closed
 	handed  bool // to the lane, with its account; guarded by Server.mu
@@ -62,7 +64,7 @@ type unfinished struct {
 func newConn(s *Server, nc stream, a *account) *conn {
 	c := &conn{net: nc, account: a}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
-	c.wire.SetMemory(a)
+	c.wire.SetMemory(&restingMemory{a, c})
 	c.desk = desk{server: s, conn: c, user: a.user, out: &c.wire.Outbox}
 	return c
 }
@@ -87,6 +89,9 @@ func (r *patientReader) Read(b []byte) (int, error) {
 		if r.account.over.Load() != nil { // likewise
 			_ = r.net.SetReadDeadline(time.Now())
 		}
+	}
+	if (*conn)(r).rest() {
+		defer (*conn)(r).run()
 	}
 	r.mu.Unlock()
 	defer r.mu.Lock()
@@ -118,7 +123,9 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 	if len(b) > smallSend && w.account.enlarge() {
 		setSendBuffer(w.net, largeSend)
 	}
-	n, err := w.net.Write(b)
+	var n int
+	var err error
+	(*conn)(w).resting(func() { n, err = w.net.Write(b) })
 	w.broken = w.broken || err != nil
 	return n, err
 }
@@ -128,10 +135,11 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 func (c *conn) serve(ctx context.Context) {
 	c.mu.Lock()
 	defer c.close()
+	c.run()
 	if !c.takeUp(ctx) {
 		return
 	}
-	for {
+	for n := 1; ; n++ {
 		if c.rests() && c.server.park(c) {
 			return
 		}
@@ -143,6 +151,9 @@ func (c *conn) serve(ctx context.Context) {
 			c.await(ctx, w)
 		}
 		c.lastCall()
+		if n%messagesPerRun == 0 {
+			c.resting(func() {})
+		}
 		// Requests that are pending must not use up IDs for a peer that is gone.
 		if c.broken || !c.wire.Pending() && c.wire.Flush() != nil {
 			return
@@ -210,9 +221,13 @@ func (c *conn) await(ctx context.Context, w *waiting) {
 		w.giveUp(c.server)
 		return
 	}
-	c.mu.Unlock()
-	ranges, err := w.pending.Wait(ctx)
-	c.mu.Lock()
+	var ranges []generator.Range
+	var err error
+	c.resting(func() {
+		c.mu.Unlock()
+		defer c.mu.Lock()
+		ranges, err = w.pending.Wait(ctx)
+	})
 	c.conclude(w, ranges, err)
 }
 
@@ -258,6 +273,7 @@ func (c *conn) finish(err error) {
 		c.server.log.Debug("peer does not speak MessagePack-RPC", zap.Error(err))
 		_ = c.wire.Refuse(err)
 	}
+	c.rest()
 	// Unread bytes would turn the close into a reset, which may overtake
 	// the answer.
 	_ = c.net.CloseWrite()

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"context"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +36,7 @@ type fastLane struct {
 	server *Server
 	work   context.Context // of the goroutines that connections are given
 	loop   *eventloop.Loop
+	porter *porter
 	ended  chan struct{}
 	closed atomic.Bool
 
@@ -56,6 +56,7 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	}
 	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer)}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
+	l.porter = newPorter(l)
 	for method := range l.requests {
 		l.requests[method] = idRequest{
 			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: defaultTimeout},
@@ -82,7 +83,10 @@ func (l *fastLane) park(from stream, a *account) bool {
 	}
 	// The runtime's poller is not to be woken by what the lane serves.
 	_ = from.Close()
-	if !l.loop.Post(func() { l.admit(fd, a) }) {
+	p := &parked{lane: l, fd: fd, account: a}
+	p.turn = eventloop.Turn{Handler: p, Share: &a.user.share}
+	a.park(func() { l.loop.Post(p.evicted) })
+	if !l.loop.Post(p.admit) {
 		panic("daemon: the lane ended before it was closed")
 	}
 	return true
@@ -91,12 +95,16 @@ func (l *fastLane) park(from stream, a *account) bool {
 // prod implements lane.
 func (l *fastLane) prod(turn func()) { l.loop.Post(turn) }
 
-func (l *fastLane) admit(fd int, a *account) {
-	p := &parked{lane: l, fd: fd, account: a}
-	p.turn.Handler = p
-	a.park(func() { l.loop.Post(p.evicted) })
-	if err := l.loop.Add(fd, p); err != nil {
-		l.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
+// share of the lane's time that a user has.
+type share = eventloop.Share
+
+// admit has the loop serve the connection, unless it has been evicted already.
+func (p *parked) admit() {
+	if p.account == nil {
+		return
+	}
+	if err := p.lane.loop.Add(p.fd, p); err != nil {
+		p.lane.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
 		p.handOver(unfinished{}, false)
 	}
 }
@@ -114,6 +122,7 @@ func (l *fastLane) close() {
 		})
 	})
 	<-l.ended
+	l.porter.close()
 }
 
 // parked is a connection in the lane.
@@ -124,23 +133,30 @@ type parked struct {
 	rest    []byte   // came behind a request that waits, or is for the next turn
 	counted int      // bytes of rest, as the account knows them
 	wait    *waiting // the request that waits for IDs
+	ready   bool     // it need not wait any more
 	more    bool     // there may be something to read
 	half    bool     // the peer sends no more, and maybe reads no more
 	gone    bool     // it reads no more either
 	turn    eventloop.Turn
 }
 
-// Ready implements eventloop.Handler.
+// Ready implements eventloop.Handler. What has happened to the connection is looked at when
+// it is its user's turn.
 func (p *parked) Ready(events uint32) {
-	p.more = p.more || events != 0
-	// A peer that has merely stopped sending still reads its answers.
-	p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
-	p.half = p.half || p.gone || events&unix.EPOLLRDHUP != 0
+	if events != 0 {
+		p.more = true
+		// A peer that has merely stopped sending still reads its answers.
+		p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
+		p.half = p.half || p.gone || events&unix.EPOLLRDHUP != 0
+		p.lane.loop.Again(&p.turn)
+		return
+	}
 	switch {
+	case p.wait != nil && p.gone:
+		p.end()
+	case p.wait != nil && p.ready:
+		p.resume()
 	case p.wait != nil:
-		if p.gone {
-			p.end()
-		}
 	case len(p.rest) > 0:
 		rest := p.rest
 		p.rest = nil
@@ -173,6 +189,7 @@ func (p *parked) read() {
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
 	l.desk.user = p.account.user
+	l.loop.Spend(len(b))
 	l.beginBurst()
 	sent := 0
 	for len(b) > 0 && p.wait == nil {
@@ -193,6 +210,7 @@ func (p *parked) serve(b []byte, own bool) {
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
+	l.loop.Spend(sent + len(l.desk.out.Unsent()))
 	if !p.send(b) {
 		return
 	}
@@ -269,14 +287,18 @@ func (p *parked) write(b []byte) (n int, errno unix.Errno) {
 }
 
 // served has the loop answer the request that has waited. Anybody may call it.
-func (p *parked) served() { p.lane.loop.Post(p.resume) }
+func (p *parked) served() {
+	p.lane.loop.Post(func() {
+		if p.wait != nil { // else the connection is gone
+			p.ready = true
+			p.lane.loop.Again(&p.turn)
+		}
+	})
+}
 
 func (p *parked) resume() {
 	w, l := p.wait, p.lane
-	if w == nil {
-		return // the connection is gone
-	}
-	p.wait = nil
+	p.wait, p.ready = nil, false
 	ranges, err := w.pending.Result()
 	l.desk.conclude(w, ranges, err)
 	rest := p.rest
@@ -291,15 +313,13 @@ func (p *parked) end() {
 		w.giveUp(p.lane.server)
 	}
 	p.lane.loop.Remove(p.fd)
-	p.rest, p.more = nil, false // should it still be due for a turn
-	var left stream
-	if held, _ := unreadOf(p.fd); held > 0 {
-		left = p.stream()
-	} else {
+	d := &departure{account: p.account, fd: p.fd, ended: true}
+	if held, _ := unreadOf(p.fd); held == 0 {
 		_ = unix.Close(p.fd)
+		d.fd = -1
 	}
-	p.lane.server.unparkEnded(left, p.account)
-	p.account = nil
+	p.rest, p.more, p.account = nil, false, nil // should it still be due for a turn
+	p.lane.porter.leave(d)
 }
 
 // leave gives the connection a goroutine.
@@ -310,35 +330,11 @@ func (p *parked) leave(u unfinished) {
 
 // handOver gives a connection that the loop does not know a goroutine.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
-	c := newConn(p.lane.server, p.stream(), p.account)
+	d := &departure{account: p.account, fd: p.fd, mayReturn: mayReturn, counted: p.counted, unfinished: u}
+	// The lane uses its buffers again.
+	d.input, d.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
-	c.mayPark = mayReturn
-	c.account.Release(p.counted)
-	c.wire.Preload(u.input)
-	if len(u.output) > 0 {
-		c.account.Take(len(u.output))
-	}
-	c.unfinished = unfinished{output: bytes.Clone(u.output), waits: u.waits}
 	out := p.lane.desk.out
 	out.Sent(len(out.Unsent()))
-	p.lane.server.unpark(p.lane.work, c)
-}
-
-// stream is the connection outside of the lane.
-func (p *parked) stream() stream { return socketFile{os.NewFile(uintptr(p.fd), "connection")} }
-
-// socketFile is a socket as a file, which takes a descriptor over as it is: a
-// net.Conn would be made of a copy.
-type socketFile struct{ *os.File }
-
-func (f socketFile) CloseWrite() error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
-		return err
-	}
-	return failed
+	p.lane.porter.leave(d)
 }

@@ -394,7 +394,13 @@ func TestLaneCountsOneThatMoves(t *testing.T) {
 // inLane calls f for the one connection that is in the lane, on its thread.
 func (r *rig) inLane(f func(*parked)) {
 	r.t.Helper()
-	r.placed(1, 0)
+	r.inLaneAll(1, f)
+}
+
+// inLaneAll calls f for each of so many connections.
+func (r *rig) inLaneAll(connections int, f func(*parked)) {
+	r.t.Helper()
+	r.placed(connections, 0)
 	l := r.server.lane.(*fastLane)
 	done := make(chan struct{})
 	l.loop.Post(func() {
@@ -494,6 +500,7 @@ func TestLaneTurnsEndByOutput(t *testing.T) {
 			t.Error(err)
 		}
 		p.Ready(unix.EPOLLIN)
+		p.Ready(0)
 		left := len(p.rest) / (len(sent) / requests)
 		if made := requests - left; made*answer < laneOutput || made*answer > laneOutput+2*wire.HighWater {
 			t.Errorf("%d answers of %d bytes in one turn", made, answer)

@@ -7,5 +7,8 @@ import (
 	"errors"
 )
 
+// share has no meaning without a lane.
+type share struct{}
+
 // newLane fails: there is no epoll.
 func newLane(*Server, context.Context) (lane, error) { return nil, errors.ErrUnsupported }

@@ -82,6 +82,8 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.run()
+		defer c.rest()
 		c.slow.n--
 		if long, ok := answer.(*longAnswer); ok {
 			defer long.done()
@@ -100,9 +102,11 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	_ = c.wire.Flush() // likewise
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
-	c.mu.Unlock()
-	find()
-	c.mu.Lock()
+	c.resting(func() {
+		c.mu.Unlock()
+		defer c.mu.Lock()
+		find()
+	})
 }
 
 // whileServing ends ctx when the daemon begins to stop: whoever waits is told so at
@@ -175,9 +179,11 @@ func (c *conn) outlast() {
 	if hungUp(c.net) {
 		c.abandon(errHungUp)
 	}
-	c.mu.Unlock()
-	c.slow.running.Wait()
-	c.mu.Lock()
+	c.resting(func() {
+		c.mu.Unlock()
+		defer c.mu.Lock()
+		c.slow.running.Wait()
+	})
 }
 
 // close ends the connection, and what its peer held by it. mu is held, and left
@@ -189,6 +195,7 @@ func (c *conn) close() {
 	if c.broken {
 		_ = c.wire.Flush() // lets go of the buffer
 	}
+	c.rest()
 	c.mu.Unlock()
 	c.slow.running.Wait()
 	for _, done := range c.slow.onClose {

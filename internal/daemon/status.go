@@ -131,6 +131,9 @@ var badness = map[generator.Mode]int{
 }
 
 func (s *Server) statusCall(_ context.Context, d *desk) error {
+	if d.conn == nil {
+		return errHeavy // it takes locks
+	}
 	if err := d.req.End(); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,8 +15,6 @@ const (
 	coolDown = 20 * time.Millisecond
 	// maxEvents are taken from the kernel at a time.
 	maxEvents = 256
-	// turnsAtOnce are given between two looks for events.
-	turnsAtOnce = 4
 )
 
 // ErrStopped is the error of Add once the loop stops.
@@ -35,17 +32,13 @@ type Handler interface {
 type Loop struct {
 	epoll, wake, timer int
 	events             []unix.EpollEvent
-	slots              []slot  // by descriptor
-	again              []*Turn // of these, the first have been given
-	given              int
+	slots              []slot // by descriptor
+	turns              turns
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
 
-	mu     sync.Mutex
-	posted []func() // guarded by mu
-	spare  []func() // the loop's own, to be swapped with posted
-	ended  bool     // guarded by mu
+	posts posts
 }
 
 // slot belongs to a descriptor. The kernel reuses a descriptor's number as soon as it
@@ -53,13 +46,6 @@ type Loop struct {
 type slot struct {
 	handler    Handler
 	generation uint32
-}
-
-// Turn is a Handler's place in the queue of Handlers that asked for another turn. Each
-// belongs to one Handler, which asks at most once at a time.
-type Turn struct {
-	Handler Handler
-	asked   bool
 }
 
 // New returns a loop, which Run runs.
@@ -128,14 +114,8 @@ func (l *Loop) Add(fd int, h Handler) error {
 // Remove forgets the descriptor, which stays open.
 func (l *Loop) Remove(fd int) {
 	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
-	l.slots[fd].handler = nil
-}
-
-// Again gives another turn to the Handler, after all others that are ready.
-func (l *Loop) Again(t *Turn) {
-	if !t.asked {
-		t.asked = true
-		l.again = append(l.again, t)
+	if fd < len(l.slots) { // else it was never added
+		l.slots[fd].handler = nil
 	}
 }
 
@@ -148,29 +128,14 @@ func (l *Loop) Each(do func(Handler)) {
 	}
 }
 
-// Post makes the loop call f soon. It may be called from any goroutine. It returns
-// false, and f is not called, once the loop has ended.
-func (l *Loop) Post(f func()) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return false
-	}
-	l.posted = append(l.posted, f)
-	if len(l.posted) == 1 {
-		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if a wake-up is due already
-	}
-	return true
-}
-
 // Stop ends Run after the functions that were posted before it. It is for the loop's
 // own thread.
 func (l *Loop) Stop() { l.stopping = true }
 
-// Run waits and calls until Stop.
+// Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // for good: the thread ends with the loop
+	beBrief()
 	changeProcessors(+1)
 	defer changeProcessors(-1)
 	defer l.close()
@@ -194,45 +159,4 @@ func (l *Loop) dispatch(event unix.EpollEvent) {
 			s.handler.Ready(event.Events)
 		}
 	}
-}
-
-func (l *Loop) callPosted() {
-	l.mu.Lock()
-	if len(l.posted) == 0 {
-		l.mu.Unlock()
-		return
-	}
-	l.posted, l.spare = l.spare[:0], l.posted
-	l.mu.Unlock()
-	for i, f := range l.spare {
-		f()
-		l.spare[i] = nil
-	}
-}
-
-// giveTurns gives turns to some Handlers, in the order in which they asked. Then the loop
-// looks for events: who asks for little is not behind all who ask for much.
-func (l *Loop) giveTurns() {
-	for range min(turnsAtOnce, len(l.again)-l.given) {
-		t := l.again[l.given]
-		l.again[l.given] = nil
-		l.given++
-		t.asked = false
-		t.Handler.Ready(0)
-	}
-	if l.given > len(l.again)/2 || l.given == len(l.again) {
-		l.again = l.again[:copy(l.again, l.again[l.given:])]
-		l.given = 0
-	}
-}
-
-// end reports whether the loop is over. After that Post fails.
-func (l *Loop) end() bool {
-	if !l.stopping {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = len(l.posted) == 0
-	return l.ended
 }

@@ -180,11 +180,11 @@ func TestEventsComeBetweenTurns(t *testing.T) {
 			l.Again(&Turn{Handler: handler(func(uint32) { turns++ })})
 		}
 	})
-	if n := <-before; n > turnsAtOnce {
+	if n := <-before; n > spentPerLook/turnCost {
 		t.Errorf("%d turns came first", n)
 	}
 	on(t, l, func() {
-		for len(l.again) > 0 {
+		for l.turns.due() {
 			l.giveTurns()
 		}
 		if turns != 100 {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
@@ -21,10 +22,13 @@ const maxStreams = 100
 
 // maxReceived bounds what one HTTP/2 connection has sent and no handler has read: a whole
 // megabyte by default.
-const maxReceived = 64 << 10
+const maxReceived = guard.Window
 
 // maxHeaderBytes bounds the head of a request, which holds a token at most.
 const maxHeaderBytes = 32 << 10
+
+// A request may bring what its body may be.
+const _ = uint(guard.PerRequest - leaseapi.MaxRequestBytes)
 
 // phases are the time limits of each part of an exchange, against clients that send a
 // byte a minute.

@@ -52,7 +52,7 @@ const StatusPath = "/status.json"
 // /debug/pprof.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", oneAtATime(promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), aliveTimeout)
 		defer cancel()

@@ -6,7 +6,8 @@
 // long is closed. When all places are taken, a newcomer gets the place of an unproven
 // connection, whatever that one is doing: of the peer that has the most of them, the
 // oldest. So a peer without a credential cannot keep others out, however many connections
-// it has, and however slowly it sends, reads, or resets streams.
+// it has, and however slowly it sends, reads, or resets streams. A connection that sends
+// much and asks for nothing is closed, whoever it is.
 package guard
 
 import (
@@ -44,6 +45,7 @@ const (
 	PerAddress Reason = "per_address" // PerAddress
 	Unproven   Reason = "unproven"    // Unproven
 	Requests   Reason = "requests"    // Requests
+	Noise      Reason = "noise"       // it sent much that was no request
 )
 
 // socketBuffer bounds what the kernel keeps of a connection in each direction, which could
@@ -164,7 +166,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p}
+	c := &conn{Conn: nc, guard: g, peer: p, noise: noise{left: noiseAtOnce, at: time.Now()}}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -285,6 +287,7 @@ type conn struct {
 	busy    int // requests under way; more than one with HTTP/2
 	waits   int // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
+	noise   noise
 }
 
 // begin and end follow a request.
@@ -298,6 +301,7 @@ func (c *conn) begin() bool {
 		g.mu.Unlock()
 		return false
 	}
+	c.noise.request(+1)
 	c.busy++
 	c.timer.Stop()
 	var victim *conn
@@ -310,6 +314,7 @@ func (c *conn) begin() bool {
 		if g.limits.Requests > 0 && c.element != nil && !c.gone && g.more+g.leaving > g.limits.Requests {
 			c.busy--
 			c.crowd(-1)
+			c.noise.request(-1)
 			g.mu.Unlock()
 			g.closeVictim(victim)
 			return false
@@ -358,6 +363,7 @@ func (c *conn) rooms() int {
 func (c *conn) end() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
+	c.noise.request(-1)
 	c.busy--
 	switch {
 	case c.gone:

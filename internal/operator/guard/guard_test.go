@@ -59,6 +59,8 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 			Proven(r.Context())
 		case "/patient":
 			Patient(r.Context())
+		case "/read":
+			_, _ = io.Copy(io.Discard, r.Body)
 		case "/large":
 			s.writing <- struct{}{}
 			_, _ = w.Write(large)
@@ -69,6 +71,7 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	g.Protect(server.Config)
 	server.EnableHTTP2 = secure
+	server.Config.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerConnection: Window, MaxReceiveBufferPerStream: Window}
 	if secure {
 		server.StartTLS()
 	} else {

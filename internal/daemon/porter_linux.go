@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// porter takes connections out of the lane. The lane's thread only leaves them there: what
+// is to be done for them takes locks, for which it would wait while those who have them
+// wait for their turn in the runtime.
+type porter struct {
+	lane *fastLane
+	last atomic.Pointer[departure] // of those that nobody has seen to
+	wake chan struct{}
+	idle chan struct{} // closed when all have been seen to, and no more come
+}
+
+// departure is a connection that leaves the lane.
+type departure struct {
+	before    *departure
+	account   *account
+	fd        int // -1: it is closed
+	ended     bool
+	mayReturn bool
+	counted   int // bytes of input, as the account knows them
+	unfinished
+}
+
+func newPorter(l *fastLane) *porter {
+	p := &porter{lane: l, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+	go p.run()
+	return p
+}
+
+// leave is called by the lane. It waits for nothing.
+func (p *porter) leave(d *departure) {
+	for {
+		d.before = p.last.Load()
+		if p.last.CompareAndSwap(d.before, d) {
+			break
+		}
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close returns when all connections have been seen to. No more come.
+func (p *porter) close() {
+	close(p.wake)
+	<-p.idle
+}
+
+func (p *porter) run() {
+	defer close(p.idle)
+	for open := true; open; {
+		_, open = <-p.wake
+		var first *departure
+		for d := p.last.Swap(nil); d != nil; {
+			d, d.before, first = d.before, first, d
+		}
+		for d := first; d != nil; d = d.before {
+			p.see(d)
+		}
+	}
+}
+
+// see ends a connection, or gives it a goroutine.
+func (p *porter) see(d *departure) {
+	s := p.lane.server
+	if d.ended {
+		var left stream
+		if d.fd >= 0 {
+			left = d.stream()
+		}
+		s.unparkEnded(left, d.account)
+		return
+	}
+	c := newConn(s, d.stream(), d.account)
+	c.mayPark = d.mayReturn
+	c.account.Release(d.counted)
+	c.wire.Preload(d.input)
+	if len(d.output) > 0 {
+		c.account.Take(len(d.output))
+	}
+	c.unfinished = unfinished{output: d.output, waits: d.waits}
+	s.unpark(p.lane.work, c)
+}
+
+// stream is the connection outside of the lane.
+func (d *departure) stream() stream {
+	return socketFile{os.NewFile(uintptr(d.fd), "connection")}
+}
+
+// socketFile is a socket as a file, which takes a descriptor over as it is: a
+// net.Conn would be made of a copy.
+type socketFile struct{ *os.File }
+
+func (f socketFile) CloseWrite() error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+		return err
+	}
+	return failed
+}

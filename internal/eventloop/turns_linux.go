@@ -1,0 +1,110 @@
+package eventloop
+
+const (
+	// quantum is what a share may spend before it is the next one's turn.
+	quantum = 16 << 10
+	// turnCost is spent by every turn, for its system calls.
+	turnCost = 1 << 10
+	// spentPerLook is spent at most, but for the last turn, between two looks for events.
+	spentPerLook = 64 << 10
+)
+
+// Share is the Turns of one owner, which share the loop's time evenly with those of each
+// other owner, however many they are. It belongs to one loop.
+type Share struct {
+	turns  queue[*Turn]
+	credit int // what it may spend still
+	listed bool
+}
+
+// Turn is a Handler's place in the queue of Handlers that asked for another turn. Each
+// belongs to one Handler, which asks at most once at a time.
+type Turn struct {
+	Handler Handler
+	Share   *Share // nil: that of all who have none
+	asked   bool
+}
+
+// turns are all that are due. Who has asked for nothing lately comes first, and goes behind
+// the others when its quantum is spent.
+type turns struct {
+	fresh, busy queue[*Share]
+	common      Share
+	spent       int // since the last look for events
+}
+
+func (t *turns) due() bool { return !t.fresh.empty() || !t.busy.empty() }
+
+// Again gives another turn to the Handler, after those of its share that have asked before.
+func (l *Loop) Again(t *Turn) {
+	if t.asked {
+		return
+	}
+	t.asked = true
+	s := t.Share
+	if s == nil {
+		s = &l.turns.common
+	}
+	s.turns.push(t)
+	if !s.listed {
+		s.listed, s.credit = true, quantum
+		l.turns.fresh.push(s)
+	}
+}
+
+// Spend tells what the present turn costs beside its system calls, such as bytes that were
+// read and written.
+func (l *Loop) Spend(n int) { l.turns.spent += n }
+
+// giveTurns gives some turns. Then the loop looks for events: who asks for little is not
+// behind all who ask for much.
+func (l *Loop) giveTurns() {
+	t := &l.turns
+	for t.spent = 0; t.spent < spentPerLook && t.due(); {
+		list := &t.fresh
+		if list.empty() {
+			list = &t.busy
+		}
+		s := list.first()
+		switch {
+		case s.turns.empty() && (list == &t.busy || t.busy.empty()):
+			list.pop()
+			s.listed = false
+		case s.turns.empty(): // it does not become fresh by asking again at once
+			list.pop()
+			t.busy.push(s)
+		case s.credit <= 0:
+			s.credit += quantum
+			list.pop()
+			t.busy.push(s)
+		default:
+			before := t.spent
+			t.spent += turnCost
+			turn := s.turns.pop()
+			turn.asked = false
+			turn.Handler.Ready(0)
+			s.credit -= t.spent - before
+		}
+	}
+}
+
+// queue is first in, first out.
+type queue[T any] struct {
+	all  []T
+	head int
+}
+
+func (q *queue[T]) empty() bool { return q.head == len(q.all) }
+func (q *queue[T]) first() T    { return q.all[q.head] }
+func (q *queue[T]) push(t T)    { q.all = append(q.all, t) }
+
+func (q *queue[T]) pop() T {
+	var none T
+	t := q.all[q.head]
+	q.all[q.head] = none
+	if q.head++; q.head > len(q.all)/2 {
+		clear(q.all[copy(q.all, q.all[q.head:]):])
+		q.all, q.head = q.all[:len(q.all)-q.head], 0
+	}
+	return t
+}

@@ -1,0 +1,130 @@
+package eventloop
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// busy has a share with so many Turns that each ask again as often, spend so much, and note
+// the share's name.
+func busy(l *Loop, name string, turns, times, spend int, line *[]string) *Share {
+	s := &Share{}
+	for range turns {
+		left := times
+		turn := &Turn{Share: s}
+		turn.Handler = handler(func(uint32) {
+			*line = append(*line, name)
+			l.Spend(spend)
+			if left--; left > 0 {
+				l.Again(turn)
+			}
+		})
+		l.Again(turn)
+	}
+	return s
+}
+
+func count(line []string, name string) (n int) {
+	for _, one := range line {
+		if one == name {
+			n++
+		}
+	}
+	return n
+}
+
+// driven is a loop that nobody runs: the test gives the turns.
+func driven(t *testing.T) *Loop {
+	t.Helper()
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	return l
+}
+
+// A thousand busy connections of one owner get as many turns as the few of another.
+func TestSharesAreEven(t *testing.T) {
+	l := driven(t)
+	var line []string
+	busy(l, "many", 1000, 50, 0, &line)
+	busy(l, "few", 4, 1000, 0, &line)
+	for len(line) < 2000 {
+		l.giveTurns()
+	}
+	if few := count(line, "few"); few < 900 || few > 1100 {
+		t.Errorf("the few have %d of %d turns", few, len(line))
+	}
+}
+
+// And turns that cost much are fewer.
+func TestSharesCountWhatTurnsCost(t *testing.T) {
+	l := driven(t)
+	var line []string
+	const cost = 99 * turnCost
+	busy(l, "dear", 10, 1000, cost, &line)
+	busy(l, "cheap", 10, 10_000, 0, &line)
+	for len(line) < 10_000 {
+		l.giveTurns()
+	}
+	if dear := count(line, "dear"); dear < 80 || dear > 120 {
+		t.Errorf("turns of a hundred times the cost are %d of %d", dear, len(line))
+	}
+}
+
+// Who asks for little comes at once, however many owners are busy.
+func TestFreshSharesComeFirst(t *testing.T) {
+	l := driven(t)
+	var line []string
+	for i := range 20 {
+		busy(l, fmt.Sprint("busy", i), 100, 1000, quantum, &line)
+	}
+	for range 100 {
+		l.giveTurns()
+	}
+	for range 10 {
+		line = line[:0]
+		busy(l, "modest", 1, 1, 0, &line)
+		l.giveTurns()
+		if slices.Index(line, "modest") != 0 {
+			t.Errorf("the modest one comes behind %d turns", slices.Index(line, "modest"))
+		}
+	}
+	// But nobody is fresh who asks again and again.
+	line = line[:0]
+	s := busy(l, "eager", 1, 1, quantum, &line)
+	for range 1000 {
+		l.giveTurns()
+		if s.turns.empty() {
+			l.Again(&Turn{Share: s, Handler: handler(func(uint32) {
+				line = append(line, "eager")
+				l.Spend(quantum)
+			})})
+		}
+	}
+	if eager := count(line, "eager"); eager > len(line)/15 {
+		t.Errorf("one of 21 owners has %d of %d turns", eager, len(line))
+	}
+}
+
+// Events are looked for after so much has been spent, however many turns are due.
+func TestTurnsBetweenLooks(t *testing.T) {
+	for spend, most := range map[int]int{0: spentPerLook / turnCost, quantum: spentPerLook/(quantum+turnCost) + 1, 10 * spentPerLook: 1} {
+		l := driven(t)
+		var line []string
+		busy(l, "x", 1000, 1, spend, &line)
+		l.giveTurns()
+		if len(line) != most {
+			t.Errorf("%d turns that spend %d each are given, want %d", len(line), spend, most)
+		}
+		for l.turns.due() {
+			l.giveTurns()
+		}
+		if got := strings.Join(line, ""); len(got) != 1000 {
+			t.Errorf("%d turns of 1000 are given in the end", len(got))
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package guard
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// What a connection may send that is no request: frames of HTTP/2 that only make work, such
+// as pings, settings and resets, or a head without end. Honest ones are few.
+const (
+	// noiseAtOnce is sent before the first request, or after one. A handshake, the longest
+	// head, and what HTTP/2 sends of a body before its request begins fit.
+	noiseAtOnce = 2 * Window
+	// noisePerSecond is gained by waiting.
+	noisePerSecond = 1 << 10
+	// Window is the most that a server of HTTP/2 may let a connection send unasked.
+	Window = 64 << 10
+	// PerRequest is what each request may bring: no body may be longer.
+	PerRequest = 128 << 10
+	// answersPerNoise is how many bytes of answers pay for one that says they have come.
+	answersPerNoise = 8
+)
+
+var errNoise = errors.New("guard: the connection sends much, and asks for nothing")
+
+// noise is how much a connection may still send until its next request.
+type noise struct {
+	mu   sync.Mutex
+	left int
+	busy int // requests under way
+	at   time.Time
+}
+
+// most is the greatest that is left. mu is held.
+func (n *noise) most() int { return noiseAtOnce + n.busy*PerRequest }
+
+// gain is for answers, and for the time. mu is held.
+func (n *noise) gain(bytes int) { n.left = min(n.left+bytes, n.most()) }
+
+// read counts what has come, and reports whether it was too much.
+func (n *noise) read(bytes int, now time.Time) (over bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gain(int(min(now.Sub(n.at), time.Hour).Milliseconds() * noisePerSecond / 1000))
+	n.at = now
+	n.left -= bytes
+	return n.left < 0
+}
+
+func (n *noise) wrote(bytes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gain(bytes / answersPerNoise)
+}
+
+// request counts one that begins, or ends.
+func (n *noise) request(by int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.busy += by
+	if by > 0 {
+		n.left = max(n.left, noiseAtOnce) + PerRequest
+	}
+	n.gain(0)
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.noise.read(n, time.Now()) {
+		c.guard.mu.Lock()
+		gone := c.gone
+		c.leave()
+		c.guard.mu.Unlock()
+		if !gone {
+			c.guard.close(c.Conn, c.peer, Noise)
+		}
+		return 0, errNoise
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.noise.wrote(n)
+	return n, err
+}
