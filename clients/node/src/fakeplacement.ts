@@ -144,9 +144,9 @@ export class FakePlacement {
     };
     const placed = wanted === undefined ? undefined : this.active.get(wanted);
     const record = placed ? { owner: AUTHORITY, pid: placed.pid, version: placed.details.version, token: placed.details.token } : null;
+    const kinds = [...new Set([...this.executors].flatMap((executor) => executor.kinds))].sort();
     return {
-      state: 'member', authority: AUTHORITY, members: [{ authority: AUTHORITY, token: 1n }],
-      kinds: [...new Set([...this.executors].flatMap(({ kinds }) => kinds))].sort(),
+      state: 'member', authority: AUTHORITY, members: [{ authority: AUTHORITY, token: 1n, kinds }], kinds,
       activations: keys.slice(0, limit).map(row), activations_total: this.active.size, ignored_results: 0,
       key: wanted === undefined ? null : { authority: AUTHORITY, locality: 'local', record },
     };
