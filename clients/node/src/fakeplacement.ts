@@ -143,7 +143,7 @@ export class FakePlacement {
       return { kind: details.kind, identity: details.identity, doing: 'resting', active: true, pid, version: details.version, token: details.token, idle_ms: 0 };
     };
     const placed = wanted === undefined ? undefined : this.active.get(wanted);
-    const record = placed ? { owner: AUTHORITY, pid: placed.pid, version: placed.details.version, token: placed.details.token } : null;
+    const record = placed ? { owner: AUTHORITY, pid: placed.pid, version: placed.details.version, token: placed.details.token, observed_ms: this.nowMs } : null;
     const kinds = [...new Set([...this.executors].flatMap((executor) => executor.kinds))].sort();
     return {
       state: 'member', authority: AUTHORITY, members: [{ authority: AUTHORITY, token: 1n, kinds }], kinds,
