@@ -48,10 +48,11 @@ type conn struct {
 	farewell bool      // what is written says why the connection ends
 	warned   bool      // the peer has had its time to hear of the drain
 
-	waiting atomic.Bool             // for IDs, or for slow requests after the last
-	abandon context.CancelCauseFunc // ends that wait
-	slow    slowRequests
-	watches bool // the events of placement
+	waiting   atomic.Bool             // for IDs, or for slow requests after the last
+	abandon   context.CancelCauseFunc // ends that wait, and the one for a place
+	abandoned <-chan struct{}
+	slow      slowRequests
+	watches   bool // the events of placement
 }
 
 // unfinished is what a connection has in hand when it leaves the lane.
@@ -143,7 +144,7 @@ func (c *conn) serve(ctx context.Context) {
 		if c.rests() && c.server.park(c) {
 			return
 		}
-		if err := c.wire.Read(&c.req); err != nil {
+		if err := c.wire.Read(&c.req); err != nil || c.account.over.Load() != nil {
 			c.finish(err)
 			return
 		}
