@@ -2,7 +2,11 @@ package daemon
 
 import (
 	"bytes"
+	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // The lane waits for no lock: others are served while connections that leave it, or end,
@@ -30,6 +34,41 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 	half.send(request(1, "NextID", []any{})[5:])
 	half.receive()
 	r.placed(3, 0)
+}
+
+// Those who leave the lane while nobody sees to them hold little: others are not read from
+// until then.
+func TestDeparturesAreBounded(t *testing.T) {
+	const half, connections = 60 << 10, 2 * maxDeparting / (60 << 10)
+	r := newLaneRig(t).start()
+	message := request(1, strings.Repeat("x", wire.MaxMessage/2), []any{})[:half]
+	var peers []*peer
+	for range connections {
+		p := r.dial()
+		p.alive()
+		peers = append(peers, p)
+	}
+	r.placed(connections, 0)
+	l := r.server.lane.(*fastLane)
+	r.server.mu.Lock() // which the porter needs
+	for _, p := range peers {
+		p.send(message)
+	}
+	until(t, "all have left or have to wait", func() bool {
+		counted := make(chan int)
+		l.loop.Post(func() {
+			left := connections
+			l.loop.Each(func(eventloop.Handler) { left-- })
+			counted <- left + len(l.putOff)
+		})
+		return <-counted == connections
+	})
+	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+laneBuffer {
+		t.Errorf("those who leave hold %d bytes", n)
+	}
+	r.server.mu.Unlock()
+	r.placed(0, connections)
+	until(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
 }
 
 // What users get in the lane is shared among them, and not among their connections.
