@@ -29,9 +29,8 @@ type stream interface {
 // which answer beside it.
 type conn struct {
 	desk
-	net     stream
-	wire    *wire.ServerConn
-	account *account
+	net  stream
+	wire *wire.ServerConn
 	// mu guards the answers: the outbox of wire, what is written, and slow. The
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
@@ -63,10 +62,10 @@ type unfinished struct {
 }
 
 func newConn(s *Server, nc stream, a *account) *conn {
-	c := &conn{net: nc, account: a}
+	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
 	c.wire.SetMemory(&restingMemory{a, c})
-	c.desk = desk{server: s, conn: c, user: a.user, out: &c.wire.Outbox}
+	c.desk = desk{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
 	return c
 }
 

@@ -211,7 +211,7 @@ func (p *parked) read() {
 // when others have their turn.
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
-	l.desk.user = p.account.user
+	l.desk.account, l.desk.user = p.account, p.account.user
 	l.loop.Spend(len(b))
 	l.beginBurst()
 	sent := 0
