@@ -227,13 +227,13 @@ func (p *parked) serve(b []byte, own bool) {
 		n, waits := l.answer(b)
 		if n == 0 {
 			l.endBurst()
+			l.loop.Spend(len(l.desk.out.Unsent()))
 			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
 			return
 		}
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
-	l.loop.Spend(sent + len(l.desk.out.Unsent()))
 	if !p.send(b) {
 		return
 	}
@@ -280,6 +280,7 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
+	p.lane.loop.Spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:

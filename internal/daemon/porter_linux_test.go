@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"bytes"
+	"reflect"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -87,9 +90,11 @@ func TestLaneSharesAreOfUsers(t *testing.T) {
 // Who waits for a peer has no place: neither for the rest of a message, nor for answers to
 // be read, nor for IDs.
 func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.MaxConnections = 1000 }).start()
+	const kinds = 3
+	many := maxRunning + maxUserRunning + 1
+	r := newLaneRig(t, func(s *setup) { s.MaxConnections, s.MaxInFlight = kinds*many+2, many }).start()
 	r.dial().ids(256)
-	for range maxRunning + maxUserRunning + 1 {
+	for range many {
 		half := r.dial()
 		half.send(request(1, "NextID", []any{})[:5])
 		unread, server := unserved(t)
@@ -101,11 +106,48 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 		waits := r.dial()
 		waits.send(append(request(1, "NextIDs", []any{maxLaneBatch + 1, patient()}), request(2, "Ping", []any{})...))
 	}
-	r.waiters(maxRunning + maxUserRunning + 1)
+	r.waiters(many)
 	other := r.dial()
 	other.ask("Status") // which is not for the lane
 	if got := other.receive(); got.err != nil {
 		t.Errorf("%+v", got)
 	}
 	until(t, "nobody has a place", func() bool { return len(r.user().running) == 0 && len(r.server.budget.running) == 0 })
+}
+
+// Answers cost their user time in the lane, also those that it could not send, or that left
+// with their connection.
+func TestLaneAnswersAreSpent(t *testing.T) {
+	const answers = 3
+	ids := bytes.Repeat(request(1, "NextIDs", []any{maxLaneBatch}), answers)
+	for name, test := range map[string]struct {
+		send []byte
+		full bool // the peer does not read
+	}{
+		"sent":          {send: ids},
+		"not sent":      {send: ids, full: true},
+		"leaves behind": {send: append(bytes.Clone(ids), request(2, "Status", []any{})[:5]...)},
+	} {
+		r := newLaneRig(t, ample).start()
+		client, server := unserved(t)
+		if test.full {
+			if err := server.SetWriteBuffer(4 << 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.take(server)
+		client.alive()
+		r.inLane(func(p *parked) {
+			if _, err := client.Write(test.send); err != nil {
+				t.Error(err)
+			}
+			spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
+			before := spent.Int()
+			p.Ready(unix.EPOLLIN)
+			p.Ready(0)
+			if n := spent.Int() - before; n < maxLaneBatch*9 || n > answers*maxLaneBatch*10+laneBuffer {
+				t.Errorf("%s: %d are spent", name, n)
+			}
+		})
+	}
 }
