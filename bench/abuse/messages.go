@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"time"
 )
 
 // onMemory are the attacks on the daemon's memory, its connections and its decoder.
@@ -15,6 +16,7 @@ var onMemory = []attack{
 	{name: "half messages", users: 1, begin: func(a *attacker) { a.keep(2000, a.socket, a.half) }},
 	{name: "half messages of many users", users: 8, begin: func(a *attacker) { a.keep(500, a.socket, a.half) }},
 	{name: "half messages in small pieces", users: 1, begin: func(a *attacker) { a.keep(8000, a.socket, a.pieces) }},
+	{name: "half messages, all at once", users: 2, begin: func(a *attacker) { a.keep(3000, a.socket, a.atOnce) }},
 	{name: "a byte on each connection", users: 1, begin: func(a *attacker) { a.keep(16_000, a.socket, a.byteEach) }},
 	{name: "idle connections", users: 1, begin: func(a *attacker) { a.keep(18_000, a.socket, untilEnd) }},
 	{name: "idle connections of many users", users: 4, begin: func(a *attacker) { a.keep(6000, a.socket, untilEnd) }},
@@ -48,6 +50,15 @@ func (a *attacker) half(conn net.Conn) {
 // pieces sends as much as fits into a small buffer, so that no message is large.
 func (a *attacker) pieces(conn net.Conn) {
 	const piece = 4000
+	if _, err := conn.Write(append(beginning(mostOfAMessage), make([]byte, piece)...)); err == nil {
+		untilEnd(conn)
+	}
+}
+
+// atOnce sends as much as is read at a time, when all other connections do.
+func (a *attacker) atOnce(conn net.Conn) {
+	const every, piece = time.Second, 60_000
+	time.Sleep(time.Until(time.Now().Truncate(every).Add(every)))
 	if _, err := conn.Write(append(beginning(mostOfAMessage), make([]byte, piece)...)); err == nil {
 		untilEnd(conn)
 	}

@@ -21,11 +21,7 @@ func (d *desk) reserveBatch(ids int64) (reserved int64, err error) {
 	if ids <= smallBatch {
 		return 0, nil
 	}
-	var asks *account // in the lane it holds nothing
-	if d.conn != nil {
-		asks = d.conn.account
-	}
-	return ids * rangeSize, d.server.budget.reserve(d.user, asks, ids*rangeSize, "requests that wait for many IDs", "ask for fewer at a time")
+	return ids * rangeSize, d.server.budget.reserve(d.user, d.account, ids*rangeSize, "requests that wait for many IDs", "ask for fewer at a time")
 }
 
 // reserve takes memory for something that cannot be taken away: where others cannot make

@@ -72,7 +72,7 @@ type user struct {
 	large    int64                 // for large buffers of sockets
 	holds    int                   // locks that connections hold, and watches
 	streams  int                   // of them, events of placement
-	share    share                 // of the lane's thread, whose it is
+	share    share                 // of the lane's time; only the lane's thread uses it
 	making   chan struct{}         // has room for the long answers that are being made
 	running  running               // connections of this user
 }

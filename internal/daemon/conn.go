@@ -29,9 +29,8 @@ type stream interface {
 // which answer beside it.
 type conn struct {
 	desk
-	net     stream
-	wire    *wire.ServerConn
-	account *account
+	net  stream
+	wire *wire.ServerConn
 	// mu guards the answers: the outbox of wire, what is written, and slow. The
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
@@ -48,10 +47,11 @@ type conn struct {
 	farewell bool      // what is written says why the connection ends
 	warned   bool      // the peer has had its time to hear of the drain
 
-	waiting atomic.Bool             // for IDs, or for slow requests after the last
-	abandon context.CancelCauseFunc // ends that wait
-	slow    slowRequests
-	watches bool // the events of placement
+	waiting   atomic.Bool             // for IDs, or for slow requests after the last
+	abandon   context.CancelCauseFunc // ends that wait, and the one for a place
+	abandoned <-chan struct{}
+	slow      slowRequests
+	watches   bool // the events of placement
 }
 
 // unfinished is what a connection has in hand when it leaves the lane.
@@ -62,10 +62,10 @@ type unfinished struct {
 }
 
 func newConn(s *Server, nc stream, a *account) *conn {
-	c := &conn{net: nc, account: a}
+	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
 	c.wire.SetMemory(&restingMemory{a, c})
-	c.desk = desk{server: s, conn: c, user: a.user, out: &c.wire.Outbox}
+	c.desk = desk{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
 	return c
 }
 
@@ -143,7 +143,7 @@ func (c *conn) serve(ctx context.Context) {
 		if c.rests() && c.server.park(c) {
 			return
 		}
-		if err := c.wire.Read(&c.req); err != nil {
+		if err := c.wire.Read(&c.req); err != nil || c.account.over.Load() != nil {
 			c.finish(err)
 			return
 		}

@@ -16,8 +16,9 @@ import (
 // for IDs leaves it as a waiting, and comes back to be concluded.
 type desk struct {
 	server  *Server
-	conn    *conn // whose requests they are; nil: they are the lane's
-	user    *user // of the connection whose turn it is
+	conn    *conn    // whose requests they are; nil: they are the lane's
+	account *account // of the connection whose turn it is
+	user    *user    // likewise
 	req     wire.Request
 	out     *wire.Outbox
 	ranges  []generator.Range // reused from request to request

@@ -47,6 +47,7 @@ type fastLane struct {
 	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered [2]int        // plain requests of this burst, by plainMethod
 	began    time.Duration // of this burst, since the server's start
+	putOff   []*parked     // their turns, until the porter has caught up
 }
 
 func newLane(s *Server, work context.Context) (lane, error) {
@@ -135,6 +136,7 @@ type parked struct {
 	wait    *waiting // the request that waits for IDs
 	ready   bool     // it need not wait any more
 	more    bool     // there may be something to read
+	putOff  bool     // it is among those of the lane
 	half    bool     // the peer sends no more, and maybe reads no more
 	gone    bool     // it reads no more either
 	turn    eventloop.Turn
@@ -151,6 +153,10 @@ func (p *parked) Ready(events uint32) {
 		p.lane.loop.Again(&p.turn)
 		return
 	}
+	if p.lane.porter.behind() {
+		p.later()
+		return
+	}
 	switch {
 	case p.wait != nil && p.gone:
 		p.end()
@@ -164,6 +170,23 @@ func (p *parked) Ready(events uint32) {
 	case p.more:
 		p.read()
 	}
+}
+
+// later puts the turn off until the porter has caught up.
+func (p *parked) later() {
+	if !p.putOff {
+		p.putOff = true
+		p.lane.putOff = append(p.lane.putOff, p)
+	}
+}
+
+// goOn gives the turns that were put off.
+func (l *fastLane) goOn() {
+	for _, p := range l.putOff {
+		p.putOff = false
+		l.loop.Again(&p.turn)
+	}
+	l.putOff = nil
 }
 
 // read takes what has come. What is left, if anything, comes in another turn.
@@ -188,7 +211,7 @@ func (p *parked) read() {
 // when others have their turn.
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
-	l.desk.user = p.account.user
+	l.desk.account, l.desk.user = p.account, p.account.user
 	l.loop.Spend(len(b))
 	l.beginBurst()
 	sent := 0
@@ -204,13 +227,13 @@ func (p *parked) serve(b []byte, own bool) {
 		n, waits := l.answer(b)
 		if n == 0 {
 			l.endBurst()
+			l.loop.Spend(len(l.desk.out.Unsent()))
 			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
 			return
 		}
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
-	l.loop.Spend(sent + len(l.desk.out.Unsent()))
 	if !p.send(b) {
 		return
 	}
@@ -257,6 +280,7 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
+	p.lane.loop.Spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:

@@ -7,11 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// maxDeparting is how many bytes those who leave the lane have at most when it gives
+// further turns: no account knows of them yet.
+const maxDeparting = 4 << 20
+
 // porter takes connections out of the lane. The lane's thread only leaves them there: what
 // is to be done for them takes locks, for which it would wait while those who have them
 // wait for their turn in the runtime.
 type porter struct {
 	lane *fastLane
+	held atomic.Int64              // bytes of those that are not seen to
 	last atomic.Pointer[departure] // of those that nobody has seen to
 	wake chan struct{}
 	idle chan struct{} // closed when all have been seen to, and no more come
@@ -34,8 +39,14 @@ func newPorter(l *fastLane) *porter {
 	return p
 }
 
+// behind reports whether the lane is to wait for the porter, which prods it then.
+func (p *porter) behind() bool { return p.held.Load() > maxDeparting }
+
+func (d *departure) size() int64 { return int64(len(d.input) + len(d.output)) }
+
 // leave is called by the lane. It waits for nothing.
 func (p *porter) leave(d *departure) {
+	p.held.Add(d.size())
 	for {
 		d.before = p.last.Load()
 		if p.last.CompareAndSwap(d.before, d) {
@@ -63,7 +74,11 @@ func (p *porter) run() {
 			d, d.before, first = d.before, first, d
 		}
 		for d := first; d != nil; d = d.before {
+			size := d.size()
 			p.see(d)
+			if left := p.held.Add(-size); left <= maxDeparting && left+size > maxDeparting {
+				p.lane.prod(p.lane.goOn)
+			}
 		}
 	}
 }

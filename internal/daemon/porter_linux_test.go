@@ -2,7 +2,14 @@ package daemon
 
 import (
 	"bytes"
+	"reflect"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // The lane waits for no lock: others are served while connections that leave it, or end,
@@ -32,6 +39,41 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 	r.placed(3, 0)
 }
 
+// Those who leave the lane while nobody sees to them hold little: others are not read from
+// until then.
+func TestDeparturesAreBounded(t *testing.T) {
+	const half, connections = 60 << 10, 2 * maxDeparting / (60 << 10)
+	r := newLaneRig(t).start()
+	message := request(1, strings.Repeat("x", wire.MaxMessage/2), []any{})[:half]
+	var peers []*peer
+	for range connections {
+		p := r.dial()
+		p.alive()
+		peers = append(peers, p)
+	}
+	r.placed(connections, 0)
+	l := r.server.lane.(*fastLane)
+	r.server.mu.Lock() // which the porter needs
+	for _, p := range peers {
+		p.send(message)
+	}
+	until(t, "all have left or have to wait", func() bool {
+		counted := make(chan int)
+		l.loop.Post(func() {
+			left := connections
+			l.loop.Each(func(eventloop.Handler) { left-- })
+			counted <- left + len(l.putOff)
+		})
+		return <-counted == connections
+	})
+	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+laneBuffer {
+		t.Errorf("those who leave hold %d bytes", n)
+	}
+	r.server.mu.Unlock()
+	r.placed(0, connections)
+	until(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
+}
+
 // What users get in the lane is shared among them, and not among their connections.
 func TestLaneSharesAreOfUsers(t *testing.T) {
 	r := newLaneRig(t, ample).start()
@@ -48,9 +90,11 @@ func TestLaneSharesAreOfUsers(t *testing.T) {
 // Who waits for a peer has no place: neither for the rest of a message, nor for answers to
 // be read, nor for IDs.
 func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.MaxConnections = 1000 }).start()
+	const kinds = 3
+	many := maxRunning + maxUserRunning + 1
+	r := newLaneRig(t, func(s *setup) { s.MaxConnections, s.MaxInFlight = kinds*many+2, many }).start()
 	r.dial().ids(256)
-	for range maxRunning + maxUserRunning + 1 {
+	for range many {
 		half := r.dial()
 		half.send(request(1, "NextID", []any{})[:5])
 		unread, server := unserved(t)
@@ -62,11 +106,48 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 		waits := r.dial()
 		waits.send(append(request(1, "NextIDs", []any{maxLaneBatch + 1, patient()}), request(2, "Ping", []any{})...))
 	}
-	r.waiters(maxRunning + maxUserRunning + 1)
+	r.waiters(many)
 	other := r.dial()
 	other.ask("Status") // which is not for the lane
 	if got := other.receive(); got.err != nil {
 		t.Errorf("%+v", got)
 	}
 	until(t, "nobody has a place", func() bool { return len(r.user().running) == 0 && len(r.server.budget.running) == 0 })
+}
+
+// Answers cost their user time in the lane, also those that it could not send, or that left
+// with their connection.
+func TestLaneAnswersAreSpent(t *testing.T) {
+	const answers = 3
+	ids := bytes.Repeat(request(1, "NextIDs", []any{maxLaneBatch}), answers)
+	for name, test := range map[string]struct {
+		send []byte
+		full bool // the peer does not read
+	}{
+		"sent":          {send: ids},
+		"not sent":      {send: ids, full: true},
+		"leaves behind": {send: append(bytes.Clone(ids), request(2, "Status", []any{})[:5]...)},
+	} {
+		r := newLaneRig(t, ample).start()
+		client, server := unserved(t)
+		if test.full {
+			if err := server.SetWriteBuffer(4 << 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.take(server)
+		client.alive()
+		r.inLane(func(p *parked) {
+			if _, err := client.Write(test.send); err != nil {
+				t.Error(err)
+			}
+			spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
+			before := spent.Int()
+			p.Ready(unix.EPOLLIN)
+			p.Ready(0)
+			if n := spent.Int() - before; n < maxLaneBatch*9 || n > answers*maxLaneBatch*10+laneBuffer {
+				t.Errorf("%s: %d are spent", name, n)
+			}
+		})
+	}
 }

@@ -19,11 +19,20 @@ type running chan struct{}
 
 // run waits until the connection may work: first for a place of its user, so that those who
 // wait for one of all are few of each. mu is held, and stays so until rest: nobody who has a
-// place waits for a peer, or for somebody who does.
+// place waits for a peer, or for somebody who does. A connection that is made to end needs
+// no place: others wait for what it holds.
 func (c *conn) run() {
-	c.user.running <- struct{}{}
-	c.server.budget.running <- struct{}{}
-	c.working = true
+	select {
+	case c.user.running <- struct{}{}:
+	case <-c.abandoned:
+		return
+	}
+	select {
+	case c.server.budget.running <- struct{}{}:
+		c.working = true
+	case <-c.abandoned:
+		<-c.user.running
+	}
 }
 
 // rest gives the place up, if there is one. mu is held.

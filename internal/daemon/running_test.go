@@ -3,6 +3,8 @@ package daemon
 import (
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // user is that of all connections of the test.
@@ -36,5 +38,55 @@ func TestConnectionsWaitForAPlaceToRun(t *testing.T) {
 			p.receive()
 			p.alive()
 		})
+	}
+}
+
+// A connection that gives way ends while every place is taken, whether it waits for its peer
+// then or for a place.
+func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
+	for name, places := range map[string]func(*rig) running{
+		"of the user": func(r *rig) running { return r.user().running },
+		"of all":      func(r *rig) running { return r.server.budget.running },
+	} {
+		for _, queued := range []bool{false, true} {
+			r := newRig(t).start()
+			p := r.dial()
+			p.alive()
+			half := func() {
+				p.send(request(1, strings.Repeat("x", 10*wire.FreeBuffer), []any{})[:5*wire.FreeBuffer])
+				until(t, "half a message is there", func() bool { return r.held() > 0 })
+				until(t, "nobody is at work", func() bool { return len(r.user().running) == 0 })
+			}
+			if !queued {
+				half()
+			}
+			taken := places(r)
+			for range cap(taken) {
+				taken <- struct{}{}
+			}
+			if queued {
+				p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
+				until(t, "it waits for a place", func() bool { return strings.Contains(stacks(), "(*conn).run(") })
+			}
+			r.server.mu.Lock()
+			r.server.budget.mu.Lock()
+			for c := range r.server.conns {
+				c.account.lose(wire.Errorf(wire.CodeOverloaded, "others need the memory"))
+			}
+			r.server.budget.mu.Unlock()
+			r.server.mu.Unlock()
+			got := p.receive()
+			if p.wantError(got, wire.CodeOverloaded); got.id != 0 {
+				t.Errorf("%s, queued %v: %+v", name, queued, got)
+			}
+			if n := r.held(); n != 0 {
+				t.Errorf("%s, queued %v: %d bytes are held still", name, queued, n)
+			}
+			for range cap(taken) {
+				<-taken
+			}
+			_ = p.Close()
+			r.open(0)
+		}
 	}
 }

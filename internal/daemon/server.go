@@ -257,7 +257,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 // begin serves the connection in a goroutine of its own. mu is held.
 func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
-	c.abandon = abandon
+	c.abandon, c.abandoned = abandon, ctx.Done()
 	c.account.unpark(c.evict)
 	s.conns[c] = struct{}{}
 	s.countConnections()

@@ -90,9 +90,10 @@ func TestAgain(t *testing.T) {
 	l, _ := start(t)
 	var line []string
 	on(t, l, func() {
+		share := &Share{}
 		for name, turns := range map[string]int{"greedy": 3, "modest": 1, "content": 0} {
 			here, there := socketpair(t)
-			turn := &Turn{}
+			turn := &Turn{Share: share}
 			turn.Handler = handler(func(events uint32) {
 				line = append(line, name)
 				drain(here)
@@ -128,7 +129,7 @@ func TestAgainByItself(t *testing.T) {
 	l, _ := start(t)
 	done := make(chan struct{})
 	turns := 0
-	turn := &Turn{}
+	turn := &Turn{Share: &Share{}}
 	turn.Handler = handler(func(uint32) {
 		if turns++; turns == 1000 {
 			close(done)
@@ -145,7 +146,7 @@ func TestAgainStarvesNobody(t *testing.T) {
 	l, _ := start(t)
 	here, there := socketpair(t)
 	turns, heard := 0, make(chan struct{}, 1)
-	endless := &Turn{}
+	endless := &Turn{Share: &Share{}}
 	endless.Handler = handler(func(uint32) { turns++; l.Again(endless) })
 	on(t, l, func() {
 		_ = l.Add(here, handler(func(uint32) {
@@ -176,8 +177,9 @@ func TestEventsComeBetweenTurns(t *testing.T) {
 			before <- turns
 		}))
 		write(t, there, "x")
+		share := &Share{}
 		for range 100 {
-			l.Again(&Turn{Handler: handler(func(uint32) { turns++ })})
+			l.Again(&Turn{Share: share, Handler: handler(func(uint32) { turns++ })})
 		}
 	})
 	if n := <-before; n > spentPerLook/turnCost {

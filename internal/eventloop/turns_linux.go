@@ -13,7 +13,7 @@ const (
 // other owner, however many they are. It belongs to one loop.
 type Share struct {
 	turns  queue[*Turn]
-	credit int // what it may spend still
+	credit int // what it may spend still; below 0, what it has spent too much
 	listed bool
 }
 
@@ -21,7 +21,7 @@ type Share struct {
 // belongs to one Handler, which asks at most once at a time.
 type Turn struct {
 	Handler Handler
-	Share   *Share // nil: that of all who have none
+	Share   *Share
 	asked   bool
 }
 
@@ -29,7 +29,6 @@ type Turn struct {
 // the others when its quantum is spent.
 type turns struct {
 	fresh, busy queue[*Share]
-	common      Share
 	spent       int // since the last look for events
 }
 
@@ -42,12 +41,10 @@ func (l *Loop) Again(t *Turn) {
 	}
 	t.asked = true
 	s := t.Share
-	if s == nil {
-		s = &l.turns.common
-	}
 	s.turns.push(t)
 	if !s.listed {
-		s.listed, s.credit = true, quantum
+		s.listed = true
+		s.credit += quantum
 		l.turns.fresh.push(s)
 	}
 }
@@ -69,7 +66,7 @@ func (l *Loop) giveTurns() {
 		switch {
 		case s.turns.empty() && (list == &t.busy || t.busy.empty()):
 			list.pop()
-			s.listed = false
+			s.listed, s.credit = false, min(s.credit, 0) // asking again does not end its debts
 		case s.turns.empty(): // it does not become fresh by asking again at once
 			list.pop()
 			t.busy.push(s)

@@ -75,6 +75,27 @@ func TestSharesCountWhatTurnsCost(t *testing.T) {
 	}
 }
 
+// Nor does it help to ask again only when all turns have been given: debts are kept.
+func TestSharesKeepTheirDebts(t *testing.T) {
+	l := driven(t)
+	var line []string
+	const cost = 99 * turnCost
+	busy(l, "cheap", 10, 10_000, 0, &line)
+	dear := &Share{}
+	for len(line) < 10_000 {
+		if !dear.listed {
+			l.Again(&Turn{Share: dear, Handler: handler(func(uint32) {
+				line = append(line, "dear")
+				l.Spend(cost)
+			})})
+		}
+		l.giveTurns()
+	}
+	if dear := count(line, "dear"); dear < 50 || dear > 120 {
+		t.Errorf("turns of a hundred times the cost are %d of %d", dear, len(line))
+	}
+}
+
 // Who asks for little comes at once, however many owners are busy.
 func TestFreshSharesComeFirst(t *testing.T) {
 	l := driven(t)

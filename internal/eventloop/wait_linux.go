@@ -39,7 +39,7 @@ const slice = 100 * time.Microsecond
 
 // beBrief asks the system for short slices of time, which come soon after each wait, for
 // this thread. It gets no more time by it. Systems that know of no such thing (Linux before
-// 6.12) ignore it.
+// 6.12) ignore it, and sandboxes may forbid it: then slices are as long as those of others.
 func beBrief() {
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err == nil && attr.Policy == unix.SCHED_NORMAL {
