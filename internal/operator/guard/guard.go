@@ -76,8 +76,9 @@ type peer struct {
 	place    *list.Element // in ranks, if any is unproven
 }
 
-// New returns a guard. closed is called for each connection that the guard closes, with
-// its peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
+// New returns a guard. closed is called for each connection that the guard closes, and for
+// each request that it ends, with the peer, such as "UID 1000" or "10.0.0.1/32"; it must
+// return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
 	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}, crowded: map[*conn]struct{}{}}
 }
@@ -290,9 +291,8 @@ type conn struct {
 	noise   noise
 }
 
-// begin and end follow a request.
-
-// begin reports whether the request may go on. While requests of connections that were
+// begin counts a request, until end. It reports whether the request may go on: if not, it is
+// not counted. While requests of connections that were
 // closed have not ended, those of unproven connections end at once instead.
 func (c *conn) begin() bool {
 	g := c.guard
@@ -317,6 +317,7 @@ func (c *conn) begin() bool {
 			c.noise.request(-1)
 			g.mu.Unlock()
 			g.closeVictim(victim)
+			g.closed(Requests, fmt.Sprint(c.peer.id))
 			return false
 		}
 	}

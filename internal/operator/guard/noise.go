@@ -9,16 +9,20 @@ import (
 // What a connection may send that is no request: frames of HTTP/2 that only make work, such
 // as pings, settings and resets, or a head without end. Honest ones are few.
 const (
-	// noiseAtOnce is sent before the first request, or after one. A handshake, the longest
-	// head, and what HTTP/2 sends of a body before its request begins fit.
-	noiseAtOnce = 2 * Window
+	// noiseAtOnce may be sent before the first request, and after each. A handshake, the
+	// longest head, and what HTTP/2 sends of a body before its request begins fit; and what
+	// net/http reads of a body that the handler has not read, before it writes the answer.
+	noiseAtOnce = readAfterHandler + Window
+	// readAfterHandler is net/http's maxPostHandlerReadBytes.
+	readAfterHandler = 256 << 10
 	// noisePerSecond is gained by waiting.
 	noisePerSecond = 1 << 10
 	// Window is the most that a server of HTTP/2 may let a connection send unasked.
 	Window = 64 << 10
 	// PerRequest is what each request may bring: no body may be longer.
 	PerRequest = 128 << 10
-	// answersPerNoise is how many bytes of answers pay for one that says they have come.
+	// answersPerNoise: a peer that reads so many bytes of answers may send one byte for them,
+	// as HTTP/2 does to say that they have come.
 	answersPerNoise = 8
 )
 
