@@ -96,13 +96,13 @@ func TestUnreadBodiesAreAnswered(t *testing.T) {
 // Waiting pays for the pings that keep a connection alive.
 func TestNoiseIsForgotten(t *testing.T) {
 	at := time.Unix(1, 0)
-	n := noise{left: noiseAtOnce, at: at}
+	n := noise{left: NoiseAtOnce, at: at}
 	for range 100_000 {
 		if at = at.Add(time.Second); n.read(noisePerSecond, at) {
 			t.Fatal("a ping now and then is too much")
 		}
 	}
-	if n.read(noiseAtOnce-noisePerSecond, at) || !n.read(1, at) {
+	if n.read(NoiseAtOnce-noisePerSecond, at) || !n.read(1, at) {
 		t.Errorf("%d bytes are left", n.left)
 	}
 }
