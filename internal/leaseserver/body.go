@@ -59,6 +59,13 @@ type wholeBody struct {
 	give  func() // their memory
 }
 
+// release ends what keeps the bytes: net/http has the request until the handler returns, which
+// may wait for a lock.
+func (b *wholeBody) release() {
+	b.bytes = nil
+	b.give()
+}
+
 // receive reads the request's body, so that what follows waits for no client. give gives its
 // memory back.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, who Credential) (give func(), err error) {
@@ -88,26 +95,30 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, who Credential)
 	return give, nil
 }
 
-// readBody decodes the JSON object that was received. Without a body, into stays unchanged.
-// Unknown fields are ignored.
+// readBody decodes the JSON object that was received, and lets go of its bytes. Without a body,
+// into stays unchanged. Unknown fields are ignored.
 func readBody(r *http.Request, into any) error {
+	return decodeBody(r, into, func([]byte) error { return nil })
+}
+
+// readStrict is readBody, and refuses unknown fields.
+func readStrict(r *http.Request, into any) error {
+	return decodeBody(r, into, func(b []byte) error { return checkFields(b, into) })
+}
+
+func decodeBody(r *http.Request, into any, check func([]byte) error) error {
 	body := r.Body.(*wholeBody)
-	defer body.give()
+	defer body.release()
 	if len(body.bytes) == 0 {
 		return nil
 	}
 	if err := checkMedia(r.Header.Get("Content-Type")); err != nil {
 		return err
 	}
-	return decode(body.bytes, into)
-}
-
-// readStrict is readBody, and refuses unknown fields.
-func readStrict(r *http.Request, into any) error {
-	if err := readBody(r, into); err != nil || len(r.Body.(*wholeBody).bytes) == 0 {
+	if err := decode(body.bytes, into); err != nil {
 		return err
 	}
-	return checkFields(r.Body.(*wholeBody).bytes, into)
+	return check(body.bytes)
 }
 
 // checkFields refuses fields that the request does not have, or has twice: a lock whose

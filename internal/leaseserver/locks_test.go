@@ -345,6 +345,24 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 	}
 }
 
+// TestWaitersKeepNoBodies: net/http has the request of one that waits, and its body is gone from it.
+func TestWaitersKeepNoBodies(t *testing.T) {
+	g := lockRig(t, nil)
+	next, seen := g.server.handler, make(chan *http.Request, 2)
+	g.server.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		next.ServeHTTP(w, r)
+	})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	<-seen
+	w := g.wait(g.client(), g.listening(Listening{}), `{"wait_ms": 30000}`+strings.Repeat(" ", 50_000))
+	if body := (<-seen).Body.(*wholeBody); body.bytes != nil {
+		t.Errorf("a request that waits keeps %d bytes", len(body.bytes))
+	}
+	w.cancel()
+	<-w.reply
+}
+
 // TestWaitersHaveALimit: of the connections, half may wait, and of a tenant's requests
 // its quota. The answer names the quota; others are not affected, nor are requests that
 // do not wait.

@@ -64,6 +64,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
 		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},
 		guard.Requests:   {Quota: "memory_limit", Limit: o.MemoryLimit},
+		guard.Noise:      {Quota: quota.FixedNoise, Limit: guard.NoiseAtOnce},
 	}))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
@@ -74,6 +75,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
 	s.maxWaiters.Store(o.waiters())
+	s.maxShared.Store(o.shared())
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })

@@ -93,6 +93,8 @@ type Server struct {
 	leave      context.CancelFunc
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
+	shared     atomic.Int64     // requests under way that share connections with others
+	maxShared  atomic.Int64     // 0: there is no limit
 	waiting    map[string]int64 // the same by tenant; guarded by mu
 	bodies     bodies
 }
@@ -255,33 +257,44 @@ func (s *Server) placed(pattern string, scope Scope, enter func(context.Context)
 }
 
 // enter takes a place among the requests under way, until leave.
-func (s *Server) enter(context.Context) (leave func(), err error) {
+func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+	give, err := s.share(ctx, func(all int64) int64 { return all - all/3 }) // the rest is for upkeep
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case s.slots <- struct{}{}:
 	default:
+		give()
 		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots))},
 			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
-	return s.left(s.slots), nil
+	return s.left(s.slots, give), nil
 }
 
-func (s *Server) left(place chan struct{}) (leave func()) {
+func (s *Server) left(place chan struct{}, give func()) (leave func()) {
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
 		s.o.Metrics.InFlight.Dec()
 		<-place
+		give()
 	})
 }
 
 // enterUpkeep is enter for requests that have places of their own, and wait for one: a client
 // that is refused may lose its lock.
 func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
+	give, err := s.share(ctx, func(all int64) int64 { return all })
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	select {
 	case s.upkeep <- struct{}{}:
-		return s.left(s.upkeep), nil
+		return s.left(s.upkeep, give), nil
 	case <-ctx.Done():
+		give()
 		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep))},
 			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
 	}

@@ -76,8 +76,9 @@ type peer struct {
 	place    *list.Element // in ranks, if any is unproven
 }
 
-// New returns a guard. closed is called for each connection that the guard closes, with
-// its peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
+// New returns a guard. closed is called for each connection that the guard closes, and for
+// each request that it ends, with the peer, such as "UID 1000" or "10.0.0.1/32"; it must
+// return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
 	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}, crowded: map[*conn]struct{}{}}
 }
@@ -88,10 +89,17 @@ func (g *Guard) Protect(server *http.Server) {
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
-			if !c.begin() {
+			goes, shares := c.begin()
+			if !goes {
 				panic(http.ErrAbortHandler) // ends the request without an answer
 			}
 			defer c.end()
+			if r.ProtoMajor == 1 {
+				defer c.noise.unread()
+			}
+			if shares {
+				r = r.WithContext(context.WithValue(r.Context(), sharesKey{}, true))
+			}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -103,8 +111,15 @@ func (g *Guard) Protect(server *http.Server) {
 	}
 }
 
-// key is the context key of a request's connection.
-type key struct{}
+// key is the context key of a request's connection, and sharesKey of one that Shares.
+type (
+	key       struct{}
+	sharesKey struct{}
+)
+
+// Shares reports whether the request with this context began while its connection had another
+// one: it counts towards Requests then. A server that refuses them in time loses no connections.
+func Shares(ctx context.Context) bool { return ctx.Value(sharesKey{}) != nil }
 
 // Proven marks the connection of the request with this context as proven: its client has
 // shown a credential.
@@ -166,7 +181,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p, noise: noise{left: noiseAtOnce, at: time.Now()}}
+	c := &conn{Conn: nc, guard: g, peer: p, noise: noise{left: NoiseAtOnce, at: time.Now()}}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -290,16 +305,15 @@ type conn struct {
 	noise   noise
 }
 
-// begin and end follow a request.
-
-// begin reports whether the request may go on. While requests of connections that were
+// begin counts a request, until end. It reports whether the request may go on, else it is not
+// counted, and whether it shares the connection with others. While requests of connections that were
 // closed have not ended, those of unproven connections end at once instead.
-func (c *conn) begin() bool {
+func (c *conn) begin() (goes, shares bool) {
 	g := c.guard
 	g.mu.Lock()
 	if c.gone {
 		g.mu.Unlock()
-		return false
+		return false, false
 	}
 	c.noise.request(+1)
 	c.busy++
@@ -317,12 +331,14 @@ func (c *conn) begin() bool {
 			c.noise.request(-1)
 			g.mu.Unlock()
 			g.closeVictim(victim)
-			return false
+			g.closed(Requests, fmt.Sprint(c.peer.id))
+			return false, false
 		}
 	}
+	shares = c.busy > 1
 	g.mu.Unlock()
 	g.closeVictim(victim)
-	return true
+	return true, shares
 }
 
 func (g *Guard) closeVictim(victim *conn) {

@@ -382,3 +382,48 @@ func TestRequestsAreLimited(t *testing.T) {
 		t.Errorf("connections with so many requests are left: %v", left)
 	}
 }
+
+// A request that may not go on counts nowhere, and one on a connection that has left neither.
+// The first is told of.
+func TestRefusedRequestsCountNowhere(t *testing.T) {
+	told := 0
+	g := New(Limits{Connections: 10, Requests: 1, Unproven: long}, func(why Reason, _ string) {
+		if why == Requests {
+			told++
+		}
+	})
+	connect := func() *conn {
+		server, client := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		return g.admit(server)
+	}
+	counts := func(what string, c *conn, busy, leaving int) {
+		t.Helper()
+		if c.busy != busy || c.noise.busy != busy || g.more != 0 || c.peer.more != 0 || len(g.crowded) != 0 || g.leaving != leaving {
+			t.Errorf("%s: %d and %d are under way, %d and %d beside them on %d connections, %d leave",
+				what, c.busy, c.noise.busy, g.more, c.peer.more, len(g.crowded), g.leaving)
+		}
+	}
+	goes := func(c *conn) bool { goes, _ := c.begin(); return goes }
+	left, c := connect(), connect()
+	if !goes(left) || !goes(c) {
+		t.Fatal("the first requests may not go on")
+	}
+	_ = left.Close()
+	if goes(c) || told != 1 {
+		t.Errorf("a second one may go on while another leaves, or %d are told of", told)
+	}
+	counts("refused", c, 1, 1)
+	left.end()
+	if !goes(c) {
+		t.Error("a second one may not go on, and none leaves")
+	}
+	c.end()
+	c.end()
+	counts("ended", c, 0, 0)
+	_ = c.Close()
+	if goes(c) {
+		t.Error("a request of a connection that has left may go on")
+	}
+	counts("gone", c, 0, 0)
+}

@@ -9,16 +9,20 @@ import (
 // What a connection may send that is no request: frames of HTTP/2 that only make work, such
 // as pings, settings and resets, or a head without end. Honest ones are few.
 const (
-	// noiseAtOnce is sent before the first request, or after one. A handshake, the longest
-	// head, and what HTTP/2 sends of a body before its request begins fit.
-	noiseAtOnce = 2 * Window
+	// NoiseAtOnce may be sent before the first request, and after each. A handshake, the
+	// longest head, and what HTTP/2 sends of a body before its request begins fit.
+	NoiseAtOnce = 2 * Window
+	// readAfterHandler is what net/http reads over HTTP/1 of a body that the handler has not
+	// read, before it writes the answer: its maxPostHandlerReadBytes.
+	readAfterHandler = 256 << 10
 	// noisePerSecond is gained by waiting.
 	noisePerSecond = 1 << 10
 	// Window is the most that a server of HTTP/2 may let a connection send unasked.
 	Window = 64 << 10
 	// PerRequest is what each request may bring: no body may be longer.
 	PerRequest = 128 << 10
-	// answersPerNoise is how many bytes of answers pay for one that says they have come.
+	// answersPerNoise: a peer that reads so many bytes of answers may send one byte for them,
+	// as HTTP/2 does to say that they have come.
 	answersPerNoise = 8
 )
 
@@ -29,11 +33,12 @@ type noise struct {
 	mu   sync.Mutex
 	left int
 	busy int // requests under way
+	rest int // of the last request's body, at most
 	at   time.Time
 }
 
 // most is the greatest that is left. mu is held.
-func (n *noise) most() int { return noiseAtOnce + n.busy*PerRequest }
+func (n *noise) most() int { return NoiseAtOnce + n.busy*PerRequest + n.rest }
 
 // gain is for answers, and for the time. mu is held.
 func (n *noise) gain(bytes int) { n.left = min(n.left+bytes, n.most()) }
@@ -60,9 +65,18 @@ func (n *noise) request(by int) {
 	defer n.mu.Unlock()
 	n.busy += by
 	if by > 0 {
-		n.left = max(n.left, noiseAtOnce) + PerRequest
+		n.rest = 0
+		n.left = max(n.left, NoiseAtOnce) + PerRequest
 	}
 	n.gain(0)
+}
+
+// unread is for the rest of a body that is read after the handler.
+func (n *noise) unread() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rest = readAfterHandler
+	n.gain(n.rest)
 }
 
 // Read implements net.Conn.

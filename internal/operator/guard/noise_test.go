@@ -1,7 +1,9 @@
 package guard
 
 import (
+	"bufio"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -74,16 +76,33 @@ func TestRequestsAreNoNoise(t *testing.T) {
 	}
 }
 
+// A body that the handler has not read is discarded after it, and the answer comes.
+func TestUnreadBodiesAreAnswered(t *testing.T) {
+	s := open(t, Limits{Connections: 10, Unproven: long}, false)
+	c := s.dial()
+	for _, size := range []int{200 << 10, 1, readAfterHandler - 1} {
+		if _, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size)); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%d bytes: %v, %v", size, res, err)
+		}
+	}
+	if n := s.count(Noise); n > 0 {
+		t.Errorf("%d connections were closed for noise", n)
+	}
+}
+
 // Waiting pays for the pings that keep a connection alive.
 func TestNoiseIsForgotten(t *testing.T) {
 	at := time.Unix(1, 0)
-	n := noise{left: noiseAtOnce, at: at}
+	n := noise{left: NoiseAtOnce, at: at}
 	for range 100_000 {
 		if at = at.Add(time.Second); n.read(noisePerSecond, at) {
 			t.Fatal("a ping now and then is too much")
 		}
 	}
-	if n.read(noiseAtOnce-noisePerSecond, at) || !n.read(1, at) {
+	if n.read(NoiseAtOnce-noisePerSecond, at) || !n.read(1, at) {
 		t.Errorf("%d bytes are left", n.left)
 	}
 }

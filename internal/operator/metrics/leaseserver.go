@@ -73,7 +73,7 @@ func NewLeaseServer(b Build) *LeaseServer {
 }
 
 // Refused counts a request or a connection that was refused because of a quota.
-func (m *LeaseServer) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
+func (m *LeaseServer) Refused(quota string) { refuse(m.refusals, quota) }
 
 // Service creates the series of all results at zero, so that a first failure is an
 // increase.

@@ -71,7 +71,7 @@ func New(b Build) *Metrics {
 }
 
 // Refused counts a request or a connection that was refused because of a quota.
-func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
+func (m *Metrics) Refused(quota string) { refuse(m.refusals, quota) }
 
 // Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {

@@ -9,6 +9,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,8 +80,8 @@ func TestNew(t *testing.T) {
 		"kazahana_rpc_duration_seconds{}":                           0,
 		"sum of kazahana_rpc_duration_seconds{}":                    0,
 	}
-	for _, quota := range quotas { // a first refusal is an increase
-		want["kazahana_quota_refusals_total{quota="+quota+"}"] = 0
+	for _, name := range quotas { // a first refusal is an increase
+		want["kazahana_quota_refusals_total{quota="+name+"}"] = 0
 	}
 	for _, method := range []string{"NextID", "NextIDs"} {
 		for _, code := range []string{"ok", "CLOCK_BACKWARD", "LEASE_ACQUISITION", "TIMEOUT", "TIMESTAMP_OVERFLOW"} {
@@ -100,6 +102,24 @@ func TestNew(t *testing.T) {
 	New(Build{}).Connections.Set(9)
 	if got := series(t, m)["kazahana_connections{}"]; got != 0 {
 		t.Errorf("connections: %v", got)
+	}
+}
+
+// Limits without a key share a series that exists from the start.
+func TestFixedLimitsShareASeries(t *testing.T) {
+	m, server := New(Build{}), NewLeaseServer(Build{})
+	for _, name := range []string{quota.FixedHolds, quota.FixedNoise, quota.Files} {
+		m.Refused(name)
+		server.Refused(name)
+	}
+	m.Refused("quota_keys")
+	got := series(t, m)
+	if fixed, keys := got["kazahana_quota_refusals_total{quota=fixed}"], got["kazahana_quota_refusals_total{quota=quota_keys}"]; fixed != 3 || keys != 1 {
+		t.Errorf("%v and %v are counted", fixed, keys)
+	}
+	var count dto.Metric
+	if err := server.refusals.WithLabelValues(fixed).Write(&count); err != nil || count.GetCounter().GetValue() != 3 {
+		t.Errorf("the lease server counts %v, %v", count.GetCounter(), err)
 	}
 }
 

@@ -6,17 +6,19 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
-// The quotas, by configuration key or name, whose series exist from the start.
+// fixed is what limits without a key share. Prometheus stores each series for each host of a
+// fleet; the log, health and the status page say which limit it is.
+const fixed = "fixed"
+
+// The quotas, by configuration key, whose series exist from the start.
 var (
 	quotas = []string{
 		"max_connections", "max_in_flight", "memory_limit",
-		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
-		quota.FixedAdmin, quota.FixedAnswers, quota.FixedHolds, quota.FixedStoreCalls,
-		quota.FixedActivations, quota.FixedKinds, quota.FixedWatches, quota.Files,
+		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting", fixed,
 	}
 	serverQuotas = []string{
 		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
-		"quota_connections", "quota_disk", "quota_keys", "quota_waiting", quota.FixedStoreCalls,
+		"quota_connections", "quota_disk", "quota_keys", "quota_waiting", fixed,
 	}
 )
 
@@ -51,9 +53,17 @@ func watchMemory(p process, prefix, of string, ask func() Memory) {
 }
 
 func quotaRefusals(name string, known []string) *prometheus.CounterVec {
-	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key or name.", "quota")
+	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key; fixed for limits without one.", "quota")
 	for _, key := range known {
 		vec.WithLabelValues(key)
 	}
 	return vec
+}
+
+// refuse counts a refusal.
+func refuse(vec *prometheus.CounterVec, name string) {
+	if quota.Fixed(name) {
+		name = fixed
+	}
+	vec.WithLabelValues(name).Inc()
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,8 +24,12 @@ const (
 	FixedStoreCalls  = "fixed_store_calls"
 	FixedActivations = "fixed_placement_activations"
 	FixedKinds       = "fixed_placement_kinds"
+	FixedNoise       = "fixed_noise"
 	FixedWatches     = "fixed_placement_watches"
 )
+
+// Fixed reports whether the name is of a limit that has no configuration key.
+func Fixed(name string) bool { return name == Files || strings.HasPrefix(name, "fixed_") }
 
 // Refusal is one refusal.
 type Refusal struct {

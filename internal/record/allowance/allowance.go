@@ -37,6 +37,9 @@ const (
 	// payerShare: one payer gets so large a part of a store that says how much it may take.
 	// All payers together get so many times the limits of one in another.
 	payerShare = 4
+	// fairShare: a payer with less than so large a part of its limits may fill them that far,
+	// though all together have no room: four others must not keep everybody out.
+	fairShare = 16
 	// fullLook is how long a refusal relies on the last look at the whole ledger.
 	fullLook = time.Second
 )
@@ -214,9 +217,9 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 		switch {
 		case v.MaxSize > 0 && v.Size >= v.MaxSize:
 			return &record.FullError{Quota: "the disk", Payer: "the store", Limit: v.MaxSize, Unit: "bytes"}
-		case v.MaxSize == 0 && s.limits.Keys > 0 && keys > 0 && s.all.keys+keys > s.limits.Keys*payerShare:
+		case v.MaxSize == 0 && s.limits.Keys > 0 && keys > 0 && s.all.keys+keys > s.limits.Keys*payerShare && p.keys+keys > s.limits.Keys/fairShare:
 			return &record.FullError{Quota: "quota_keys", Payer: everybody, Limit: s.limits.Keys * payerShare, Unit: "keys"}
-		case v.MaxSize == 0 && s.limits.Bytes > 0 && s.all.bytes+more > s.limits.Bytes*payerShare:
+		case v.MaxSize == 0 && s.limits.Bytes > 0 && s.all.bytes+more > s.limits.Bytes*payerShare && p.bytes+more > s.limits.Bytes/fairShare:
 			return &record.FullError{Quota: "quota_disk", Payer: everybody, Limit: s.limits.Bytes * payerShare, Unit: "bytes"}
 		case s.limits.Keys > 0 && keys > 0 && p.keys+keys > s.limits.Keys:
 			return &record.FullError{Quota: "quota_keys", Payer: b.name, Limit: s.limits.Keys, Unit: "keys"}

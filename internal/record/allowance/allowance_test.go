@@ -113,9 +113,37 @@ func TestAllTogether(t *testing.T) {
 		b.must(b.put(fmt.Sprint("user ", i), fmt.Sprint("large ", i), 99_000, 0))
 	}
 	b.must(b.put("another", "small", 2000, 0))
-	b.full(b.put("yet another", "k", 2000, 0), record.FullError{Quota: "quota_disk", Limit: 100_000 * payerShare, Payer: everybody, Unit: "bytes"})
+	b.full(b.put("yet another", "k", 7000, 0), record.FullError{Quota: "quota_disk", Limit: 100_000 * payerShare, Payer: everybody, Unit: "bytes"})
 	b.SetLimits(Limits{Keys: 6, Bytes: 200_000})
-	b.must(b.put("yet another", "k", 2000, 0))
+	b.must(b.put("yet another", "k", 7000, 0))
+}
+
+// Few payers fill the room of all, and the others still get a part of their own.
+func TestFairPart(t *testing.T) {
+	const small = 64 / fairShare
+	for name, test := range map[string]struct {
+		limits       Limits
+		each, length int // of those who fill the room
+		part         int // keys of 1000 bytes, of another
+		quota, unit  string
+		all          int64
+	}{
+		"keys":  {Limits{Keys: 64}, 64, 10, small, "quota_keys", "keys", 64 * payerShare},
+		"bytes": {Limits{Bytes: 64 << 10}, 1, 64<<10 - 300, 3, "quota_disk", "bytes", 64 << 10 * payerShare},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, test.limits)
+			for i := range payerShare * test.each {
+				b.must(b.put(fmt.Sprint("user ", i%payerShare), fmt.Sprint("k", i), test.length, 0))
+			}
+			for i := range test.part {
+				b.must(b.put("another", fmt.Sprint("small ", i), 1000, 0))
+			}
+			want := record.FullError{Quota: test.quota, Limit: test.all, Payer: everybody, Unit: test.unit}
+			b.full(b.put("another", "one more", 1000, 0), want)
+			b.must(b.put("yet another", "k", 1000, 0))
+		})
+	}
 }
 
 // sized says how much it takes, and runs each rule twice, as stores with other processes do.
