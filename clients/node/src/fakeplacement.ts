@@ -143,10 +143,10 @@ export class FakePlacement {
       return { kind: details.kind, identity: details.identity, doing: 'resting', active: true, pid, version: details.version, token: details.token, idle_ms: 0 };
     };
     const placed = wanted === undefined ? undefined : this.active.get(wanted);
-    const record = placed ? { owner: AUTHORITY, pid: placed.pid, version: placed.details.version, token: placed.details.token } : null;
+    const record = placed ? { owner: AUTHORITY, pid: placed.pid, version: placed.details.version, token: placed.details.token, observed_ms: this.nowMs } : null;
+    const kinds = [...new Set([...this.executors].flatMap((executor) => executor.kinds))].sort();
     return {
-      state: 'member', authority: AUTHORITY, members: [{ authority: AUTHORITY, token: 1n }],
-      kinds: [...new Set([...this.executors].flatMap(({ kinds }) => kinds))].sort(),
+      state: 'member', authority: AUTHORITY, members: [{ authority: AUTHORITY, token: 1n, kinds }], kinds,
       activations: keys.slice(0, limit).map(row), activations_total: this.active.size, ignored_results: 0,
       key: wanted === undefined ? null : { authority: AUTHORITY, locality: 'local', record },
     };

@@ -114,9 +114,9 @@ def test_callbacks_that_raise(connect: Any, placing: Daemon, kind: str) -> None:
 def test_a_slow_callback(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     actors = Actors(client, kind)
+    assert client.resolve(kind, "quick").version == 1  # waits until the kind is announced
     with pytest.raises(kazahana.PlacementPendingError):
         client.resolve(kind, "slow", wait=0.1)
-    assert client.resolve(kind, "quick").version == 1
     actors.gate.set()
     assert client.resolve(kind, "slow").version == 1
     assert actors.of("slow") == ["activate"]
@@ -127,9 +127,9 @@ def test_a_callback_that_hangs(placing: Daemon, kind: str) -> None:
     """Longer than the daemon waits: it gives the activation up, and the late end of it is passivated."""
     with kazahana.Client(placing.socket) as client:
         actors, failures = Actors(client, kind), Watch(client, ["activation_failed"])
+        assert client.resolve(kind, "quick").version == 1  # waits until the kind is announced
         with pytest.raises((kazahana.ActivationFailedError, kazahana.PlacementPendingError)):
             client.resolve(kind, "slow", wait=5.2)
-        assert client.resolve(kind, "quick").version == 1
         actors.gate.set()
         wait_until(lambda: actors.of("slow") == ["activate", "passivate"])
         with pytest.raises(kazahana.ActivationEndedError):
@@ -386,6 +386,12 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
             count[local] += 1
         return count
 
+    def both_serve() -> bool:
+        """Each host knows that both have a process for rooms."""
+        members = [client.placement_snapshot()["members"] for client in clients]
+        return all(["room" in member["kinds"] for member in known] == [True, True] for known in members)
+
+    wait_until(both_serve)
     placed = place()
     assert min(placed) > 0 and [len(one.seen), len(two.seen)] == placed
 
@@ -403,8 +409,8 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
     hosts[1].start()  # and back: the first host lets go what is the second's again
     for host in hosts:
         member(host, 2)
+    wait_until(both_serve)
     wait_until(lambda: all(one.of(name)[-1] == "passivate" for name in moving))
-    wait_until(lambda: clients[1].placement_snapshot()["kinds"])
     assert place() == placed
     two.close()
     one.close()
