@@ -33,7 +33,7 @@ VARIABLES
     now,     \* the time
     member,  \* store: host -> its membership
     record,  \* store: whom the actor's record names, and the token; owner 0: removed
-    joining, \* host -> when it sent the request about its membership; -1: none is under way
+    joining, \* host -> when it sent the request whose answer is under way; -1: none is
     host,    \* what each host knows
     write,   \* host -> the record that it is writing; token 0: none
     proc,    \* host -> the actor in its process
@@ -46,8 +46,8 @@ vars == <<view, did>>
 
 \* life: of the membership, new each time; until: as the host counts; runs: the token of
 \* what it has activated; last: when the process was told last how long it may rely on it.
-Fresh == [up |-> TRUE, life |-> 0, until |-> 0, seen |-> -1, owns |-> 0, runs |-> 0, last |-> 0, ends |-> FALSE]
-Idle == [token |-> 0, asked |-> -1, until |-> 0]
+Fresh == [up |-> TRUE, life |-> 0, until |-> 0, owns |-> 0, runs |-> 0, last |-> 0, ends |-> FALSE]
+Idle == [token |-> 0, until |-> 0]
 Nothing == [token |-> 0, life |-> 0]
 
 Init ==
@@ -72,20 +72,15 @@ Tick ==
 
 Living(h) == member[h].life > 0 /\ now < member[h].end
 
-Join(h) ==
-    /\ host[h].up /\ joining[h] = -1 /\ ~host[h].ends
-    /\ joining' = [joining EXCEPT ![h] = now]
-    /\ did' = <<"join", h>>
-    /\ UNCHANGED <<now, member, record, host, write, proc, greatest, rose>>
-
-\* The store grants or renews, and the answer comes at once or later: Joined.
+\* The host asked a moment ago, or just now; the store grants or renews. The answer comes
+\* at once or later: Joined. An ask that is carried out later still is one that was sent later.
 Grant(h) ==
-    /\ joining[h] >= 0 /\ host[h].up
-    /\ IF Living(h) THEN host[h].life = member[h].life ELSE TRUE
-    /\ member[h].end # now + TTL \/ ~Living(h)
+    /\ host[h].up /\ ~host[h].ends /\ joining[h] = -1
+    /\ Living(h) => host[h].life = member[h].life
     /\ member' = [member EXCEPT ![h] = [life |-> IF Living(h) THEN @.life ELSE @.life + 1, end |-> now + TTL]]
+    /\ \E sent \in {Max(0, now - 1), now} : joining' = [joining EXCEPT ![h] = sent]
     /\ did' = <<"grant", h, now + TTL>>
-    /\ UNCHANGED <<now, record, joining, host, write, proc, greatest, rose>>
+    /\ UNCHANGED <<now, record, host, write, proc, greatest, rose>>
 
 \* Rule "counted from before": the host counts from before it asked. A new life begins with
 \* nothing; what runs from the life before is passivated.
@@ -94,9 +89,7 @@ Joined(h) ==
         until == (IF On("counted from before") THEN joining[h] ELSE now) + TTL
     IN
     /\ joining[h] >= 0 /\ host[h].up /\ Living(h)
-    /\ member[h].end >= joining[h] + TTL \* this request was carried out
     /\ host' = [host EXCEPT ![h].life = member[h].life, ![h].until = IF new THEN until ELSE Max(@, until),
-                            ![h].seen = IF new THEN -1 ELSE @,
                             ![h].owns = IF new /\ host[h].runs = 0 THEN 0 ELSE @,
                             ![h].ends = IF new THEN host[h].runs > 0 ELSE @]
     /\ joining' = [joining EXCEPT ![h] = -1]
@@ -110,7 +103,7 @@ Leave(h) ==
     /\ IsMember(h)
     /\ On("kept") => host[h].owns = 0 /\ host[h].runs = 0 /\ write[h] = Nothing
     /\ member' = [member EXCEPT ![h].end = now]
-    /\ host' = [host EXCEPT ![h].life = 0, ![h].until = 0, ![h].seen = -1]
+    /\ host' = [host EXCEPT ![h].life = 0, ![h].until = 0]
     /\ joining' = [joining EXCEPT ![h] = -1]
     /\ did' = <<"leave", h>>
     /\ UNCHANGED <<now, record, write, proc, greatest, rose>>
@@ -124,21 +117,13 @@ Free(h) ==
     ELSE IF record.owner = h /\ record.life = host[h].life THEN TRUE
     ELSE member[record.owner].life # record.life \/ ~Living(record.owner)
 
-Read(h) ==
-    /\ IsMember(h) /\ host[h].owns = 0 /\ write[h] = Nothing /\ Free(h)
-    /\ host[h].seen # record.token
-    /\ host' = [host EXCEPT ![h].seen = record.token]
-    /\ did' = <<"read", h, record.owner>>
-    /\ UNCHANGED <<now, member, record, joining, write, proc, greatest, rose>>
-
-\* The write may reach the store late.
+\* The host reads the record and writes the next; the write may reach the store late.
 Write(h) ==
-    /\ IsMember(h) /\ host[h].seen >= 0 /\ write[h] = Nothing /\ host[h].owns = 0
-    /\ host[h].seen < MaxTokens
-    /\ write' = [write EXCEPT ![h] = [token |-> host[h].seen + 1, life |-> host[h].life]]
-    /\ host' = [host EXCEPT ![h].seen = -1]
-    /\ did' = <<"write", h, host[h].seen + 1>>
-    /\ UNCHANGED <<now, member, record, joining, proc, greatest, rose>>
+    /\ IsMember(h) /\ host[h].owns = 0 /\ write[h] = Nothing /\ Free(h)
+    /\ record.token < MaxTokens
+    /\ write' = [write EXCEPT ![h] = [token |-> record.token + 1, life |-> host[h].life]]
+    /\ did' = <<"write", h, record.token + 1>>
+    /\ UNCHANGED <<now, member, record, joining, host, proc, greatest, rose>>
 
 \* Rule "newer": a record is replaced by a newer one only.
 Written(h) ==
@@ -167,24 +152,20 @@ Activate(h) ==
     /\ did' = <<"activate", h, host[h].owns>>
     /\ UNCHANGED <<now, member, record, joining, write>>
 
-\* The process asks, and counts from then on.
-Ask(h) ==
-    /\ proc[h].token > 0 /\ proc[h].asked = -1
-    /\ proc' = [proc EXCEPT ![h].asked = now]
-    /\ did' = <<"ask", h>>
-    /\ UNCHANGED <<now, member, record, joining, host, write, greatest, rose>>
+\* The process asks how long it may rely on the actor, and counts from before it asked: at
+\* best, that is now. Rule "bounded": a promise ends with the membership. Rule "short": and
+\* before the host's patience does.
+Promised(h) ==
+    LET left == IF On("bounded") THEN host[h].until - now ELSE Promise
+    IN  IF On("short") THEN Min(left, Promise) ELSE left
 
-\* Rule "bounded": a promise ends with the membership. Rule "short": and soon.
-Allowed(h) ==
-    LET left == IF On("bounded") THEN Max(0, host[h].until - now) ELSE Promise
-    IN  Min(left, IF On("short") THEN Promise ELSE TTL)
-
-Tell(h) ==
-    /\ proc[h].asked >= 0 /\ host[h].up /\ host[h].runs = proc[h].token /\ ~host[h].ends
+Check(h) ==
+    /\ proc[h].token > 0 /\ host[h].up /\ host[h].runs = proc[h].token /\ ~host[h].ends
     /\ On("bounded") => IsMember(h)
-    /\ proc' = [proc EXCEPT ![h].until = Max(@, proc[h].asked + Allowed(h)), ![h].asked = -1]
+    /\ proc[h].until < now + Promised(h)
+    /\ proc' = [proc EXCEPT ![h].until = now + Promised(h)]
     /\ host' = [host EXCEPT ![h].last = now]
-    /\ did' = <<"tell", h, proc'[h].until>>
+    /\ did' = <<"check", h, now + Promised(h)>>
     /\ UNCHANGED <<now, member, record, joining, write, greatest, rose>>
 
 \* The host ends what it runs, for whatever reason.
@@ -234,9 +215,9 @@ Die(h) ==
 Next ==
     \/ Tick
     \/ \E h \in Host :
-        \/ Join(h) \/ Grant(h) \/ Joined(h) \/ Leave(h)
-        \/ Read(h) \/ Write(h) \/ Written(h) \/ Outrun(h)
-        \/ Activate(h) \/ Ask(h) \/ Tell(h)
+        \/ Grant(h) \/ Joined(h) \/ Leave(h)
+        \/ Write(h) \/ Written(h) \/ Outrun(h)
+        \/ Activate(h) \/ Check(h)
         \/ Passivate(h) \/ Stop(h) \/ Remove(h)
         \/ Crash(h) \/ Die(h)
 

@@ -118,6 +118,36 @@ var lockLines = map[string]line{
 	"forget": func([]string) string { return "the store falls back to that" },
 }
 
+// placementLines are the steps of Placement.tla.
+var placementLines = map[string]line{
+	"tick": func(s []string) string { return "it is " + s[1] },
+	"grant": func(s []string) string {
+		return fmt.Sprintf("the store grants or renews the membership of %s, until %s", letter(s[1]), s[2])
+	},
+	"joined": func(s []string) string {
+		return fmt.Sprintf("%s hears of it, and counts on it until %s", letter(s[1]), s[2])
+	},
+	"leave": func(s []string) string { return letter(s[1]) + " gives its membership back" },
+	"write": func(s []string) string {
+		return fmt.Sprintf("%s reads the record, and sends the next, token %s", letter(s[1]), s[2])
+	},
+	"written": func(s []string) string {
+		return fmt.Sprintf("the store has the record of %s, token %s", letter(s[1]), s[2])
+	},
+	"outrun":   func(s []string) string { return "the record that " + letter(s[1]) + " sent is not newer" },
+	"activate": func(s []string) string { return fmt.Sprintf("%s activates the actor, token %s", letter(s[1]), s[2]) },
+	"check": func(s []string) string {
+		return fmt.Sprintf("the process of %s may rely on the actor until %s", letter(s[1]), s[2])
+	},
+	"passivate": func(s []string) string {
+		return letter(s[1]) + " begins to passivate the actor"
+	},
+	"stop":   func(s []string) string { return "the process of " + letter(s[1]) + " stops the actor" },
+	"remove": func(s []string) string { return letter(s[1]) + " removes its name from the record" },
+	"crash":  func(s []string) string { return "the daemon of " + letter(s[1]) + " is killed, and another begins" },
+	"die":    func(s []string) string { return "the process of " + letter(s[1]) + " is killed" },
+}
+
 // tell is the story of a way to a broken promise.
 func tell(lines map[string]line, steps [][]string) ([]string, error) {
 	var story []string
