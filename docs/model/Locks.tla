@@ -1,0 +1,223 @@
+------------------------------- MODULE Locks --------------------------------
+(***************************************************************************)
+(* One lock of the lock service: its record in the record store, the       *)
+(* requests of hosts, and what each host believes.  Off switches rules     *)
+(* off.                                                                    *)
+(*                                                                         *)
+(* There is one time, for a lock cannot do without: a host counts the end  *)
+(* of its lease on a clock that runs as fast as the store's.  What clocks  *)
+(* show does not matter: no rule reads one.  A message on the wire may be  *)
+(* lost, late, or come again at any time.                                  *)
+(***************************************************************************)
+EXTENDS Integers, FiniteSets
+
+CONSTANTS Hosts,       \* how many hosts there are
+          MaxTime,     \* time runs from 0 to MaxTime
+          Term,        \* of a lease
+          MaxRequests, \* how many requests the hosts make in all
+          Faults,      \* "forget": the store may fall back to an earlier state
+          Off          \* the rules that are switched off
+
+On(rule) == rule \notin Off
+
+Host == 1 .. Hosts
+None == [none |-> TRUE]
+Max(a, b) == IF a > b THEN a ELSE b
+
+\* What the store keeps of the lock: the latest lease, and the life of the store in which
+\* it was granted. A record with the token 0 is missing.
+Missing == [token |-> 0, owner |-> 0, request |-> 0, end |-> 0, active |-> FALSE, life |-> 0]
+
+VARIABLES
+    now,      \* the time
+    state,    \* of the store: what a host may be shown
+    writes,   \* how many there were
+    earlier,  \* the states that the store may fall back to
+    stale,    \* a state that a host was shown some time ago, and may decide on; or none
+    asked,    \* how many requests were made
+    open,     \* host -> the request whose answer it waits for, or None
+    wire,     \* tries of requests on their way to the store, early or late
+    answers,  \* on their way back, early or late
+    belief,   \* host -> the lease that it relies on, or None
+    greatest, \* the greatest token ever granted
+    rose,     \* each token was greater than all before
+    did       \* the last step, for the story; not part of the state
+
+view == <<now, state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+vars == <<view, did>>
+
+Init ==
+    /\ now = 0
+    /\ state = [rec |-> Missing, version |-> 0, floor |-> 0, life |-> 1, fence |-> 0]
+    /\ writes = 0 /\ earlier = {} /\ greatest = 0 /\ rose = TRUE
+    /\ stale = {}
+    /\ asked = 0 /\ wire = {} /\ answers = {}
+    /\ open = [h \in Host |-> None]
+    /\ belief = [h \in Host |-> None]
+    /\ did = <<"start">>
+
+Believes(h) == belief[h] # None /\ now < belief[h].until
+
+Tick ==
+    /\ now < MaxTime
+    /\ now' = now + 1
+    /\ did' = <<"tick", now + 1>>
+    /\ UNCHANGED <<state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+
+-----------------------------------------------------------------------------
+(* A host.                                                                 *)
+
+Try(h, op, number, token) == [host |-> h, op |-> op, number |-> number, token |-> token, sent |-> now]
+
+\* Rule "named": a renewal and a release name the lease, not the owner alone. 
+Ask(h, op) ==
+    LET number == asked + 1
+        token == IF op = "acquire" THEN 0 ELSE belief[h].token
+    IN  /\ asked < MaxRequests /\ open[h] = None
+        /\ IF op = "acquire" THEN ~Believes(h) ELSE Believes(h)
+        /\ asked' = number
+        /\ open' = [open EXCEPT ![h] = [op |-> op, number |-> number, token |-> token]]
+        /\ wire' = wire \cup {Try(h, op, number, token)}
+        \* Rule "cut off": the holder stops relying on the lock before the release is sent.
+        /\ belief' = IF op = "renew" \/ (op = "release" /\ ~On("cut off")) THEN belief ELSE [belief EXCEPT ![h] = None]
+        /\ did' = <<op, h, number, token>>
+        /\ UNCHANGED <<now, state, writes, earlier, stale, answers, greatest, rose>>
+
+\* No answer came in time: the same request once more.
+Again(h) ==
+    /\ open[h] # None /\ open[h].op = "acquire"
+    /\ Try(h, open[h].op, open[h].number, open[h].token) \notin wire
+    /\ wire' = wire \cup {Try(h, open[h].op, open[h].number, open[h].token)}
+    /\ did' = <<"again", h, open[h].number>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, answers, belief, greatest, rose>>
+
+GiveUp(h) ==
+    /\ open[h] # None
+    /\ open' = [open EXCEPT ![h] = None]
+    /\ did' = <<"give up", h, open[h].number>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, belief, greatest, rose>>
+
+\* Rule "sending": the host counts from the moment at which it sent the try that is answered.
+Until(a) == (IF On("sending") THEN a.sent ELSE now) + a.left
+
+Receive(h, a) ==
+    /\ a.host = h /\ open[h] # None /\ open[h].number = a.number
+    /\ open' = [open EXCEPT ![h] = None]
+    /\ belief' = CASE a.op = "acquire" -> [belief EXCEPT ![h] = [token |-> a.token, until |-> Until(a)]]
+                   [] a.op = "renew" /\ belief[h] # None -> [belief EXCEPT ![h].until = Max(@, Until(a))]
+                   [] OTHER -> [belief EXCEPT ![h] = None]
+    /\ did' = <<"receive", h, a.number, a.token, Until(a)>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, greatest, rose>>
+
+-----------------------------------------------------------------------------
+(* The store.                                                              *)
+
+\* The term belongs to the store: it ends by the store's judgement.
+Active(s) == s.rec.active /\ now < s.rec.end
+
+\* A lease of another life, or a missing record, says little: tokens go on from the floor.
+Token(s) == IF s.rec.token > 0 /\ s.rec.life = s.life THEN s.rec.token ELSE Max(s.rec.token, s.floor)
+
+Granted(s, m) ==
+    [token |-> Token(s) + 1, owner |-> m.host, request |-> m.number, end |-> now + Term, active |-> TRUE, life |-> s.life]
+
+\* Whether the lease in s is the one that m renews or releases.
+Meant(s, m) == s.rec.owner = m.host /\ (On("named") => s.rec.token = m.token)
+
+\* What the rule makes of a request in the state s: a record, or None: nothing to write.
+Decided(s, m) ==
+    CASE m.op = "acquire" /\ ~Active(s) /\ s.rec.request # m.number /\ now >= s.fence -> Granted(s, m)
+      [] m.op = "renew" /\ Active(s) /\ Meant(s, m) -> [s.rec EXCEPT !.end = now + Term]
+      [] m.op = "release" /\ Active(s) /\ Meant(s, m) -> [s.rec EXCEPT !.active = FALSE]
+      [] OTHER -> None
+
+\* What the commit compares with what the decision rests on. Rule "version": the record
+\* was not written since. Rule "floor compared": a missing one was not made and deleted
+\* meanwhile. Rule "life": the store has not forgotten anything since.
+Stands(s) ==
+    /\ On("version") => s.version = state.version
+    /\ On("floor compared") => (s.rec.token = 0 => s.floor = state.floor)
+    /\ On("life") => s.life = state.life
+
+Answer(m, rec, left) ==
+    [host |-> m.host, op |-> m.op, number |-> m.number, token |-> rec.token, sent |-> m.sent, left |-> left]
+
+\* The decision may rest on what the host was shown last time.
+Commit(m) ==
+    \E s \in {state} \cup stale :
+        LET rec == Decided(s, m)
+        IN  /\ rec # None /\ Stands(s)
+            /\ state' = [state EXCEPT !.rec = rec, !.version = writes + 1]
+            /\ writes' = writes + 1
+            /\ answers' = answers \cup {Answer(m, rec, Term)}
+            /\ rose' = (rose /\ (m.op = "acquire" => rec.token > greatest))
+            /\ greatest' = Max(greatest, rec.token)
+            /\ did' = <<"commit", m.op, m.host, m.number, rec.token, s # state>>
+            /\ UNCHANGED <<now, earlier, stale, asked, open, wire, belief>>
+
+\* A request that was carried out before shows the lease as it is now. Rule "left": with
+\* what is left of it.
+Repeat(m) ==
+    /\ m.op = "acquire" /\ Active(state) /\ state.rec.request = m.number
+    /\ LET a == Answer(m, state.rec, IF On("left") THEN state.rec.end - now ELSE Term) IN
+       /\ a \notin answers
+       /\ answers' = answers \cup {a}
+       /\ did' = <<"repeat", m.host, m.number, a.left>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, wire, belief, greatest, rose>>
+
+\* A read, or the answer of a commit that compared in vain.
+Look ==
+    /\ stale' = {state}
+    /\ did' = <<"look">>
+    /\ UNCHANGED <<now, state, writes, earlier, asked, open, wire, answers, belief, greatest, rose>>
+
+\* The store deletes what is idle. Rule "floor": it remembers the greatest token of those.
+Delete ==
+    /\ state.rec.token > 0 /\ ~Active(state)
+    /\ state' = [state EXCEPT !.rec = Missing, !.version = 0,
+                              !.floor = IF On("floor") THEN Max(@, state.rec.token) ELSE @]
+    /\ did' = <<"delete">>
+    /\ UNCHANGED <<now, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+
+\* A replica has this state, or a backup.
+Save ==
+    /\ "forget" \in Faults /\ earlier = {}
+    /\ earlier' = {state}
+    /\ did' = <<"save">>
+    /\ UNCHANGED <<now, state, writes, stale, asked, open, wire, answers, belief, greatest, rose>>
+
+\* The store falls back. Rule "fence": in its new life it grants nothing until all leases
+\* have ended that may be missing. Rule "floor of a life": a life's tokens begin above
+\* all of the lives before.
+Forget ==
+    /\ "forget" \in Faults
+    /\ \E s \in earlier :
+        state' = [s EXCEPT !.life = state.life + 1,
+                           !.floor = IF On("floor of a life") THEN greatest ELSE @,
+                           !.fence = IF On("fence") THEN now + Term ELSE @]
+    /\ earlier' = {}
+    /\ did' = <<"forget">>
+    /\ UNCHANGED <<now, writes, stale, asked, open, wire, answers, belief, greatest, rose>>
+
+-----------------------------------------------------------------------------
+Next ==
+    \/ Tick
+    \/ \E h \in Host :
+        \/ \E op \in {"acquire", "renew", "release"} : Ask(h, op)
+        \/ Again(h)
+        \/ GiveUp(h)
+        \/ \E a \in answers : Receive(h, a)
+    \/ \E m \in wire : Commit(m) \/ Repeat(m)
+    \/ Look
+    \/ Delete
+    \/ Save
+    \/ Forget
+
+Spec == Init /\ [][Next]_vars
+
+\* No two hosts rely on the lock at once, each by its own deadline.
+OneHolder == \A g, h \in Host : (Believes(g) /\ Believes(h)) => g = h
+
+\* Tokens strictly increase.
+TokensRise == rose
+=============================================================================

@@ -1,0 +1,210 @@
+package model
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+var full = flag.Bool("model.full", false, "search all worlds to their end, not only the first of each specification")
+
+// specification is one module, with the worlds in which it is searched to the end and
+// the rules without which a world breaks a promise.
+type specification struct {
+	module   string
+	promises []string
+	bounds   map[string]int // unless a world has others
+	worlds   []bounded
+	rules    []rule
+	lines    map[string]line
+	breaks   map[string]string // promise -> how a story ends that breaks it
+}
+
+// bounded is a world in which all invariants hold.
+type bounded struct {
+	faults []string
+	bounds map[string]int
+}
+
+// rule is a rule that a specification can switch off, with a world where that shows.
+type rule struct {
+	name, text string
+	bounded
+}
+
+func faults(names ...string) []string { return names }
+
+var pool = specification{
+	module:   "Pool",
+	promises: []string{"NoTwin", "Ascends"},
+	bounds:   map[string]int{"Daemons": 2, "MaxTime": 3, "Term": 2, "Quarantine": 1, "MaxGrants": 2, "MaxAccidents": 3},
+	worlds: []bounded{
+		{},
+		{bounds: map[string]int{"MaxGrants": 3}},
+		{faults: faults("layouts")},
+		{faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 2}},
+		{faults: faults("store")},
+		{faults: faults("boot")},
+		{faults: faults("copies", "boot")},
+		{faults: faults("folders", "copies"), bounds: map[string]int{"MaxTime": 2, "MaxAccidents": 2, "MaxGrants": 1}},
+		{faults: faults("files"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+	},
+	rules: []rule{
+		{"1", "the embedded timestamp is checked against the lease", bounded{}},
+		{"2", "a slot's record is kept", bounded{}},
+		{"3", "a release sets end = max(timestamp+1, created)", bounded{}},
+		{"4", "slots are compared as ranges", bounded{faults: faults("layouts")}},
+		{"5", "a slot is reserved until expired + quarantine", bounded{}},
+		{"6", "a restored store is fenced", bounded{faults: faults("store")}},
+		{"7", "the generator is sealed before the release is sent", bounded{}},
+		{"8", "a lease leaves the live state before its release is sent", bounded{}},
+		{"9", "a release's timestamp is at least the last embedded one", bounded{}},
+		{"10", "a released lease is never the cached one", bounded{}},
+		{"11", "a lease whose release was not answered is gone", bounded{}},
+		{"12", "a release is sent once", bounded{}},
+		{"13", "an answer counts for its own request only", bounded{}},
+		{"14", "the mark is exclusive", bounded{}},
+		{"15", "the mark is in the live state", bounded{}},
+		{"16", "leases are adopted from the live state only", bounded{faults: faults("boot")}},
+		{"17", "one process uses an identity", bounded{faults: faults("copies")}},
+		{"18", "a lost folder is written anew under a new identity", bounded{faults: faults("copies", "folders")}},
+		{"19", "a lost folder is void", bounded{faults: faults("copies", "folders")}},
+		{"20", "leases belong to one marks file, unchanged", bounded{faults: faults("files")}},
+		{"21", "an older leases file is refused", bounded{faults: faults("files")}},
+		{"extend", "an extension waits for all that overlap", bounded{faults: faults("layouts", "extend")}},
+	},
+	lines: poolLines,
+	breaks: map[string]string{
+		"NoTwin":  "now the same ID can be made again",
+		"Ascends": "now a smaller ID can follow in the same folder",
+	},
+}
+
+var locks = specification{
+	module:   "Locks",
+	promises: []string{"OneHolder", "TokensRise"},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3},
+	worlds: []bounded{
+		{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4}},
+		{bounds: map[string]int{"MaxRequests": 2, "MaxTime": 3}},
+		{faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}},
+	},
+	rules: []rule{
+		{"version", "a commit compares the version on which the decision rests", bounded{}},
+		{"floor compared", "a commit that relies on absence compares the floor", bounded{bounds: map[string]int{"Term": 1}}},
+		{"floor", "the floor rises when a record is deleted", bounded{bounds: map[string]int{"Term": 1}}},
+		{"life", "a commit compares the life of the store", bounded{faults: faults("forget")}},
+		{"fence", "a store that has forgotten grants nothing until all has ended that may be missing", bounded{faults: faults("forget")}},
+		{"floor of a life", "the tokens of a life begin above those of all lives before", bounded{faults: faults("forget")}},
+		{"sending", "a host counts the end of a lease from before it sent the request", bounded{}},
+		{"left", "a repeated answer shows what is left of the lease", bounded{}},
+		{"cut off", "a holder stops relying on the lock before its release is sent", bounded{}},
+		{"named", "a release names the lease", bounded{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4}}},
+	},
+	lines: lockLines,
+	breaks: map[string]string{
+		"OneHolder":  "now two hosts rely on the lock",
+		"TokensRise": "now a token has not risen",
+	},
+}
+
+var placement = specification{
+	module:   "Placement",
+	promises: []string{"OneLive", "TokensRise"},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 1, "TTL": 2, "Promise": 1, "Patience": 2, "MaxTokens": 2},
+	worlds: []bounded{
+		{},
+		{faults: faults("crash")},
+		{bounds: map[string]int{"MaxTime": 2, "TTL": 1}},
+	},
+	rules: []rule{
+		{"ended", "nobody takes over while the old owner's membership lasts", bounded{}},
+		{"newer", "a record is replaced by newer ones alone", bounded{}},
+		{"token kept", "a removed record leaves its token", bounded{}},
+		{"counted from before", "a membership is counted from before", bounded{bounds: map[string]int{"MaxTime": 2}}},
+		{"in time", "nothing is begun after the membership", bounded{bounds: map[string]int{"MaxTime": 2, "TTL": 1}}},
+		{"kept", "what is activated keeps the membership", bounded{}},
+		{"bounded", "a promise ends with the membership", bounded{bounds: map[string]int{"MaxTime": 2, "TTL": 1}}},
+		{"short", "a promise ends before the patience", bounded{bounds: map[string]int{"MaxTime": 2, "TTL": 3}}},
+		{"patience", "a silent process may still rely on it", bounded{}},
+	},
+	lines: placementLines,
+	breaks: map[string]string{
+		"OneLive":    "now two processes rely on the actor",
+		"TokensRise": "now a token has not risen",
+	},
+}
+
+func (s specification) world(b bounded, off string) world {
+	w := world{module: s.module, promises: s.promises, faults: b.faults, off: off, bounds: maps.Clone(s.bounds)}
+	maps.Copy(w.bounds, b.bounds)
+	return w
+}
+
+// need ends the test where TLC is missing.
+func need(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("java"); err != nil {
+		t.Skip("no java: scripts/setup installs it")
+	}
+	if _, err := os.Stat(jar); err != nil {
+		t.Skip("no TLC: scripts/setup brings it")
+	}
+}
+
+// TestPromisesHold: all invariants hold in every state of the worlds.
+func TestPromisesHold(t *testing.T) {
+	ring.Deep(t)
+	need(t)
+	for _, s := range []specification{pool, locks, placement} {
+		worlds := s.worlds
+		if !*full {
+			worlds = worlds[:1]
+		}
+		for _, b := range worlds {
+			w := s.world(b, "")
+			o := check(t, w)
+			if o.broken != "" {
+				story, err := tell(s.lines, o.steps)
+				t.Fatalf("%s with the faults %v: %s does not hold (%v):\n%s", s.module, w.faults, o.broken, err, strings.Join(story, "\n"))
+			}
+			t.Logf("| %s | %s | %s | %d | %d | hold |", s.module, strings.Join(w.faults, ", "), boundsOf(w), o.states, o.depth)
+		}
+	}
+}
+
+// TestEachRuleIsNeeded: without any of the rules a promise is broken.
+func TestEachRuleIsNeeded(t *testing.T) {
+	ring.Deep(t)
+	need(t)
+	for _, s := range []specification{pool, locks, placement} {
+		for _, r := range s.rules {
+			w := s.world(r.bounded, r.name)
+			o := check(t, w)
+			if o.broken == "" {
+				t.Errorf("%s without %q: all promises hold in %d states, so the rule is not needed or the world too small", s.module, r.text, o.states)
+				continue
+			}
+			story, err := tell(s.lines, o.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("| %s %s | %s | %s | %d |\n\t%s\n\t%s", s.module, r.name, r.text, o.broken, len(story), strings.Join(story, "\n\t"), s.breaks[o.broken])
+		}
+	}
+}
+
+func boundsOf(w world) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(w.bounds)) {
+		list = append(list, fmt.Sprintf("%s %d", name, w.bounds[name]))
+	}
+	return strings.Join(list, ", ")
+}
