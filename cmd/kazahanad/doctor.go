@@ -60,6 +60,7 @@ func (c *doctorCmd) Run(s *system) error {
 	x.listeners()
 	x.stateDir()
 	x.provider()
+	x.again()
 	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
 	x.layouts()
 	x.files()
@@ -85,6 +86,8 @@ type examination struct {
 	place    doctor.Place
 	clock    doctor.Clock
 	status   *daemon.Status // nil: no daemon answers
+	runs     bool           // a daemon answers, and its user is that of the peer
+	next     places         // of a restart
 	peer     unixsock.Peer  // the daemon, as seen from here; of use with a status
 	found    []doctor.Finding
 }
@@ -167,7 +170,7 @@ func (x *examination) ask(s *doctor.Socket) {
 	case err != nil:
 		s.Err = err
 	default:
-		x.status, x.peer = &status, peer
+		x.status, x.peer, x.runs = &status, peer, true
 		if peer.PID == 1 && status.PID != 1 {
 			x.peer = ofProcess(status.PID) // the service manager has opened the socket
 		}
@@ -214,6 +217,12 @@ func (x *examination) daemon() {
 		}
 		if states || x.settings.Given("provider") {
 			d.ConfiguredFor = configured
+			if configured != d.Provider {
+				x.next.provider = x.settings.Provider
+			}
+		}
+		if states && !doctor.SamePlace(x.peer.PID, d.StateDir, d.ConfiguredStates) {
+			x.next.state = d.ConfiguredStates
 		}
 	}
 	x.add(doctor.JudgeDaemon(d)...)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
@@ -54,7 +55,7 @@ func (x *examination) account() (who account, ok bool) {
 	who = account{x.system.uid, -1}
 	unit, installed := doctor.Service(x.units)
 	switch {
-	case x.status != nil:
+	case x.runs:
 		who.uid = int(x.peer.UID)
 	case installed && unit.User != "":
 		who.uid = uidOf(unit.User)
@@ -105,7 +106,7 @@ func (x *examination) checkState(s doctor.StateDir) error {
 	}
 	live := ""
 	switch {
-	case x.status == nil:
+	case x.settings != nil && (x.status == nil || x.settings.Given("live_dir")):
 		live = liveDir(x.settings)
 	case s.Live != "":
 		live = filepath.Dir(s.Live)
@@ -146,23 +147,49 @@ func checkPools(ctx context.Context, providerURL string) error {
 	return cfg.Check(ctx)
 }
 
-// listeners checks the socket and the listeners beside it. A daemon that runs has them.
+// places are where the configuration would have a daemon that starts again, and the one that
+// runs is not; "" where they agree.
+type places struct{ provider, state string }
+
+// again examines those, and adds what would keep the daemon from starting there.
+func (x *examination) again() {
+	next := *x
+	next.status, next.found, next.url = nil, nil, x.next.provider
+	if x.next.state != "" {
+		next.stateDir()
+	}
+	if next.url != "" {
+		next.provider()
+	}
+	for _, f := range next.found {
+		if f.Level == doctor.Fail {
+			x.add(f)
+		}
+	}
+}
+
+// listeners checks the socket and the listeners beside it. What a daemon that runs has
+// opened is in nobody's way.
 func (x *examination) listeners() {
 	who, ok := x.account()
-	if !ok || x.settings == nil || x.status != nil {
+	if !ok || x.settings == nil {
 		return
 	}
-	if s := x.settings; !doctor.OpensSocket(x.units) && doctor.Worst(x.found) != doctor.Fail {
+	s, opened := x.settings, doctor.OpensSocket(x.units)
+	if x.status != nil {
+		opened = opened || !s.Given("socket") || s.Socket == x.status.Socket
+	}
+	if !opened && doctor.Worst(x.found) != doctor.Fail {
 		if err := x.checkSocket(s.Socket, unixsock.Options{Private: s.SocketInTmp}, who); err != nil {
 			x.add(doctor.Unusable("socket.unusable", s.Socket, err))
 		}
 	}
-	for _, l := range besides(x.settings) {
+	for _, l := range besides(s) {
 		var err error
 		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
 			err = x.checkSocket(path, unixsock.Options{Flag: l.flag()}, who)
-		} else {
-			err = tryPort(l.address)
+		} else if err = tryPort(l.address); x.runs && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, l.address) {
+			err = nil
 		}
 		if err != nil {
 			x.add(doctor.Unusable("listen.unusable", l.key, err))
@@ -172,7 +199,12 @@ func (x *examination) listeners() {
 
 func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
 	x.asDaemon(func() {
-		if err = unixsock.Check(path, o, who.uid); err == nil {
+		err = unixsock.Check(path, o, who.uid)
+		var used *unixsock.InUseError
+		if errors.As(err, &used) && x.runs && used.PID == x.peer.PID {
+			err = nil
+		}
+		if err == nil {
 			err = state.CheckDir(filepath.Dir(path), "set another path")
 		}
 	})
