@@ -61,6 +61,7 @@ func (c *doctorCmd) Run(s *system) error {
 	x.stateDir()
 	x.provider()
 	x.again()
+	x.judgeAccount()
 	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
 	x.layouts()
 	x.files()
@@ -88,6 +89,7 @@ type examination struct {
 	status   *daemon.Status // nil: no daemon answers
 	runs     bool           // a daemon answers, and its user is that of the peer
 	next     places         // of a restart
+	unlike   bool           // this process could not take the rights of the daemon's user
 	peer     unixsock.Peer  // the daemon, as seen from here; of use with a status
 	found    []doctor.Finding
 }

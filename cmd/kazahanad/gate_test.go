@@ -55,6 +55,9 @@ func (b *breakage) judge(t *testing.T) {
 		needRoot(t)
 		s.own(s.Dir)
 	}
+	if b.around != "" {
+		needMounts(t)
+	}
 	if b.used {
 		d := s.LaunchCommand(b.command(t, s, s.ServeArgs()))
 		d.AwaitReady()
@@ -321,6 +324,12 @@ var brokenSockets = []breakage{
 	{name: "below a file", do: func(s *site) []string { return []string{"--socket", s.file("x", "") + "/d.sock"} }, code: "socket.unusable"},
 	{name: "in a directory that is made", do: func(s *site) []string { return []string{"--socket", s.Path("new/d.sock")} }, code: "socket.missing"},
 	{name: "in a directory of root", nobody: true, do: func(s *site) []string { return []string{"--socket", s.ofRoot() + "/d.sock"} }, code: "socket.unusable"},
+	{name: "a lock of root", nobody: true, do: func(s *site) []string {
+		s.chmod(s.file("d.lock", ""), 0o600)
+		testkit.Rename(s.T, s.Path("d.lock"), s.Socket+".lock")
+		return nil
+	}, code: "socket.unusable"},
+	{name: "a group that the user is not in", nobody: true, do: flags("--socket-group", "0"), code: "socket.unusable"},
 	{name: "left by a crash", do: func(s *site) []string { s.Start().Kill(); return nil }, code: "socket.stale"},
 	{name: "of another program", do: func(s *site) []string {
 		l, err := net.Listen("unix", s.Socket)
@@ -435,6 +444,12 @@ var brokenProviders = []breakage{
 	}, code: "sqlite.copy"},
 	{name: "another layout", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?bit_id=8&bit_seq=14" })},
 	{name: "another epoch", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?epoch=2025-06-01T00:00:00Z" }), code: "sqlite.refused"},
+	{name: "a pipe", do: provided(func(s *site) string {
+		if err := syscall.Mkfifo(s.Leases(), 0o600); err != nil {
+			s.T.Fatal(err)
+		}
+		return "sqlite:" + s.Leases()
+	}), code: "sqlite.foreign"},
 	{name: "no room in its range", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?ids=99999-99999" })},
 	{name: "Redis is away", do: provided(func(s *site) string { return "redis://" + s.nowhere() + "/0" }), code: "redis.unreachable"},
 	{name: "etcd is away", do: provided(func(s *site) string { return "etcd://" + s.nowhere() }), code: "etcd.unreachable"},
@@ -489,6 +504,10 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		{name: "a new live directory on a disk", next: func(s *site) []string { return []string{"--live-dir", s.Path("live")} }, code: "state.unusable", ends: true},
 		{name: "a new socket of root", next: func(s *site) []string { return []string{"--socket", s.ofRoot() + "/d.sock"} }, code: "socket.unusable", ends: true},
 		{name: "a new admin port that is taken", next: func(s *site) []string { return []string{"--admin-listen", s.taken()} }, code: "listen.unusable", ends: true},
+		{name: "a new group that the user is not in", next: func(s *site) []string {
+			return []string{"--socket", s.Path("new.sock"), "--socket-group", "0"}
+		}, code: "socket.unusable", ends: true},
+		{name: "a port of root", next: flags("--admin-listen", "127.0.0.1:1"), code: "listen.unusable", ends: true},
 		{name: "a new state directory and a new port", next: func(s *site) []string {
 			return []string{"--state-dir", s.Path("elsewhere"), "--admin-listen", s.nowhere()}
 		}},

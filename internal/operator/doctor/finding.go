@@ -74,6 +74,9 @@ var Catalogue = []Entry{
 	{"unit.ok", OK, ""},
 	{"unit.start_limit", Fail, "Mend the cause; then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl start kazahanad.socket."},
 
+	{"account.missing", Fail, "Make it: systemd-sysusers, or useradd --system; or name another by User= in a drop-in."},
+	{"account.unknown", Unknown, "Run doctor as root or as the daemon's user."},
+
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},

@@ -114,6 +114,8 @@ var judgements = []struct {
 	{"sqlite.unusable", []Finding{Unusable("sqlite.unusable", "/x/leases.db", errFault)}},
 	{"sqlite.refused", []Finding{Unusable("sqlite.refused", "/x/leases.db", errFault)}},
 
+	{"account.missing", []Finding{NoAccount(Unit{Name: "kazahanad.service", User: "kazahana"})}},
+	{"account.unknown", []Finding{UnknownAccount()}},
 	{"", JudgeUnits(nil, false)},
 	{"unit.ok", units(func(service, socket *Unit) {})},
 	{"unit.ok", units(func(service, socket *Unit) { service.Active = "inactive" })}, // until the first request

@@ -16,7 +16,10 @@ type Unit struct {
 	Result string // of the last run: "success", "exit-code", "start-limit-hit", ...
 	Status string // exit status of the last run
 
-	User                 string   // of a service; "" = root
+	User, Group          string   // of a service; "" = root
+	Groups               []string // besides
+	Capabilities         []string // that the service's user has: "cap_net_bind_service"
+	Dynamic              bool     // the user is there while the service runs
 	StateDir, RuntimeDir []string // of a service: names below /var/lib and /run
 }
 
@@ -86,6 +89,16 @@ func JudgeUnits(units []Unit, answers bool) []Finding {
 	return found
 }
 
+// NoAccount says that the unit's user does not exist.
+func NoAccount(u Unit) Finding {
+	return finding("account.missing", "%s runs as user %s, and there is no such user", u.Name, u.User)
+}
+
+// UnknownAccount says that this process cannot find out what the daemon's user may do.
+func UnknownAccount() Finding {
+	return finding("account.unknown", "this user cannot find out what the daemon's user may do: whether it would start is not known")
+}
+
 // unitNames are the daemon's units.
 var unitNames = []string{"kazahanad.service", "kazahanad.socket"}
 
@@ -95,7 +108,7 @@ func ProbeUnits(ctx context.Context) []Unit {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return nil
 	}
-	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus,User,StateDirectory,RuntimeDirectory"}, unitNames...)
+	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus,User,Group,SupplementaryGroups,AmbientCapabilities,DynamicUser,StateDirectory,RuntimeDirectory"}, unitNames...)
 	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
 	if err != nil {
 		return nil
@@ -115,7 +128,9 @@ func parseUnits(text string) (units []Unit) {
 		units = append(units, Unit{
 			Name: values["Id"], Load: values["LoadState"], Active: values["ActiveState"], File: values["UnitFileState"],
 			Result: values["Result"], Status: values["ExecMainStatus"],
-			User: values["User"], StateDir: strings.Fields(values["StateDirectory"]), RuntimeDir: strings.Fields(values["RuntimeDirectory"]),
+			User: values["User"], Group: values["Group"], Groups: strings.Fields(values["SupplementaryGroups"]),
+			Capabilities: strings.Fields(values["AmbientCapabilities"]), Dynamic: values["DynamicUser"] == "yes",
+			StateDir: strings.Fields(values["StateDirectory"]), RuntimeDir: strings.Fields(values["RuntimeDirectory"]),
 		})
 	}
 	return units
