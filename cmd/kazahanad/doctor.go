@@ -111,7 +111,15 @@ func (x *examination) configuration() {
 		if x.settings.Config != "" {
 			read = x.settings.Config
 		}
-		x.asDaemon(func() { err = errors.Join(mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)) })
+		x.asDaemon(func() {
+			for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
+				if doctor.LacksCredential(one) {
+					x.add(doctor.UnknownCredential(one))
+				} else {
+					err = errors.Join(err, one)
+				}
+			}
+		})
 	}
 	x.found = slices.Insert(x.found, 0, doctor.JudgeConfiguration(read, err))
 }
@@ -285,6 +293,10 @@ func (x *examination) provider() {
 	var p provider.Provider
 	var err error
 	x.asDaemon(func() { p, err = openConfigured(x.url, x.settings) })
+	if doctor.LacksCredential(err) {
+		x.add(doctor.UnknownCredential(err))
+		return
+	}
 	if err != nil {
 		x.add(doctor.InvalidProvider(err))
 		return

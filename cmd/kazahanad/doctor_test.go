@@ -119,6 +119,16 @@ func TestDoctorOfALostStateDirectory(t *testing.T) {
 	s.Examined(nil).Has("no state.lost")
 }
 
+// systemd makes credentials at the start: before, nobody knows.
+func TestDoctorOfCredentials(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const secret = "/run/credentials/kazahanad.service/no-such-credential"
+	s.Examined(nil, "--external-secret-file", secret).Has("config.credential", "no config.invalid")
+	s.Examined(nil, "--provider", "http://127.0.0.1:1?token_file="+secret).Has("config.credential", "no provider.invalid")
+	s.Examined(nil, "--external-secret-file", secret, "--socket-group", "no-such-group").Has("config.credential")
+}
+
 // What the settings, and the place where they are used, are worth.
 func TestDoctorScope(t *testing.T) {
 	t.Parallel()

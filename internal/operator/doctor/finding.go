@@ -52,6 +52,7 @@ type Entry struct {
 
 // Catalogue lists every possible finding.
 var Catalogue = []Entry{
+	{"config.credential", Unknown, "Run doctor again while the service runs."},
 	{"config.invalid", Fail, "Correct what is named; kazahanad serve --check says the same."},
 	{"config.ok", OK, ""},
 	{"config.unlike_daemon", Warn, "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user."},
