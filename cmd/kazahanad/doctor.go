@@ -60,6 +60,8 @@ func (c *doctorCmd) Run(s *system) error {
 	x.listeners()
 	x.stateDir()
 	x.provider()
+	x.again()
+	x.judgeAccount()
 	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
 	x.layouts()
 	x.files()
@@ -85,6 +87,9 @@ type examination struct {
 	place    doctor.Place
 	clock    doctor.Clock
 	status   *daemon.Status // nil: no daemon answers
+	runs     bool           // a daemon answers, and its user is that of the peer
+	next     places         // of a restart
+	unlike   bool           // this process could not take the rights of the daemon's user
 	peer     unixsock.Peer  // the daemon, as seen from here; of use with a status
 	found    []doctor.Finding
 }
@@ -106,7 +111,15 @@ func (x *examination) configuration() {
 		if x.settings.Config != "" {
 			read = x.settings.Config
 		}
-		x.asDaemon(func() { err = errors.Join(mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)) })
+		x.asDaemon(func() {
+			for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
+				if doctor.LacksCredential(one) {
+					x.add(doctor.UnknownCredential(one))
+				} else {
+					err = errors.Join(err, one)
+				}
+			}
+		})
 	}
 	x.found = slices.Insert(x.found, 0, doctor.JudgeConfiguration(read, err))
 }
@@ -167,7 +180,7 @@ func (x *examination) ask(s *doctor.Socket) {
 	case err != nil:
 		s.Err = err
 	default:
-		x.status, x.peer = &status, peer
+		x.status, x.peer, x.runs = &status, peer, true
 		if peer.PID == 1 && status.PID != 1 {
 			x.peer = ofProcess(status.PID) // the service manager has opened the socket
 		}
@@ -214,6 +227,12 @@ func (x *examination) daemon() {
 		}
 		if states || x.settings.Given("provider") {
 			d.ConfiguredFor = configured
+			if configured != d.Provider {
+				x.next.provider = x.settings.Provider
+			}
+		}
+		if states && !doctor.SamePlace(x.peer.PID, d.StateDir, d.ConfiguredStates) {
+			x.next.state = d.ConfiguredStates
 		}
 	}
 	x.add(doctor.JudgeDaemon(d)...)
@@ -274,6 +293,10 @@ func (x *examination) provider() {
 	var p provider.Provider
 	var err error
 	x.asDaemon(func() { p, err = openConfigured(x.url, x.settings) })
+	if doctor.LacksCredential(err) {
+		x.add(doctor.UnknownCredential(err))
+		return
+	}
 	if err != nil {
 		x.add(doctor.InvalidProvider(err))
 		return

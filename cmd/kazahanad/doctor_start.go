@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"syscall"
 
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
@@ -45,46 +45,6 @@ func (x *examination) environ() []string {
 	return env
 }
 
-// account is a user and its group.
-type account struct{ uid, gid int }
-
-// account is the daemon's: the running one's, else the unit's, else this process's. ok says
-// that this process can find out what that user may do.
-func (x *examination) account() (who account, ok bool) {
-	who = account{x.system.uid, -1}
-	unit, installed := doctor.Service(x.units)
-	switch {
-	case x.status != nil:
-		who.uid = int(x.peer.UID)
-	case installed && unit.User != "":
-		who.uid = uidOf(unit.User)
-	}
-	if u, err := user.LookupId(strconv.Itoa(who.uid)); err == nil {
-		who.gid, _ = strconv.Atoi(u.Gid)
-	}
-	return who, who.uid >= 0 && !x.denied && (x.system.uid == 0 || x.system.uid == who.uid)
-}
-
-// uidOf is a user's number, or -1.
-func uidOf(name string) int {
-	if u, err := user.Lookup(name); err == nil {
-		name = u.Uid
-	}
-	if uid, err := strconv.Atoi(name); err == nil {
-		return uid
-	}
-	return -1
-}
-
-// asDaemon runs a probe with the rights of the daemon's user, if this process can.
-func (x *examination) asDaemon(probe func()) {
-	if who, ok := x.account(); ok && who.gid >= 0 {
-		doctor.As(who.uid, who.gid, probe)
-	} else {
-		probe()
-	}
-}
-
 // mayRead returns why this user cannot read the configuration's file; "" is none.
 func mayRead(path string) error {
 	if path == "" {
@@ -105,7 +65,7 @@ func (x *examination) checkState(s doctor.StateDir) error {
 	}
 	live := ""
 	switch {
-	case x.status == nil:
+	case x.settings != nil && (x.status == nil || x.settings.Given("live_dir")):
 		live = liveDir(x.settings)
 	case s.Live != "":
 		live = filepath.Dir(s.Live)
@@ -146,23 +106,53 @@ func checkPools(ctx context.Context, providerURL string) error {
 	return cfg.Check(ctx)
 }
 
-// listeners checks the socket and the listeners beside it. A daemon that runs has them.
+// places are where the configuration would have a daemon that starts again, and the one that
+// runs is not; "" where they agree.
+type places struct{ provider, state string }
+
+// again examines those, and adds what would keep the daemon from starting there.
+func (x *examination) again() {
+	next := *x
+	next.status, next.found, next.url = nil, nil, x.next.provider
+	if x.next.state != "" {
+		next.stateDir()
+	}
+	if next.url != "" {
+		next.provider()
+	}
+	for _, f := range next.found {
+		if f.Level == doctor.Fail {
+			x.add(f)
+		}
+	}
+}
+
+// listeners checks the socket and the listeners beside it. What a daemon that runs has
+// opened is in nobody's way.
 func (x *examination) listeners() {
 	who, ok := x.account()
-	if !ok || x.settings == nil || x.status != nil {
+	if !ok || x.settings == nil {
 		return
 	}
-	if s := x.settings; !doctor.OpensSocket(x.units) && doctor.Worst(x.found) != doctor.Fail {
-		if err := x.checkSocket(s.Socket, unixsock.Options{Private: s.SocketInTmp}, who); err != nil {
+	s, opened := x.settings, doctor.OpensSocket(x.units)
+	if x.status != nil {
+		opened = opened || !s.Given("socket") || s.Socket == x.status.Socket
+	}
+	if !opened && doctor.Worst(x.found) != doctor.Fail {
+		if err := x.checkSocket(s.Socket, unixsock.Options{Group: s.SocketGroup, Private: s.SocketInTmp}, who); err != nil {
 			x.add(doctor.Unusable("socket.unusable", s.Socket, err))
 		}
 	}
-	for _, l := range besides(x.settings) {
+	for _, l := range besides(s) {
 		var err error
 		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
-			err = x.checkSocket(path, unixsock.Options{Flag: l.flag()}, who)
-		} else {
-			err = tryPort(l.address)
+			err = x.checkSocket(path, unixsock.Options{Group: s.SocketGroup, Flag: l.flag()}, who)
+		} else if err = tryPort(l.address); x.runs && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, l.address) {
+			err = nil
+		}
+		if err == nil && !x.mayBind(l.address, who) {
+			err = fmt.Errorf("listen on %s: user %d may not have a port below %d; choose another, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE",
+				l.address, who.uid, doctor.FirstPort())
 		}
 		if err != nil {
 			x.add(doctor.Unusable("listen.unusable", l.key, err))
@@ -170,9 +160,25 @@ func (x *examination) listeners() {
 	}
 }
 
+// mayBind reports whether the daemon's user may have the port. A process that is that user has
+// tried.
+func (x *examination) mayBind(address string, who account) bool {
+	tcp, err := net.ResolveTCPAddr("tcp", address) // an error for a path
+	if err != nil || x.system.uid != 0 || who.uid == 0 || tcp.Port == 0 || tcp.Port >= doctor.FirstPort() {
+		return true
+	}
+	unit, _ := doctor.Service(x.units)
+	return slices.Contains(unit.Capabilities, "cap_net_bind_service") || x.runs && doctor.BindsAnyPort(x.peer.PID)
+}
+
 func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
 	x.asDaemon(func() {
-		if err = unixsock.Check(path, o, who.uid); err == nil {
+		err = unixsock.Check(path, o, who.uid, who.groups)
+		var used *unixsock.InUseError
+		if errors.As(err, &used) && x.runs && used.PID == x.peer.PID {
+			err = nil
+		}
+		if err == nil {
 			err = state.CheckDir(filepath.Dir(path), "set another path")
 		}
 	})

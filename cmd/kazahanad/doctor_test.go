@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,12 +26,15 @@ func (s *site) content() map[string]string {
 			return err
 		}
 		info, err := d.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			all[path] = ""
+		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(path)
-		all[path] = fmt.Sprintf("%v %v %x", info.Mode(), info.ModTime(), text)
+		owner := info.Sys().(*syscall.Stat_t)
+		var text []byte
+		if info.Mode().IsRegular() {
+			text, err = os.ReadFile(path)
+		}
+		all[path] = fmt.Sprintf("%v %d:%d %v %x", info.Mode(), owner.Uid, owner.Gid, info.ModTime(), text)
 		return err
 	})
 	if err != nil {
@@ -115,6 +119,16 @@ func TestDoctorOfALostStateDirectory(t *testing.T) {
 	s.Examined(nil).Has("no state.lost")
 }
 
+// systemd makes credentials at the start: before, nobody knows.
+func TestDoctorOfCredentials(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const secret = "/run/credentials/kazahanad.service/no-such-credential"
+	s.Examined(nil, "--external-secret-file", secret).Has("config.credential", "no config.invalid")
+	s.Examined(nil, "--provider", "http://127.0.0.1:1?token_file="+secret).Has("config.credential", "no provider.invalid")
+	s.Examined(nil, "--external-secret-file", secret, "--socket-group", "no-such-group").Has("config.credential")
+}
+
 // What the settings, and the place where they are used, are worth.
 func TestDoctorScope(t *testing.T) {
 	t.Parallel()
@@ -174,7 +188,7 @@ func TestDoctorAsSomebodyElse(t *testing.T) {
 	s.Dial().ID()
 	nobody := asNobody(t, s.Command("doctor", "--json"))
 	found := s.ExaminedBy(nobody, nil)
-	found.Has("socket.denied", "state.unreadable", "sqlite.unreadable", "no socket.answers", "no state.damaged")
+	found.Has("socket.denied", "account.unknown", "state.unreadable", "sqlite.unreadable", "no socket.answers", "no state.damaged")
 	if found.Code != exitOK {
 		t.Errorf("exit code %d", found.Code)
 	}
@@ -196,8 +210,9 @@ func TestDoctorOfADaemonWithAnotherUser(t *testing.T) {
 	}
 	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 200; exec "$0" "$@"`, testkit.Executable()}, s.ServeArgs()...)...)
 	cmd.Env = s.Environment()
-	s.LaunchCommand(asNobody(t, cmd)).AwaitReady()
-	s.Examined(nil).Has("files.low", "no state.foreign_owner", "no state.open_foreign")
+	d := s.LaunchCommand(asNobody(t, cmd))
+	d.AwaitReady()
+	s.Examined(nil).Has("no account.unknown", "files.low", "no state.foreign_owner", "no state.open_foreign")
 	if err := os.Chown(s.State, 1234, -1); err != nil {
 		t.Fatal(err)
 	}
@@ -206,15 +221,26 @@ func TestDoctorOfADaemonWithAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Examined(nil).Has("state.open_foreign")
+	d.Terminate()
+	before := s.content()
+	s.Examined(nil)
+	if after := s.content(); !maps.Equal(after, before) {
+		t.Errorf("root's doctor changed something: before\n%v\nafter\n%v", before, after)
+	}
+}
+
+func needMounts(t *testing.T) {
+	t.Helper()
+	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
+		t.Skipf("no mount namespace can be made here: %v", err)
+	}
 }
 
 // File systems that are not fit for the state.
 func TestDoctorFileSystems(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
-		t.Skipf("no mount namespace can be made here: %v", err)
-	}
+	needMounts(t)
 	s := newSite(t)
 	testkit.Mkdir(t, s.State)
 	on := func(mount string) *testkit.Diagnosis {

@@ -55,6 +55,9 @@ func (b *breakage) judge(t *testing.T) {
 		needRoot(t)
 		s.own(s.Dir)
 	}
+	if b.around != "" {
+		needMounts(t)
+	}
 	if b.used {
 		d := s.LaunchCommand(b.command(t, s, s.ServeArgs()))
 		d.AwaitReady()
@@ -144,6 +147,13 @@ func (s *site) chmod(path string, mode os.FileMode) {
 	if err := os.Chmod(path, mode); err != nil {
 		s.T.Fatal(err)
 	}
+}
+
+// ofRoot is a directory of root, which others may read.
+func (s *site) ofRoot() string {
+	testkit.Mkdir(s.T, s.Path("new"))
+	s.chmod(s.Path("new"), 0o755)
+	return s.Path("new")
 }
 
 func (s *site) remove(path string) {
@@ -313,11 +323,13 @@ var brokenSockets = []breakage{
 	{name: "too long", do: func(s *site) []string { return []string{"--socket", s.Path(strings.Repeat("x", 110))} }, code: "config.invalid"},
 	{name: "below a file", do: func(s *site) []string { return []string{"--socket", s.file("x", "") + "/d.sock"} }, code: "socket.unusable"},
 	{name: "in a directory that is made", do: func(s *site) []string { return []string{"--socket", s.Path("new/d.sock")} }, code: "socket.missing"},
-	{name: "in a directory of root", nobody: true, do: func(s *site) []string {
-		testkit.Mkdir(s.T, s.Path("new"))
-		s.chmod(s.Path("new"), 0o755)
-		return []string{"--socket", s.Path("new/d.sock")}
+	{name: "in a directory of root", nobody: true, do: func(s *site) []string { return []string{"--socket", s.ofRoot() + "/d.sock"} }, code: "socket.unusable"},
+	{name: "a lock of root", nobody: true, do: func(s *site) []string {
+		s.chmod(s.file("d.lock", ""), 0o600)
+		testkit.Rename(s.T, s.Path("d.lock"), s.Socket+".lock")
+		return nil
 	}, code: "socket.unusable"},
+	{name: "a group that the user is not in", nobody: true, do: flags("--socket-group", "0"), code: "socket.unusable"},
 	{name: "left by a crash", do: func(s *site) []string { s.Start().Kill(); return nil }, code: "socket.stale"},
 	{name: "of another program", do: func(s *site) []string {
 		l, err := net.Listen("unix", s.Socket)
@@ -432,6 +444,12 @@ var brokenProviders = []breakage{
 	}, code: "sqlite.copy"},
 	{name: "another layout", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?bit_id=8&bit_seq=14" })},
 	{name: "another epoch", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?epoch=2025-06-01T00:00:00Z" }), code: "sqlite.refused"},
+	{name: "a pipe", do: provided(func(s *site) string {
+		if err := syscall.Mkfifo(s.Leases(), 0o600); err != nil {
+			s.T.Fatal(err)
+		}
+		return "sqlite:" + s.Leases()
+	}), code: "sqlite.foreign"},
 	{name: "no room in its range", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?ids=99999-99999" })},
 	{name: "Redis is away", do: provided(func(s *site) string { return "redis://" + s.nowhere() + "/0" }), code: "redis.unreachable"},
 	{name: "etcd is away", do: provided(func(s *site) string { return "etcd://" + s.nowhere() }), code: "etcd.unreachable"},
@@ -464,31 +482,53 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		name string
 		do   func(s *site, d *testkit.Instance)
 		code string
-		ends bool // a restart ends at once
+		ends bool                   // a restart makes no regular IDs
+		next func(s *site) []string // what the configuration says by now
 	}{
-		{name: "nothing", do: func(*site, *testkit.Instance) {}},
-		{"bad configuration", func(s *site, _ *testkit.Instance) { s.file("kazahanad.yaml", "fallbck: none\n") }, "config.invalid", true},
-		{"secret gone", func(s *site, _ *testkit.Instance) { s.remove(s.Path("secret")) }, "config.invalid", true},
-		{"configuration of root", func(s *site, _ *testkit.Instance) {
+		{name: "nothing"},
+		{name: "bad configuration", do: func(s *site, _ *testkit.Instance) { s.file("kazahanad.yaml", "fallbck: none\n") }, code: "config.invalid", ends: true},
+		{name: "secret gone", do: func(s *site, _ *testkit.Instance) { s.remove(s.Path("secret")) }, code: "config.invalid", ends: true},
+		{name: "configuration of root", do: func(s *site, _ *testkit.Instance) {
 			s.chown(s.Path("kazahanad.yaml"), 0)
 			s.chmod(s.Path("kazahanad.yaml"), 0o600)
-		}, "config.invalid", true},
-		{"lock of root", func(s *site, _ *testkit.Instance) { s.chown(s.State+"/lock", 0) }, "state.unusable", true},
-		{"directory of root", func(s *site, _ *testkit.Instance) { s.chown(s.State, 0); s.chmod(s.State, 0o700) }, "state.foreign_owner", true},
-		{"directory gone", func(s *site, _ *testkit.Instance) { testkit.Rename(s.T, s.State, s.State+"-away") }, "state.lost", false},
-		{"live directory open", func(s *site, _ *testkit.Instance) { s.chmod(s.Live, 0o777) }, "state.unusable", true},
+		}, code: "config.invalid", ends: true},
+		{name: "lock of root", do: func(s *site, _ *testkit.Instance) { s.chown(s.State+"/lock", 0) }, code: "state.unusable", ends: true},
+		{name: "directory of root", do: func(s *site, _ *testkit.Instance) { s.chown(s.State, 0); s.chmod(s.State, 0o700) }, code: "state.foreign_owner", ends: true},
+		{name: "directory gone", do: func(s *site, _ *testkit.Instance) { testkit.Rename(s.T, s.State, s.State+"-away") }, code: "state.lost"},
+		{name: "live directory open", do: func(s *site, _ *testkit.Instance) { s.chmod(s.Live, 0o777) }, code: "state.unusable", ends: true},
+		{name: "a new provider that is none", next: flags("--provider", "ftp://x"), code: "provider.invalid", ends: true},
+		{name: "a new provider that is away", next: func(s *site) []string {
+			return []string{"--provider", "redis://" + s.nowhere() + "/0", "--startup-wait", "0"}
+		}, code: "redis.unreachable", ends: true},
+		{name: "a new state directory of root", next: func(s *site) []string { return []string{"--state-dir", s.ofRoot() + "/state"} }, code: "state.unusable", ends: true},
+		{name: "a new live directory on a disk", next: func(s *site) []string { return []string{"--live-dir", s.Path("live")} }, code: "state.unusable", ends: true},
+		{name: "a new socket of root", next: func(s *site) []string { return []string{"--socket", s.ofRoot() + "/d.sock"} }, code: "socket.unusable", ends: true},
+		{name: "a new admin port that is taken", next: func(s *site) []string { return []string{"--admin-listen", s.taken()} }, code: "listen.unusable", ends: true},
+		{name: "a new group that the user is not in", next: func(s *site) []string {
+			return []string{"--socket", s.Path("new.sock"), "--socket-group", "0"}
+		}, code: "socket.unusable", ends: true},
+		{name: "a port of root", next: flags("--admin-listen", "127.0.0.1:1"), code: "listen.unusable", ends: true},
+		{name: "a new state directory and a new port", next: func(s *site) []string {
+			return []string{"--state-dir", s.Path("elsewhere"), "--admin-listen", s.nowhere()}
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			needRoot(t)
 			s := newSite(t)
 			s.own(s.Dir)
-			args := s.ServeArgs("--config", s.file("kazahanad.yaml", "external_secret_file: "+s.file("secret", "correct horse battery staple\n")+"\n"))
+			args := s.ServeArgs("--config", s.file("kazahanad.yaml", "external_secret_file: "+s.file("secret", "correct horse battery staple\n")+"\n"),
+				"--admin-listen", s.nowhere(), "--http-listen", "unix:"+s.Path("h.sock"))
 			s.own(s.Path("kazahanad.yaml"), s.Path("secret"))
 			d := s.LaunchCommand(asNobody(t, s.Command(args...)))
 			d.AwaitReady()
 			s.Dial().AwaitMode("regular")
-			c.do(s, d)
+			if c.do != nil {
+				c.do(s, d)
+			}
+			if c.next != nil {
+				args = append(args, c.next(s)...)
+			}
 			said := s.ExaminedBy(s.Command(append([]string{"doctor", "--json"}, args[1:]...)...), nil) // as root
 			if c.code != "" {
 				said.Has(c.code)

@@ -65,6 +65,10 @@ func tryPort(address string) error {
 		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+	if tcp.IP == nil && errors.Is(err, unix.EAFNOSUPPORT) { // a host without IPv6
+		to = &unix.SockaddrInet4{Port: tcp.Port}
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	}
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -81,10 +82,10 @@ func Listen(path string, o Options) (*Listener, error) {
 	return &Listener{UnixListener: l, lock: lock}, nil
 }
 
-// Check returns the error that Listen would have in a process of that user, and changes
-// nothing. The process that asks has that user's rights. Whether the directory can be written or made
+// Check returns the error that Listen would have in a process of that user and those groups,
+// nil if they are not known, and changes nothing. The process that asks has that user's rights. Whether the directory can be written or made
 // is another question.
-func Check(path string, o Options, uid int) error {
+func Check(path string, o Options, uid int, groups []int) error {
 	o.Flag = cmp.Or(o.Flag, "--socket")
 	if err := checkLength(path); err != nil {
 		return err
@@ -101,7 +102,27 @@ func Check(path string, o Options, uid int) error {
 	if alive, pid := probe(path); alive {
 		return &InUseError{Path: path, PID: pid, Flag: o.Flag}
 	}
-	return nil
+	lock, err := os.OpenFile(lockName(path), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case err == nil:
+		_ = lock.Close() // nothing was written
+	case !errors.Is(err, fs.ErrNotExist):
+		return lockError(path, o.Flag, err)
+	}
+	gid, err := groupID(o.Group)
+	if err == nil && gid >= 0 && uid != 0 && groups != nil && !slices.Contains(groups, gid) {
+		err = fmt.Errorf("socket %s: cannot give it to group %s, which user %d is not in: add the user to it, or set another socket_group", path, o.Group, uid)
+	}
+	return err
+}
+
+func lockName(path string) string { return path + ".lock" }
+
+func lockError(path, flag string, err error) error {
+	if _, missing := os.Lstat(lockName(path)); missing == nil {
+		return fmt.Errorf("socket %s: its lock cannot be used; remove %s if it is another user's: %w", path, lockName(path), err)
+	}
+	return fmt.Errorf("socket %s: its directory cannot be written; choose another with %s: %w", path, flag, err)
 }
 
 func checkLength(path string) error {
@@ -158,9 +179,9 @@ func checkPrivate(dir string, uid int, flag string) error {
 // lockPath keeps two processes that start at once from removing each other's socket as
 // stale. The kernel drops the lock with the process.
 func lockPath(path, flag string) (*os.File, error) {
-	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(lockName(path), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: its directory cannot be written; choose another with %s: %w", path, flag, err)
+		return nil, lockError(path, flag, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()

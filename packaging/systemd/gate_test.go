@@ -4,6 +4,16 @@ package systemd_test
 
 import "strings"
 
+const (
+	dropIns  = "/etc/systemd/system/kazahanad.service.d"
+	noDropIn = "rm -r " + dropIns + "; systemctl daemon-reload"
+)
+
+// dropIn is the command that adds a line to the service.
+func dropIn(line string) string {
+	return "mkdir -p " + dropIns + "; printf '[Service]\\n" + line + "\\n' >" + dropIns + "/x.conf; systemctl daemon-reload"
+}
+
 // gate breaks the host, and holds doctor's verdict to what a restart then does. The service
 // is down and the socket is open, as before the first request.
 func gate(h *host) {
@@ -24,6 +34,11 @@ func gate(h *host) {
 			"systemctl unmask --runtime kazahanad.socket", "unit.masked"},
 		{"a unit that says nothing", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Service]\\nExecStart=\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload",
 			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.invalid"},
+		{"a provider of a drop-in", dropIn("Environment=KAZAHANA_PROVIDER=ftp://x"), noDropIn, "provider.invalid"},
+		{"a port of root", dropIn("Environment=KAZAHANA_ADMIN_LISTEN=127.0.0.1:80"), noDropIn, "listen.unusable"},
+		{"no such user", dropIn("User=nosuchuser"), noDropIn, "account.missing"},
+		{"a group of its own", "groupadd more; install -g more -m 640 /dev/null /etc/kazahana/kazahanad.yaml; " + dropIn("SupplementaryGroups=more"),
+			"rm /etc/kazahana/kazahanad.yaml; " + noDropIn + "; groupdel more", "config.ok"},
 		{"start limit", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Unit]\\nStartLimitBurst=1\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload; " +
 			"systemctl start kazahanad; systemctl restart kazahanad || true",
 			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.start_limit"},

@@ -52,6 +52,7 @@ type Entry struct {
 
 // Catalogue lists every possible finding.
 var Catalogue = []Entry{
+	{"config.credential", Unknown, "Run doctor again while the service runs."},
 	{"config.invalid", Fail, "Correct what is named; kazahanad serve --check says the same."},
 	{"config.ok", OK, ""},
 	{"config.unlike_daemon", Warn, "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user."},
@@ -73,6 +74,9 @@ var Catalogue = []Entry{
 	{"unit.off", Warn, "If the daemon should run: systemctl enable --now kazahanad.socket kazahanad.service."},
 	{"unit.ok", OK, ""},
 	{"unit.start_limit", Fail, "Mend the cause; then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl start kazahanad.socket."},
+
+	{"account.missing", Fail, "Make it: systemd-sysusers, or useradd --system; or name another by User= in a drop-in."},
+	{"account.unknown", Unknown, "Run doctor as root or as the daemon's user."},
 
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},

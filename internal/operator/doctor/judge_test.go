@@ -114,6 +114,9 @@ var judgements = []struct {
 	{"sqlite.unusable", []Finding{Unusable("sqlite.unusable", "/x/leases.db", errFault)}},
 	{"sqlite.refused", []Finding{Unusable("sqlite.refused", "/x/leases.db", errFault)}},
 
+	{"config.credential", []Finding{UnknownCredential(errFault)}},
+	{"account.missing", []Finding{NoAccount(Unit{Name: "kazahanad.service", User: "kazahana"})}},
+	{"account.unknown", []Finding{UnknownAccount()}},
 	{"", JudgeUnits(nil, false)},
 	{"unit.ok", units(func(service, socket *Unit) {})},
 	{"unit.ok", units(func(service, socket *Unit) { service.Active = "inactive" })}, // until the first request
@@ -355,6 +358,21 @@ func TestDocs(t *testing.T) {
 	for _, e := range Catalogue {
 		if !slices.Contains(listed, e.Code) {
 			t.Errorf("the page does not have %s", e.Code)
+		}
+	}
+}
+
+// What systemctl prints of a unit's environment reaches the settings; the rest of it does not.
+func TestUnitEnvironment(t *testing.T) {
+	unit := parseUnits("Id=kazahanad.service\nStateDirectory=kazahana\n" +
+		`Environment=GOTRACEBACK=crash KAZAHANA_PROVIDER=redis://h/0?password_file=/run/x "KAZAHANA_LOG=a b" $'KAZAHANA_STORE=it\'s'` + "\n")[0]
+	want := []string{"KAZAHANA_PROVIDER=redis://h/0?password_file=/run/x", "KAZAHANA_LOG=a b", "KAZAHANA_STORE=it's", "STATE_DIRECTORY=/var/lib/kazahana"}
+	if got := unit.Environ(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for path, want := range map[string]bool{"/run/credentials/kazahanad.service/x": true, "/etc/kazahana/x": false} {
+		if _, err := os.Open(path); LacksCredential(err) != want {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

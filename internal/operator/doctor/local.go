@@ -371,3 +371,6 @@ func JudgeFiles(f Files) Finding {
 	}
 	return finding("files.ok", "%s may have %d files open", f.Whose, f.Limit)
 }
+
+// firstPort is the first TCP port that every user may have, unless the host says otherwise.
+const firstPort = 1024

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -159,4 +161,49 @@ func LostTo(pid int, path string) bool {
 	}
 	_, err := os.Stat(filepath.Join(root, path))
 	return errors.Is(err, fs.ErrNotExist)
+}
+
+// SamePlace reports whether a process's directory is the one that this process knows by
+// that path.
+func SamePlace(pid int, its, path string) bool {
+	if its == path {
+		return true
+	}
+	a, err := os.Stat(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), its))
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	return err == nil && os.SameFile(a, b)
+}
+
+// Listens reports whether a process listens on the port of a TCP address, or may, where
+// that cannot be seen.
+func Listens(pid int, address string) bool {
+	tcp, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return false
+	}
+	its := map[string]bool{}
+	proc := fmt.Sprintf("/proc/%d", pid)
+	files, err := os.ReadDir(proc + "/fd")
+	if err != nil {
+		return true
+	}
+	for _, f := range files {
+		if to, err := os.Readlink(proc + "/fd/" + f.Name()); err == nil {
+			its[to] = true
+		}
+	}
+	const listening = "0A"
+	for _, family := range []string{"/net/tcp", "/net/tcp6"} {
+		table, _ := os.ReadFile(proc + family) // a kernel without IPv6 has no tcp6
+		for line := range strings.Lines(string(table)) {
+			f := strings.Fields(line)
+			if len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", tcp.Port)) && its["socket:["+f[9]+"]"] {
+				return true
+			}
+		}
+	}
+	return false
 }

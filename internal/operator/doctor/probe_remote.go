@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/status"
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -242,7 +244,11 @@ const sqliteMagic = "SQLite format 3\x00"
 // ProbeSQLite reads a file without creating anything beside it.
 func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 	s.Path, s.FS = path, fileSystem(path)
-	f, err := os.Open(path)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		s.Exists = true // to open a FIFO would wait for a writer
+		return s
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		s.Unreadable = !errors.Is(err, fs.ErrNotExist)
 		return s

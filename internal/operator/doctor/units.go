@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,12 +18,21 @@ type Unit struct {
 	Result string // of the last run: "success", "exit-code", "start-limit-hit", ...
 	Status string // exit status of the last run
 
-	User                 string   // of a service; "" = root
+	User, Group          string   // of a service; "" = root
+	Groups               []string // besides
+	Capabilities         []string // that the service's user has: "cap_net_bind_service"
+	Dynamic              bool     // the user is there while the service runs
 	StateDir, RuntimeDir []string // of a service: names below /var/lib and /run
+	Environment          []string // of a service: NAME=VALUE
 }
 
-// Environ is what systemd tells the service of its directories.
+// Environ is what systemd tells the service: its settings and its directories.
 func (u Unit) Environ() (env []string) {
+	for _, one := range u.Environment {
+		if strings.HasPrefix(one, "KAZAHANA_") {
+			env = append(env, one)
+		}
+	}
 	for _, d := range []struct {
 		variable, below string
 		names           []string
@@ -86,6 +97,16 @@ func JudgeUnits(units []Unit, answers bool) []Finding {
 	return found
 }
 
+// NoAccount says that the unit's user does not exist.
+func NoAccount(u Unit) Finding {
+	return finding("account.missing", "%s runs as user %s, and there is no such user", u.Name, u.User)
+}
+
+// UnknownAccount says that this process cannot find out what the daemon's user may do.
+func UnknownAccount() Finding {
+	return finding("account.unknown", "this user cannot find out what the daemon's user may do: whether it would start is not known")
+}
+
 // unitNames are the daemon's units.
 var unitNames = []string{"kazahanad.service", "kazahanad.socket"}
 
@@ -95,7 +116,7 @@ func ProbeUnits(ctx context.Context) []Unit {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return nil
 	}
-	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus,User,StateDirectory,RuntimeDirectory"}, unitNames...)
+	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus,User,Group,SupplementaryGroups,AmbientCapabilities,DynamicUser,Environment,StateDirectory,RuntimeDirectory"}, unitNames...)
 	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
 	if err != nil {
 		return nil
@@ -115,8 +136,60 @@ func parseUnits(text string) (units []Unit) {
 		units = append(units, Unit{
 			Name: values["Id"], Load: values["LoadState"], Active: values["ActiveState"], File: values["UnitFileState"],
 			Result: values["Result"], Status: values["ExecMainStatus"],
-			User: values["User"], StateDir: strings.Fields(values["StateDirectory"]), RuntimeDir: strings.Fields(values["RuntimeDirectory"]),
+			User: values["User"], Group: values["Group"], Groups: strings.Fields(values["SupplementaryGroups"]),
+			Capabilities: strings.Fields(values["AmbientCapabilities"]), Dynamic: values["DynamicUser"] == "yes", Environment: splitWords(values["Environment"]),
+			StateDir: strings.Fields(values["StateDirectory"]), RuntimeDir: strings.Fields(values["RuntimeDirectory"]),
 		})
 	}
 	return units
+}
+
+// splitWords splits a list as systemctl prints it: words with blanks and the like are in quotes,
+// "..." or $'...'.
+func splitWords(text string) (words []string) {
+	var word strings.Builder
+	var quote rune
+	inside, escaped := false, false
+	for _, c := range text {
+		switch {
+		case escaped:
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\':
+			escaped = true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == 0 && !inside && c == '$':
+			continue
+		case quote == 0 && (c == '"' || c == '\''):
+			quote, inside = c, true
+		case quote == 0 && c == ' ':
+			if inside {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inside = false
+		default:
+			word.WriteRune(c)
+			inside = true
+		}
+	}
+	if inside {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+// credentials is where systemd puts a service's credentials, while it runs.
+const credentials = "/run/credentials/"
+
+// LacksCredential reports whether an error is that a credential is not there now.
+func LacksCredential(err error) bool {
+	var missing *fs.PathError
+	return errors.As(err, &missing) && errors.Is(missing, fs.ErrNotExist) && strings.HasPrefix(missing.Path, credentials)
+}
+
+// UnknownCredential says that a check needs one.
+func UnknownCredential(err error) Finding {
+	return finding("config.credential", "systemd gives the service its credentials when it starts: %v", err)
 }
