@@ -329,3 +329,36 @@ func TestWallClockDecidesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Callers that ask on and on for what nobody serves do not drown other events: there is one per
+// kind and second, and for so many kinds.
+func TestUnservedEventsAreFew(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1")
+		defer a.stop()
+		ready()
+		events := must(a.Subscribe([]placement.EventKind{placement.Unserved}))(t)
+		ask := func(kind string) {
+			if _, err := a.Resolve(t.Context(), placement.Key{Kind: kind, Identity: "1"}, 0); !errors.Is(err, placement.ErrUnserved) {
+				t.Fatal(err)
+			}
+		}
+		told := func(want int) {
+			t.Helper()
+			if n := len(events.Events); n != want {
+				t.Errorf("%d events, want %d", n, want)
+			}
+		}
+		for range 100 {
+			ask("cart")
+		}
+		told(1)
+		for i := range 2 * maxUnserved {
+			ask(fmt.Sprint("kind", i))
+		}
+		told(maxUnserved)
+		time.Sleep(unservedPause)
+		ask("cart")
+		told(maxUnserved + 1)
+	})
+}
