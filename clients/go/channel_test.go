@@ -391,7 +391,7 @@ func TestSingleAttempt(t *testing.T) {
 		})
 	}
 	// A lock is asked for once more with a new ID, and then the daemon's reason is given.
-	again := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "first")), refuse(wire.Errorf(wire.CodeRequestIDReused, "the clock is behind")), silent))
+	again := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "first")), refuse(wire.Errorf(wire.CodeRequestIDReused, "the clock is behind")), refuse(wire.Errorf(wire.CodeRequestIDReused, "third")), silent))
 	if _, err := again.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) || !strings.Contains(err.Error(), "the clock is behind") {
 		t.Error(err)
 	}
