@@ -390,6 +390,11 @@ func TestSingleAttempt(t *testing.T) {
 			_ = c.Close()
 		})
 	}
+	// A lock is asked for once more with a new ID, and then the daemon's reason is given.
+	again := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "first")), refuse(wire.Errorf(wire.CodeRequestIDReused, "the clock is behind")), refuse(wire.Errorf(wire.CodeRequestIDReused, "third")), silent))
+	if _, err := again.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) || !strings.Contains(err.Error(), "the clock is behind") {
+		t.Error(err)
+	}
 	// Nor does a lock that was lost with its connection get another one.
 	c := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "no")), silent), WithSingleAttempt())
 	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) {

@@ -100,16 +100,17 @@ func notice(n *wire.Request, notices chan<- lease) {
 
 // acquire takes the lock on a connection of its own.
 func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Duration) error {
-	began, requestID := l.clock.Boot(), newRequestID()
+	began, requestID, renewed := l.clock.Boot(), newRequestID(), false
 	return l.channel.do(ctx, wait+timeout, "Lock", func(ctx context.Context, conn *wire.Client) error {
 		left := max(wait-(l.clock.Boot()-began), 0)
 		err := conn.Call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
 			"ttl_ms": l.ttl.Milliseconds(), "wait_ms": left.Milliseconds(), "request_id": requestID, "hold": "connection",
 		})
-		if errors.Is(err, &wire.Error{Code: wire.CodeRequestIDReused}) {
-			// An earlier attempt was granted, and released with its connection.
-			requestID = newRequestID()
-			return againError{fromWire(wire.Errorf(wire.CodeRequestIDReused, "the lock was lost with its connection"))}
+		var reused *wire.Error
+		if !renewed && errors.As(err, &reused) && reused.Code == wire.CodeRequestIDReused {
+			// As a rule, an earlier attempt was granted, and released with its connection.
+			requestID, renewed = newRequestID(), true
+			return againError{fromWire(reused)}
 		}
 		if err != nil {
 			return err
@@ -127,7 +128,7 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 	})
 }
 
-// newRequestID tells its time, so that a store can refuse it once its receipt is dropped.
+// newRequestID tells its time, so that a store of locks can refuse it once its receipt is dropped.
 func newRequestID() string {
 	id := clock.UUID7(time.Now())
 	return hex.EncodeToString(id[:])

@@ -114,10 +114,11 @@ type PlacementKey struct {
 
 // PlacementRecord is the stored record of an activation, shared by all hosts.
 type PlacementRecord struct {
-	Owner   string `json:"owner"` // authority; empty: the activation has ended
-	PID     string `json:"pid"`
-	Version int64  `json:"version"`
-	Token   int64  `json:"token"`
+	Owner      string `json:"owner"` // authority; empty: the activation has ended
+	PID        string `json:"pid"`
+	Version    int64  `json:"version"`
+	Token      int64  `json:"token"`
+	ObservedMS int64  `json:"observed_ms"` // when the owner decided, Unix ms by its clock
 }
 
 // PlacementSnapshot asks the daemon for the state of placement. It activates nothing.

@@ -240,7 +240,7 @@ func expectSnapshot(t *testing.T, c *Client, r Resolution) {
 		t.Errorf("%+v, %v", page, err)
 	}
 	page, err = c.PlacementSnapshot(t.Context(), PlacementQuery{Kind: "room", Identity: "1/2"})
-	if err != nil || len(page.Activations) != 1 || page.Key == nil || page.Key.Locality != "local" || *page.Key.Record != (PlacementRecord{"a:1", r.PID, r.Version, r.Token}) {
+	if err != nil || len(page.Activations) != 1 || page.Key == nil || page.Key.Locality != "local" || *page.Key.Record != (PlacementRecord{"a:1", r.PID, r.Version, r.Token, page.Key.Record.ObservedMS}) || page.Key.Record.ObservedMS <= 0 {
 		t.Errorf("%+v, %+v, %v", page, page.Key, err)
 	}
 	page, err = c.PlacementSnapshot(t.Context(), PlacementQuery{Kind: "room", Identity: "never"})

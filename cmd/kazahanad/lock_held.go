@@ -110,7 +110,7 @@ func (h *heldLock) explain(err error, wait time.Duration) error {
 		return fmt.Errorf("%s: lock %q is held by %s%s; try again in %v, when it ends unless it is renewed",
 			kazahana.ErrLockHeld, h.key, held.Owner, waited, held.RetryAfter)
 	case hasCode(err, kazahana.ErrRequestIDReused):
-		return fmt.Errorf("lock %q: its term of %v was over before the daemon's answer came", h.key, h.ttl)
+		return fmt.Errorf("lock %q: %w", h.key, err)
 	}
 	return refusedUsage(err)
 }

@@ -192,7 +192,9 @@ func (a *executorCalls) late(one *executorCall) {
 func (a *executorCalls) ping(within time.Duration) {
 	a.mu.Lock()
 	already := a.pinged || a.silent
-	a.pinged, a.heard = true, a.heard && a.pinged
+	if !already {
+		a.pinged, a.heard = true, false
+	}
 	a.mu.Unlock()
 	if already {
 		return
@@ -202,18 +204,19 @@ func (a *executorCalls) ping(within time.Duration) {
 		a.mu.Lock()
 		a.pinged = false
 		late := errors.Is(err, errLate) && !a.heard
+		a.silent = a.silent || late
 		a.mu.Unlock()
 		if late {
-			a.answers(false)
+			a.hear()
 		}
 	}})
 }
 
-// answers notes whether the peer does.
-func (a *executorCalls) answers(yes bool) {
+// answers notes that the peer does.
+func (a *executorCalls) answers() {
 	a.mu.Lock()
-	changed := a.silent == yes
-	a.silent, a.heard = !yes, yes
+	changed := a.silent
+	a.silent, a.heard = false, true
 	a.mu.Unlock()
 	if changed {
 		a.hear()
@@ -230,7 +233,7 @@ func (a *executorCalls) isSilent() bool {
 
 // answer takes a response of the peer. One that nobody waits for is ignored.
 func (a *executorCalls) answer(r *wire.Request) {
-	a.answers(true)
+	a.answers()
 	one := a.take(r.ID)
 	if one == nil {
 		return

@@ -158,6 +158,22 @@ func TestPeersAreBounded(t *testing.T) {
 	p.alive()
 }
 
+// A process that froze, and let more time go by while it was silent, is found silent again
+// when it freezes once more.
+func TestSilentExecutorFreezesAgain(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w, e := r.worker(), r.idleExecutor()
+	for n, identity := range []string{"1", "2"} {
+		for _, method := range []string{"Activate", "Passivate"} {
+			_ = e.late(t, executorCall{method: method, params: activateParams{Identity: identity}, useful: true})
+		}
+		if n == 0 {
+			w.answer(w.want("Activate", identity), nil, nil)
+			until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+		}
+	}
+}
+
 // A crowd of requests to a process that does not answer is refused, until it does:
 // each would take the driver ten seconds.
 func TestSilentExecutorGetsNoCrowd(t *testing.T) {

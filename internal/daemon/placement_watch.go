@@ -80,6 +80,7 @@ func passivationReason(e placement.Event) string {
 	}
 	words := map[string]string{
 		placement.HostStops: "stopped", placement.MembershipEnded: "membership_ended", placement.OtherAuthority: "moved",
+		placement.NoAuthority: "unserved",
 		placement.NotAskedFor: "idle", placement.LetGo: "released",
 	}
 	return cmp.Or(words[e.Reason], "failed") // an activation whose end was not known

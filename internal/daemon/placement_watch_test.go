@@ -96,6 +96,7 @@ func TestPassivationReasons(t *testing.T) {
 		want   string
 	}{
 		{placement.OtherAuthority, nil, "moved"},
+		{placement.NoAuthority, nil, "unserved"},
 		{placement.NotAskedFor, nil, "idle"},
 		{placement.LetGo, nil, "released"},
 		{placement.HostStops, nil, "stopped"},

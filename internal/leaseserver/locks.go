@@ -88,7 +88,9 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 	if call.Note != "" && call.Tenant == who.Tenant {
 		return call, problem.New(problem.InvalidRequest, "only the locks of the area %q have a note", lockhttp.AreaPlacement)
 	}
-	if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
+	if op == lock.Acquire && in.RequestID == in.LeaseID {
+		call.RequestID = in.RequestID // a rule of its own: see lock.Apply
+	} else if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
 		return call, err
 	}
 	if call.Owner, err = who.ownerOf(in.OwnerID, in.OwnerSuffix); err != nil {

@@ -210,6 +210,22 @@ func TestRequestIDsOfOthers(t *testing.T) {
 	}
 }
 
+// A request ID that is the lease ID too is not judged by the time in it, also through a lease
+// server. The owner is told of its own, another is not.
+func TestLeaseIDAsRequestID(t *testing.T) {
+	g := lockRig(t, nil)
+	const old = "0173456789ac7def8123456789abcdef" // of 2020
+	body := fmt.Sprintf(`{"request_id": "%s", "lease_id": "%[1]s"}`, old)
+	g.locked("acquire", "new", tokenHost, body)
+	g.want("without the lease ID", g.send("POST", "/v1/locks/k/acquire", tokenHost, fmt.Sprintf(`{"request_id": "%s"}`, old)), problem.RequestIDReused)
+	for token, want := range map[string]bool{tokenHost: true, tokenOther: false} {
+		held := g.send("POST", "/v1/locks/new/acquire", token, `{"request_id": "r"}`)
+		if strings.Contains(held.body, old) != want {
+			t.Errorf("told is %s", held.body)
+		}
+	}
+}
+
 func TestMalformedLockRequests(t *testing.T) {
 	g := lockRig(t, nil)
 	for _, body := range []string{

@@ -88,11 +88,12 @@ func (c Credential) markRequestID(id string) (string, error) {
 	return c.mark() + markedDigest + base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
-// readRequestID reads a marked request ID; "" for another credential's.
+// readRequestID reads the request ID of an owner that this credential can act for; "" for
+// another credential's. One that is the lease ID too has no mark.
 func (c Credential) readRequestID(marked string) string {
 	id, ok := strings.CutPrefix(marked, c.mark()+markedPlain)
-	if !ok {
-		return ""
+	if ok || !strings.ContainsAny(marked, markedPlain+markedDigest) {
+		return id
 	}
-	return id
+	return ""
 }

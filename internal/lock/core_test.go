@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -174,6 +175,9 @@ func TestCoreInvariants(t *testing.T) {
 			if kept := len(next.Receipts); kept > MaxReceipts+MaxUntimed+1 || len(next.Marks) > MaxMarks {
 				t.Fatalf("%d receipts are kept, and %d marks", kept, len(next.Marks))
 			}
+			if n := leaseReceipts(next); n > MaxReceipts {
+				t.Fatalf("%d receipts of requests with the ID of their lease are kept", n)
+			}
 			if done[r.RequestID] > 0 {
 				t.Fatalf("LS-ACC-04: %+v was carried out twice", r)
 			}
@@ -204,6 +208,8 @@ func TestCoreInvariants(t *testing.T) {
 				case 0: // without a time
 				case 1:
 					r.RequestID = ""
+				case 2, 3:
+					r.RequestID = cmp.Or(r.LeaseID, r.RequestID)
 				default:
 					made := now
 					if r.Owner == "bob" { // whose clock is ahead
@@ -221,6 +227,9 @@ func TestCoreInvariants(t *testing.T) {
 					t.Skip()
 				}
 				r := rapid.SampledFrom(sent).Draw(t, "again")
+				if _, ok := state.find(r.RequestID); !ok && r.RequestID == r.LeaseID {
+					t.Skip() // a host repeats it at once or never
+				}
 				if _, ok := madeAt(r.RequestID, math.MaxInt64); !ok && done[r.RequestID] > 0 && latest-done[r.RequestID] > KeepUntimed.Milliseconds() {
 					t.Skip() // its receipt may be gone
 				}
@@ -249,6 +258,53 @@ func TestCoreInvariants(t *testing.T) {
 	})
 }
 
+func leaseReceipts(s State) (n int) {
+	for _, r := range s.Receipts {
+		if r.RequestID == r.LeaseID {
+			n++
+		}
+	}
+	return n
+}
+
+// A host that makes up one ID for a request and its lease is not refused, whatever its clock
+// shows, and its requests do not pile up in the record.
+func TestLeaseIDAsRequestID(t *testing.T) {
+	for name, made := range map[string]int64{"right": t0, "an hour behind": t0 - 3_600_000, "an hour ahead": t0 + 3_600_000, "random": 0} {
+		state := State{}
+		step := func(r Request) {
+			t.Helper()
+			next, _, err := Apply(at(state, t0), r)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			state = written(next, false)
+		}
+		for n := range 2 * MaxUntimed {
+			r := ask(Acquire, "host", "")
+			r.LeaseID = strings.ReplaceAll(timedID(made, n), "-", "")
+			r.RequestID = r.LeaseID
+			step(r)
+			step(Request{Op: Release, Tenant: r.Tenant, Key: r.Key, Owner: r.Owner, LeaseID: r.LeaseID})
+		}
+		if n := len(state.Receipts); n != MaxReceipts || len(state.Marks) != 1 {
+			t.Errorf("%s: the record has %d receipts and %d marks", name, n, len(state.Marks))
+		}
+	}
+}
+
+// A list shows a lease whole, with the longest note and marks of as many owners as there are.
+func TestHeadHasTheNote(t *testing.T) {
+	s := State{Token: MaxToken, LeaseID: NewLeaseID(), Owner: strings.Repeat("o", 128), RequestID: strings.Repeat("r", MaxRequestID), Life: 1, TTLMS: term, Status: Active, ExpiresMS: t0, Note: strings.Repeat("k", MaxNote)}
+	for n := range MaxMarks {
+		far := stamp(1<<58) * stamp(n%2)
+		s.Marks = append(s.Marks, Mark{Owner: math.MaxUint32, Acquire: far, Change: 1<<58 - far})
+	}
+	if s.TermMS, s.AcquiredMS = s.TTLMS, t0-term; written(s, false).Note != s.Note {
+		t.Error("the note has changed")
+	}
+}
+
 // written is the state once it was written and read.
 func written(s State, fresh bool) State {
 	r := record.Record{Value: s.value(fresh)}
@@ -259,8 +315,9 @@ func written(s State, fresh bool) State {
 	if err != nil {
 		panic(err)
 	}
+	r.Value = r.Value[:min(len(r.Value), record.MaxHead)]
 	head, err := parseState(r, true)
-	if head.Receipts = read.Receipts; err != nil || !reflect.DeepEqual(head, read) {
+	if head.Receipts, head.Marks = read.Receipts, read.Marks; err != nil || !reflect.DeepEqual(head, read) {
 		panic(fmt.Sprintf("the head of %+v is %+v, %v", read, head, err))
 	}
 	return read
@@ -314,6 +371,9 @@ func TestMadeAt(t *testing.T) {
 		timedID(t0+1, 1):                            0, // after the latest
 		"0189d4c0-1234-4abc-8000-000000000001":      0, // random
 		"0189d4c01234" + "4abc8000000000000001":     0,
+		"0189d4c0-1234-7abc-c000-000000000001":      0, // random, of another variant
+		timedID(firstMS, 1):                         firstMS,
+		timedID(firstMS-1, 1):                       0, // random
 		"request-7":                                 0,
 		"":                                          0,
 		"zzzzzzzz-zzzz-7zzz-8zzz-zzzzzzzzzzzz":      0,
@@ -341,7 +401,7 @@ func TestSizeOfRecord(t *testing.T) {
 		t.Errorf("a lock takes %d bytes", n)
 	}
 	before := len(s.value(false))
-	if s, _, _ = Apply(at(s, t0), ask(Renew, r.Owner, "0123456789ac7ef0823456789abcdef0")); len(s.value(false)) > before+25 {
+	if s, _, _ = Apply(at(s, t0), ask(Renew, r.Owner, "0193456789ac7ef0823456789abcdef0")); len(s.value(false)) > before+25 {
 		t.Errorf("a receipt takes %d bytes", len(s.value(false))-before)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxReceipts is how many requests a key remembers whose IDs tell when they were made,
-	// beside the one that made its latest lease. Of those before it keeps Marks.
+	// MaxReceipts is how many requests a key remembers beside the acquire of its latest
+	// lease, if their IDs tell a time or are lease IDs. Of older ones it keeps Marks.
 	MaxReceipts = 16
 	// MaxMarks is how many owners have marks of their own.
 	MaxMarks = 64
@@ -23,9 +23,11 @@ const (
 	// maxAge is how long before the first lease of a key an ID may have been made. A key
 	// is deleted after KeepIdle: the rest is what clocks may differ.
 	maxAge = KeepIdle / 2
-	// maxAhead is how far the clock of an ID may be ahead. One that is set back can make no
-	// new IDs for so long. IDs of later times tell no time: they may be random.
+	// maxAhead is how far the clock of an ID may be ahead of the store's; an ID from further
+	// ahead tells no time. A clock that is set back has its requests refused for so long.
 	maxAhead = time.Minute
+	// firstMS is the start of 2020 in Unix ms: no clock of a host shows an earlier time.
+	firstMS = 1_577_836_800_000
 )
 
 // Receipt is a request that was carried out, and enough of its answer to give
@@ -38,7 +40,7 @@ type Receipt struct {
 	LeaseID               string
 	Token                 int64
 	AcquiredMS, ExpiresMS int64 // of a release; an answer to others shows the present
-	DoneMS                int64 // Unix ms; 0 where the ID tells a time
+	DoneMS                int64 // Unix ms; 0 where the ID tells a time or is the lease ID
 }
 
 // Mark stands for the receipts that were dropped. An ID of that time or before may have
@@ -58,19 +60,19 @@ const stampsPerMS = 1 << 12
 func (s stamp) ms() int64 { return int64(s) / stampsPerMS }
 
 // madeAt is the time that a request ID tells, if it is a UUID of version 7, with or without
-// hyphens, behind what a lease server puts before it. A time after the latest is none.
+// hyphens, behind what a lease server puts before it. A time after the latest is none, and so
+// is one before firstMS: random digits look like UUIDs of version 7 too.
 func madeAt(id string, latestMS int64) (made stamp, ok bool) {
 	id = id[strings.LastIndexByte(id, '.')+1:]
-	switch {
-	case isUUID(id) && id[14] == '7':
-		id = id[:8] + id[9:13] + id[15:18]
-	case len(id) == leaseDigits && id[12] == '7':
-		id = id[:12] + id[13:16]
-	default:
+	if isUUID(id) {
+		id = strings.ReplaceAll(id, "-", "")
+	}
+	if len(id) != leaseDigits || id[12] != '7' || !strings.ContainsRune("89abAB", rune(id[16])) {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(id, 16, 60)
-	return stamp(n), err == nil && stamp(n).ms() <= latestMS
+	n, err := strconv.ParseUint(id[:12]+id[13:16], 16, 60)
+	made = stamp(n)
+	return made, err == nil && made.ms() >= firstMS && made.ms() <= latestMS
 }
 
 // tellsTime reports whether a new request ID tells when it was made.
@@ -79,9 +81,10 @@ func (k Known) tellsTime(r Request) bool {
 	return ok
 }
 
-// fresh says why a request without a receipt must not be carried out.
+// fresh says why a request without a receipt must not be carried out. A host that makes up
+// one ID for the request and its lease repeats it at once or never: its clock is not asked.
 func (k Known) fresh(r Request) error {
-	if r.endsOnce() || r.RequestID == r.LeaseID { // the host that made up such an ID repeats it at once or never
+	if r.endsOnce() || r.RequestID == r.LeaseID {
 		return nil
 	}
 	if k.full(r) {
@@ -128,7 +131,7 @@ func (k Known) firstMark() Mark {
 // remember adds a receipt and drops others. The slices are new: the state from before
 // stays as it is.
 func (s State) remember(r Receipt, nowMS int64) State {
-	if _, ok := madeAt(r.RequestID, nowMS+maxAhead.Milliseconds()); !ok {
+	if _, ok := madeAt(r.RequestID, nowMS+maxAhead.Milliseconds()); !ok && r.RequestID != r.LeaseID {
 		r.DoneMS = nowMS
 	}
 	timed := 0
@@ -157,7 +160,7 @@ func (s State) remember(r Receipt, nowMS int64) State {
 // least recently becomes everybody's, which is the first.
 func (s State) mark(r Receipt, latestMS int64) State {
 	made, ok := madeAt(r.RequestID, latestMS)
-	if !ok {
+	if !ok || r.RequestID == r.LeaseID { // no mark would be asked
 		return s
 	}
 	m := s.markOf(r.Owner)

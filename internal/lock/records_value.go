@@ -84,11 +84,11 @@ func (s State) value(fresh bool) []byte {
 	if flags&valueTerm != 0 {
 		b = binary.AppendUvarint(b, uint64(s.TermMS))
 	}
-	if flags&valueMarks != 0 {
-		b = appendMarks(b, s.Marks)
-	}
 	if s.Note != "" {
 		b = append(binary.AppendUvarint(b, uint64(len(s.Note))), s.Note...)
+	}
+	if flags&valueMarks != 0 {
+		b = appendMarks(b, s.Marks)
 	}
 	for _, r := range s.Receipts {
 		b = s.appendReceipt(b, r)
@@ -181,8 +181,8 @@ func isLeaseID(id string) bool {
 	return true
 }
 
-// parseState reads what value wrote, with the record's term as it is now. The receipts of
-// a head may be incomplete, and are left out.
+// parseState reads what value wrote, with the record's term as it is now. The marks
+// and receipts of a head may be incomplete, and are left out.
 func parseState(r record.Record, head bool) (State, error) {
 	v := reader{rest: r.Value, text: string(r.Value), digits: hex.EncodeToString(r.Value)}
 	format, flags := v.byte(), v.byte()
@@ -206,11 +206,11 @@ func parseState(r record.Record, head bool) (State, error) {
 	if s.TermMS = s.TTLMS; flags&valueTerm != 0 {
 		s.TermMS = int64(v.uvarint())
 	}
-	if flags&valueMarks != 0 {
-		s.Marks = v.marks()
-	}
 	if flags&valueNote != 0 {
 		s.Note = v.string(int(min(v.uvarint(), MaxNote+1)))
+	}
+	if flags&valueMarks != 0 && !head {
+		s.Marks = v.marks()
 	}
 	if !head && len(v.rest) > 0 {
 		s.Receipts = make([]Receipt, 0, MaxReceipts+1)

@@ -95,6 +95,7 @@ const (
 	HostStops       = "this host stops"
 	MembershipEnded = "this host's membership has ended"
 	OtherAuthority  = "another host is its authority now"
+	NoAuthority     = "no host serves its kind any more"
 	NotAskedFor     = "nobody has asked for it lately"
 	LetGo           = "its process lets it go"
 	ProcessGone     = "the process is gone"

@@ -147,8 +147,8 @@ func (c *Core) retry(n int) {
 	c.retries = c.retries[n:]
 }
 
-// UpdateTopology says who the members are, and which kinds they announce. What this host is not the authority
-// of any more is passivated.
+// UpdateTopology says who the members are, and which kinds they announce. What this host
+// is not the authority of any more is passivated.
 func (c *Core) UpdateTopology(hosts []Host, now Moment) Outcome {
 	hosts = latest(hosts)
 	if c.topology == nil || !slices.EqualFunc(hosts, c.hosts, func(a, b Host) bool {
@@ -174,7 +174,11 @@ func (c *Core) setTopology(now Moment) {
 		return // nobody else has them either
 	}
 	for _, e := range c.which(func(e *entry) bool { return c.topology.Authority(e.key) != c.self }) {
-		c.lose(e, OtherAuthority, now)
+		why := OtherAuthority
+		if c.topology.Authority(e.key) == "" {
+			why = NoAuthority
+		}
+		c.lose(e, why, now)
 	}
 }
 

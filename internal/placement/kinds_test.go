@@ -69,6 +69,14 @@ func TestKindIsLost(t *testing.T) {
 			if !d.core.Idle() {
 				t.Error("it is still there")
 			}
+			want := NoAuthority
+			if name == "another host serves it, too" {
+				want = OtherAuthority
+			}
+			events := d.core.DrainEvents()
+			if last := events[len(events)-1]; last.Kind != Passivated || last.Reason != want {
+				t.Errorf("told is %+v, want the reason %q", last, want)
+			}
 		})
 	}
 }

@@ -23,7 +23,7 @@ func TestPageShowsTheLimits(t *testing.T) {
 	for _, s := range []step{acquiring, loading, checking, reserving, ensuring, recording, releasing, resting, passivating, removing, retrying} {
 		shown = append(shown, string(s))
 	}
-	for _, reason := range []string{HostStops, MembershipEnded, OtherAuthority, NotAskedFor, LetGo, ProcessGone} {
+	for _, reason := range []string{HostStops, MembershipEnded, OtherAuthority, NoAuthority, NotAskedFor, LetGo, ProcessGone} {
 		shown = append(shown, "`"+reason+"`")
 	}
 	for _, text := range shown {

@@ -22,8 +22,9 @@
 // by the store's own judgement, and Record.Over says that it has ended. No clock of
 // a caller takes part. A store may end a term late, by a fifth of it and some
 // seconds at most, and never early: a clock that steps back makes terms longer.
-// View.NowMS, Record.EndMS and the time that Change returns inform people; they decide
-// nothing. What a caller may rely on is Record.LeftMS.
+// View.NowMS, Record.EndMS and the time that Change returns may be a clock of the caller's
+// host. They decide about no term: what a caller may rely on is Record.LeftMS. A rule may
+// use View.NowMS where a wrong clock does no harm, as locks do to forget old requests.
 //
 // A write replaces the term of the record before: without TermMS, the record has
 // none.

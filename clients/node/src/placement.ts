@@ -62,7 +62,7 @@ export interface PlacementSnapshot {
     authority: string;
     locality: 'local' | 'remote';
     /** `owner` is the authority of the activation, '' for none. */
-    record: { owner: string; pid: string; version: bigint; token: bigint } | null;
+    record: { owner: string; pid: string; version: bigint; token: bigint; observedMs: number } | null;
   } | null;
   [key: string]: unknown;
 }

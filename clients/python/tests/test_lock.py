@@ -136,6 +136,18 @@ def test_connection_that_breaks_before_the_lock_is_watched(connect: Any, script:
     assert len(set(requests)) == 2
 
 
+def test_reused_twice_is_the_answer(connect: Any, script: Any, store: Store) -> None:
+    """A host whose clock is behind gets the same answer to each new request: it must hear why."""
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        peer.error(msgid, "REQUEST_ID_REUSED: the clock is behind")
+
+    server = script(answer)
+    with pytest.raises(kazahana.RequestIDReusedError, match="the clock is behind"):
+        Held(connect(server.socket)).__enter__()
+    assert [method for _, method, _ in server.asked].count("Lock.Acquire") == 2
+
+
 def test_restart_while_it_is_asked_for(connect: Any, script: Any, store: Store) -> None:
     """The same request again: a lease that was granted before the daemon died is the same one."""
 

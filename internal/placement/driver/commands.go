@@ -73,7 +73,7 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 	switch c.Op {
 	case placement.TryAcquire:
 		var l lock.Lease
-		l, r.Err = d.ask(ctx, lock.Request{Op: lock.Acquire, Key: activationPrefix + c.Key.String(), LeaseID: lock.NewLeaseID(), TTLMS: d.cfg.TTL.Milliseconds()})
+		l, r.Err = d.ask(ctx, lock.Request{Op: lock.Acquire, Key: activationPrefix + c.Key.String(), TTLMS: d.cfg.TTL.Milliseconds()})
 		r.Lease = placement.Lease{ID: l.LeaseID, Token: l.Token}
 		_, r.Denied = errors.AsType[*lock.HeldError](r.Err)
 	case placement.Release:
@@ -101,6 +101,9 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 // is unknown, the same request is sent again.
 func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
+	if r.Op == lock.Acquire {
+		r.LeaseID = r.RequestID // so that its time is not asked for
+	}
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		l, err := d.cfg.Locks.Do(ctx, r)
 		if lock.IsAnswer(err) {

@@ -194,8 +194,11 @@ func (c *Core) Looked(members []placement.Host, err error, now placement.Moment)
 
 func (c *Core) mayAsk() bool { return c.terms.Authority != "" && !c.asking && !c.leaving }
 
+// newMembership asks with one ID for the request and its lease, and its renewals have none:
+// the time in an ID is this host's wall clock, which is to decide nothing.
 func (c *Core) newMembership() lock.Request {
-	return lock.Request{Op: lock.Acquire, LeaseID: c.terms.NewID(), RequestID: c.terms.NewID(), Announce: true}
+	id := c.terms.NewID()
+	return lock.Request{Op: lock.Acquire, LeaseID: id, RequestID: id, Announce: true}
 }
 
 // Answered has what became of a request about the membership.
@@ -220,11 +223,11 @@ func (c *Core) Answered(op lock.Op, l lock.Lease, err error, now placement.Momen
 		} else if l.Note != c.kinds { // it was granted to an earlier request
 			pause = retryMost
 		}
-		c.request = lock.Request{Op: lock.Renew, LeaseID: l.LeaseID, RequestID: c.terms.NewID(), Announce: true, Note: c.request.Note}
+		c.request = lock.Request{Op: lock.Renew, LeaseID: l.LeaseID, Announce: true, Note: c.request.Note}
 	case errors.As(err, &other):
 		// Of this host's life before, as a rule: it lasts until its end.
 		pause = min(pause, time.Duration(other.RemainingMS)*time.Millisecond+retryFirst)
-		c.request.RequestID = c.terms.NewID()
+		c.request = c.newMembership()
 	case lock.IsAnswer(err):
 		c.held = lock.Lease{}
 		c.follow(c.SetMembership(0, 0, now))

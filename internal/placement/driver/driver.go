@@ -28,6 +28,10 @@ const (
 	// MaxWaiting is how many callers may wait for activations at once, and how many
 	// activations for their turn.
 	MaxWaiting = 10_000
+	// unservedPause is how long one event tells that nobody serves a kind, and maxUnserved
+	// for how many kinds there may be one meanwhile.
+	unservedPause = time.Second
+	maxUnserved   = 64
 )
 
 // OverloadedError: as many ask for something as may.
@@ -98,6 +102,9 @@ type Driver struct {
 	timer   *time.Timer
 	work    sync.WaitGroup // what is carried out; added to under mu, while life is not nil
 	feed    feed
+
+	unserved      map[string]struct{} // kinds of which an event has told
+	unservedUntil time.Duration       // they need no other until then
 }
 
 // New makes a driver.
@@ -199,9 +206,24 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 		d.failed("resolve", err)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.publish([]placement.Event{{Kind: placement.Unserved, Key: key, Reason: err.Error(), Err: err, ObservedMS: d.cfg.NowMS()}})
+		if d.tellUnserved(key.Kind) {
+			d.publish([]placement.Event{{Kind: placement.Unserved, Key: key, Reason: err.Error(), Err: err, ObservedMS: d.cfg.NowMS()}})
+		}
 	}
 	return r, err
+}
+
+// tellUnserved reports whether there is to be an event about the kind: callers that ask on
+// and on must not drown the others. mu is held.
+func (d *Driver) tellUnserved(kind string) bool {
+	if now := d.cfg.Clock.Elapsed(); d.unserved == nil || now >= d.unservedUntil {
+		d.unserved, d.unservedUntil = map[string]struct{}{}, now+unservedPause
+	}
+	if _, told := d.unserved[kind]; told || len(d.unserved) >= maxUnserved {
+		return false
+	}
+	d.unserved[kind] = struct{}{}
+	return true
 }
 
 func (d *Driver) resolve(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {

@@ -290,3 +290,75 @@ func TestClient(t *testing.T) {
 		a.stop()
 	})
 }
+
+// strictLocks lets no request through whose ID would be judged by the time in it.
+type strictLocks struct {
+	lock.Store
+	*testing.T
+}
+
+func (l strictLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.RequestID != "" && r.RequestID != r.LeaseID && (r.Op != lock.Release || r.LeaseID == "") {
+		l.Errorf("the time in the ID of %+v decides", r)
+	}
+	return l.Store.Do(ctx, r)
+}
+
+// A host whose wall clock is an hour off is a member like any other, and runs new actors.
+func TestWallClockDecidesNothing(t *testing.T) {
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))) // so that IDs tell a time
+			s := newSite(t)
+			now := func() int64 { return time.Now().Add(off).UnixMilli() }
+			s.locks = strictLocks{lock.OnRecords(memory.New(now)), t}
+			a := s.start("a:1")
+			defer a.stop()
+			s.settled(a)
+			token := a.Overview().Members[0].Token
+			time.Sleep(20 * time.Minute)
+			if members := a.Overview().Members; len(members) != 1 || members[0].Token != token {
+				t.Errorf("with a clock %v off, the membership %d has become %+v", -off, token, members)
+			}
+			if _, err := a.Resolve(t.Context(), room(rooms), 0); !errors.Is(err, placement.ErrPending) {
+				t.Error(err)
+			}
+			if _, err := a.Resolve(t.Context(), room(rooms), 10*time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Callers that ask on and on for what nobody serves do not drown other events: there is one per
+// kind and second, and for so many kinds.
+func TestUnservedEventsAreFew(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1")
+		defer a.stop()
+		ready()
+		events := must(a.Subscribe([]placement.EventKind{placement.Unserved}))(t)
+		ask := func(kind string) {
+			if _, err := a.Resolve(t.Context(), placement.Key{Kind: kind, Identity: "1"}, 0); !errors.Is(err, placement.ErrUnserved) {
+				t.Fatal(err)
+			}
+		}
+		told := func(want int) {
+			t.Helper()
+			if n := len(events.Events); n != want {
+				t.Errorf("%d events, want %d", n, want)
+			}
+		}
+		for range 100 {
+			ask("cart")
+		}
+		told(1)
+		for i := range 2 * maxUnserved {
+			ask(fmt.Sprint("kind", i))
+		}
+		told(maxUnserved)
+		time.Sleep(unservedPause)
+		ask("cart")
+		told(maxUnserved + 1)
+	})
+}

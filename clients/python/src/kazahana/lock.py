@@ -52,6 +52,7 @@ class _Asked(Generic[C]):
         self._open, self._calls, self._ttl, self._wait = open_channel, calls, ttl, wait
         self._channel: C | None = None
         self._state: LockState | None = None
+        self._reused = False
 
     @property
     def token(self) -> int:
@@ -69,7 +70,15 @@ class _Asked(Generic[C]):
         """Return the deadline of acquire."""
         if self._channel is not None:
             raise RuntimeError(f"the lock {self.key!r} is held by this object already")
+        self._reused = False
         return monotonic() + self._calls.timeout + self._wait
+
+    def _may_ask_again(self, error: BaseException, deadline: float) -> bool:
+        """Report whether a new request may succeed. One that is refused as reused again says why to the caller."""
+        if not isinstance(error, LOST_AT_ONCE) or monotonic() >= deadline:
+            return False
+        before, self._reused = self._reused, self._reused or isinstance(error, RequestIDReusedError)
+        return not (before and isinstance(error, RequestIDReusedError))
 
 
 class Lock(_Asked[Channel]):
@@ -107,7 +116,7 @@ class Lock(_Asked[Channel]):
                 break
             except BaseException as error:
                 channel.close()  # which gives back what was granted
-                if not isinstance(error, LOST_AT_ONCE) or monotonic() >= deadline:
+                if not self._may_ask_again(error, deadline):
                     raise
         self._channel, self._pid, self.lost = channel, os.getpid(), Lost(self._check)
         if self._on_lost is not None:
@@ -186,7 +195,7 @@ class AsyncLock(_Asked[AsyncChannel]):
                 break
             except BaseException as error:
                 channel.close()  # which gives back what was granted
-                if not isinstance(error, LOST_AT_ONCE) or monotonic() >= deadline:
+                if not self._may_ask_again(error, deadline):
                     raise
         self._channel, self._lost, self.lost_reason = channel, asyncio.Event(), None
         self._listening = asyncio.ensure_future(self._listen(channel))
