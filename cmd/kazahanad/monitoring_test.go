@@ -225,7 +225,7 @@ var (
 // series have.
 func (c *queryCheck) check(t *testing.T, where, expr string) (known []string) {
 	t.Helper()
-	known = []string{"job", "instance", "alertname", "alertstate", "severity", "le"} // which Prometheus makes itself
+	known = []string{"job", "instance", "cluster", "alertname", "alertstate", "severity", "le"} // which Prometheus and its operator make
 	values := map[string][]string{"le": nil}
 	for _, name := range queryMetric.FindAllString(expr, -1) {
 		c.used[name] = true
