@@ -139,7 +139,7 @@ release-check:
 
 ## repositories: adds the packages in dist/ to an apt and a yum repository below SITE, signed by GPG_KEY; docs/packages.md.
 repositories:
-	@scripts/repositories $(or $(PACKAGES),dist) $(SITE)
+	@scripts/repositories "$(or $(PACKAGES),dist)" "$(SITE)"
 
 clean:
 	@rm -rf bin

@@ -7,7 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 )
 
 // certificateFiles returns the files of certificates that the URLs of stores name.
@@ -23,21 +24,20 @@ func certificateFiles(stores ...string) (files []string) {
 	return files
 }
 
-// certificateEnds reads when the first certificate of each file ends, the zero time for
-// a file that cannot be read. It reads anew each time, since certificates are renewed
-// while the process runs.
-func certificateEnds(files []string) map[string]time.Time {
-	ends := make(map[string]time.Time, len(files))
+// firstToEnd reads which certificate of each file ends first. It reads anew each time,
+// since certificates are renewed while the process runs.
+func firstToEnd(files []string) map[string]metrics.Certificate {
+	first := make(map[string]metrics.Certificate, len(files))
 	for _, file := range files {
-		ends[file] = certificateEnd(file)
+		first[file] = firstCertificate(file)
 	}
-	return ends
+	return first
 }
 
-func certificateEnd(file string) (end time.Time) {
+func firstCertificate(file string) (first metrics.Certificate) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return time.Time{}
+		return metrics.Certificate{}
 	}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -45,11 +45,11 @@ func certificateEnd(file string) (end time.Time) {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return time.Time{}
+			return metrics.Certificate{}
 		}
-		if end.IsZero() || c.NotAfter.Before(end) {
-			end = c.NotAfter
+		if first.End.IsZero() || c.NotAfter.Before(first.End) {
+			first = metrics.Certificate{Begin: c.NotBefore, End: c.NotAfter}
 		}
 	}
-	return end
+	return first
 }

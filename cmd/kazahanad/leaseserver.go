@@ -257,7 +257,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 	if file := l.settings.TLSCert; file != "" {
 		certificates = append(certificates, file)
 	}
-	o.Metrics.Certificates(func() map[string]time.Time { return certificateEnds(certificates) })
+	o.Metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}

@@ -184,6 +184,9 @@ func certified(t *testing.T) exported {
 	if left := time.Until(time.Unix(int64(seconds), 0)); err != nil || left < 0 || left > time.Hour {
 		t.Errorf("the certificate ends in %v (%v)", left, err)
 	}
+	if !strings.Contains(string(text), fmt.Sprintf("kazahana_certificate_lifetime_seconds{file=%q} 7200\n", cert)) {
+		t.Errorf("the certificate is not valid for two hours: %s", text)
+	}
 	return readMetrics(t, string(text))
 }
 
@@ -222,7 +225,7 @@ var (
 // series have.
 func (c *queryCheck) check(t *testing.T, where, expr string) (known []string) {
 	t.Helper()
-	known = []string{"job", "instance", "alertname", "alertstate", "severity", "le"} // which Prometheus makes itself
+	known = []string{"job", "instance", "cluster", "alertname", "alertstate", "severity", "le"} // which Prometheus and its operator make
 	values := map[string][]string{"le": nil}
 	for _, name := range queryMetric.FindAllString(expr, -1) {
 		c.used[name] = true

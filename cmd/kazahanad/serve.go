@@ -191,7 +191,7 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 	}
 	d.metrics.WatchLog(log.dropped)
 	certificates := certificateFiles(settings.Provider, settings.Store)
-	d.metrics.Certificates(func() map[string]time.Time { return certificateEnds(certificates) })
+	d.metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
 	d.quotas = quota.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced

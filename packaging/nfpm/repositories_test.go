@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -244,6 +245,49 @@ func TestRepositories(t *testing.T) {
 	damage(t, filepath.Join(r.site, "apt/dists/stable/main/binary-"+runtime.GOARCH+"/Packages"))
 	if out, err := r.apt(key); err == nil {
 		t.Errorf("apt takes a list with other bytes:\n%s", out)
+	}
+}
+
+// A passphrase that is not given leaves the repository as it was.
+func TestRepositoriesStayWithoutASignature(t *testing.T) {
+	r := newRepository(t)
+	if out, err := r.publish(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	tools, environment := t.TempDir(), r.environment
+	program := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--detach-sign*) exit 2;; esac\nexec %s \"$@\"\n", ring.Program(t, "gpg"))
+	if err := os.WriteFile(filepath.Join(tools, "gpg"), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.environment = append(slices.Clone(environment), "PATH="+tools+":"+os.Getenv("PATH"))
+	if out, err := r.publish(); err == nil {
+		t.Fatalf("it is published without a signature:\n%s", out)
+	}
+	r.environment = environment
+	if out, err := r.apt(filepath.Join(r.site, "kazahana.asc")); err != nil {
+		t.Errorf("apt no longer takes the repository: %v\n%s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(r.site, ".work*")); err != nil || left != nil {
+		t.Errorf("%q is left (%v)", left, err)
+	}
+}
+
+// A directory that holds no release is not emptied.
+func TestReleaseEmptiesReleasesOnly(t *testing.T) {
+	ring.All(t)
+	script := filepath.Join(root, "scripts", "release-empty")
+	other := t.TempDir()
+	write(t, filepath.Join(other, "letter"), "dear")
+	if out, err := exec.Command(script, other).CombinedOutput(); err == nil || !strings.Contains(string(out), "no release") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for dir, want := range map[string]int{other: 1, release(t): 0} {
+		for _, args := range [][]string{{dir, "check"}, {dir}} {
+			_ = exec.Command(script, args...).Run() // the files tell
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != want {
+			t.Errorf("%d files are left, want %d (%v)", len(left), want, err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,14 +46,29 @@ func readYAML(t *testing.T, path string, target any) {
 	}
 }
 
+// groups is a file of rules.
+type groups struct {
+	Groups []struct {
+		Name  string `yaml:"name"`
+		Rules []rule `yaml:"rules"`
+	} `yaml:"groups"`
+}
+
+// groupNames are the groups of the file in its order.
+func groupNames(t *testing.T) (names []string) {
+	t.Helper()
+	var file groups
+	readYAML(t, rulesFile, &file)
+	for _, g := range file.Groups {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
 // alerts are the alerting rules of the file.
 func alerts(t *testing.T) (all []rule) {
 	t.Helper()
-	var file struct {
-		Groups []struct {
-			Rules []rule `yaml:"rules"`
-		} `yaml:"groups"`
-	}
+	var file groups
 	readYAML(t, rulesFile, &file)
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
@@ -200,6 +216,62 @@ func TestAlertsSayWhatTheyShould(t *testing.T) {
 			t.Errorf("%s: runbook_url is %q, want %q", a.Alert, a.Annotations["runbook_url"], want)
 		}
 	}
+}
+
+var (
+	// example is a query of a description, its text and arguments.
+	example = regexp.MustCompile("\\{\\{ range printf `([^`]*)` ([^|]*) \\| query \\}\\}")
+	// selector is a metric in it, with its labels.
+	selector = regexp.MustCompile(`\b(?:kazahana_\w+|process_\w+|up)\b(\{[^}]*\})?`)
+	// alertLabel is a label of the alert.
+	alertLabel = regexp.MustCompile(`\$labels\.(\w+)`)
+)
+
+// The hosts that a description names are those of the alert: each query selects by
+// the cluster, the job and each other label that the annotations tell.
+func TestExamplesAreOfTheAlert(t *testing.T) {
+	var queries []string
+	for _, a := range alerts(t) {
+		text := a.Annotations["description"]
+		found := example.FindAllStringSubmatch(text, -1)
+		if n := strings.Count(text, " query "); n != len(found) {
+			t.Errorf("%s has %d queries, and %d that select by labels of the alert", a.Alert, n, len(found))
+		}
+		for _, m := range found {
+			metrics := selector.FindAllStringSubmatch(m[1], -1)
+			var want []string
+			for _, metric := range metrics {
+				for _, label := range regexp.MustCompile(`(\w+)=%q`).FindAllStringSubmatch(metric[1], -1) {
+					want = append(want, "$labels."+label[1])
+				}
+				for _, label := range append(alertLabel.FindAllStringSubmatch(text+a.Annotations["summary"], -1), []string{"", "job"}, []string{"", "cluster"}) {
+					if !strings.Contains(metric[1], label[1]+"=%q") {
+						t.Errorf("%s: %s does not select by the %s of the alert", a.Alert, metric[0], label[1])
+					}
+				}
+			}
+			if got := strings.Fields(m[2]); !slices.Equal(got, want) {
+				t.Errorf("%s: the arguments are %q, want %q", a.Alert, got, want)
+			}
+			queries = append(queries, strings.ReplaceAll(m[1], "%q", `"x"`))
+		}
+	}
+	if len(queries) < 20 {
+		t.Fatalf("only %d queries found", len(queries))
+	}
+	var rules []map[string]string
+	for i, q := range queries {
+		rules = append(rules, map[string]string{"record": fmt.Sprint("example:", i), "expr": q})
+	}
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "examples", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", path)
 }
 
 // Every alert has its entry in the runbook with the same sections, every entry

@@ -63,7 +63,7 @@ func TestDocsListWhatIsShown(t *testing.T) {
 	m.WatchMemory(func() Memory { return Memory{} })
 	m.Keeping(func() int { return 0 })
 	m.Fences(func() []Fence { return []Fence{{File: "x"}} })
-	certificates := func() map[string]time.Time { return map[string]time.Time{"x": {}} }
+	certificates := func() map[string]Certificate { return map[string]Certificate{"x": {}} }
 	m.Certificates(certificates)
 	server.Certificates(certificates)
 	server.Fences(func() []Fence { return []Fence{{File: "x"}} })

@@ -103,19 +103,27 @@ func (p process) Fences(ask func() []Fence) {
 	}, until)
 }
 
-// Certificates registers when the certificates of the files end; ask is called at each
-// scrape. A file without a time shows 0.
-func (p process) Certificates(ask func() map[string]time.Time) {
+// Certificate is the first certificate of a file that ends, empty if the file cannot be
+// read.
+type Certificate struct {
+	Begin, End time.Time
+}
+
+// Certificates registers when the certificates of the files end, and how long they are
+// valid from their beginning; ask is called at each scrape.
+func (p process) Certificates(ask func() map[string]Certificate) {
 	ends := desc("kazahana_certificate_expiry_timestamp_seconds", "When the first certificate of a file ends; 0 if it cannot be read.", "file")
+	lifetimes := desc("kazahana_certificate_lifetime_seconds", "How long that certificate is valid in all; 0 if it cannot be read.", "file")
 	onScrape(p.Registry, func(emit emitter) {
-		for file, end := range ask() {
+		for file, c := range ask() {
 			seconds := 0.0
-			if !end.IsZero() {
-				seconds = float64(end.Unix())
+			if !c.End.IsZero() {
+				seconds = float64(c.End.Unix())
 			}
 			emit(ends, prometheus.GaugeValue, seconds, file)
+			emit(lifetimes, prometheus.GaugeValue, c.End.Sub(c.Begin).Seconds(), file)
 		}
-	}, ends)
+	}, ends, lifetimes)
 }
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
