@@ -7,7 +7,7 @@ import type { Lock, LockOptions } from './lock.js';
 import type { PlacementEventOptions, PlacementEvents } from './events.js';
 import type { Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './placement.js';
 
-/** A UUID of version 7: it tells its time, so that a store can refuse it once its receipt is dropped. */
+/** A UUID of version 7: it tells its time, so that the store of locks can refuse it once its receipt is dropped. */
 export function requestId(): string {
   const time = Date.now().toString(16).padStart(12, '0');
   return `${time.slice(0, 8)}-${time.slice(8)}-7${randomUUID().slice(15)}`;

@@ -18,8 +18,9 @@ MAX_BATCH = 65_536
 
 
 def request_id() -> str:
-    """A UUID of version 7: it tells its time, so that a store can refuse it once its receipt is dropped."""
+    """A UUID of version 7: it tells its time, so that the store of locks can refuse it once its receipt is dropped."""
     return f"{time.time_ns() // 1_000_000:012x}7{uuid.uuid4().hex[13:]}"
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXT_FORMATS = ("string", "external")
@@ -301,9 +302,7 @@ class Calls:
         return self._make("Lock.Acquire", [key], _lock_state, min(self.timeout + wait, MAX_TIMEOUT), options)
 
     def release(self, key: str, lease_id: str) -> Call[LockState]:
-        return self._make(
-            "Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": request_id()}
-        )
+        return self._make("Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": request_id()})
 
     def watch(self, key: str, lease_id: str) -> Call[LockState]:
         return self._make("Lock.Watch", [key], _active, None, {"lease_id": lease_id})
