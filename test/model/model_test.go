@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -207,4 +209,36 @@ func boundsOf(w world) string {
 		list = append(list, fmt.Sprintf("%s %d", name, w.bounds[name]))
 	}
 	return strings.Join(list, ", ")
+}
+
+var switches = regexp.MustCompile(`On\("([^"]+)"\)`)
+
+// TestPageHasTheRules: the table of docs/model has the rules that the specifications can
+// switch off.
+func TestPageHasTheRules(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(specifications, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	page := read("README.md")
+	for _, s := range []specification{pool, locks, placement} {
+		listed := map[string]bool{}
+		for _, r := range s.rules {
+			listed[r.name] = true
+			if row := fmt.Sprintf("| %s %s | %s | ", s.module, r.name, r.text); !strings.Contains(page, row) {
+				t.Errorf("the page has no row that begins with %q", row)
+			}
+		}
+		inModule := map[string]bool{}
+		for _, found := range switches.FindAllStringSubmatch(read(s.module+".tla"), -1) {
+			inModule[found[1]] = true
+		}
+		if !maps.Equal(listed, inModule) {
+			t.Errorf("%s.tla switches %v; the rules here are %v", s.module, slices.Sorted(maps.Keys(inModule)), slices.Sorted(maps.Keys(listed)))
+		}
+	}
 }
