@@ -4,6 +4,7 @@
 //
 // All rows are measured in turn, several rounds, in one process: compare the ratios, not the absolute figures. `make bench-clients` runs this
 // beside the other languages' and holds it against the aims.
+import { once } from 'node:events';
 import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import fs from 'node:fs';
@@ -142,7 +143,7 @@ async function main() {
     for (const socket of [echo, raw]) socket.destroy();
     await Promise.all([client.close(), ahead.close()]);
   } finally {
-    for (const child of children) child.kill();
+    await Promise.all(children.map((child) => (child.kill() ? once(child, 'exit') : undefined))); // they write until then
     fs.rmSync(directory, { recursive: true, force: true });
   }
 }

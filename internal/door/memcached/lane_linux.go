@@ -59,7 +59,7 @@ func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
 	_ = nc.Close() // the runtime's poller is not to be woken by what the lane serves
 	l.loop.Post(func() {
 		p := &parked{lane: l, fd: fd, guest: g}
-		p.turn.Handler = p
+		p.turn = eventloop.Turn{Handler: p, Share: &p.share}
 		g.Move(nc, func() { l.loop.Post(p.evicted) })
 		if l.loop.Add(fd, p) != nil {
 			p.hand(unfinished{})
@@ -88,6 +88,7 @@ type parked struct {
 	half  bool          // the peer sends no more
 	gone  bool          // it reads no more either
 	turn  eventloop.Turn
+	share eventloop.Share // turns are fair between connections here
 }
 
 // Ready implements eventloop.Handler.

@@ -271,6 +271,10 @@ func (s *Server) Standby(name string) *Server {
 	to.args = append(to.args, "-c", "primary_conninfo="+info)
 	to.Start()
 	s.Caught(to)
+	// The backup may have brought it all, before the standby is connected.
+	await.Eventually(s.tb, "the standby follows", func() bool {
+		return s.SQL("SELECT count(*) FROM pg_stat_replication WHERE application_name = '"+name+"'") == "1"
+	})
 	return to
 }
 
