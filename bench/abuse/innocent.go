@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -130,7 +132,7 @@ func (i *innocent) useServer() {
 	stays := &http.Client{Transport: &http.Transport{TLSClientConfig: unchecked(), MaxIdleConnsPerHost: 1}}
 	held := false
 	post := func(ctx context.Context, what string) error {
-		body, err := json.Marshal(options{"ttl_ms": lockTerm.Milliseconds(), "request_id": fmt.Sprint(time.Now().UnixNano())})
+		body, err := json.Marshal(options{"ttl_ms": lockTerm.Milliseconds(), "request_id": uuid.Must(uuid.NewV7())})
 		if err != nil {
 			return err
 		}

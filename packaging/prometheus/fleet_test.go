@@ -182,7 +182,7 @@ type firing struct {
 	alerts  []string
 }
 
-var fleetRow = regexp.MustCompile("^\\| ([^|]+) \\| (\\d+) \\| ([^|]*) \\|$")
+var fleetRow = regexp.MustCompile(`^\| ([^|]+) \| (\d+) \| ([^|]*) \|$`)
 
 // fleetTable reads the table of the page.
 func fleetTable(t *testing.T) (rows []firing) {
