@@ -15,6 +15,7 @@ CONSTANTS Hosts,       \* how many hosts there are
           MaxTime,     \* time runs from 0 to MaxTime
           Term,        \* of a lease
           MaxRequests, \* how many requests the hosts make in all
+          MaxWrites,   \* how many writes the store makes in all
           Faults,      \* "forget": the store may fall back to an earlier state
           Off          \* the rules that are switched off
 
@@ -146,7 +147,7 @@ Answer(m, rec, left) ==
 Commit(m) ==
     \E s \in {state} \cup stale :
         LET rec == Decided(s, m)
-        IN  /\ rec # None /\ Stands(s)
+        IN  /\ rec # None /\ Stands(s) /\ writes < MaxWrites
             /\ state' = [state EXCEPT !.rec = rec, !.version = writes + 1]
             /\ writes' = writes + 1
             /\ answers' = answers \cup {Answer(m, rec, Term)}

@@ -20,6 +20,7 @@ CONSTANTS Hosts,     \* how many there are
           Promise,   \* how long a process may rely on an answer to Check
           Patience,  \* how long a host waits for a silent process: longer than that
           MaxTokens, \* how many activations are written in all
+          MaxLives,  \* how many memberships a host has
           Faults,    \* "crash": hosts and processes end without a word
           Off        \* the rules that are switched off
 
@@ -76,7 +77,7 @@ Living(h) == member[h].life > 0 /\ now < member[h].end
 \* at once or later: Joined. An ask that is carried out later still is one that was sent later.
 Grant(h) ==
     /\ host[h].up /\ ~host[h].ends /\ joining[h] = -1
-    /\ Living(h) => host[h].life = member[h].life
+    /\ IF Living(h) THEN host[h].life = member[h].life ELSE member[h].life < MaxLives
     /\ member' = [member EXCEPT ![h] = [life |-> IF Living(h) THEN @.life ELSE @.life + 1, end |-> now + TTL]]
     /\ \E sent \in {Max(0, now - 1), now} : joining' = [joining EXCEPT ![h] = sent]
     /\ did' = <<"grant", h, now + TTL>>

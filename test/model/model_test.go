@@ -92,10 +92,11 @@ var pool = specification{
 var locks = specification{
 	module:   "Locks",
 	promises: []string{"OneHolder", "TokensRise"},
-	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4},
 	worlds: []bounded{
-		{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4}},
-		{bounds: map[string]int{"MaxRequests": 2, "MaxTime": 3}},
+		{bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}},
+		{bounds: map[string]int{"MaxRequests": 2}},
+		{bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5}},
 		{faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}},
 	},
 	rules: []rule{
@@ -108,7 +109,7 @@ var locks = specification{
 		{"sending", "a host counts the end of a lease from before it sent the request", bounded{}},
 		{"left", "a repeated answer shows what is left of the lease", bounded{}},
 		{"cut off", "a holder stops relying on the lock before its release is sent", bounded{}},
-		{"named", "a release names the lease", bounded{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4}}},
+		{"named", "a release names the lease", bounded{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4, "MaxWrites": 5}}},
 	},
 	lines: lockLines,
 	breaks: map[string]string{
@@ -120,7 +121,7 @@ var locks = specification{
 var placement = specification{
 	module:   "Placement",
 	promises: []string{"OneLive", "TokensRise"},
-	bounds:   map[string]int{"Hosts": 2, "MaxTime": 1, "TTL": 2, "Promise": 1, "Patience": 2, "MaxTokens": 2},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 1, "TTL": 2, "Promise": 1, "Patience": 2, "MaxTokens": 2, "MaxLives": 2},
 	worlds: []bounded{
 		{},
 		{faults: faults("crash")},
