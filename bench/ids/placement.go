@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/bench/report"
@@ -70,6 +71,11 @@ func (b *bench) withPlacement(ctx context.Context, do func(context.Context, *dae
 	if err != nil {
 		return err
 	}
+	far, err := newActors(ctx, other, 1)
+	if err != nil {
+		return err
+	}
+	defer far.close()
 	return b.withDaemon(ctx, daemonOptions{name: "placement", authority: placedHere, store: store}, func(d *daemon) error {
 		return do(ctx, d)
 	})
@@ -111,7 +117,8 @@ type actors struct {
 	registration *kazahana.Registration
 }
 
-// newActors registers with a daemon, and waits until that knows so many members.
+// newActors registers with a daemon, and waits until that knows so many members with a
+// process for the kind.
 func newActors(ctx context.Context, d *daemon, members int) (*actors, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinLimit, errors.New("the daemons do not know each other"))
 	defer cancel()
@@ -127,14 +134,20 @@ func newActors(ctx context.Context, d *daemon, members int) (*actors, error) {
 	for err == nil {
 		var now kazahana.PlacementSnapshot
 		now, err = client.PlacementSnapshot(ctx, kazahana.PlacementQuery{Limit: 1})
-		if err == nil && now.State == "member" && len(now.Members) == members {
+		serving := 0
+		for _, m := range now.Members {
+			if slices.Contains(m.Kinds, actorKind) {
+				serving++
+			}
+		}
+		if err == nil && now.State == "member" && serving == members {
 			return a, nil
 		}
 		const pause = 20 * time.Millisecond
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			err = fmt.Errorf("%w: state %s, %d of %d members", context.Cause(ctx), now.State, len(now.Members), members)
+			err = fmt.Errorf("%w: state %s, %d of %d members have a process", context.Cause(ctx), now.State, serving, members)
 		}
 	}
 	a.close()
