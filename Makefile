@@ -10,7 +10,7 @@ SHELL       := bash
 .SHELLFLAGS := -o pipefail -c
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
@@ -46,9 +46,10 @@ lint:
 fuzz:
 	@scripts/fuzz
 
-## proof: the table of the rules of uniqueness, each switched off once; then the same for placement.
+## proof: the table of the rules of uniqueness, each switched off once; every order of events in small worlds; then the same for placement.
 proof:
 	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded|TestASeedRepeatsARun' -proof.seeds=4000 | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./test/search -count=1 -v -timeout 60m | grep -v '^=== '
 	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
 
 ## model: TLC searches the specifications of docs/model, whole and without each rule; tables and stories.
@@ -96,7 +97,7 @@ test-etcd:
 storm: build
 	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run '^TestStorm$$'
 
-## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
+## storm-clients: 8 Python processes, 4 of Node, 2 of Java and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
 storm-clients:
 	@KZTEST_RING=deep KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm -count=1 -v -run '^TestStormOfClients$$'
 

@@ -33,6 +33,7 @@ type order struct {
 	Attack string
 	Number int // of the attacker, from 0
 	Target places
+	Lowest bool // its priority is to be the lowest
 }
 
 // load is what attackers have put on a server.
@@ -56,9 +57,10 @@ func RunPart(args []string) error {
 	if err := json.Unmarshal([]byte(args[0]), &a.order); err != nil {
 		return err
 	}
-	// What is looked at is the server, and not how the system shares its processors.
-	const lowest = 19
-	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowest)
+	if a.Lowest {
+		const lowest = 19
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, lowest)
+	}
 	chosen, _ := find(a.Attack)
 	go chosen.begin(a)
 	for report := json.NewEncoder(os.Stdout); ; time.Sleep(lookEvery) {
@@ -79,17 +81,17 @@ type attackers struct {
 func (f *field) send(a attack, t *target) (all *attackers, err error) {
 	all = &attackers{}
 	for n := range a.users {
-		text, err := json.Marshal(order{Attack: a.name, Number: n, Target: t.places})
+		text, err := json.Marshal(order{Attack: a.name, Number: n, Target: t.places, Lowest: !f.apart()})
 		if err != nil {
 			return all, err
 		}
-		launch := f.launch
+		launch := f.beside
 		if f.users {
 			id := uint32(firstUser + n)
 			launch.As = &syscall.Credential{Uid: id, Gid: id}
 		}
 		log := filepath.Join(filepath.Dir(t.state), fmt.Sprintf("attacker%d", n))
-		s, err := launch.Launch(log, f.launch.Self, Part, string(text))
+		s, err := launch.Launch(log, launch.Self, Part, string(text))
 		if err != nil {
 			return all, err
 		}
@@ -182,25 +184,23 @@ func (a *attacker) admin() (net.Conn, error) { return a.tcp(a.Target.Admin) }
 // server dials the lease server, without TLS.
 func (a *attacker) server() (net.Conn, error) { return a.tcp(a.Target.Server) }
 
-// secure dials the lease server for HTTP/1.1.
-func (a *attacker) secure() (net.Conn, error) { return a.tls("http/1.1") }
-
-func (a *attacker) tcp(address string) (net.Conn, error) {
-	from := &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+a.Number))}
-	return (&net.Dialer{LocalAddr: from, Timeout: startLimit}).Dial("tcp", address)
-}
-
-func (a *attacker) tls(protocol string) (net.Conn, error) {
+// secure dials the lease server with TLS.
+func (a *attacker) secure() (net.Conn, error) {
 	conn, err := a.server()
 	if err != nil {
 		return nil, err
 	}
-	over := tls.Client(conn, unchecked(protocol))
+	over := tls.Client(conn, unchecked())
 	if err := over.Handshake(); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
 	return over, nil
+}
+
+func (a *attacker) tcp(address string) (net.Conn, error) {
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+a.Number))}
+	return (&net.Dialer{LocalAddr: from, Timeout: startLimit}).Dial("tcp", address)
 }
 
 // untilEnd reads until the connection ends.

@@ -46,12 +46,11 @@ var onServer = []attack{
 		a.keep(16, a.secure, a.keysOnServer("/v1/locks/%s/acquire", `{"ttl_ms": 86400000, "request_id": "%d"}`))
 	}},
 	{name: "server: garbage", users: 2, begin: func(a *attacker) { a.keep(64, a.secure, a.garbage) }},
-	{name: "server: HTTP/2, reset at once", users: 4, begin: func(a *attacker) { a.keep(8, a.http2, a.rapidReset) }},
-	{name: "server: HTTP/2, pings never read", users: 4, begin: func(a *attacker) { a.keep(64, a.http2, a.floodOf(framePing, 8)) }},
-	{name: "server: HTTP/2, settings never read", users: 4, begin: func(a *attacker) { a.keep(64, a.http2, a.floodOf(frameSettings, 0)) }},
-	{name: "server: HTTP/2, heads without end", users: 4, begin: func(a *attacker) { a.keep(64, a.http2, a.endlessHead) }},
-	{name: "server: HTTP/2, no window", users: 4, begin: func(a *attacker) { a.keep(100, a.http2, a.noWindow) }},
+	{name: "server: HTTP/2 all the same", users: 4, begin: func(a *attacker) { a.keep(64, a.secure, a.pour(func(int) []byte { return []byte(http2) })) }},
 }
+
+// http2 begins HTTP/2, which no server here speaks, and sends a ping.
+const http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678"
 
 // page is a GET request, with a token or without.
 func page(path, token string) string {

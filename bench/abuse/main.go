@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,9 @@ func find(name string) (attack, aim) {
 // Run is the suite.
 func Run(ctx context.Context, args []string) error {
 	p := suite.Plan{Rounds: 1, Duration: 10 * time.Second, Core: -1}
+	if runtime.NumCPU() > 1 {
+		p.Core = 0
+	}
 	only := ""
 	about := "Attacks the daemon and the lease server while an innocent client works; -duration is that of each attack.\n"
 	err := p.Parse("abuse", about, args, os.Stderr, func(flags *flag.FlagSet) {
@@ -84,8 +88,9 @@ func Run(ctx context.Context, args []string) error {
 type field struct {
 	plan   suite.Plan
 	dir    string
-	launch process.Launcher
-	users  bool // attackers have users of their own
+	launch process.Launcher // starts servers, beside the innocent
+	beside process.Launcher // starts attackers: on another core, if there is one
+	users  bool             // attackers have users of their own
 }
 
 func run(ctx context.Context, p suite.Plan, only string, out io.Writer) error {
@@ -110,6 +115,10 @@ func run(ctx context.Context, p suite.Plan, only string, out io.Writer) error {
 		return err
 	}
 	f := &field{plan: p, dir: dir, launch: process.Launcher{Core: p.Core, Self: mine}, users: os.Getuid() == 0}
+	f.beside = f.launch.Beside()
+	if err := f.launch.Join(); err != nil {
+		return err
+	}
 	printMethod(out, f)
 	var all []result
 	for range p.Rounds {
@@ -138,6 +147,9 @@ func run(ctx context.Context, p suite.Plan, only string, out io.Writer) error {
 	}
 	return nil
 }
+
+// apart reports whether the attackers have a core that is not the server's.
+func (f *field) apart() bool { return f.beside.Core != f.launch.Core }
 
 // carryOut starts a server, attacks it, and looks at what is left.
 func (f *field) carryOut(ctx context.Context, a attack, at aim) (r result, err error) {

@@ -9,13 +9,14 @@ import (
 	"sync"
 	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
 )
 
 const (
 	actorKind    = "abuse"
 	resolvers    = 64
 	snapshotSize = 60_000
+	resolveWait  = 10 * time.Second
 )
 
 // placementSnapshots lets actors come and go, each of which leaves a large snapshot.
@@ -45,31 +46,24 @@ func (a *attacker) eventsNeverRead() {
 func (a *attacker) activate(round, n int) (end func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	client, err := kazahana.New(kazahana.WithSocket(a.Target.Socket))
+	passivate := func(caller.Actor) []byte { return make([]byte, snapshotSize) }
+	executor, err := caller.Register(ctx, a.Target.Socket, []string{actorKind}, nil, passivate)
 	if err != nil {
 		return nil, err
 	}
-	registration, err := client.Register(ctx, kazahana.Executor{
-		Kinds:     []string{actorKind},
-		Activate:  func(context.Context, *kazahana.Activation) (string, error) { return "", nil },
-		Passivate: func(context.Context, *kazahana.Activation) ([]byte, error) { return make([]byte, snapshotSize), nil },
-	})
-	if err != nil {
-		_ = client.Close()
-		return nil, err
-	}
+	client := caller.New(a.Target.Socket, startLimit)
 	var all sync.WaitGroup
 	for r := range resolvers {
 		all.Go(func() {
 			for i := r; i < n && ctx.Err() == nil; i += resolvers {
-				_, _ = client.Resolve(ctx, actorKind, fmt.Sprint(a.Number, "-", round, "-", i, strings.Repeat("x", 200)))
+				_, _ = client.Resolve(ctx, actorKind, fmt.Sprint(a.Number, "-", round, "-", i, strings.Repeat("x", 200)), resolveWait)
 				a.now.asked.Add(1)
 			}
 		})
 	}
 	all.Wait()
 	return func() {
-		_ = registration.Close(context.Background())
+		_ = executor.Close(context.Background())
 		_ = client.Close()
 	}, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -92,18 +91,23 @@ func printMethod(out io.Writer, f *field) {
 	} else {
 		g.remove()
 	}
-	whose := "attackers are processes of other users and addresses, at the lowest priority"
+	whose := "attackers are processes of other users and addresses"
 	if !f.users {
 		whose = "attackers are processes of the same user (not root), so whether the innocent is served is shown, and not judged"
 	}
-	fmt.Fprintf(out, "method   %s; %s; %v for each attack; %d cores\n", where, whose, f.plan.Duration, runtime.NumCPU())
+	cores := fmt.Sprintf("the server and the innocent have core %d, and the attackers core %d: the table shows what the server lets attackers\n"+
+		"         take of it, and not how the system shares a core", f.launch.Core, f.beside.Core)
+	if !f.apart() {
+		cores = "all share their processors, and attackers have the lowest priority"
+	}
+	fmt.Fprintf(out, "method   %s; %s;\n         %s; %v for each attack\n", where, whose, cores, f.plan.Duration)
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Fprintf(out, "machine  load before the run: %s", load)
 	}
 	fmt.Fprint(out, "shown    RSS before, at its peak and after the attack; the control group's peak, with the kernel's buffers and the cache of files;\n"+
 		"         files on the disk; all in MiB. p50, p99 and max of the innocent's NextID (on the lease server: of renewing a lock); max of\n"+
 		"         renewing a lock, and of a new connection with its call, repeats included; all in ms. The rows called control attack nobody:\n"+
-		"         their processes only keep the processors busy, so they show what this machine gives to a server that is left alone\n\n")
+		"         their processes only keep their core busy, so they show what this machine gives to a server that is left alone\n\n")
 }
 
 func printResult(out io.Writer, r result, first bool) error {

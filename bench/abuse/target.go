@@ -138,9 +138,9 @@ func certificate(dir string) (certFile, keyFile string, err error) {
 	return certFile, keyFile, nil
 }
 
-// unchecked is the TLS configuration of the clients here, for these protocols.
-func unchecked(protocols ...string) *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // the server is this program's own
+// unchecked is the TLS configuration of the clients here.
+func unchecked() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the server is this program's own
 }
 
 // lockPath is the path of a lock of the lease server.

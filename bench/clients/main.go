@@ -54,7 +54,7 @@ func languages(ctx context.Context, dir string) ([]language, error) {
 		return nil, err
 	}
 	goBench := filepath.Join(dir, "bench-go")
-	if _, err := output(ctx, "go", "build", "-o", goBench, "./clients/go/bench"); err != nil {
+	if _, err := output(ctx, "go", "build", "-C", "clients/go/programs", "-o", goBench, "./bench"); err != nil {
 		return nil, err
 	}
 	return []language{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	service "github.com/kazahana/kazahana/internal/daemon"
 )
 
 const actorsKey = "actors"
@@ -96,7 +97,7 @@ func (a *actors) activate(ctx context.Context, n int) error {
 				if i > int64(n) {
 					return nil
 				}
-				r, err := a.client.Resolve(ctx, actorKind, fmt.Sprintf("actor-%06d", i))
+				r, err := a.client.Resolve(ctx, actorKind, fmt.Sprintf("actor-%06d", i), actorsLimit)
 				if err != nil {
 					return fmt.Errorf("actors: number %d: %w", i, err)
 				}
@@ -109,8 +110,9 @@ func (a *actors) activate(ctx context.Context, n int) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if live := len(a.registration.Activations()); live != n {
-		return fmt.Errorf("actors: %d of %d are still activated", live, n)
+	var now service.SnapshotPage
+	if err := a.client.Call(context.WithoutCancel(ctx), "Placement.Snapshot", &now, map[string]any{"limit": 1}); err != nil || now.Total != n {
+		return fmt.Errorf("actors: %d of %d are still activated (%v)", now.Total, n, err)
 	}
 	return nil
 }

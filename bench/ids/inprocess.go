@@ -29,7 +29,7 @@ func (m micro) time() string        { return m.title + ", " + m.measure }
 func (m micro) allocations() string { return m.title + ", allocations" }
 
 // micros are the rows of benchmarks without a socket, by their keys.
-var micros = map[string][]micro{generatorKey: generatorMicros, rendezvousKey: rendezvousMicros}
+var micros = map[string][]micro{generatorKey: generatorMicros, librariesKey: libraryMicros, rendezvousKey: rendezvousMicros}
 
 // inProcessOptions are the options of the part inprocess.
 type inProcessOptions struct {

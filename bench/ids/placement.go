@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/bench/report"
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
+	service "github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/load"
 )
 
@@ -113,8 +114,8 @@ func (b *bench) measureResolve(ctx context.Context, d *daemon) error {
 
 // actors is this process as one that has actors.
 type actors struct {
-	client       *kazahana.Client
-	registration *kazahana.Registration
+	client   *caller.Client
+	executor *caller.Executor
 }
 
 // newActors registers with a daemon, and waits until that knows so many members with a
@@ -122,18 +123,11 @@ type actors struct {
 func newActors(ctx context.Context, d *daemon, members int) (*actors, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinLimit, errors.New("the daemons do not know each other"))
 	defer cancel()
-	client, err := kazahana.New(kazahana.WithSocket(d.socket))
-	if err != nil {
-		return nil, err
-	}
-	a := &actors{client: client}
-	a.registration, err = client.Register(ctx, kazahana.Executor{
-		Kinds:    []string{actorKind},
-		Activate: func(context.Context, *kazahana.Activation) (string, error) { return "", nil },
-	})
-	for err == nil {
-		var now kazahana.PlacementSnapshot
-		now, err = client.PlacementSnapshot(ctx, kazahana.PlacementQuery{Limit: 1})
+	a := &actors{client: caller.New(d.socket, joinLimit)}
+	executor, err := caller.Register(ctx, d.socket, []string{actorKind}, nil, nil)
+	for a.executor = executor; err == nil; {
+		var now service.SnapshotPage
+		err = a.client.Call(ctx, "Placement.Snapshot", &now, map[string]any{"limit": 1})
 		serving := 0
 		for _, m := range now.Members {
 			if slices.Contains(m.Kinds, actorKind) {
@@ -157,10 +151,10 @@ func newActors(ctx context.Context, d *daemon, members int) (*actors, error) {
 // close leaves what is activated to the end of the connection: the daemon is
 // stopped as well.
 func (a *actors) close() {
-	if a.registration != nil {
+	if a.executor != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = a.registration.Close(ended)
+		_ = a.executor.Close(ended)
 	}
 	_ = a.client.Close()
 }
@@ -171,7 +165,7 @@ func (a *actors) oneOfEach(ctx context.Context) (local, remote string, err error
 	const enough = 1000 // for either not to be among them is out of the question
 	for i := 0; i < enough && (local == "" || remote == ""); i++ {
 		identity := fmt.Sprint(i)
-		r, err := a.client.Resolve(ctx, actorKind, identity)
+		r, err := a.client.Resolve(ctx, actorKind, identity, joinLimit)
 		switch {
 		case err != nil:
 			return "", "", fmt.Errorf("actors: %w", err)

@@ -64,7 +64,7 @@ func (r *row) promise(title, criterion, of string, to report.Series, bound float
 
 // allRows are the rows in the table's order.
 func allRows() []row {
-	rows := []row{generatorRow()}
+	rows := []row{generatorRow(), librariesRow()}
 	for _, w := range workloads {
 		rows = append(rows, socketRow(w))
 	}

@@ -13,6 +13,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -42,17 +44,48 @@ func (l Launcher) Start(cmd *exec.Cmd) error {
 	if l.Core < 0 {
 		return cmd.Start()
 	}
-	var before, pinned unix.CPUSet
+	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		return fmt.Errorf("read the affinity: %w", err)
 	}
-	pinned.Set(l.Core)
 	// Set before the start, not after it: a Go program counts its processors
 	// when it begins.
-	if err := unix.SchedSetaffinity(0, &pinned); err != nil {
-		return fmt.Errorf("pin to core %d (another one: -core N; none: -core -1): %w", l.Core, err)
+	if err := pin(0, l.Core); err != nil {
+		return err
 	}
 	return errors.Join(cmd.Start(), unix.SchedSetaffinity(0, &before))
+}
+
+// pin lets a thread run on one core only; 0 is this thread.
+func pin(thread, core int) error {
+	var pinned unix.CPUSet
+	pinned.Set(core)
+	if err := unix.SchedSetaffinity(thread, &pinned); err != nil {
+		return fmt.Errorf("pin to core %d (another one: -core N; none: -core -1): %w", core, err)
+	}
+	return nil
+}
+
+// Join moves this process to the core, with all its threads and those to come.
+func (l Launcher) Join() error {
+	if l.Core < 0 {
+		return nil
+	}
+	runtime.GOMAXPROCS(1)
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			return err
+		}
+		if err := pin(id, l.Core); err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+			return err
+		}
+	}
+	return nil
 }
 
 // Beside is for processes that should not disturb those that are measured: it

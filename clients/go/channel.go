@@ -3,13 +3,10 @@ package kazahana
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -28,15 +25,15 @@ type dialer func(context.Context) (net.Conn, error)
 // channel keeps one connection, and makes another whenever it is lost.
 type channel struct {
 	dial   dialer
-	single bool                              // no call makes a second attempt
-	told   func(*wire.Client, *wire.Request) // called for messages that are not answers; may be nil
-	ctx    context.Context                   // ends with the channel
+	single bool // no call makes a second attempt
+	told   func(*Conn, *Message)
+	ctx    context.Context // ends with the channel
 	end    context.CancelFunc
 	work   sync.WaitGroup // openings
 
 	mu           sync.Mutex
-	conn         *wire.Client
-	former       map[*wire.Client]struct{} // stopping daemons still answer what they began
+	conn         *Conn
+	former       map[*Conn]struct{} // stopping daemons still answer what they began
 	opening      *opening
 	failures     int // in a row, since the last answer
 	failingSince time.Time
@@ -46,181 +43,108 @@ type channel struct {
 // opening is an attempt to connect, shared by all calls that need a connection.
 type opening struct {
 	done chan struct{} // closed when the others are set
-	conn *wire.Client
+	conn *Conn
 	err  error
 }
 
-func newChannel(dial dialer, single bool, told func(*wire.Client, *wire.Request)) *channel {
+func newChannel(dial dialer, single bool, told func(*Conn, *Message)) *channel {
 	ctx, end := context.WithCancel(context.Background())
-	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
+	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*Conn]struct{}{}}
 }
 
-// close fails the calls under way with ErrClosed, and returns when the channel's
-// goroutines have ended.
-func (c *channel) close() {
+// close fails the calls under way with ErrClosed, and returns when the goroutines have
+// ended, except those of the connection to keep.
+func (c *channel) close(keep *Conn) {
 	c.mu.Lock()
 	c.end() // under the lock: no opening begins after it
 	c.mu.Unlock()
 	c.work.Wait()
 	c.mu.Lock()
-	conn, former := c.conn, c.former
-	c.conn, c.former = nil, nil
-	c.mu.Unlock()
-	if conn != nil {
-		_ = conn.Close()
+	all := c.former
+	if c.conn != nil {
+		all[c.conn] = struct{}{}
 	}
-	for conn := range former {
-		_ = conn.Close()
+	c.conn, c.former = nil, map[*Conn]struct{}{}
+	c.mu.Unlock()
+	for conn := range all {
+		if conn != keep {
+			_ = conn.Close()
+		}
 	}
 }
 
-// request is a call of a method.
-type request struct {
-	method string
-	params []any
-	// options returns the last parameter for the time that the daemon may take.
-	// Optional.
-	options func(time.Duration) any
-}
+// again is an attempt's error that is worth another attempt.
+type again struct{ error }
 
 // call repeats the request until there is an answer, or the time is up. It is used only
 // for methods that can be repeated without harm.
-func (c *channel) call(ctx context.Context, timeout time.Duration, r request, result any) error {
-	return c.do(ctx, timeout, r.method, func(ctx context.Context, conn *wire.Client) error {
-		params := r.params
-		if r.options != nil {
-			deadline, _ := ctx.Deadline()
-			params = append(params[:len(params):len(params)], r.options(time.Until(deadline)))
-		}
-		return conn.Call(ctx, r.method, result, params...)
-	})
+func (c *channel) call(ctx context.Context, timeout time.Duration, r *request, result any) error {
+	return c.do(ctx, timeout, r.method, func(l limit, conn *Conn) error { return conn.call(l, r, result) })
 }
-
-// once calls a method over one connection and no other.
-func (c *channel) once(ctx context.Context, conn *wire.Client, method string, result any, params ...any) error {
-	began := time.Now()
-	err := conn.Call(ctx, method, result, params...)
-	if err == nil {
-		return nil
-	}
-	means, err := c.judge(ctx, conn, err)
-	if means == expired {
-		return endOf(ctx, method, began)
-	}
-	return err
-}
-
-// verdict is the consequence of an attempt's error.
-type verdict uint8
-
-const (
-	final   verdict = iota // the call fails with it
-	again                  // another attempt may succeed
-	expired                // the context is done
-)
-
-// againError is an attempt's error that is worth another attempt.
-type againError struct{ error }
 
 // do makes attempts until one succeeds, or fails for good, or the time is up.
-func (c *channel) do(parent context.Context, timeout time.Duration, what string, attempt func(context.Context, *wire.Client) error) error {
-	began := time.Now()
-	ctx, cancel := context.WithDeadline(parent, began.Add(timeout))
-	defer cancel()
+func (c *channel) do(ctx context.Context, timeout time.Duration, what string, attempt func(limit, *Conn) error) error {
+	l := newLimit(ctx, timeout)
 	var last error
 	for {
-		means, err := c.attempt(ctx, attempt)
-		switch {
-		case means == final || means == again && c.single:
-			return err
-		case means == again:
-			last = err
+		conn, err := c.connection(l)
+		if err == nil {
+			err = attempt(l, conn)
 		}
 		switch {
-		case ctx.Err() == nil:
-		case last != nil && parent.Err() != context.Canceled:
+		case err == nil:
+			c.answered()
+			return nil
+		case err == errExpired && (last == nil || ctx.Err() == context.Canceled):
+			return l.end(what)
+		case err == errExpired:
 			return last
-		default:
-			return endOf(ctx, what, began)
 		}
+		repeat := c.judge(conn, err)
+		if wish, ok := err.(again); ok {
+			err = wish.error
+		}
+		if !repeat || c.single {
+			return err
+		}
+		last = err
 	}
 }
 
-// endOf is the error of a call whose context is done.
-func endOf(ctx context.Context, what string, began time.Time) error {
-	if ctx.Err() == context.Canceled {
-		return fmt.Errorf("kazahana: %s: %w", what, context.Canceled)
-	}
-	return outOfTime(what, time.Since(began))
-}
-
-func (c *channel) attempt(ctx context.Context, attempt func(context.Context, *wire.Client) error) (verdict, error) {
-	conn, err := c.connection(ctx)
-	if err != nil {
-		return c.judgeConnect(err), err
-	}
-	if err = attempt(ctx, conn); err == nil {
-		c.answered()
-		return final, nil
-	}
-	return c.judge(ctx, conn, err)
-}
-
-// judge returns the verdict on an attempt's error, and the error for the caller.
-func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verdict, error) {
-	var refusal *wire.Error
-	var garbage *wire.ParseError
-	var wish againError
-	var ours *Error
+// judge reports whether another attempt may succeed.
+func (c *channel) judge(conn *Conn, err error) bool {
+	var wish again
 	switch {
-	case errors.As(err, &ours):
-		return final, err
-	case errors.As(err, &wish):
+	case errors.Is(err, ErrShuttingDown), errors.As(err, &wish):
 		c.retire(conn)
-		return again, wish.error
-	case errors.As(err, &refusal) && refusal.Code == wire.CodeShuttingDown:
-		c.retire(conn)
-		return again, fromWire(refusal)
-	case errors.As(err, &refusal):
+		return true
+	case !errors.Is(err, ErrDaemonUnavailable):
 		c.answered()
-		return final, fromWire(refusal)
-	case errors.Is(err, wire.ErrUnreadableResult):
-		return final, &Error{Code: ErrProtocol, Message: err.Error()}
-	case errors.As(err, &garbage):
-		return final, &Error{Code: ErrProtocol, Message: "the peer is not a kazahana daemon: " + garbage.Error()}
-	case errors.Is(err, wire.ErrClosed) && c.ctx.Err() != nil:
-		return final, ErrClosed
-	case errors.Is(err, wire.ErrConnectionLost):
-		return again, &DaemonUnavailableError{Err: err}
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return expired, err
-	}
-	return final, fmt.Errorf("kazahana: %w", err)
-}
-
-// judgeConnect returns the verdict on a failed connection.
-func (c *channel) judgeConnect(err error) verdict {
-	switch {
-	case !errors.Is(err, ErrDaemonUnavailable) && !errors.Is(err, ErrClosed):
-		return expired
-	case !errors.Is(err, ErrDaemonUnavailable) || errors.Is(err, errHopeless):
-		return final
+		return false
+	case conn != nil:
+		return true
+	case errors.Is(err, errHopeless):
+		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.connected || c.failingSince.IsZero() || time.Since(c.failingSince) < firstConnect {
-		return again
+		return true
 	}
 	c.failures, c.failingSince = 0, time.Time{} // the next call has its own patience
-	return final
+	return false
 }
 
 // connection returns the present connection, or waits for the next one.
-func (c *channel) connection(ctx context.Context) (*wire.Client, error) {
+func (c *channel) connection(l limit) (*Conn, error) {
 	c.mu.Lock()
-	if c.ctx.Err() != nil {
+	switch {
+	case c.ctx.Err() != nil:
 		c.mu.Unlock()
 		return nil, ErrClosed
+	case l.over():
+		c.mu.Unlock()
+		return nil, errExpired
 	}
 	if c.conn != nil {
 		if c.conn.Err() == nil {
@@ -234,15 +158,14 @@ func (c *channel) connection(ctx context.Context) (*wire.Client, error) {
 		o = &opening{done: make(chan struct{})}
 		c.opening = o
 		pause := c.pause()
-		c.work.Go(func() { c.open(o, pause) })
+		c.work.Add(1)
+		go c.open(o, pause)
 	}
 	c.mu.Unlock()
-	select {
-	case <-o.done:
-		return o.conn, o.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if !l.wait(o.done) {
+		return nil, errExpired
 	}
+	return o.conn, o.err
 }
 
 // pause is how long to wait before the next connection. mu is held.
@@ -256,6 +179,7 @@ func (c *channel) pause() time.Duration {
 
 // open connects, after the pause.
 func (c *channel) open(o *opening, pause time.Duration) {
+	defer c.work.Done()
 	defer close(o.done)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -280,7 +204,7 @@ func (c *channel) open(o *opening, pause time.Duration) {
 		o.err = err
 	default:
 		c.connected, c.failingSince = true, time.Time{}
-		c.conn = wire.NewToldClient(nc, c.told)
+		c.conn = newConn(nc, c.told)
 		o.conn = c.conn
 	}
 }
@@ -294,7 +218,7 @@ func (c *channel) answered() {
 
 // retire stops using a connection for new requests. It stays open for the answers that
 // are still due.
-func (c *channel) retire(conn *wire.Client) {
+func (c *channel) retire(conn *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == conn {
@@ -303,7 +227,7 @@ func (c *channel) retire(conn *wire.Client) {
 }
 
 // drop makes room for the next connection. mu is held.
-func (c *channel) drop(conn *wire.Client) {
+func (c *channel) drop(conn *Conn) {
 	c.conn = nil
 	c.failures++
 	for old := range c.former {

@@ -1,8 +1,11 @@
+//go:build go1.25
+
 package kazahana
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -12,8 +15,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // cutAfter reads a request, writes some bytes, and hangs up.
@@ -42,7 +43,7 @@ func TestCutStreamsAreRepeated(t *testing.T) {
 }
 
 func TestShuttingDownIsRepeated(t *testing.T) {
-	stopping := refuse(wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping"))
+	stopping := refuse(text(ErrShuttingDown, "the daemon is stopping"))
 	c := newClient(t, scripted(t, stopping, stopping, number(7)))
 	if id, err := c.NextID(t.Context()); err != nil || id != 7 {
 		t.Errorf("%d, %v", id, err)
@@ -62,18 +63,17 @@ func TestShuttingDownIsRepeated(t *testing.T) {
 
 // What the daemon refuses is not asked for again.
 func TestRefusalsAreFinal(t *testing.T) {
-	for _, code := range []wire.Code{
-		wire.CodePermissionDenied, wire.CodeOverloaded, wire.CodeInvalidParams, wire.CodeStoreUnavailable, wire.CodeTimeout, "SOMETHING_NEW",
+	for _, code := range []Code{
+		ErrPermissionDenied, ErrOverloaded, ErrInvalidParams, ErrStoreUnavailable, ErrTimeout, "SOMETHING_NEW",
 	} {
 		times := 0
-		c := newClient(t, scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
+		c := newClient(t, scripted(t, answering(func(c *peer, r *message) bool {
 			times++
-			c.ReplyError(r.ID, wire.Errorf(code, "no").With("cause", "this"))
-			return true
+			return c.Refuse(r.ID, text(code, "no", "cause", "this"))
 		})))
 		_, err := c.NextID(t.Context())
 		var e *Error
-		if !errors.As(err, &e) || e.Code != Code(code) || e.Message != "no" || e.Details["cause"] != "this" || times != 1 {
+		if !errors.As(err, &e) || e.Code != code || e.Message != "no" || e.Details["cause"] != "this" || times != 1 {
 			t.Errorf("%s: %v after %d times", code, err, times)
 		}
 	}
@@ -81,9 +81,8 @@ func TestRefusalsAreFinal(t *testing.T) {
 
 // Whom the daemon turns away by msgid 0 it has told for good.
 func TestFarewellIsFinal(t *testing.T) {
-	c := newClient(t, scripted(t, answering(func(c *wire.ServerConn, _ *wire.Request) bool {
-		c.ReplyError(0, wire.Errorf(wire.CodePermissionDenied, "not you"))
-		_ = c.Flush()
+	c := newClient(t, scripted(t, answering(func(c *peer, _ *message) bool {
+		c.Refuse(0, text(ErrPermissionDenied, "not you"))
 		return false
 	})))
 	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrPermissionDenied) {
@@ -140,14 +139,9 @@ func TestDaemonIsToldTheTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]int64{10 * time.Second: 9899, time.Second: 949, 2 * time.Millisecond: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			var told int64
-			c, err := New(WithTimeout(timeout+time.Nanosecond), scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
-				var opts map[string]any
-				if err := r.Decode(&opts); err != nil {
-					t.Error(err)
-				}
-				told, _ = opts["timeout_ms"].(int64)
-				c.ReplyUint64(r.ID, 1)
-				return true
+			c, err := New(WithTimeout(timeout+time.Nanosecond), scripted(t, answering(func(c *peer, r *message) bool {
+				told, _ = r.Options()["timeout_ms"].(int64)
+				return c.Reply(r.ID, 1)
 			})))
 			if err != nil {
 				t.Fatal(err)
@@ -315,15 +309,12 @@ func TestClose(t *testing.T) {
 func TestSequenceRepeatsItsRequestID(t *testing.T) {
 	var asked []string
 	take := func(answered bool) script {
-		return answering(func(c *wire.ServerConn, r *wire.Request) bool {
-			var key string
-			var opts map[string]string
-			if err := errors.Join(r.Decode(&key), r.Decode(&opts)); err != nil || key != "k" {
-				t.Error(key, err)
+		return answering(func(c *peer, r *message) bool {
+			if r.Params[0] != "k" {
+				t.Error(r.Params)
 			}
-			asked = append(asked, opts["request_id"])
-			c.ReplyUint64(r.ID, 1)
-			return answered
+			asked = append(asked, fmt.Sprint(r.Options()["request_id"]))
+			return answered && c.Reply(r.ID, 1)
 		})
 	}
 	c := newClient(t, scripted(t, take(false), take(false), take(true)))
@@ -360,7 +351,7 @@ func TestPipelining(t *testing.T) {
 
 // With a single attempt nothing is waited for, and nothing asked again.
 func TestSingleAttempt(t *testing.T) {
-	stopping := refuse(wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping"))
+	stopping := refuse(text(ErrShuttingDown, "the daemon is stopping"))
 	absent := WithDialer(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody there") })
 	for what, test := range map[string]struct {
 		scripts []script // none: there is no server
@@ -391,12 +382,12 @@ func TestSingleAttempt(t *testing.T) {
 		})
 	}
 	// A lock is asked for once more with a new ID, and then the daemon's reason is given.
-	again := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "first")), refuse(wire.Errorf(wire.CodeRequestIDReused, "the clock is behind")), refuse(wire.Errorf(wire.CodeRequestIDReused, "third")), silent))
+	again := newClient(t, scripted(t, refuse(text(ErrRequestIDReused, "first")), refuse(text(ErrRequestIDReused, "the clock is behind")), refuse(text(ErrRequestIDReused, "third")), silent))
 	if _, err := again.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) || !strings.Contains(err.Error(), "the clock is behind") {
 		t.Error(err)
 	}
 	// Nor does a lock that was lost with its connection get another one.
-	c := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "no")), silent), WithSingleAttempt())
+	c := newClient(t, scripted(t, refuse(text(ErrRequestIDReused, "no")), silent), WithSingleAttempt())
 	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) {
 		t.Error(err)
 	}

@@ -2,12 +2,9 @@ package kazahana
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // A Client calls the daemon of this host. It connects at the first call, and again when
@@ -30,62 +27,37 @@ func New(opts ...Option) (*Client, error) {
 	}
 	c := &Client{channel: newChannel(s.dial, s.single, nil), service: s.service, timeout: s.timeout}
 	if s.prefetch > 0 {
-		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) (runs []wire.Range, err error) {
-			err = c.call(context.Background(), c.timeout, request{"NextIDs", []any{n}, c.options(nil).ids("")}, &runs)
-			if got := total(runs); err == nil && got != n {
-				return nil, miscounted(got, n)
+		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) (runs []run, err error) {
+			r := request{method: "NextIDs", count: n, ids: c.options(nil)}
+			// Those who wait get the error of the fetch, and not that of their own time.
+			if err := c.call(context.Background(), DaemonTime(c.timeout), &r, &runs); err != nil {
+				return nil, err
 			}
-			if err == nil {
-				err = ascending(runs)
-			}
-			return runs, err
+			return runs, miscounted(total(runs), n)
 		})
 	}
 	return c, nil
 }
 
-// Close fails the calls under way with ErrClosed, and closes the connection. Locks that
-// the Client took have connections of their own and stay held.
+// Close fails the calls under way with ErrClosed, and closes the connection. Those that
+// Open returned stay open, and so locks stay held.
 func (c *Client) Close() error {
-	c.channel.close()
+	c.channel.close(nil)
 	if c.ahead != nil {
 		c.ahead.close()
 	}
 	return nil
 }
 
-func (c *Client) options(opts []CallOption) callOptions {
-	o := callOptions{service: c.service, wait: DefaultResolveWait}
+// Timeout returns the time limit of a call: see WithTimeout.
+func (c *Client) Timeout() time.Duration { return c.timeout }
+
+func (c *Client) options(opts []CallOption) *callOptions {
+	o := &callOptions{service: c.service}
 	for _, opt := range opts {
-		opt(&o)
+		opt(o)
 	}
 	return o
-}
-
-// idOptions are the options of NextID and NextIDs on the wire.
-type idOptions struct {
-	Service     string `json:"service,omitempty"`
-	TimeoutMS   int64  `json:"timeout_ms"`
-	Format      string `json:"format,omitempty"`
-	RegularOnly bool   `json:"regular_only,omitempty"`
-}
-
-// The daemon's time limit is shorter than the call's by this part, and by this much at
-// most: the daemon's error says more than a timeout here.
-const (
-	marginPart = 20
-	maxMargin  = 100 * time.Millisecond
-)
-
-// maxDaemonWait is the daemon's maximum of timeout_ms.
-const maxDaemonWait = time.Hour
-
-func (o callOptions) ids(format string) func(time.Duration) any {
-	return func(left time.Duration) any {
-		left -= min(left/marginPart, maxMargin)
-		left = min(max(left, 0), maxDaemonWait)
-		return idOptions{o.service, left.Milliseconds(), format, o.regularOnly}
-	}
 }
 
 // NextID returns an ID that is greater than every ID of the service that was returned
@@ -96,56 +68,54 @@ func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
 		if id, ok := c.ahead.take(); ok {
 			return id, nil
 		}
-		return c.ahead.wait(ctx)
+		return c.ahead.wait(newLimit(ctx, c.timeout))
 	}
 	return c.askID(ctx, opts)
 }
 
 // askID is a function of its own to keep the path of prefetched IDs in NextID short.
-func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
+func (c *Client) askID(ctx context.Context, opts []CallOption) (id ID, err error) {
+	err = c.ask(ctx, 0, "", opts, &id)
+	return id, err
+}
+
+// ask calls NextIDs or, with a count of 0, NextID.
+func (c *Client) ask(ctx context.Context, count int, format string, opts []CallOption, result any) error {
 	if c.ahead != nil {
 		defer c.ahead.drop()
 	}
-	var id int64
-	err := c.call(ctx, c.timeout, request{method: "NextID", options: c.options(opts).ids("")}, &id)
-	if err == nil && id <= 0 {
-		return 0, impossible(uint64(id))
+	r := request{method: "NextID", count: count, ids: c.options(opts), format: format}
+	if count != 0 {
+		r.method = "NextIDs"
 	}
-	return ID(id), err
+	return c.call(ctx, c.timeout, &r, result)
 }
 
 // NextIDs returns n ascending IDs; n is 1 to MaxBatch.
-func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
-	if c.ahead != nil {
-		defer c.ahead.drop()
+func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) (ids []ID, err error) {
+	if err = checkBatch(n); err == nil {
+		err = c.ask(ctx, n, "", opts, &ids)
 	}
-	var numbers []uint64
-	if err := c.call(ctx, c.timeout, request{"NextIDs", []any{n}, c.options(opts).ids("")}, &numbers); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	if len(numbers) != n {
-		return nil, miscounted(len(numbers), n)
-	}
-	ids := make([]ID, n)
-	var last uint64
-	for i, number := range numbers {
-		if number <= last || number > math.MaxInt64 {
-			return nil, impossible(number)
-		}
-		ids[i], last = ID(number), number
-	}
-	return ids, nil
+	return ids, miscounted(len(ids), n)
 }
 
-// ascending returns an error unless every ID of the runs is possible and greater than the
-// one before.
-func ascending(runs []wire.Range) error {
-	var last uint64
-	for _, run := range runs {
-		if run.Start <= last || run.Start > math.MaxInt64-uint64(run.Count) {
-			return impossible(run.Start)
-		}
-		last = run.Start + uint64(run.Count) - 1
+// NextExternalIDs returns n external IDs, in the order of their IDs.
+func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) (externals []string, err error) {
+	if err = checkBatch(n); err == nil {
+		err = c.ask(ctx, n, "external", opts, &externals)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return externals, miscounted(len(externals), n)
+}
+
+func checkBatch(n int) error {
+	if n < 1 || n > MaxBatch {
+		return invalid(ErrInvalidParams, "a count of %d is out of range: 1 to %d", n, MaxBatch)
 	}
 	return nil
 }
@@ -155,42 +125,51 @@ func incomplete(method, field string) error {
 	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer to %s has no %s", method, field)}
 }
 
-func impossible(id uint64) error {
+func impossible(id ID) error {
 	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has the ID %d: IDs are 1 to 2^63-1, and ascend within an answer", id)}
 }
 
+// miscounted returns an error unless the numbers are equal.
 func miscounted(got, want int) error {
-	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d IDs instead of %d", got, want)}
-}
-
-// NextExternalIDs returns n external IDs, in the order of their IDs.
-func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) (externals []string, err error) {
-	if c.ahead != nil {
-		defer c.ahead.drop()
+	if got == want {
+		return nil
 	}
-	err = c.call(ctx, c.timeout, request{"NextIDs", []any{n}, c.options(opts).ids("external")}, &externals)
-	return externals, err
+	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d values instead of %d", got, want)}
 }
 
-// ofService calls a method whose only option is the service.
-func (c *Client) ofService(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
-	if o := c.options(opts); o.service != "" {
+// ofService calls a method whose only option, beside the given ones, is the service.
+func (c *Client) ofService(ctx context.Context, o *callOptions, method string, result any, params ...any) error {
+	if o.service != "" {
 		params = append(params, map[string]any{"service": o.service})
 	}
-	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
+	return c.Call(ctx, method, result, params...)
 }
 
 // Inspect takes an ID apart by the service's present layout. Layout.Inspect works without
 // the daemon.
 func (c *Client) Inspect(ctx context.Context, id ID, opts ...CallOption) (Inspection, error) {
-	var in snowflake.Inspection
-	if err := c.ofService(ctx, opts, "Inspect", &in, int64(id)); err != nil {
+	var in struct {
+		External    string `json:"external"`
+		TimestampMS int64  `json:"timestamp_ms"`
+		Time        string `json:"time"`
+		MachineID   int64  `json:"machine_id"`
+		Sequence    int64  `json:"sequence"`
+		Kind        string `json:"kind"`
+		BitID       int    `json:"bit_id"`
+		BitSeq      int    `json:"bit_seq"`
+		EpochMS     int64  `json:"epoch_ms"`
+	}
+	if err := c.ofService(ctx, c.options(opts), "Inspect", &in, int64(id)); err != nil {
 		return Inspection{}, err
 	}
 	if in.Time == "" {
 		return Inspection{}, incomplete("Inspect", "time")
 	}
-	return inspection(in), nil
+	return Inspection{
+		ID: id, External: in.External, Time: time.UnixMilli(in.TimestampMS).UTC(),
+		MachineID: in.MachineID, Sequence: in.Sequence, Fallback: in.Kind == "fallback",
+		Layout: Layout{BitTS: valueBits - in.BitID - in.BitSeq, BitID: in.BitID, BitSeq: in.BitSeq, Epoch: time.UnixMilli(in.EpochMS).UTC()},
+	}, nil
 }
 
 // IsFallback reports whether the ID was made while the daemon had no valid lease.
@@ -202,15 +181,15 @@ func (c *Client) IsFallback(ctx context.Context, id ID, opts ...CallOption) (boo
 // Bounds returns the smallest and the largest ID that a time in [from, to) can
 // have, for a range scan over a column of IDs.
 func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOption) (smallest, largest ID, err error) {
-	var bounds []uint64
+	var bounds []int64
 	// The daemon counts in milliseconds: round up, so that the one with `to` belongs to
 	// the interval.
 	end := to.Add(time.Millisecond - 1).UnixMilli()
-	if err := c.ofService(ctx, opts, "Bounds", &bounds, from.UnixMilli(), end); err != nil {
+	if err := c.ofService(ctx, c.options(opts), "Bounds", &bounds, from.UnixMilli(), end); err != nil {
 		return 0, 0, err
 	}
 	if len(bounds) != 2 {
-		return 0, 0, &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d bounds instead of 2", len(bounds))}
+		return 0, 0, miscounted(len(bounds), 2)
 	}
 	return ID(bounds[0]), ID(bounds[1]), nil
 }
@@ -218,14 +197,13 @@ func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOpt
 // ToExternal returns the external ID, made with the service's secret, which the daemon
 // knows.
 func (c *Client) ToExternal(ctx context.Context, id ID, opts ...CallOption) (external string, err error) {
-	err = c.ofService(ctx, opts, "ToExternal", &external, int64(id))
+	err = c.ofService(ctx, c.options(opts), "ToExternal", &external, int64(id))
 	return external, err
 }
 
 // ToInternal returns the ID of an external ID.
 func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOption) (ID, error) {
-	o := c.options(opts)
-	options := map[string]any{}
+	o, options := c.options(opts), map[string]any{}
 	if o.service != "" {
 		options["service"] = o.service
 	}
@@ -233,9 +211,9 @@ func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOp
 		options["latest_ms"] = o.latest.UnixMilli()
 	}
 	var id int64
-	err := c.call(ctx, c.timeout, request{method: "ToInternal", params: []any{external, options}}, &id)
+	err := c.Call(ctx, "ToInternal", &id, external, options)
 	if err == nil && id < 0 {
-		return 0, impossible(uint64(id))
+		return 0, impossible(ID(id))
 	}
 	return ID(id), err
 }
@@ -247,40 +225,48 @@ func (c *Client) UUID(ctx context.Context) (string, error) { return c.uuid(ctx, 
 func (c *Client) UUIDv4(ctx context.Context) (string, error) { return c.uuid(ctx, 4) }
 
 func (c *Client) uuid(ctx context.Context, version int) (text string, err error) {
-	err = c.call(ctx, c.timeout, request{method: "UUID", params: []any{version}}, &text)
+	err = c.Call(ctx, "UUID", &text, version)
 	return text, err
 }
 
 // Ping checks that the daemon answers.
-func (c *Client) Ping(ctx context.Context) error {
-	return c.call(ctx, c.timeout, request{method: "Ping"}, nil)
-}
+func (c *Client) Ping(ctx context.Context) error { return c.Call(ctx, "Ping", nil) }
 
-// NextSequence returns the next value of a sequence.
-func (c *Client) NextSequence(ctx context.Context, key string, opts ...CallOption) (value int64, err error) {
-	err = c.sequence(ctx, opts, "Sequence.Next", &value, key)
-	return value, err
-}
-
-// NextSequences returns the next n values of a sequence, ascending; n is 1 to MaxBatch.
-func (c *Client) NextSequences(ctx context.Context, key string, n int, opts ...CallOption) (values []int64, err error) {
-	err = c.sequence(ctx, opts, "Sequence.NextBatch", &values, key, n)
-	return values, err
-}
-
-// sequence sends the same request ID with every attempt, so that values are taken once.
-func (c *Client) sequence(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
-	id := c.options(opts).requestID
-	if id == "" {
-		id = newRequestID()
-	}
-	return c.call(ctx, c.timeout, request{method: method, params: append(params, map[string]any{"request_id": id})}, result)
-}
-
-// Call calls any method of the daemon by its name on the wire: see docs/protocol.md. It
+// Call calls any method of the daemon by its name on the wire: see the protocol's page. It
 // repeats the call when the connection is lost, so the method must be idempotent, by its
-// nature or by a request_id among the params. Structs use their json tags; result may be
-// nil.
+// nature or by a request_id among the params. A parameter of the type Remaining is made
+// for each attempt. The result is stored in result, a pointer or nil, by the rules and the
+// tags of encoding/json, and structs among the params are encoded by them.
 func (c *Client) Call(ctx context.Context, method string, result any, params ...any) error {
-	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
+	return c.CallWithin(ctx, c.timeout, method, result, params...)
+}
+
+// CallWithin is Call with another time limit than the Client's.
+func (c *Client) CallWithin(ctx context.Context, timeout time.Duration, method string, result any, params ...any) error {
+	return c.call(ctx, timeout, &request{method: method, params: params}, result)
+}
+
+// Open returns a new connection of the caller's own, which does not end with the Client.
+// begin makes the first calls on it, and decides: the connection is good when it returns
+// nil. When the connection is lost meanwhile, Open repeats it with another one, for as long
+// as ctx and the timeout allow. told is called for each notification and each request of
+// the daemon, one after another; it must not wait for the connection, and may be nil.
+func (c *Client) Open(ctx context.Context, timeout time.Duration, told func(*Conn, *Message), begin func(context.Context, *Conn) error) (*Conn, error) {
+	own := newChannel(c.dial, c.single, told)
+	var conn *Conn
+	err := own.do(ctx, timeout, "Open", func(l limit, one *Conn) error {
+		within, cancel := context.WithDeadline(ctx, l.deadline)
+		defer cancel()
+		conn = one
+		err := begin(within, one)
+		if err != nil && l.over() && (errors.Is(err, ErrTimeout) || errors.Is(err, context.Canceled)) {
+			return errExpired
+		}
+		return err
+	})
+	if err != nil {
+		conn = nil
+	}
+	own.close(conn)
+	return conn, err
 }

@@ -1,6 +1,6 @@
 // Package kazahana asks the kazahana daemon of this host for IDs: 64 bits,
 // unique, sortable by their time. It also takes locks and the values of
-// sequences, and places actors on hosts.
+// sequences. Package placement, below this one, places actors on hosts.
 //
 //	client, err := kazahana.New()
 //	if err != nil { ... }

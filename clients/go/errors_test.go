@@ -1,15 +1,15 @@
+//go:build go1.25
+
 package kazahana
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // Each code of the wire comes as the type that belongs to it, with its facts.
@@ -45,36 +45,23 @@ func TestErrorTypes(t *testing.T) {
 			var e *SequenceExhaustedError
 			return errors.As(err, &e) && e.MaxValue == 9999 && e.Left == 3
 		},
-		"PLACEMENT_NOT_READY: off state=off": func(err error) bool {
-			var e *PlacementNotReadyError
-			return errors.As(err, &e) && e.State == "off"
-		},
-		`PLACEMENT_PENDING: wait cause="another member still owns it"`: func(err error) bool {
-			var e *PlacementPendingError
-			return errors.As(err, &e) && e.Cause == "another member still owns it"
-		},
-		"ACTIVATION_FAILED: failed cause=full": func(err error) bool {
-			var e *ActivationFailedError
-			return errors.As(err, &e) && e.Cause == "full"
-		},
-		"ACTIVATION_ENDED: over": func(err error) bool { return errors.Is(err, ErrActivationEnded) },
-		"NO_PROVIDER: none":      func(err error) bool { return errors.Is(err, ErrNoProvider) },
-		"NEW_CODE: new a=1":      func(err error) bool { return errors.Is(err, Code("NEW_CODE")) },
-		"no text of a daemon":    func(err error) bool { return errors.Is(err, ErrProtocol) },
+		"NO_PROVIDER: none":   func(err error) bool { return errors.Is(err, ErrNoProvider) },
+		"NEW_CODE: new a=1":   func(err error) bool { return errors.Is(err, Code("NEW_CODE")) },
+		"no text of a daemon": func(err error) bool { return errors.Is(err, ErrProtocol) },
 	} {
-		w := wire.ParseErrorText(wire.Failed, text)
-		err := fromWire(w)
+		err := parseError(text)
 		var e *Error
 		if !errors.As(err, &e) || !check(err) || !check(errors.Join(errors.New("x"), err)) {
 			t.Errorf("%s became %T: %v", text, err, err)
 		}
-		if w.Code != "" && !errors.Is(err, Code(w.Code)) {
+		code, message, coded := strings.Cut(text, ": ")
+		if coded && !errors.Is(err, Code(code)) {
 			t.Errorf("%s is not its code", text)
 		}
 		if errors.Is(err, ErrUnknownService) {
 			t.Errorf("%s is every code", text)
 		}
-		if w.Code != "" && !strings.Contains(err.Error(), string(w.Code)+": "+w.Message) {
+		if first, _, _ := strings.Cut(message, " "); !strings.Contains(err.Error(), code+": "+first) && coded {
 			t.Errorf("%s reads %q", text, err)
 		}
 	}
@@ -84,23 +71,7 @@ func TestErrorTypes(t *testing.T) {
 var codes = []Code{
 	ErrClockBackward, ErrLeaseAcquisition, ErrNoProvider, ErrTimeout, ErrTimestampOverflow, ErrUnknownService, ErrUnknownMethod, ErrInvalidParams,
 	ErrInvalidExternalID, ErrPermissionDenied, ErrOverloaded, ErrShuttingDown, ErrRequestIDReused, ErrNoStore, ErrStoreUnavailable, ErrLockHeld,
-	ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced, ErrPlacementNotReady,
-	ErrPlacementPending, ErrPlacementUnserved, ErrActivationFailed, ErrActivationEnded,
-}
-
-// Every code of the wire has a name here.
-func TestCodesAreComplete(t *testing.T) {
-	for _, c := range []wire.Code{
-		wire.CodeClockBackward, wire.CodeLeaseAcquisition, wire.CodeNoProvider, wire.CodeTimeout, wire.CodeTimestampOverflow,
-		wire.CodeUnknownService, wire.CodeUnknownMethod, wire.CodeInvalidParams, wire.CodeInvalidExternalID, wire.CodePermissionDenied,
-		wire.CodeOverloaded, wire.CodeShuttingDown, wire.CodeRequestIDReused, wire.CodeStoreUnavailable, wire.CodeLockHeld,
-		wire.CodeLockNotOwned, wire.CodeLockExpired, wire.CodeLockNotFound, wire.CodeLockFenced, wire.CodeSequenceExhausted, wire.CodeSequenceFenced,
-		wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodePlacementUnserved, wire.CodeActivationFailed, wire.CodeActivationEnded,
-	} {
-		if !slices.Contains(codes, Code(c)) {
-			t.Errorf("%s has no name", c)
-		}
-	}
+	ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced,
 }
 
 // A daemon without a provider: its errors, as they come.
@@ -134,5 +105,30 @@ func TestErrorsOfADaemon(t *testing.T) {
 	st, err := c.Status(t.Context())
 	if err != nil || st.Version == "" || st.PID == 0 || st.Scope == "" || len(st.Services) != 1 || st.Services[0].BitTS != 41 {
 		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// The client takes the code, the message and the details from an error's text. The text
+// may come from another program than the daemon.
+func TestErrorTexts(t *testing.T) {
+	for text, want := range map[string]Error{
+		"":                            {Code: ErrProtocol},
+		"E492: Not an editor command": {Code: "E492", Message: "Not an editor command"},
+		"Invalid method: foo":         {Code: ErrProtocol, Message: "Invalid method: foo"},
+		"FOO:bar":                     {Code: ErrProtocol, Message: "FOO:bar"},
+		"FOO:":                        {Code: "FOO"},
+		"FOO: a=1 then b=2":           {Code: "FOO", Message: "a=1 then", Details: map[string]string{"b": "2"}},
+		"FOO: x a=1 B=2":              {Code: "FOO", Message: "x a=1 B=2"},
+		"FOO: x a= b=2":               {Code: "FOO", Message: "x a=", Details: map[string]string{"b": "2"}},
+		`FOO: x a="1" b="2`:           {Code: "FOO", Message: `x a="1" b="2`},
+		`FOO: x a="1"2 b=3`:           {Code: "FOO", Message: `x a="1"2`, Details: map[string]string{"b": "3"}},
+		"FOO: x a=b=c":                {Code: "FOO", Message: "x", Details: map[string]string{"a": "b=c"}},
+		"FOO: x a=1 a=2":              {Code: "FOO", Message: "x", Details: map[string]string{"a": "1"}},
+		`FOO: cause="q\" =\n"`:        {Code: "FOO", Details: map[string]string{"cause": "q\" =\n"}},
+	} {
+		var got *Error
+		if !errors.As(parseError(text), &got) || got.Code != want.Code || got.Message != want.Message || !maps.Equal(got.Details, want.Details) {
+			t.Errorf("%q: %#v", text, got)
+		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana_test
 
 import (
@@ -73,107 +75,6 @@ func ExampleClient_NextSequence() {
 	// Output:
 	// 1
 	// 2
-}
-
-func ExampleClient_Register() {
-	client := kazahanatest.New().Client()
-	defer client.Close()
-	ctx := context.Background()
-
-	registration, err := client.Register(ctx, kazahana.Executor{
-		Kinds: []string{"room"},
-		Activate: func(ctx context.Context, a *kazahana.Activation) (string, error) {
-			fmt.Printf("%s opens, version %d, with %q\n", a.Identity, a.Version, a.Snapshot)
-			return "mailbox-" + a.Identity, nil
-		},
-		Passivate: func(ctx context.Context, a *kazahana.Activation) ([]byte, error) {
-			fmt.Println(a.Identity, "closes")
-			return []byte("3 guests"), nil
-		},
-		Ended: func(a *kazahana.Activation) {
-			fmt.Println(a.Identity, "is not ours any more")
-		},
-	})
-	if err != nil {
-		panic(err)
-	}
-	where, err := client.Resolve(ctx, "room", "lobby")
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println("lobby is at", where.Authority, "and there", where.PID)
-	if err := registration.Close(ctx); err != nil {
-		panic(err)
-	}
-	// Output:
-	// lobby opens, version 1, with ""
-	// lobby is at fake:1 and there mailbox-lobby
-	// lobby closes
-}
-
-func ExampleActivation_Check() {
-	client := kazahanatest.New().Client()
-	defer client.Close()
-	ctx := context.Background()
-
-	rooms := make(chan *kazahana.Activation, 1)
-	registration, err := client.Register(ctx, kazahana.Executor{
-		Kinds: []string{"room"},
-		Activate: func(_ context.Context, a *kazahana.Activation) (string, error) {
-			rooms <- a
-			return "", nil
-		},
-	})
-	if err != nil {
-		panic(err)
-	}
-	if _, err := client.Resolve(ctx, "room", "lobby"); err != nil {
-		panic(err)
-	}
-	room := <-rooms
-	fmt.Println(room.Check(ctx)) // before whatever only one process may do
-	if err := registration.Close(ctx); err != nil {
-		panic(err)
-	}
-	fmt.Println(errors.Is(room.Check(ctx), kazahana.ErrActivationEnded))
-	// Output:
-	// <nil>
-	// true
-}
-
-func ExampleClient_PlacementEvents() {
-	client := kazahanatest.New().Client()
-	defer client.Close()
-	ctx := context.Background()
-
-	events, err := client.PlacementEvents(ctx)
-	if err != nil {
-		panic(err)
-	}
-	registration, err := client.Register(ctx, kazahana.Executor{
-		Kinds: []string{"room"}, Activate: func(context.Context, *kazahana.Activation) (string, error) { return "", nil },
-	})
-	if err != nil {
-		panic(err)
-	}
-	if _, err := client.Resolve(ctx, "room", "lobby"); err != nil {
-		panic(err)
-	}
-	if err := registration.Close(ctx); err != nil {
-		panic(err)
-	}
-	for event, err := range events {
-		if err != nil { // there may have been more: subscribe again, and look at the PlacementSnapshot
-			panic(err)
-		}
-		fmt.Println(event.Event, event.Kind, event.Identity)
-		if event.Event == "passivated" {
-			break
-		}
-	}
-	// Output:
-	// activated room lobby
-	// passivated room lobby
 }
 
 func ExampleClient_Bounds() {

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -7,8 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // wrapper is what stands around the Go example of the repository's README.
@@ -49,9 +49,9 @@ func TestFrontPagePrograms(t *testing.T) {
 	c := d.client()
 	for _, m := range examples {
 		t.Run(m[1], func(t *testing.T) {
-			text := strings.ReplaceAll(m[2], "/run/kazahana/kazahanad.sock", d.socket)
+			text := strings.ReplaceAll(m[2], "/run/kazahana/kazahanad.sock", d.Socket)
 			cmd := map[string]func(*testing.T, string) *exec.Cmd{"go": goProgram, "python": pythonProgram, "js": nodeProgram}[m[1]](t, text)
-			cmd.Env = append(cmd.Environ(), "KAZAHANA_SOCKET="+d.socket)
+			cmd.Env = append(cmd.Environ(), "KAZAHANA_SOCKET="+d.Socket)
 			before, err := c.NextID(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +73,9 @@ func TestFrontPagePrograms(t *testing.T) {
 }
 
 func goProgram(t *testing.T, text string) *exec.Cmd {
-	return exec.Command("go", "run", "-overlay", seeming(t, strings.Replace(wrapper, "%s", text, 1)), "./testdata/readme0")
+	cmd := exec.Command("go", "run", "./readme0")
+	cmd.Dir = userModule(t, strings.Replace(wrapper, "%s", text, 1))
+	return cmd
 }
 
 func pythonProgram(t *testing.T, text string) *exec.Cmd {
@@ -91,7 +93,10 @@ func nodeProgram(t *testing.T, text string) *exec.Cmd {
 	if _, err := os.Stat("../node/node_modules/.built"); err != nil { // written when all is there
 		t.Skipf("%v: clients/node/scripts/test makes it", err)
 	}
-	node := ring.Program(t, "node")
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip(err)
+	}
 	dir := t.TempDir()
 	packageDir, err := filepath.Abs("../node")
 	if err != nil {

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -9,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,18 +54,20 @@ func repeating(answer []byte) script {
 
 // hostileCalls make the calls of the file.
 var hostileCalls = map[string]func(context.Context, *Client) error{
-	"NextID":            func(ctx context.Context, c *Client) error { _, err := c.NextID(ctx); return err },
-	"NextIDs":           func(ctx context.Context, c *Client) error { _, err := c.NextIDs(ctx, 2); return err },
-	"Inspect":           func(ctx context.Context, c *Client) error { _, err := c.Inspect(ctx, 1); return err },
-	"ToInternal":        func(ctx context.Context, c *Client) error { _, err := c.ToInternal(ctx, "x"); return err },
-	"UUID":              func(ctx context.Context, c *Client) error { _, err := c.UUID(ctx); return err },
-	"Status":            func(ctx context.Context, c *Client) error { _, err := c.Status(ctx); return err },
-	"Lock.Acquire":      func(ctx context.Context, c *Client) error { _, err := c.Lock(ctx, "k", LockOptions{}); return err },
-	"Placement.Resolve": func(ctx context.Context, c *Client) error { _, err := c.Resolve(ctx, "k", "i"); return err },
+	"NextID":       func(ctx context.Context, c *Client) error { _, err := c.NextID(ctx); return err },
+	"NextIDs":      func(ctx context.Context, c *Client) error { _, err := c.NextIDs(ctx, 2); return err },
+	"Inspect":      func(ctx context.Context, c *Client) error { _, err := c.Inspect(ctx, 1); return err },
+	"ToInternal":   func(ctx context.Context, c *Client) error { _, err := c.ToInternal(ctx, "x"); return err },
+	"UUID":         func(ctx context.Context, c *Client) error { _, err := c.UUID(ctx); return err },
+	"Status":       func(ctx context.Context, c *Client) error { _, err := c.Status(ctx); return err },
+	"Lock.Acquire": func(ctx context.Context, c *Client) error { _, err := c.Lock(ctx, "k", LockOptions{}); return err },
 }
 
 func TestHostileAnswers(t *testing.T) {
 	for _, h := range hostileAnswers(t) {
+		if strings.HasPrefix(h.Method, "Placement.") {
+			continue // package placement has them
+		}
 		t.Run(h.Name, func(t *testing.T) {
 			answer, err := hex.DecodeString(h.Message)
 			if err != nil {
@@ -114,7 +119,7 @@ func FuzzAnswers(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(message, uint8(slices.Index(methods, h.Method)))
+		f.Add(message, uint8(max(slices.Index(methods, h.Method), 0)))
 	}
 	f.Fuzz(func(t *testing.T, answer []byte, method uint8) {
 		synctest.Test(t, func(t *testing.T) { // what is cut off costs no time

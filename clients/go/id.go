@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // An ID is a 64-bit identifier, unique and sortable by its time. It is never negative, so a
@@ -37,7 +35,7 @@ func (id ID) String() string { return strconv.FormatInt(int64(id), 10) }
 // Time returns the ID's time, to the millisecond. The layout must be the one that the ID
 // was made with.
 func (id ID) Time(layout Layout) time.Time {
-	return time.UnixMilli(layout.timeline().UnixMS(snowflake.ID(id)))
+	return time.UnixMilli(layout.unixMS(id)).UTC()
 }
 
 // MarshalText writes the ID in decimal; encoding/json makes a string of it.

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -6,10 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 var (
@@ -18,8 +19,11 @@ var (
 )
 
 func TestIDSpellings(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		id := ID(rapid.Int64Range(0, math.MaxInt64).Draw(t, "id"))
+	for i := range 1000 {
+		id := ID(rand.Int64() >> (i % 63))
+		if i < 2 {
+			id = []ID{0, math.MaxInt64}[i]
+		}
 		text, err := json.Marshal(map[string]ID{"id": id})
 		if err != nil || string(text) != `{"id":"`+id.String()+`"}` {
 			t.Fatalf("%s, %v", text, err)
@@ -38,7 +42,7 @@ func TestIDSpellings(t *testing.T) {
 				t.Fatalf("%T: %d, %v", column, got, err)
 			}
 		}
-	})
+	}
 	for text, want := range map[string]ID{`"7"`: 7, `7`: 7, `9007199254740993`: 9007199254740993, `"0x10"`: 16, `null`: 0} {
 		var got ID
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got != want {

@@ -2,14 +2,15 @@ package kazahana
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/wire"
+	"github.com/kazahana/kazahana/clients/go/internal/boottime"
 )
 
 // DefaultLockTTL is the default term of a lock.
@@ -36,11 +37,9 @@ type LockOptions struct {
 // process.
 type Lock struct {
 	lease   lease
-	channel *channel
-	conn    *wire.Client
+	conn    *Conn
 	ttl     time.Duration
-	clock   clock.System // counts suspend
-	until   time.Duration
+	until   time.Duration   // on a clock that counts suspend
 	lost    chan struct{}   // closed by lose, once
 	holding context.Context // ends with Release
 	stop    context.CancelFunc
@@ -77,40 +76,36 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	l := &Lock{ttl: opts.TTL, lost: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
 	notices := make(chan lease, 1)
-	l.channel = newChannel(c.dial, c.single, func(_ *wire.Client, n *wire.Request) { notice(n, notices) })
-	if err := l.acquire(ctx, key, opts.Wait, c.timeout); err != nil {
+	if err := l.acquire(ctx, c, key, opts.Wait, notices); err != nil {
 		l.stop()
-		l.channel.close()
 		return nil, err
 	}
-	l.work.Go(func() { l.watch(notices) })
+	l.work.Add(1)
+	go l.watch(notices)
 	return l, nil
 }
 
-// notice passes on the daemon's notice that a lock is lost, which comes once.
-func notice(n *wire.Request, notices chan<- lease) {
-	var lost lease
-	if string(n.Method) == "Lock.Lost" && n.Decode(&lost) == nil {
-		select {
-		case notices <- lost:
-		default: // this connection has one lock
+// acquire takes the lock on a connection of its own.
+func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Duration, notices chan<- lease) (err error) {
+	began, requestID, renewed := boottime.Now(), newRequestID(), false
+	told := func(_ *Conn, m *Message) {
+		var lost lease
+		if m.Method == "Lock.Lost" && m.Decode(&lost) == nil {
+			select {
+			case notices <- lost:
+			default: // this connection has one lock, which is lost once
+			}
 		}
 	}
-}
-
-// acquire takes the lock on a connection of its own.
-func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Duration) error {
-	began, requestID, renewed := l.clock.Boot(), newRequestID(), false
-	return l.channel.do(ctx, wait+timeout, "Lock", func(ctx context.Context, conn *wire.Client) error {
-		left := max(wait-(l.clock.Boot()-began), 0)
+	l.conn, err = c.Open(ctx, wait+c.timeout, told, func(ctx context.Context, conn *Conn) error {
+		left := max(wait-(boottime.Now()-began), 0)
 		err := conn.Call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
 			"ttl_ms": l.ttl.Milliseconds(), "wait_ms": left.Milliseconds(), "request_id": requestID, "hold": "connection",
 		})
-		var reused *wire.Error
-		if !renewed && errors.As(err, &reused) && reused.Code == wire.CodeRequestIDReused {
+		if !renewed && errors.Is(err, ErrRequestIDReused) {
 			// As a rule, an earlier attempt was granted, and released with its connection.
 			requestID, renewed = newRequestID(), true
-			return againError{fromWire(reused)}
+			return again{err}
 		}
 		if err != nil {
 			return err
@@ -119,31 +114,38 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 			return incomplete("Lock.Acquire", "lease_id or fencing_token")
 		}
 		// The acquire may have waited: this answer has the remaining time.
-		err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID})
-		if isGone(err) {
-			return againError{err}
+		if err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID}); isGone(err) {
+			return again{err}
 		}
-		l.conn = conn
 		return err
 	})
+	return err
 }
 
-// newRequestID tells its time, so that a store of locks can refuse it once its receipt is dropped.
+// newRequestID returns a UUID of version 7: its time tells a store whether it may have
+// forgotten the request.
 func newRequestID() string {
-	id := clock.UUID7(time.Now())
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		panic("kazahana: the system has no random numbers: " + err.Error())
+	}
+	now := time.Now()
+	part := now.Nanosecond() % 1e6 << 12 / 1e6 // 4096ths of a millisecond
+	binary.BigEndian.PutUint64(id[:], uint64(now.UnixMilli())<<16|7<<12|uint64(part))
+	id[8] = id[8]&0x3f | 0x80
 	return hex.EncodeToString(id[:])
 }
 
 // ask calls a method that answers with the lock, and notes the earliest end of the lock,
 // counted from before the request.
-func (l *Lock) ask(ctx context.Context, conn *wire.Client, method string, options ...any) error {
-	sent := l.clock.Boot()
+func (l *Lock) ask(ctx context.Context, conn *Conn, method string, options ...any) error {
+	sent := boottime.Now()
 	var now lease
 	if err := conn.Call(ctx, method, &now, append([]any{l.lease.Key}, options...)...); err != nil {
 		return err
 	}
 	if now.LeaseID != l.lease.LeaseID || now.State != "ACTIVE" {
-		return wire.Errorf(wire.CodeLockNotOwned, "the lock is %s by %s", now.State, now.OwnerID)
+		return invalid(ErrLockNotOwned, "the lock is %s by %s", now.State, now.OwnerID)
 	}
 	l.until = sent + time.Duration(now.ExpiresInMS)*time.Millisecond
 	return nil
@@ -151,9 +153,7 @@ func (l *Lock) ask(ctx context.Context, conn *wire.Client, method string, option
 
 // isGone reports whether the error means that the lock is lost.
 func isGone(err error) bool {
-	var refusal *wire.Error
-	return errors.As(err, &refusal) &&
-		(refusal.Code == wire.CodeLockNotOwned || refusal.Code == wire.CodeLockExpired || refusal.Code == wire.CodeLockNotFound)
+	return errors.Is(err, ErrLockNotOwned) || errors.Is(err, ErrLockExpired) || errors.Is(err, ErrLockNotFound)
 }
 
 // Key returns the lock's name.
@@ -195,11 +195,11 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Unlock()
 	l.work.Wait()
 	// Even if the call fails, the end of the connection releases the lock.
-	defer l.channel.close()
+	defer l.conn.Close()
 	if err := l.Err(); err != nil {
 		return err
 	}
-	left := max(l.until-l.clock.Boot(), time.Second)
+	left := max(l.until-boottime.Now(), time.Second)
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": newRequestID()})
@@ -211,6 +211,7 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // watch checks the lock until it is released or lost.
 func (l *Lock) watch(notices <-chan lease) {
+	defer l.work.Done()
 	timer := time.NewTimer(l.ttl / checkPart)
 	defer timer.Stop()
 	for {
@@ -238,17 +239,17 @@ func (l *Lock) watch(notices <-chan lease) {
 // been stopped. It returns when to check again.
 func (l *Lock) check() (time.Duration, error) {
 	// After a stop past the end, still ask whether the daemon has renewed the lock.
-	left := max(l.until-l.clock.Boot(), l.ttl/retryPart)
+	left := max(l.until-boottime.Now(), l.ttl/retryPart)
 	ctx, cancel := context.WithTimeout(l.holding, min(left, l.ttl/checkPart))
 	defer cancel()
 	err := l.ask(ctx, l.conn, "Lock.Get")
 	switch {
 	case err == nil:
 		return l.ttl / checkPart, nil
-	case isGone(err), l.clock.Boot() >= l.until:
+	case isGone(err), boottime.Now() >= l.until:
 		return 0, fmt.Errorf("the daemon does not confirm it: %w", err)
 	}
-	return min(l.ttl/retryPart, max(l.until-l.clock.Boot(), 0)), nil
+	return min(l.ttl/retryPart, max(l.until-boottime.Now(), 0)), nil
 }
 
 func (l *Lock) lose(reason string, why error) {

@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -105,7 +107,7 @@ func TestLockOutlivesItsTerm(t *testing.T) {
 func TestLockLostWithTheDaemon(t *testing.T) {
 	d := newDaemon(t)
 	l := mustLock(t, d.client(), "k", LockOptions{})
-	d.kill()
+	d.Kill()
 	if lost := expectLost(t, l); lost.Key != "k" || lost.Reason != "disconnected" {
 		t.Error(lost)
 	}
@@ -118,10 +120,10 @@ func TestLockLostWithTheDaemon(t *testing.T) {
 func TestLockLostWhenTheDaemonHangs(t *testing.T) {
 	d := newDaemon(t)
 	l := mustLock(t, d.client(), "k", LockOptions{TTL: 2 * time.Second})
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }()
+	defer func() { _ = d.Cmd.Process.Signal(syscall.SIGCONT) }()
 	if lost := expectLost(t, l); lost.Reason != "expired" {
 		t.Error(lost)
 	}

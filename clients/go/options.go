@@ -4,8 +4,6 @@ import (
 	"context"
 	"net"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/address"
 )
 
 const (
@@ -39,7 +37,7 @@ type settings struct {
 // /tmp/kazahana-UID/kazahanad.sock.
 func WithSocket(path string) Option {
 	return func(s *settings) error {
-		parsed, err := address.Parse(path)
+		parsed, err := parseSocket(path)
 		if err != nil {
 			return invalid(ErrInvalidParams, "the socket %.120q %v", path, err)
 		}
@@ -90,7 +88,8 @@ func WithSingleAttempt() Option {
 
 // WithPrefetch makes NextID take IDs from memory. Batches of at least n IDs are fetched
 // ahead, and larger ones if they are used up within a millisecond. An ID that was requested
-// longer than maxAge ago is thrown away, since it would sort wrongly; 0 means DefaultMaxAge.
+// longer than maxAge ago, and before the call, is thrown away, since it would sort wrongly;
+// 0 means DefaultMaxAge.
 // n is 0 (no prefetch, the default) to MaxBatch.
 //
 // The age does not count time while the machine is suspended. After a suspend, up to 15
@@ -116,7 +115,6 @@ type callOptions struct {
 	regularOnly bool
 	latest      time.Time
 	requestID   string
-	wait        time.Duration
 }
 
 // ForService names the daemon's service.
@@ -140,10 +138,4 @@ func NotAfter(latest time.Time) CallOption {
 // repetitions share.
 func WithRequestID(id string) CallOption {
 	return func(o *callOptions) { o.requestID = id }
-}
-
-// WithWait says how long Resolve waits for an activation that is under way, 0 (not at all)
-// to MaxResolveWait. Default: DefaultResolveWait.
-func WithWait(wait time.Duration) CallOption {
-	return func(o *callOptions) { o.wait = wait }
 }

@@ -1,13 +1,9 @@
 package kazahana
 
 import (
-	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -28,7 +24,7 @@ const (
 type prefetcher struct {
 	least  int
 	maxAge time.Duration
-	fetch  func(n int) ([]wire.Range, error)
+	fetch  func(n int) ([]run, error)
 	start  time.Time // of the monotonic clock that ages are counted by
 	now    atomic.Pointer[batch]
 	work   sync.WaitGroup
@@ -45,7 +41,7 @@ type prefetcher struct {
 // batch is IDs of one answer that follow each other without a gap, as most do.
 // Nothing but used changes.
 type batch struct {
-	first     uint64
+	first     ID
 	count     int64
 	refillAt  int64         // fetch another answer with this one of them; -1: do not
 	until     time.Duration // since start
@@ -71,7 +67,7 @@ type given struct {
 	of *batch
 }
 
-func newPrefetcher(least int, maxAge time.Duration, fetch func(int) ([]wire.Range, error)) *prefetcher {
+func newPrefetcher(least int, maxAge time.Duration, fetch func(int) ([]run, error)) *prefetcher {
 	p := &prefetcher{least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
 	p.now.Store(new(batch))
 	return p
@@ -110,26 +106,26 @@ func (p *prefetcher) take() (ID, bool) {
 	if i == b.refillAt {
 		p.refill()
 	}
-	return ID(b.first + uint64(i)), true
+	return b.first + ID(i), true
 }
 
 // wait returns an ID that is not at hand yet.
-func (p *prefetcher) wait(ctx context.Context) (ID, error) {
-	began := time.Now()
+func (p *prefetcher) wait(l limit) (ID, error) {
 	for {
 		f, mine := p.advance()
 		if f != nil {
-			select {
-			case <-f.done:
-			case <-ctx.Done():
-				return 0, endOf(ctx, "NextID", began)
+			if !l.wait(f.done) {
+				return 0, l.end("NextID")
 			}
 			if f.err != nil {
 				return 0, f.err
 			}
 			select {
 			case g := <-mine:
-				if now := time.Now(); now.Sub(p.start) <= g.of.until && now.UnixNano() <= g.of.wallUntil {
+				// An ID that was asked for since the call began sorts rightly, however slow
+				// the answer was.
+				now, began := time.Now(), l.began.Sub(p.start)
+				if began <= g.of.until-p.maxAge || now.Sub(p.start) <= g.of.until && now.UnixNano() <= g.of.wallUntil {
 					return g.id, nil
 				}
 			default: // there were not enough
@@ -191,28 +187,37 @@ func (p *prefetcher) begin() *fetching {
 	// An ID is not older than the request for it.
 	until, wallUntil := now+p.maxAge, time.Now().Add(p.maxAge).UnixNano()
 	size, era := p.size, p.era
-	p.work.Go(func() {
+	p.work.Add(1)
+	go func() {
+		defer p.work.Done()
 		defer close(f.done)
-		var runs []wire.Range // none with an error
+		var runs []run // none with an error
 		runs, f.err = p.fetch(size)
 		p.accept(chain(runs, until, wallUntil), era)
-	})
+	}()
 	return f
 }
 
-func total(runs []wire.Range) (n int) {
+// run is IDs without a gap.
+type run struct {
+	start ID
+	count int
+}
+
+func total(runs []run) (n int) {
 	for _, r := range runs {
-		n += r.Count
+		n += r.count
 	}
 	return n
 }
 
 // chain makes batches of an answer.
-func chain(runs []wire.Range, until time.Duration, wallUntil int64) (first *batch) {
+func chain(runs []run, until time.Duration, wallUntil int64) (first *batch) {
 	end := int64(total(runs))
 	refillAt := end / refillPart
-	for _, r := range slices.Backward(runs) {
-		first = &batch{first: r.Start, count: int64(r.Count), refillAt: -1, until: until, wallUntil: wallUntil, rest: first}
+	for i := len(runs) - 1; i >= 0; i-- {
+		r := runs[i]
+		first = &batch{first: r.start, count: int64(r.count), refillAt: -1, until: until, wallUntil: wallUntil, rest: first}
 		if end -= first.count; end <= refillAt && refillAt < end+first.count {
 			first.refillAt = refillAt - end
 		}
@@ -247,7 +252,7 @@ func (b *batch) serve(queue []chan given) *batch {
 		if b == nil {
 			return nil
 		}
-		mine <- given{ID(b.first + uint64(b.used.Add(1)-1)), b}
+		mine <- given{b.first + ID(b.used.Add(1)-1), b}
 		if b.refillAt >= 0 {
 			b.refillAt = min(max(b.refillAt, b.used.Load()), b.count-1)
 		}

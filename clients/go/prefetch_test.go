@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -12,22 +14,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // source counts up, and notes when each ID was asked for.
 type source struct {
 	mu    sync.Mutex
-	last  uint64
+	last  ID
 	took  time.Duration
 	err   error
-	asked map[uint64]time.Time // by the first ID of a batch
+	asked map[ID]time.Time // by the first ID of a batch
 	sizes []int
 }
 
 // fetch answers with runs of up to maxRun.
-func (s *source) fetch(n int) (runs []wire.Range, err error) {
+func (s *source) fetch(n int) (runs []run, err error) {
 	began := time.Now()
 	time.Sleep(s.took) // a bubble's time stands still while a mutex is waited for
 	s.mu.Lock()
@@ -37,10 +37,10 @@ func (s *source) fetch(n int) (runs []wire.Range, err error) {
 		return nil, s.err
 	}
 	for left := n; left > 0; {
-		run := wire.Range{Start: s.last + 1, Count: min(left, 1+rand.N(maxRun))}
+		run := run{start: s.last + 1, count: min(left, 1+rand.N(maxRun))}
 		runs = append(runs, run)
-		left -= run.Count
-		for range run.Count {
+		left -= run.count
+		for range run.count {
 			s.last++
 			s.asked[s.last] = began
 		}
@@ -50,9 +50,11 @@ func (s *source) fetch(n int) (runs []wire.Range, err error) {
 
 const maxRun = 40
 
+const getTimeout = 10 * time.Second
+
 // get is Client.NextID without the client.
 func (p *prefetcher) get(ctx context.Context) (ID, error) {
-	return (&Client{ahead: p}).NextID(ctx)
+	return (&Client{ahead: p, timeout: getTimeout}).NextID(ctx)
 }
 
 // batches are the sizes of those that were asked for.
@@ -62,7 +64,7 @@ func (s *source) batches() []int {
 	return slices.Clone(s.sizes)
 }
 
-func newSource(took time.Duration) *source { return &source{took: took, asked: map[uint64]time.Time{}} }
+func newSource(took time.Duration) *source { return &source{took: took, asked: map[ID]time.Time{}} }
 
 // An ID is never older than the age allowed when it is handed out, whatever the
 // pauses between calls.
@@ -85,13 +87,63 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 			}
 			last = id
 			s.mu.Lock()
-			if age := time.Since(s.asked[uint64(id)]); age > maxAge {
+			if age := time.Since(s.asked[id]); age > maxAge {
 				t.Fatalf("an ID of %v", age)
 			}
 			s.mu.Unlock()
 		}
 		if int(last) < 5100 {
 			t.Errorf("the last ID is %d: nothing was thrown away", last)
+		}
+		p.close()
+	})
+}
+
+// An ID that was asked for after the call began is used, even if the answer takes longer
+// than the maximal age. A call that began later waits for the next answer.
+func TestSlowAnswersAreUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, fetches := newSource(time.Second), 0
+		p := newPrefetcher(8, 50*time.Millisecond, func(n int) ([]run, error) {
+			if fetches++; fetches > 2 {
+				return nil, errors.New("asked once more")
+			}
+			return s.fetch(n)
+		})
+		later := make(chan ID)
+		go func() {
+			time.Sleep(time.Second / 2)
+			id, err := p.get(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			later <- id
+		}()
+		if id, err := p.get(t.Context()); id != 1 || err != nil {
+			t.Error(id, err)
+		}
+		if id := <-later; id != 9 {
+			t.Errorf("an ID of half a second, %d", id)
+		}
+		p.close()
+	})
+}
+
+// The time limit of a call counts from its begin, however many answers are thrown away.
+func TestDeadlineOverSeveralAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p *prefetcher
+		began := time.Now()
+		p = newPrefetcher(8, time.Hour, func(n int) ([]run, error) {
+			time.Sleep(getTimeout * 2 / 3)
+			if time.Since(began) > 10*getTimeout {
+				return nil, errors.New("far beyond the deadline")
+			}
+			p.drop() // as another call that asks for IDs
+			return []run{{start: 1, count: n}}, nil
+		})
+		if id, err := p.get(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != getTimeout {
+			t.Errorf("%d, %v after %v", id, err, time.Since(began))
 		}
 		p.close()
 	})
@@ -125,13 +177,13 @@ func TestPrefetchNoticesSuspend(t *testing.T) {
 // A wall clock that was set back does not make IDs younger.
 func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		last := uint64(0)
-		p := newPrefetcher(64, time.Second, func(n int) ([]wire.Range, error) {
+		last := ID(0)
+		p := newPrefetcher(64, time.Second, func(n int) ([]run, error) {
 			last += 1000
-			return []wire.Range{{Start: last, Count: n}}, nil
+			return []run{{start: last, count: n}}, nil
 		})
-		for i := range uint64(wallEvery) {
-			if id, err := p.get(t.Context()); uint64(id) != 1000+i || err != nil {
+		for i := range ID(wallEvery) {
+			if id, err := p.get(t.Context()); id != 1000+i || err != nil {
 				t.Fatal(id, err)
 			}
 		}
@@ -151,14 +203,14 @@ func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
 	p := newPrefetcher(8, time.Hour, newSource(0).fetch)
 	far := time.Now().Add(time.Hour).UnixNano()
-	p.now.Store(chain([]wire.Range{{Start: 1, Count: 1}, {Start: 10, Count: 1}}, time.Hour, far))
+	p.now.Store(chain([]run{{start: 1, count: 1}, {start: 10, count: 1}}, time.Hour, far))
 	p.now.Load().refillAt = -1
 	for i, want := range []ID{1, 10, 100} {
 		if id, err := p.get(t.Context()); id != want || err != nil {
 			t.Errorf("%d, not %d (%v)", id, want, err)
 		}
 		if i == 0 {
-			p.accept(chain([]wire.Range{{Start: 100, Count: 9}}, time.Hour, far), p.era)
+			p.accept(chain([]run{{start: 100, count: 9}}, time.Hour, far), p.era)
 		}
 	}
 	p.close()
@@ -249,16 +301,21 @@ func TestDropForgetsWhatIsOnItsWay(t *testing.T) {
 // one would be asked for again and again.
 func TestMiscountedAnswers(t *testing.T) {
 	for _, n := range []int{0, 1, 9} {
-		wrong := scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
-			c.BeginArray(r.ID, n)
-			c.AppendRange(1, n)
-			return true
+		wrong := scripted(t, answering(func(c *peer, r *message) bool {
+			ids := make([]any, n)
+			for i := range ids {
+				ids[i] = i + 1
+			}
+			return c.Reply(r.ID, ids)
 		}))
 		if ids, err := newClient(t, wrong).NextIDs(t.Context(), 8); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%d of 8: %v, %v", n, ids, err)
 		}
 		if id, err := newClient(t, wrong, WithPrefetch(8, 0)).NextID(t.Context()); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%d of 8 ahead: %v, %v", n, id, err)
+		}
+		if values, err := newClient(t, wrong).NextSequences(t.Context(), "k", 8); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%d of 8 of a sequence: %v, %v", n, values, err)
 		}
 	}
 }
@@ -285,11 +342,11 @@ func TestPrefetchFailures(t *testing.T) {
 // The next answer is fetched once a sixteenth of one is used, whatever runs it
 // comes in.
 func TestRefillIsAskedForOnce(t *testing.T) {
-	for _, runs := range [][]wire.Range{
-		{{Start: 1, Count: 160}},
-		{{Start: 1, Count: 10}, {Start: 20, Count: 150}},
-		{{Start: 1, Count: 5}, {Start: 20, Count: 5}, {Start: 30, Count: 1}, {Start: 40, Count: 149}},
-		{{Start: 1, Count: 11}, {Start: 20, Count: 149}},
+	for _, runs := range [][]run{
+		{{start: 1, count: 160}},
+		{{start: 1, count: 10}, {start: 20, count: 150}},
+		{{start: 1, count: 5}, {start: 20, count: 5}, {start: 30, count: 1}, {start: 40, count: 149}},
+		{{start: 1, count: 11}, {start: 20, count: 149}},
 	} {
 		var at []int64
 		before := int64(0)
@@ -335,7 +392,7 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 // others none.
 func TestWaitersAreServedFirst(t *testing.T) {
 	const waiters = 3
-	p := newPrefetcher(64, time.Hour, func(int) ([]wire.Range, error) {
+	p := newPrefetcher(64, time.Hour, func(int) ([]run, error) {
 		t.Error("it fetches again")
 		return nil, errors.New("no")
 	})
@@ -356,7 +413,7 @@ func TestWaitersAreServedFirst(t *testing.T) {
 		registered = len(f.queue)
 		p.mu.Unlock()
 	}
-	answer := chain([]wire.Range{{Start: 1, Count: 2}, {Start: 11, Count: 2}}, time.Hour, math.MaxInt64)
+	answer := chain([]run{{start: 1, count: 2}, {start: 11, count: 2}}, time.Hour, math.MaxInt64)
 	answer.refillAt = -1
 	p.accept(answer, p.era)
 	if id, ok := p.take(); !ok || id != 12 {

@@ -1,7 +1,9 @@
+//go:build go1.25
+
 package kazahana
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +27,7 @@ import (
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/clients/go/kazahanatest"
+	"github.com/kazahana/kazahana/clients/go/placement"
 )
 
 var (
@@ -33,14 +36,15 @@ var (
 	_ = log.Print
 	_ = time.Now
 	_ = kazahanatest.New
+	_ = placement.New
 	_ context.Context
 	_ *sql.DB
 )
 
 type roomSet interface {
-	Open(a *kazahana.Activation) error
-	Close(a *kazahana.Activation) ([]byte, error)
-	Drop(a *kazahana.Activation)
+	Open(a *placement.Activation) error
+	Close(a *placement.Activation) ([]byte, error)
+	Drop(a *placement.Activation)
 }
 
 func example(ctx context.Context, client *kazahana.Client, db *sql.DB, id kazahana.ID, day time.Time, secret string,
@@ -55,7 +59,7 @@ func example(ctx context.Context, client *kazahana.Client, db *sql.DB, id kazaha
 // unused marks the variables that an example makes for its reader.
 var unused = regexp.MustCompile(`(?m)^(\w+(?:, \w+)*) := `)
 
-// The README's examples compile.
+// The README's examples compile, and go vet has nothing against them.
 func TestREADMECompiles(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
@@ -73,40 +77,56 @@ func TestREADMECompiles(t *testing.T) {
 		}
 		texts = append(texts, strings.Replace(program, "%s", text, 1))
 	}
-	overlay := seeming(t, texts...)
-	for i, block := range blocks {
-		out, err := exec.Command("go", "build", "-overlay", overlay, fmt.Sprintf("./testdata/readme%d", i)).CombinedOutput()
-		if err != nil {
-			t.Errorf("%v: %s\n%s", err, out, block[1])
-		}
+	cmd := exec.Command("go", "vet", "./...")
+	cmd.Dir = userModule(t, texts...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// seeming makes files that seem to be inside the module, where internal packages
-// resolve: the i-th is all of ./testdata/readme<i>. It returns the overlay for the
-// go command.
-func seeming(t *testing.T, texts ...string) (overlay string) {
+// userModule makes a module of a user, with the oldest version of Go that the client
+// supports, and returns its directory. The i-th text is all of its package readme<i>.
+func userModule(t *testing.T, texts ...string) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
-	files := map[string]string{}
-	for i, text := range texts {
-		file := filepath.Join(dir, fmt.Sprint(i, ".go"))
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		seems, err := filepath.Abs(fmt.Sprintf("testdata/readme%d/main.go", i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[seems] = file
-	}
-	overlay = filepath.Join(dir, "overlay.json")
-	text, err := json.Marshal(map[string]any{"Replace": files})
+	dir = t.TempDir()
+	ours, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+	here, err := filepath.Abs(".")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return overlay
+	const path = "github.com/kazahana/kazahana/clients/go"
+	files := map[string]string{"go.mod": strings.Replace(string(ours), "module "+path, "module user", 1) +
+		"require " + path + " v0.0.0\nreplace " + path + " => " + here + "\n"}
+	for i, text := range texts {
+		files[fmt.Sprintf("readme%d/main.go", i)] = text
+	}
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Links of the README lead somewhere wherever the page is shown.
+func TestREADMELinks(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(string(page), -1)
+	if len(links) < 3 {
+		t.Errorf("only %d links found", len(links))
+	}
+	for _, link := range links {
+		file, ours := strings.CutPrefix(link[1], "https://github.com/kazahana/kazahana")
+		file = strings.TrimPrefix(file, "/blob/main/")
+		if _, err := os.Stat(filepath.Join("../..", file)); !ours || err != nil {
+			t.Errorf("the link %s is relative, or leads nowhere: %v", link[1], err)
+		}
+	}
 }

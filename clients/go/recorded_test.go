@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -10,9 +12,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/vmihailenco/msgpack/v5"
-
-	"github.com/kazahana/kazahana/internal/wire"
+	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
 // exchange is a request and its answer, of the file that all languages share.
@@ -72,11 +72,10 @@ func plain(v any) any {
 // decoded is a value of the wire, with its integers as int64.
 func decoded(t *testing.T, b []byte) any {
 	t.Helper()
-	d := msgpack.NewDecoder(bytes.NewReader(b))
-	d.UseLooseInterfaceDecoding(true)
-	v, err := d.DecodeInterfaceLoose()
-	if err != nil {
-		t.Fatal(err)
+	r := msgpack.NewReader(b)
+	v := r.Value()
+	if r.Err() != nil {
+		t.Fatal(r.Err())
 	}
 	return signed(v)
 }
@@ -115,13 +114,13 @@ func TestRecordedExchanges(t *testing.T) {
 			want := decoded(t, request).([]any)
 			c := newClient(t, scripted(t, func(conn net.Conn) {
 				var got []byte
-				for b, s := make([]byte, 4096), wire.NewSplitter(0); ; {
+				for b, s := make([]byte, 4096), new(msgpack.Scanner); ; {
 					n, err := conn.Read(b)
 					if err != nil {
 						return
 					}
 					got = append(got, b[:n]...)
-					if n, err := s.Scan(got); n > 0 || err != nil {
+					if n, err := s.Scan(got, 1<<20); n > 0 || err != nil {
 						break
 					}
 				}

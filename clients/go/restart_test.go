@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package kazahana
 
 import (
@@ -61,11 +63,11 @@ func TestRestartsUnderLoad(t *testing.T) {
 			break
 		}
 		if round%2 == 0 {
-			d.kill()
+			d.Kill()
 		} else {
-			d.terminate()
+			d.Terminate()
 		}
-		d.start()
+		d.Start()
 	}
 	over.Store(true)
 	work.Wait()

@@ -51,6 +51,6 @@ type LeaseStatus struct {
 
 // Status asks the daemon for its status.
 func (c *Client) Status(ctx context.Context) (st Status, err error) {
-	err = c.call(ctx, c.timeout, request{method: "Status"}, &st)
+	err = c.Call(ctx, "Status", &st)
 	return st, err
 }

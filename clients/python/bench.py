@@ -28,8 +28,10 @@ from typing import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
 import kazahana
+from kazahana.sync import POOL, Channel
 
 PIPELINED_THREADS, PIPELINED_TASKS = 16, 64
+POOL_THREADS = (1, 4, 16, 64)
 BATCH, PREFETCH = 100, 64
 REQUEST, ANSWER = b"\x94\x00\x01\xa6NextID\x90", 13  # what a single call sends, and how much it gets
 
@@ -58,10 +60,10 @@ def tight(call: Callable[[], object], seconds: float) -> tuple[float, list[float
     return done / (time.perf_counter() - begin), took
 
 
-def threads(call: Callable[[], object], seconds: float) -> tuple[float, list[float]]:
-    """Many threads over one connection."""
+def threads(call: Callable[[], object], seconds: float, count: int = PIPELINED_THREADS) -> tuple[float, list[float]]:
+    """Many threads that share a client."""
     results: list[tuple[float, list[float]]] = []
-    running = [threading.Thread(target=lambda: results.append(repeat(call, seconds))) for _ in range(PIPELINED_THREADS)]
+    running = [threading.Thread(target=lambda: results.append(repeat(call, seconds))) for _ in range(count)]
     begin = time.perf_counter()
     for thread in running:
         thread.start()
@@ -92,6 +94,48 @@ def tasks(path: str, seconds: float) -> tuple[float, list[float]]:
 
     elapsed = asyncio.run(main())
     return len(took) / elapsed, took
+
+
+def gather(path: str, seconds: float, at_once: int) -> tuple[float, list[float]]:
+    """One task that asks for so many IDs at once, again and again."""
+    took: list[float] = []
+
+    async def main() -> float:
+        async with kazahana.AsyncClient(path) as client:
+            await client.ping()
+            begin = before = time.perf_counter()
+            while before < begin + seconds:
+                if at_once == 1:
+                    await client.next_id()
+                else:
+                    await asyncio.gather(*(client.next_id() for _ in range(at_once)))
+                now = time.perf_counter()
+                took.append(now - before)
+                before = now
+            return before - begin
+
+    elapsed = asyncio.run(main())
+    return len(took) * at_once / elapsed, took
+
+
+def pools(path: str, rounds: int, seconds: float) -> None:
+    """Print how pools of different sizes compare with a single connection, by the number of threads."""
+    clients = {}
+    for size in (1, 4, POOL, max(POOL_THREADS)):
+        clients[size] = kazahana.Client(path)
+        clients[size]._channel = Channel(path, size=size)
+    print(f"{'threads':>8}" + "".join(f"{f'{size} connections':>16}" for size in clients))
+    for count in POOL_THREADS:
+        rates: dict[int, list[float]] = {size: [] for size in clients}
+        for turn in range(rounds + 1):
+            for size, client in clients.items():
+                rate = threads(client.next_id, seconds, count)[0]
+                if turn:  # the first warms up
+                    rates[size].append(rate)
+        one = statistics.median(rates[1])
+        print(f"{count:>8}" + "".join(f"{statistics.median(rates[size]) / one:>16.2f}" for size in clients), flush=True)
+    for client in clients.values():
+        client.close()
 
 
 def serve_echo(path: str) -> None:
@@ -131,6 +175,8 @@ def measure(path: str, echo_path: str, rounds: int, seconds: float) -> dict[str,
         "single": lambda: repeat(plain.next_id, seconds),
         f"pipelined, {PIPELINED_THREADS} threads": lambda: threads(plain.next_id, seconds),
         f"pipelined, {PIPELINED_TASKS} tasks": lambda: tasks(path, seconds),
+        "asyncio, one after the other": lambda: gather(path, seconds, 1),
+        f"asyncio, gather of {PIPELINED_TASKS}": lambda: gather(path, seconds, PIPELINED_TASKS),
         f"batch of {BATCH}": lambda: repeat(lambda: plain.next_ids(BATCH), seconds, BATCH),
         "uuid4": lambda: tight(uuid.uuid4, seconds),
         f"prefetch {PREFETCH}": lambda: tight(fetching.next_id, seconds),
@@ -176,6 +222,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.2, help="of each row in each round")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--pools", action="store_true", help="compare pools of connections, by the number of threads")
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:
@@ -194,6 +241,9 @@ def main() -> int:
     try:
         wait_for(path)
         wait_for(echo_path)
+        if options.pools:
+            pools(path, options.rounds, options.seconds)
+            return 0
         table = summarize(measure(path, echo_path, options.rounds, options.seconds))
     finally:
         for process in running:
@@ -204,10 +254,10 @@ def main() -> int:
         print(json.dumps(table, indent=2))
     else:
         print(f"Python {sys.version.split()[0]}, {options.rounds} rounds of {options.seconds} s a row; medians")
-        print(f"{'':24}{'IDs/s':>12}{'p50 us':>10}{'p99 us':>10}{'x echo':>9}{'x uuid4':>9}")
+        print(f"{'':32}{'IDs/s':>12}{'p50 us':>10}{'p99 us':>10}{'x echo':>9}{'x uuid4':>9}")
         for row in table:
             print(
-                f"{row['row']:24}{row['per_second']:>12,.0f}{row['p50_us']:>10.2f}{row['p99_us']:>10.2f}"
+                f"{row['row']:32}{row['per_second']:>12,.0f}{row['p50_us']:>10.2f}{row['p99_us']:>10.2f}"
                 f"{row['of_echo']:>9.2f}{row['of_uuid4']:>9.2f}"
             )
     return 0

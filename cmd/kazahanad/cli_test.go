@@ -196,6 +196,18 @@ func TestInspectSpellings(t *testing.T) {
 	}
 }
 
+// An ID of the layout js is below 2^53, and inspect tells the lease that it was made under.
+func TestInspectJS(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start("--layout", "js")
+	id, lease := s.Dial().ID(), s.Dial().Lease()
+	in := s.Inspected(id, "--layout", "js")
+	if id >= 1<<53 || in.MachineID != lease.MachineID || in.BitID != 7 || in.BitSeq != 4 {
+		t.Errorf("%d of %+v: inspect --json says %+v", int64(id), lease, in)
+	}
+}
+
 func TestInspectWithSecret(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -65,6 +65,19 @@ func anchors(page string) (all []string) {
 
 func TestDocsLinks(t *testing.T) {
 	pages := docPages(t)
+	for _, others := range []string{"clients/*/README.md", "clients/*/docs/*.md", "examples/*/README.md"} {
+		found, err := filepath.Glob(filepath.Join("../..", others))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v, %v", others, found, err)
+		}
+		for _, path := range found {
+			page, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages[strings.TrimPrefix(path, "../../")] = string(page)
+		}
+	}
 	for path, page := range pages {
 		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(page, ""), -1) {
 			if strings.Contains(m[1], "://") {

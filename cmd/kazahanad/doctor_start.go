@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
@@ -66,7 +67,7 @@ func (x *examination) checkState(s doctor.StateDir) error {
 	live := ""
 	switch {
 	case x.settings != nil && (x.status == nil || x.settings.Given("live_dir")):
-		live = liveDir(x.settings)
+		live = issuer.LiveDir(x.settings)
 	case s.Live != "":
 		live = filepath.Dir(s.Live)
 	}

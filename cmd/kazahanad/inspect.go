@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"text/tabwriter"
 
-	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -22,7 +22,7 @@ func (c *inspectCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	codec, err := daemon.LoadCodec(c.ExternalSecretFile, c.Service)
+	codec, err := issuer.LoadCodec(c.ExternalSecretFile, c.Service)
 	if err != nil {
 		return fmt.Errorf("--external-secret-file: %w", err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
@@ -77,7 +78,7 @@ type leaseServerParts struct {
 	services provider.Services
 	provider provider.Provider
 	fences   *fences
-	keeping  *keeping                                   // nil: no locks and sequences
+	keeping  *issuer.Keeping                            // nil: no locks and sequences
 	tokens   *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
 	tls      *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
 }
@@ -87,7 +88,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	if err := l.readServices(); err != nil {
 		return usageError{err}
 	}
-	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named, LiveDir: liveDir(l.settings)}); err != nil {
+	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named, LiveDir: issuer.LiveDir(l.settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	untraced := l.provider
@@ -105,19 +106,20 @@ func (l *leaseServerParts) prepare() (err error) {
 		}
 	}
 	set := l.settings
-	watch := watching{tracing: l.tracing, log: l.base.Logger}
-	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, liveDir(set), set.Sequences, allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}, set.ProviderTimeout, steadyClock(), watch); err != nil {
+	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
+	limits := allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}
+	if l.keeping, err = issuer.OpenKeeping(keepingOptions(&set.Common, issuer.LiveDir(set), limits, steadyClock(), watch)); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
-	l.fences = newFences(untraced, l.keeping.file(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
+	l.fences = newFences(untraced, l.keeping.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
 	return nil
 }
 
 // close ends what prepare opened.
 func (l *leaseServerParts) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), issuer.CloseTimeout)
 	defer cancel()
-	return errors.Join(l.keeping.close(ctx), l.provider.Close())
+	return errors.Join(l.keeping.Close(ctx), l.provider.Close())
 }
 
 // readServices builds terms from the provider URL and the services map.
@@ -191,7 +193,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
-	first, cancel := context.WithTimeout(ctx, firstLook)
+	first, cancel := context.WithTimeout(ctx, issuer.FirstLook)
 	defer cancel()
 	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
 		return usageError{err} // the store contradicts the configuration
@@ -253,6 +255,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Trace:        l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
+	o.Metrics.Configuration(l.refused)
 	certificates := certificateFiles(l.settings.Provider, l.settings.Store)
 	if file := l.settings.TLSCert; file != "" {
 		certificates = append(certificates, file)
@@ -262,9 +265,9 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		o.Tokens = l.tokens.Get
 	}
 	if k := l.keeping; k != nil {
-		o.Locks = &leaseserver.Locks{Store: k.store.Locks, Host: k.locks}
-		o.Placements = &leaseserver.Placements{Records: k.store.Placements}
-		o.Sequences = &leaseserver.Sequences{Store: k.direct, Options: func(_, key string) (sequence.Options, bool) { return k.options(key) }}
+		o.Locks = &leaseserver.Locks{Store: k.Store.Locks, Host: k.Locks}
+		o.Placements = &leaseserver.Placements{Records: k.Store.Placements}
+		o.Sequences = &leaseserver.Sequences{Store: k.Direct, Options: func(_, key string) (sequence.Options, bool) { return k.Options(key) }}
 	}
 	return o
 }

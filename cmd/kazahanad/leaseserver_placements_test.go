@@ -6,7 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -28,21 +29,21 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 	server := through.StartLeaseServer("127.0.0.1:0", "--provider", "memory:", "--store", store, "--tokens-file", tokens).URL() + "?token_file=" + tokenFile
 	direct.Start("--provider", "none:", "--store", store, "--placement-authority", "a:1")
 	through.Start("--provider", "none:", "--store", server, "--placement-authority", "b:1")
-	snapshot := func(s *site, args ...string) (report kazahana.PlacementSnapshot) {
+	snapshot := func(s *site, args ...string) (report daemon.SnapshotPage) {
 		testkit.DecodeJSON(t, s.Kazahanad(append([]string{"placement", "--json"}, args...)...).OK(t), &report)
 		return report
 	}
-	clients := []*kazahana.Client{direct.executor(), through.executor()}
+	clients := []*caller.Client{direct.executor(), through.executor()}
 	await.Eventually(t, "both see both, and what they serve", func() bool {
 		a, b := snapshot(direct), snapshot(through)
-		return len(a.Members) == 2 && reflect.DeepEqual(a.Members, b.Members) && !slices.ContainsFunc(a.Members, func(m kazahana.PlacementMember) bool { return len(m.Kinds) != 2 })
+		return len(a.Members) == 2 && reflect.DeepEqual(a.Members, b.Members) && !slices.ContainsFunc(a.Members, func(m daemon.SnapshotMember) bool { return len(m.Kinds) != 2 })
 	})
 
 	for i, s := range []*site{direct, through} {
 		client := clients[i]
 		locals := 0
 		for i := range 20 { // whose hosts follow from the names, and are both
-			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i))
+			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i), resolveWait)
 			if err != nil {
 				t.Fatal(err)
 			}

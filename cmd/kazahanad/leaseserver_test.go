@@ -66,17 +66,8 @@ func TestLeaseServerSignals(t *testing.T) {
 	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:", "--tokens-file", tokens)
 	status := func(token string) int {
 		t.Helper()
-		req, err := http.NewRequest("POST", server.URL()+"/lease", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		return res.StatusCode
+		status, _ := server.Answer("POST", "/lease", token, nil)
+		return status
 	}
 	if a, b := status("the-first-token-of-all"), status("the-second-token-of-all"); a != 200 || b != 401 {
 		t.Errorf("status %d and %d", a, b)
@@ -93,6 +84,42 @@ func TestLeaseServerSignals(t *testing.T) {
 		t.Error("the log shows a token")
 	}
 	server.Terminate()
+}
+
+// A configuration or tokens that are refused show as a metric until they are mended.
+func TestLeaseServerShowsRefusedFiles(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const operator = "the-token-of-operators"
+	config, tokens := s.Path("lease-server.yaml"), s.Path("tokens.yaml")
+	good := fmt.Sprintf("- {token: %s, owner: o, scopes: [admin]}\n", operator)
+	testkit.WriteFile(t, config, "log_level: info\n")
+	testkit.WriteFile(t, tokens, good)
+	server := s.StartLeaseServer("127.0.0.1:0", "--config", config, "--provider", "memory:", "--tokens-file", tokens)
+	shows := func(what, value string) {
+		t.Helper()
+		await.Eventually(t, what, func() bool {
+			_, text := server.Answer("GET", "/metrics", operator, nil)
+			return strings.Contains(text, "\nkazahana_config_last_reload_successful "+value+"\n")
+		})
+	}
+	hangup := func() {
+		t.Helper()
+		if err := server.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows("what it started with is in force", "1")
+	testkit.WriteFile(t, config, "log_levl: info\n")
+	hangup()
+	shows("a configuration is refused", "0")
+	testkit.WriteFile(t, config, "log_level: info\n")
+	hangup()
+	shows("the configuration was mended", "1")
+	testkit.WriteFile(t, tokens, "- {token: short}\n") // which is noticed by itself
+	shows("tokens are refused", "0")
+	testkit.WriteFile(t, tokens, good)
+	shows("the tokens were mended", "1")
 }
 
 func TestLeaseServerCheck(t *testing.T) {

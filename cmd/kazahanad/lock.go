@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/runner"
@@ -62,7 +62,7 @@ func (c *lockCmd) Run(s *system) error {
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
 	}
-	connect := func() (*kazahana.Client, error) { return c.client(kazahana.MaxTimeout, once) } // each call has a time limit of its own
+	connect := func() (*caller.Client, error) { return c.client(longestCall) } // each call has a time limit of its own
 	client, err := connect()
 	if err != nil {
 		return err

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // freshPart: if an acquire took longer than this part of the term, it is repeated.
@@ -24,8 +26,8 @@ const repeatPause = 100 * time.Millisecond
 // releases. It is not bound to a connection (hold): a restart of the daemon would
 // end the connection and the lock. It implements runner.Holding.
 type heldLock struct {
-	client  *kazahana.Client
-	again   func() (*kazahana.Client, error) // makes another client
+	client  *caller.Client
+	again   func() (*caller.Client, error) // makes another client
 	key     string
 	ttl     time.Duration
 	timeout time.Duration // of an answer
@@ -46,14 +48,14 @@ func (h *heldLock) close() { _ = h.client.Close() }
 func (h *heldLock) call(ctx context.Context, method string, result any, params ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
-	return ofClient(h.client.Call(ctx, method, result, params...))
+	return h.client.Call(ctx, method, result, params...)
 }
 
 // reach fails at once if there is no daemon. A daemon that goes away later is
 // waited for.
 func (h *heldLock) reach(ctx context.Context) error {
 	err := h.call(ctx, "Ping", nil)
-	if hasCode(err, kazahana.ErrDaemonUnavailable) {
+	if unavailable := new(caller.UnavailableError); errors.As(err, &unavailable) {
 		return err
 	}
 	return ctx.Err()
@@ -67,7 +69,7 @@ func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	defer cancel()
 	ask := func() error { return h.ask(ctx, max(0, until-h.clock.Boot())) }
 	err := repeat(ctx, ask)
-	if hasCode(err, kazahana.ErrRequestIDReused) { // an earlier try has ended, or too many others have overtaken this one
+	if caller.HasCode(err, wire.CodeRequestIDReused) { // an earlier try has ended, or it may have and is forgotten
 		h.requestID = lock.NewLeaseID()
 		err = repeat(ctx, ask)
 	}
@@ -83,9 +85,9 @@ func (h *heldLock) ask(ctx context.Context, wait time.Duration) error {
 	h.sentAt = h.clock.Boot()
 	ctx, cancel := context.WithTimeout(ctx, wait+h.timeout)
 	defer cancel()
-	err := ofClient(h.client.Call(ctx, "Lock.Acquire", &h.lease, h.key, map[string]any{
+	err := h.client.Call(ctx, "Lock.Acquire", &h.lease, h.key, map[string]any{
 		"ttl_ms": h.ttl.Milliseconds(), "wait_ms": wait.Milliseconds(), "request_id": h.requestID,
-	}))
+	})
 	if err == nil {
 		h.count(h.sentAt, h.lease)
 	}
@@ -100,16 +102,19 @@ func (h *heldLock) count(sent time.Duration, l lock.Answer) {
 
 // explain turns the error of an acquire into a message for the user.
 func (h *heldLock) explain(err error, wait time.Duration) error {
-	var held *kazahana.LockHeldError
+	var refusal *wire.Error
 	switch {
-	case errors.As(err, &held):
+	case caller.HasCode(err, wire.CodeLockHeld) && errors.As(err, &refusal):
 		waited := ""
 		if wait > 0 {
 			waited = fmt.Sprintf(" and was not free within %v", wait)
 		}
+		owner, _ := refusal.Detail("owner")
+		left, _ := refusal.Detail("retry_after_ms")
+		ms, _ := strconv.ParseInt(left, 10, 64)
 		return fmt.Errorf("%s: lock %q is held by %s%s; try again in %v, when it ends unless it is renewed",
-			kazahana.ErrLockHeld, h.key, held.Owner, waited, held.RetryAfter)
-	case hasCode(err, kazahana.ErrRequestIDReused):
+			wire.CodeLockHeld, h.key, owner, waited, time.Duration(ms)*time.Millisecond)
+	case caller.HasCode(err, wire.CodeRequestIDReused):
 		return fmt.Errorf("lock %q: %w", h.key, err)
 	}
 	return refusedUsage(err)
@@ -118,9 +123,9 @@ func (h *heldLock) explain(err error, wait time.Duration) error {
 // unanswered reports whether a repeated call may succeed: there was no answer, or
 // the daemon did not know the outcome yet.
 func unanswered(err error) bool {
-	var refusal *kazahana.Error
+	var refusal *wire.Error
 	if errors.As(err, &refusal) {
-		return hasCode(err, kazahana.ErrStoreUnavailable, kazahana.ErrShuttingDown, kazahana.ErrOverloaded, kazahana.ErrTimeout)
+		return caller.HasCode(err, wire.CodeStoreUnavailable, wire.CodeShuttingDown, wire.CodeOverloaded, wire.CodeTimeout)
 	}
 	return err != nil
 }
@@ -179,7 +184,7 @@ func (h *heldLock) Extend(ctx context.Context, sent, end time.Duration) (time.Du
 
 // lostForGood reports whether the error means that the lock is lost.
 func lostForGood(err error) bool {
-	return hasCode(err, kazahana.ErrLockNotOwned, kazahana.ErrLockExpired, kazahana.ErrLockNotFound)
+	return caller.HasCode(err, wire.CodeLockNotOwned, wire.CodeLockExpired, wire.CodeLockNotFound)
 }
 
 // release frees the lock, and repeats that until ctx is done.

@@ -20,7 +20,7 @@ type lockPage struct {
 
 // Run lists the locks that are held now.
 func (c *locksCmd) Run(s *system) error {
-	client, err := c.client(c.Timeout, once)
+	client, err := c.client(c.Timeout)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (c *locksCmd) Run(s *system) error {
 	for {
 		var page lockPage
 		if err := client.Call(s.ctx, "Lock.List", &page, map[string]any{"after": after, "limit": lock.MaxList}); err != nil {
-			return refusedUsage(ofClient(err))
+			return refusedUsage(err)
 		}
 		all.Locks = append(all.Locks, page.Locks...)
 		if len(page.Locks) < lock.MaxList {

@@ -46,7 +46,9 @@ func (s *site) secrets() (all []string) {
 func TestLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.Start(s.Brief()...).Kill()
+	before := s.Start(s.Brief()...)
+	before.AwaitLog("worker id allocated")
+	before.Kill()
 	d := s.Start(s.Brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
 	c := s.Dial()
 	c.ID()

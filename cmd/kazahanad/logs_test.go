@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,6 +18,12 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/events"
+	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit"
 )
 
@@ -129,7 +138,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/operator/guard", "internal/state"} {
+	for _, dir := range []string{"internal/issuer", "internal/operator/events", "internal/leaseserver", "internal/operator/guard", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
 	verbs := sourceOf(t, "internal/operator/events/events.go")
@@ -206,6 +215,77 @@ func uniqueFields(line string) (map[string]string, error) {
 		return nil, err
 	}
 	return fields, nil
+}
+
+// namedElsewhere are the rows of the second table: events that another design names, with
+// the fields that each line has.
+func namedElsewhere(t *testing.T) map[event][]string {
+	t.Helper()
+	_, table, _ := strings.Cut(sourceOf(t, "docs/logs.md"), "## Events named elsewhere")
+	all := map[event][]string{}
+	field := regexp.MustCompile("`([a-z_]+)`")
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([a-z]+) \\| ([a-z]+) \\| ([^|]+) \\|").FindAllStringSubmatch(table, -1) {
+		var fields []string
+		for _, f := range field.FindAllStringSubmatch(m[4], -1) {
+			fields = append(fields, f[1])
+		}
+		all[event{m[2], m[3], m[1]}] = fields
+	}
+	if len(all) != 10 {
+		t.Fatalf("%d events are named elsewhere: %v", len(all), all)
+	}
+	return all
+}
+
+// failingSequences logs what becomes of sequences whose store is away.
+func failingSequences(log *zap.Logger) {
+	away, after := errors.New("the store is away"), events.Sequences(log).After
+	for name, err := range map[string]error{"next": fmt.Errorf("etcd: %w: %w", sequence.ErrTTL, away), "declare": away} {
+		after(context.Background(), sequence.Operation{Name: name, Request: sequence.Request{Key: "k", Count: 1, Options: sequence.DefaultOptions()}, Err: err})
+	}
+}
+
+// The events that another design names are logged as the page says: at their level, by
+// their component, with their fields.
+func TestEventsNamedElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start(s.Brief("--log-level", "debug", "--log-format", "json", "--fallback", "none")...)
+	c := s.Dial()
+	var value any
+	c.Must("Sequence.Next", &value, "k")
+	c.Must("Sequence.NextBatch", &value, "k", 3)
+	mend := s.moveAway()
+	d.AwaitLog("failed to allocate worker id")
+	d.AwaitLog("circuit breaking")
+	mend()
+	d.Terminate()
+	var failed bytes.Buffer
+	failingSequences(zap.New(zapcore.NewCore(newEncoder(config.LogJSON, &system{}), zapcore.AddSync(&failed), zap.DebugLevel)))
+	lines := map[event][]map[string]string{}
+	for line := range strings.Lines(d.Log.String() + failed.String()) {
+		fields, err := uniqueFields(line)
+		if err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		e := event{fields["level"], fields["component"], fields["msg"]}
+		lines[e] = append(lines[e], fields)
+	}
+	for e, fields := range namedElsewhere(t) {
+		if len(lines[e]) == 0 {
+			t.Errorf("nothing logs %+v", e)
+		}
+		for _, line := range lines[e] {
+			for _, f := range fields {
+				if _, ok := line[f]; !ok {
+					t.Errorf("%s has no %s: %v", e.text, f, line)
+				}
+			}
+			if id, ok := line["worker_id"]; ok && line["key"] != line["service"]+":"+id {
+				t.Errorf("%s has the key %q: %v", e.text, line["key"], line)
+			}
+		}
+	}
 }
 
 // A stop while the store is away, with a lock that is held, is no failure of the stop.

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/logqueue"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
@@ -156,13 +157,14 @@ func withHint(err error, args []string) error {
 // exitCode is the exit code that belongs to an error.
 func exitCode(err error) int {
 	var usage usageError
+	var settings *issuer.SettingsError
 	var status exitStatus
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &status):
 		return status.code
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &settings):
 		return exitUsage
 	}
 	return exitFailure

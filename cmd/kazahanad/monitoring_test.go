@@ -127,30 +127,12 @@ func provokedServer(t *testing.T) exported {
 	tokens := s.Path("tokens.yaml")
 	testkit.WriteFile(t, tokens, fmt.Sprintf("- {token: %s, owner: o, scopes: [admin]}\n- {token: %s, owner: h, scopes: [leases]}\n", operator, host))
 	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases(), "--tokens-file", tokens)
-	ask := func(method, path, token string) (status int, body string) {
-		t.Helper()
-		req, err := http.NewRequest(method, server.URL()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer.StatusCode, string(text)
-	}
 	for token, want := range map[string]int{"a-token-of-nobody": 401, operator: 403, host: 200} {
-		if status, body := ask("POST", "/lease", token); status != want {
+		if status, body := server.Answer("POST", "/lease", token, nil); status != want {
 			t.Errorf("a lease for %s: %d %s", token, status, body)
 		}
 	}
-	status, text := ask("GET", "/metrics", operator)
+	status, text := server.Answer("GET", "/metrics", operator, nil)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}

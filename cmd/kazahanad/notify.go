@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
@@ -24,6 +25,9 @@ const (
 	shownLeases   = 4
 )
 
+// refusedStatus is added to the status after a reload that was refused.
+const refusedStatus = "; the configuration that was read last was refused: see the log"
+
 // manage reports the daemon's state to the service manager, if there is one, until
 // ctx is done.
 func (d *daemonParts) manage(ctx context.Context) error {
@@ -36,7 +40,7 @@ func (d *daemonParts) manage(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	d.notifier().tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered, leases given back"),
-		systemd.ExtendTimeout(d.server.DrainTimeout()+closeTimeout+stopPatience))
+		systemd.ExtendTimeout(d.server.DrainTimeout()+issuer.CloseTimeout+stopPatience))
 	return nil
 }
 
@@ -72,7 +76,7 @@ func (d *daemonParts) notifier() notifier { return notifier{d.sup.notify, d.serv
 // among them: a restart would not bring it back.
 func (d *daemonParts) watched() []systemd.Part {
 	parts := d.loops()
-	for name, svc := range d.services {
+	for name, svc := range d.issuer.Services {
 		if turns := svc.KeeperTurns(); turns != nil {
 			parts = append(parts, systemd.Part{Name: "keeper of " + name, Turns: turns, Patience: d.settings.ProviderTimeout + keeperPatience})
 		}
@@ -110,7 +114,7 @@ func (d *daemonParts) alive(stopping, probe context.Context) error {
 func (d *daemonParts) statusLine() string {
 	line := statusText(d.server.Status())
 	if d.sup.refused.Load() {
-		line += "; the configuration that was read last was refused: see the log"
+		line += refusedStatus
 	}
 	return line
 }
@@ -131,7 +135,7 @@ func statusText(st daemon.Status) string {
 	return strings.Join(all, "; ")
 }
 
-func describeLeases(st daemon.ServiceStatus, nowMS int64) string {
+func describeLeases(st issuer.ServiceStatus, nowMS int64) string {
 	var ids []string
 	for _, l := range st.Leases {
 		if l.Usable && len(ids) < shownLeases {

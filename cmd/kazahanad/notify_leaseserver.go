@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -15,22 +17,29 @@ import (
 
 // leaseSupervision is what a reload of the lease server needs.
 type leaseSupervision struct {
-	load  func() (*config.LeaseServer, error) // reads the configuration again
-	level zap.AtomicLevel                     // of the log
+	load    func() (*config.LeaseServer, error) // reads the configuration again
+	level   zap.AtomicLevel                     // of the log
+	refused atomic.Bool                         // the last reload of the configuration was refused
 }
 
 // manage reports the lease server's state to the service manager, if there is one,
 // until ctx is done. The watchdog watches the accept loop only: every connection has
 // a goroutine and deadlines of its own.
 func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
-	line := fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL)
+	status := func() string {
+		line := fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL)
+		if l.refused() {
+			line += refusedStatus
+		}
+		return line
+	}
 	n := notifier{systemd.Notify, l.log}
-	if n.tell(systemd.Ready, systemd.Status(line)) {
-		n.watch(ctx, []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}}, func() string { return line })
+	if n.tell(systemd.Ready, systemd.Status(status())) {
+		n.watch(ctx, []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}}, status)
 	}
 	<-ctx.Done()
 	n.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered"),
-		systemd.ExtendTimeout(l.settings.DrainDelay+l.settings.DrainTimeout+closeTimeout+stopPatience))
+		systemd.ExtendTimeout(l.settings.DrainDelay+l.settings.DrainTimeout+issuer.CloseTimeout+stopPatience))
 }
 
 // listenWatched returns a listener that counts the turns of its accept loop.
@@ -63,9 +72,16 @@ func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{
 	}
 }
 
+// refused reports whether the configuration, the tokens or the certificates that were read
+// last were refused, so that those from before are in force.
+func (l *leaseServerParts) refused() bool {
+	return l.sup.refused.Load() || l.tokens.Refused() || l.tls.Refused()
+}
+
 // reload returns the settings that apply from now on.
 func (l *leaseServerParts) reload(running *config.LeaseServer) *config.LeaseServer {
 	next, err := l.sup.load()
+	defer func() { l.sup.refused.Store(err != nil) }()
 	if err == nil {
 		merged, r := running.Reload(next)
 		var level zapcore.Level

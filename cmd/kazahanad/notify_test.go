@@ -12,8 +12,8 @@ import (
 	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -21,11 +21,11 @@ import (
 
 func TestStatusText(t *testing.T) {
 	const now = 1_000_000
-	lease := func(id int64, remaining time.Duration) daemon.LeaseStatus {
-		return daemon.LeaseStatus{MachineID: id, ExpiredMS: now + remaining.Milliseconds(), Usable: remaining > 0}
+	lease := func(id int64, remaining time.Duration) issuer.LeaseStatus {
+		return issuer.LeaseStatus{MachineID: id, ExpiredMS: now + remaining.Milliseconds(), Usable: remaining > 0}
 	}
-	one := func(name, mode, cause string, leases ...daemon.LeaseStatus) daemon.ServiceStatus {
-		st := daemon.ServiceStatus{Service: name, Mode: mode, Cause: cause, Leases: leases}
+	one := func(name, mode, cause string, leases ...issuer.LeaseStatus) issuer.ServiceStatus {
+		st := issuer.ServiceStatus{Service: name, Mode: mode, Cause: cause, Leases: leases}
 		for _, l := range leases {
 			if l.Usable {
 				st.LeasesUsable++
@@ -37,21 +37,21 @@ func TestStatusText(t *testing.T) {
 	many := one("default", "regular", "", lease(1, 0), lease(2, time.Hour))
 	many.LeasesUsable, many.LeasesEndMS = 75_000, now+(2*time.Hour).Milliseconds() // and more that are not listed
 	for _, c := range []struct {
-		services []daemon.ServiceStatus
+		services []issuer.ServiceStatus
 		want     string
 	}{
-		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 9*time.Minute+59*time.Second))}, "regular: machine ID 17, ends in 9m"},
-		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 59*time.Second))}, "regular: machine ID 17, ends in 50s"},
-		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 0), lease(17, 0), lease(17, 0), lease(17, 0), lease(18, 26*time.Hour))}, "regular: machine ID 18, ends in 26h"},
-		{[]daemon.ServiceStatus{one("default", "regular", "", lease(1, time.Minute), lease(2, time.Hour), lease(3, time.Minute), lease(4, 1), lease(5, 1), lease(6, 1))},
+		{[]issuer.ServiceStatus{one("default", "regular", "", lease(17, 9*time.Minute+59*time.Second))}, "regular: machine ID 17, ends in 9m"},
+		{[]issuer.ServiceStatus{one("default", "regular", "", lease(17, 59*time.Second))}, "regular: machine ID 17, ends in 50s"},
+		{[]issuer.ServiceStatus{one("default", "regular", "", lease(17, 0), lease(17, 0), lease(17, 0), lease(17, 0), lease(18, 26*time.Hour))}, "regular: machine ID 18, ends in 26h"},
+		{[]issuer.ServiceStatus{one("default", "regular", "", lease(1, time.Minute), lease(2, time.Hour), lease(3, time.Minute), lease(4, 1), lease(5, 1), lease(6, 1))},
 			"regular: machine IDs 1, 2, 3, 4, 2 more, ends in 60m"},
-		{[]daemon.ServiceStatus{many}, "regular: machine IDs 2, 74999 more, ends in 2h"},
-		{[]daemon.ServiceStatus{one("default", "starting", "")}, "starting: no lease yet"},
-		{[]daemon.ServiceStatus{one("default", "fallback_cached", "connection refused", lease(17, 0))}, "fallback_cached: no lease: connection refused"},
-		{[]daemon.ServiceStatus{one("default", "fallback_random", "")}, "fallback_random: no lease"},
-		{[]daemon.ServiceStatus{one("a", "regular", "", lease(1, time.Minute)), one("b", "unavailable", "full")},
+		{[]issuer.ServiceStatus{many}, "regular: machine IDs 2, 74999 more, ends in 2h"},
+		{[]issuer.ServiceStatus{one("default", "starting", "")}, "starting: no lease yet"},
+		{[]issuer.ServiceStatus{one("default", "fallback_cached", "connection refused", lease(17, 0))}, "fallback_cached: no lease: connection refused"},
+		{[]issuer.ServiceStatus{one("default", "fallback_random", "")}, "fallback_random: no lease"},
+		{[]issuer.ServiceStatus{one("a", "regular", "", lease(1, time.Minute)), one("b", "unavailable", "full")},
 			"a regular: machine ID 1, ends in 1m; b unavailable: no lease: full"},
-		{slices.Repeat([]daemon.ServiceStatus{one("x", "starting", "")}, 6),
+		{slices.Repeat([]issuer.ServiceStatus{one("x", "starting", "")}, 6),
 			"x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; and 2 more services, the worst of all starting"},
 	} {
 		if got := statusText(daemon.Status{Mode: "starting", ClockMS: now, Services: c.services}); got != c.want {
@@ -78,11 +78,10 @@ func TestWatchedParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf := func(...string) (bool, error) { return false, nil }
-	d := &daemonParts{settings: settings, log: zap.NewNop(), sup: &supervision{notify: deaf}, metrics: metrics.New(metrics.Build{}), events: make(chan clock.Event, 1)}
+	d := &daemonParts{settings: settings, log: zap.NewNop(), sup: &supervision{notify: deaf}, metrics: metrics.New(metrics.Build{})}
 	if err := d.assemble(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.ran = true
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()

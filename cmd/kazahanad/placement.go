@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/placement"
 )
 
@@ -25,33 +25,37 @@ const (
 
 // Run shows the members, the kinds and the activations, or one actor.
 func (c *placementCmd) Run(s *system) error {
-	var query kazahana.PlacementQuery
+	query := map[string]any{}
 	if c.Actor != "" {
 		key, err := placement.ParseKey(c.Actor)
 		if err != nil {
 			return usageError{err}
 		}
-		query.Kind, query.Identity = key.Kind, key.Identity
+		query["kind"], query["identity"] = key.Kind, key.Identity
 	}
-	client, err := c.client(c.Timeout, once)
+	client, err := c.client(c.Timeout)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	query.Limit = shownActivations
+	query["limit"] = shownActivations
 	if c.All {
-		query.Limit = activationsPage
+		query["limit"] = activationsPage
 	}
-	report, err := client.PlacementSnapshot(s.ctx, query)
+	read := func() (page daemon.SnapshotPage, err error) {
+		err = client.Call(s.ctx, "Placement.Snapshot", &page, query)
+		return page, err
+	}
+	report, err := read()
 	for page := report; err == nil && c.All && len(page.Activations) == activationsPage; {
 		last := page.Activations[activationsPage-1]
-		query.After = last.Kind + "/" + last.Identity
-		page, err = client.PlacementSnapshot(s.ctx, query)
+		query["after"] = last.Kind + "/" + last.Identity
+		page, err = read()
 		report.Activations = append(report.Activations, page.Activations...)
 	}
 	switch {
 	case err != nil:
-		return refusedUsage(ofClient(err))
+		return refusedUsage(err)
 	case c.JSON:
 		return printJSON(s.out, report)
 	case report.Key != nil:
@@ -60,9 +64,9 @@ func (c *placementCmd) Run(s *system) error {
 	return showPlacement(s.out, report)
 }
 
-func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
+func showPlacement(out io.Writer, p daemon.SnapshotPage) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "state\t%s\n", describeState(p.State))
+	fmt.Fprintf(w, "state\t%s\n", describeState(string(p.State)))
 	fmt.Fprintf(w, "authority\t%s\n", cmp.Or(p.Authority, "none: actors do not live on this host"))
 	for i, m := range p.Members {
 		name := ""
@@ -75,7 +79,7 @@ func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
 		fmt.Fprintf(w, "members\tnone are known\n")
 	}
 	fmt.Fprintf(w, "kinds\t%s\n", cmp.Or(printableList(p.Kinds), "none: no process on this host has registered"))
-	fmt.Fprintf(w, "activations\t%d on this host\n", p.ActivationsTotal)
+	fmt.Fprintf(w, "activations\t%d on this host\n", p.Total)
 	if err := w.Flush(); err != nil || len(p.Activations) == 0 {
 		return err
 	}
@@ -87,7 +91,7 @@ func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if more := p.ActivationsTotal - len(p.Activations); more > 0 && len(p.Activations) == shownActivations {
+	if more := p.Total - len(p.Activations); more > 0 && len(p.Activations) == shownActivations {
 		_, err := fmt.Fprintf(out, "and %d more: --all shows them\n", more)
 		return err
 	}
@@ -110,7 +114,7 @@ func describeState(state string) string {
 	}[state], state)
 }
 
-func showActor(out io.Writer, actor string, p kazahana.PlacementSnapshot) error {
+func showActor(out io.Writer, actor string, p daemon.SnapshotPage) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "actor\t%s\n", printable(actor))
 	authority := "none: no process of any member has registered for the kind"

@@ -8,27 +8,27 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
+// resolveWait is how long the tests wait for an activation.
+const resolveWait = 10 * time.Second
+
 // executor registers for halls and rooms with the site's daemon, and returns a client of it.
-func (s *site) executor() *kazahana.Client {
+func (s *site) executor() *caller.Client {
 	s.T.Helper()
-	client, err := kazahana.New(kazahana.WithSocket(s.Socket))
+	e, err := caller.Register(s.T.Context(), s.Socket, []string{"room", "hall"}, nil, nil)
 	if err != nil {
 		s.T.Fatal(err)
 	}
+	s.T.Cleanup(func() { _ = e.Close(context.Background()) })
+	client := caller.New(s.Socket, await.Patience)
 	s.T.Cleanup(func() { _ = client.Close() })
-	r, err := client.Register(s.T.Context(), kazahana.Executor{
-		Kinds: []string{"room", "hall"}, Activate: func(context.Context, *kazahana.Activation) (string, error) { return "", nil },
-	})
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	s.T.Cleanup(func() { _ = r.Close(context.Background()) })
 	return client
 }
 
@@ -56,14 +56,14 @@ func TestPlacementCommand(t *testing.T) {
 	for worker := range 64 {
 		all.Go(func() {
 			for i := worker; i < rooms; i += 64 {
-				if _, err := client.Resolve(t.Context(), "room", fmt.Sprintf("%04d\ue000", i)); err != nil {
+				if _, err := client.Resolve(t.Context(), "room", fmt.Sprintf("%04d\ue000", i), resolveWait); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if _, err := client.Resolve(t.Context(), "hall", "a/b"); err != nil {
+	if _, err := client.Resolve(t.Context(), "hall", "a/b", resolveWait); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(s.Kazahanad("placement").OK(t), "\n")
@@ -76,10 +76,10 @@ func TestPlacementCommand(t *testing.T) {
 	if len(lines) != 7+rooms+1+1 || !strings.HasPrefix(lines[7+rooms], "room/1000? ") {
 		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-2])
 	}
-	var report kazahana.PlacementSnapshot
+	var report daemon.SnapshotPage
 	testkit.DecodeJSON(t, s.Kazahanad("placement", "--all", "--json").OK(t), &report)
-	if len(report.Activations) != rooms+1 || report.ActivationsTotal != rooms+1 || report.State != "member" || report.Activations[rooms].Identity != "1000\ue000" {
-		t.Errorf("%d activations of %d", len(report.Activations), report.ActivationsTotal)
+	if len(report.Activations) != rooms+1 || report.Total != rooms+1 || report.State != "member" || report.Activations[rooms].Identity != "1000\ue000" {
+		t.Errorf("%d activations of %d", len(report.Activations), report.Total)
 	}
 
 	got := s.Kazahanad("placement", "hall/a/b").OK(t)
@@ -88,7 +88,7 @@ func TestPlacementCommand(t *testing.T) {
 			t.Errorf("%s", got)
 		}
 	}
-	report = kazahana.PlacementSnapshot{}
+	report = daemon.SnapshotPage{}
 	testkit.DecodeJSON(t, s.Kazahanad("placement", "--json", "hall/a/b").OK(t), &report)
 	if len(report.Activations) != 1 || report.Key == nil || report.Key.Record == nil || report.Key.Record.Owner != "a:1" {
 		t.Errorf("%+v", report)
@@ -102,7 +102,7 @@ func TestPlacementCommandElsewhere(t *testing.T) {
 	d := s.Start("--placement-authority=a:1")
 	client := s.executor()
 	await.Eventually(t, "the room lives", func() bool {
-		_, err := client.Resolve(t.Context(), "room", "1")
+		_, err := client.Resolve(t.Context(), "room", "1", resolveWait)
 		return err == nil
 	})
 	d.Terminate()

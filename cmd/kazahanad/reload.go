@@ -34,9 +34,7 @@ func (d *daemonParts) reload(running *config.Serve) *config.Serve {
 	d.notifier().tell(systemd.Reloading()...)
 	merged, r, err := d.readAgain(running)
 	d.sup.refused.Store(err != nil)
-	d.metrics.Reloaded.Set(1)
 	if err != nil {
-		d.metrics.Reloaded.Set(0)
 		d.serveLog().Error("the configuration cannot be read again; what was in force stays in force", zap.Error(err))
 		merged = running
 	} else {
@@ -61,8 +59,8 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 		return nil, r, fmt.Errorf("log_level: %w", err)
 	}
 	var apply []func()
-	for _, name := range slices.Sorted(maps.Keys(d.services)) {
-		one, secret, err := d.services[name].Prepare(merged.Services()[name])
+	for _, name := range slices.Sorted(maps.Keys(d.issuer.Services)) {
+		one, secret, err := d.issuer.Services[name].Prepare(merged.Services()[name])
 		if err != nil {
 			return nil, r, fmt.Errorf("service %s: %w", name, err)
 		}
@@ -75,8 +73,8 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 		one()
 	}
 	d.server.SetLimits(d.limits(merged))
-	if k := d.keeping; k != nil {
-		k.store.SetQuota(allowance.Limits{Keys: int64(merged.QuotaKeys), Bytes: merged.QuotaDisk})
+	if k := d.issuer.Keeping; k != nil {
+		k.Store.SetQuota(allowance.Limits{Keys: int64(merged.QuotaKeys), Bytes: merged.QuotaDisk})
 	}
 	d.sup.level.SetLevel(level)
 	return merged, r, nil

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
@@ -78,7 +79,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client, LiveDir: liveDir(settings)}); err != nil {
+	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client, LiveDir: issuer.LiveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := notifySignals()
@@ -158,7 +159,7 @@ type job struct {
 
 // describe names this run in the log and in the lease.
 func (j *job) describe() {
-	j.meta = leaseMeta(j.service, j.settings.Meta)
+	j.meta = issuer.LeaseMeta(j.service, version, j.settings.Meta)
 	j.client = provider.NewClientID(j.meta["host"], j.now().UnixMilli())
 	maps.Copy(j.meta, map[string]string{"command": j.Command[0], "client": j.client})
 	maps.Copy(j.meta, j.Meta)

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
+	"github.com/kazahana/kazahana/internal/caller"
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 type seqCmd struct {
@@ -22,14 +27,24 @@ func (c *seqCmd) Run(s *system) error {
 	if c.N < 1 || c.N > sequence.MaxCount {
 		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, sequence.MaxCount)}
 	}
-	client, err := c.client(c.Timeout) // after a lost answer it repeats the request, for the same values
+	client, err := c.client(c.Timeout)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	values, err := client.NextSequences(s.ctx, c.Key, c.N)
+	requestID := lock.NewLeaseID()
+	var values []int64
+	ask := func() error {
+		return client.Call(s.ctx, "Sequence.NextBatch", &values, c.Key, c.N, map[string]any{"request_id": requestID})
+	}
+	err = ask()
+	if errors.Is(err, wire.ErrConnectionLost) || caller.HasCode(err, wire.CodeShuttingDown) {
+		ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
+		defer cancel()
+		err = repeat(ctx, ask) // with the same request ID, for the same values
+	}
 	if err != nil {
-		return refusedUsage(ofClient(err))
+		return refusedUsage(err)
 	}
 	if c.JSON {
 		return printJSON(s.out, values)

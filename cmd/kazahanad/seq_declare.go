@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -45,32 +46,31 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, "", settings.Sequences, allowance.Limits{}, settings.ProviderTimeout,
-		steadyClock(), watching{log: zap.NewNop()})
+	k, err := issuer.OpenKeeping(keepingOptions(&settings.Common, "", allowance.Limits{}, steadyClock(), issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}
 	if k == nil {
 		return usageError{errors.New("--declare: there is no store: name one with --store")}
 	}
-	defer func() { _ = k.close(s.ctx) }()
-	if missing := missingFile(k.store.URL); missing != "" {
+	defer func() { _ = k.Close(s.ctx) }()
+	if missing := missingFile(k.Store.URL); missing != "" {
 		return fmt.Errorf("%s: there is no such file; name another with --store, or start the daemon first", missing)
 	}
 	d := sequence.Declaration{Tenant: f.Tenant, Key: key, Last: *f.Declare}
-	d.Options, _ = k.options(key)
+	d.Options, _ = k.Options(key)
 	if err := d.Validate(); err != nil {
 		return usageError{errors.New("--declare: " + strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))}
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
 	defer cancel()
-	err = k.direct.Declare(ctx, d)
+	err = k.Direct.Declare(ctx, d)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return fmt.Errorf("the store %s takes no declarations", k.store.URL)
+		return fmt.Errorf("the store %s takes no declarations", k.Store.URL)
 	}
 	if err != nil {
-		return fmt.Errorf("sequence %q on %s: %w", key, k.store.URL, err)
+		return fmt.Errorf("sequence %q on %s: %w", key, k.Store.URL, err)
 	}
-	_, err = fmt.Fprintf(s.out, "sequence %q on %s goes on after %d, with %s\n", key, k.store.URL, d.Last, d.Options.Text())
+	_, err = fmt.Fprintf(s.out, "sequence %q on %s goes on after %d, with %s\n", key, k.Store.URL, d.Last, d.Options.Text())
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -81,7 +82,7 @@ func describeFence(file string, untilMS int64, reason string, sequences bool) st
 	return text + ": " + reason
 }
 
-func showService(w io.Writer, svc daemon.ServiceStatus, nowMS int64) {
+func showService(w io.Writer, svc issuer.ServiceStatus, nowMS int64) {
 	fmt.Fprintf(w, "\nservice %s\t%s\n", svc.Service, svc.Mode)
 	if svc.Cause != "" {
 		fmt.Fprintf(w, "  cause\t%s\n", svc.Cause)
@@ -110,7 +111,7 @@ func showService(w io.Writer, svc daemon.ServiceStatus, nowMS int64) {
 	}
 }
 
-func describeLease(l daemon.LeaseStatus) string {
+func describeLease(l issuer.LeaseStatus) string {
 	state := "ends in " + seconds(l.RemainingMS).String()
 	switch {
 	case !l.Usable && l.RemainingMS > 0:

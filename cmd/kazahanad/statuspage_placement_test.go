@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -23,33 +24,27 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	s.Start("--admin-listen", address, "--placement-authority", "here.example:1")
-	client, err := kazahana.New(kazahana.WithSocket(s.Socket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := caller.New(s.Socket, await.Patience)
 	defer client.Close()
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelector("#placement-state")?.innerText === "member"`)
 	tab.Await(`document.querySelector("#placement-members").innerText.startsWith("here.example:1 token") && document.querySelector("#placement-members b").innerText.includes("this host")`)
 	tab.Await(`!document.querySelector("#no-kinds").hidden && !document.querySelector("#no-placed").hidden`)
 
-	r, err := client.Register(t.Context(), kazahana.Executor{
-		Kinds: []string{kind, "room"},
-		Activate: func(_ context.Context, a *kazahana.Activation) (string, error) {
-			if a.Kind == "room" {
-				return "", errors.New(reason)
-			}
-			return "p-1", nil
-		},
-	})
+	r, err := caller.Register(t.Context(), s.Socket, []string{kind, "room"}, func(a caller.Actor) (string, error) {
+		if a.Kind == "room" {
+			return "", errors.New(reason)
+		}
+		return "p-1", nil
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close(context.Background()) }()
-	if _, err := client.Resolve(t.Context(), kind, identity); err != nil {
+	if _, err := client.Resolve(t.Context(), kind, identity, resolveWait); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Resolve(t.Context(), "room", "7"); err == nil {
+	if _, err := client.Resolve(t.Context(), "room", "7", resolveWait); err == nil {
 		t.Fatal("what refuses is activated")
 	}
 	tab.Await(fmt.Sprintf(`document.querySelector("#placement-kinds tr:first-child").innerText.replace(/\s+/g, " ").trim() === %q`, kind+" 1 1"))

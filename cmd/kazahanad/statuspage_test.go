@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
@@ -136,7 +137,7 @@ func TestStatusPages(t *testing.T) {
 		"daemon": lookAtDaemon, "daemon in an outage": lookAtOutage, "without scripts": lookWithoutScripts,
 		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn, "hostile names": lookAtHostileNames,
 		"held back": lookAtFence, "lease server held back": lookAtServersFence,
-		"a pool fills up": lookAtFullPool, "many leases": lookAtManyLeases, "placement": lookAtPlacement,
+		"a pool fills up": lookAtFullPool, "by touch": lookByTouch, "many leases": lookAtManyLeases, "placement": lookAtPlacement,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +269,7 @@ func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 	tab.Await(`document.querySelector("#live").dataset.state === "live"`)
 	var bars int
 	tab.Eval(`document.querySelectorAll(".lease").length`, &bars)
-	if text := tab.Text(".more-leases"); bars != daemon.MaxListedLeases ||
+	if text := tab.Text(".more-leases"); bars != issuer.MaxListedLeases ||
 		!strings.HasPrefix(text, "And 68 more. Of 100 in all, 100 are usable; the last of them ends in ") {
 		t.Errorf("%d bars and %q", bars, text)
 	}

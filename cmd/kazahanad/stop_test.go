@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -40,8 +40,8 @@ type remembered struct {
 	EpochMS        int64                `json:"epoch_ms"`
 	BitTS          int                  `json:"bit_ts"`
 	EpochSetBy     string               `json:"epoch_set_by"`
-	Leases         []daemon.LeaseStatus `json:"leases"`
-	Cached         *daemon.LeaseStatus  `json:"cached_lease"`
+	Leases         []issuer.LeaseStatus `json:"leases"`
+	Cached         *issuer.LeaseStatus  `json:"cached_lease"`
 	OfferedEpochMS *int64               `json:"offered_epoch_ms"`
 }
 

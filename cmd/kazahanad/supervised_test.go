@@ -129,6 +129,11 @@ func TestClientsOfADaemonThatCannotStart(t *testing.T) {
 	if err := os.Lchown(unusable, 1, 1); err != nil {
 		unusable = "" // only root can give it away
 	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
 	for _, c := range []struct {
 		args []string
 		code int
@@ -137,6 +142,7 @@ func TestClientsOfADaemonThatCannotStart(t *testing.T) {
 		{[]string{"--state-dir", s.State, "--lease-terms", "1m"}, exitUsage, "its configuration is wrong"},
 		{[]string{"--state-dir", s.State, "--provider", "nosuch://x"}, exitUsage, "its configuration is wrong"},
 		{[]string{"--state-dir", unusable}, exitState, "it cannot use its state directory"},
+		{[]string{"--state-dir", s.State, "--admin-listen", taken.Addr().String()}, exitFailure, "tries again"},
 	} {
 		if c.args[1] == "" {
 			continue

@@ -13,9 +13,11 @@ import (
 const (
 	// unstartedTime is how long a daemon that cannot start answers clients. Each
 	// connection to the service manager's socket would start it again at once, and the
-	// unit allows 30 starts in 60 s: with this pause, clients use up at most 20.
+	// unit allows 30 starts in 60 s: with this pause, clients use up at most 20. After
+	// exitFailure the service manager itself tries again, a second later. There the daemon
+	// pauses without clients, too, so that the unit is tried until the error has passed.
 	unstartedTime = 3 * time.Second
-	// unstartedLook is how long it looks for the first client.
+	// unstartedLook is how long it looks for the first client after the other exit codes.
 	unstartedLook = 100 * time.Millisecond
 	// unstartedPatience is how long a client may take for its request.
 	unstartedPatience = time.Second
@@ -26,12 +28,13 @@ const (
 // unstarted is told to clients in place of an answer, by the exit code. The cause
 // itself may name paths and settings, and is for the operator.
 var unstarted = map[int]string{
-	exitUsage: "the daemon cannot start, because its configuration is wrong: its operator finds the mistake with systemctl status kazahanad, or in its log",
-	exitState: "the daemon cannot start, because it cannot use its state directory: its operator finds the cause with systemctl status kazahanad, or in its log",
+	exitFailure: "the daemon cannot start, and tries again: its operator finds the cause with systemctl status kazahanad, or in its log",
+	exitUsage:   "the daemon cannot start, because its configuration is wrong: its operator finds the mistake with systemctl status kazahanad, or in its log",
+	exitState:   "the daemon cannot start, because it cannot use its state directory: its operator finds the cause with systemctl status kazahanad, or in its log",
 }
 
 // answerUnstarted answers the clients that wait at the service manager's socket. If
-// none does, it returns.
+// none does, and no restart follows by itself, it returns.
 func (s *system) answerUnstarted(code int, cause error) {
 	if s.socket == nil { // the command line is wrong
 		s.socket, _ = systemd.Socket()
@@ -45,11 +48,14 @@ func (s *system) answerUnstarted(code int, cause error) {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	free := make(chan struct{}, unstartedClients)
-	end := time.Now().Add(unstartedTime)
-	_ = l.SetDeadline(time.Now().Add(unstartedLook))
-	for {
+	look, end := unstartedLook, time.Now().Add(unstartedTime)
+	if code == exitFailure {
+		look = unstartedTime
+	}
+	_ = l.SetDeadline(time.Now().Add(look))
+	for s.ctx.Err() == nil {
 		nc, err := l.Accept()
-		if err != nil || s.ctx.Err() != nil {
+		if err != nil {
 			return
 		}
 		_ = l.SetDeadline(end)

@@ -12,6 +12,7 @@ import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 // In a program of your own: from 'kazahana'.
 import { Client } from '../../clients/node/dist/index.mjs';
+import { Placement } from '../../clients/node/dist/placement/index.mjs';
 
 const KEPT = 1000; // messages of a room
 const HOPS = 4; // limit for a message: rooms may move meanwhile
@@ -20,6 +21,7 @@ const DOOR_RETRY_MS = 500;
 
 const [, , SOCKET, STORE] = process.argv;
 const client = new Client({ socket: SOCKET, timeout: TIMEOUT_MS });
+const placement = new Placement(client);
 const rooms = new Map();
 let own; // the address of this process
 
@@ -108,7 +110,7 @@ async function door(request, response) {
 }
 
 async function deliver(name, text, hops) {
-  const where = await client.resolve('room', name);
+  const where = await placement.resolve('room', name);
   if (where.isLocal && where.pid === own) {
     const room = rooms.get(name);
     if (!room) throw new MovedError('the room is on the move');
@@ -148,13 +150,13 @@ async function keepDoor(authority) {
 }
 
 own = `127.0.0.1:${await serve('127.0.0.1', 0)}`;
-const executor = await client.register({
+const executor = await placement.register({
   kinds: ['room'],
   activate,
   passivate: (activation) => leave('passivated', activation),
   ended: (activation) => leave('ended', activation), // the daemon is gone, and another host may have the room by now
 });
-const { authority } = await client.placementSnapshot({ limit: 0 });
+const { authority } = await placement.snapshot({ limit: 0 });
 void keepDoor(authority);
 tell('ready', undefined, { address: own });
 process.stdin.resume().once('end', async () => {

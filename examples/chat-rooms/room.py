@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import kazahana
+from kazahana.placement import Activation, Placement
 
 KEPT = 1000  # messages of a room
 HOPS = 4  # limit for a message: rooms may move meanwhile
@@ -26,6 +27,7 @@ DOOR_RETRY = 0.5  # s
 
 SOCKET, STORE = sys.argv[1:]
 client = kazahana.Client(SOCKET, timeout=TIMEOUT)
+placement = Placement(client)
 rooms: dict[str, Room] = {}
 printing = threading.Lock()
 
@@ -37,7 +39,7 @@ class MovedError(Exception):
 class Room:
     """One activation of a room."""
 
-    def __init__(self, activation: kazahana.Activation) -> None:
+    def __init__(self, activation: Activation) -> None:
         self.activation = activation
         self.mutex = threading.Lock()  # one message at a time
         self.is_open = True
@@ -78,24 +80,24 @@ class Room:
             self.is_open = False
 
 
-def activate(activation: kazahana.Activation) -> str:
+def activate(activation: Activation) -> str:
     tell("activated", activation)
     rooms[activation.identity] = Room(activation)
     return own  # callers that resolve the room send its messages there
 
 
-def passivate(activation: kazahana.Activation) -> None:
+def passivate(activation: Activation) -> None:
     rooms.pop(activation.identity).close()
     tell("passivated", activation)
 
 
-def ended(activation: kazahana.Activation) -> None:
+def ended(activation: Activation) -> None:
     """The daemon is gone, and another host may have the room by now."""
     rooms.pop(activation.identity).close()
     tell("ended", activation)
 
 
-def tell(did: str, activation: kazahana.Activation | None = None, **more: Any) -> None:
+def tell(did: str, activation: Activation | None = None, **more: Any) -> None:
     about = {"at": time.monotonic_ns(), "did": did, **more}
     if activation is not None:
         about.update(room=activation.identity, version=activation.version, token=activation.token)
@@ -126,7 +128,7 @@ class Door(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def deliver(self, name: str, text: str | None) -> tuple[int, bytes]:
-        where = client.resolve("room", name)
+        where = placement.resolve("room", name)
         if where.is_local and where.pid == own:
             if name not in rooms:
                 raise MovedError
@@ -176,8 +178,8 @@ def keep_door(authority: str) -> None:
 
 
 own = f"127.0.0.1:{serve('127.0.0.1', 0).server_port}"
-with client, client.register(["room"], activate, passivate, ended):
-    authority = client.placement_snapshot(limit=0)["authority"]
+with client, placement.register(["room"], activate, passivate, ended):
+    authority = placement.snapshot(limit=0)["authority"]
     threading.Thread(target=keep_door, args=(authority,), daemon=True).start()
     tell("ready", address=own)
     sys.stdin.read()

@@ -34,10 +34,11 @@ func codesIn(t *testing.T, declaration string, files ...string) (codes []string)
 // The codes of errors are the same in every client, are those of the daemon and
 // the few that arise without one, and docs/protocol.md tells of each.
 func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
-	clients := codesIn(t, `Err\w+ +Code = "([A-Z_]+)"`, "clients/go/errors.go")
+	clients := codesIn(t, `Err\w+ +(?:kazahana\.)?Code = "([A-Z_]+)"`, "clients/go/errors.go", "clients/go/lock_errors.go", "clients/go/placement/errors.go")
 	for language, codes := range map[string][]string{
-		"Python": codesIn(t, `(?m)^    code = "([A-Z_]+)"`, "clients/python/src/kazahana/errors.py"),
-		"Node":   codesIn(t, `static override readonly code = '([A-Z_]+)'`, "clients/node/src/errors.ts"),
+		"Python": codesIn(t, `(?m)^    code = "([A-Z_]+)"`, "clients/python/src/kazahana/errors.py", "clients/python/src/kazahana/lockerrors.py", "clients/python/src/kazahana/placement/errors.py"),
+		"Node":   codesIn(t, `static override readonly code = '([A-Z_]+)'`, "clients/node/src/errors.ts", "clients/node/src/lockerrors.ts", "clients/node/src/placement/errors.ts"),
+		"Java":   codesIn(t, `entry\("([A-Z_]+)", \w+Exception::new\)`, "clients/java/kazahana-client/src/main/java/io/github/kazahana/KazahanaException.java"),
 	} {
 		if !slices.Equal(codes, clients) {
 			t.Errorf("%s has the codes %v\nGo has %v", language, codes, clients)

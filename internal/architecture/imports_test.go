@@ -20,11 +20,19 @@ const module = "github.com/kazahana/kazahana/"
 // whoever adds one writes here what it may know.
 var own = map[string][]string{
 	"cmd/kazahanad":                          {"*"},
-	"clients/go":                             {"internal/address", "internal/clock", "internal/snowflake", "internal/wire"},
-	"clients/go/bench":                       {"clients/go"},
-	"clients/go/kazahanatest":                {"clients/go", "internal/wire"},
+	"clients/go":                             {"clients/go/internal/boottime", "clients/go/internal/msgpack"},
+	"clients/go/internal/boottime":           {},
+	"clients/go/internal/msgpack":            {},
+	"clients/go/internal/clienttest":         {"clients/go/internal/msgpack"},
+	"clients/go/kazahanatest":                {"clients/go", "clients/go/internal/msgpack"},
+	"clients/go/placement":                   {"clients/go", "clients/go/internal/boottime"},
+	"clients/go/placement/placementtest":     {"clients/go", "clients/go/internal/msgpack", "clients/go/kazahanatest", "clients/go/placement"},
+	"clients/go/programs/asker":              {"clients/go"},
+	"clients/go/programs/bench":              {"clients/go"},
+	"clients/go/programs/load":               {"clients/go"},
+	"embed":                                  {"internal/clock", "internal/generator", "internal/issuer", "internal/keeper", "internal/operator/config", "internal/operator/tracing", "internal/record", "internal/sequence", "internal/state"},
 	"bench":                                  {"bench/abuse", "bench/clients", "bench/ids", "bench/leases", "bench/locks", "bench/process"},
-	"bench/abuse":                            {"bench/process", "bench/report", "bench/suite", "clients/go", "internal/wire"},
+	"bench/abuse":                            {"bench/process", "bench/report", "bench/suite", "internal/caller", "internal/wire"},
 	"bench/suite":                            {"bench/report"},
 	"bench/process":                          {},
 	"bench/report":                           {},
@@ -54,6 +62,7 @@ var own = map[string][]string{
 	"internal/testkit/certtest":              {},
 	"internal/testkit/browser":               {"internal/testkit/await", "internal/testkit/ring"},
 	"internal/address":                       {},
+	"internal/caller":                        {"internal/address", "internal/wire"},
 	"internal/operator/manual":               {},
 	"internal/operator/sqltext":              {"internal/snowflake"},
 	"packaging/bill":                         {},
@@ -78,20 +87,21 @@ var own = map[string][]string{
 	"internal/record/postgres":               {"internal/conn/postgres", "internal/record"},
 	"internal/record/redis":                  {"internal/conn/redis", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
+	"internal/record/receipt":                {},
 	"internal/record/allowance":              {"internal/record"},
 	"internal/record/fair":                   {"internal/record"},
 	"internal/record/recordtest":             {"internal/record"},
 	"internal/keyname":                       {},
-	"internal/sequence":                      {"internal/keyname", "internal/record"},
+	"internal/sequence":                      {"internal/clock", "internal/keyname", "internal/record", "internal/record/receipt"},
 	"internal/sequence/http":                 {"internal/conn/http", "internal/problem", "internal/sequence"},
-	"internal/sequence/sequencetest":         {"internal/sequence"},
-	"internal/lock":                          {"internal/clock", "internal/keyname", "internal/record"},
+	"internal/sequence/sequencetest":         {"internal/record/receipt", "internal/sequence"},
+	"internal/lock":                          {"internal/clock", "internal/keyname", "internal/record", "internal/record/receipt"},
 	"internal/placement":                     {"internal/keyname"},
 	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage"},
 	"internal/placement/storage":             {"internal/placement", "internal/record"},
 	"internal/placement/storage/http":        {"internal/conn/http", "internal/placement", "internal/placement/storage", "internal/problem"},
 	"internal/placement/storage/storagetest": {"internal/placement", "internal/placement/storage"},
-	"internal/lock/locktest":                 {"internal/lock"},
+	"internal/lock/locktest":                 {"internal/lock", "internal/record/receipt"},
 	"internal/lock/http":                     {"internal/conn/http", "internal/lock", "internal/problem"},
 	"internal/operator/events":               {"internal/lock", "internal/sequence"},
 	"internal/testkit/otlptest":              {},
@@ -116,12 +126,14 @@ var own = map[string][]string{
 	"internal/provider/backend":              {"internal/conn/url", "internal/lease", "internal/onuse", "internal/provider", "internal/provider/etcd", "internal/provider/httplease", "internal/provider/memory", "internal/provider/postgres", "internal/provider/redis", "internal/provider/sqlite", "internal/provider/static"},
 	"internal/runner":                        {"internal/clock", "internal/lease", "internal/provider", "internal/snowflake"},
 	"internal/keeper":                        {"internal/lease", "internal/provider", "internal/snowflake", "internal/state"},
-	"internal/daemon":                        {"internal/clock", "internal/operator/config", "internal/eventloop", "internal/generator", "internal/keeper", "internal/lease", "internal/lock", "internal/operator/guard", "internal/operator/metrics", "internal/operator/quota", "internal/placement", "internal/placement/driver", "internal/placement/storage", "internal/provider", "internal/record", "internal/record/allowance", "internal/sequence", "internal/snowflake", "internal/state", "internal/unixsock", "internal/wire"},
-	"internal/door/memcached":                {"internal/daemon", "internal/eventloop", "internal/generator", "internal/snowflake", "internal/wire"},
-	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/operator/config", "internal/operator/metrics", "internal/provider/backend", "internal/snowflake", "internal/state", "internal/unixsock"},
+	"internal/issuer":                        {"internal/clock", "internal/generator", "internal/keeper", "internal/lease", "internal/lock", "internal/operator/config", "internal/operator/events", "internal/operator/tracing", "internal/placement/storage", "internal/provider", "internal/provider/backend", "internal/record/allowance", "internal/sequence", "internal/snowflake", "internal/state", "internal/stores"},
+	"internal/daemon":                        {"internal/clock", "internal/operator/config", "internal/eventloop", "internal/generator", "internal/issuer", "internal/lock", "internal/operator/guard", "internal/operator/metrics", "internal/operator/quota", "internal/placement", "internal/placement/driver", "internal/placement/storage", "internal/record", "internal/record/allowance", "internal/sequence", "internal/snowflake", "internal/state", "internal/unixsock", "internal/wire"},
+	"internal/door/memcached":                {"internal/daemon", "internal/eventloop", "internal/generator", "internal/issuer", "internal/snowflake", "internal/wire"},
+	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/issuer", "internal/operator/config", "internal/operator/metrics", "internal/provider/backend", "internal/snowflake", "internal/state", "internal/unixsock"},
 	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/operator/guard", "internal/problem", "internal/snowflake", "internal/wire"},
 	"test/model":                             {},
 	"test/proof":                             {},
+	"test/search":                            {},
 	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state", "internal/unixsock"},
 	"test/capacity":                          {},
 }
@@ -133,7 +145,7 @@ var forbidden = map[string][]string{
 	"internal/wire":              {"net", "os", "go.uber.org/zap"},
 	"internal/clock":             {"net", "os"},
 	"internal/eventloop":         {"net", "os", "context", "go.uber.org/zap"},
-	"internal/address":           {"net", "database/sql"},
+	"internal/address":           {"net/http", "database/sql"},
 	"internal/operator/config":   {"net", "database/sql"},
 	"internal/keeper":            {"net", "os", "database/sql"},
 	"internal/daemon":            {"database/sql", "net/http"},
@@ -149,6 +161,10 @@ var forbidden = map[string][]string{
 	"internal/record":            {"net", "os", "sync", "time", "database/sql", "go.uber.org/zap"},
 	"internal/sequence":          {"net", "os", "database/sql", "go.uber.org/zap"},
 }
+
+// The Go client is a module of its own. The daemon's module does without it, so that a build
+// needs no release of the client, and no workspace; and so the other way round.
+const client = "clients/go"
 
 func TestImports(t *testing.T) {
 	root := filepath.Join("..", "..")
@@ -201,6 +217,9 @@ func TestImports(t *testing.T) {
 func check(t *testing.T, room, path, imported string) {
 	t.Helper()
 	if inner, ok := strings.CutPrefix(imported, module); ok {
+		if ofClient := func(room string) bool { return strings.HasPrefix(room+"/", client+"/") }; ofClient(room) != ofClient(inner) {
+			t.Errorf("%s imports %s, which belongs to another module", path, inner)
+		}
 		allowed := own[room]
 		if !slices.Contains(allowed, "*") && !slices.Contains(allowed, inner) {
 			t.Errorf("%s imports %s, which %s must not know", path, inner, room)

@@ -26,7 +26,7 @@ var requirements = map[string][]string{
 	// The design of placement: its table of traceability, and its contracts.
 	"placement.md": {
 		"PL-1.1", "PL-1.2", "PL-1.3", "PL-2.1", "PL-2.2", "PL-3.1", "PL-3.5", "PL-4.1", "PL-4.2", "PL-4.4",
-		"PL-C1", "PL-C2", "PL-C3", "PL-C4", "PL-C5", "PL-C6", "PL-C7", "PL-C8", "PL-C9", "PL-C10",
+		"PL-C1", "PL-C2", "PL-C3", "PL-C4", "PL-C5", "PL-C6", "PL-C7", "PL-C8", "PL-C9", "PL-C10", "PL-C11",
 	},
 }
 

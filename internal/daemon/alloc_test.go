@@ -106,7 +106,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 	if n := cap(c.ranges); n > 64 {
 		t.Errorf("room for %d ranges is kept", n)
 	}
-	if n := r.services["default"].gen.Stats().Issued[generator.FallbackRandomID]; n != 5000 {
+	if n := r.services["default"].Generator().Stats().Issued[generator.FallbackRandomID]; n != 5000 {
 		t.Errorf("%d random IDs", n)
 	}
 }

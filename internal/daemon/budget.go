@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
@@ -47,6 +46,9 @@ type budget struct {
 const (
 	maxMaking     = 6
 	maxUserMaking = 2
+	// maxUserAsking is how many of one user wait for that or are made. It is small, since those
+	// that wait in vain all end at the same time.
+	maxUserAsking = 64
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
@@ -74,7 +76,9 @@ type user struct {
 	streams  int                   // of them, events of placement
 	share    share                 // of the lane's time; only the lane's thread uses it
 	making   chan struct{}         // has room for the long answers that are being made
+	asking   atomic.Int64          // requests for long answers, but for those that wait for their peer
 	running  running               // connections of this user
+	queue    chan struct{}         // has room for the connection that waits for memory; others wait for it
 }
 
 // most names the user who has the most of what all share.
@@ -117,6 +121,7 @@ type account struct {
 	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
+	lost     chan struct{} // closed when over is set; nil unless the connection has waited for memory
 }
 
 // open begins the account of a connection.
@@ -156,7 +161,7 @@ func (b *budget) openFor(who owner) *account {
 	u := b.users[who]
 	if u == nil {
 		u = &user{owner: who, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking),
-			running: make(running, maxUserRunning)}
+			running: make(running, maxUserRunning), queue: make(chan struct{}, 1)}
 		b.users[who] = u
 	}
 	u.open++
@@ -277,16 +282,14 @@ func (a *account) takeAnswer(n int, made bool) {
 	}
 }
 
-// roomPatience bounds the wait for connections that end, which takes them no time.
-const roomPatience = 10 * time.Second
-
 // take takes memory of one kind once there is room, which it makes. With made, connections
 // that end need not be gone.
 func (a *account) take(kind *int64, n int64, made bool) *wire.Error {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var late <-chan time.Time
+	w := roomWait{account: a}
+	defer w.end()
 	for {
 		if over := a.over.Load(); over != nil {
 			return over
@@ -301,35 +304,13 @@ func (a *account) take(kind *int64, n int64, made bool) *wire.Error {
 			a.add(kind, n)
 			return nil
 		}
-		if late == nil {
-			timer := time.NewTimer(roomPatience)
-			defer timer.Stop()
-			late = timer.C
-		}
-		if err == nil && !b.await(late) && a.over.Load() == nil { // not lost meanwhile
+		if err == nil && !w.wait() && a.over.Load() == nil { // not lost meanwhile
 			err = b.exceeded(key, a.user)
 		}
 		if err != nil {
 			a.lose(err)
 			return err
 		}
-	}
-}
-
-// await waits until somebody gives something back, or loses it, and reports whether that
-// was in time. mu is held, but not while it waits.
-func (b *budget) await(late <-chan time.Time) bool {
-	if b.changed == nil {
-		b.changed = make(chan struct{})
-	}
-	changed := b.changed
-	b.mu.Unlock()
-	defer b.mu.Lock()
-	select {
-	case <-changed:
-		return true
-	case <-late:
-		return false
 	}
 }
 
@@ -340,7 +321,10 @@ func (a *account) lose(why *wire.Error) {
 	a.user.leaving += a.half + a.unread
 	a.budget.leaving += a.half + a.unread
 	delete(a.user.holders, a)
-	a.budget.wake()
+	if a.lost != nil {
+		close(a.lost)
+		a.lost = nil
+	}
 	if a.evict != nil {
 		a.evict()
 	}

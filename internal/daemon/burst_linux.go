@@ -15,7 +15,7 @@ const (
 // beginBurst reads the clocks, once for all requests that came together.
 func (l *fastLane) beginBurst() {
 	l.began = l.server.elapsed()
-	l.desk.reading = l.server.defaultService.gen.Read() // all services have one clock
+	l.desk.reading = l.server.defaultService.Generator().Read() // all services have one clock
 }
 
 // endBurst counts what was answered.
@@ -54,6 +54,8 @@ func (l *fastLane) answer(b []byte) (n int, waits *waiting) {
 	if l.desk.req.Parse(b[:n]) != nil {
 		return 0, nil
 	}
+	l.dear++
+	l.loop.Spend(dearCost)
 	l.endBurst() // Status tells of those before it
 	waits, here := l.desk.handle(l.work)
 	l.began = l.server.elapsed() // those behind it have not waited for it to be read

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -280,16 +281,36 @@ func (c *conn) finish(err error) {
 	c.discard()
 }
 
+// wastes are buffers for bytes that are read and thrown away.
+var wastes = sync.Pool{New: func() any { return new([wasteSize]byte) }}
+
+const wasteSize = 64 << 10
+
 // discard reads what the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
 	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
 	if c.server.draining.Load() { // its deadline may just have been lost
 		c.server.hurry(c.net.SetReadDeadline)
 	}
-	var waste [4096]byte
+	raw, err := c.net.SyscallConn()
+	if err != nil {
+		return
+	}
 	for left := wire.MaxMessage; left > 0; {
-		n, err := c.net.Read(waste[:])
-		if err != nil {
+		var n int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			// Thousands may have much to read: they take turns.
+			c.user.running <- struct{}{}
+			c.server.budget.running <- struct{}{}
+			waste := wastes.Get().(*[wasteSize]byte)
+			n, failed = unix.Read(int(fd), waste[:])
+			wastes.Put(waste)
+			<-c.server.budget.running
+			<-c.user.running
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err != nil || failed != nil || n == 0 {
 			return
 		}
 		left -= n

@@ -96,7 +96,7 @@ func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err erro
 
 // issue answers with IDs. Where they have to be waited for it returns errWaits.
 func (d *desk) issue(r *idRequest) error {
-	ranges, pending, err := r.service.gen.Start(d.reading, r.want, d.ranges[:0])
+	ranges, pending, err := r.service.Generator().Start(d.reading, r.want, d.ranges[:0])
 	if pending != nil {
 		return d.beginWait(r, pending)
 	}
@@ -153,13 +153,13 @@ func (d *desk) replyIDs(r *idRequest) {
 	case r.format == formatString:
 		d.out.ReplyString(r.id, strconv.FormatInt(int64(id), 10))
 	default:
-		d.out.ReplyString(r.id, r.service.external.Load().Encode(id))
+		d.out.ReplyString(r.id, r.service.Codec().Encode(id))
 	}
 }
 
 func (d *desk) replyArray(r *idRequest) {
 	d.out.BeginArray(r.id, int(r.want.Count))
-	codec := r.service.external.Load() // one for the whole answer
+	codec := r.service.Codec() // one for the whole answer
 	for _, g := range d.ranges {
 		if r.format == formatInt {
 			d.out.AppendRange(uint64(g.Start), int(g.Count))

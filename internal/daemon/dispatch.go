@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -103,7 +104,7 @@ func (s *Server) failed(m *countedMethod, code wire.Code) prometheus.Counter {
 }
 
 // service finds the service that a request names.
-func (s *Server) service(name []byte) (*Service, error) {
+func (s *Server) service(name []byte) (*issuer.Service, error) {
 	if len(name) == 0 {
 		return s.defaultService, nil
 	}
@@ -116,7 +117,7 @@ func (s *Server) service(name []byte) (*Service, error) {
 
 // options reads the options of a method: the service, and the known others, whose values
 // read takes.
-func (s *Server) options(d *desk, read func(name string) error, known ...string) (*Service, error) {
+func (s *Server) options(d *desk, read func(name string) error, known ...string) (*issuer.Service, error) {
 	var service []byte
 	err := d.eachOption(append([]string{"service"}, known...), func(name string) (err error) {
 		if name != "service" {

@@ -1,9 +1,8 @@
 // Package daemon answers MessagePack-RPC on a listener it is given.
 //
-// A Service is one named stream of IDs with everything behind it: generator,
-// keeper and durable state. A Server accepts connections and dispatches
-// requests to services. Whoever serves a connection reads, answers what was
-// read, in order, and writes when nothing more is waiting to be read, so that
+// A Server accepts connections and dispatches requests to the services that package
+// issuer has assembled. The goroutine or the thread that serves a connection answers
+// requests in order. It writes when nothing more is waiting to be read, so that
 // pipelined requests share a write.
 //
 // # Two engines

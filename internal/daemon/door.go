@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/guard"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -228,7 +228,7 @@ func (g *Guest) Evicted() error {
 
 // Order is what a guest wants.
 type Order struct {
-	Service     *Service
+	Service     *issuer.Service
 	Count       int64
 	RegularOnly bool
 	Timeout     time.Duration
@@ -236,13 +236,10 @@ type Order struct {
 
 // ServiceOf finds a service by its name; "" is the default one. The error is a
 // *wire.Error.
-func (d *Door) ServiceOf(name []byte) (*Service, error) { return d.server.service(name) }
+func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server.service(name) }
 
 // Knows reports whether there is a service of that name.
 func (d *Door) Knows(name []byte) bool { return d.server.services[string(name)] != nil }
-
-// Encode is the external form of an ID of the service.
-func (s *Service) Encode(id snowflake.ID) string { return s.external.Load().Encode(id) }
 
 // Room counts what the IDs of a large order may take until done is called.
 func (g *Guest) Room(count int64) (done func()) {
@@ -267,7 +264,7 @@ func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait,
 	if s.draining.Load() {
 		return dst, nil, shuttingDown()
 	}
-	ranges, pending, err := o.Service.gen.Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout}, dst)
+	ranges, pending, err := o.Service.Generator().Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout, Owner: g.account.user}, dst)
 	if pending == nil {
 		return ranges, nil, err
 	}

@@ -17,8 +17,8 @@ import (
 // codeInternal marks a mistake in the daemon.
 const codeInternal wire.Code = "INTERNAL"
 
-// codeNoStore: the daemon keeps no locks and sequences.
-const codeNoStore wire.Code = "NO_STORE"
+// CodeNoStore: the daemon keeps no locks and sequences.
+const CodeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
 func (s *Server) wireError(err error) *wire.Error {
@@ -128,5 +128,5 @@ func invalidExternal(text string, err error) error {
 
 // noStore is the error of the methods that need a store where there is none.
 func noStore() *wire.Error {
-	return wire.Errorf(codeNoStore, "this daemon has nowhere to keep locks and sequences: its operator can set store, or a state_dir")
+	return wire.Errorf(CodeNoStore, "this daemon has nowhere to keep locks and sequences: its operator can set store, or a state_dir")
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -28,7 +29,7 @@ const (
 type idRequest struct {
 	id      uint32 // of the message
 	single  bool   // NextID: one ID, not an array of one
-	service *Service
+	service *issuer.Service
 	format  idFormat
 	want    generator.Request
 }
@@ -88,7 +89,7 @@ func (r *idRequest) heavy() bool {
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
 func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
-	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout}}
+	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout, Owner: d.user}}
 	if err := d.req.Options(); err != nil {
 		return r, err
 	}

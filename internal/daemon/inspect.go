@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -16,7 +17,7 @@ func (s *Server) inspect(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	in, err := snowflake.Inspect(id, svc.layout(), svc.present().EpochMS, *svc.external.Load())
+	in, err := snowflake.Inspect(id, svc.Layout(), svc.Timeline().EpochMS, *svc.Codec())
 	if err != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
 	}
@@ -43,7 +44,7 @@ func (s *Server) bounds(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	smallest, largest, err := svc.present().Bounds(time.UnixMilli(from), time.UnixMilli(to))
+	smallest, largest, err := svc.Timeline().Bounds(time.UnixMilli(from), time.UnixMilli(to))
 	if err != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
 	}
@@ -58,7 +59,7 @@ func (s *Server) toExternal(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	d.out.ReplyString(d.req.ID, svc.external.Load().Encode(id))
+	d.out.ReplyString(d.req.ID, svc.Codec().Encode(id))
 	return nil
 }
 
@@ -82,9 +83,9 @@ func (s *Server) toInternal(_ context.Context, d *desk) error {
 	}
 	var id snowflake.ID
 	if limited {
-		id, err = svc.external.Load().DecodeBefore(text, svc.present(), latest)
+		id, err = svc.Codec().DecodeBefore(text, svc.Timeline(), latest)
 	} else {
-		id, err = svc.external.Load().Decode(text)
+		id, err = svc.Codec().Decode(text)
 	}
 	if errors.Is(err, snowflake.ErrInvalidExternal) {
 		return invalidExternal(text, err)
@@ -134,7 +135,7 @@ func (s *Server) uuid(_ context.Context, d *desk) error {
 
 // oneID reads the parameters of a method that takes an ID, and a service whose
 // codec reads an external one.
-func (s *Server) oneID(d *desk, method string) (*Service, snowflake.ID, error) {
+func (s *Server) oneID(d *desk, method string) (*issuer.Service, snowflake.ID, error) {
 	if d.req.NumParams() == 0 {
 		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", method)
 	}
@@ -146,7 +147,7 @@ func (s *Server) oneID(d *desk, method string) (*Service, snowflake.ID, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	id, err := param.id(*svc.external.Load())
+	id, err := param.id(*svc.Codec())
 	return svc, id, err
 }
 

@@ -24,6 +24,10 @@ const (
 	// answer that is made here still fits behind them into a buffer that is
 	// used again: 9 bytes an ID, and less than 1 for each is its head.
 	laneFull = wire.HighWater - 10*maxLaneBatch
+	// laneDear is how many requests that are not plain a connection has served before others
+	// have their turn. dearCost is what each of them costs, in bytes of the loop's turns.
+	laneDear = 256
+	dearCost = 512
 )
 
 // fastLane serves connections by one thread, in an event loop. It does what
@@ -46,6 +50,7 @@ type fastLane struct {
 	split    wire.Splitter
 	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered [2]int        // plain requests of this burst, by plainMethod
+	dear     int           // requests of this turn that are not plain
 	began    time.Duration // of this burst, since the server's start
 	putOff   []*parked     // their turns, until the porter has caught up
 }
@@ -211,11 +216,12 @@ func (p *parked) read() {
 // when others have their turn.
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
-	l.desk.account, l.desk.user = p.account, p.account.user
+	l.serveFor(p.account)
 	l.loop.Spend(len(b))
 	l.beginBurst()
+	l.dear = 0
 	sent := 0
-	for len(b) > 0 && p.wait == nil {
+	for len(b) > 0 && p.wait == nil && l.dear < laneDear {
 		if waiting := len(l.desk.out.Unsent()); waiting >= laneFull {
 			if !p.send(b) {
 				return
@@ -248,6 +254,18 @@ func (p *parked) serve(b []byte, own bool) {
 		p.wait.pending.Notify(p.served)
 	case len(b) > 0 || p.more:
 		l.loop.Again(&p.turn)
+	}
+}
+
+// serveFor has the desk answer the requests of a connection.
+func (l *fastLane) serveFor(a *account) {
+	l.desk.account = a
+	if a.user == l.desk.user {
+		return
+	}
+	l.desk.user = a.user
+	for method := range l.requests {
+		l.requests[method].want.Owner = a.user
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -31,12 +30,6 @@ func newLaneRig(t testing.TB, changes ...func(*setup)) *rig {
 		t.Skip("without an event loop there is no lane")
 	}
 	return newRig(t, changes...)
-}
-
-// ample IDs come as fast as anybody asks.
-func ample(s *setup) {
-	wide(s)
-	s.source = clock.System{}
 }
 
 // places are where the connections are: in the lane, and with a goroutine.

@@ -226,7 +226,7 @@ func heap() int64 {
 
 // issued is how many IDs the service has made.
 func (r *rig) issued(service string) uint64 {
-	stats := r.services[service].gen.Stats()
+	stats := r.services[service].Generator().Stats()
 	return stats.Issued[0] + stats.Issued[1] + stats.Issued[2]
 }
 

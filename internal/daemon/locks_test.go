@@ -196,10 +196,10 @@ func TestLockMethodsRefuse(t *testing.T) {
 func TestLocksWithoutAStore(t *testing.T) {
 	p := newRig(t).start().dial()
 	for _, method := range []string{"Lock.Acquire", "Lock.Renew", "Lock.Release", "Lock.Get", "Lock.Watch", "Sequence.Next"} {
-		p.fails(codeNoStore, method, "k")
+		p.fails(CodeNoStore, method, "k")
 	}
-	p.fails(codeNoStore, "Sequence.NextBatch", "k", 3)
-	p.fails(codeNoStore, "Lock.List")
+	p.fails(CodeNoStore, "Sequence.NextBatch", "k", 3)
+	p.fails(CodeNoStore, "Lock.List")
 }
 
 // Who waits for a lock gets it as soon as the holder's connection ends.

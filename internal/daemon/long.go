@@ -23,10 +23,14 @@ type longAnswer struct {
 
 // asideLong is asideWithin for an answer that may be long. It is made when those before it
 // on the connection have been written, so that a peer that does not read has one at most.
+// While one waits for that, no further request of the connection is read.
 func (d *desk) asideLong(timeout time.Duration, work slowWork) error {
 	c, id := d.conn, d.req.ID
-	if c != nil && c.slow.turn == nil {
-		c.slow.turn = make(chan struct{}, 1)
+	if c != nil {
+		c.slow.isLong = true
+		if c.slow.turn == nil {
+			c.slow.turn = make(chan struct{}, 1)
+		}
 	}
 	return d.aside(func(ctx context.Context) (any, error) {
 		if err := enter(ctx, c.slow.turn); err != nil {
@@ -47,12 +51,17 @@ func (d *desk) asideLong(timeout time.Duration, work slowWork) error {
 // makeLong makes the answer when it is the connection's turn. What it takes until its size
 // is known is bounded by how many are made at a time.
 func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, work slowWork) ([]byte, error) {
+	u := c.user
+	defer u.asking.Add(-1)
+	if u.asking.Add(1) > maxUserAsking {
+		return nil, c.server.budget.exceeds(quota.FixedAnswers, u, maxUserAsking, "requests for long answers", "wait for answers")
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for _, making := range [...]chan struct{}{c.user.making, c.server.budget.making} {
+	for _, making := range [...]chan struct{}{u.making, c.server.budget.making} {
 		if err := enter(ctx, making); err != nil {
-			r := quota.Refusal{Quota: quota.FixedAnswers, Limit: int64(cap(making)), Whose: c.user.String()}
-			if making != c.user.making {
+			r := quota.Refusal{Quota: quota.FixedAnswers, Limit: int64(cap(making)), Whose: u.String()}
+			if making != u.making {
 				r.Whose = c.server.budget.most(madeFor)
 			}
 			return nil, overloaded(c.server.cfg.Quotas, r, "%v", errLongAnswers)

@@ -38,7 +38,7 @@ func TestLongAnswersWaitForThePeer(t *testing.T) {
 	for range calls {
 		p.ask("Long")
 	}
-	r.waiters(calls)
+	r.waiters(2) // the others are not read
 	go func() {
 		for range calls {
 			<-tokens
@@ -107,5 +107,23 @@ func TestLongAnswersHoldNoPlaceWhileRoomIsMade(t *testing.T) {
 	}
 	if half.over.Load() == nil || long.over.Load() != nil || b.used != 2*wire.MaxMessage+1 {
 		t.Errorf("%d bytes are counted: %v, %v", b.used, half.over.Load(), long.over.Load())
+	}
+}
+
+// Of one user, a bounded number of requests waits for long answers to be made: no more of
+// them run out of time together.
+func TestLongAnswersOfAUserAreBounded(t *testing.T) {
+	r := newRig(t, ample)
+	_, tokens := lengthy(r)
+	r.start()
+	p := r.dial()
+	p.alive()
+	r.user().asking.Store(maxUserAsking)
+	p.fails(wire.CodeOverloaded, "Long")
+	r.user().asking.Store(maxUserAsking - 1)
+	p.ask("Long")
+	<-tokens
+	if got := p.receive(); got.err != nil {
+		t.Error(got.err)
 	}
 }

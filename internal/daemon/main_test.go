@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
@@ -71,7 +72,7 @@ type rig struct {
 	t        testing.TB
 	path     string
 	server   *Server
-	services map[string]*Service
+	services map[string]*issuer.Service
 	metrics  *metrics.Metrics
 	clock    *clock.Fake
 	line     *providertest.Faulty // between keepers and the provider
@@ -99,6 +100,12 @@ func wide(s *setup) {
 		one.MaxThroughputPerMS = many
 		s.services[name] = one
 	}
+}
+
+// ample IDs come as fast as anybody asks.
+func ample(s *setup) {
+	wide(s)
+	s.source = clock.System{}
 }
 
 // change edits the settings of the default service.
@@ -162,7 +169,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 	r.t.Helper()
 	ephemeral := state.Ephemeral(state.Options{})
-	r.services = map[string]*Service{}
+	r.services = map[string]*issuer.Service{}
 	for name, one := range s.services {
 		if secret, ok := s.secrets[name]; ok {
 			one.ExternalSecretFile = filepath.Join(r.t.TempDir(), name)
@@ -177,9 +184,9 @@ func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 				r.t.Fatal(err)
 			}
 		}
-		svc, err := NewService(ServiceOptions{
+		svc, err := issuer.NewService(issuer.ServiceOptions{
 			Name: name, Settings: one, Meta: map[string]string{"host": "alpha"}, ProviderTimeout: hang, VerifyInterval: 10 * time.Second,
-			Provider: r.line, State: st, Clock: believed, Metrics: r.metrics, Log: log,
+			Provider: r.line, State: st, Clock: believed, Observer: r.metrics.Service(name), Log: log,
 		})
 		if err != nil {
 			r.t.Fatal(err)
@@ -192,9 +199,7 @@ func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 // step lets every keeper do what is due.
 func (r *rig) step() {
 	for _, svc := range r.services {
-		if svc.keeper != nil {
-			svc.keeper.Step(context.Background())
-		}
+		svc.Step(context.Background())
 	}
 }
 

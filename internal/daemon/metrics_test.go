@@ -80,7 +80,6 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_build_info":                          "commit,go_version,version",
 		"kazahana_clock_forward_accepted_total":        "",
 		"kazahana_quota_refusals_total":                "quota",
-		"kazahana_config_last_reload_successful":       "",
 		"kazahana_memory_reserved_bytes":               "",
 		"kazahana_memory_reservable_bytes":             "",
 		"kazahana_memory_evictions_total":              "",

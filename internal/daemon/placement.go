@@ -147,23 +147,33 @@ func (s *Server) placementResolve(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	wait := defaultPlacementWait
-	if err := d.eachOption([]string{"wait_ms"}, func(name string) (err error) {
-		wait, err = d.milliseconds(name, maxPlacementWait)
+	wait, withPID := defaultPlacementWait, false
+	if err := d.eachOption([]string{"wait_ms", "pid"}, func(name string) (err error) {
+		if name == "wait_ms" {
+			wait, err = d.milliseconds(name, maxPlacementWait)
+			return err
+		}
+		withPID, err = d.req.Bool()
 		return err
 	}); err != nil {
 		return err
 	}
-	if r, ok := p.driver.Known(key); ok {
-		p.countResolve(r, nil)
-		fields := answerResolution(r).fields()
-		d.out.ReplyMap(d.req.ID, fields[:]...)
-		return nil
+	if !withPID { // which may need a read of the store
+		if r, ok := p.driver.Known(key); ok {
+			p.countResolve(r, nil)
+			fields := answerResolution(r).fields()
+			d.out.ReplyMap(d.req.ID, fields[:]...)
+			return nil
+		}
 	}
 	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
-		r, err := p.driver.Resolve(ctx, key, wait)
+		resolve := p.driver.Resolve
+		if withPID {
+			resolve = p.driver.ResolvePID
+		}
+		r, err := resolve(ctx, key, wait)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -282,29 +292,29 @@ func (s *Server) placementUnregister(_ context.Context, d *desk) error {
 	})
 }
 
-// snapshotPage is the answer of Placement.Snapshot.
-type snapshotPage struct {
+// SnapshotPage is the answer of Placement.Snapshot.
+type SnapshotPage struct {
 	State       placement.State      `json:"state"`
 	Authority   string               `json:"authority"`
-	Members     []snapshotMember     `json:"members"`
+	Members     []SnapshotMember     `json:"members"`
 	Kinds       []string             `json:"kinds"` // that processes here have registered for
-	Activations []snapshotActivation `json:"activations"`
+	Activations []SnapshotActivation `json:"activations"`
 	Total       int                  `json:"activations_total"`
 	Ignored     uint64               `json:"ignored_results"`
-	Key         *snapshotKey         `json:"key"` // the one that was asked for, else nil
+	Key         *SnapshotKey         `json:"key"` // the one that was asked for, else nil
 }
 
-type snapshotMember struct {
+type SnapshotMember struct {
 	Authority string   `json:"authority"`
 	Token     int64    `json:"token"`
 	Kinds     []string `json:"kinds"` // that it serves
 }
 
-func showMember(h placement.Host) snapshotMember {
-	return snapshotMember{h.Authority, h.Token, append([]string{}, h.Kinds...)}
+func showMember(h placement.Host) SnapshotMember {
+	return SnapshotMember{h.Authority, h.Token, append([]string{}, h.Kinds...)}
 }
 
-type snapshotActivation struct {
+type SnapshotActivation struct {
 	Kind     string `json:"kind"`
 	Identity string `json:"identity"`
 	Doing    string `json:"doing"`
@@ -315,13 +325,13 @@ type snapshotActivation struct {
 	IdleMS   int64  `json:"idle_ms"`
 }
 
-type snapshotKey struct {
+type SnapshotKey struct {
 	Authority string             `json:"authority"` // "": nobody serves the kind
 	Locality  placement.Locality `json:"locality"`
-	Record    *snapshotRecord    `json:"record"` // nil: none
+	Record    *SnapshotRecord    `json:"record"` // nil: none
 }
 
-type snapshotRecord struct {
+type SnapshotRecord struct {
 	Owner   string `json:"owner"` // "": nobody
 	PID     string `json:"pid"`
 	Version int64  `json:"version"`
@@ -390,28 +400,28 @@ func (p *Placement) look(ctx context.Context, want snapshotWanted) (s placement.
 }
 
 // page is the part of the snapshot that is asked for.
-func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage, error) {
+func (p *Placement) page(ctx context.Context, want snapshotWanted) (SnapshotPage, error) {
 	single := want.key != placement.Key{}
 	now, err := p.look(ctx, want)
 	if err != nil {
-		return snapshotPage{}, err
+		return SnapshotPage{}, err
 	}
-	page := snapshotPage{
-		State: now.State, Authority: now.Authority, Members: []snapshotMember{}, Kinds: p.executors.kinds(),
-		Activations: []snapshotActivation{}, Total: now.Total, Ignored: now.Ignored,
+	page := SnapshotPage{
+		State: now.State, Authority: now.Authority, Members: []SnapshotMember{}, Kinds: p.executors.kinds(),
+		Activations: []SnapshotActivation{}, Total: now.Total, Ignored: now.Ignored,
 	}
 	for _, m := range now.Members {
 		page.Members = append(page.Members, showMember(m))
 	}
 	for _, a := range now.Activations[:min(len(now.Activations), int(want.limit))] {
-		page.Activations = append(page.Activations, snapshotActivation{
+		page.Activations = append(page.Activations, SnapshotActivation{
 			a.Key.Kind, a.Key.Identity, a.Doing, a.Active, a.Record.PID, a.Record.Version, a.Record.Token, a.IdleFor.Milliseconds(),
 		})
 	}
 	if !single {
 		return page, nil
 	}
-	page.Key = &snapshotKey{Authority: now.LivesAt, Locality: placement.Remote}
+	page.Key = &SnapshotKey{Authority: now.LivesAt, Locality: placement.Remote}
 	if now.LivesAt == p.authority && p.authority != "" {
 		page.Key.Locality = placement.Local
 	}
@@ -420,7 +430,7 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage
 		return page, storeError{err}
 	}
 	if r.Version > 0 {
-		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token, r.ObservedMS}
+		page.Key.Record = &SnapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token, r.ObservedMS}
 	}
 	return page, nil
 }

@@ -13,7 +13,11 @@ import (
 // eventKinds are all that can be watched.
 var eventKinds = []placement.EventKind{
 	placement.Resolved, placement.LockDenied, placement.Activated, placement.ActivationFailed, placement.Passivated, placement.Unserved,
+	placement.PIDCached, placement.PIDDropped,
 }
+
+// frequentEvents are sent to those alone who name them: requests to resolve cause them.
+var frequentEvents = []placement.EventKind{placement.Resolved, placement.PIDCached, placement.PIDDropped}
 
 // placementEvent is the notice of an event.
 type placementEvent struct {
@@ -90,10 +94,10 @@ func eventNames() string {
 	return strings.Join(names, ", ")
 }
 
-// wantedEvents reads which events the peer wants: all but those of every resolve,
-// unless it says so.
+// wantedEvents reads which events the peer wants: all but the frequent ones, unless it
+// says so.
 func (d *desk) wantedEvents() ([]placement.EventKind, error) {
-	wanted := slices.DeleteFunc(slices.Clone(eventKinds), func(k placement.EventKind) bool { return k == placement.Resolved })
+	wanted := slices.DeleteFunc(slices.Clone(eventKinds), func(k placement.EventKind) bool { return slices.Contains(frequentEvents, k) })
 	err := d.eachOption([]string{"events"}, func(string) error {
 		n, err := d.req.ArrayLen()
 		if err != nil {

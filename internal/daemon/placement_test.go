@@ -286,6 +286,8 @@ func TestTwoDaemons(t *testing.T) {
 	for _, d := range []*placed{a, b, c} {
 		d.sees(2)
 	}
+	watch := c.dial()
+	watch.table("Placement.Watch", options{"events": []string{"pid_cached"}})
 	wa, wb := a.worker(), b.worker()
 	pa, pc := a.dial(), c.dial()
 	remote := 0
@@ -301,8 +303,19 @@ func TestTwoDaemons(t *testing.T) {
 		}
 		remote++
 		b.activate(wb, room)
+		own := b.dial().table("Placement.Resolve", "room", room)
+		if got := pc.table("Placement.Resolve", "room", room, options{"pid": true}); got["locality"] != "remote" || got["authority"] != "b:1" ||
+			got["pid"] != own["pid"] || own["pid"] == "" || got["token"] != own["token"] || got["version"] != own["version"] {
+			t.Errorf("room %s: asked for its pid, who only resolves says %v, and its host %v", room, got, own)
+		}
 		if got := pa.table("Placement.Resolve", "room", room); got["authority"] != "b:1" || got["locality"] != "remote" {
 			t.Errorf("room %s: %v", room, got)
+		}
+	}
+	for range remote { // what is read is told
+		var notice []any
+		if err := watch.dec.Decode(&notice); err != nil || notice[1] != "Placement.Event" || !strings.Contains(fmt.Sprint(notice[2]), "pid_cached") {
+			t.Fatalf("told is %v, %v", notice, err)
 		}
 	}
 	if remote == 0 || remote == 20 {

@@ -51,7 +51,7 @@ func (p *Placement) countResolve(r placement.Resolution, err error) {
 // observe counts an event of the driver, and keeps it for the status page.
 func (p *Placement) observe(e placement.Event) {
 	switch e.Kind {
-	case placement.Resolved:
+	case placement.Resolved, placement.PIDCached, placement.PIDDropped:
 		return
 	case placement.LockDenied:
 		var held *lock.HeldError
@@ -124,7 +124,7 @@ func (x *executors) counts() (running, executors map[string]int) {
 type PlacementStatus struct {
 	State        placement.State      `json:"state"`
 	Authority    string               `json:"authority"`
-	Members      []snapshotMember     `json:"members"`
+	Members      []SnapshotMember     `json:"members"`
 	MembersTotal int                  `json:"members_total"`
 	Kinds        []PlacementKind      `json:"kinds"` // those with the most activations
 	KindsTotal   int                  `json:"kinds_total"`
@@ -177,8 +177,8 @@ func (p *Placement) Status() *PlacementStatus {
 }
 
 // shownMembers are the first by name, and this host wherever it comes.
-func shownMembers(now placement.Snapshot) []snapshotMember {
-	shown := []snapshotMember{}
+func shownMembers(now placement.Snapshot) []SnapshotMember {
+	shown := []SnapshotMember{}
 	for i, m := range now.Members {
 		if i < maxShown || m.Authority == now.Authority {
 			shown = append(shown, showMember(m))

@@ -151,3 +151,28 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 		})
 	}
 }
+
+// Requests that cost more than their bytes end a turn after some of them, and are spent.
+func TestDearRequestsEndATurn(t *testing.T) {
+	const turns = 3
+	r := newLaneRig(t, ample).start()
+	client := r.dial()
+	client.alive()
+	r.inLane(func(p *parked) {
+		client.send(bytes.Repeat(request(1, "Ping", []any{}), turns*laneDear))
+		spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
+		before := spent.Int()
+		p.Ready(unix.EPOLLIN)
+		p.Ready(0)
+		if want := (turns - 1) * laneDear * len(request(1, "Ping", []any{})); len(p.rest) != want {
+			t.Errorf("%d bytes wait for another turn, want %d", len(p.rest), want)
+		}
+		if n := spent.Int() - before; n < laneDear*dearCost {
+			t.Errorf("%d are spent", n)
+		}
+	})
+	for range turns * laneDear {
+		client.receive()
+	}
+	client.alive()
+}

@@ -12,7 +12,7 @@ import (
 // exceeds is the error of what a quota of one user refuses. Every such refusal is made
 // here.
 func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
-	if key != quota.FixedWatches {
+	if key != quota.FixedWatches && key != quota.FixedAnswers {
 		advice += ", or raise the quota"
 	}
 	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.owner.String()},

@@ -53,7 +53,7 @@ func TestPrepareOfOtherSettings(t *testing.T) {
 	p, svc := r.dial(), r.services["default"]
 	id := p.id()
 	first := p.text("ToExternal", id)
-	next := *svc.settings.Load()
+	next := svc.Settings()
 
 	apply, secret, err := svc.Prepare(next)
 	if err != nil || secret {

@@ -7,7 +7,7 @@ import "runtime"
 // become ready, so without a bound those of one user would be thousands before everybody
 // else's, and before the lane's thread. One user leaves half of the processors to others.
 var (
-	maxRunning     = max(runtime.NumCPU(), 2)
+	maxRunning     = runtime.NumCPU()
 	maxUserRunning = max(runtime.NumCPU()/2, 1)
 )
 

@@ -90,3 +90,27 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 		}
 	}
 }
+
+// What a peer sends that nobody wants is read by those that have a place.
+func TestDiscardTakesTurns(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.patience.refuse = hang }).start()
+	p := r.dial()
+	p.alive()
+	places := r.user().running
+	p.send([]byte{0xc1})
+	p.wantError(p.receive(), wire.CodeParseError)
+	until(t, "its answer is written, and it reads", func() bool { return strings.Contains(stacks(), "(*conn).discard(") })
+	for range cap(places) {
+		places <- struct{}{}
+	}
+	p.send(make([]byte, 1000))
+	until(t, "it waits for a place", func() bool { return strings.Contains(stacks(), "(*conn).discard.func") })
+	if n := len(places); n != cap(places) {
+		t.Errorf("%d places are taken", n)
+	}
+	for range cap(places) {
+		<-places
+	}
+	until(t, "it was read", func() bool { return !strings.Contains(stacks(), "(*conn).discard.func") })
+	_ = p.Close() // it need not read until the end of its patience
+}

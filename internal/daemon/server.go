@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/state"
@@ -82,9 +83,9 @@ type lane interface {
 // Server answers requests on a socket.
 type Server struct {
 	cfg            Config
-	services       map[string]*Service
-	names          []string // of the services, sorted
-	defaultService *Service // for requests that name none
+	services       map[string]*issuer.Service
+	names          []string        // of the services, sorted
+	defaultService *issuer.Service // for requests that name none
 	methods        []countedMethod
 	metrics        *metrics.Metrics
 	keeping        *metrics.Keeping // nil: no locks and sequences
@@ -118,12 +119,13 @@ type Server struct {
 	guests         map[*Guest]struct{} // connections by doors; guarded by mu
 	refused        map[*conn]struct{}  // being turned away; guarded by mu
 	remnants       map[stream]*account // ended, but their peers have not read all; guarded by mu
+	fresh          []stream            // of them, those that forgetFresh looks at; guarded by mu
 	unreadRefusals int                 // how many of them were turned away; guarded by mu
 	wg             sync.WaitGroup      // one for each goroutine that serves a connection
 }
 
 // NewServer returns a server of the services, which must include the default.
-func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log *zap.Logger) (*Server, error) {
+func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metrics, log *zap.Logger) (*Server, error) {
 	if services[cfg.DefaultService] == nil {
 		return nil, fmt.Errorf("there is no service %q, which is the default", cfg.DefaultService)
 	}

@@ -28,6 +28,8 @@ type slowRequests struct {
 	n       int         // under way
 	running sync.WaitGroup
 	turn    chan struct{} // has room for the long answer that is made or written; nil: there was none yet
+	isLong  bool          // the present request wants a long answer
+	long    int           // such requests under way
 	onClose []func()      // gives back what the peer holds while the connection lasts
 }
 
@@ -61,14 +63,18 @@ func (work slowWork) within(timeout time.Duration) slowWork {
 
 // answerLater begins a slow request.
 func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
-	id, work, kind, u := c.req.ID, c.slow.next, c.slow.kind, c.user
-	c.slow.next = nil
+	id, work, kind, isLong, u := c.req.ID, c.slow.next, c.slow.kind, c.slow.isLong, c.user
+	c.slow.next, c.slow.isLong = nil, false
 	alone, err := s.countWaiting(u, kind)
 	if err != nil {
 		c.settle(id, m, began, err)
 		return
 	}
 	c.slow.n++
+	if isLong {
+		alone = c.slow.long > 0 // a peer that does not read makes no more goroutines
+		c.slow.long++
+	}
 	traced := func(string) {}
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
@@ -85,6 +91,9 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		c.run()
 		defer c.rest()
 		c.slow.n--
+		if isLong {
+			c.slow.long--
+		}
 		if long, ok := answer.(*longAnswer); ok {
 			defer long.done()
 			c.wire.ReplyEncoded(long.encoded)

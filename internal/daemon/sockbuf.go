@@ -69,17 +69,25 @@ func (s *Server) remember(nc stream, a *account) {
 	a.park(func() {})
 	s.remnants[nc] = a
 	// Mostly the peer is just about to close its end.
-	time.AfterFunc(remnantPause, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.remnants[nc] == a && unread(nc) == 0 {
-			s.forgetRemnant(nc, a)
-			s.countConnections()
-		}
-	})
+	if s.fresh = append(s.fresh, nc); len(s.fresh) == 1 { // thousands have one timer
+		time.AfterFunc(remnantPause, s.forgetFresh)
+	}
 	if !a.admitted {
 		s.unreadRefusals++
 	}
+}
+
+// forgetFresh forgets the connections that have just ended, if their peers have read all.
+func (s *Server) forgetFresh() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, nc := range s.fresh {
+		if a, ok := s.remnants[nc]; ok && unread(nc) == 0 {
+			s.forgetRemnant(nc, a)
+		}
+	}
+	s.fresh = nil
+	s.countConnections()
 }
 
 // forgetRemnants forgets the connections whose peers have read all, or are gone; with all,

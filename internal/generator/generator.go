@@ -69,6 +69,7 @@ type Request struct {
 	Count       int64         // at least 1
 	RegularOnly bool          // an error instead of a fallback ID
 	Timeout     time.Duration // how long to wait at most; 0 or less = not at all
+	Owner       any           // comparable; owners that wait have equal shares, whatever the number of their requests
 }
 
 // Read reads the clock for a burst of requests.
@@ -109,6 +110,19 @@ func (g *Generator) Start(at Reading, req Request, dst []Range) ([]Range, *Pendi
 	return g.startLocked(at, req, dst)
 }
 
+// One is the next ID where the last request has left some of this millisecond; ok is
+// false elsewhere, and Next is the way. It allocates nothing.
+func (g *Generator) One() (id snowflake.ID, ok bool) {
+	at := g.Read()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if ok = g.q.hasRun(at, 1); ok {
+		c := g.core
+		id = c.cut(c.ms, c.low+1, 1).Start
+	}
+	return id, ok
+}
+
 // startLocked is Start where the run does not suffice. It unlocks.
 func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, *Pending, error) {
 	defer g.mu.Unlock()
@@ -118,7 +132,7 @@ func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, 
 		return dst, nil, ErrStopped
 	}
 	need, stop := req.Count, q.stop
-	if len(q.waiting) == 0 {
+	if q.waiting.empty() {
 		fresh := q.overtaken(at)
 		if fresh {
 			at = g.Read()

@@ -209,8 +209,8 @@ func TestDeadlineIsHonoured(t *testing.T) {
 		r.next(t, 1)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.q.waiting) != 0 {
-			t.Errorf("%d waiters are left", len(r.q.waiting))
+		if !r.q.waiting.empty() {
+			t.Errorf("%d waiters are left", r.q.waiting.n)
 		}
 	})
 }

@@ -39,8 +39,8 @@ func ended(t *testing.T, r *rig, calls *atomic.Int32) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.q.waiting) != 0 {
-		t.Errorf("%d are left in the queue", len(r.q.waiting))
+	if !r.q.waiting.empty() {
+		t.Errorf("%d are left in the queue", r.q.waiting.n)
 	}
 }
 

@@ -39,9 +39,9 @@ type Queue struct {
 	// millisecond in use. runUntil is 0 where none does, as while a request
 	// waits, and after Close. The run's own end closes it too.
 	runFrom, runUntil Reading
-	waiting           []*Pending // in the order in which they are served next
-	joined            Reading    // when the last one joined; no earlier millisecond is made up for
-	stop              Stop       // why the queue waits
+	waiting           lines
+	joined            Reading // when the last one joined; no earlier millisecond is made up for
+	stop              Stop    // why the queue waits
 	// clockSince is when the queue began to wait for the clock; zero while it
 	// does not.
 	clockSince time.Time
@@ -91,14 +91,15 @@ func (q *Queue) letRun(at Reading) {
 // has to wait, if it is the first.
 func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 	q.runUntil = 0
-	if len(q.waiting) == 0 {
+	if q.waiting.empty() {
 		q.stop = stop
 	}
 	p.start, p.deadline = now.Mono, now.Mono.Add(p.req.Timeout)
-	if len(q.waiting) == 0 || p.deadline.Before(q.deadline) {
+	if q.waiting.empty() || p.deadline.Before(q.deadline) {
 		q.deadline = p.deadline
 	}
-	q.waiting, q.joined = append(q.waiting, p), max(q.joined, now.Clock)
+	q.waiting.add(p)
+	q.joined = max(q.joined, now.Clock)
 	q.Serve(now)
 	p.cause = q.stop.Wait
 }
@@ -107,7 +108,7 @@ func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 // is over. It is due after Nap, and when the leases change.
 func (q *Queue) Serve(now Instant) {
 	q.nap = -1
-	if len(q.waiting) == 0 {
+	if q.waiting.empty() {
 		return
 	}
 	q.newest = now.Clock
@@ -117,7 +118,7 @@ func (q *Queue) Serve(now Instant) {
 		return
 	}
 	q.expire(now)
-	if len(q.waiting) > 0 {
+	if !q.waiting.empty() {
 		q.nap = q.deadline.Sub(now.Mono)
 	}
 	if stop.UntilMS != 0 {
@@ -131,19 +132,16 @@ func (q *Queue) expire(now Instant) {
 		return
 	}
 	q.deadline = time.Time{}
-	still := q.waiting[:0]
-	for _, p := range q.waiting {
+	q.waiting.drop(func(p *Pending) bool {
 		if !now.Mono.Before(p.deadline) {
 			q.end(p, &TimeoutError{Waited: now.Mono.Sub(p.start), For: q.stop.Wait})
-			continue
+			return true
 		}
-		if len(still) == 0 || p.deadline.Before(q.deadline) {
+		if q.deadline.IsZero() || p.deadline.Before(q.deadline) {
 			q.deadline = p.deadline
 		}
-		still = append(still, p)
-	}
-	clear(q.waiting[len(still):])
-	q.waiting = still
+		return false
+	})
 }
 
 // catchUp gives out the milliseconds that passed unused since the last ID,
@@ -151,44 +149,62 @@ func (q *Queue) expire(now Instant) {
 // what was missing then, a lease or the right time, may be here now.
 func (q *Queue) catchUp(now Instant) {
 	nowMS := now.Clock.ms()
-	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && len(q.waiting) > 0; at++ {
+	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && !q.waiting.empty(); at++ {
 		if stop, served := q.share(now, at, true); served || stop.Wait != WaitSequence {
 			return
 		}
 	}
 }
 
-// share deals out one millisecond in rounds: in each, every waiting request gets
-// an equal part of what is left, so that a large batch leaves room for single
-// IDs, and the first one next time is the one that came away short. It reports
-// whether everyone is served, or else why not. A late millisecond yields regular
-// IDs or nothing, no errors.
+// share deals out one millisecond in rounds: in each, every owner gets an equal part of
+// what is left, and of that every one of its waiting requests. So a large batch leaves room
+// for single IDs, an owner who waits with many requests leaves room for others, and the
+// first one next time is the one that came away short. It reports whether everyone is
+// served, or else why not. A late millisecond yields regular IDs or nothing, no errors.
 func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
-	for len(q.waiting) > 0 {
-		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/int64(len(q.waiting)), 1)
-		for range len(q.waiting) {
-			p := q.waiting[0]
-			r, stop := q.core.Take(atMS, min(p.need, part), !p.req.RegularOnly && !late)
-			if r.Count == 0 && (late || stop.Err == nil) {
-				if stop.Err = q.overdue(now, p, stop); late || stop.Err == nil {
-					q.stop = stop
-					return stop, false
-				}
-			}
-			q.waiting = q.waiting[1:]
-			if r.Count > 0 {
-				p.ranges = append(p.ranges, r)
-				p.need -= r.Count
-			}
-			if stop.Err != nil || p.need == 0 {
-				q.end(p, stop.Err)
-			} else {
-				q.waiting = append(q.waiting, p)
+	for !q.waiting.empty() {
+		owners := int64(len(q.waiting.turns))
+		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/owners, 1)
+		for range owners {
+			if stop, dry := q.turn(now, atMS, part, late); dry {
+				q.stop = stop
+				return stop, false
 			}
 		}
 	}
-	q.waiting = nil // let the backing array go
 	return Stop{}, true
+}
+
+// turn gives a part of the millisecond to the owner who is next. dry says that there is
+// nothing more.
+func (q *Queue) turn(now Instant, atMS, part int64, late bool) (stop Stop, dry bool) {
+	requests := len(q.waiting.turns[0].waiting)
+	each := max(part/int64(requests), 1)
+	got := int64(0)
+	for i := 0; i < requests && got < part; i++ {
+		p := q.waiting.next()
+		r, stop := q.core.Take(atMS, min(p.need, each, part-got), !p.req.RegularOnly && !late)
+		if r.Count == 0 && (late || stop.Err == nil) {
+			if stop.Err = q.overdue(now, p, stop); late || stop.Err == nil {
+				if i > 0 {
+					q.waiting.pass()
+				}
+				return stop, true
+			}
+		}
+		if r.Count > 0 {
+			p.ranges = append(p.ranges, r)
+			p.need -= r.Count
+			got += r.Count
+		}
+		waits := stop.Err == nil && p.need > 0
+		q.waiting.served(waits)
+		if !waits {
+			q.end(p, stop.Err)
+		}
+	}
+	q.waiting.pass()
+	return Stop{}, false
 }
 
 func (q *Queue) usedAt(ms int64) int64 {
@@ -222,12 +238,8 @@ func (q *Queue) overdue(now Instant, p *Pending, stop Stop) error {
 
 // Leave ends the wait of one request.
 func (q *Queue) Leave(p *Pending, err error) {
-	for i, other := range q.waiting {
-		if other == p {
-			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			q.end(p, err)
-			return
-		}
+	if q.waiting.remove(p) {
+		q.end(p, err)
 	}
 }
 
@@ -253,8 +265,8 @@ func (q *Queue) Update(now Instant, held []lease.Lease, cached *lease.Lease, cau
 // Close fails those who wait.
 func (q *Queue) Close() {
 	q.closed, q.runUntil, q.nap = true, 0, -1
-	for _, p := range q.waiting {
+	q.waiting.drop(func(p *Pending) bool {
 		q.end(p, ErrStopped)
-	}
-	q.waiting = nil
+		return true
+	})
 }

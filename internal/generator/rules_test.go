@@ -75,7 +75,10 @@ func (p *player) start(t *rapid.T) {
 	if n := len(p.readings); n > 0 && rapid.Bool().Draw(t, "burst") {
 		at = p.readings[max(n-1-rapid.IntRange(0, 3).Draw(t, "old"), 0)]
 	}
-	req := Request{Count: rapid.Int64Range(1, 12).Draw(t, "count"), RegularOnly: rapid.Bool().Draw(t, "regular only")}
+	req := Request{
+		Count: rapid.Int64Range(1, 12).Draw(t, "count"), RegularOnly: rapid.Bool().Draw(t, "regular only"),
+		Owner: rapid.IntRange(0, 2).Draw(t, "owner"),
+	}
 	if rapid.IntRange(0, 2).Draw(t, "patient") == 0 {
 		req.Timeout = time.Hour
 	}
@@ -98,7 +101,7 @@ func (p *player) start(t *rapid.T) {
 			t.Fatalf("IDs embed %d to %d, the reading is %d and the time %d", from, testTimeline.UnixMS(last), at.ms(), p.clock.ms())
 		}
 	case errors.As(err, &timeout):
-		if req.Timeout != 0 || (len(p.q.waiting) == 0 && p.core.ms < p.clock.ms()) {
+		if req.Timeout != 0 || (p.q.waiting.empty() && p.core.ms < p.clock.ms()) {
 			t.Fatalf("%v at %d, and the last millisecond in use is %d", err, p.clock.ms(), p.core.ms)
 		}
 		p.forfeit(ranges)
@@ -110,6 +113,22 @@ func (p *player) start(t *rapid.T) {
 		}
 		p.forfeit(ranges)
 	}
+}
+
+// one asks by One, which has nothing but regular IDs of the present millisecond.
+func (p *player) one(t *rapid.T) {
+	id, ok := p.One()
+	if !ok {
+		return
+	}
+	if !p.q.waiting.empty() {
+		t.Fatalf("%d was given out past those who wait", id)
+	}
+	p.take(t, []Range{{Start: id, Count: 1, Kind: Regular}}, p.held)
+	if ms := testTimeline.UnixMS(id); id <= p.last || ms != p.clock.ms() {
+		t.Fatalf("%d after %d; it embeds %d, and the time is %d", id, p.last, ms, p.clock.ms())
+	}
+	p.last = id
 }
 
 // forfeit notes what a failed batch had taken: nobody gets it.
@@ -173,6 +192,7 @@ func TestGeneratorKeepsTheRules(t *testing.T) {
 			},
 			"start":  p.start,
 			"start ": p.start, // more often than the rest
+			"one":    p.one,
 			"wake": func(t *rapid.T) {
 				p.serve()
 				p.collect(t, false)

@@ -254,7 +254,7 @@ func (c *Core) accept(good []lease.Lease) {
 			c.report.line(zap.InfoLevel, "further worker ids allocated", zap.Int("count", len(good)-i))
 			break
 		}
-		c.report.line(zap.InfoLevel, "worker id allocated", leaseFields(l)...)
+		c.report.line(zap.InfoLevel, "worker id allocated", c.leaseFields(l)...)
 	}
 	c.begin(good[0])
 	c.report.seen(func(o Observer) { o.Acquired(ResultOK) })
@@ -293,9 +293,9 @@ func (c *Core) refuse(r refusal) {
 			}
 		}
 		c.report.seen(Observer.Mismatch)
-		c.report.line(zap.ErrorLevel, "epoch mismatch: lease refused", leaseFields(l, zap.Error(r.err))...)
+		c.report.line(zap.ErrorLevel, "epoch mismatch: lease refused", c.leaseFields(l, zap.Error(r.err))...)
 	} else {
-		c.report.line(zap.WarnLevel, "lease refused", leaseFields(l, zap.Error(r.err))...)
+		c.report.line(zap.WarnLevel, "lease refused", c.leaseFields(l, zap.Error(r.err))...)
 	}
 	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
 		c.refused = append(c.refused, l)
@@ -333,8 +333,20 @@ func (c *Core) failed(err error) {
 	fields := []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
 	had := c.term > 0 || c.saved.Cached != nil // a lease, in this life or the one before
 	if had && c.cfg.NoFallback && !c.anyUsable() {
-		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", fields...)
+		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", append(c.keptFields(), fields...)...)
 		return
 	}
 	c.report.line(zap.ErrorLevel, "failed to allocate worker id", fields...)
+}
+
+// keptFields describe the lease whose keep alive has failed: the latest of this life, or
+// of the one before.
+func (c *Core) keptFields() []zap.Field {
+	if c.kept != nil {
+		return c.leaseFields(*c.kept)
+	}
+	if all := c.all(); len(all) > 0 {
+		return c.leaseFields(all[0])
+	}
+	return nil
 }

@@ -56,8 +56,9 @@ type Core struct {
 	growth      bool // the generator asked for more
 	growthShort int  // growth acquires in a row that brought less than asked
 	answered    bool // the provider has answered a call of this life
-	begun       bool // there was a lease to keep alive in this life
 	unsaved     bool // the store does not hold what saved has
+
+	kept *lease.Lease // whose keep alive the log tells of; nil: none in this life
 
 	// What the present turn has done and has yet to do.
 	verified bool          // it has verified
@@ -93,7 +94,7 @@ func NewCore(cfg Config, saved state.Saved, rnd *rand.Rand, at Moment) (*Core, P
 		c.nextVerify = at.Elapsed // only the provider knows whether they are still ours
 	}
 	for _, l := range saved.Held {
-		c.report.line(zap.InfoLevel, "lease adopted from an earlier run", leaseFields(l, zap.Bool("valid", l.Allows(at.MS)))...)
+		c.report.line(zap.InfoLevel, "lease adopted from an earlier run", c.leaseFields(l, zap.Bool("valid", l.Allows(at.MS)))...)
 	}
 	if len(saved.Held) > 0 {
 		c.term = time.Duration(saved.Held[0].Term()) * time.Millisecond
@@ -227,13 +228,12 @@ func (c *Core) sleep() Action {
 	return Sleep{c.nap()}
 }
 
-// begin reports the lease that the keep alive begins with, once.
+// begin reports the lease that the keep alive begins with, once, and remembers the latest.
 func (c *Core) begin(l lease.Lease) {
-	if !c.begun {
-		c.begun = true
-		key := zap.String("key", c.cfg.Service+":"+strconv.FormatInt(l.ID, 10))
-		c.report.line(zap.InfoLevel, "starting worker id keep alive", leaseFields(l, key)...)
+	if c.kept == nil {
+		c.report.line(zap.InfoLevel, "starting worker id keep alive", c.leaseFields(l)...)
 	}
+	c.kept = &l
 }
 
 // onSaved notes whether the store holds what it is to hold.
@@ -289,9 +289,9 @@ func has(leases []lease.Lease, l lease.Lease) bool {
 	return slices.ContainsFunc(leases, func(other lease.Lease) bool { return other.Key() == l.Key() })
 }
 
-func leaseFields(l lease.Lease, more ...zap.Field) []zap.Field {
+func (c *Core) leaseFields(l lease.Lease, more ...zap.Field) []zap.Field {
 	return append([]zap.Field{
-		zap.Int64("worker_id", l.ID), zap.Stringer("layout", l.Layout()),
+		zap.Int64("worker_id", l.ID), zap.String("key", c.cfg.Service+":"+strconv.FormatInt(l.ID, 10)), zap.Stringer("layout", l.Layout()),
 		zap.String("created", snowflake.FormatMS(l.Created)), zap.String("expired", snowflake.FormatMS(l.Expired)),
 	}, more...)
 }

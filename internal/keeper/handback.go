@@ -79,7 +79,7 @@ func (c *Core) release(l lease.Lease, timestampMS int64) (action Action, again b
 	c.back = l
 	off := timestampMS - c.at.MS - c.skewMS
 	if window := provider.ReleaseWindow.Milliseconds(); c.cfg.OwnClock && (off > window || -off > window) {
-		c.report.line(zap.WarnLevel, "lease not released: the clock is too far from the provider's; it runs out by itself", leaseFields(l)...)
+		c.report.line(zap.WarnLevel, "lease not released: the clock is too far from the provider's; it runs out by itself", c.leaseFields(l)...)
 		c.notReleased(provider.ErrNotSent)
 		return nil, true
 	}
@@ -92,10 +92,10 @@ func (c *Core) release(l lease.Lease, timestampMS int64) (action Action, again b
 func (c *Core) onReleased(err error) {
 	c.heard(err)
 	if err == nil {
-		c.report.line(zap.InfoLevel, "worker id released", leaseFields(c.back)...)
+		c.report.line(zap.InfoLevel, "worker id released", c.leaseFields(c.back)...)
 		return
 	}
-	c.report.line(zap.WarnLevel, "lease not released; it runs out by itself", leaseFields(c.back, zap.Error(err))...)
+	c.report.line(zap.WarnLevel, "lease not released; it runs out by itself", c.leaseFields(c.back, zap.Error(err))...)
 	c.notReleased(err)
 }
 
@@ -153,7 +153,7 @@ func (c *Core) onVerified(e Verified) {
 func (c *Core) drop(lost []lease.Lease) {
 	for _, l := range lost {
 		c.report.seen(func(o Observer) { o.Lost("taken_over") })
-		c.report.line(zap.ErrorLevel, "lease lost: the provider no longer knows it as ours", leaseFields(l)...)
+		c.report.line(zap.ErrorLevel, "lease lost: the provider no longer knows it as ours", c.leaseFields(l)...)
 	}
 	c.acquired = false // a replacement need not wait for the rate limit
 	c.forget(lost)

@@ -49,11 +49,18 @@ func TestCircuitBreaks(t *testing.T) {
 			if (broken > 0) != c.want || (more > 0) == c.want {
 				t.Errorf("after the lease's end %q is logged %d times, and %q %d times", breaks, broken, fails, more)
 			}
+			for _, line := range r.logged(breaks) {
+				wantKeepAlive(t, line, r.logged("worker id allocated")[0])
+			}
 			// A restart within the outage: what is adopted has ended.
 			r.restart()
 			r.until(2*term + time.Minute)
-			if again := len(r.logged(breaks)) - broken; (again > 0) != c.want {
-				t.Errorf("after a restart %q is logged %d times", breaks, again)
+			again := r.logged(breaks)[broken:]
+			if (len(again) > 0) != c.want {
+				t.Errorf("after a restart %q is logged %d times", breaks, len(again))
+			}
+			for _, line := range again {
+				wantKeepAlive(t, line, r.logged("worker id allocated")[0])
 			}
 		}))
 	}
@@ -83,6 +90,12 @@ func TestKeepAliveBegins(t *testing.T) {
 		wantKeepAlive(t, lines[0], first)
 		// An adopted lease is kept alive from the start on.
 		r.restart()
+		if stopped := r.logged("keep alive stopped"); len(stopped) != 1 {
+			t.Errorf("%d lines tell of the stop", len(stopped))
+		} else {
+			granted := r.logged("worker id allocated")
+			wantKeepAlive(t, stopped[0], granted[len(granted)-1])
+		}
 		r.until(3*term + time.Second)
 		lines = r.logged(begins)
 		if len(lines) != 2 {

@@ -87,8 +87,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if k.core.begun {
-				k.Log.Info("keep alive stopped")
+			if l := k.core.kept; l != nil {
+				k.Log.Info("keep alive stopped", k.core.leaseFields(*l)...)
 			}
 			return nil
 		case <-timer.C:

@@ -270,6 +270,28 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 	}
 }
 
+// A client that asks too often waits for the refusal, while the server does not stop.
+func TestRefusalsByRateWait(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.options.RateLimit, g.options.RateBurst = 1e-9, 1 })
+	waits, over := make(chan time.Duration, 1), make(chan time.Time)
+	g.server.after = func(d time.Duration) <-chan time.Time { waits <- d; return over }
+	g.send("GET", "/leases", "", "")
+	for _, end := range []func(){func() { over <- time.Time{} }, g.server.leave} {
+		answered := make(chan reply, 1)
+		go func() { answered <- g.send("GET", "/leases", "", "") }()
+		select {
+		case d := <-waits:
+			if d != refusalPause {
+				t.Errorf("it waits for %v", d)
+			}
+		case r := <-answered:
+			t.Fatalf("it has not waited: %+v", r)
+		}
+		end()
+		g.want("the second", <-answered, problem.RateLimited)
+	}
+}
+
 // A wrong credential costs a connection, and an address has its quota of them.
 func TestGuessesCostConnections(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.tokens(testTokens) })

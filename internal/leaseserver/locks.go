@@ -120,7 +120,7 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error {
 	call, err := s.readLockCall(r, who, lock.Acquire)
 	if err != nil {
-		return lockRefusal(who, err)
+		return lockRefusal(who, call.Owner, err)
 	}
 	var l lock.Lease
 	var waited time.Duration
@@ -132,7 +132,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credent
 	}
 	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
 	if err != nil {
-		return lockRefusal(who, err)
+		return lockRefusal(who, call.Owner, err)
 	}
 	out := lockAnswer(who, l)
 	out.WaitedMS = waited.Milliseconds()
@@ -218,7 +218,7 @@ func (s *Server) lockRelease(w http.ResponseWriter, r *http.Request, who Credent
 func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) error {
 	call, err := s.readLockCall(r, who, op)
 	if err != nil {
-		return lockRefusal(who, err)
+		return lockRefusal(who, call.Owner, err)
 	}
 	var l lock.Lease
 	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
@@ -227,7 +227,7 @@ func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credenti
 	})
 	s.o.Metrics.Lock(op.String(), s.result(err))
 	if err != nil {
-		return lockRefusal(who, err)
+		return lockRefusal(who, call.Owner, err)
 	}
 	return answer(w, lockAnswer(who, l))
 }
@@ -286,8 +286,9 @@ func lockAnswer(who Credential, l lock.Lease) lockhttp.Answer {
 	return lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: who.suffixOf(l.Owner), Repeated: l.Repeated}
 }
 
-// lockRefusal adds details to a refusal that only this credential may see.
-func lockRefusal(who Credential, err error) error {
+// lockRefusal adds details to a refusal that only this credential may see. The owner is the
+// caller.
+func lockRefusal(who Credential, owner string, err error) error {
 	var held *lock.HeldError
 	if !errors.As(err, &held) {
 		return err
@@ -295,6 +296,9 @@ func lockRefusal(who Credential, err error) error {
 	p := lockhttp.FromError(held)
 	if p.OwnerSuffix = who.suffixOf(held.Owner); p.OwnerSuffix != nil {
 		p.RequestID = who.readRequestID(held.RequestID)
+	}
+	if held.Owner == owner {
+		p.Detail = fmt.Sprintf("this owner holds the lock already, by another request: %v", held)
 	}
 	return p
 }

@@ -91,8 +91,13 @@ func TestLockAnswer(t *testing.T) {
 	held := g.send("POST", "/v1/locks/orders%2F42/acquire", tokenOther, `{"ttl_seconds": 30, "request_id": "r"}`)
 	g.want("held", held, problem.LockHeld)
 	if p := held.problem; p.OwnerID != "hosts" || p.RetryAfterMS != 30_000 || p.FencingToken != 1 || p.OwnerSuffix != nil || p.RequestID != "" ||
-		held.header.Get("Retry-After") != "30" {
+		held.header.Get("Retry-After") != "30" || strings.Contains(p.Detail, "this owner") {
 		t.Errorf("held: %s, %v", held.body, held.header)
+	}
+	own := g.send("POST", "/v1/locks/orders%2F42/acquire", tokenHost, `{"ttl_seconds": 30, "request_id": "other"}`)
+	g.want("held by the caller", own, problem.LockHeld)
+	if !strings.Contains(own.problem.Detail, "this owner holds the lock already, by another request: lock \"orders/42\" is held by \"hosts\" until 20") {
+		t.Errorf("held by the caller: %s", own.body)
 	}
 	if got := g.locked("renew", "orders%2F42", tokenHost, `{"ttl_ms": 1500}`); got.ExpiresInMS != 1500 {
 		t.Errorf("renewed: %+v", got)
@@ -101,7 +106,7 @@ func TestLockAnswer(t *testing.T) {
 		t.Errorf("released: %+v", got)
 	}
 	for _, metric := range []string{
-		`kazahana_server_lock_requests_total{op="acquire",result="ok"} 2`, `kazahana_server_lock_requests_total{op="acquire",result="held"} 1`,
+		`kazahana_server_lock_requests_total{op="acquire",result="ok"} 2`, `kazahana_server_lock_requests_total{op="acquire",result="held"} 2`,
 		`kazahana_server_lock_requests_total{op="release",result="ok"} 1`, `kazahana_server_lock_requests_total{op="renew",result="expired"} 0`,
 		`kazahana_server_lock_waiters 0`,
 	} {

@@ -2,21 +2,12 @@ package leaseserver
 
 import (
 	"bufio"
-	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/operator/guard"
-	"github.com/kazahana/kazahana/internal/operator/quota"
-	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // Bodies that are being read have a part of the memory, and one tenant not all of it.
@@ -98,101 +89,20 @@ func TestConnectionsFollowFromMemory(t *testing.T) {
 	for _, test := range []struct {
 		memory                 int64
 		most, each, want, from int
-		requests               int
-		waiters, shared        int64
+		waiters                int64
 	}{
-		{0, 16384, 8192, 16384, 8192, 0, 4096, 0},
-		{256 << 20, 16384, 8192, 4096, 3072, 2048, 1536, 384},
-		{1 << 30, 16384, 8192, 16384, 8192, 8192, 4096, 3072},
-		{256 << 20, 100, 0, 100, 0, 2048, 50, 1497},
-		{1, 9, 9, 1, 1, 100, 0, 75},
+		{0, 16384, 8192, 16384, 8192, 4096},
+		{256 << 20, 16384, 8192, 4096, 3072, 2048},
+		{1 << 30, 16384, 8192, 16384, 8192, 4096},
+		{256 << 20, 100, 0, 100, 0, 50},
+		{1, 9, 9, 1, 1, 0},
 	} {
 		o := Listening{MemoryLimit: test.memory, MaxConnections: test.most, PerAddress: test.each}
 		if all, one := o.connections(), o.perAddress(); all != test.want || one != test.from {
 			t.Errorf("%+v: %d connections, %d of one address", test, all, one)
 		}
-		if requests, waiters, shared := o.requests(), o.waiters(), o.shared(); requests != test.requests || waiters != test.waiters || shared != test.shared {
-			t.Errorf("%+v: %d requests, %d wait, %d share connections", test, requests, waiters, shared)
+		if waiters := o.waiters(); waiters != test.waiters {
+			t.Errorf("%+v: %d wait", test, waiters)
 		}
 	}
-}
-
-// certificate is a TLS configuration for a server, with a certificate of no authority.
-func certificate() *tls.Config {
-	other := httptest.NewTLSServer(nil)
-	defer other.Close()
-	return &tls.Config{Certificates: other.TLS.Certificates}
-}
-
-// A proxy that sends many requests over one connection while the store is slow is refused some,
-// and keeps its connection; locks can be kept up meanwhile.
-func TestSharedConnectionsAreRefusedFirst(t *testing.T) {
-	g, store := slowRig(t, func(g *rig) { g.keep(lock.OnRecords(memory.New(g.clock.Load))) })
-	o := Listening{MemoryLimit: 1, TLS: certificate()} // 1 connection
-	address := g.listening(o)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, MaxConnsPerHost: 1}, Timeout: long}
-	t.Cleanup(client.CloseIdleConnections)
-	ask := func(method, path, body string) (status int, p problem.Problem) {
-		r, err := http.NewRequestWithContext(t.Context(), method, "https://"+address+path, strings.NewReader(body))
-		if err != nil {
-			t.Error(err)
-			return 0, p
-		}
-		r.Header.Set("Content-Type", "application/json")
-		res, err := client.Do(r)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-			return 0, p
-		}
-		defer res.Body.Close()
-		_ = json.NewDecoder(res.Body).Decode(&p) // of refusals
-		return res.StatusCode, p
-	}
-	if status, _ := ask("GET", "/leases", ""); status != http.StatusOK {
-		t.Fatal(status)
-	}
-	places := int(o.shared() - o.shared()/3)
-	answers := make(chan int, maxStreams)
-	ask1 := func() { status, _ := ask("POST", "/lease", ""); answers <- status }
-	for range 1 + places {
-		go ask1()
-		<-store.entered
-	}
-	if status, p := ask("POST", "/lease", ""); status != http.StatusServiceUnavailable || p.Code != problem.Overloaded || !strings.Contains(p.Detail, "memory_limit") {
-		t.Errorf("one more: status %d, %+v", status, p)
-	}
-	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != (quota.Refusal{Quota: "memory_limit", Limit: int64(places)}) {
-		t.Errorf("the book has %+v", all)
-	}
-	if status, _ := ask("POST", "/v1/locks/k/release", "{}"); status != http.StatusConflict {
-		t.Errorf("the upkeep of a lock: status %d", status)
-	}
-	close(store.letGo)
-	for range 1 + places {
-		if status := <-answers; status != http.StatusOK {
-			t.Errorf("status %d", status)
-		}
-	}
-	if n := g.server.shared.Load(); n != 0 {
-		t.Errorf("%d are left", n)
-	}
-}
-
-// Limits without a key are in the book, too.
-func TestFixedLimitsAreInTheBook(t *testing.T) {
-	g := newRig(t, nil)
-	conn := tls.Client(dial(t, g.listening(Listening{TLS: certificate()})), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	read := make(chan struct{})
-	go func() { defer close(read); _, _ = io.Copy(io.Discard, conn) }()
-	_, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-	for ping := strings.Repeat("\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678", 100); err == nil; {
-		_, err = io.WriteString(conn, ping)
-	}
-	_ = conn.Close()
-	<-read
-	want := quota.Refusal{Quota: quota.FixedNoise, Limit: guard.NoiseAtOnce, Whose: "address 127.0.0.1"}
-	g.eventually("the noise is in the book", func() bool {
-		all := g.options.Quotas.Recent()
-		return len(all) == 1 && all[0].Refusal == want
-	})
 }

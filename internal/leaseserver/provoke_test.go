@@ -255,6 +255,9 @@ var everywhere = map[string]provocation{
 		return g.send(o.method, r.target, "", `{"x": "`+strings.Repeat("x", leaseapi.MaxRequestBytes)+`"}`)
 	}),
 	"429 RATE_LIMITED": on(func(g *rig) { g.options.RateLimit, g.options.RateBurst = 0.001, 1 }, func(g *rig, o operation, r request) reply {
+		over := make(chan time.Time)
+		close(over)
+		g.server.after = func(time.Duration) <-chan time.Time { return over }
 		send(g, o, r)
 		return send(g, o, r)
 	}),

@@ -25,6 +25,7 @@ type Reloaded[T any] struct {
 	mu      sync.Mutex
 	value   T
 	stamp   string // of the files at the last attempt to read them
+	refused bool   // the last attempt failed
 	checked time.Time
 }
 
@@ -66,6 +67,18 @@ func (r *Reloaded[T]) Get() T {
 	return r.value
 }
 
+// Refused looks at the files as Get does, and reports whether they could not be read. A
+// nil r has no files.
+func (r *Reloaded[T]) Refused() bool {
+	if r == nil {
+		return false
+	}
+	r.Get()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
+}
+
 // Reload reads the files again, even if they have not changed.
 func (r *Reloaded[T]) Reload() {
 	r.mu.Lock()
@@ -75,7 +88,7 @@ func (r *Reloaded[T]) Reload() {
 
 func (r *Reloaded[T]) reload(stamp string) {
 	value, err := r.load()
-	r.stamp = stamp
+	r.stamp, r.refused = stamp, err != nil
 	if err != nil {
 		r.log.Error(r.what+" cannot be read again; what was read before stays in use", zap.Error(err))
 		return

@@ -11,24 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
 )
 
-// maxStreams is the number of requests at once on one HTTP/2 connection.
-const maxStreams = 100
-
-// maxReceived bounds what one HTTP/2 connection has sent and no handler has read: a whole
-// megabyte by default.
-const maxReceived = guard.Window
-
 // maxHeaderBytes bounds the head of a request, which holds a token at most.
 const maxHeaderBytes = 32 << 10
-
-// A request may bring what its body may be.
-const _ = uint(guard.PerRequest - leaseapi.MaxRequestBytes)
 
 // phases are the time limits of each part of an exchange, against clients that send a
 // byte a minute.
@@ -59,23 +48,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Requests: o.requests(), Unproven: s.phases.unproven}
+	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven}
 	connections := guard.New(limits, guard.Note(s.o.Quotas, map[guard.Reason]quota.Refusal{
 		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
 		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},
-		guard.Requests:   {Quota: "memory_limit", Limit: o.MemoryLimit},
-		guard.Noise:      {Quota: quota.FixedNoise, Limit: guard.NoiseAtOnce},
 	}))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived},
 	}
 	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
 	s.maxWaiters.Store(o.waiters())
-	s.maxShared.Store(o.shared())
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })

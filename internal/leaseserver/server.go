@@ -93,14 +93,16 @@ type Server struct {
 	leave      context.CancelFunc
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
-	shared     atomic.Int64     // requests under way that share connections with others
-	maxShared  atomic.Int64     // 0: there is no limit
 	waiting    map[string]int64 // the same by tenant; guarded by mu
 	bodies     bodies
 }
 
 // overloadedRetry is when to come back to an overloaded server.
 const overloadedRetry = time.Second
+
+// refusalPause is how long a client that asks too often waits for the answer that says so: else
+// one that does not mind refusals would keep the server busy with them.
+const refusalPause = time.Second
 
 // unreadyAfterFailure is how long /readyz reports a failure of the provider, unless the
 // provider answers before.
@@ -257,44 +259,33 @@ func (s *Server) placed(pattern string, scope Scope, enter func(context.Context)
 }
 
 // enter takes a place among the requests under way, until leave.
-func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	give, err := s.share(ctx, func(all int64) int64 { return all - all/3 }) // the rest is for upkeep
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) enter(context.Context) (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		give()
 		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots))},
 			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
-	return s.left(s.slots, give), nil
+	return s.left(s.slots), nil
 }
 
-func (s *Server) left(place chan struct{}, give func()) (leave func()) {
+func (s *Server) left(place chan struct{}) (leave func()) {
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
 		s.o.Metrics.InFlight.Dec()
 		<-place
-		give()
 	})
 }
 
 // enterUpkeep is enter for requests that have places of their own, and wait for one: a client
 // that is refused may lose its lock.
 func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
-	give, err := s.share(ctx, func(all int64) int64 { return all })
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	select {
 	case s.upkeep <- struct{}{}:
-		return s.left(s.upkeep, give), nil
+		return s.left(s.upkeep), nil
 	case <-ctx.Done():
-		give()
 		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep))},
 			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
 	}
@@ -320,6 +311,11 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
+		select {
+		case <-s.after(refusalPause):
+		case <-r.Context().Done():
+		case <-s.leaving.Done():
+		}
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {

@@ -15,6 +15,9 @@ type TLSFiles struct {
 	ClientCA  string // "" = clients need no certificate
 }
 
+// protocols is what the server offers: a client that knows only others is told so.
+var protocols = []string{"http/1.1"}
+
 // NewTLS loads the files. The configuration of ServerTLS follows their changes.
 func NewTLS(files TLSFiles, log *zap.Logger) (*Reloaded[*tls.Config], error) {
 	paths := []string{files.Cert, files.Key}
@@ -29,7 +32,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls_cert and tls_key: %w", err)
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: protocols}
 	if f.ClientCA == "" {
 		return out, nil
 	}
@@ -49,7 +52,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 // ServerTLS is the configuration for a listener.
 func ServerTLS(r *Reloaded[*tls.Config]) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		MinVersion: tls.VersionTLS12, NextProtos: protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.Get(), nil },
 	}
 }

@@ -21,6 +21,9 @@ type State struct {
 
 	Marks    []Mark    // where receipts were dropped; at most MaxMarks
 	Receipts []Receipt // oldest first
+
+	// Moved are the windows that are to be written with the state, as they are then.
+	Moved map[string][]Receipt
 }
 
 // Known is what a store knows of a key, and of itself, at one moment.
@@ -40,6 +43,12 @@ type Known struct {
 	// may be alive. FenceReason is for people.
 	FencedUntilMS int64
 	FenceReason   string
+
+	// Windows are those that the store was asked for. One that is missing there has no
+	// receipts.
+	Windows map[string][]Receipt
+	// NoRoom: the store has no room for windows, so receipts are dropped.
+	NoRoom bool
 }
 
 // token is the key's current token.
@@ -64,7 +73,8 @@ func (s State) Lease(tenant, key string, leftMS int64) Lease {
 
 // Apply is the transition of LS-SPEC-001, section 3. It returns the state that
 // the store must write before it answers, and the answer, both as of k.NowMS. With
-// an error, or when the answer is Repeated, there is nothing to write.
+// an error, or when the answer is Repeated, there is nothing to write. A *receipt.UnseenError
+// names the windows that it depends on.
 //
 // The request is valid.
 func Apply(k Known, r Request) (State, Lease, error) {
@@ -143,7 +153,7 @@ func (k Known) change(r Request) (State, error) {
 		if r.Op == Release {
 			done.AcquiredMS, done.ExpiresMS = s.AcquiredMS, s.ExpiresMS
 		}
-		s = s.remember(done, k.NowMS)
+		return k.move(s.remember(done, k.NowMS))
 	}
 	return s, nil
 }

@@ -5,29 +5,22 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
+
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 const (
-	// MaxReceipts is how many requests a key remembers beside the acquire of its latest
-	// lease, if their IDs tell a time or are lease IDs. Of older ones it keeps Marks.
+	// MaxReceipts is how many requests a key's record remembers at least, beside the acquire
+	// of its latest lease, if their IDs tell a time or are lease IDs. Of older acquires it
+	// keeps Marks: the answer to their repetition says no more. Older renewals and releases
+	// move to windows, so many at a time, and leave Marks too: only a request that is not
+	// after its mark needs a look at the windows.
 	MaxReceipts = 16
 	// MaxMarks is how many owners have marks of their own.
 	MaxMarks = 64
-	// KeepUntimed is how long a key remembers a request whose ID tells no time.
-	KeepUntimed = 10 * time.Minute
-	// MaxUntimed is how many of those it remembers. Further ones are refused.
-	MaxUntimed = 256
 	// maxAge is how long before the first lease of a key an ID may have been made. A key
 	// is deleted after KeepIdle: the rest is what clocks may differ.
 	maxAge = KeepIdle / 2
-	// maxAhead is how far the clock of an ID may be ahead of the store's; an ID from further
-	// ahead tells no time. A clock that is set back has its requests refused for so long.
-	maxAhead = time.Minute
-	// firstMS is the start of 2020 in Unix ms: no clock of a host shows an earlier time.
-	firstMS = 1_577_836_800_000
 )
 
 // Receipt is a request that was carried out, and enough of its answer to give
@@ -40,69 +33,55 @@ type Receipt struct {
 	LeaseID               string
 	Token                 int64
 	AcquiredMS, ExpiresMS int64 // of a release; an answer to others shows the present
-	DoneMS                int64 // Unix ms; 0 where the ID tells a time or is the lease ID
+	DoneMS                int64 // Unix ms; 0 of an acquire, unless it is Untimed
+	Untimed               bool  // the ID tells no time, and is not that of the acquired lease
 }
 
-// Mark stands for the receipts that were dropped. An ID of that time or before may have
-// been theirs. It is a mark per owner, because the clocks of two hosts may differ. Acquires
-// have a time of their own, because they wait.
+// Mark stands for the receipts that have left the record. An ID of that time or before may
+// have been theirs. It is a mark per owner, because the clocks of two hosts may differ.
+// Acquires have a time of their own, because they wait.
 type Mark struct {
 	Owner           uint32 // a hash; 0: all owners without a mark
-	Acquire, Change stamp
-}
-
-// stamp is a time that a request ID tells, in 4096ths of a Unix ms: the first 60 bits of a
-// UUID of version 7, without the version. The last 12 may be random.
-type stamp int64
-
-const stampsPerMS = 1 << 12
-
-func (s stamp) ms() int64 { return int64(s) / stampsPerMS }
-
-// madeAt is the time that a request ID tells, if it is a UUID of version 7, with or without
-// hyphens, behind what a lease server puts before it. A time after the latest is none, and so
-// is one before firstMS: random digits look like UUIDs of version 7 too.
-func madeAt(id string, latestMS int64) (made stamp, ok bool) {
-	id = id[strings.LastIndexByte(id, '.')+1:]
-	if isUUID(id) {
-		id = strings.ReplaceAll(id, "-", "")
-	}
-	if len(id) != leaseDigits || id[12] != '7' || !strings.ContainsRune("89abAB", rune(id[16])) {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(id[:12]+id[13:16], 16, 60)
-	made = stamp(n)
-	return made, err == nil && made.ms() >= firstMS && made.ms() <= latestMS
+	Acquire, Change receipt.Stamp
 }
 
 // tellsTime reports whether a new request ID tells when it was made.
 func (k Known) tellsTime(r Request) bool {
-	_, ok := madeAt(r.RequestID, k.NowMS+maxAhead.Milliseconds())
+	_, ok := receipt.MadeAt(r.RequestID, k.NowMS+receipt.MaxAhead.Milliseconds())
 	return ok
 }
 
 // fresh says why a request without a receipt must not be carried out. A host that makes up
 // one ID for the request and its lease repeats it at once or never: its clock is not asked.
 func (k Known) fresh(r Request) error {
-	if r.endsOnce() || r.RequestID == r.LeaseID {
+	if r.endsOnce() || r.Op == Acquire && r.RequestID == r.LeaseID {
 		return nil
 	}
 	if k.full(r) {
 		return fmt.Errorf("%w: %q remembers %d requests of the last %v whose IDs tell no time, and takes no more: make request IDs that are UUIDs of version 7",
-			ErrInvalid, r.Key, MaxUntimed, KeepUntimed)
+			ErrInvalid, r.Key, receipt.MaxUntimed, receipt.Keep)
 	}
-	mark := k.State.markOf(r.Owner)
-	if k.State.Token == 0 {
-		mark = k.firstMark()
-	}
-	dropped := mark.Change
-	if r.Op == Acquire {
-		dropped = mark.Acquire
-	}
-	if made, ok := madeAt(r.RequestID, math.MaxInt64); ok && made <= dropped {
-		return &OldRequestError{MadeMS: made.ms(), DroppedMS: dropped.ms()}
+	if made, mark := k.marked(r); made <= mark {
+		return &OldRequestError{MadeMS: made.MS(), DroppedMS: mark.MS()}
 	}
 	return nil
+}
+
+// marked returns when the request was made, and the mark that its receipt would have left. One
+// whose ID tells no time is after every mark.
+func (k Known) marked(r Request) (made, mark receipt.Stamp) {
+	made, ok := receipt.MadeAt(r.RequestID, math.MaxInt64)
+	if !ok {
+		return math.MaxInt64, 0
+	}
+	m := k.State.markOf(r.Owner)
+	if k.State.Token == 0 {
+		m = k.firstMark()
+	}
+	if r.Op == Acquire {
+		return made, m.Acquire
+	}
+	return made, m.Change
 }
 
 // endsOnce reports whether the request cannot be carried out twice, whatever is forgotten.
@@ -110,57 +89,107 @@ func (r Request) endsOnce() bool { return r.Op == Release && r.LeaseID != "" }
 
 // full reports whether there is no room for the receipt of a request whose ID tells no time.
 func (k Known) full(r Request) bool {
-	if k.tellsTime(r) || len(k.State.Receipts) < MaxUntimed {
+	if k.tellsTime(r) || len(k.State.Receipts) < receipt.MaxUntimed {
 		return false
 	}
 	young := 0
 	for _, old := range k.State.Receipts {
-		if old.DoneMS != 0 && k.NowMS-old.DoneMS <= KeepUntimed.Milliseconds() {
+		if old.Untimed && k.NowMS-old.DoneMS <= receipt.Keep.Milliseconds() {
 			young++
 		}
 	}
-	return young >= MaxUntimed
+	return young >= receipt.MaxUntimed
 }
 
 // firstMark stands for the receipts that were deleted with an earlier record of the key.
 func (k Known) firstMark() Mark {
-	before := stamp(k.NowMS-maxAge.Milliseconds()) * stampsPerMS
+	before := receipt.Stamp(k.NowMS-maxAge.Milliseconds()) * receipt.PerMS
 	return Mark{Acquire: before, Change: before}
 }
 
 // remember adds a receipt and drops others. The slices are new: the state from before
 // stays as it is.
 func (s State) remember(r Receipt, nowMS int64) State {
-	if _, ok := madeAt(r.RequestID, nowMS+maxAhead.Milliseconds()); !ok && r.RequestID != r.LeaseID {
+	_, timed := receipt.MadeAt(r.RequestID, nowMS+receipt.MaxAhead.Milliseconds())
+	r.Untimed = !timed && !(r.Op == Acquire && r.RequestID == r.LeaseID)
+	if r.Untimed || r.Op != Acquire {
 		r.DoneMS = nowMS
 	}
-	timed := 0
-	all := append(slices.Clip(s.Receipts), r)
-	for _, old := range all {
-		if old.DoneMS == 0 {
-			timed++
-		}
+	old := s.Receipts
+	overdue := overdue(old)
+	if !r.Untimed && timedOf(old) >= MaxReceipts {
+		overdue++
 	}
-	s.Receipts = make([]Receipt, 0, len(all))
-	for _, old := range all {
+	s.Receipts = make([]Receipt, 0, len(old)+1)
+	for i := range old {
+		one := &old[i]
 		switch {
-		case old.DoneMS == 0 && timed > MaxReceipts:
-			timed--
-			s = s.mark(old, math.MaxInt64)
-		case old.DoneMS != 0 && nowMS-old.DoneMS > KeepUntimed.Milliseconds():
-			s = s.mark(old, nowMS) // if it tells a time now, its clock was ahead
-		default:
-			s.Receipts = append(s.Receipts, old)
+		case one.Untimed && nowMS-one.DoneMS > receipt.Keep.Milliseconds():
+			s = s.mark(*one, nowMS) // if it tells a time now, its clock was ahead
+			continue
+		case !one.Untimed && overdue > 0:
+			if overdue--; one.Op == Acquire {
+				s = s.mark(*one, math.MaxInt64)
+				continue
+			}
+		}
+		s.Receipts = append(s.Receipts, *one)
+	}
+	s.Receipts = append(s.Receipts, r)
+	return s
+}
+
+// timedOf is how many of the receipts have an ID that tells a time.
+func timedOf(all []Receipt) (n int) {
+	for i := range all {
+		if !all[i].Untimed {
+			n++
 		}
 	}
-	return s
+	return n
+}
+
+// overdue is how many of the receipts whose IDs tell a time are more than MaxReceipts.
+func overdue(all []Receipt) int { return max(0, timedOf(all)-MaxReceipts) }
+
+// move moves the receipts that are overdue to their windows, once there are enough of them.
+// After remember they are those of renewals and releases.
+func (k Known) move(s State) (State, error) {
+	n := overdue(s.Receipts)
+	if n < MaxReceipts {
+		return s, nil
+	}
+	var leaving, stay []Receipt
+	from, until := int64(math.MaxInt64), int64(0)
+	for _, r := range s.Receipts {
+		switch {
+		case r.Untimed || n == 0:
+			stay = append(stay, r)
+			continue
+		case k.NoRoom || k.NowMS-r.DoneMS > receipt.Keep.Milliseconds():
+			s = s.mark(r, math.MaxInt64)
+		default:
+			leaving = append(leaving, r)
+			from, until = min(from, r.DoneMS), max(until, r.DoneMS)
+		}
+		n--
+	}
+	moved, left, _, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID }, until-from, k.Windows)
+	if err != nil {
+		return s, err
+	}
+	for _, r := range leaving {
+		s = s.mark(r, math.MaxInt64)
+	}
+	s.Moved, s.Receipts = moved, append(left, stay...)
+	return s, nil
 }
 
 // mark raises the mark of a receipt's owner. Beyond MaxMarks, the one that was raised
 // least recently becomes everybody's, which is the first.
 func (s State) mark(r Receipt, latestMS int64) State {
-	made, ok := madeAt(r.RequestID, latestMS)
-	if !ok || r.RequestID == r.LeaseID { // no mark would be asked
+	made, ok := receipt.MadeAt(r.RequestID, latestMS)
+	if !ok || r.Op == Acquire && r.RequestID == r.LeaseID { // no mark would be asked
 		return s
 	}
 	m := s.markOf(r.Owner)
@@ -208,7 +237,9 @@ func (k Known) repeat(r Request) (again bool, l Lease, err error) {
 	s := k.State
 	done, ok := s.find(r.RequestID)
 	if !ok {
-		return false, Lease{}, nil
+		if done, ok, err = k.findMoved(r); err != nil || !ok {
+			return err != nil, Lease{}, err
+		}
 	}
 	if done.Op != r.Op || done.Owner != r.Owner || done.TTLMS != r.TTLMS ||
 		(r.Op != Acquire && r.LeaseID != "" && r.LeaseID != done.LeaseID) {
@@ -243,4 +274,13 @@ func (s State) find(requestID string) (Receipt, bool) {
 		return Receipt{}, false
 	}
 	return s.Receipts[i], true
+}
+
+// findMoved looks for a receipt in the windows, where one may be.
+func (k Known) findMoved(r Request) (found Receipt, ok bool, err error) {
+	made, mark := k.marked(r)
+	if r.Op == Acquire || made > mark || k.State.Token == 0 {
+		return Receipt{}, false, nil
+	}
+	return receipt.Find(k.Windows, made, func(old Receipt) bool { return old.RequestID == r.RequestID })
 }

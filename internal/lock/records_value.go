@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // valueFormat is the first byte of a value.
@@ -26,9 +27,9 @@ const (
 
 // Flags of a receipt, beside its Op.
 const (
-	receiptOwner = 1 << (iota + 4) // another owner than the latest lease's
-	receiptLease                   // another lease
-	receiptDone                    // the request ID tells no time
+	receiptOwner   = 1 << (iota + 4) // another owner than the latest lease's
+	receiptLease                     // another lease
+	receiptUntimed                   // the request ID tells no time
 )
 
 // How a request ID begins, where it is not its length.
@@ -37,6 +38,9 @@ const (
 	idIsHex   = 0xfe // 16 bytes, written in hexadecimal
 	idIsUUID  = 0xfd // likewise, with hyphens
 )
+
+// receiptBytes is how long most receipts are at least.
+const receiptBytes = 36
 
 // leaseDigits is how long a lease ID is, written in hexadecimal.
 const leaseDigits = 32
@@ -99,7 +103,7 @@ func (s State) value(fresh bool) []byte {
 // appendMarks writes each time as its distance from the one before.
 func appendMarks(b []byte, marks []Mark) []byte {
 	b = append(b, byte(len(marks)))
-	var before stamp
+	var before receipt.Stamp
 	for _, m := range marks {
 		b = binary.AppendUvarint(b, uint64(m.Owner))
 		b = binary.AppendVarint(b, int64(m.Acquire-before))
@@ -117,8 +121,8 @@ func (s State) appendReceipt(b []byte, r Receipt) []byte {
 	if r.LeaseID != s.LeaseID {
 		flags |= receiptLease
 	}
-	if r.DoneMS != 0 {
-		flags |= receiptDone
+	if r.Untimed {
+		flags |= receiptUntimed
 	}
 	b = append(b, flags)
 	if flags&receiptOwner != 0 {
@@ -129,14 +133,18 @@ func (s State) appendReceipt(b []byte, r Receipt) []byte {
 		b = binary.AppendUvarint(b, uint64(r.Token))
 	}
 	b = appendID(b, r.RequestID, r.LeaseID)
-	if flags&receiptDone != 0 {
+	if r.Untimed || r.Op == Renew {
 		b = binary.AppendVarint(b, r.DoneMS)
 	}
 	if r.Op != Release {
 		return binary.AppendUvarint(b, uint64(r.TTLMS))
 	}
 	b = binary.AppendVarint(b, r.AcquiredMS)
-	return binary.AppendVarint(b, r.ExpiresMS-r.AcquiredMS)
+	b = binary.AppendVarint(b, r.ExpiresMS-r.AcquiredMS)
+	if !r.Untimed {
+		b = binary.AppendVarint(b, r.DoneMS-r.AcquiredMS)
+	}
+	return b
 }
 
 func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
@@ -155,17 +163,12 @@ func appendID(b []byte, id, leaseID string) []byte {
 		return append(b, idIsLease)
 	case isLeaseID(id):
 		return appendLease(append(b, idIsHex), id)
-	case isUUID(id):
+	case receipt.IsUUID(id):
 		if hex := id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]; isLeaseID(hex) {
 			return appendLease(append(b, idIsUUID), hex)
 		}
 	}
 	return appendText(b, id)
-}
-
-// isUUID reports whether the ID has the length and the hyphens of a UUID.
-func isUUID(id string) bool {
-	return len(id) == leaseDigits+4 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-'
 }
 
 // isLeaseID is leaseIDForm for a hot path.
@@ -213,7 +216,7 @@ func parseState(r record.Record, head bool) (State, error) {
 		s.Marks = v.marks()
 	}
 	if !head && len(v.rest) > 0 {
-		s.Receipts = make([]Receipt, 0, MaxReceipts+1)
+		s.Receipts = make([]Receipt, 0, len(v.rest)/receiptBytes+1)
 	}
 	for !head && !v.failed && len(v.rest) > 0 {
 		s.Receipts = append(s.Receipts, v.receipt(s))
@@ -296,11 +299,11 @@ func (v *reader) id(leaseID string) string {
 
 func (v *reader) marks() []Mark {
 	marks := make([]Mark, v.byte())
-	var before stamp
+	var before receipt.Stamp
 	for i := range marks {
 		m := &marks[i]
-		m.Owner, m.Acquire = uint32(v.uvarint()), before+stamp(v.varint())
-		m.Change = m.Acquire + stamp(v.varint())
+		m.Owner, m.Acquire = uint32(v.uvarint()), before+receipt.Stamp(v.varint())
+		m.Change = m.Acquire + receipt.Stamp(v.varint())
 		before = m.Change
 	}
 	return marks
@@ -316,7 +319,7 @@ func (v *reader) receipt(s State) Receipt {
 		r.LeaseID, r.Token = v.lease(), int64(v.uvarint())
 	}
 	r.RequestID = v.id(r.LeaseID)
-	if flags&receiptDone != 0 {
+	if r.Untimed = flags&receiptUntimed != 0; r.Untimed || r.Op == Renew {
 		r.DoneMS = v.varint()
 	}
 	if r.Op != Release {
@@ -325,5 +328,8 @@ func (v *reader) receipt(s State) Receipt {
 	}
 	r.AcquiredMS = v.varint()
 	r.ExpiresMS = r.AcquiredMS + v.varint()
+	if !r.Untimed {
+		r.DoneMS = r.AcquiredMS + v.varint()
+	}
 	return r
 }

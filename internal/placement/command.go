@@ -72,6 +72,8 @@ const (
 	ActivationFailed EventKind = "activation_failed"
 	Passivated       EventKind = "passivated"
 	Unserved         EventKind = "unserved" // a caller has waited in vain for a process of the kind
+	PIDCached        EventKind = "pid_cached"
+	PIDDropped       EventKind = "pid_dropped"
 )
 
 // Event is something that happened to a key. Those of one core are told in their

@@ -31,6 +31,7 @@ type Core struct {
 	strategy Strategy
 
 	entries map[Key]*entry
+	pids    pids
 	pending map[RequestID]*entry
 	retries []*entry // to be removed at the next Tick
 	last    RequestID
@@ -49,7 +50,7 @@ func NewCore(authority string, s Strategy) *Core {
 	if s == nil {
 		s = Rendezvous
 	}
-	return &Core{self: authority, strategy: s, entries: map[Key]*entry{}, pending: map[RequestID]*entry{}}
+	return &Core{self: authority, strategy: s, entries: map[Key]*entry{}, pids: pids{known: map[Key]remotePID{}}, pending: map[RequestID]*entry{}}
 }
 
 // Outcome is what to do after the core was told something.
@@ -74,7 +75,8 @@ const (
 	Remote Locality = "remote"
 )
 
-// Resolution is where a key lives. PID, Version and Token are known of local ones.
+// Resolution is where a key lives. PID, Version and Token are known of local ones; PID and
+// RememberPID complete remote ones.
 type Resolution struct {
 	Key        Key
 	Authority  string
@@ -127,6 +129,7 @@ func (c *Core) Tick(now Moment) Outcome {
 		c.token = 0
 		c.loseAll(MembershipEnded, now)
 	}
+	c.dropOldPIDs(now)
 	c.retry(tickRetries)
 	return c.outcome()
 }
@@ -170,6 +173,7 @@ func (c *Core) setTopology(now Moment) {
 		}
 	}
 	c.topology = NewTopology(hosts, c.strategy)
+	c.dropMovedPIDs(now)
 	if len(hosts) == 0 {
 		return // nobody else has them either
 	}

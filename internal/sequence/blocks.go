@@ -7,11 +7,17 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // maxBlocks is how many keys a host holds values of. The one used longest ago
 // gives way, and what was left of its block is a gap.
 const maxBlocks = 10_000
+
+// maxHanded is how many calls a host remembers, of all keys with blocks: some seconds of a
+// host that has nothing else to do, and about 15 MiB.
+const maxHanded = 1 << 16
 
 // Blocks is a Store before another: it hands out values from blocks that it
 // takes in advance, for keys whose Options have a Block: one exchange with the
@@ -20,7 +26,9 @@ const maxBlocks = 10_000
 // No value is handed out twice, and each host hands out its own in order. The price of
 // the speed: between hosts there is no order, and the rest of a block is skipped when the
 // process ends, when a batch does not fit into it and another host has taken the next
-// values, when the key is used rarely (below), or when the values begin anew.
+// values, when the key is used rarely (below), or when the values begin anew. Calls are
+// remembered by this host, as long as its process lives: for receipt.Keep, and maxHanded of
+// them. Later ones are refused by the time in their request IDs.
 //
 // The store sees a key used only when a block is taken. So that a key in use
 // does not expire there, a block is used for half the key's TTL at most; a key
@@ -32,6 +40,8 @@ type Blocks struct {
 	mu     sync.Mutex
 	blocks map[name]*block
 	order  *list.List // of *block without users, the one used last in front
+	handed map[call]handed
+	calls  []call // of handed, oldest first
 }
 
 type name struct{ tenant, key string }
@@ -40,21 +50,30 @@ type name struct{ tenant, key string }
 type block struct {
 	name  name
 	users int           // callers that have or wait for the turn; guarded by Blocks.mu
-	place *list.Element // in Blocks.order; nil while there are users
+	place *list.Element // in Blocks.order; nil while there are users; guarded likewise
+	// forgotten is the latest time in the ID of a call that is not in Blocks.handed any more;
+	// guarded likewise.
+	forgotten receipt.Stamp
 
 	// turn has a value while the fields below are not in use.
-	turn     chan struct{}
-	options  string
-	left     Range
-	takenAt  time.Duration
-	asked    *Request // of the store, whose answer is not known
-	receipts []handed // oldest first, at most MaxReceipts
+	turn    chan struct{}
+	options string
+	left    Range
+	takenAt time.Duration
+	asked   *Request // of the store, whose answer is not known
 }
 
-// handed is a call that was answered.
-type handed struct {
+// call names a call that was answered.
+type call struct {
+	name      name
 	requestID string
-	values    Range
+}
+
+// handed is what it got.
+type handed struct {
+	values  Range
+	options string
+	at      time.Duration
 }
 
 var _ Store = (*Blocks)(nil)
@@ -62,7 +81,7 @@ var _ Store = (*Blocks)(nil)
 // NewBlocks uses the store, and does not own it. elapsed is time that passes also
 // while the host is suspended, from any beginning.
 func NewBlocks(store Store, elapsed func() time.Duration) *Blocks {
-	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New()}
+	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}}
 }
 
 // Next implements Store. Where r.Options have no Block it is the store's Next;
@@ -125,16 +144,10 @@ func (b *Blocks) leave(k *block) {
 // next is Next for the caller that has the turn.
 func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	if text := r.Options.Text(); k.options != text { // configured anew
-		k.options, k.left, k.asked, k.receipts = text, Range{}, nil, nil
+		k.options, k.left, k.asked = text, Range{}, nil
 	}
-	for _, h := range k.receipts {
-		if r.RequestID == "" || h.requestID != r.RequestID {
-			continue
-		}
-		if h.values.Count != r.Count {
-			return Range{}, ErrRequestReused
-		}
-		return h.values, nil
+	if got, again, err := b.repeat(k, r); again || err != nil {
+		return got, err
 	}
 	if ttl := r.Options.TTL; ttl > 0 && b.elapsed()-k.takenAt >= ttl/2 {
 		k.left = Range{}
@@ -144,13 +157,74 @@ func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 			return Range{}, err
 		}
 	}
-	return k.hand(r), nil
+	got := k.hand(r)
+	b.remember(k, r.RequestID, got)
+	return got, nil
+}
+
+// repeat finds what the call got before, and refuses one that may have been forgotten.
+func (b *Blocks) repeat(k *block, r Request) (got Range, again bool, err error) {
+	if r.RequestID == "" {
+		return Range{}, false, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget()
+	h, ok := b.handed[call{k.name, r.RequestID}]
+	if ok && h.options == k.options {
+		if h.values.Count != r.Count {
+			return Range{}, false, ErrRequestReused
+		}
+		return h.values, true, nil
+	}
+	forgotten := max(k.forgotten, endOf(time.Now().UnixMilli())) // also by a process or a block from before
+	if made, ok := tellsTime(r.RequestID); ok && made <= forgotten {
+		return Range{}, false, &ReusedError{fmt.Sprintf("the request ID was made at %s, and this host has forgotten requests from up to %s: it may have been carried out. "+
+			"Ask again with a new request ID", showTime(made.MS()), showTime(forgotten.MS()))}
+	}
+	return Range{}, false, nil
+}
+
+// tellsTime is the time that a request ID tells by this host's clock, as madeAt by the store's:
+// from further ahead it would have the calls up to then refused.
+func tellsTime(requestID string) (receipt.Stamp, bool) {
+	return receipt.MadeAt(requestID, time.Now().Add(receipt.Keep).UnixMilli())
+}
+
+// remember keeps what the call got.
+func (b *Blocks) remember(k *block, requestID string, got Range) {
+	if requestID == "" {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := call{k.name, requestID}
+	if _, ok := b.handed[c]; !ok { // else of other options
+		b.calls = append(b.calls, c)
+	}
+	b.handed[c] = handed{got, k.options, b.elapsed()}
+	b.forget()
+}
+
+// forget drops calls that are too old or too many.
+func (b *Blocks) forget() {
+	now := b.elapsed()
+	for len(b.calls) > 0 && (len(b.calls) > maxHanded || now-b.handed[b.calls[0]].at > receipt.Keep) {
+		c := b.calls[0]
+		b.calls = b.calls[1:]
+		delete(b.handed, c)
+		if made, ok := tellsTime(c.requestID); ok && b.blocks[c.name] != nil {
+			k := b.blocks[c.name]
+			k.forgotten = max(k.forgotten, made)
+		}
+	}
 }
 
 // fetch takes another block from the store. A call whose answer did not come is
 // repeated as it was, so that its values are not skipped.
 func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
-	if k.asked == nil {
+	again := k.asked != nil
+	if !again {
 		missing := r.Count - k.left.Count
 		ask := r
 		// Enough for all of it: others may have taken the values after the left ones.
@@ -161,6 +235,9 @@ func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
 	got, err := b.store.Next(ctx, *k.asked)
 	if err == nil || IsAnswer(err) {
 		k.asked = nil
+	}
+	if again && errors.Is(err, ErrRequestReused) { // too late to learn what it got: next asks anew
+		return nil
 	}
 	var exhausted *ExhaustedError
 	if errors.As(err, &exhausted) {
@@ -183,10 +260,6 @@ func (k *block) hand(r Request) Range {
 	values := Range{First: k.left.First, Step: k.left.Step, Count: r.Count}
 	if k.left.Count -= r.Count; k.left.Count > 0 {
 		k.left.First = values.Last() + k.left.Step
-	}
-	if r.RequestID != "" {
-		k.receipts = append(k.receipts, handed{r.RequestID, values})
-		k.receipts = k.receipts[max(0, len(k.receipts)-MaxReceipts):]
 	}
 	return values
 }

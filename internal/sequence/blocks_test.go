@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 var errLost = errors.New("the answer was lost")
@@ -52,6 +54,7 @@ type world struct {
 
 func inWorld(t *testing.T, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC))) // a bubble begins when no request ID tells a time
 		w := &world{T: t, store: &slow{Records: OnRecords(memory.New(nil))}}
 		w.host = w.newHost()
 		test(w)
@@ -177,6 +180,18 @@ func TestBlocksLostAnswer(t *testing.T) {
 	})
 }
 
+// Too late to ask again for the answer, the values are skipped, and the call goes on.
+func TestBlocksLostAnswerOfLongAgo(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.store.lose = 1
+		if got, err := w.host.Next(w.Context(), asking(3, blocksOf(10))); !errors.Is(err, errLost) {
+			w.Errorf("%v (%v)", got, err)
+		}
+		time.Sleep(receipt.Keep + time.Second)
+		w.take(w.host, asking(2, blocksOf(10)), 11, 12)
+	})
+}
+
 // A block is not used when the key may have started over in the store, and a
 // key in use does not expire there.
 func TestBlocksOfKeysThatExpire(t *testing.T) {
@@ -228,12 +243,42 @@ func TestBlocksRepeatedRequest(t *testing.T) {
 		if got, err := w.host.Next(w.Context(), r); !errors.Is(err, ErrRequestReused) {
 			w.Errorf("%v (%v), want ErrRequestReused", got, err)
 		}
-		for i := range MaxReceipts {
-			r.RequestID = fmt.Sprint(i)
-			w.take(w.host, r, int64(7+i))
+		// It is remembered for its time, whatever comes in between.
+		old := r
+		old.RequestID, old.Count = NewRequestID(), 3
+		began := time.Now()
+		w.take(w.host, old, 7, 8, 9)
+		for i := range 20_000 {
+			r.RequestID = NewRequestID()
+			w.take(w.host, r, int64(10+i))
 		}
-		r.RequestID, r.Count = "named", 3
-		w.take(w.host, r, 7+MaxReceipts, 8+MaxReceipts, 9+MaxReceipts) // forgotten
+		time.Sleep(receipt.Keep - time.Since(began))
+		w.take(w.host, old, 7, 8, 9)
+		time.Sleep(time.Second)
+		for _, host := range []*Blocks{w.host, w.newHost()} { // the same after a restart
+			if got, err := host.Next(w.Context(), old); !errors.Is(err, ErrRequestReused) || !strings.Contains(err.Error(), "forgotten") {
+				w.Errorf("later: %v (%v)", got, err)
+			}
+		}
+		time.Sleep(receipt.Keep)
+		r.RequestID = NewRequestID()
+		w.take(w.host, r, 20_010)
+		if len(w.host.handed) != 1 || len(w.host.calls) != 1 {
+			w.Errorf("%d calls are remembered", len(w.host.handed))
+		}
+	})
+}
+
+// Random digits can look like a UUID of version 7 from far ahead. Such an ID tells no time, and
+// does not have later ones refused.
+func TestBlocksForgetRandomIDs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := asking(1, blocksOf(10))
+		r.RequestID = "c3a1f00d5eed7abc9def0123456789ab"
+		w.take(w.host, r, 1)
+		time.Sleep(receipt.Keep + time.Second)
+		r.RequestID = NewRequestID()
+		w.take(w.host, r, 2)
 	})
 }
 

@@ -2,10 +2,14 @@ package sequence
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // The flags of a recorded state. What is as in most sequences takes no room.
@@ -15,12 +19,13 @@ const (
 	hasUsed
 	hasNumber // the life is a number
 	hasLife   // the life is another text
+	hasMoved  // receipts have moved to windows, or are forgotten
 	allFlags  = 1<<iota - 1
 )
 
 // encode is the state as records keep it:
 //
-//	flags last [step start max ttl] [used] [life] (request last count)...
+//	flags last [step start max ttl] [used] [life] [moved forgotten when began] (request last count)...
 //
 // Numbers are varints; texts come after their length. The time of the last use matters
 // only where there is a TTL.
@@ -41,7 +46,10 @@ func (s State) encode() []byte {
 	} else if s.Life != "" {
 		flags |= hasLife
 	}
-	b := append(make([]byte, 0, 64), flags)
+	if s.Moved != 0 || s.Forgotten != 0 || s.Began != 0 {
+		flags |= hasMoved
+	}
+	b := append(make([]byte, 0, 64+24*len(s.Receipts)), flags)
 	number := func(n int64) { b = binary.AppendUvarint(b, uint64(n)) }
 	text := func(t string) {
 		number(int64(len(t)))
@@ -63,12 +71,51 @@ func (s State) encode() []byte {
 	if flags&hasLife != 0 {
 		text(s.Life)
 	}
+	if flags&hasMoved != 0 {
+		number(int64(s.Moved))
+		number(int64(s.Forgotten))
+		number(s.MovedMS)
+		number(s.Began)
+	}
 	for _, r := range s.Receipts {
-		text(r.RequestID)
+		kind, id := receiptID(r.RequestID)
+		if r.DoneMS != 0 {
+			kind |= idUntimed
+		}
+		b = append(b, kind)
+		b = append(b, id...)
 		number(r.Last)
 		number(int64(r.Count))
+		if r.DoneMS != 0 {
+			number(r.DoneMS)
+		}
 	}
 	return b
+}
+
+// How a receipt begins: with the length of its request ID, or with one of these.
+const (
+	idHex     = 0x7f // 16 bytes, written in hexadecimal
+	idUUID    = 0x7e // likewise, with hyphens
+	idLong    = 0x7d // a byte with the length
+	idUntimed = 0x80
+)
+
+// receiptID is how a request ID is recorded: short where it is a UUID in lower case.
+func receiptID(id string) (kind byte, text []byte) {
+	kind, digits := byte(idHex), id
+	if receipt.IsUUID(id) {
+		kind, digits = idUUID, id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:]
+	}
+	if len(digits) == 32 && digits == strings.ToLower(digits) {
+		if b, err := hex.DecodeString(digits); err == nil {
+			return kind, b
+		}
+	}
+	if len(id) >= idLong {
+		return idLong, append([]byte{byte(len(id))}, id...)
+	}
+	return byte(len(id)), []byte(id)
 }
 
 var errDamaged = errors.New("the recorded state is damaged")
@@ -89,14 +136,29 @@ func decode(b []byte) (s State, err error) {
 		rest = rest[size:]
 		return int64(n)
 	}
-	text := func() string {
-		n := number()
+	taken := func(n int64) []byte {
 		if n > int64(len(rest)) {
 			ok, n = false, int64(len(rest))
 		}
-		t := string(rest[:n])
+		t := rest[:n]
 		rest = rest[n:]
 		return t
+	}
+	text := func() string { return string(taken(number())) }
+	id := func(kind byte) string {
+		switch kind {
+		case idHex:
+			return hex.EncodeToString(taken(16))
+		case idUUID:
+			x := hex.EncodeToString(taken(16))
+			if !ok {
+				return ""
+			}
+			return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
+		case idLong:
+			return text()
+		}
+		return string(taken(int64(kind)))
 	}
 	s.Options = DefaultOptions().recorded()
 	s.Last = number()
@@ -118,11 +180,21 @@ func decode(b []byte) (s State, err error) {
 	if flags&hasLife != 0 {
 		s.Life = text()
 	}
-	for len(rest) > 0 {
-		r := Receipt{text(), number(), 0}
+	if flags&hasMoved != 0 {
+		s.Moved, s.Forgotten, s.MovedMS, s.Began = receipt.Stamp(number()), receipt.Stamp(number()), number(), number()
+	}
+	if ok && len(rest) > 0 {
+		s.Receipts = make([]Receipt, 0, 2*MaxReceipts)
+	}
+	for ok && len(rest) > 0 {
+		kind := rest[0]
+		rest = rest[1:]
+		r := Receipt{RequestID: id(kind &^ idUntimed), Last: number()}
 		count := number()
 		ok = ok && count >= 1 && count <= MaxCount
-		r.Count = int(count)
+		if r.Count = int(count); kind&idUntimed != 0 {
+			r.DoneMS = number()
+		}
 		s.Receipts = append(s.Receipts, r)
 	}
 	if !ok || s.Options.Validate() != nil {

@@ -1,6 +1,8 @@
 package sequence
 
-import "slices"
+import (
+	"github.com/kazahana/kazahana/internal/record/receipt"
+)
 
 // State is everything that is remembered of one key. The zero value is a key
 // that is not known.
@@ -8,12 +10,26 @@ type State struct {
 	Options Options // what the key was made with; Step is 0 where it is not known
 	Last    int64   // the last value that was handed out, in this run
 	UsedMS  int64   // Unix ms of the last use, by the store's clock
-	// Receipts are the last calls that had a RequestID, oldest first, at most
-	// MaxReceipts.
+	// Receipts are the last calls that had a RequestID, oldest first: at least MaxReceipts.
+	// Earlier ones are in windows.
 	Receipts []Receipt
+	// Moved is the latest time in the IDs of the receipts in windows, and MovedMS when some
+	// moved there last, in Unix ms. Of the calls up to Forgotten not all receipts are kept.
+	Moved, Forgotten receipt.Stamp
+	MovedMS          int64
+	// Began tells the windows of this count from those of an earlier one: of before a
+	// declaration, or before the TTL passed. It is 0 while nothing has moved.
+	Began int64
 	// Life is the store's life in which the key became known. In a later one, values
 	// may be missing.
 	Life string
+
+	// What follows is not recorded with the key. Windows are those that the store was asked
+	// for; one that is missing there has no receipts. NoRoom: there is no room for windows.
+	Windows map[string][]Receipt
+	NoRoom  bool
+	// Changed are windows as they are to be written with the state.
+	Changed map[string][]Receipt
 }
 
 // Receipt is a call that was carried out.
@@ -21,6 +37,7 @@ type Receipt struct {
 	RequestID string
 	Last      int64 // the last value that it got
 	Count     int
+	DoneMS    int64 // Unix ms, where the ID tells no time; else 0
 }
 
 // Known reports whether the state is that of a key that was used.
@@ -28,9 +45,13 @@ func (s State) Known() bool { return s.Options.Step != 0 }
 
 // Next is the transition that a request makes: what the key's state is
 // afterwards, and the values that the request gets. With an error nothing
-// changes. The request must be valid. A key whose TTL has passed is not known.
+// changes; a *receipt.UnseenError names the windows that the transition depends on. The
+// request must be valid. A key whose TTL has passed is not known.
 func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	if !s.Known() {
+		if err := s.fresh(r, nowMS); err != nil {
+			return s, Range{}, err
+		}
 		fresh := State{Options: r.Options, UsedMS: nowMS}
 		fresh.Options.Block = 0
 		return fresh.restarted().take(r, FreshCount(r), nowMS)
@@ -38,8 +59,15 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	if !s.Options.same(r.Options) {
 		return s, Range{}, &MismatchError{Key: r.Key, Recorded: s.Options.Text(), Asked: r.Options.Text()}
 	}
-	if again, ok := s.receipt(r.RequestID); ok {
+	again, ok, err := s.receipt(r.RequestID, nowMS)
+	if ok {
 		return s.repeat(again, r, nowMS)
+	}
+	if err == nil {
+		err = s.fresh(r, nowMS)
+	}
+	if err != nil {
+		return s, Range{}, err
 	}
 	switch left := s.left(); {
 	case left >= int64(r.Count):
@@ -74,7 +102,11 @@ type Doubt struct {
 // values again, and a key with a TTL starts over once it must have been idle for that
 // long. over reports that it did: everything is known of the key from then on.
 func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
-	if again, ok := s.receipt(r.RequestID); ok && s.Options.same(r.Options) {
+	again, ok, err := s.receipt(r.RequestID, nowMS)
+	if err != nil {
+		return s, Range{}, false, err
+	}
+	if ok && s.Options.same(r.Options) {
 		after, got, err = s.repeat(again, r, nowMS)
 		return after, got, false, err
 	}
@@ -120,28 +152,26 @@ func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
 	got := Range{First: s.Last + s.Options.Step, Step: s.Options.Step, Count: count}
 	s.Last = got.Last()
 	s.UsedMS = max(s.UsedMS, nowMS)
-	if r.RequestID != "" {
-		s.Receipts = append(slices.Clone(s.Receipts), Receipt{r.RequestID, s.Last, count})
-		s.Receipts = s.Receipts[max(0, len(s.Receipts)-MaxReceipts):]
+	if r.RequestID == "" {
+		return s, got, nil
 	}
-	return s, got, nil
+	after, err := s.remember(Receipt{RequestID: r.RequestID, Last: s.Last, Count: count}, nowMS)
+	if err != nil {
+		return s, Range{}, err
+	}
+	return after, got, nil
 }
 
-func (s State) receipt(requestID string) (Receipt, bool) {
-	if requestID == "" {
-		return Receipt{}, false
+// Declared is the state that an operator declares. The key may count in another way from then
+// on: calls from before are refused.
+func Declared(before State, d Declaration, nowMS int64) State {
+	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS, Forgotten: max(before.Forgotten, before.Moved)}
+	for _, r := range before.Receipts {
+		s = s.forget(r)
 	}
-	for _, known := range s.Receipts {
-		if known.RequestID == requestID {
-			return known, true
-		}
-	}
-	return Receipt{}, false
-}
-
-// Declared is the state that an operator declares.
-func Declared(d Declaration, nowMS int64) State {
-	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS}
 	s.Options.Block = 0
+	if before.Began != 0 {
+		s.Began = before.Began + 1
+	}
 	return s
 }

@@ -16,9 +16,8 @@
 // Declare; and Blocks.
 //
 // A call that is repeated with its RequestID gets the values of the first, so
-// that a lost answer need not leave a gap. A key remembers its last MaxReceipts
-// calls. One that comes back later gets new values: a gap, and never a value
-// twice.
+// that a lost answer need not leave a gap, for receipt.Keep from the time in the
+// ID. Later it is refused: no call is carried out twice.
 //
 // # How
 //

@@ -26,7 +26,7 @@ func TestPostgresConformance(t *testing.T) {
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		cfg := server.Config()
 		set := server.Clock(&cfg)
-		now := int64(1_800_000_000_000)
+		now := time.Now().UnixMilli()
 		set(now)
 		return sequencetest.Target{
 			Open: func() (sequence.Store, error) {

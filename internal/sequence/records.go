@@ -6,11 +6,19 @@ import (
 	"fmt"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // recordPrefix begins the keys of all records of this package. It is short because there
 // may be millions of them.
 const recordPrefix = "seq/"
+
+// windowPrefix begins those of the windows of receipts. Their keys end with windowBegin, which
+// no key of a sequence has, and the window's name.
+const (
+	windowPrefix = "seqd/"
+	windowBegin  = "\x1f"
+)
 
 // OnRecords keeps sequences as records: the value of each is a State, and its TTL the
 // record's term. The records are closed by their owner.
@@ -34,7 +42,7 @@ func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
 		after, got, err = nextIn(before, over, r, v)
 		return after, err
 	}
-	try := func() error { return s.change(ctx, r.Tenant, r.Key, step) }
+	try := func() error { return s.changeSeeing(ctx, r.Tenant, r.Key, step) }
 	var err error
 	if r.RequestID == "" {
 		err = try()
@@ -45,6 +53,27 @@ func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
 		return Range{}, err
 	}
 	return got, nil
+}
+
+// changeSeeing is change, again with the windows that it depends on, and then without those
+// for which there is no room: a known key must not fail for want of a receipt.
+func (s *Records) changeSeeing(ctx context.Context, tenant, key string, step func(before State, over bool, v record.View) (State, error)) error {
+	var asked receipt.Asked
+	noRoom := false
+	for {
+		windows := asked.Windows()
+		err := s.change(ctx, tenant, key, windows, noRoom, step)
+		unseen, more := errors.AsType[*receipt.UnseenError](err)
+		_, full := errors.AsType[*record.FullError](err)
+		switch {
+		case more:
+			asked.Add(unseen)
+		case full && len(windows) > 0 && !noRoom:
+			asked, noRoom = receipt.Asked{}, true
+		default:
+			return err
+		}
+	}
 }
 
 // nextIn is Next in a store that may have forgotten values. What a key had before its
@@ -58,7 +87,7 @@ func nextIn(before State, over bool, r Request, v record.View) (after State, got
 		return after, got, err
 	}
 	if over {
-		before = State{}
+		before = State{NoRoom: before.NoRoom}
 	}
 	after, got, err = Next(before, r, v.NowMS)
 	after.Life = v.Life
@@ -70,30 +99,58 @@ func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	return s.change(ctx, d.Tenant, d.Key, func(_ State, _ bool, v record.View) (State, error) {
-		after := Declared(d, v.NowMS)
+	return s.change(ctx, d.Tenant, d.Key, nil, false, func(before State, _ bool, v record.View) (State, error) {
+		after := Declared(before, d, v.NowMS)
 		after.Life = v.Life
 		return after, nil
 	})
 }
 
-// change replaces a key's state by what step makes of it.
-func (s *Records) change(ctx context.Context, tenant, key string, step func(before State, over bool, v record.View) (State, error)) error {
+// change replaces a key's state by what step makes of it, and windows of it too. The step sees
+// the windows that are named.
+func (s *Records) change(ctx context.Context, tenant, key string, windows []string, noRoom bool, step func(before State, over bool, v record.View) (State, error)) error {
 	path := recordPrefix + tenant + "/" + key
-	_, err := s.records.Change(ctx, record.Ask{Keys: []string{path}}, func(v record.View) ([]record.Write, error) {
-		var before State
-		found, ok := v.Records[path]
-		if ok {
-			var err error
-			if before, err = decode(found.Value); err != nil {
-				return nil, fmt.Errorf("sequence %q: %w", key, err)
+	windowPath := func(name string) string { return windowPrefix + tenant + "/" + key + windowBegin + name }
+	ask := record.Ask{Keys: []string{path}}
+	for _, name := range windows {
+		ask.Keys = append(ask.Keys, windowPath(name))
+	}
+	_, err := s.records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+		read := func(path string) (s State, err error) {
+			if found, ok := v.Records[path]; ok {
+				if s, err = decode(found.Value); err != nil {
+					err = fmt.Errorf("sequence %q: %w", key, err)
+				}
 			}
+			return s, err
 		}
-		after, err := step(before, found.Over, v)
+		before, err := read(path)
 		if err != nil {
 			return nil, err
 		}
-		return []record.Write{{Key: path, Value: after.encode(), TermMS: after.Options.ttlMS(), Unlisted: true}}, nil
+		before.NoRoom = noRoom
+		for _, name := range windows {
+			w, err := read(windowPath(name))
+			if err != nil {
+				return nil, err
+			}
+			if before.Windows == nil {
+				before.Windows = map[string][]Receipt{}
+			}
+			if before.Windows[name] = nil; w.Began == before.Began {
+				before.Windows[name] = w.Receipts
+			}
+		}
+		after, err := step(before, v.Records[path].Over, v)
+		if err != nil {
+			return nil, err
+		}
+		writes := []record.Write{{Key: path, Value: after.encode(), TermMS: after.Options.ttlMS(), Unlisted: true}}
+		for name, all := range after.Changed {
+			w := State{Options: DefaultOptions(), Began: after.Began, Receipts: all}
+			writes = append(writes, record.Write{Key: windowPath(name), Value: w.encode(), KeepMS: keepMS(all, v.NowMS), Unlisted: true, Frees: true})
+		}
+		return writes, nil
 	})
 	if errors.Is(err, record.ErrTerm) {
 		err = fmt.Errorf("%w: %w", ErrTTL, err)

@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,7 +11,9 @@ import (
 
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -168,4 +171,110 @@ func TestDoubt(t *testing.T) {
 	clock.Add(1)
 	take(1)
 	take(3)
+}
+
+// A call does not fail for want of room for receipts. They are forgotten, and repetitions
+// refused.
+func TestNoRoomForWindows(t *testing.T) {
+	s := sequence.OnRecords(allowance.New(memory.New(nil), allowance.Limits{Keys: 1}, func() time.Duration { return 0 }))
+	ctx := allowance.Pay(t.Context(), "alice")
+	first := plainRequest(sequence.NewRequestID())
+	for n := range int64(5 * sequence.MaxReceipts) {
+		r := plainRequest(sequence.NewRequestID())
+		if n == 0 {
+			r = first
+		}
+		if got, err := s.Next(ctx, r); err != nil || got.First != 2*n+1 {
+			t.Fatalf("call %d: %v (%v)", n, got, err)
+		}
+	}
+	if got, err := s.Next(ctx, first); !errors.Is(err, sequence.ErrRequestReused) {
+		t.Errorf("the first call again: %v (%v)", got, err)
+	}
+}
+
+// madeAt is a request ID that was made then, a UUID of version 7.
+func madeAt(ms int64, serial int) string {
+	return fmt.Sprintf("%08x-%04x-7000-8000-%012x", ms>>16, ms&0xffff, serial)
+}
+
+// Calls of a host whose clock is behind another's look into windows for their own receipts. The
+// key's record does not grow meanwhile.
+func TestReceiptsMoveBesideAHostThatIsAhead(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := memory.New(clock.Load)
+	s := sequence.OnRecords(records)
+	var ids []string
+	call := func(id string) {
+		t.Helper()
+		ids = append(ids, id)
+		if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*len(ids)-1) {
+			t.Fatalf("call %d: %v (%v)", len(ids), got, err)
+		}
+	}
+	for i := range 3 * sequence.MaxReceipts {
+		call(madeAt(clock.Add(1)+receipt.Keep.Milliseconds()/2, i))
+	}
+	for i := range 1000 {
+		call(madeAt(clock.Add(1), i))
+	}
+	v, err := records.Read(t.Context(), record.Ask{Keys: []string{"seq/t/k"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(v.Records["seq/t/k"].Value); n > 2000 {
+		t.Errorf("the key's record has %d bytes", n)
+	}
+	for i, id := range ids {
+		if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*i+1) {
+			t.Fatalf("call %d again: %v (%v)", i, got, err)
+		}
+	}
+}
+
+// Windows of a key that counted in another way say nothing of how it counts now.
+func TestWindowsOfAnEarlierCount(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	for name, ttl := range map[string]time.Duration{"declared": 0, "over": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			s := sequence.OnRecords(memory.New(clock.Load))
+			options := sequence.DefaultOptions()
+			options.TTL = ttl
+			calls := func() (first sequence.Request) {
+				for i := range 5 * sequence.MaxReceipts {
+					r := plainRequest(madeAt(clock.Add(1), i))
+					r.Options = options
+					if got, err := s.Next(t.Context(), r); err != nil || got.First%options.Step != 0 {
+						t.Fatalf("call %d: %v (%v)", i, got, err)
+					}
+					if i == 0 {
+						first = r
+					}
+				}
+				return first
+			}
+			old := calls()
+			if got, err := s.Next(t.Context(), old); err != nil || got.First != 1 {
+				t.Fatalf("the first call again: %v (%v)", got, err)
+			}
+			options.Step = 10
+			if ttl == 0 {
+				if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: options, Last: 1000}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			clock.Add(ttl.Milliseconds())
+			latest := calls()
+			old.Options = options
+			got, err := s.Next(t.Context(), old)
+			if ttl == 0 && !errors.Is(err, sequence.ErrRequestReused) || ttl > 0 && (err != nil || got.First != 1610) {
+				t.Errorf("the first call of the earlier count: %v (%v)", got, err)
+			}
+			if got, err := s.Next(t.Context(), latest); err != nil || got.First%10 != 0 || got.First > 1010 {
+				t.Errorf("the first call of this count: %v (%v)", got, err)
+			}
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -36,6 +37,7 @@ func TestRules(t *testing.T) {
 	huge := with(func(o *sequence.Options) { o.Step = math.MaxInt64 })
 	again := with(func(o *sequence.Options) { o.Step, o.Max = math.MaxInt64/2, math.MaxInt64 })
 	two := with(func(o *sequence.Options) { o.Max = 2 })
+	orders := with(func(o *sequence.Options) { o.Step, o.Max = 1000, 999_999 })
 	for i, c := range []struct {
 		ask   ask
 		want  []int64
@@ -47,6 +49,8 @@ func TestRules(t *testing.T) {
 		{ask{Key: "ten", Count: 5, AtLeast: 1, Options: ten}, []int64{10}, ""},
 		{ask{Key: "ten", Count: 5, AtLeast: 6, Options: ten}, nil, "at least"},
 		{ask{Key: "ten", Count: 11, Options: ten}, nil, "do not fit"},
+		{ask{Key: "daily", Count: 1000, Options: orders}, nil, "do not fit"}, // the last one would be 1,000,000
+		{ask{Key: "daily", Count: 2, Options: orders}, []int64{1000, 2000}, ""},
 		{ask{Key: "all", Count: 20, AtLeast: 1, Options: ten}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, ""},
 
 		{ask{Key: "last", Count: 2, Options: last}, []int64{math.MaxInt64 - 1, math.MaxInt64}, ""},
@@ -83,19 +87,26 @@ func TestRules(t *testing.T) {
 			t.Errorf("%d: %+v: %v (%v), want %v %s", i, c.ask, got, err, c.want, c.words)
 		}
 	}
-	// A key remembers so many calls, and not one more.
+	// A key remembers so many calls whose IDs tell no time, and refuses one more.
 	named := func(id int, want int64) {
 		t.Helper()
 		if got, err := next(ask{Key: "named", Count: 1, RequestID: fmt.Sprint(id), Options: sequence.DefaultOptions()}); err != nil || got[0] != want {
 			t.Errorf("call %d: %v (%v), want %d", id, got, err, want)
 		}
 	}
-	for i := range sequence.MaxReceipts {
+	for i := range receipt.MaxUntimed {
 		named(i, int64(i+1))
 	}
 	named(0, 1)
-	named(sequence.MaxReceipts, sequence.MaxReceipts+1)
-	named(0, sequence.MaxReceipts+2)
+	if got, err := next(ask{Key: "named", Count: 1, RequestID: "more", Options: sequence.DefaultOptions()}); !errors.Is(err, sequence.ErrInvalid) || !strings.Contains(err.Error(), "version 7") {
+		t.Errorf("one more: %v (%v)", got, err)
+	}
+	timed := sequence.NewRequestID()
+	for range 2 {
+		if got, err := next(ask{Key: "named", Count: 1, RequestID: timed, Options: sequence.DefaultOptions()}); err != nil || got[0] != receipt.MaxUntimed+1 {
+			t.Errorf("with a time: %v (%v)", got, err)
+		}
+	}
 }
 
 func TestOptions(t *testing.T) {

@@ -17,11 +17,12 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 func TestMemoryConformance(t *testing.T) {
 	sequencetest.Run(t, func(*testing.T) sequencetest.Target {
 		var clock atomic.Int64
-		clock.Store(1_800_000_000_000)
+		clock.Store(time.Now().UnixMilli())
 		store := sequence.OnRecords(memory.New(clock.Load))
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return store, nil },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+			Replays: 20_000,
 		}
 	})
 }

@@ -42,11 +42,12 @@ func newPath(t *testing.T) string {
 func TestSQLiteConformance(t *testing.T) {
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		var clock atomic.Int64
-		clock.Store(1_800_000_000_000)
+		clock.Store(time.Now().UnixMilli())
 		path := newPath(t)
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return openFile(path, clock.Load) },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+			Replays: 20_000,
 		}
 	})
 }

@@ -3,11 +3,12 @@ package sequence
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"time"
 
+	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
@@ -47,8 +48,6 @@ type Declaration struct {
 const (
 	MaxKey       = 512 // bytes of UTF-8
 	MaxRequestID = 128 // characters
-	// MaxReceipts is how many calls a key remembers for requests that come again.
-	MaxReceipts = 16
 )
 
 var (
@@ -66,8 +65,9 @@ type Request struct {
 	// Count; 0 means Count.
 	AtLeast int
 	// RequestID makes the request safe to send again: up to MaxRequestID visible
-	// ASCII characters, scoped to the tenant and the key. Empty means that it is
-	// never sent again.
+	// ASCII characters, scoped to the tenant and the key; best a UUID of version 7, which
+	// tells when it was made, right to receipt.Keep. Empty means that it is never sent
+	// again.
 	RequestID string
 	Options   Options
 }
@@ -125,11 +125,10 @@ func CheckKey(tenant, key string) error {
 	return nil
 }
 
-// NewRequestID is 128 random bits in hex.
+// NewRequestID is a UUID of version 7 without its hyphens.
 func NewRequestID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
-	return hex.EncodeToString(b[:])
+	id := clock.UUID7(time.Now())
+	return hex.EncodeToString(id[:])
 }
 
 // Range is values one step apart, in ascending order.

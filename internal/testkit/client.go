@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -114,7 +115,7 @@ func (c *Client) AwaitMode(modes ...string) daemon.Status {
 
 // Lease is what the first service holds. The status shows it a moment after the
 // first ID that is made from it.
-func (c *Client) Lease() (l daemon.LeaseStatus) {
+func (c *Client) Lease() (l issuer.LeaseStatus) {
 	c.T.Helper()
 	await.Eventually(c.T, "a lease is held", func() bool {
 		leases := c.Status().Services[0].Leases

@@ -9,15 +9,17 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// Clients installs the client in Python and builds the one in Node, as their own tests
-// do, and returns the Python interpreter. root is the repository.
-func Clients(t *testing.T, root string) (python string) {
+// Clients installs the client in Python and builds those in Node and Java, as their own
+// tests do. It returns the Python interpreter and the directory of Java's classes. root is
+// the repository.
+func Clients(t *testing.T, root string) (python, classes string) {
 	t.Helper()
-	for _, program := range []string{"python3", "node", "npm"} {
+	for _, program := range []string{"python3", "node", "npm", "java", "mvn"} {
 		ring.Program(t, program)
 	}
 	Output(t, filepath.Join(root, "clients/node/scripts/test"), "build")
-	return Output(t, filepath.Join(root, "clients/python/scripts/test"), "interpreter")
+	classes = Output(t, filepath.Join(root, "clients/java/scripts/test"), "build")
+	return Output(t, filepath.Join(root, "clients/python/scripts/test"), "interpreter"), classes
 }
 
 // Output runs a program that has to succeed, and returns the last line of its output.

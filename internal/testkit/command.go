@@ -79,13 +79,13 @@ func (o Outcome) Fails(t *testing.T, code int, words ...string) {
 }
 
 // Inspected is what the command line says of an ID.
-func (s *Site) Inspected(id snowflake.ID) snowflake.Inspection {
+func (s *Site) Inspected(id snowflake.ID, flags ...string) snowflake.Inspection {
 	s.T.Helper()
 	var in struct {
 		snowflake.Inspection
 		ID string `json:"id"`
 	}
-	DecodeJSON(s.T, s.Kazahanad("inspect", "--json", fmt.Sprint(int64(id))).OK(s.T), &in)
+	DecodeJSON(s.T, s.Kazahanad(append([]string{"inspect", "--json", fmt.Sprint(int64(id))}, flags...)...).OK(s.T), &in)
 	if in.ID != fmt.Sprint(int64(id)) {
 		s.T.Errorf("inspect of %d speaks of %s", id, in.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -138,9 +139,27 @@ func (d *Instance) examine() {
 			return
 		}
 	}
+	d.examineLines(text)
 	if d.T.Failed() {
 		const most = 5000
 		d.T.Logf("end of the log of process %d:\n%s", d.PID(), text[max(0, len(text)-most):])
+	}
+}
+
+// examineLines checks that each line of a daemon's log in JSON has what every line has.
+// The last one may be cut short by a kill. Other programs log as they like.
+func (d *Instance) examineLines(text string) {
+	if !strings.HasPrefix(filepath.Base(d.Cmd.Path), "kazahanad") {
+		return
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, `{"level":`) || !strings.HasSuffix(line, "\n") {
+			continue
+		}
+		var has struct{ Level, TS, Msg, Component string }
+		if err := json.Unmarshal([]byte(line), &has); err != nil || has.Level == "" || has.TS == "" || has.Msg == "" || has.Component == "" {
+			d.T.Errorf("a line of the log lacks its level, time, event or component (%v): %s", err, line)
+		}
 	}
 }
 

@@ -62,30 +62,45 @@ func (l *LeaseServer) Ready() bool {
 	return res.StatusCode == http.StatusOK
 }
 
-// Asked sends the server a request with the token, and fills in the answer.
-func (l *LeaseServer) Asked(method, path, token string, body, into any) {
+// Answer sends the server a request with the token and, unless it is nil, the body as JSON.
+func (l *LeaseServer) Answer(method, path, token string, body any) (status int, answer string) {
 	l.T.Helper()
-	text, err := json.Marshal(body)
-	if err != nil {
-		l.T.Fatal(err)
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			l.T.Fatal(err)
+		}
 	}
 	r, err := http.NewRequestWithContext(l.T.Context(), method, l.URL()+path, bytes.NewReader(text))
 	if err != nil {
 		l.T.Fatal(err)
 	}
-	r.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
-	answer, err := client.Do(r)
+	res, err := client.Do(r)
 	if err != nil {
 		l.T.Fatal(err)
 	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode >= 300 {
-		l.T.Fatalf("%s %s: status %d, %v: %s", method, path, answer.StatusCode, err, b)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		l.T.Fatalf("%s %s: status %d, %v: %s", method, path, res.StatusCode, err, b)
+	}
+	return res.StatusCode, string(b)
+}
+
+// Asked is Answer for a request that must succeed. It fills in the answer, if into is not nil.
+func (l *LeaseServer) Asked(method, path, token string, body, into any) {
+	l.T.Helper()
+	status, answer := l.Answer(method, path, token, body)
+	if status >= 300 {
+		l.T.Fatalf("%s %s: status %d: %s", method, path, status, answer)
 	}
 	if into != nil {
-		DecodeJSON(l.T, string(b), into)
+		DecodeJSON(l.T, answer, into)
 	}
 }

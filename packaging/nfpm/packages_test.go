@@ -204,6 +204,11 @@ func TestDebianPackage(t *testing.T) {
 			t.Errorf("the control file lacks %q:\n%s", want, fields)
 		}
 	}
+	for line := range strings.Lines(fields) {
+		if n := len(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("the control file has a line of %d characters: %s", n, line)
+		}
+	}
 	lookInside(t, files)
 }
 

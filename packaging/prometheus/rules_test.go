@@ -46,29 +46,14 @@ func readYAML(t *testing.T, path string, target any) {
 	}
 }
 
-// groups is a file of rules.
-type groups struct {
-	Groups []struct {
-		Name  string `yaml:"name"`
-		Rules []rule `yaml:"rules"`
-	} `yaml:"groups"`
-}
-
-// groupNames are the groups of the file in its order.
-func groupNames(t *testing.T) (names []string) {
-	t.Helper()
-	var file groups
-	readYAML(t, rulesFile, &file)
-	for _, g := range file.Groups {
-		names = append(names, g.Name)
-	}
-	return names
-}
-
 // alerts are the alerting rules of the file.
 func alerts(t *testing.T) (all []rule) {
 	t.Helper()
-	var file groups
+	var file struct {
+		Groups []struct {
+			Rules []rule `yaml:"rules"`
+		} `yaml:"groups"`
+	}
 	readYAML(t, rulesFile, &file)
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {

@@ -12,54 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	kazahana "github.com/kazahana/kazahana/clients/go"
 )
-
-// With loadEnv set the test binary is a program of the Go client: it asks for IDs
-// until the file of that name is there.
-const loadEnv = "KZTEST_LOAD"
-
-func TestMain(m *testing.M) {
-	if end := os.Getenv(loadEnv); end != "" {
-		if err := load(end); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// load says a dot for every 100 IDs, then how many there were, and the longest pause
-// in ms.
-func load(end string) error {
-	client, err := kazahana.New(kazahana.WithTimeout(patience))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	count, last, longest := 0, kazahana.ID(0), time.Duration(0)
-	for {
-		if _, err := os.Stat(end); err == nil {
-			fmt.Println(count, longest.Milliseconds())
-			return nil
-		}
-		began := time.Now()
-		id, err := client.NextID(context.Background())
-		if err != nil {
-			return err
-		}
-		if id <= last {
-			return fmt.Errorf("%d after %d", id, last)
-		}
-		count, last, longest = count+1, id, max(longest, time.Since(began))
-		if count%100 == 0 {
-			fmt.Print(".")
-		}
-	}
-}
 
 // A program that asks for IDs with one of the clients.
 type program struct {
@@ -79,12 +32,13 @@ func programs(t *testing.T, root string) []program {
 		}
 		return exec.Command("cp", "-rL", src, filepath.Join(into, name)).Run()
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if err := os.MkdirAll(into, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := copyAll(self, "load"); err != nil {
-		t.Fatal(err)
+	build := exec.Command("go", "build", "-C", "../../clients/go/programs", "-o", filepath.Join(into, "load"), "./load")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	all := []program{{client: "Go", args: []string{dir + "/load"}}}
 
@@ -122,7 +76,7 @@ func restartUnderLoad(h *host, all []program) {
 	running := map[string]*asking{}
 	for _, p := range all {
 		if p.missing == "" {
-			running[p.client] = h.begin(ctx, append([]string{"runuser", "-u", "app", "--", "env", loadEnv + "=" + end}, append(p.args, end)...))
+			running[p.client] = h.begin(ctx, append([]string{"runuser", "-u", "app", "--"}, append(p.args, end)...))
 		}
 	}
 	for range restarts {

@@ -1,7 +1,7 @@
 // Package validate checks what packaging ships for containers: the manifests by
 // the Kubernetes API types and its pod security standards, the Dockerfile by its
-// own parser and by doing what it says. It is a module of its own so that these
-// are no dependencies of kazahana.
+// own parser and by doing what it says; and the alerts of a fleet by Prometheus' own
+// evaluation. It is a module of its own so that these are no dependencies of kazahana.
 package validate
 
 import (

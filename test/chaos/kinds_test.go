@@ -15,7 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/caller"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -31,20 +32,22 @@ const (
 func childKinds(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	c, err := kazahana.New(kazahana.WithSocket(args[0]))
-	if err != nil {
-		return err
+	for { // the daemon comes and goes
+		e, err := caller.Register(ctx, args[0], []string{"room"}, nil, nil)
+		if err == nil {
+			select {
+			case <-e.Done():
+			case <-ctx.Done():
+				return e.Close(context.Background())
+			}
+			_ = e.Close(ctx)
+		}
+		select {
+		case <-time.After(kindsPause):
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	defer c.Close()
-	r, err := c.Register(ctx, kazahana.Executor{
-		Kinds:    []string{"room"},
-		Activate: func(context.Context, *kazahana.Activation) (string, error) { return fmt.Sprint(os.Getpid()), nil },
-	})
-	if err != nil {
-		return err
-	}
-	<-ctx.Done()
-	return r.Close(context.Background())
 }
 
 // kindsHost is a daemon, and perhaps a process that runs rooms.
@@ -53,7 +56,7 @@ type kindsHost struct {
 	authority string
 	daemon    *testkit.Instance
 	process   *testkit.Instance // nil: none
-	client    *kazahana.Client
+	client    *caller.Client
 	down      atomic.Bool // nobody asks its daemon first
 }
 
@@ -84,10 +87,7 @@ func newKindsFleet(t *testing.T, ttl, interval time.Duration, deep bool) *kindsF
 		if i < 2 {
 			f.startProcess(h)
 		}
-		var err error
-		if h.client, err = kazahana.New(kazahana.WithSocket(h.Socket), kazahana.WithSingleAttempt()); err != nil {
-			t.Fatal(err)
-		}
+		h.client = caller.New(h.Socket, kindsCall)
 		t.Cleanup(func() { _ = h.client.Close() })
 	}
 	return f
@@ -111,7 +111,7 @@ func (f *kindsFleet) find(ctx context.Context, identity string, from int) error 
 	}
 	for range 2 {
 		within, cancel := context.WithTimeout(ctx, kindsCall)
-		r, err := h.client.Resolve(within, "room", identity, kazahana.WithWait(kindsCall/2))
+		r, err := h.client.Resolve(within, "room", identity, kindsCall/2)
 		cancel()
 		switch {
 		case err != nil:
@@ -197,20 +197,28 @@ func (f *kindsFleet) all(name string) time.Duration {
 
 // kindsFault is what happens to a daemon or a process of a host. It lasts until mend.
 type kindsFault struct {
-	name string
-	host int
-	do   func(h *kindsHost)
-	mend func(h *kindsHost)
+	name  string
+	host  int
+	bound string // in terms, for active actors and for new ones: docs/placement.md
+	do    func(h *kindsHost)
+	mend  func(h *kindsHost)
 }
+
+// The bounds of docs/placement.md, without the time that a store takes to answer.
+const (
+	kindsStops  = "interval\tinterval"
+	kindsDies   = "ttl + interval\tttl + interval"
+	kindsFreeze = "5s + interval\t16s + interval"
+)
 
 func (f *kindsFleet) faults(deep bool) (faults []kindsFault) {
 	nothing := func(*kindsHost) {}
 	for i := range f.hosts {
 		faults = append(faults,
-			kindsFault{"daemon restarted", i, func(h *kindsHost) { h.daemon.Terminate(); f.startDaemon(h) }, nothing},
-			kindsFault{"daemon killed, and started again", i, func(h *kindsHost) { h.daemon.Kill(); f.startDaemon(h) }, nothing})
+			kindsFault{"daemon restarted", i, kindsStops, func(h *kindsHost) { h.daemon.Terminate(); f.startDaemon(h) }, nothing},
+			kindsFault{"daemon killed, and started again", i, kindsDies, func(h *kindsHost) { h.daemon.Kill(); f.startDaemon(h) }, nothing})
 		if deep {
-			faults = append(faults, kindsFault{"daemon frozen", i,
+			faults = append(faults, kindsFault{"daemon frozen", i, kindsDies,
 				func(h *kindsHost) { h.down.Store(true); h.daemon.Signal(syscall.SIGSTOP) },
 				func(h *kindsHost) { h.daemon.Signal(syscall.SIGCONT); h.down.Store(false) }})
 		}
@@ -218,10 +226,10 @@ func (f *kindsFleet) faults(deep bool) (faults []kindsFault) {
 			continue
 		}
 		faults = append(faults,
-			kindsFault{"process restarted", i, func(h *kindsHost) { h.process.Terminate(); f.startProcess(h) }, nothing},
-			kindsFault{"process killed, and started again later", i, func(h *kindsHost) { h.process.Kill() }, f.startProcess})
+			kindsFault{"process restarted", i, kindsStops, func(h *kindsHost) { h.process.Terminate(); f.startProcess(h) }, nothing},
+			kindsFault{"process killed, and started again later", i, kindsStops, func(h *kindsHost) { h.process.Kill() }, f.startProcess})
 		if deep {
-			faults = append(faults, kindsFault{"process frozen", i,
+			faults = append(faults, kindsFault{"process frozen", i, kindsFreeze,
 				func(h *kindsHost) { h.process.Signal(syscall.SIGSTOP) },
 				func(h *kindsHost) { h.process.Signal(syscall.SIGCONT) }})
 		}
@@ -233,7 +241,7 @@ func (f *kindsFleet) faults(deep bool) (faults []kindsFault) {
 func (f *kindsFleet) suffer(faults []kindsFault) string {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FAULT\tHOST\tLONGEST GAP OF 60 ACTIVE\t60 NEW ONES FOUND AFTER")
+	fmt.Fprintln(w, "FAULT\tHOST\tBOUND OF ACTIVE ONES\tOF NEW ONES\tLONGEST GAP OF 60 ACTIVE\t60 NEW ONES FOUND AFTER")
 	for i, fault := range faults {
 		h := f.hosts[fault.host]
 		f.forget()
@@ -243,7 +251,10 @@ func (f *kindsFleet) suffer(faults []kindsFault) string {
 		gap := f.longest()
 		fault.mend(h)
 		f.settled()
-		fmt.Fprintf(w, "%s\t%d\t%v\t%v\n", fault.name, fault.host+1, max(gap, f.longest()).Round(10*time.Millisecond), took.Round(10*time.Millisecond))
+		if h.process == nil {
+			fault.bound = "none lives there\t"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%v\t%v\n", fault.name, fault.host+1, fault.bound, max(gap, f.longest()).Round(10*time.Millisecond), took.Round(10*time.Millisecond))
 	}
 	_ = w.Flush()
 	return table.String()
@@ -256,7 +267,8 @@ func (f *kindsFleet) settled() {
 	await.Success(f.T, "all hosts know who serves rooms", func() error {
 		for i, h := range f.hosts {
 			within, cancel := context.WithTimeout(f.Context(), kindsCall)
-			s, err := h.client.PlacementSnapshot(within, kazahana.PlacementQuery{Limit: 1})
+			var s daemon.SnapshotPage
+			err := h.client.Call(within, "Placement.Snapshot", &s, map[string]any{"limit": 1})
 			cancel()
 			serving := 0
 			for _, m := range s.Members {
@@ -267,8 +279,8 @@ func (f *kindsFleet) settled() {
 				return err
 			case s.State != "member" || len(s.Members) != len(f.hosts) || serving != 2:
 				return fmt.Errorf("%s is %s and knows %+v", h.authority, s.State, s.Members)
-			case i == 2 && s.ActivationsTotal != 0:
-				return fmt.Errorf("%d actors live where there is no process", s.ActivationsTotal)
+			case i == 2 && s.Total != 0:
+				return fmt.Errorf("%d actors live where there is no process", s.Total)
 			}
 		}
 		return nil

@@ -59,7 +59,7 @@ type lockResult struct {
 type lockAsked struct {
 	attempts []lockAttempt
 	ok       []lockAttempt // those that succeeded
-	crowded  bool          // others may have made the key forget it
+	crowded  bool          // others may have overtaken it
 }
 
 func (a *lockAsked) first() lockAttempt { return a.attempts[0] }
@@ -170,16 +170,14 @@ func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked, writes ma
 			asked.ok = append(asked.ok, t)
 		}
 	}
-	for _, all := range []map[string][]*lockAsked{locks, sequences} {
-		for _, asked := range all {
-			crowd(asked)
-		}
+	for _, asked := range locks {
+		crowd(asked)
 	}
 	return locks, sequences, writes
 }
 
-// crowd marks the requests that were sent more than once while so many others
-// were carried out on the key that it may have forgotten them.
+// crowd marks the requests that were sent more than once while so many others were carried
+// out on the key that these may have overtaken it: it may then be refused.
 func crowd(all []*lockAsked) {
 	for _, a := range all {
 		if len(a.attempts) == 1 {
@@ -205,9 +203,7 @@ func checkLock(res *lockResult, key string, all []*lockAsked) (grants map[string
 			continue
 		}
 		if len(a.ok) > 0 || a.unsure() {
-			if asks++; a.crowded {
-				asks += len(a.attempts) - 1
-			}
+			asks++
 		}
 		if len(a.ok) == 0 {
 			continue
@@ -242,7 +238,7 @@ func checkAgain(res *lockResult, key string, a *lockAsked) {
 	for _, t := range a.ok[1:] {
 		res.again++
 		one, other := a.ok[0].Got, t.Got
-		if !a.crowded && (one.LeaseID != other.LeaseID || one.Token != other.Token || one.AcquiredMS != other.AcquiredMS || one.ExpiresMS != other.ExpiresMS) {
+		if one.LeaseID != other.LeaseID || one.Token != other.Token || one.AcquiredMS != other.AcquiredMS || one.ExpiresMS != other.ExpiresMS {
 			res.violates(locksApplied, "%s: %s of request %s gave %s, and then %s", key, t.Op, t.Request, leaseText(one), leaseText(other))
 		}
 	}
@@ -345,14 +341,14 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 	var answered []lockAttempt
 	for _, a := range all {
 		block = block || a.first().Block
-		if len(a.ok) == 0 || a.crowded { // what it was given may be lost
+		if len(a.ok) == 0 { // what it was given may be lost
 			missing += a.first().Count * len(a.attempts)
 		}
 		for _, t := range a.ok {
 			if t.Values[0] == a.ok[0].Values[0] {
 				continue
 			}
-			if !a.crowded && !t.Block {
+			if !t.Block {
 				res.violates(locksApplied, "%s: request %s was given %d, and then %d", key, t.Request, a.ok[0].Values[0], t.Values[0])
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	served "github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -118,7 +119,7 @@ func askForRestore(socket string, d time.Duration) (ids []restoreID, err error) 
 
 // classify says of which kind an ID is that was made between two looks at the
 // service. Only the test asks the daemon, so what it counts in between is exact.
-func classify(id uint64, before, after daemon.ServiceStatus) restoreID {
+func classify(id uint64, before, after served.ServiceStatus) restoreID {
 	r := restoreID{id: id}
 	switch {
 	case !testkit.IsFallback(id):
@@ -129,7 +130,7 @@ func classify(id uint64, before, after daemon.ServiceStatus) restoreID {
 	}
 	tl := snowflake.DefaultTimeline()
 	slot := (tl.Low(snowflake.ID(id)) &^ tl.FallbackBit()) >> snowflake.DefaultBitSeq
-	for _, svc := range []daemon.ServiceStatus{before, after} {
+	for _, svc := range []served.ServiceStatus{before, after} {
 		leases := svc.Leases
 		if svc.Cached != nil {
 			leases = append(slices.Clone(leases), *svc.Cached)

@@ -23,7 +23,7 @@ type roomPrograms struct {
 // buildRoomPrograms has the clients installed and built, as their own tests do.
 func buildRoomPrograms(t *testing.T) roomPrograms {
 	t.Helper()
-	python := testkit.Clients(t, "../..")
+	python, _ := testkit.Clients(t, "../..")
 	p := roomPrograms{store: filepath.Join(t.TempDir(), "fenced-store"), python: python}
 	testkit.Output(t, "go", "build", "-buildvcs=false", "-o", p.store, "../../examples/fenced-store")
 	return p

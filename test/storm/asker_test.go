@@ -2,29 +2,22 @@ package storm
 
 import (
 	"bufio"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
-	goroutines    = 8
 	connections   = 2
-	ahead         = 64 // of the client that prefetches, and the first half of the goroutines
-	largest       = 100
-	callTimeout   = time.Minute
 	flushInterval = 50 * time.Millisecond
 )
 
@@ -92,52 +85,6 @@ func each(n int, run func(caller int) error) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
-}
-
-// askWithClient asks through the client in Go.
-func askWithClient(socket string, r *recorder) error {
-	timeout := kazahana.WithTimeout(callTimeout)
-	plain, err1 := kazahana.New(kazahana.WithSocket(socket), timeout)
-	fetching, err2 := kazahana.New(kazahana.WithSocket(socket), timeout, kazahana.WithPrefetch(ahead, 0))
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	defer plain.Close()
-	defer fetching.Close()
-	return each(goroutines, func(caller int) (err error) {
-		head, next := uint64(caller)<<32, func() ([]uint64, error) { return some(plain) }
-		if caller < goroutines/2 {
-			head |= prefetched
-			next = func() ([]uint64, error) { return fetched(fetching) }
-		}
-		for !r.over.Load() && err == nil {
-			err = r.call(head, next)
-		}
-		return err
-	})
-}
-
-func some(c *kazahana.Client) (ids []uint64, err error) {
-	if rand.N(2) == 0 {
-		id, err := c.NextID(context.Background())
-		return []uint64{uint64(id)}, err
-	}
-	batch, err := c.NextIDs(context.Background(), 1+rand.N(largest))
-	for _, id := range batch {
-		ids = append(ids, uint64(id))
-	}
-	return ids, err
-}
-
-func fetched(c *kazahana.Client) (ids []uint64, err error) {
-	for range largest {
-		id, err := c.NextID(context.Background())
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, uint64(id))
-	}
-	return ids, nil
 }
 
 // askOnWire asks on bare connections, and on the next one when the daemon dies.

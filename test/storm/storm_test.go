@@ -23,7 +23,6 @@ const enough = 4096
 
 func TestMain(m *testing.M) {
 	testkit.Main(m, map[string]func(args []string) error{
-		"goroutines":  func(args []string) error { return record(args[0], args[1], askWithClient) },
 		"connections": func(args []string) error { return record(args[0], args[1], askOnWire) },
 	})
 }
@@ -43,11 +42,11 @@ func times(n int, a asker) (all []asker) {
 }
 
 var (
-	brief = []asker{{"Python", "threads", 1}, {"Python", "tasks", 1}, {"Node", "cluster", 5}, {"Go", "goroutines", 1}}
+	brief = []asker{{"Python", "threads", 1}, {"Python", "tasks", 1}, {"Node", "cluster", 5}, {"Go", "goroutines", 1}, {"Java", "threads", 1}}
 	whole = append(times(5, asker{"Python", "threads", 1}),
 		asker{"Python", "prefetch", 1}, asker{"Python", "prefetch", 1}, asker{"Python", "tasks", 1},
 		asker{"Node", "calls", 1}, asker{"Node", "calls", 1}, asker{"Node", "prefetch", 1}, asker{"Node", "cluster", 5},
-		asker{"Go", "goroutines", 1})
+		asker{"Go", "goroutines", 1}, asker{"Java", "threads", 1}, asker{"Java", "prefetch", 1})
 )
 
 // lasting is how long a storm lasts: make sets the variable.
@@ -78,13 +77,17 @@ func TestStorm(t *testing.T) {
 // TestStormOfClients asks through the clients: no caller sees an error.
 func TestStormOfClients(t *testing.T) {
 	ring.Deep(t)
-	python := testkit.Clients(t, "../..")
+	python, classes := testkit.Clients(t, "../..")
 	askers, kills := brief, 1
 	lasts, all := lasting(t, "KAZAHANA_STORM_CLIENTS", 3*time.Second)
 	if all {
 		askers, kills = whole, 2
 	}
-	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills, python: python}
+	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills, python: python, classes: classes}
+	s.golang = s.Path("asker")
+	if out, err := exec.Command("go", "build", "-C", "../../clients/go/programs", "-o", s.golang, "./asker").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	s.run(askers)
 }
 
@@ -96,6 +99,8 @@ type storm struct {
 	restarts  int
 	outage    int // the life in which the provider is out of reach; 0: none
 	python    string
+	classes   string // of the client in Java
+	golang    string // the program of clients/go/programs/asker
 	processes []*process
 }
 
@@ -159,6 +164,10 @@ func (s *storm) launch(a asker, number int) {
 		cmd = exec.Command(s.python, "clients/asker.py", a.kind, s.Socket, p.path)
 	case "Node":
 		cmd = exec.Command("node", "clients/asker.cjs", a.kind, s.Socket, p.path)
+	case "Java":
+		cmd = exec.Command("java", "-cp", s.classes, "clients/Asker.java", a.kind, s.Socket, p.path)
+	case "Go":
+		cmd = exec.Command(s.golang, s.Socket, p.path)
 	default:
 		self, err := os.Executable()
 		if err != nil {

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // MachineID is in all IDs of a Fake.
@@ -31,8 +30,7 @@ var Start = time.UnixMilli(1_800_000_000_000).UTC()
 // Fake is a daemon with one service, of the default layout. Its clock stands
 // still unless Advance moves it: it gives 256 IDs of its time, and then of the
 // milliseconds that follow. Sequences count from 1, locks hold until they are
-// released or lost, and nothing ever waits: a lock that is held is LOCK_HELD. Actors
-// live on its one host, and are activated by the Executors of its clients.
+// released or lost, and nothing ever waits: a lock that is held is LOCK_HELD.
 type Fake struct {
 	mu        sync.Mutex
 	now       time.Time
@@ -42,44 +40,66 @@ type Fake struct {
 	calls     []string
 	failures  []failure
 	stopped   bool
-	conns     map[*conn]struct{}
+	conns     map[*Conn]struct{}
 	sequences map[string]int64
 	requests  map[string][]int64
 	locks     map[string]*lock
 	tokens    int64
 	uuids     int
-	placement
+	handlers  map[string]func(Request) (any, error)
+	leave     []func(*Conn)
 }
 
 // failure is what some calls fail with.
 type failure struct {
 	method string // "" = any
 	times  int    // < 0: without end
-	err    *wire.Error
+	err    error
 }
 
 type lock struct {
-	holder *conn
+	holder *Conn
 	answer map[string]any
 }
 
-// conn is the Fake's end of a client's connection.
-type conn struct {
-	*wire.ServerConn
-	pipe  net.Conn
-	gone  chan struct{} // closed by leave
-	place               // guarded by the Fake's mu
-
-	mu    sync.Mutex
-	queue []func() error // pending writes; the first is under way
+// A Request is a call of a client, for functions of Handle.
+type Request struct {
+	Conn    *Conn
+	Params  []any          // without the options
+	Options map[string]any // the last parameter, if it is a map
 }
+
+// Later is a result that is waited for: the connection answers other requests meanwhile.
+type Later = func() (any, error)
 
 // New returns a Fake.
 func New() *Fake {
 	return &Fake{
-		now: Start, conns: map[*conn]struct{}{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
-		placement: newPlacement(),
+		now: Start, conns: map[*Conn]struct{}{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
+		handlers: map[string]func(Request) (any, error){},
 	}
+}
+
+// Handle makes the function answer a method: one that the Fake does not have, or has
+// otherwise. Its error is an answer, as that of Fail is; its result may be a Later.
+func (f *Fake) Handle(method string, handle func(Request) (any, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.handlers[method] = handle
+}
+
+// OnLeave makes the function be called when a client has gone.
+func (f *Fake) OnLeave(call func(*Conn)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leave = append(f.leave, call)
+}
+
+// Now returns the time of the clock.
+func (f *Fake) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
 }
 
 // Client returns a client of the Fake, which must be closed. It panics if the
@@ -100,7 +120,7 @@ func (f *Fake) Dial(context.Context) (net.Conn, error) {
 		return nil, errors.New("the fake is stopped")
 	}
 	near, far := net.Pipe()
-	c := &conn{pipe: far, ServerConn: wire.NewServerConn(far, far), gone: make(chan struct{})}
+	c := &Conn{pipe: far, gone: make(chan struct{})}
 	f.conns[c] = struct{}{}
 	go f.serve(c)
 	return near, nil
@@ -137,13 +157,9 @@ func (f *Fake) SetSecret(secret string) error {
 // used up first. The client turns the error into the type of its code, and repeats the call
 // after ErrShuttingDown.
 func (f *Fake) Fail(method string, times int, err *kazahana.Error) {
-	w := wire.Errorf(wire.Code(err.Code), "%s", err.Message)
-	for key, value := range err.Details {
-		w.With(key, value)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.failures = append(f.failures, failure{method, times, w})
+	f.failures = append(f.failures, failure{method, times, err})
 }
 
 // Recover ends the effects of Fail.
@@ -183,7 +199,7 @@ func (f *Fake) LoseLock(key, reason string) bool {
 	}
 	notice := maps.Clone(l.answer)
 	notice["state"], notice["expires_in_ms"], notice["reason"] = "EXPIRED", 0, reason
-	l.holder.send(func() error { return l.holder.Notify("Lock.Lost", notice) })
+	l.holder.Notify("Lock.Lost", notice)
 	return true
 }
 
@@ -195,93 +211,46 @@ func (f *Fake) Calls() []string {
 }
 
 // serve answers a client until it goes.
-func (f *Fake) serve(c *conn) {
-	defer f.leave(c)
-	var r wire.Request
-	for c.Read(&r) == nil {
-		switch r.Type {
-		case wire.TypeResponse:
-			f.answered(c, &r)
-		case wire.TypeRequest:
-			id := r.ID
-			result, err := f.handle(c, &r)
-			if wait, ok := result.(later); ok {
-				go func() { c.answer(id, wait) }()
-			} else {
-				c.answer(id, func() (any, error) { return result, err })
-			}
+func (f *Fake) serve(c *Conn) {
+	c.each(func(message []any) error {
+		if len(message) != 4 {
+			return nil
 		}
-	}
-}
-
-// later waits for an answer.
-type later = func() (any, error)
-
-func (c *conn) answer(id uint32, wait later) {
-	result, err := wait()
-	c.send(func() error {
-		var refusal *wire.Error
-		switch {
-		case err == nil:
-			err = c.ReplyAny(id, result)
-		case errors.As(err, &refusal):
-			c.ReplyError(id, refusal)
-			err = nil
+		if message[0] == int64(1) {
+			return c.answered(message)
 		}
-		if err != nil {
-			c.ReplyError(id, wire.Errorf(wire.CodeInvalidParams, "%v", err))
+		result, err := f.handle(c, message)
+		if wait, ok := result.(Later); ok {
+			go c.answer(message[1], wait)
+		} else {
+			c.answer(message[1], func() (any, error) { return result, err })
 		}
 		return nil
 	})
-}
-
-// send queues a write. It does not wait for the client, which may be calling the Fake.
-func (c *conn) send(write func() error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue = append(c.queue, write)
-	if len(c.queue) == 1 {
-		go c.writeAll()
-	}
-}
-
-func (c *conn) writeAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.queue) > 0 {
-		write := c.queue[0]
-		c.mu.Unlock()
-		_ = write()
-		_ = c.Flush() // an error means that the client has gone
-		c.mu.Lock()
-		c.queue = c.queue[1:]
-	}
-}
-
-// leave releases what the connection held.
-func (f *Fake) leave(c *conn) {
 	_ = c.pipe.Close()
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	delete(f.conns, c)
-	close(c.gone)
-	f.endAll(c)
 	for key, l := range f.locks {
 		if l.holder == c {
 			delete(f.locks, key)
 		}
 	}
+	leave := f.leave
+	f.mu.Unlock()
+	close(c.gone)
+	for _, call := range leave {
+		call(c)
+	}
 }
 
-func (f *Fake) handle(c *conn, r *wire.Request) (any, error) {
-	method := string(r.Method)
-	var params []any
-	for r.Next() != wire.KindNone {
-		var p any
-		if err := r.Decode(&p); err != nil {
-			return nil, err
+func (f *Fake) handle(c *Conn, message []any) (any, error) {
+	method, _ := message[2].(string)
+	r := Request{Conn: c, Options: map[string]any{}}
+	r.Params, _ = message[3].([]any)
+	if n := len(r.Params); n > 0 {
+		if options, ok := r.Params[n-1].(map[string]any); ok {
+			r.Options, r.Params = options, r.Params[:n-1]
 		}
-		params = append(params, p)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -293,20 +262,21 @@ func (f *Fake) handle(c *conn, r *wire.Request) (any, error) {
 			return nil, one.err
 		}
 	}
-	answer, ok := methods[method]
-	if !ok {
-		return nil, wire.Errorf(wire.CodeUnknownMethod, "there is no method %q", method)
+	if handle := f.handlers[method]; handle != nil {
+		f.mu.Unlock()
+		defer f.mu.Lock()
+		return handle(r)
 	}
-	q := query{Fake: f, conn: c, options: map[string]any{}}
-	if n := len(params); n > 0 {
-		if options, ok := params[n-1].(map[string]any); ok {
-			q.options, params = options, params[:n-1]
-		}
+	if answer, ok := methods[method]; ok {
+		return answer(query{f, r})
 	}
-	q.params = params
-	return answer(q)
+	return nil, refuse(kazahana.ErrUnknownMethod, "there is no method %q", method)
 }
 
 func invalid(format string, args ...any) error {
-	return wire.Errorf(wire.CodeInvalidParams, "%s", fmt.Sprintf(format, args...))
+	return refuse(kazahana.ErrInvalidParams, format, args...)
+}
+
+func refuse(code kazahana.Code, format string, args ...any) *kazahana.Error {
+	return &kazahana.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }

@@ -1,19 +1,24 @@
+//go:build go1.25
+
+// For testing/synctest, whatever version go.mod asks for.
+//go:debug asynctimerchan=0
+
 package kazahanatest
 
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/clients/go/internal/clienttest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(clienttest.Main(m)) }
 
 func client(t *testing.T, f *Fake, opts ...kazahana.Option) *kazahana.Client {
 	t.Helper()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // The low bits of the default layout.
@@ -24,9 +23,7 @@ var layout = kazahana.DefaultLayout()
 // query is a request that is being answered. The Fake is locked.
 type query struct {
 	*Fake
-	conn    *conn
-	params  []any
-	options map[string]any
+	Request
 }
 
 var methods = map[string]func(query) (any, error){
@@ -46,19 +43,12 @@ var methods = map[string]func(query) (any, error){
 	"Lock.Get":           query.lockGet,
 	"Lock.Renew":         query.lockGet,
 	"Lock.Release":       query.lockRelease,
-
-	"Placement.Resolve":    query.placementResolve,
-	"Placement.Register":   query.placementRegister,
-	"Placement.Unregister": query.placementUnregister,
-	"Placement.Check":      query.placementCheck,
-	"Placement.Watch":      query.placementWatch,
-	"Placement.Snapshot":   query.placementSnapshot,
 }
 
 // integer reads a parameter.
 func (q query) integer(i int) (int64, error) {
-	if i < len(q.params) {
-		switch n := q.params[i].(type) {
+	if i < len(q.Params) {
+		switch n := q.Params[i].(type) {
 		case int64:
 			return n, nil
 		case uint64:
@@ -71,8 +61,8 @@ func (q query) integer(i int) (int64, error) {
 }
 
 func (q query) text(i int) (string, error) {
-	if i < len(q.params) {
-		if text, ok := q.params[i].(string); ok {
+	if i < len(q.Params) {
+		if text, ok := q.Params[i].(string); ok {
 			return text, nil
 		}
 	}
@@ -90,7 +80,7 @@ func (q query) count(i int) (int, error) {
 func (q query) nextID() (any, error) {
 	id := q.after()
 	q.last = id
-	switch q.options["format"] {
+	switch q.Options["format"] {
 	case "string":
 		return id.String(), nil
 	case "external":
@@ -147,10 +137,6 @@ func (q query) id() (kazahana.ID, error) {
 
 func (q query) decode(text string) (kazahana.ID, error) {
 	id, err := q.codec.Decode(text)
-	var e *kazahana.Error
-	if errors.As(err, &e) {
-		return 0, wire.Errorf(wire.CodeInvalidExternalID, "%s", e.Message)
-	}
 	return id, err
 }
 
@@ -198,15 +184,15 @@ func (q query) toInternal() (any, error) {
 		return nil, err
 	}
 	id, err := q.decode(text)
-	if latest, ok := q.options["latest_ms"].(int64); ok && err == nil && id.Time(layout).UnixMilli() > latest {
-		err = wire.Errorf(wire.CodeInvalidExternalID, "it would have been made at %s", rfc3339(id.Time(layout)))
+	if latest, ok := q.Options["latest_ms"].(int64); ok && err == nil && id.Time(layout).UnixMilli() > latest {
+		err = refuse(kazahana.ErrInvalidExternalID, "it would have been made at %s", rfc3339(id.Time(layout)))
 	}
 	return uint64(id), err
 }
 
 func (q query) uuid() (any, error) {
 	version := int64(7)
-	if len(q.params) > 0 {
+	if len(q.Params) > 0 {
 		version, _ = q.integer(0)
 	}
 	if version != 4 && version != 7 {
@@ -222,7 +208,7 @@ func (q query) status() (any, error) {
 		mode = "fallback_random"
 	}
 	return map[string]any{
-		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences", "placement"},
+		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences"},
 		"provider": "memory:", "scope": "unverified", "mode": mode, "clock_ms": q.now.UnixMilli(),
 		"services": []any{map[string]any{"service": "default", "mode": mode}},
 	}, nil
@@ -249,8 +235,8 @@ func (q query) values(n int) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := fmt.Sprint(key, "\x00", q.options["request_id"])
-	if q.options["request_id"] != nil {
+	request := fmt.Sprint(key, "\x00", q.Options["request_id"])
+	if q.Options["request_id"] != nil {
 		if values, ok := q.requests[request]; ok {
 			return values, nil
 		}
@@ -270,16 +256,17 @@ func (q query) lockAcquire() (any, error) {
 		return nil, err
 	}
 	if held := q.locks[key]; held != nil {
-		return nil, wire.Errorf(wire.CodeLockHeld, "somebody else holds the lock").
-			With("retry_after_ms", held.answer["expires_in_ms"]).With("owner", held.answer["owner_id"])
+		e := refuse(kazahana.ErrLockHeld, "somebody else holds the lock")
+		e.Details = map[string]string{"retry_after_ms": fmt.Sprint(held.answer["expires_in_ms"]), "owner": fmt.Sprint(held.answer["owner_id"])}
+		return nil, e
 	}
-	ttl, ok := q.options["ttl_ms"].(int64)
+	ttl, ok := q.Options["ttl_ms"].(int64)
 	if !ok {
 		ttl = kazahana.DefaultLockTTL.Milliseconds()
 	}
 	q.tokens++
 	end := q.now.Add(time.Duration(ttl) * time.Millisecond)
-	q.locks[key] = &lock{q.conn, map[string]any{
+	q.locks[key] = &lock{q.Conn, map[string]any{
 		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("lease-%d", q.tokens), "owner_id": "fake",
 		"fencing_token": q.tokens, "state": "ACTIVE", "acquired_at": rfc3339(q.now), "expires_at": rfc3339(end), "expires_in_ms": ttl,
 	}}
@@ -294,10 +281,10 @@ func (q query) lockGet() (any, error) {
 	}
 	l := q.locks[key]
 	if l == nil {
-		return nil, wire.Errorf(wire.CodeLockNotFound, "nobody has held the lock lately")
+		return nil, refuse(kazahana.ErrLockNotFound, "nobody has held the lock lately")
 	}
-	if id := q.options["lease_id"]; id != nil && id != l.answer["lease_id"] {
-		return nil, wire.Errorf(wire.CodeLockNotOwned, "the lock is held by another lease")
+	if id := q.Options["lease_id"]; id != nil && id != l.answer["lease_id"] {
+		return nil, refuse(kazahana.ErrLockNotOwned, "the lock is held by another lease")
 	}
 	return maps.Clone(l.answer), nil
 }

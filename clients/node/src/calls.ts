@@ -3,11 +3,10 @@ import { InvalidParamsError, ProtocolError } from './errors.js';
 import { encodeCall } from './protocol.js';
 import type { Body } from './channel.js';
 import type { Value } from './msgpack.js';
+import { known } from './options.js';
 import type { Lock, LockOptions } from './lock.js';
-import type { PlacementEventOptions, PlacementEvents } from './events.js';
-import type { Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './placement.js';
 
-/** A UUID of version 7: it tells its time, so that the store of locks can refuse it once its receipt is dropped. */
+/** A UUID of version 7: its time tells a store whether it may have forgotten the request. */
 export function requestId(): string {
   const time = Date.now().toString(16).padStart(12, '0');
   return `${time.slice(0, 8)}-${time.slice(8)}-7${randomUUID().slice(15)}`;
@@ -81,9 +80,13 @@ export interface Status {
   [key: string]: unknown;
 }
 
+export const CALL_OPTIONS: readonly (keyof CallOptions)[] = ['timeout', 'signal'];
+const SERVICE_OPTIONS: readonly (keyof ServiceOptions)[] = [...CALL_OPTIONS, 'service'];
+export const ID_OPTIONS: readonly (keyof IdOptions)[] = [...SERVICE_OPTIONS, 'format', 'regularOnly'];
+const SEQUENCE_OPTIONS: readonly (keyof SequenceOptions)[] = [...CALL_OPTIONS, 'requestId'];
+
 const MAX_ID = (1n << 63n) - 1n;
-const MAX_TIMEOUT_MS = 3_600_000;
-const MAX_WAIT_MS = 600_000;
+export const MAX_TIMEOUT_MS = 3_600_000;
 /** The daemon's time limit is shorter than the call's by this share, and a few milliseconds at most: its error says more than ours. */
 const MARGIN = 0.05;
 const MAX_MARGIN_MS = 100;
@@ -109,7 +112,8 @@ export abstract class Calls {
   }
 
   /** Sends a request. `params` gets the remaining milliseconds. */
-  protected abstract request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value>;
+  /** @internal */
+  abstract request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value>;
 
   abstract close(): Promise<void>;
 
@@ -138,7 +142,8 @@ export abstract class Calls {
     return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? identifiers(values, count) : (counted(list(values, reader(options)), count) as number[] | string[])));
   }
 
-  private ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
+  private async ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
+    known(options, ID_OPTIONS);
     return this.request(method, (remaining) => [...params, this.idParams(options, remaining)], options);
   }
 
@@ -174,7 +179,7 @@ export abstract class Calls {
   async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
     const { latest, service = this.service } = options;
     const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
-    return identifier(await this.call('ToInternal', [external, { service, latest_ms }], options));
+    return identifier(await this.call('ToInternal', [external, { service, latest_ms }], options, false, [...SERVICE_OPTIONS, 'latest']));
   }
 
   /** A UUID of version 7 (sortable by time) or 4 (random). */
@@ -193,47 +198,24 @@ export abstract class Calls {
 
   /** The next value of the sequence of that name. */
   async nextSequence(key: string, options: SequenceOptions = {}): Promise<bigint> {
-    return integer(await this.call('Sequence.Next', [key, { request_id: options.requestId ?? requestId() }], options));
+    return integer(await this.call('Sequence.Next', [key, { request_id: options.requestId ?? requestId() }], options, false, SEQUENCE_OPTIONS));
   }
 
   /** The next `count` values, ascending: 1 to 65,536. */
   async nextSequences(key: string, count: number, options: SequenceOptions = {}): Promise<bigint[]> {
     const params = [key, count, { request_id: options.requestId ?? requestId() }];
-    return integers(await this.call('Sequence.NextBatch', params, options));
+    return integers(await this.call('Sequence.NextBatch', params, options, false, SEQUENCE_OPTIONS));
   }
 
   /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError if another owner has it. */
   abstract lock(key: string, options?: LockOptions): Promise<Lock>;
 
-  /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
-  async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
-    const { wait = 10_000, timeout = this.timeout, signal } = options;
-    checkTimeout(timeout);
-    if (!(wait >= 0 && wait <= MAX_WAIT_MS)) throw new InvalidParamsError(`wait of ${wait}: 0 to ${MAX_WAIT_MS} milliseconds are right`);
-    // A repeated request waits for the remaining time.
-    const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)) }];
-    const found = await this.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
-    const resolution = withTokens(found) as Omit<Resolution, 'isLocal'>;
-    return { ...resolution, isLocal: resolution.locality === 'local' };
-  }
-
-  /** Registers this process to activate identities of some kinds. It resolves when the daemon has accepted that. */
-  abstract register(options: RegisterOptions): Promise<Executor>;
-
-  /** Events of activations on this host, from now on. */
-  abstract placementEvents(options?: PlacementEventOptions): PlacementEvents;
-
-  /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
-  async placementSnapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
-    const { after, limit, kind, identity } = options;
-    return withTokens(await this.call('Placement.Snapshot', [{ after, limit, kind, identity }], options)) as PlacementSnapshot;
-  }
-
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  private call(method: string, params: unknown[], options: ServiceOptions, ofService = false): Promise<Value> {
+  private async call(method: string, params: unknown[], options: ServiceOptions, ofService = false, names: readonly string[] = ofService ? SERVICE_OPTIONS : CALL_OPTIONS): Promise<Value> {
+    known(options, names);
     const service = options.service ?? this.service;
     const all = ofService && service !== undefined ? [...params, { service }] : params;
     return this.request(method, () => all, options);
@@ -322,15 +304,8 @@ export function camelCase(value: Value, bigints?: ReadonlySet<string>): Value {
   return Object.fromEntries(Object.entries(value).map(spelled));
 }
 
-export const EXACT: ReadonlySet<string> = new Set(['version', 'token']);
-
 /** A map, with its keys in camelCase. */
 export function map(value: Value | undefined, bigints?: ReadonlySet<string>): Record<string, Value> {
   if (value === null || typeof value !== 'object' || Array.isArray(value) || value instanceof Uint8Array) throw new ProtocolError('the daemon sent no map where one is due');
   return camelCase(value, bigints) as Record<string, Value>;
-}
-
-/** A map of placement, whose versions and tokens may exceed 2^53. */
-export function withTokens(value: Value | undefined): object {
-  return map(value, EXACT);
 }

@@ -61,14 +61,6 @@ class Call extends Waiter<Value> {
 /** Answers a request of the daemon, once: with the text of an error, or a result. */
 export type Answer = (error: string | null, result: unknown) => void;
 
-interface Listener {
-  opened(): void;
-  answered(call: Call, error: KazahanaError | null, result: Value): void;
-  notified(method: string, params: Value): void;
-  requested(method: string, params: Value, answer: Answer): void;
-  closed(connection: Connection, error: unknown, refusal: KazahanaError | undefined): void;
-}
-
 /** A socket with a Protocol on it. It closes once, and never opens again. */
 class Connection implements Receiver<Call> {
   readonly protocol = new Protocol<Call>(this);
@@ -80,7 +72,7 @@ class Connection implements Receiver<Call> {
 
   constructor(
     readonly file: string,
-    private readonly listener: Listener,
+    private readonly channel: Channel,
   ) {
     this.socket = net.connect({
       path: file,
@@ -88,10 +80,10 @@ class Connection implements Receiver<Call> {
     });
     this.socket.on('connect', () => {
       this.isOpen = true;
-      listener.opened();
+      channel.opened();
     });
     this.socket.on('error', (error) => (this.error ??= error));
-    this.socket.on('close', () => listener.closed(this, this.error, this.refusal));
+    this.socket.on('close', () => channel.closed(this, this.error, this.refusal));
   }
 
   flush(): void {
@@ -131,7 +123,7 @@ class Connection implements Receiver<Call> {
   answered(call: Call, error: KazahanaError | null, result: Value): void {
     // A daemon that turns a client away sends one error and closes.
     this.refusal = error instanceof PermissionDeniedError || error instanceof OverloadedError ? error : undefined;
-    this.listener.answered(call, error, result);
+    this.channel.answered(call, error, result);
   }
 
   refused(error: KazahanaError): void {
@@ -139,11 +131,11 @@ class Connection implements Receiver<Call> {
   }
 
   notified(method: string, params: Value): void {
-    this.listener.notified(method, params);
+    this.channel.onNotification?.(method, params);
   }
 
   requested(msgid: number, method: string, params: Value): void {
-    this.listener.requested(method, params, (error, result) => {
+    this.channel.onRequest?.(method, params, (error, result) => {
       this.protocol.respond(msgid, error, result);
       this.flush();
     });
@@ -154,7 +146,7 @@ class Connection implements Receiver<Call> {
  * Calls over one connection at a time. The calls of a tick share a write. After a loss it makes a new connection and repeats the calls
  * under way: every method that this package calls may be repeated.
  */
-export class Channel implements Listener {
+export class Channel {
   /** Called with each notification. */
   onNotification: ((method: string, params: Value) => void) | undefined;
   /** Called with each request of the daemon, which it sends only after a registration. */
@@ -179,6 +171,8 @@ export class Channel implements Listener {
   constructor(
     private readonly socket: string | undefined,
     private readonly isKept = false,
+    /** Whether a call is failed, instead of repeated, when the daemon is away. */
+    readonly isSingle = false,
   ) {}
 
   /** Calls a method. It rejects with the daemon's error, at the deadline, or with the signal's reason. */
@@ -293,8 +287,12 @@ export class Channel implements Listener {
     const now = performance.now();
     for (const call of queue) {
       if (call.done) continue;
-      call.connection = connection;
-      call.msgid = connection.protocol.request(call.body(call.deadline - now), call);
+      try {
+        call.msgid = connection.protocol.request(call.body(call.deadline - now), call);
+        call.connection = connection;
+      } catch (error) {
+        this.fail(call, error); // it cannot be encoded
+      }
     }
     connection.flush();
   }
@@ -318,19 +316,11 @@ export class Channel implements Listener {
   }
 
   answered(call: Call, error: KazahanaError | null, result: Value): void {
-    if (error instanceof ShuttingDownError && !this.onLoss) return this.askAgain(call);
+    if (error instanceof ShuttingDownError && !this.onLoss && !this.isSingle) return this.askAgain(call);
     this.backoff = BACKOFF_MS;
     if (!this.finish(call)) return;
     if (error) call.reject(error);
     else call.resolve(result);
-  }
-
-  notified(method: string, params: Value): void {
-    this.onNotification?.(method, params);
-  }
-
-  requested(method: string, params: Value, answer: Answer): void {
-    this.onRequest?.(method, params, answer);
   }
 
   /** Repeats the call elsewhere: a stopping daemon still answers calls that it has begun, and refuses the others. */
@@ -351,10 +341,10 @@ export class Channel implements Listener {
     const isCurrent = connection === this.connection;
     if (isCurrent) this.connection = undefined;
     if (this.closedBy) return;
-    for (const call of calls) if (refusal) this.fail(call, refusal);
+    const failure = unavailable(connection.file, error ?? new Error('the connection was closed'));
+    for (const call of calls) if (refusal || this.isSingle) this.fail(call, refusal ?? failure);
     this.queue = [...calls.filter((call) => !call.done), ...this.queue];
     if (!isCurrent) return;
-    const failure = unavailable(connection.file, error ?? new Error('the connection was closed'));
     if (this.onLoss && this.wasConnected) this.close(refusal ?? failure);
     else this.disconnected(failure);
   }
@@ -364,7 +354,7 @@ export class Channel implements Listener {
     const now = performance.now();
     this.failingSince ??= now;
     this.lastFailure = failure;
-    const patience = this.wasConnected ? Infinity : FIRST_CONNECT_MS;
+    const patience = this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
     if (isHopeless(this.lastFailure) || now - this.failingSince >= patience) {
       this.failingSince = undefined;
       this.queue = [];

@@ -1,13 +1,10 @@
-import { body, Calls, checkTimeout, identifier, identifiers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
+import { body, Calls, checkTimeout, ID_OPTIONS, identifier, identifiers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
 import { Channel, type Body } from './channel.js';
 import { InvalidParamsError } from './errors.js';
-import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
-import { register } from './executor.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
-import type { Executor, RegisterOptions } from './placement.js';
+import { known } from './options.js';
 import { Prefetcher } from './prefetch.js';
-import { encodeCall } from './protocol.js';
 import { socketPath } from './socket.js';
 
 export interface ClientOptions {
@@ -21,27 +18,34 @@ export interface ClientOptions {
   prefetch?: number | undefined;
   /** Milliseconds after which a prefetched ID is thrown away, since an old ID sorts wrongly. Default 50. */
   maxAge?: number | undefined;
+  /** Fail a call at once when the daemon is away, instead of trying again until the timeout. Default false. */
+  singleAttempt?: boolean | undefined;
 }
+
+const CLIENT_OPTIONS: readonly (keyof ClientOptions)[] = ['socket', 'service', 'timeout', 'prefetch', 'maxAge', 'singleAttempt'];
+/** The formats that the client makes itself. */
+const PREFETCHED: readonly unknown[] = [undefined, 'int', 'number', 'string'];
 
 /**
  * A client of the kazahana daemon of this host. It connects at the first call, and again after a loss, and never keeps an otherwise
  * finished process alive. One client serves any number of concurrent calls.
  */
 export class Client extends Calls {
-  private readonly socket: string | undefined;
+  /** @internal */
+  readonly socket: string | undefined;
   private readonly channel: Channel;
   private readonly prefetcher: Prefetcher | undefined;
   private readonly single: Body;
 
   constructor(options: ClientOptions = {}) {
-    super(options);
-    const { socket, prefetch = 0, maxAge = 50 } = options;
+    super(known(options, CLIENT_OPTIONS));
+    const { socket, prefetch = 0, maxAge = 50, singleAttempt = false } = options;
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
     if (!(Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= 65_536)) {
       throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to 65536 IDs are right`);
     }
     checkTimeout(maxAge, 'maxAge');
-    this.channel = new Channel(this.socket);
+    this.channel = new Channel(this.socket, false, singleAttempt);
     this.single = this.frequent('NextID', []);
     if (prefetch > 0) {
       const batch = this.frequent('NextIDs', [prefetch]);
@@ -55,15 +59,18 @@ export class Client extends Calls {
 
   /** A request with the client's own options. Its encoding is reused while almost no time has passed. */
   private frequent(method: string, params: unknown[]): Body {
-    const encoded = (remaining: number) => encodeCall(method, [...params, this.idParams({}, remaining)]);
+    const encoded = body(method, (remaining) => [...params, this.idParams({}, remaining)]);
     const whole = encoded(this.timeout);
     return (remaining) => (this.timeout - remaining < 1 ? whole : encoded(remaining));
   }
 
   // async, so that invalid options reject.
-  protected async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
+  /** @internal */
+  async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
     const { timeout = this.timeout, signal } = options;
-    return this.channel.call(body(method, params), checkTimeout(timeout), signal);
+    const result = await this.channel.call(body(method, params), checkTimeout(timeout), signal);
+    if (method.startsWith('NextID')) this.prefetcher?.drop();
+    return result;
   }
 
   override nextId(options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint>;
@@ -78,27 +85,17 @@ export class Client extends Calls {
       return id === undefined ? prefetcher.wait(this.timeout, undefined) : Promise.resolve(id);
     }
     const { service, format, regularOnly } = options;
-    if (prefetcher && format !== 'external' && !regularOnly && (service === undefined || service === this.service)) {
+    if (prefetcher && PREFETCHED.includes(format) && !regularOnly && (service === undefined || service === this.service)) {
       return this.prefetched(prefetcher, options);
     }
-    prefetcher?.drop();
     return super.nextId(options);
   }
 
   private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<Id> {
-    const { timeout = this.timeout, signal, format } = options;
+    const { timeout = this.timeout, signal, format } = known(options, ID_OPTIONS);
     checkTimeout(timeout);
     const id = (signal?.aborted ? undefined : prefetcher.take()) ?? (await prefetcher.wait(timeout, signal));
     return format === 'string' ? String(id) : format === 'number' ? numeric(id) : id;
-  }
-
-  override nextIds(count: number, options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint[]>;
-  override nextIds(count: number, options: IdOptions & { format: 'string' | 'external' }): Promise<string[]>;
-  override nextIds(count: number, options: IdOptions & { format: 'number' }): Promise<number[]>;
-  override nextIds(count: number, options: IdOptions): Promise<bigint[] | number[] | string[]>;
-  override nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | number[] | string[]> {
-    this.prefetcher?.drop();
-    return super.nextIds(count, options);
   }
 
   tryNextId(): bigint | undefined {
@@ -109,15 +106,7 @@ export class Client extends Calls {
     return acquire(key, { ...options, timeout: options.timeout ?? this.timeout }, this.socket, this.channel);
   }
 
-  register(options: RegisterOptions): Promise<Executor> {
-    return register({ ...options, timeout: options.timeout ?? this.timeout }, this.socket);
-  }
-
-  placementEvents(options: PlacementEventOptions = {}): PlacementEvents {
-    return watch({ ...options, timeout: options.timeout ?? this.timeout }, this.socket);
-  }
-
-  /** Fails the calls under way with ClientClosedError and closes the connection. Locks, executors and events have connections of their own. */
+  /** Fails the calls under way with ClientClosedError and closes the connection. Locks have connections of their own. */
   close(): Promise<void> {
     this.channel.close();
     this.prefetcher?.drop();

@@ -75,80 +75,9 @@ export class OverloadedError extends KazahanaError {
 export class ShuttingDownError extends KazahanaError {
   static override readonly code = 'SHUTTING_DOWN';
 }
-/** The daemon cannot start: its configuration or its state directory is wrong. */
+/** The daemon cannot start; the message says whether it tries again. */
 export class StartFailedError extends KazahanaError {
   static override readonly code = 'START_FAILED';
-}
-/** Another owner holds the lock. */
-export class LockHeldError extends KazahanaError {
-  static override readonly code = 'LOCK_HELD';
-  readonly retryAfterMs = this.number('retry_after_ms');
-  readonly owner: string | undefined = this.details['owner'];
-}
-export class LockNotOwnedError extends KazahanaError {
-  static override readonly code = 'LOCK_NOT_OWNED';
-}
-export class LockExpiredError extends KazahanaError {
-  static override readonly code = 'LOCK_EXPIRED';
-}
-export class LockNotFoundError extends KazahanaError {
-  static override readonly code = 'LOCK_NOT_FOUND';
-}
-/** The store may have forgotten locks: none is granted until `untilMs` (Unix ms). */
-export class LockFencedError extends KazahanaError {
-  static override readonly code = 'LOCK_FENCED';
-  readonly untilMs = this.number('until_ms');
-}
-/** A lock was lost while it was held: the reason of its `lost` signal. */
-export class LockLostError extends KazahanaError {
-  static override readonly code = 'LOCK_LOST';
-}
-/** The sequence has reached its largest value. */
-export class SequenceExhaustedError extends KazahanaError {
-  static override readonly code = 'SEQUENCE_EXHAUSTED';
-  readonly maxValue: string | undefined = this.details['max_value'];
-}
-/** The store may have forgotten values: none is given until `untilMs` (Unix ms). */
-export class SequenceFencedError extends KazahanaError {
-  static override readonly code = 'SEQUENCE_FENCED';
-  readonly untilMs = this.number('until_ms');
-}
-/** The store of locks and sequences does not answer the daemon. */
-export class StoreUnavailableError extends KazahanaError {
-  static override readonly code = 'STORE_UNAVAILABLE';
-}
-/** The daemon keeps no locks and sequences. */
-export class NoStoreError extends KazahanaError {
-  static override readonly code = 'NO_STORE';
-}
-export class RequestIdReusedError extends KazahanaError {
-  static override readonly code = 'REQUEST_ID_REUSED';
-}
-/** The daemon places no actors now; `state` is `off` (not configured), `stopped`, `not_ready` or `client`. */
-export class PlacementNotReadyError extends KazahanaError {
-  static override readonly code = 'PLACEMENT_NOT_READY';
-  readonly state: string | undefined = this.details['state'];
-}
-/** The wait is over, and the activation, or the passivation before it, is still under way. */
-export class PlacementPendingError extends KazahanaError {
-  static override readonly code = 'PLACEMENT_PENDING';
-}
-/** No process of any host has registered for the kind. */
-export class PlacementUnservedError extends KazahanaError {
-  static override readonly code = 'PLACEMENT_UNSERVED';
-}
-/** No process of the host could activate the identity; `cause` is the process's error. */
-export class ActivationFailedError extends KazahanaError {
-  static override readonly code = 'ACTIVATION_FAILED';
-}
-/** The activation may not be relied upon any more. */
-export class ActivationEndedError extends KazahanaError {
-  static override readonly code = 'ACTIVATION_ENDED';
-}
-/** No more events come, and some may be missing; `reason`: too_slow, stopping or disconnected. */
-export class WatchEndedError extends KazahanaError {
-  static override readonly code = 'WATCH_ENDED';
-  readonly reason = this.details['reason'] ?? '';
 }
 /** No daemon answers at the socket; `cause` is the system's error. */
 export class DaemonUnavailableError extends KazahanaError {
@@ -163,14 +92,17 @@ export class ClientClosedError extends KazahanaError {
   static override readonly code = 'CLIENT_CLOSED';
 }
 
-const BY_CODE = new Map(
-  [
-    ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError, TimestampOverflowError,
-    UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError,
-    OverloadedError, ShuttingDownError, StartFailedError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
-    LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
-    PlacementNotReadyError, PlacementPendingError, PlacementUnservedError, ActivationFailedError, ActivationEndedError,
-  ].map((type) => [type.code, type]),
+type ErrorClass = new (message: string, info?: ErrorInfo) => KazahanaError;
+const BY_CODE = new Map<string, ErrorClass>();
+
+/** Makes errors of the wire with these classes' codes errors of these classes. */
+export function know(...types: (ErrorClass & { readonly code: string })[]): void {
+  for (const type of types) BY_CODE.set(type.code, type);
+}
+know(
+  ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError, TimestampOverflowError, UnknownServiceError,
+  UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError, OverloadedError, ShuttingDownError,
+  StartFailedError,
 );
 
 /** Turns the text of an error on the wire, `CODE: message key=value key="a value"`, into an error of the class for its code. */

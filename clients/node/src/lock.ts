@@ -1,8 +1,10 @@
 import { performance } from 'node:perf_hooks';
-import { body, checkTimeout, integer, map, requestId, text, type CallOptions } from './calls.js';
+import { CALL_OPTIONS, body, checkTimeout, integer, map, requestId, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
-import { KazahanaError, LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './errors.js';
+import { KazahanaError } from './errors.js';
+import { LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
+import { known } from './options.js';
 
 export interface LockOptions extends CallOptions {
   /** Milliseconds for which the lock stays taken after a crash of its holder. Default 30,000. */
@@ -43,14 +45,16 @@ interface Lease {
 const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 
+const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
+
 /** Takes a lock; `shared` is used unless the lock needs a connection of its own. */
 export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
-  const { timeout, signal, hold = 'connection' } = options;
+  const { timeout, signal, hold = 'connection' } = known(options, LOCK_OPTIONS);
   const ttl = checkTimeout(options.ttl ?? 30_000, 'ttl');
   const wait = options.wait ? checkTimeout(options.wait, 'wait') : 0;
   checkTimeout(timeout);
   const isOwn = hold === 'connection';
-  const channel = isOwn ? new Channel(socket) : shared;
+  const channel = isOwn ? new Channel(socket, false, shared.isSingle) : shared;
   const until = performance.now() + wait + timeout;
   const take = (requestId: string) => {
     const params = (remaining: number) => [

@@ -20,7 +20,7 @@ export class Prefetcher {
   private batch = NOTHING;
   private at = 0; // of the batch's next ID
   private next: Batch | undefined;
-  private waiting: Waiter<bigint>[] = [];
+  private waiting: { waiter: Waiter<bigint>; era: number }[] = [];
   private isFetching = false;
   private fetched = -Infinity; // when the last fetch began
   private count: number;
@@ -55,13 +55,13 @@ export class Prefetcher {
   wait(timeout: number, signal: AbortSignal | undefined): Promise<bigint> {
     const waiter = new Waiter<bigint>(timeout, signal, performance.now());
     if (this.channel.wait(waiter)) {
-      this.waiting.push(waiter);
+      this.waiting.push({ waiter, era: this.era });
       this.refill();
     }
     return waiter.promise;
   }
 
-  /** Forgets what is here or under way, because greater IDs are about to be handed out. */
+  /** Forgets what is here or under way, because greater IDs were handed out: whoever asks from now on gets IDs that are asked for from now on. */
   drop(): void {
     this.era++;
     this.batch = NOTHING;
@@ -78,23 +78,24 @@ export class Prefetcher {
     // An ID is not older than the request for it.
     const limits = { until: now + this.maxAge, wallUntil: Date.now() + this.maxAge };
     this.fetch(Math.min(Math.max(this.count, this.waiting.length), MAX_BATCH)).then(
-      (ids) => this.came(ids, era === this.era ? limits : NOTHING),
+      (ids) => this.came(ids, era, limits),
       (error: unknown) => {
         this.isFetching = false;
-        for (const waiter of this.waiting.splice(0)) if (this.channel.finish(waiter)) waiter.reject(error);
+        for (const { waiter } of this.waiting.splice(0)) if (this.channel.finish(waiter)) waiter.reject(error);
       },
     );
   }
 
-  private came(ids: bigint[], { until, wallUntil }: Omit<Batch, 'ids'>): void {
+  private came(ids: bigint[], era: number, limits: Omit<Batch, 'ids'>): void {
     this.isFetching = false;
     let [given, served] = [0, 0];
     for (; served < this.waiting.length && given < ids.length; served++) {
-      const waiter = this.waiting[served]!;
+      const { waiter, era: asked } = this.waiting[served]!;
+      if (asked > era) break;
       if (this.channel.finish(waiter)) waiter.resolve(ids[given++]!);
     }
     this.waiting = this.waiting.slice(served);
-    const batch = { ids: given === 0 ? ids : ids.slice(given), until, wallUntil };
+    const batch = era === this.era ? { ids: given === 0 ? ids : ids.slice(given), ...limits } : NOTHING;
     if (this.at < this.batch.ids.length) this.next = batch;
     else [this.batch, this.at] = [batch, 0];
     if (this.waiting.length > 0) this.refill();

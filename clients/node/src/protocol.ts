@@ -1,8 +1,10 @@
-import { errorFromText, ProtocolError, type KazahanaError } from './errors.js';
+import { errorFromText, InvalidParamsError, ProtocolError, type KazahanaError } from './errors.js';
 import { encode, Reader, Splitter, type Value } from './msgpack.js';
 
 /** The largest answer that is accepted; 65,536 IDs as strings are 1.4 MB. */
 export const MAX_RESPONSE = 4 << 20;
+/** The largest request: the daemon would close the connection. */
+const MAX_REQUEST = 1 << 20;
 
 const EMPTY = Buffer.alloc(0);
 const CHUNK = 16 << 10;
@@ -10,7 +12,9 @@ const HEAD = 7; // [0, msgid, ...: the array's head, the type, and a msgid of 5 
 
 /** The method and the params of a request, encoded once for every time that it is sent. */
 export function encodeCall(method: string, params: readonly unknown[]): Buffer {
-  return encode(method, params);
+  const bytes = encode(method, params);
+  if (bytes.length > MAX_REQUEST - HEAD) throw new InvalidParamsError(`${method}: a request of ${bytes.length} bytes is too large: it has at most ${MAX_REQUEST}`);
+  return bytes;
 }
 
 /** What a Protocol tells of the messages that came. */

@@ -1,11 +1,10 @@
 import { Calls, type CallOptions } from './calls.js';
-import { ClientClosedError, InvalidParamsError, LockHeldError, LockLostError, UnknownMethodError } from './errors.js';
-import type { PlacementEventOptions, PlacementEvents } from './events.js';
+import { ClientClosedError, InvalidParamsError, UnknownMethodError } from './errors.js';
 import { ExternalCodec } from './external.js';
-import { FakePlacement } from './fakeplacement.js';
 import type { Lock, LockOptions } from './lock.js';
+import { LockHeldError, LockLostError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
-import type { Executor, PlacementSnapshotOptions, RegisterOptions } from './placement.js';
+import { known } from './options.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
 const LAYOUTS = { default: { bit_ts: 41, bit_id: 14, bit_seq: 8 }, js: { bit_ts: 52, bit_id: 7, bit_seq: 4 } };
@@ -28,14 +27,14 @@ type Options = Record<string, Value>;
 
 /**
  * A Client for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, and sequences and locks
- * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`. In placement it is the only host, and its executors
- * activate for its own `resolve`.
+ * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`.
  */
 export class FakeClient extends Calls {
   /** The methods that were asked for, in order, by their names on the wire. */
   readonly calls: string[] = [];
   private readonly codec: ExternalCodec;
-  private readonly start: number;
+  /** @internal */
+  readonly start: number;
   private readonly layout: (typeof LAYOUTS)['js'];
   private readonly lowBits: bigint;
   private readonly fallbackBit: bigint;
@@ -43,17 +42,15 @@ export class FakeClient extends Calls {
   private readonly failures: Error[] = [];
   private readonly sequences = new Map<string, bigint>();
   private readonly locks = new Map<string, AbortController>();
-  private readonly placement: FakePlacement;
   private count = 0;
   private uuids = 0;
   private tokens = 0n;
   private isClosed = false;
 
   constructor(options: FakeOptions = {}) {
-    super(options);
+    super(known(options, ['service', 'timeout', 'layout', 'start', 'fallback', 'secret']));
     this.codec = options.secret === undefined ? ExternalCodec.plain() : new ExternalCodec(options.secret);
     this.start = options.start ?? EPOCH_MS + 86_400_000;
-    this.placement = new FakePlacement(this.start);
     this.layout = LAYOUTS[options.layout ?? 'default'];
     this.lowBits = BigInt(63 - this.layout.bit_ts);
     this.fallbackBit = 1n << (this.lowBits - 1n);
@@ -69,16 +66,6 @@ export class FakeClient extends Calls {
   loseLock(key: string): void {
     this.locks.get(key)?.abort(new LockLostError(`the lock ${JSON.stringify(key)} is lost: the test says so`));
     this.locks.delete(key);
-  }
-
-  /** Passivates what is active, as the daemon does when the identity moves to another host. */
-  passivate(kind: string, identity: string): Promise<void> {
-    return this.placement.passivate(`${kind}/${identity}`);
-  }
-
-  /** Ends all activations and events, as a daemon does that dies and is started again: `ended` is called, and the executors live on. */
-  restartPlacement(): void {
-    this.placement.restart();
   }
 
   tryNextId(): bigint {
@@ -103,27 +90,19 @@ export class FakeClient extends Calls {
     return { key, token, leaseId: `fake-${token}`, ownerId: 'fake', lost: losing.signal, renew, release, [Symbol.asyncDispose]: release };
   }
 
-  async register(options: RegisterOptions): Promise<Executor> {
-    this.begin('Placement.Register', options.signal);
-    return this.placement.register({ ...options, timeout: options.timeout ?? this.timeout });
-  }
-
-  placementEvents(options: PlacementEventOptions = {}): PlacementEvents {
-    this.begin('Placement.Watch', options.signal);
-    return this.placement.watch(options);
-  }
-
   close(): Promise<void> {
     this.isClosed = true;
     return Promise.resolve();
   }
 
-  protected async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
+  /** @internal */
+  async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
     this.begin(method, options.signal);
     return this.answer(method, params(options.timeout ?? this.timeout) as Value[]);
   }
 
-  private begin(method: string, signal: AbortSignal | undefined): void {
+  /** @internal Notes a request, and fails it if the test wants that. */
+  begin(method: string, signal: AbortSignal | undefined): void {
     this.calls.push(method);
     if (this.isClosed) throw new ClientClosedError('the client is closed');
     signal?.throwIfAborted();
@@ -144,8 +123,6 @@ export class FakeClient extends Calls {
       case 'Ping': return 'pong';
       case 'Sequence.Next': return this.values(params[0] as string, 1)[0]!;
       case 'Sequence.NextBatch': return this.values(params[0] as string, counted(params[1]!));
-      case 'Placement.Resolve': return this.placement.resolve(params[0] as string, params[1] as string);
-      case 'Placement.Snapshot': return this.placement.snapshot(params[0] as PlacementSnapshotOptions);
       default: throw new UnknownMethodError(`there is no method ${method}`);
     }
   }

@@ -5,7 +5,7 @@ import { Calls } from '../dist/calls.js';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
 import { encodeCall, Protocol } from '../dist/protocol.js';
-import { delay, random, Script, testdata } from './support.mjs';
+import { delay, random, Script, testdata, place } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json');
 const calls = {
@@ -16,7 +16,7 @@ const calls = {
   UUID: (client) => client.uuid(),
   Status: (client) => client.status(),
   'Lock.Acquire': (client) => client.lock('k'),
-  'Placement.Resolve': (client) => client.resolve('k', 'i'),
+  'Placement.Resolve': (client) => place(client).resolve('k', 'i'),
 };
 
 function connect(t, server) {
@@ -41,7 +41,7 @@ test('a hostile notification ends the watch, not the process', async (t) => {
     for (const method of ['Placement.Event', 'Placement.WatchEnded']) {
       const server = await Script.start(t, ({ reply, send }) => (reply(null), send(2, method, params)));
       const client = connect(t, server);
-      await assert.rejects(client.placementEvents().next(), KazahanaError, `${method} ${JSON.stringify(params)}`);
+      await assert.rejects(place(client).events().next(), KazahanaError, `${method} ${JSON.stringify(params)}`);
     }
   }
 });

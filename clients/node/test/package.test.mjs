@@ -11,7 +11,7 @@ const run = promisify(execFile);
 const readme = fs.readFileSync(path.join(packageDir, 'README.md'), 'utf8');
 const examples = (language) => [...readme.matchAll(/^```(\w+)\n(.*?)^```/gms)].filter(([, found]) => found === language).map(([, , code]) => code);
 
-/** Compiles programs in a folder, by name, to out. Node 20 does not know `await using`; TypeScript makes it what every version knows. */
+/** Compiles programs in a folder, by name, to out. */
 function compile(programs, directory) {
   for (const [name, code] of Object.entries(programs)) fs.writeFileSync(path.join(directory, name), code);
   const tsc = path.join(packageDir, 'node_modules/typescript/bin/tsc');
@@ -25,12 +25,38 @@ test('the sources are checked against the oldest Node that the package is for', 
   assert.match(devDependencies['@types/node'], new RegExp(`^\\^${oldest}\\.`));
 });
 
+test('the links of the README work on the package index', () => {
+  const links = [...readme.matchAll(/\]\(([^)]*)\)/g)].map(([, link]) => link);
+  assert.deepEqual(links.filter((link) => !/^(https:\/\/|#)/.test(link)), []);
+  const here = 'https://github.com/kazahana/kazahana/blob/main/';
+  for (const link of links) if (link.startsWith(here)) assert.ok(fs.existsSync(path.join(packageDir, '../..', link.slice(here.length))), link);
+});
+
+// What is beside the core: locks, sequences, external IDs, the command, and the fake client.
+const BESIDE = ['lock.ts', 'lockerrors.ts', 'external.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts'];
+
+test('the core can be read in half an hour', () => {
+  const src = path.join(packageDir, 'src');
+  const statements = (name) => fs.readFileSync(path.join(src, name), 'utf8').replace(/\/\*.*?\*\//gs, '').split('\n').filter((line) => line.trim() && !line.trim().startsWith('//')).length;
+  const lines = fs.readdirSync(src).filter((name) => name.includes('.')).map((name) => [name, statements(name)]);
+  const sum = (some) => some.reduce((all, [, count]) => all + count, 0);
+  assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 1260, String(lines));
+  assert.ok(sum(lines.filter(([name]) => BESIDE.includes(name))) <= 600, String(lines));
+});
+
+test('placement is imported by nobody who does not ask for it', () => {
+  for (const name of ['index.js', 'testing.js']) {
+    const code = `require(${JSON.stringify(path.join(packageDir, 'dist', name))}); console.log(Object.keys(require.cache).some((file) => file.includes('placement')))`;
+    assert.equal(execFileSync(process.execPath, ['-e', code], { encoding: 'utf8' }), 'false\n');
+  }
+});
+
 test('the tarball', async (t) => {
   const directory = temporary(t);
   const npm = (...args) => execFileSync('npm', args, { cwd: directory, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
   const [{ filename, files }] = JSON.parse(npm('pack', '--json', '--ignore-scripts', '--pack-destination', directory, packageDir));
   const names = files.map((file) => file.path);
-  for (const name of ['LICENSE', 'README.md', 'package.json', 'dist/index.js', 'dist/index.mjs', 'dist/index.d.ts', 'dist/index.d.mts', 'dist/testing.mjs', 'dist/bin.js']) {
+  for (const name of ['LICENSE', 'README.md', 'package.json', 'dist/index.js', 'dist/index.mjs', 'dist/index.d.ts', 'dist/index.d.mts', 'dist/testing.mjs', 'dist/placement/index.mjs', 'dist/placement/index.d.ts', 'dist/bin.js']) {
     assert.ok(names.includes(name), `${name} in ${names}`);
   }
   assert.deepEqual(names.filter((name) => !/^(dist\/.*\.m?js|dist\/.*\.d\.m?ts|LICENSE|README\.md|package\.json)$/.test(name)), []);
@@ -42,16 +68,16 @@ test('the tarball', async (t) => {
   const env = { ...process.env, KAZAHANA_SOCKET: daemon.socket };
   const [esm, cjs, ts] = ['js', 'cjs', 'ts'].map(examples);
   assert.deepEqual([esm.length, cjs.length, ts.length], [7, 1, 2]);
-  const modern = esm.findIndex((code) => code.includes('await using'));
+  assert.ok(!esm.concat(cjs).join().includes('await using')); // which the oldest Node that this is for does not know
   await t.test('README, TypeScript examples, in both module systems', () => {
     const programs = ts.flatMap((code, i) => [[`typed${i}.mts`, code], [`typed${i}.cts`, code]]);
-    compile({ ...Object.fromEntries(programs), [`example${modern}.mjs`]: esm[modern] }, directory);
+    compile(Object.fromEntries(programs), directory);
   });
   for (const [i, code] of esm.entries()) {
     await t.test(`README, ESM example ${i + 1}`, async () => {
       const name = `example${i}.mjs`;
-      if (i !== modern) fs.writeFileSync(path.join(directory, name), code);
-      const { stdout } = await run(process.execPath, [i === modern ? `out/${name}` : name], { cwd: directory, env });
+      fs.writeFileSync(path.join(directory, name), code);
+      const { stdout } = await run(process.execPath, [name], { cwd: directory, env });
       assert.notEqual(stdout, '');
       // What a comment promises is what is printed, where it does not depend on the time.
       for (const [, promised] of code.matchAll(/\/\/ (\S+)(?: in every run)?$/gm)) if (!promised.startsWith('117360159400092')) assert.ok(stdout.split('\n').includes(promised), `${promised} in ${stdout}`);
@@ -67,9 +93,10 @@ test('the tarball', async (t) => {
       import { createRequire } from 'node:module';
       import * as esm from 'kazahana';
       import { FakeClient } from 'kazahana/testing';
+      import { Placement } from 'kazahana/placement';
       const require = createRequire(import.meta.url);
       const cjs = require('kazahana');
-      console.log(esm.Client === cjs.Client, FakeClient === require('kazahana/testing').FakeClient, Object.keys(cjs).sort().join() === Object.keys(esm).filter((name) => name !== 'default' && name !== 'module.exports' && name !== '__esModule').sort().join());`);
+      console.log(esm.Client === cjs.Client, FakeClient === require('kazahana/testing').FakeClient && Placement === require('kazahana/placement').Placement, Object.keys(cjs).sort().join() === Object.keys(esm).filter((name) => name !== 'default' && name !== 'module.exports' && name !== '__esModule').sort().join());`);
     assert.equal((await run(process.execPath, ['same.mjs'], { cwd: directory })).stdout, 'true true true\n');
   });
   await t.test('npx kazahana', async () => {

@@ -6,8 +6,9 @@ import path from 'node:path';
 import { performance } from 'node:perf_hooks';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import { MAX_BEHIND } from '../dist/events.js';
-import { Script, stopClock, temporary, until } from './support.mjs';
+import * as placement from '../dist/placement/index.js';
+import { MAX_BEHIND } from '../dist/placement/events.js';
+import { Script, stopClock, temporary, until, place } from './support.mjs';
 
 const { Client } = kazahana;
 const nothing = () => undefined;
@@ -43,7 +44,7 @@ async function executing(t, callbacks = {}, change = undefined) {
     told.push([name, activation]);
     return callback(activation);
   };
-  const executor = await client.register({
+  const executor = await place(client).register({
     kinds: ['room', 'desk'],
     activate: telling('activate', callbacks.activate),
     passivate: telling('passivate', callbacks.passivate),
@@ -151,7 +152,7 @@ test('what callbacks throw is answered, and the executor lives on', async (t) =>
     wrong = what;
     assert.match((await ask('Passivate', 'a', token)).error[1], error);
     assert.deepEqual(executor.activations, []);
-    await assert.rejects(activation.check(), kazahana.ActivationEndedError);
+    await assert.rejects(activation.check(), placement.ActivationEndedError);
   }
   assert.equal(warnings.length, 3);
   assert.match(warnings[0], /^passivate of room\/a failed: Error: passivate failed/);
@@ -247,7 +248,7 @@ test('an activation whose turn comes too late is not begun', async (t) => {
 test('close takes no longer than the timeout, and ends what was not passivated', async (t) => {
   const { client, daemon } = await placementDaemon(t, ({ method }) => method === 'Placement.Unregister');
   const ended = [];
-  const executor = await client.register({ kinds: ['room'], activate: nothing, passivate: nothing, ended: ({ identity }) => ended.push(identity), timeout: 100 });
+  const executor = await place(client).register({ kinds: ['room'], activate: nothing, passivate: nothing, ended: ({ identity }) => ended.push(identity), timeout: 100 });
   daemon.requests[0].send(0, 1, 'Activate', [{ kind: 'room', identity: 'a', version: 1, token: 1, snapshot: null }]);
   await until('it is active', () => executor.activations.length === 1);
   await executor.close();
@@ -267,16 +268,16 @@ test('close while there is no daemon', async (t) => {
 test('register tells why it cannot', async (t) => {
   const options = { kinds: ['room'], activate: nothing, passivate: nothing };
   const nowhere = new Client({ socket: path.join(temporary(t), 'none.sock') });
-  await assert.rejects(nowhere.register(options), kazahana.DaemonUnavailableError);
+  await assert.rejects(place(nowhere).register(options), kazahana.DaemonUnavailableError);
   let refusal = 'PLACEMENT_NOT_READY: placement is off state=off';
   const { client, daemon } = await placementDaemon(t, ({ fail }) => refusal && (fail(refusal) || true));
-  await assert.rejects(client.register(options), (error) => error instanceof kazahana.PlacementNotReadyError && error.state === 'off');
+  await assert.rejects(place(client).register(options), (error) => error instanceof placement.PlacementNotReadyError && error.state === 'off');
   refusal = 'INVALID_PARAMS: a kind of 0 bytes';
-  await assert.rejects(client.register(options), kazahana.InvalidParamsError);
-  await assert.rejects(client.register({ kinds: ['room'], activate: nothing }), /passivate must be a function/);
-  await assert.rejects(client.register({ ...options, kinds: 'room' }), /kinds must be an array/);
+  await assert.rejects(place(client).register(options), kazahana.InvalidParamsError);
+  await assert.rejects(place(client).register({ kinds: ['room'], activate: nothing }), /passivate must be a function/);
+  await assert.rejects(place(client).register({ ...options, kinds: 'room' }), /kinds must be an array/);
   const reason = new Error('enough');
-  await assert.rejects(client.register({ ...options, signal: AbortSignal.abort(reason) }), reason);
+  await assert.rejects(place(client).register({ ...options, signal: AbortSignal.abort(reason) }), reason);
   await until('the connections close', () => daemon.connections.every((socket) => socket.destroyed));
 });
 
@@ -288,7 +289,7 @@ test('a daemon that is being restarted while it is asked costs no registration',
     else fail('SHUTTING_DOWN: stopping');
     return true;
   });
-  const executor = await client.register({ kinds: ['room'], activate: nothing, passivate: nothing });
+  const executor = await place(client).register({ kinds: ['room'], activate: nothing, passivate: nothing });
   assert.equal(asked, 3);
   await executor.close();
 });
@@ -296,8 +297,8 @@ test('a daemon that is being restarted while it is asked costs no registration',
 test('a daemon that is being started is waited for', async (t) => {
   const file = path.join(temporary(t), 's.sock');
   const client = new Client({ socket: file });
-  const registering = client.register({ kinds: ['room'], activate: nothing, passivate: nothing });
-  const events = client.placementEvents();
+  const registering = place(client).register({ kinds: ['room'], activate: nothing, passivate: nothing });
+  const events = place(client).events();
   setTimeout(() => Script.start(t, ({ reply }) => reply({}), file), 50);
   await events.ready;
   await events.return();
@@ -350,7 +351,7 @@ test('check rejects when the daemon says no, nothing, or is gone', async (t) => 
   const { activation, advance, registered } = await checking(t, (request) => answer(request) || true);
   await assert.rejects(activation.check(), { name: 'ActivationEndedError', message: 'the activation of token 7 has ended' });
   answer = () => advance(1000);
-  await assert.rejects(activation.check({ timeout: 500 }), (error) => error instanceof kazahana.ActivationEndedError && error.cause.code === 'TIMEOUT');
+  await assert.rejects(activation.check({ timeout: 500 }), (error) => error instanceof placement.ActivationEndedError && error.cause.code === 'TIMEOUT');
   const controller = new AbortController();
   const reason = new Error('enough');
   answer = () => controller.abort(reason);
@@ -359,9 +360,9 @@ test('check rejects when the daemon says no, nothing, or is gone', async (t) => 
   await activation.check();
   answer = () => registered()[0].socket.destroy();
   advance(3000);
-  await assert.rejects(activation.check(), kazahana.ActivationEndedError);
+  await assert.rejects(activation.check(), placement.ActivationEndedError);
   answer = ({ reply }) => reply({ valid_ms: 3000 });
-  await assert.rejects(activation.check(), kazahana.ActivationEndedError);
+  await assert.rejects(activation.check(), placement.ActivationEndedError);
 });
 
 test('a daemon whose answers are never good is asked until the timeout', async (t) => {
@@ -383,22 +384,22 @@ test('resolve', async (t) => {
     return true;
   });
   const want = { kind: 'room', identity: 'a', authority: 'b:2', locality: 'remote', isLocal: false, pid: '', version: 0n, token: 0n, observedMs: 5 };
-  assert.deepEqual(await client.resolve('room', 'a'), want);
-  assert.deepEqual(await client.resolve('room', 'a', { wait: 600_000 }), { ...want, authority: 'a:1', locality: 'local', isLocal: true, pid: 'me', version: 3n, token: 2n ** 63n - 1n });
-  await client.resolve('room', 'a', { wait: 0 });
+  assert.deepEqual(await place(client).resolve('room', 'a'), want);
+  assert.deepEqual(await place(client).resolve('room', 'a', { wait: 600_000 }), { ...want, authority: 'a:1', locality: 'local', isLocal: true, pid: 'me', version: 3n, token: 2n ** 63n - 1n });
+  await place(client).resolve('room', 'a', { wait: 0 });
   assert.deepEqual(seen.map(([kind, identity]) => [kind, identity]), Array(4).fill(['room', 'a']));
   const waits = seen.map(([, , { wait_ms }]) => wait_ms);
   // The repetition waits for what is left.
   assert.ok(waits[0] > 9000 && waits[0] <= 10_000 && waits[1] < waits[0] && waits[1] > 0, waits);
   assert.ok(waits[2] > 590_000 && waits[2] <= 600_000);
   assert.equal(waits[3], 0);
-  for (const wait of [-1, 600_001, NaN]) await assert.rejects(client.resolve('room', 'a', { wait }), /0 to 600000 milliseconds/);
+  for (const wait of [-1, 600_001, NaN]) await assert.rejects(place(client).resolve('room', 'a', { wait }), /0 to 600000 milliseconds/);
 });
 
 test('waiting for an activation comes on top of the timeout', async (t) => {
   const { client } = await placementDaemon(t, ({ method, fail }) => method === 'Placement.Resolve' && setTimeout(fail, 150, 'PLACEMENT_PENDING: it is under way cause="a b"'));
-  await assert.rejects(client.resolve('room', 'a', { wait: 60_000, timeout: 100 }), (error) => error instanceof kazahana.PlacementPendingError && error.cause === 'a b');
-  await assert.rejects(client.resolve('room', 'a', { wait: 0, timeout: 50 }), { code: 'TIMEOUT' });
+  await assert.rejects(place(client).resolve('room', 'a', { wait: 60_000, timeout: 100 }), (error) => error instanceof placement.PlacementPendingError && error.cause === 'a b');
+  await assert.rejects(place(client).resolve('room', 'a', { wait: 0, timeout: 50 }), { code: 'TIMEOUT' });
 });
 
 const event = (n) => ({ event: 'activated', kind: 'room', identity: String(n), authority: 'a:1', pid: 'me', version: 1, token: 2n ** 60n, reason: '', observed_ms: 5 });
@@ -406,7 +407,7 @@ const event = (n) => ({ event: 'activated', kind: 'room', identity: String(n), a
 /** Events, and the notifications of the daemon that tells them. */
 async function watching(t, options, change) {
   const { client, daemon } = await placementDaemon(t, change);
-  const events = client.placementEvents(options);
+  const events = place(client).events(options);
   t.after(() => events.return());
   await events.ready;
   const { send, socket, params } = daemon.requests.at(-1);
@@ -461,7 +462,7 @@ test('events that nobody takes end, and do not fill the memory', async (t) => {
   for (let n = 0; n <= MAX_BEHIND; n++) tell(n);
   await until('it gives up', () => socket.destroyed);
   const seen = [];
-  await assert.rejects(all(events, seen), kazahana.WatchEndedError);
+  await assert.rejects(all(events, seen), placement.WatchEndedError);
   assert.equal(seen.length, MAX_BEHIND);
 });
 
@@ -482,10 +483,10 @@ test('a signal ends events, and those who wait for one', async (t) => {
 
 test('events that cannot begin say so to whoever waits', async (t) => {
   const { client } = await placementDaemon(t, ({ fail }) => fail('PLACEMENT_NOT_READY: placement is off state=off') || true);
-  const events = client.placementEvents();
-  await assert.rejects(events.next(), kazahana.PlacementNotReadyError);
-  await assert.rejects(events.ready, kazahana.PlacementNotReadyError);
-  const aborted = client.placementEvents({ signal: AbortSignal.abort(new Error('enough')) });
+  const events = place(client).events();
+  await assert.rejects(events.next(), placement.PlacementNotReadyError);
+  await assert.rejects(events.ready, placement.PlacementNotReadyError);
+  const aborted = place(client).events({ signal: AbortSignal.abort(new Error('enough')) });
   await assert.rejects(aborted.next(), /enough/);
 });
 
@@ -496,11 +497,11 @@ test('a snapshot', async (t) => {
     key: { authority: 'a:1', locality: 'local', record: { owner: 'a:1', pid: 'me', version: 1, token: 2n ** 60n } },
   };
   const { client, daemon } = await placementDaemon(t, ({ reply }) => reply(answer) || true);
-  assert.deepEqual(await client.placementSnapshot({ kind: 'room', identity: 'a', limit: 0 }), {
+  assert.deepEqual(await place(client).snapshot({ kind: 'room', identity: 'a', limit: 0 }), {
     state: 'member', authority: 'a:1', members: [{ authority: 'a:1', token: 5n }], kinds: ['room'], activationsTotal: 1, ignoredResults: 0,
     activations: [{ kind: 'room', identity: 'a', doing: 'resting', active: true, pid: 'me', version: 1n, token: 2n ** 60n, idleMs: 3 }],
     key: { authority: 'a:1', locality: 'local', record: { owner: 'a:1', pid: 'me', version: 1n, token: 2n ** 60n } },
   });
-  await client.placementSnapshot({ after: 'room/a' });
+  await place(client).snapshot({ after: 'room/a' });
   assert.deepEqual(daemon.requests.map(({ params }) => params), [[{ kind: 'room', identity: 'a', limit: 0 }], [{ after: 'room/a' }]]);
 });

@@ -138,3 +138,36 @@ test('tryNextId fetches for the next time, and never without prefetch', async (t
   assert.equal(without.tryNextId(), undefined);
   await without.close();
 });
+
+test('no prefetched ID is smaller than one that was handed out meanwhile', async (t) => {
+  const held = [];
+  const script = await Script.start(t, (request) => held.push(request));
+  const client = new Client({ socket: script.socket, prefetch: 4, maxAge: LONG });
+  t.after(() => client.close());
+  const asked = (count) => until(`${count} requests`, () => held.length === count);
+  const many = client.nextIds(3); // which the daemon takes long to make
+  const before = client.nextId();
+  await asked(2);
+  const give = (request, first) => request.reply(Array.from({ length: request.params[0] }, (_, i) => first + BigInt(i)));
+  give(held[1], 11n);
+  assert.equal(await before, 11n);
+  const under = client.tryNextId(); // whose batch begins the next refill
+  assert.equal(under, 12n);
+  await asked(3);
+  give(held[0], 201n);
+  assert.deepEqual(await many, [201n, 202n, 203n]);
+  assert.equal(client.tryNextId(), undefined);
+  const after = client.nextId();
+  give(held[2], 101n); // asked for before the daemon answered with 203
+  await asked(4);
+  give(held[3], 301n);
+  assert.equal(await after, 301n);
+  assert.equal(client.tryNextId(), 302n);
+});
+
+test('a format that does not exist is not served from memory', async (t) => {
+  const { client, script } = await counting(t, { prefetch: 4, maxAge: LONG });
+  await client.nextId();
+  await client.nextId({ format: 'hex' });
+  assert.equal(script.requests.at(-1).params[0].format, 'hex'); // the daemon refuses it
+});

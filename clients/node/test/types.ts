@@ -1,8 +1,10 @@
 // Compiled, never run: what users may write, and what they may not.
 import {
-  ActivationFailedError, Client, ClockBackwardError, ExternalCodec, KazahanaError,
-  type Activation, type Executor, type Inspection, type KazahanaClient, type Lock, type PlacementEvent, type PlacementSnapshot, type Resolution,
+  Client, ClockBackwardError, ExternalCodec, KazahanaError,
+  type Inspection, type KazahanaClient, type Lock,
 } from 'kazahana';
+import { ActivationFailedError, Placement, type Activation, type Executor, type PlacementEvent, type PlacementSnapshot, type Resolution } from 'kazahana/placement';
+import { FakePlacement } from 'kazahana/placement/testing';
 import { FakeClient } from 'kazahana/testing';
 
 const client = new Client({ socket: '/run/k.sock', service: 'orders', timeout: 1000, prefetch: 64, maxAge: 50 });
@@ -48,7 +50,7 @@ export async function others(any: KazahanaClient): Promise<Inspection> {
   return any.inspect('SoAkz6KzylI');
 }
 
-export async function placement(any: KazahanaClient): Promise<PlacementSnapshot> {
+export async function placement(any: Placement): Promise<PlacementSnapshot> {
   const { version, pid, isLocal }: Resolution = await any.resolve('room', 'lobby', { wait: 5000, signal: new AbortController().signal });
   const stop = async (activation: Activation): Promise<void> => activation.check({ timeout: 1000 });
   await using executor: Executor = await any.register({
@@ -71,14 +73,14 @@ export async function placement(any: KazahanaClient): Promise<PlacementSnapshot>
   // @ts-expect-error it must know how to stop
   await any.register({ kinds: ['room'], activate: stop });
   // @ts-expect-error there is no such event
-  any.placementEvents({ events: ['danced'] });
-  for await (const { event, token, observedMs } of any.placementEvents({ events: ['activated', 'resolved'] })) {
+  any.events({ events: ['danced'] });
+  for await (const { event, token, observedMs } of any.events({ events: ['activated', 'resolved'] })) {
     const told: [PlacementEvent['event'], bigint, number] = [event, token, observedMs];
     console.log(told, version, pid, isLocal);
   }
   // @ts-expect-error what is active is the executor's business
   executor.activations = [];
-  return any.placementSnapshot({ after: 'room/lobby', limit: 10 });
+  return any.snapshot({ after: 'room/lobby', limit: 10 });
 }
 
 export function errors(error: unknown): number | string {
@@ -92,5 +94,8 @@ export const codecs: ExternalCodec[] = [ExternalCodec.plain(), new ExternalCodec
 // @ts-expect-error without a secret there is ExternalCodec.plain()
 export const none = new ExternalCodec();
 
-export const placed: Promise<PlacementSnapshot>[] = [placement(client), placement(new FakeClient())];
+// @ts-expect-error a FakeClient has no daemon: there is FakePlacement
+export const unreal = new Placement(new FakeClient());
+
+export const placed: Promise<PlacementSnapshot>[] = [placement(new Placement(client)), placement(new FakePlacement(new FakeClient()))];
 export const clients: Promise<Inspection>[] = [others(client), others(new FakeClient({ fallback: true }))];

@@ -11,6 +11,21 @@ from typing import Any, Callable
 
 from conftest import Driven, wait_until
 
+import kazahana
+from kazahana.placement import AsyncPlacement, Placement
+from kazahana.placement.testing import AsyncFakePlacement, FakePlacement
+from kazahana.testing import AsyncFakeClient, FakeClient
+
+
+def place(client: Any) -> Any:
+    """Return the placement of a client; of a Driven one driven, too."""
+    if isinstance(client, kazahana.AsyncClient):
+        return AsyncPlacement(client)
+    if isinstance(client, Driven):
+        kind: Any = AsyncFakePlacement if isinstance(client.client, AsyncFakeClient) else AsyncPlacement
+        return Driven(kind(client.client), client.loop)
+    return FakePlacement(client) if isinstance(client, FakeClient) else Placement(client)
+
 
 class Actors:
     """Actors of one process. An actor's name says how it behaves: "slow..." waits for the gate, "bad..." raises."""
@@ -24,7 +39,8 @@ class Actors:
         self.pid: str | None = None
         self.left: Any = None  # what passivate returns, None: the token as text
         callbacks = [self._callback(name) for name in ("activate", "passivate", "ended")]
-        maker = client.client if isinstance(client, Driven) else client
+        placement = place(client)
+        maker = placement.client if isinstance(client, Driven) else placement
         made = maker.register(kinds, *callbacks, **options)
         self.executor = made if self.loop is None else self.run(started(made))
 
@@ -93,7 +109,8 @@ class Watch:
 
     def __init__(self, client: Any, *args: Any) -> None:
         self.run = client.loop.run_until_complete if isinstance(client, Driven) else (lambda value: value)
-        self.events = (client.client if isinstance(client, Driven) else client).placement_events(*args)
+        placement = place(client)
+        self.events = (placement.client if isinstance(client, Driven) else placement).events(*args)
         if isinstance(client, Driven):
             self.run(self.events.__aenter__())
 

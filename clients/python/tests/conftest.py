@@ -22,6 +22,7 @@ import pytest
 from hypothesis import configuration, settings
 
 import kazahana
+from kazahana.placement import Placement
 
 settings.register_profile("kazahana", database=None, deadline=None)  # a busy machine is no failure
 settings.load_profile("kazahana")
@@ -126,7 +127,7 @@ def member(daemon: Daemon, hosts: int = 1) -> Daemon:
     with kazahana.Client(daemon.socket) as client:
 
         def known() -> bool:
-            seen = client.placement_snapshot()
+            seen = Placement(client).snapshot()
             return bool(seen["state"] == "member" and len(seen["members"]) == hosts)
 
         wait_until(known)
@@ -261,8 +262,8 @@ def stateless_exchanges() -> list[dict[str, Any]]:
 class Driven:
     """An AsyncClient that is called as a Client is, so that one test can hold both to the same."""
 
-    def __init__(self, client: Any) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.new_event_loop()
         self.client = client
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

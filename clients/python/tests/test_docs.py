@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import venv
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import PACKAGE, Daemon
+from conftest import PACKAGE, REPOSITORY, Daemon
 
 import kazahana
+from kazahana import placement
 
 README = (PACKAGE / "README.md").read_text("utf-8")
 RECIPES = (PACKAGE / "docs" / "recipes.md").read_text("utf-8")
@@ -43,9 +46,34 @@ def test_readme(placing: Daemon, tmp_path: Path) -> None:
     assert "127.0.0.1:7001 True " in printed and "activated passivated" in printed
 
 
+def test_examples_are_for_the_oldest_python(tmp_path: Path) -> None:
+    vermin = Path(sys.executable).with_name("vermin")
+    if not vermin.exists():
+        pytest.skip("vermin is not installed")
+    (tmp_path / "readme.py").write_text("\n".join(["import asyncio", *EXAMPLES]))
+    (tmp_path / "recipes.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", RECIPES, re.S)))
+    command = [
+        str(vermin),
+        "--no-tips",
+        "--violations",
+        "--eval-annotations",
+        "-t=3.9-",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_links_work_on_the_package_index() -> None:
+    links = re.findall(r"\]\(([^)]*)\)", README)
+    assert links and [link for link in links if not link.startswith(("https://", "#"))] == []
+    here = "https://github.com/kazahana/kazahana/blob/main/"
+    for link in links:
+        assert not link.startswith(here) or (REPOSITORY / link[len(here) :]).exists(), link
+
+
 def test_readme_lists_every_error() -> None:
-    for name in kazahana.__all__:
-        kind = getattr(kazahana, name)
+    for name, kind in {**vars(kazahana), **vars(placement)}.items():
         if isinstance(kind, type) and issubclass(kind, Exception):
             assert (f"`{name}`" in README and f"`{kind.code}`" in README) or kind is kazahana.KazahanaError
 
@@ -182,8 +210,36 @@ with kazahana.Client(prefetch=3) as client:
     assert python(code, daemon, tmp_path).split() == ["65546", "True", "regular"]
 
 
+# What is beside the core: locks, sequences, external IDs, the command, and what tests of programs use.
+BESIDE = {"locks.py", "lockerrors.py", "external.py", "__main__.py", "testing.py"}
+
+
+def statements(path: Path) -> int:
+    """Count the lines that are neither blank nor comment nor docstring."""
+    source = path.read_text("utf-8")
+    told: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and child.end_lineno:
+                told.update(range(child.lineno, child.end_lineno + 1))
+    kept: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            kept.update(range(token.start[0], token.end[0] + 1))
+    return len(kept - told)
+
+
 def test_small_enough() -> None:
-    lines: dict[str, Any] = {
-        path.name: len(path.read_text("utf-8").splitlines()) for path in (PACKAGE / "src" / "kazahana").glob("*.py")
-    }
-    assert max(lines.values()) <= 500, lines
+    """The core can be read in half an hour."""
+    files = {path.name: path for path in (PACKAGE / "src" / "kazahana").glob("*.py")}
+    lines = {name: statements(path) for name, path in files.items()}
+    beside = sum(lines.pop(name) for name in BESIDE)
+    assert sum(lines.values()) <= 1227, lines
+    assert beside <= 700
+    everything = (PACKAGE / "src").rglob("*.py")
+    assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500
+
+
+def test_placement_is_imported_by_nobody(tmp_path: Path, daemon: Daemon) -> None:
+    code = "import sys, kazahana, kazahana.testing; print(any('placement' in name for name in sys.modules))"
+    assert python(code, daemon, tmp_path) == "False\n"

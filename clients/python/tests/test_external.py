@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kazahana import ExternalCodec, InvalidExternalIDError, InvalidParamsError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import struct
 import threading
@@ -88,6 +89,28 @@ def test_fork_while_threads_call(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 500])
+def test_forks_that_python_does_not_see(daemon: Daemon, prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uWSGI forks in C: nothing tells Python so."""
+    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+    client = kazahana.Client(daemon.socket, prefetch=prefetch, max_age=3600)
+    aio, loop = kazahana.AsyncClient(daemon.socket, prefetch=prefetch, max_age=3600), asyncio.new_event_loop()
+
+    async def some(n: int) -> list[int]:
+        return [await aio.next_id() for _ in range(n)]
+
+    parent = [client.next_id() for _ in range(3)] + loop.run_until_complete(some(3))
+    ids = in_children(
+        lambda: [client.next_id() for _ in range(50)] + asyncio.new_event_loop().run_until_complete(some(50))
+    )
+    parent += [client.next_id() for _ in range(50)] + loop.run_until_complete(some(50))
+    client.close()
+    loop.run_until_complete(aio.close())
+    loop.close()
+    assert len(ids) == 100 * CHILDREN
+    assert len(set(ids + parent)) == 100 * CHILDREN + 106
+
+
+@pytest.mark.parametrize("prefetch", [0, 500])
 def test_asyncio(daemon: Daemon, prefetch: int) -> None:
     client = kazahana.AsyncClient(daemon.socket, prefetch=prefetch, max_age=3600)
 
@@ -124,8 +147,8 @@ def test_a_lock_stays_with_the_parent(script: Any) -> None:
 
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
     client = kazahana.Client(daemon.socket, prefetch=4, timeout=5)
-    with client._refilling:
-        assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
+    assert client._prefetch.join(object)[0]
+    assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
     client.close()
 
 
@@ -139,8 +162,7 @@ def test_a_connection_ends_with_its_process(script: Any, kind: str) -> None:
     if (parent := os.fork()) == 0:
         if kind == "sync":
             held = kazahana.Client(server.socket).lock("key").acquire()
-            assert held._channel is not None
-            connection = held._channel._connection  # as the stack of a thread would: it is not collected
+            connection = held._connection  # as the stack of a thread would: it is not collected
             assert connection is not None
         else:
             loop = asyncio.new_event_loop()

@@ -230,6 +230,17 @@ def test_waiting_for_the_loss_does_not_keep_others_from_releasing(script: Any, s
         lock.release()  # once is enough
 
 
+def test_a_lock_that_is_taken_again_does_not_bring_back_what_was_released(script: Any, store: Store) -> None:
+    with kazahana.Client(script(store).socket) as client:
+        lock = client.lock("reports/daily").acquire()
+        before = lock.lost
+        lock.release()
+        lock.acquire()
+        assert before.is_set() and before.reason == "released"
+        assert not lock.lost.is_set()
+        lock.release()
+
+
 def test_not_acquired() -> None:
     lock = kazahana.Client("/nowhere").lock("key")
     with pytest.raises(RuntimeError, match="not been acquired"):
@@ -260,7 +271,7 @@ def test_locks_end_with_the_process(locking: Any, daemon: Daemon) -> None:
     key = f"test/{uuid.uuid4()}"
     other = kazahana.Client(daemon.socket).lock(key, ttl=60)
     other.acquire()
-    assert other._channel is not None
-    other._channel.close()  # as a process that dies
+    assert other._connection is not None
+    other._connection.close()  # as a process that dies
     with Held(locking, key, wait=10) as held:
         assert held.lock.token > other.token

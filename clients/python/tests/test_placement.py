@@ -11,16 +11,26 @@ from typing import Any
 
 import msgpack
 import pytest
-from actors import Actors, Watch, keys
+from actors import Actors, Watch, keys, place
 from conftest import Driven, wait_until
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import kazahana
 from kazahana import placement
 from kazahana.calls import Calls
-from kazahana.placement import ACTIVATE, ANSWER_WITHIN, END, PASSIVATE, ActivationBase, LateError, Roster, answer_of
-from kazahana.protocol import Session, Unasked, response
+from kazahana.placement import core
+from kazahana.placement.core import (
+    ACTIVATE,
+    ANSWER_WITHIN,
+    END,
+    PASSIVATE,
+    ActivationBase,
+    LateError,
+    Roster,
+    answer_of,
+    response,
+)
+from kazahana.protocol import Session, Unasked
 
 # What a daemon sends, and what it is answered: Activate room/1 with the snapshot "hi" as its request 7.
 ACTIVATE_HEX = (
@@ -155,7 +165,7 @@ def test_no_activation_begins_when_its_answer_would_be_late() -> None:
 
 def test_workers_begin_nothing_late(script: Any, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a process that is asked for more than it can do would do nothing but what nobody waits for any more."""
-    monkeypatch.setattr(placement, "ANSWER_WITHIN", 0.2)
+    monkeypatch.setattr(core, "ANSWER_WITHIN", 0.2)
     with kazahana.Client(script(host).socket) as client:
         actors = Actors(client, workers=1)
         host.ask(1, "Activate", "slow")
@@ -260,7 +270,7 @@ def test_an_answer_covers_from_before_the_question() -> None:
     activation.cover(asked=100.0, valid_ms=1500)
     assert activation.covered(101.4) and not activation.covered(101.5)
     activation.end("passivated")
-    with pytest.raises(kazahana.ActivationEndedError) as caught:
+    with pytest.raises(placement.ActivationEndedError) as caught:
         activation.covered(100.1)
     assert caught.value.reason == "passivated"
 
@@ -270,13 +280,13 @@ def test_events_are_read() -> None:
         "event": "activated", "kind": "room", "identity": "1", "authority": "a:1", "pid": "7", "version": 1, "token": 9,
         "reason": "", "observed_ms": 1_800_000_000_000, "new": True,
     }  # fmt: skip
-    event = placement.event_of(Unasked(None, "Placement.Event", [about]))
+    event = core.event_of(Unasked(None, "Placement.Event", [about]))
     assert event is not None and (event.event, event.token) == ("activated", 9)
-    assert placement.event_of(Unasked(None, "Something.Else", [])) is None
+    assert core.event_of(Unasked(None, "Something.Else", [])) is None
     with pytest.raises(kazahana.ProtocolError):
-        placement.event_of(Unasked(None, "Placement.Event", [{"event": "activated"}]))
-    with pytest.raises(kazahana.WatchEndedError) as caught:
-        placement.event_of(Unasked(None, "Placement.WatchEnded", [{"reason": "too_slow"}]))
+        core.event_of(Unasked(None, "Placement.Event", [{"event": "activated"}]))
+    with pytest.raises(placement.WatchEndedError) as caught:
+        core.event_of(Unasked(None, "Placement.WatchEnded", [{"reason": "too_slow"}]))
     assert caught.value.reason == "too_slow"
 
 
@@ -332,7 +342,7 @@ def test_a_lost_connection_ends_activations(connect: Any, script: Any, host: Hos
     host.ask(9, "Activate", "slow", 2)
     actors.until(lambda: actors.of("1")[-1] == actors.of("2")[-1] == "ended")
     assert actors.executor.activations == [] and all(one.ended for one in actors.seen)
-    with pytest.raises(kazahana.ActivationEndedError) as caught:
+    with pytest.raises(placement.ActivationEndedError) as caught:
         actors.check(0)  # although the daemon's last answer would still cover it
     assert caught.value.reason == "disconnected"
     actors.gate.set()
@@ -376,14 +386,14 @@ def test_refused_at_once(connect: Any, script: Any, host: Host) -> None:
     host.refusal = "PLACEMENT_NOT_READY: placement is off state=off"
     server = script(host)
     client = connect(server.socket)
-    with pytest.raises(kazahana.PlacementNotReadyError) as caught:
+    with pytest.raises(placement.PlacementNotReadyError) as caught:
         Actors(client)
     assert caught.value.state == "off"
     assert server.ended[0].wait(30)
     if not isinstance(client, Driven):
         assert [one for one in threading.enumerate() if one.name.startswith("kazahana")] == []
         with pytest.raises(kazahana.InvalidParamsError):
-            client.register("room", lambda _: None, lambda _: None, workers=0)
+            place(client).register("room", lambda _: None, lambda _: None, workers=0)
 
 
 def test_check(connect: Any, script: Any, host: Host) -> None:
@@ -407,14 +417,14 @@ def test_check(connect: Any, script: Any, host: Host) -> None:
     host.refusal = None
     for valid_ms, timeout in ((0, None), (-1, 0.05)):  # an answer that is over when it arrives, and none at all
         host.valid_ms, before = valid_ms, questions()
-        with pytest.raises(kazahana.ActivationEndedError) as caught:
+        with pytest.raises(placement.ActivationEndedError) as caught:
             actors.check(timeout=timeout)
-        assert caught.value.reason == "unanswered" and questions() <= before + placement.CHECKS
+        assert caught.value.reason == "unanswered" and questions() <= before + core.CHECKS
     host.valid_ms = 60_000
     actors.check()
     host.ask(2, "Passivate", "1", 7)
     actors.until(lambda: 2 in host.answers)
-    with pytest.raises(kazahana.ActivationEndedError) as caught:
+    with pytest.raises(placement.ActivationEndedError) as caught:
         actors.check()  # although the last answer would still cover it
     assert caught.value.reason == "passivated"
 
@@ -423,7 +433,7 @@ def test_check(connect: Any, script: Any, host: Host) -> None:
     host.refusal = "ACTIVATION_ENDED: there is no such activation"
     before = questions()
     for _ in range(3):
-        with pytest.raises(kazahana.ActivationEndedError) as caught:
+        with pytest.raises(placement.ActivationEndedError) as caught:
             actors.check()
         assert caught.value.reason == "refused"
     assert questions() == before + 1 and actors.seen[1].ended  # that is final
@@ -459,7 +469,7 @@ def test_events_and_their_end(connect: Any, script: Any, host: Host) -> None:
         server.peers[0].send(2, "Placement.Event", [event(number)])
     server.peers[0].send(2, "Placement.WatchEnded", [{"reason": "too_slow"}])
     assert [watch.next().token for _ in range(100)] == list(range(100))
-    with pytest.raises(kazahana.WatchEndedError) as caught:
+    with pytest.raises(placement.WatchEndedError) as caught:
         watch.next()
     assert caught.value.reason == "too_slow"
     assert watch.rest() == [] and server.ended[0].wait(30)
@@ -471,7 +481,7 @@ def test_a_lost_connection_is_a_gap(connect: Any, script: Any, host: Host) -> No
     server.peers[0].send(2, "Placement.Event", [event(1)])
     server.peers[0].close()
     assert watch.next().identity == "1"
-    with pytest.raises(kazahana.WatchEndedError) as caught:
+    with pytest.raises(placement.WatchEndedError) as caught:
         watch.next()
     assert caught.value.reason == "disconnected" and isinstance(caught.value.__cause__, kazahana.DaemonUnavailableError)
     assert watch.rest() == [] and len(server.peers) == 1
@@ -485,11 +495,10 @@ def test_events_are_closed(connect: Any, script: Any, host: Host) -> None:
 
 
 def test_close_ends_a_thread_that_waits_for_events(script: Any, host: Host) -> None:
-    with kazahana.Client(script(host).socket) as client, client.placement_events() as events:
+    with kazahana.Client(script(host).socket) as client, place(client).events() as events:
         got: list[list[Any]] = []
         thread = threading.Thread(target=lambda: got.append(list(events)))
         thread.start()
-        wait_until(lambda: events._channel.link()._listeners)
         events.close()
         thread.join(30)
         assert got == [[]]
@@ -499,7 +508,7 @@ def test_a_task_that_gave_up_waiting_loses_no_event(script: Any, host: Host) -> 
     server = script(host)
 
     async def main() -> None:
-        async with kazahana.AsyncClient(server.socket) as client, client.placement_events() as events:
+        async with kazahana.AsyncClient(server.socket) as client, place(client).events() as events:
             for number in range(3):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(events.__anext__(), 0.01)
@@ -514,14 +523,15 @@ def test_events_nobody_takes_stay_with_the_daemon(script: Any, host: Host) -> No
     server = script(host)
 
     async def main() -> None:
-        async with kazahana.AsyncClient(server.socket) as client, client.placement_events() as events:
+        async with kazahana.AsyncClient(server.socket) as client, place(client).events() as events:
             sender = threading.Thread(
                 target=lambda: [server.peers[0].send(2, "Placement.Event", [event(number)]) for number in range(8_000)]
             )
             sender.start()
-            link = events._channel.link()
+            link = events._link
+            assert link is not None
             deadline = time.monotonic() + 60
-            while link._transport.is_reading():
+            while not link.paused:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)
@@ -539,7 +549,9 @@ def test_what_nobody_receives_is_not_kept(connect: Any, script: Any) -> None:
 
     client = connect(script(answer).socket)
     assert [client.ping() for _ in range(3)] == ["pong"] * 3
-    assert getattr(client, "client", client)._channel.link()._inbox == []
+    channel = getattr(client, "client", client)._channel
+    connection = channel._connection if isinstance(client, Driven) else channel._idle[0]
+    assert connection._session.unasked == []
 
 
 def test_resolve(connect: Any, script: Any) -> None:
@@ -549,21 +561,21 @@ def test_resolve(connect: Any, script: Any) -> None:
     }  # fmt: skip
     server = script(lambda peer, msgid, *_: peer.result(msgid, resolution) if len(server.asked) > 1 else peer.close())
     client = connect(server.socket, timeout=30)
-    found = client.resolve("room", "1", wait=2.5)
-    assert found == kazahana.Resolution(**resolution) and not found.is_local
+    found = place(client).resolve("room", "1", wait=2.5)
+    assert found == placement.Resolution(**resolution) and not found.is_local
     assert [params for _, _, params in server.asked] == [["room", "1", {"wait_ms": 2500}]] * 2  # over a restart
-    assert Calls(None, timeout=2.0).resolve("room", "1", wait=600).timeout == 602
+    assert core.resolve(Calls(None, timeout=2.0), "room", "1", wait=600).timeout == 602
     for wait in (-1, float("nan"), 1e9):
         with pytest.raises(kazahana.InvalidParamsError):
-            client.resolve("room", "1", wait=wait)
+            place(client).resolve("room", "1", wait=wait)
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "facts"),
     [
-        ("PLACEMENT_NOT_READY: x state=client", kazahana.PlacementNotReadyError, {"state": "client"}),
-        ('PLACEMENT_PENDING: x cause="a b"', kazahana.PlacementPendingError, {"cause": "a b"}),
-        ('ACTIVATION_FAILED: x cause="a b"', kazahana.ActivationFailedError, {"cause": "a b"}),
+        ("PLACEMENT_NOT_READY: x state=client", placement.PlacementNotReadyError, {"state": "client"}),
+        ('PLACEMENT_PENDING: x cause="a b"', placement.PlacementPendingError, {"cause": "a b"}),
+        ('ACTIVATION_FAILED: x cause="a b"', placement.ActivationFailedError, {"cause": "a b"}),
         ("LOCK_HELD: x owner=b:1 retry_after_ms=5", kazahana.LockHeldError, {"owner": "b:1", "retry_after_ms": 5}),
         ("OVERLOADED: x", kazahana.OverloadedError, {}),
     ],
@@ -571,5 +583,5 @@ def test_resolve(connect: Any, script: Any) -> None:
 def test_errors_of_resolve(connect: Any, script: Any, text: str, kind: Any, facts: dict[str, Any]) -> None:
     server = script(lambda peer, msgid, *_: peer.error(msgid, text))
     with pytest.raises(kind) as caught:
-        connect(server.socket).resolve("room", "1")
+        place(connect(server.socket)).resolve("room", "1")
     assert {name: getattr(caught.value, name) for name in facts} == facts

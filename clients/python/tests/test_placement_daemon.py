@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from actors import Actors, Watch, keys
+from actors import Actors, Watch, keys, place
 from conftest import DIE_WITH_PARENT, PACKAGE, Daemon, Driven, member, wait_until
 
 import kazahana
+from kazahana import placement
 
 LOOKS = ("--topology-interval", "50ms")
 
@@ -40,28 +41,29 @@ def test_the_life_of_an_actor(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     assert "placement" in client.status()["features"]
     actors = Actors(client, [kind])
-    first = client.resolve(kind, "1")
+    first = place(client).resolve(kind, "1")
     assert (first.pid, first.locality, first.authority) == (str(os.getpid()), "local", "127.0.0.1:7001")
-    assert client.resolve(kind, "1").token == first.token and actors.of("1") == ["activate"]
+    assert place(client).resolve(kind, "1", pid=True).pid == first.pid
+    assert place(client).resolve(kind, "1").token == first.token and actors.of("1") == ["activate"]
     assert (actors.seen[0].token, actors.seen[0].version, actors.seen[0].snapshot) == (first.token, first.version, None)
     assert keys(actors.executor.activations) == [f"{kind}/1"]
     actors.check()
 
-    seen = client.placement_snapshot(kind=kind, identity="1")
+    seen = place(client).snapshot(kind=kind, identity="1")
     assert seen["key"]["record"]["token"] == first.token and seen["state"] == "member"
-    page = client.placement_snapshot(after=f"{kind}/", limit=1)
+    page = place(client).snapshot(after=f"{kind}/", limit=1)
     assert page["activations"][0]["identity"] == "1" and kind in page["kinds"]
 
     actors.close()
     assert actors.of("1") == ["activate", "passivate"] and actors.executor.activations == []
-    with pytest.raises(kazahana.ActivationEndedError) as caught:
+    with pytest.raises(placement.ActivationEndedError) as caught:
         actors.check()
     assert caught.value.reason == "passivated"
-    assert not any(one["active"] for one in client.placement_snapshot(kind=kind, identity="1")["activations"])
+    assert not any(one["active"] for one in place(client).snapshot(kind=kind, identity="1")["activations"])
 
     again = Actors(client, kind)
     again.pid = "mailbox 7"
-    second = client.resolve(kind, "1")
+    second = place(client).resolve(kind, "1")
     assert second.token > first.token and second.version > first.version and second.pid == "mailbox 7"
     assert again.snapshots == [str(first.token).encode()]
     again.close()
@@ -69,11 +71,11 @@ def test_the_life_of_an_actor(connect: Any, placing: Daemon, kind: str) -> None:
 
 def test_nobody_runs_it(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
-    with pytest.raises(kazahana.PlacementUnservedError, match="no process of any host has registered"):
-        client.resolve(kind, "1", wait=0)
+    with pytest.raises(placement.PlacementUnservedError, match="no process of any host has registered"):
+        place(client).resolve(kind, "1", wait=0)
     for wrong in (("a/b", "1"), ("", "1"), (kind, ""), (kind, "x" * 257)):
         with pytest.raises(kazahana.InvalidParamsError):
-            client.resolve(*wrong)
+            place(client).resolve(*wrong)
     for kinds in ([], ["a/b"], [str(number) for number in range(65)]):
         with pytest.raises(kazahana.InvalidParamsError):
             Actors(client, kinds)
@@ -86,12 +88,12 @@ def test_off(connect: Any, daemon: Daemon) -> None:
     client = connect(daemon.socket)
     assert "placement" not in client.status()["features"]
     for call in (
-        lambda: client.resolve("room", "1"),
+        lambda: place(client).resolve("room", "1"),
         lambda: Actors(client),
         lambda: Watch(client),
-        client.placement_snapshot,
+        place(client).snapshot,
     ):
-        with pytest.raises(kazahana.PlacementNotReadyError) as caught:
+        with pytest.raises(placement.PlacementNotReadyError) as caught:
             call()
         assert caught.value.state == "off"
 
@@ -99,26 +101,26 @@ def test_off(connect: Any, daemon: Daemon) -> None:
 def test_callbacks_that_raise(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     actors = Actors(client, kind)
-    with pytest.raises(kazahana.ActivationFailedError, match="does not want to activate") as caught:
-        client.resolve(kind, "bad")
+    with pytest.raises(placement.ActivationFailedError, match="does not want to activate") as caught:
+        place(client).resolve(kind, "bad")
     assert "RuntimeError" in caught.value.cause
     actors.left = "no bytes"
-    client.resolve(kind, "1")
+    place(client).resolve(kind, "1")
     actors.close()
     assert actors.of("1") == ["activate", "passivate"]
     actors = Actors(client, kind)
-    assert client.resolve(kind, "1").version == 2 and actors.snapshots == [None]
+    assert place(client).resolve(kind, "1").version == 2 and actors.snapshots == [None]
     actors.close()
 
 
 def test_a_slow_callback(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     actors = Actors(client, kind)
-    assert client.resolve(kind, "quick").version == 1  # waits until the kind is announced
-    with pytest.raises(kazahana.PlacementPendingError):
-        client.resolve(kind, "slow", wait=0.1)
+    assert place(client).resolve(kind, "quick").version == 1  # waits until the kind is announced
+    with pytest.raises(placement.PlacementPendingError):
+        place(client).resolve(kind, "slow", wait=0.1)
     actors.gate.set()
-    assert client.resolve(kind, "slow").version == 1
+    assert place(client).resolve(kind, "slow").version == 1
     assert actors.of("slow") == ["activate"]
     actors.close()
 
@@ -127,17 +129,17 @@ def test_a_callback_that_hangs(placing: Daemon, kind: str) -> None:
     """Longer than the daemon waits: it gives the activation up, and the late end of it is passivated."""
     with kazahana.Client(placing.socket) as client:
         actors, failures = Actors(client, kind), Watch(client, ["activation_failed"])
-        assert client.resolve(kind, "quick").version == 1  # waits until the kind is announced
-        with pytest.raises((kazahana.ActivationFailedError, kazahana.PlacementPendingError)):
-            client.resolve(kind, "slow", wait=5.2)
+        assert place(client).resolve(kind, "quick").version == 1  # waits until the kind is announced
+        with pytest.raises((placement.ActivationFailedError, placement.PlacementPendingError)):
+            place(client).resolve(kind, "slow", wait=5.2)
         actors.gate.set()
         wait_until(lambda: actors.of("slow") == ["activate", "passivate"])
-        with pytest.raises(kazahana.ActivationEndedError):
+        with pytest.raises(placement.ActivationEndedError):
             actors.check(-1 if actors.seen[-1].identity == "slow" else 0)
         while failures.next().identity != "slow":
             pass
         failures.close()
-        assert client.resolve(kind, "slow").version > 1
+        assert place(client).resolve(kind, "slow").version > 1
         assert actors.of("slow") == ["activate", "passivate", "activate"]
         actors.close()
 
@@ -149,7 +151,7 @@ def test_many_at_once(placing: Daemon, kind: str) -> None:
         found: list[list[tuple[str, int]]] = []
 
         def resolve() -> None:
-            found.append([(str(number), client.resolve(kind, str(number)).token) for number in range(30)])
+            found.append([(str(number), place(client).resolve(kind, str(number)).token) for number in range(30)])
 
         threads = [threading.Thread(target=resolve) for _ in range(6)]
         for thread in threads:
@@ -165,7 +167,7 @@ def test_many_at_once(placing: Daemon, kind: str) -> None:
         before = dict(found[0])
         moved = {activation.identity for activation in executors[0].seen}
         for name, token in before.items():
-            now = client.resolve(kind, name).token
+            now = place(client).resolve(kind, name).token
             assert now > token if name in moved else now == token
         assert len(executors[1].seen) == 30
         executors[1].close()
@@ -175,17 +177,17 @@ def test_tasks(placing: Daemon, kind: str) -> None:
     async def main() -> None:
         told: list[str] = []
 
-        async def activate(activation: kazahana.AsyncActivation) -> str:
+        async def activate(activation: placement.AsyncActivation) -> str:
             await asyncio.sleep(0.01)
             told.append(activation.identity)
             return f"task {activation.identity}"
 
-        async def passivate(activation: kazahana.AsyncActivation) -> bytes | None:
+        async def passivate(activation: placement.AsyncActivation) -> bytes | None:
             return None
 
         async with kazahana.AsyncClient(placing.socket) as client:
-            async with client.register([kind], activate, passivate) as executor:
-                asked = [client.resolve(kind, str(number % 100)) for number in range(300)]
+            async with place(client).register([kind], activate, passivate) as executor:
+                asked = [place(client).resolve(kind, str(number % 100)) for number in range(300)]
                 found = await asyncio.gather(*asked)
                 assert all(one.pid == f"task {one.identity}" for one in found)
                 assert sorted(told) == sorted(map(str, range(100))) and len(executor.activations) == 100
@@ -218,22 +220,22 @@ def test_the_daemon_is_killed(both: Both, make_placing: Any) -> None:
     clients = both(daemon.socket)
     kinds = ["room", "table"]
     each = [(client, kind, Actors(client, kind), Watch(client)) for client, kind in zip(clients, kinds)]
-    tokens = [client.resolve(kind, "1").token for client, kind, _, _ in each]
+    tokens = [place(client).resolve(kind, "1").token for client, kind, _, _ in each]
     daemon.stop(signal.SIGKILL)
     for _, kind, actors, watch in each:
         actors.until(lambda actors=actors: actors.of("1") == ["activate", "ended"])
-        with pytest.raises(kazahana.ActivationEndedError):
+        with pytest.raises(placement.ActivationEndedError):
             actors.check()
         seen = [watch.next(), watch.next()] if kind == "table" else []
-        with pytest.raises(kazahana.WatchEndedError) as caught:
+        with pytest.raises(placement.WatchEndedError) as caught:
             while True:
                 seen.append(watch.next())
         assert caught.value.reason == "disconnected"
         assert ("activated", kind) in [(event.event, event.kind) for event in seen]
     daemon.start()
     for (client, kind, actors, _), token in zip(each, tokens):
-        wait_until(lambda client=client, kind=kind: kind in client.placement_snapshot()["kinds"])  # registered again
-        assert client.resolve(kind, "1", wait=30).token > token
+        wait_until(lambda client=client, kind=kind: kind in place(client).snapshot()["kinds"])  # registered again
+        assert place(client).resolve(kind, "1", wait=30).token > token
         assert actors.of("1") == ["activate", "ended", "activate"]
         actors.check()
         actors.close()
@@ -245,21 +247,21 @@ def test_the_daemon_stops_and_hands_over(both: Both, make_placing: Any) -> None:
     clients = both(daemon.socket)
     kinds = ["room", "table"]
     each = [(client, kind, Actors(client, kind), Watch(client, ["passivated"])) for client, kind in zip(clients, kinds)]
-    tokens = [client.resolve(kind, "1").token for client, kind, _, _ in each]
+    tokens = [place(client).resolve(kind, "1").token for client, kind, _, _ in each]
     stopping = threading.Thread(target=daemon.stop)
     stopping.start()
     for _, _, actors, _ in reversed(each):  # asyncio first: the loop has to run for it to answer
         actors.until(lambda actors=actors: not actors.executor.activations)
     for _, _, _, watch in each:
-        with pytest.raises(kazahana.WatchEndedError) as caught:
+        with pytest.raises(placement.WatchEndedError) as caught:
             while watch.next().event == "passivated":
                 pass
         assert caught.value.reason == "stopping"
     stopping.join(30)
     daemon.start()
     for (client, kind, actors, _), token in zip(each, tokens):
-        wait_until(lambda client=client, kind=kind: kind in client.placement_snapshot()["kinds"])
-        assert client.resolve(kind, "1", wait=30).token > token
+        wait_until(lambda client=client, kind=kind: kind in place(client).snapshot()["kinds"])
+        assert place(client).resolve(kind, "1", wait=30).token > token
         assert actors.snapshots == [None, str(token).encode()]
         assert actors.of("1") == ["activate", "passivate", "activate"]
         actors.close()
@@ -267,7 +269,8 @@ def test_the_daemon_stops_and_hands_over(both: Both, make_placing: Any) -> None:
 
 PROCESS = """
 import sys, time, kazahana
-executor = kazahana.Client(sys.argv[1]).register(sys.argv[2], lambda _: "other", lambda _: None)
+from kazahana.placement import Placement
+executor = Placement(kazahana.Client(sys.argv[1])).register(sys.argv[2], lambda _: "other", lambda _: None)
 print("registered", flush=True)
 time.sleep(600)
 """
@@ -279,12 +282,12 @@ def test_the_process_is_killed(connect: Any, placing: Daemon, kind: str) -> None
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None and process.stdout.readline() == b"registered\n"
-        there = client.resolve(kind, "1")
+        there = place(client).resolve(kind, "1")
         assert there.pid == "other"
         actors = Actors(client, kind)
         process.kill()
         process.wait(30)
-    wait_until(lambda: client.resolve(kind, "1", wait=30).token > there.token)
+    wait_until(lambda: place(client).resolve(kind, "1", wait=30).token > there.token)
     assert actors.of("1") == ["activate"]
     actors.close()
 
@@ -292,14 +295,14 @@ def test_the_process_is_killed(connect: Any, placing: Daemon, kind: str) -> None
 def test_a_fork(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     actors = Actors(client, kind)
-    client.resolve(kind, "1")
+    place(client).resolve(kind, "1")
     actors.check()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             assert actors.executor.activations == [] and actors.seen[0].ended
-            with pytest.raises(kazahana.ActivationEndedError) as caught:
+            with pytest.raises(placement.ActivationEndedError) as caught:
                 if actors.loop is None:
                     actors.check()
                 else:
@@ -309,14 +312,14 @@ def test_a_fork(connect: Any, placing: Daemon, kind: str) -> None:
                 actors.close()
                 with kazahana.Client(placing.socket) as own:
                     mine = Actors(own, f"{kind} 2"[-64:])
-                    assert own.resolve(f"{kind} 2"[-64:], "1").pid == str(os.getpid())
+                    assert place(own).resolve(f"{kind} 2"[-64:], "1").pid == str(os.getpid())
                     mine.close()
             status = 0
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     actors.check()
-    assert client.resolve(kind, "1").token == actors.seen[0].token and actors.of("1") == ["activate"]
+    assert place(client).resolve(kind, "1").token == actors.seen[0].token and actors.of("1") == ["activate"]
     actors.close()
     assert actors.of("1") == ["activate", "passivate"]
 
@@ -327,7 +330,7 @@ def test_it_ends_with_its_process_although_a_child_lives(placing: Daemon, kind: 
     if (parent := os.fork()) == 0:
         client = kazahana.Client(placing.socket)
         Actors(client, kind)
-        client.resolve(kind, "1")
+        place(client).resolve(kind, "1")
         if os.fork() == 0:
             os.close(write)
             os.read(read, 1)  # until the test ends
@@ -335,7 +338,7 @@ def test_it_ends_with_its_process_although_a_child_lives(placing: Daemon, kind: 
     os.close(read)
     assert os.waitpid(parent, 0)[1] == 0
     with kazahana.Client(placing.socket) as client:
-        wait_until(lambda: client.placement_snapshot(kind=kind, identity="1")["activations"] == [])
+        wait_until(lambda: place(client).snapshot(kind=kind, identity="1")["activations"] == [])
     os.close(write)
 
 
@@ -343,10 +346,10 @@ def test_events(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     watch, resolved = Watch(client), Watch(client, ["resolved"])
     actors = Actors(client, kind)
-    token = client.resolve(kind, "1").token
-    client.resolve(kind, "1")
-    with pytest.raises(kazahana.ActivationFailedError):
-        client.resolve(kind, "bad")
+    token = place(client).resolve(kind, "1").token
+    place(client).resolve(kind, "1")
+    with pytest.raises(placement.ActivationFailedError):
+        place(client).resolve(kind, "bad")
     actors.close()
     mine = [event for event in (watch.next() for _ in range(3)) if event.kind == kind]
     assert [(event.event, event.identity) for event in mine] == [
@@ -373,11 +376,11 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
     one, two = (Actors(client) for client in clients)
     names = [str(number) for number in range(20)]
 
-    def place() -> list[int]:
+    def settle() -> list[int]:
         """Resolve everywhere; return how many live where."""
         count = [0, 0]
         for name in names:
-            found = [client.resolve("room", name, wait=30) for client in clients]
+            found = [place(client).resolve("room", name, wait=30) for client in clients]
             assert found[0].authority == found[1].authority
             local = [resolution.is_local for resolution in found].index(True)
             remote = found[1 - local]
@@ -388,11 +391,11 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
 
     def both_serve() -> bool:
         """Each host knows that both have a process for rooms."""
-        members = [client.placement_snapshot()["members"] for client in clients]
+        members = [place(client).snapshot()["members"] for client in clients]
         return all(["room" in member["kinds"] for member in known] == [True, True] for known in members)
 
     wait_until(both_serve)
-    placed = place()
+    placed = settle()
     assert min(placed) > 0 and [len(one.seen), len(two.seen)] == placed
 
     moving = {activation.identity: activation.token for activation in two.seen}
@@ -401,7 +404,7 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
     two.until(lambda: not stopping.is_alive())  # its process passivates meanwhile
     assert all(two.of(name) == ["activate", "passivate"] for name in moving)
     member(hosts[0])
-    assert all(clients[0].resolve("room", name, wait=30).is_local for name in names)
+    assert all(place(clients[0]).resolve("room", name, wait=30).is_local for name in names)
     taken = {activation.identity: activation for activation in one.seen if activation.identity in moving}
     for name, token in moving.items():
         assert taken[name].snapshot == str(token).encode() and taken[name].token > token
@@ -411,6 +414,6 @@ def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
         member(host, 2)
     wait_until(both_serve)
     wait_until(lambda: all(one.of(name)[-1] == "passivate" for name in moving))
-    assert place() == placed
+    assert settle() == placed
     two.close()
     one.close()

@@ -107,6 +107,72 @@ def test_order_across_other_calls(connect: Any, script: Any) -> None:
     assert client.next_id() == 25
 
 
+def test_all_who_wait_for_a_refill_get_its_error(script: Any) -> None:
+    waiting = threading.Event()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        assert waiting.wait(60)
+        peer.error(msgid, "NO_PROVIDER: none")
+
+    server = script(answer)
+    client = kazahana.Client(server.socket, prefetch=10, timeout=60)
+    caught: list[BaseException] = []
+    joined: list[bool] = []
+    join = client._prefetch.join
+
+    def joining(make: Any) -> Any:
+        is_mine, refill = join(make)
+        joined.append(is_mine)
+        if len(joined) == 8:
+            waiting.set()
+        return is_mine, refill
+
+    def ask() -> None:
+        try:
+            client.next_id()
+        except kazahana.KazahanaError as error:
+            caught.append(error)
+
+    client._prefetch.join = joining  # type: ignore[method-assign]
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [type(error) for error in caught] == [kazahana.NoProviderError] * 8 and joined.count(True) == 1
+    assert len(set(map(id, caught))) == 8 and len(server.asked) == 1  # an exception of one's own each
+    client.close()
+
+
+def test_all_tasks_that_wait_for_a_refill_get_its_error(script: Any) -> None:
+    server = script(lambda peer, msgid, *_: peer.error(msgid, "NO_PROVIDER: none"))
+
+    async def main() -> list[Any]:
+        async with kazahana.AsyncClient(server.socket, prefetch=10) as client:
+            return await asyncio.gather(*(client.next_id() for _ in range(8)), return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(main())] == [kazahana.NoProviderError] * 8
+    assert len(server.asked) == 1
+
+
+def test_a_cancelled_refill_is_taken_over(script: Any) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if len(server.asked) > 1:
+            peer.result(msgid, list(range(1, params[0] + 1)))
+
+    server = script(answer)
+
+    async def main() -> int:
+        async with kazahana.AsyncClient(server.socket, prefetch=10, timeout=60) as client:
+            first, second = asyncio.ensure_future(client.next_id()), asyncio.ensure_future(client.next_id())
+            while not server.asked:  # noqa: ASYNC110 - by another thread
+                await asyncio.sleep(0.001)
+            first.cancel()
+            return await second
+
+    assert asyncio.run(main()) == 1
+
+
 def test_dropped_while_it_was_asked_for() -> None:
     ahead = prefetch.Prefetch(10, 1.0)
     asked_after = ahead.batch
@@ -205,3 +271,16 @@ def test_one_refill_serves_whoever_waits(script: Any) -> None:
         thread.join(60)
     client.close()
     assert sorted(got) == [1, 2, 3, 4] and len(server.asked) == 1
+
+
+def test_a_task_waits_no_longer_than_its_deadline_for_the_refill_of_another(script: Any) -> None:
+    server = script(lambda *_: None)
+
+    async def main() -> None:
+        async with kazahana.AsyncClient(server.socket, prefetch=10, timeout=0.05) as client:
+            client._prefetch.join(asyncio.get_running_loop().create_future)  # one that does not end
+            with pytest.raises(kazahana.RequestTimeoutError):
+                await asyncio.wait_for(client.next_id(), 60)
+
+    asyncio.run(main())
+    assert server.asked == []  # with no time left, it begins no refill that would fail for all

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actors import Actors
+from actors import Actors, place
 from conftest import Daemon, Driven, exchanges, stateless_exchanges
 
 import kazahana
+from kazahana import placement
 from kazahana.testing import AsyncFakeClient, FakeClient, FakeDaemon
 
 
@@ -141,6 +142,10 @@ def fake(request: pytest.FixtureRequest) -> Iterator[Any]:
     client.finish() if isinstance(client, Driven) else client.close()
 
 
+def undriven(made: Any) -> Any:
+    return made.client if isinstance(made, Driven) else made
+
+
 def daemon_of(fake: Any) -> FakeDaemon:
     found: FakeDaemon = (fake.client if isinstance(fake, Driven) else fake).daemon
     return found
@@ -148,58 +153,67 @@ def daemon_of(fake: Any) -> FakeDaemon:
 
 def test_placement(fake: Any) -> None:
     """The same callbacks as with a daemon, in the same order, with the same errors."""
-    with pytest.raises(kazahana.PlacementUnservedError, match="registered"):
-        fake.resolve("room", "1")
+    with pytest.raises(placement.PlacementUnservedError, match="registered"):
+        place(fake).resolve("room", "1")
     actors = Actors(fake, ["room", "table"])
-    first = fake.resolve("room", "1")
-    assert fake.resolve("room", "1") == first and actors.of("1") == ["activate"]
+    first = place(fake).resolve("room", "1")
+    assert place(fake).resolve("room", "1") == first and actors.of("1") == ["activate"]
     assert (first.is_local, first.version, first.token, first.observed_ms) == (True, 1, 1, 1_800_000_000_000)
     actors.check()
-    with pytest.raises(kazahana.ActivationFailedError) as caught:
-        fake.resolve("table", "bad")
+    with pytest.raises(placement.ActivationFailedError) as caught:
+        place(fake).resolve("table", "bad")
     assert "does not want to activate" in caught.value.cause
-    with pytest.raises(kazahana.PlacementPendingError):
-        fake.resolve("room", "slow", wait=0.01)
+    with pytest.raises(placement.PlacementPendingError):
+        place(fake).resolve("room", "slow", wait=0.01)
     actors.gate.set()
-    assert fake.resolve("room", "slow").version == 1
+    assert place(fake).resolve("room", "slow").version == 1
 
-    daemon_of(fake).passivate("room", "1")
-    second = fake.resolve("room", "1")  # after the passivation
+    undriven(place(fake)).passivate("room", "1")
+    second = place(fake).resolve("room", "1")  # after the passivation
     assert (second.version, second.token) == (2, 4)
     assert actors.snapshots == [None, None, b"1"] and actors.of("1") == ["activate", "passivate", "activate"]
-    with pytest.raises(kazahana.ActivationEndedError):
+    with pytest.raises(placement.ActivationEndedError):
         actors.check(0)
     actors.check()
 
-    daemon_of(fake).disconnect()
+    undriven(place(fake)).disconnect()
     actors.until(lambda: actors.of("1")[-1] == actors.of("slow")[-1] == "ended")
     actors.until(lambda: [method for method, _ in daemon_of(fake).calls].count("Placement.Register") == 2)
-    assert fake.resolve("room", "1").version == 3 and actors.snapshots[-1] == b"1"
+    assert place(fake).resolve("room", "1").version == 3 and actors.snapshots[-1] == b"1"
     actors.close()
     assert actors.of("1")[-1] == "passivate" and actors.executor.activations == []
-    with pytest.raises(kazahana.PlacementUnservedError):
-        fake.resolve("room", "1")
+    with pytest.raises(placement.PlacementUnservedError):
+        place(fake).resolve("room", "1")
 
 
 def test_two_executors_of_the_fake(fake: Any) -> None:
     one, two = Actors(fake), Actors(fake)
     for number in range(10):
-        fake.resolve("room", str(number))
+        place(fake).resolve("room", str(number))
     assert (len(one.seen), len(two.seen)) == (5, 5)
     daemon_of(fake).fail(kazahana.DaemonUnavailableError(), method="Placement.Check", times=1)
-    with pytest.raises(kazahana.ActivationEndedError):
+    with pytest.raises(placement.ActivationEndedError):
         one.check()
     one.close()
     two.close()
 
 
-def test_both_clients_have_the_same_calls() -> None:
+@pytest.mark.parametrize(
+    ("kinds", "different"),
+    [
+        (
+            (kazahana.Client, kazahana.AsyncClient),
+            ["lock"],
+        ),  # on_lost: an asyncio program waits for the event in a task
+        ((placement.Placement, placement.AsyncPlacement), ["register", "events"]),  # callbacks and coroutines
+    ],
+)
+def test_both_clients_have_the_same_calls(kinds: tuple[type, type], different: list[str]) -> None:
     def calls(kind: type) -> dict[str, inspect.Signature]:
-        return {name: inspect.signature(value) for name, value in vars(kind).items() if not name.startswith("_")}
+        members = inspect.getmembers(kind, inspect.isfunction)
+        return {name: inspect.signature(value) for name, value in members if not name.startswith("_")}
 
-    sync, aio = calls(kazahana.Client), calls(kazahana.AsyncClient)
-    sync.pop("lock"), aio.pop("lock")  # on_lost: an asyncio program waits for the event in a task
-    sync.pop("register"), aio.pop("register")  # callbacks and coroutines
-    watches = [sync.pop("placement_events"), aio.pop("placement_events")]
-    assert watches[0].parameters == watches[1].parameters
-    assert sync == aio
+    sync, aio = map(calls, kinds)
+    for name in different:
+        sync.pop(name), aio.pop(name)
+    assert sync == aio and len(sync) >= 2

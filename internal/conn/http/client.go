@@ -26,8 +26,11 @@ const (
 	dialTimeout = 5 * time.Second
 	// idleTimeout is shorter than a lease server's, so that the client closes unused
 	// connections first.
-	idleTimeout    = 90 * time.Second
-	maxIdlePerHost = 8
+	idleTimeout = 90 * time.Second
+	// maxIdlePerHost is how many connections wait for the next call: as many calls as are
+	// often under way make no new ones. There is no limit of all, for a call that waits for a
+	// lock must not keep another from renewing one.
+	maxIdlePerHost = 64
 	maxHeaderBytes = 64 << 10
 	maxTokenBytes  = 16 << 10
 	// callTimeout bounds a call whose context has no deadline, beside its Patience.
@@ -70,7 +73,7 @@ func New(c Config) (*Client, error) {
 	}
 	out.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext: dial, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			DialContext: dial, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout,
 			MaxIdleConnsPerHost: maxIdlePerHost, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: maxHeaderBytes,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

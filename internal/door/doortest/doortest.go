@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider/backend"
@@ -100,7 +101,7 @@ func (o *Options) fill() {
 	o.Services = append(o.Services, "default")
 }
 
-func (r *Rig) services(o Options) map[string]*daemon.Service {
+func (r *Rig) services(o Options) map[string]*issuer.Service {
 	var source clock.Source = clock.System{}
 	if o.Clock != nil {
 		source = o.Clock
@@ -112,14 +113,14 @@ func (r *Rig) services(o Options) map[string]*daemon.Service {
 	}
 	r.t.Cleanup(func() { _ = p.Close() })
 	ephemeral := state.Ephemeral(state.Options{})
-	services := map[string]*daemon.Service{}
+	services := map[string]*issuer.Service{}
 	for _, name := range o.Services {
 		st, err := ephemeral.Service(name)
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		svc, err := daemon.NewService(daemon.ServiceOptions{
-			Name: name, Provider: p, State: st, Clock: believed, Metrics: r.Metrics, Log: zap.NewNop(),
+		svc, err := issuer.NewService(issuer.ServiceOptions{
+			Name: name, Provider: p, State: st, Clock: believed, Observer: r.Metrics.Service(name), Log: zap.NewNop(),
 			ProviderTimeout: Patience, VerifyInterval: time.Hour,
 			Settings: config.Service{
 				MaxThroughputPerMS: 1 << snowflake.DefaultBitSeq, Fallback: o.Fallback, SequenceStart: config.SequenceZero,

@@ -210,7 +210,7 @@ func (q ask) lines(w http.ResponseWriter, ranges []generator.Range, before, betw
 			}
 			first = false
 			if id := r.Start + snowflake.ID(i); q.external {
-				out = append(out, q.Service.Encode(id)...)
+				out = append(out, q.Service.Codec().Encode(id)...)
 			} else {
 				out = strconv.AppendInt(out, int64(id), 10)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -125,7 +126,7 @@ func serviceName(key []byte, known func([]byte) bool) []byte {
 
 // order is a run of keys of one service in a get.
 type order struct {
-	service *daemon.Service
+	service *issuer.Service
 	count   int64
 }
 

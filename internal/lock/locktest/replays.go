@@ -7,16 +7,19 @@ import (
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // testReplays sends requests again that were carried out long ago, as a network does that
-// delivers late. None is carried out twice.
+// delivers late. Each gets its first answer, or hears that its lease has ended, and none is
+// carried out twice.
 func testReplays(s *suite) {
 	for _, further := range []int{0, 20, 200, 20_000} {
 		if further > cmp.Or(s.backend.Replays, 200) {
 			break
 		}
 		s.replay(further, lock.NewLeaseID)
+		s.replayRenewal(min(further, 200))
 	}
 	s.untimedReplays()
 }
@@ -29,7 +32,11 @@ func (s *suite) replay(further int, id func() string) {
 		r.RequestID = id()
 		return r
 	}
-	var old []lock.Request
+	type asked struct {
+		request lock.Request
+		answer  lock.Lease
+	}
+	var old []asked
 	for range 2 {
 		acquire := with(s.request(lock.Acquire, alice, long))
 		l := s.do(acquire, lock.Active, false)
@@ -38,8 +45,8 @@ func (s *suite) replay(further int, id func() string) {
 		s.do(nameless, lock.Active, false)
 		s.do(renew, lock.Active, false)
 		release := with(s.request(lock.Release, alice, 0)) // of whatever lease is alive when it comes
-		s.do(release, lock.Released, false)
-		old = append(old, acquire, nameless, renew, release)
+		l = s.do(release, lock.Released, false)
+		old = append(old, asked{acquire, l}, asked{nameless, l}, asked{renew, l}, asked{release, l})
 	}
 	for n := 0; n < further; n += 4 {
 		owner := []string{alice, bob, "carol"}[n/4%3]
@@ -54,13 +61,49 @@ func (s *suite) replay(further int, id func() string) {
 		if alive {
 			want = s.do(with(s.request(lock.Acquire, alice, long)), lock.Active, false)
 		}
-		for _, r := range old {
-			l, err := s.store.Do(s.context(), r)
-			if (err == nil) != l.Repeated || r.Op == lock.Acquire && err == nil || err != nil && !lock.IsAnswer(err) {
-				s.Fatalf("after %d others, %v answers %+v, %v", further, r, l, err)
+		for _, o := range old {
+			l, err := s.store.Do(s.context(), o.request)
+			right := false
+			switch o.request.Op {
+			case lock.Acquire:
+				right = errors.Is(err, lock.ErrRequestReused)
+			case lock.Renew:
+				right = errors.Is(err, lock.ErrNotOwned)
+			case lock.Release:
+				o.answer.Repeated = true
+				right = err == nil && l == o.answer
+			}
+			if !right {
+				s.Fatalf("after %d others, %+v answers %+v, %v; it was %+v", further, o.request, l, err, o.answer)
 			}
 			s.shown(want)
 		}
+	}
+	s.do(with(s.request(lock.Release, alice, 0)), lock.Released, false)
+}
+
+// replayRenewal renews one lease often, and repeats the first request of it: each repetition
+// shows the lease as it is, and does not move its end.
+func (s *suite) replayRenewal(further int) {
+	s.Helper()
+	with := func(r lock.Request) lock.Request {
+		r.RequestID = lock.NewLeaseID()
+		return r
+	}
+	acquire, renew := with(s.request(lock.Acquire, alice, long)), with(s.request(lock.Renew, alice, long/2))
+	s.do(acquire, lock.Active, false)
+	s.do(renew, lock.Active, false)
+	for range further {
+		s.do(with(s.request(lock.Renew, alice, long)), lock.Active, false)
+	}
+	want, err := s.store.Get(s.context(), tenant, key)
+	s.must(err)
+	for _, r := range []lock.Request{acquire, renew} {
+		l, err := s.store.Do(s.context(), r)
+		if err != nil || !l.Repeated || l.LeaseID != want.LeaseID || l.State != lock.Active {
+			s.Fatalf("after %d renewals, %+v answers %+v, %v", further, r, l, err)
+		}
+		s.shown(want)
 	}
 	s.do(with(s.request(lock.Release, alice, 0)), lock.Released, false)
 }
@@ -78,13 +121,13 @@ func (s *suite) untimedReplays() {
 	l := s.do(about(lock.Acquire, long), lock.Active, false)
 	renew := about(lock.Renew, long)
 	s.do(renew, lock.Active, false)
-	for range lock.MaxUntimed - 1 {
+	for range receipt.MaxUntimed - 1 {
 		s.do(about(lock.Renew, long), lock.Active, false)
 	}
 	s.do(renew, lock.Active, true)
 	_, err := s.store.Do(s.context(), about(lock.Release, 0))
 	if !errors.Is(err, lock.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "version 7") {
-		s.Fatalf("with %d receipts, a release answers %v", lock.MaxUntimed, err)
+		s.Fatalf("with %d receipts, a release answers %v", receipt.MaxUntimed, err)
 	}
 	release := about(lock.Release, 0)
 	release.LeaseID = l.LeaseID // it ends once, whatever is remembered

@@ -122,7 +122,6 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book
 	connections := guard.New(limits, guard.Note(book, map[guard.Reason]quota.Refusal{
 		guard.Full:       {Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
 		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
-		guard.Noise:      {Quota: quota.FixedNoise, Limit: guard.NoiseAtOnce},
 	}))
 	server := &http.Server{
 		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,

@@ -19,16 +19,24 @@ func DaemonStateDir(lookup Lookup, uid int) (string, error) {
 	if dirs := address.Entries(lookup, "STATE_DIRECTORY"); len(dirs) > 0 {
 		return dirs[0], nil
 	}
-	if uid == 0 {
-		return systemStateDir, nil
-	}
-	if dir := address.Absolute(lookup, "XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, directoryName), nil
-	}
-	if home := address.Absolute(lookup, "HOME"); home != "" {
-		return filepath.Join(home, ".local", "state", directoryName), nil
+	if dir := userStateDir(lookup, uid); dir != "" {
+		return dir, nil
 	}
 	return "", errors.New("state_dir is not set, and neither XDG_STATE_HOME nor HOME names a directory for it: set state_dir (none goes without)")
+}
+
+// userStateDir is the default of a daemon without a unit; "" if there is none.
+func userStateDir(lookup Lookup, uid int) string {
+	if uid == 0 {
+		return systemStateDir
+	}
+	if dir := address.Absolute(lookup, "XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, directoryName)
+	}
+	if home := address.Absolute(lookup, "HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", directoryName)
+	}
+	return ""
 }
 
 // livePlaces are the default live directories, best first. The daemon takes the

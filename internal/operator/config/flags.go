@@ -141,3 +141,15 @@ func typedValues(flags any) []value {
 	}
 	return out
 }
+
+// cite makes errors cite the fields of embed.Config, which are named as those of Flags.
+func cite(typed []value) {
+	fields := reflect.TypeFor[Flags]()
+	for i := range fields.NumField() {
+		for k := range typed {
+			if typed[k].where == "--"+fields.Field(i).Tag.Get("name") {
+				typed[k].where = "Config." + fields.Field(i).Name
+			}
+		}
+	}
+}

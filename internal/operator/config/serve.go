@@ -183,6 +183,10 @@ type Process struct {
 	Environ []string  // as of os.Environ
 	UID     int       // effective user ID
 	Now     time.Time // for settings that must not lie in the future; zero = not checked
+	// Library says that the settings are those of a program with package embed: neither
+	// a file nor KAZAHANA_ variables are read, there is no socket and no default state
+	// directory, and errors cite the fields of embed.Config.
+	Library bool
 
 	// For tests, in place of DefaultFile and of readFile.
 	defaultFile string
@@ -195,17 +199,20 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 	env := newEnvironment(p.Environ)
 	s := &Serve{}
 	into := target{structs: []any{s, &s.base}, serve: s}
-	if err := s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typedValues(f), into); err != nil {
+	typed := typedValues(f)
+	if p.Library {
+		cite(typed)
+	}
+	if err := s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, into); err != nil {
 		return nil, err
 	}
-	if !s.Given("socket") {
+	if !p.Library && !s.Given("socket") {
 		s.Socket, s.SocketInTmp = address.Daemon(env.lookup, p.UID)
 		if _, err := address.Parse(s.Socket); err != nil {
 			return nil, fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
 		}
 	}
-	if err := s.chooseDirectories(env.lookup, p.UID, "a SQLite file in each pod would hand out the same machine IDs in all of them; "+
-		"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"); err != nil {
+	if err := s.choosePlaces(env.lookup, p); err != nil {
 		return nil, err
 	}
 	if err := s.settleLayout(); err != nil {
@@ -217,15 +224,28 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 	return s, s.check(p.Now)
 }
 
+func (s *Serve) choosePlaces(lookup Lookup, p Process) error {
+	if p.Library {
+		return s.chooseBesideDaemon(lookup, p.UID)
+	}
+	return s.chooseDirectories(lookup, p.UID, inPod)
+}
+
+// inPod says why there is no default provider inside Kubernetes.
+const inPod = "a SQLite file in each pod would hand out the same machine IDs in all of them; " +
+	"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"
+
 // load reads all sources, the weakest first: each later one overwrites it.
 func (c *Common) load(p Process, command, file string, keys []key, foreign []string, env *environment, typed []value, into target) error {
-	fromEnv, err := env.values(command, keys, foreign)
-	if err != nil {
-		return err
-	}
-	var fromFile []value
-	if fromFile, c.Config, err = p.readConfig(file, typed, fromEnv); err != nil {
-		return err
+	var fromEnv, fromFile []value
+	var err error
+	if !p.Library {
+		if fromEnv, err = env.values(command, keys, foreign); err != nil {
+			return err
+		}
+		if fromFile, c.Config, err = p.readConfig(file, typed, fromEnv); err != nil {
+			return err
+		}
 	}
 	var defaults []value
 	for _, k := range keys {
@@ -301,17 +321,53 @@ func (c *Common) chooseDirectories(lookup Lookup, uid int, inPod string) error {
 	if c.Given("provider") {
 		return nil
 	}
-	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
-		return errors.New("provider is not set, and inside Kubernetes there is no default: " + inPod)
+	if err := noDefaultInPod(lookup, inPod); err != nil {
+		return err
 	}
 	if c.StateDir == "" {
 		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", c.Cite("state_dir"))
 	}
-	if strings.ContainsAny(c.StateDir, "?#%") {
-		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", c.Cite("state_dir"))
+	return c.defaultProvider(c.StateDir, c.Cite("state_dir"))
+}
+
+func noDefaultInPod(lookup Lookup, why string) error {
+	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
+		return errors.New("provider is not set, and inside Kubernetes there is no default: " + why)
 	}
-	c.Provider = "sqlite:" + c.StateDir + "/leases.db"
 	return nil
+}
+
+// defaultProvider is a SQLite file in the directory, which the error calls what.
+func (c *Common) defaultProvider(dir, what string) error {
+	if strings.ContainsAny(dir, "?#%") {
+		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", what)
+	}
+	c.Provider = "sqlite:" + dir + "/leases.db"
+	return nil
+}
+
+// chooseBesideDaemon is chooseDirectories for a program with package embed. The program
+// names a state directory of its own. Its default provider is the file of a daemon that
+// the same user would run, so that all programs of the user on this host, and that
+// daemon, take their machine IDs from one file.
+func (c *Common) chooseBesideDaemon(lookup Lookup, uid int) error {
+	if !c.Given("live_dir") {
+		c.livePlaces = livePlaces(lookup, uid)
+	}
+	if !c.Given("state_dir") {
+		return errors.New("Config.StateDir is not set: name a directory that only this process uses, or write none to keep no state")
+	}
+	if c.Given("provider") {
+		return nil
+	}
+	if err := noDefaultInPod(lookup, inPod); err != nil {
+		return err
+	}
+	dir := userStateDir(lookup, uid)
+	if dir == "" {
+		return errors.New("Config.Provider is not set, and neither XDG_STATE_HOME nor HOME names a directory for the default file: set Provider")
+	}
+	return c.defaultProvider(dir, dir)
 }
 
 // resolveServices applies the overrides, which setServices has checked.

@@ -1,17 +1,15 @@
-// Package guard limits what connections can take from an HTTP server, over HTTP/1 and
-// HTTP/2, with TLS and without it.
+// Package guard limits what connections can take from a server of HTTP/1, with TLS and
+// without it.
 //
 // A connection is unproven until Proven is called for one of its requests: the server has
 // found a credential then. An unproven connection that waits for its next request for too
 // long is closed. When all places are taken, a newcomer gets the place of an unproven
 // connection, whatever that one is doing: of the peer that has the most of them, the
 // oldest. So a peer without a credential cannot keep others out, however many connections
-// it has, and however slowly it sends, reads, or resets streams. A connection that sends
-// much and asks for nothing is closed, whoever it is.
+// it has, and however slowly it sends or reads.
 package guard
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -19,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -29,7 +28,6 @@ import (
 type Limits struct {
 	Connections int           // at once; 1 or more
 	PerAddress  int           // at once from one address, /64 of IPv6, or user of a Unix socket; 0: no limit
-	Requests    int           // under way at once, beside one of each connection; 0: no limit
 	Unproven    time.Duration // the longest wait of an unproven connection for its next request
 }
 
@@ -37,15 +35,11 @@ type Limits struct {
 type Reason string
 
 // The reasons. Connections and PerAddress close the newcomer only if no connection can make
-// room for it. Requests closes the connection that has the most of them, of the peer that has
-// the most, an unproven one if there is any: each request that waits for its peer to read
-// takes memory, and HTTP/2 has many on one connection.
+// room for it.
 const (
 	Full       Reason = "full"        // Connections
 	PerAddress Reason = "per_address" // PerAddress
 	Unproven   Reason = "unproven"    // Unproven
-	Requests   Reason = "requests"    // Requests
-	Noise      Reason = "noise"       // it sent much that was no request
 )
 
 // socketBuffer bounds what the kernel keeps of a connection in each direction, which could
@@ -57,49 +51,41 @@ type Guard struct {
 	limits Limits
 	closed func(Reason, string)
 
-	mu      sync.Mutex // guards all below, the fields of each peer, and of each conn
-	open    int
-	more    int                // requests beside one of each connection
-	leaving int                // requests of connections that were closed
-	crowded map[*conn]struct{} // the connections that have them
-	peers   map[any]*peer
-	ranks   []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
-	top     int          // no peer has more
+	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
+	open  int
+	peers map[any]*peer
+	ranks []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
+	top   int          // no peer has more
 }
 
 // peer is an address or a user that has connections.
 type peer struct {
 	id       any // a netip.Prefix or a user; "unknown" for all that cannot be known
 	open     int
-	more     int           // of the guard's
 	unproven list.List     // of *conn, the oldest first
 	place    *list.Element // in ranks, if any is unproven
 }
 
-// New returns a guard. closed is called for each connection that the guard closes, and for
-// each request that it ends, with the peer, such as "UID 1000" or "10.0.0.1/32"; it must
-// return at once.
+// New returns a guard. closed is called for each connection that the guard closes, with the
+// peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
-	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}, crowded: map[*conn]struct{}{}}
+	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
 }
 
-// Protect makes the guard follow the server's requests. It is called before the server
-// serves the guard's listener.
+// Protect makes the guard follow the server's requests, and the server speak HTTP/1 only:
+// with HTTP/2 one connection has many requests, and what it sends need not be any. It is
+// called before the server serves the guard's listener.
 func (g *Guard) Protect(server *http.Server) {
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
-			goes, shares := c.begin()
-			if !goes {
-				panic(http.ErrAbortHandler) // ends the request without an answer
-			}
+			c.begin()
 			defer c.end()
-			if r.ProtoMajor == 1 {
-				defer c.noise.unread()
-			}
-			if shares {
-				r = r.WithContext(context.WithValue(r.Context(), sharesKey{}, true))
-			}
+			// The runtime lets a connection whose next requests have come go on for 10 ms, and
+			// each of hundreds so in turn.
+			defer runtime.Gosched()
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -111,15 +97,8 @@ func (g *Guard) Protect(server *http.Server) {
 	}
 }
 
-// key is the context key of a request's connection, and sharesKey of one that Shares.
-type (
-	key       struct{}
-	sharesKey struct{}
-)
-
-// Shares reports whether the request with this context began while its connection had another
-// one: it counts towards Requests then. A server that refuses them in time loses no connections.
-func Shares(ctx context.Context) bool { return ctx.Value(sharesKey{}) != nil }
+// key is the context key of a request's connection.
+type key struct{}
 
 // Proven marks the connection of the request with this context as proven: its client has
 // shown a credential.
@@ -181,7 +160,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p, noise: noise{left: NoiseAtOnce, at: time.Now()}}
+	c := &conn{Conn: nc, guard: g, peer: p}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -299,94 +278,24 @@ type conn struct {
 	element *list.Element // of peer.unproven; nil: it is proven, or has left
 	patient bool          // it may wait for its next request
 	gone    bool
-	busy    int // requests under way; more than one with HTTP/2
-	waits   int // that began: a timer that fires late ends no later wait
+	busy    bool // with a request
+	waits   int  // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
-	noise   noise
 }
 
-// begin counts a request, until end. It reports whether the request may go on, else it is not
-// counted, and whether it shares the connection with others. While requests of connections that were
-// closed have not ended, those of unproven connections end at once instead.
-func (c *conn) begin() (goes, shares bool) {
-	g := c.guard
-	g.mu.Lock()
-	if c.gone {
-		g.mu.Unlock()
-		return false, false
-	}
-	c.noise.request(+1)
-	c.busy++
+// begin marks the beginning of a request, and end its end.
+func (c *conn) begin() {
+	c.guard.mu.Lock()
+	defer c.guard.mu.Unlock()
+	c.busy = true
 	c.timer.Stop()
-	var victim *conn
-	if c.busy > 1 {
-		c.crowd(1)
-		if g.limits.Requests > 0 && g.more > g.limits.Requests {
-			victim = g.busiest()
-			victim.leave()
-		}
-		if g.limits.Requests > 0 && c.element != nil && !c.gone && g.more+g.leaving > g.limits.Requests {
-			c.busy--
-			c.crowd(-1)
-			c.noise.request(-1)
-			g.mu.Unlock()
-			g.closeVictim(victim)
-			g.closed(Requests, fmt.Sprint(c.peer.id))
-			return false, false
-		}
-	}
-	shares = c.busy > 1
-	g.mu.Unlock()
-	g.closeVictim(victim)
-	return true, shares
-}
-
-func (g *Guard) closeVictim(victim *conn) {
-	if victim != nil {
-		g.close(victim.Conn, victim.peer, Requests)
-	}
-}
-
-// crowd counts requests beside the first one. mu is held.
-func (c *conn) crowd(n int) {
-	c.guard.more += n
-	c.peer.more += n
-	if c.busy > 1 && !c.gone {
-		c.guard.crowded[c] = struct{}{}
-	} else {
-		delete(c.guard.crowded, c)
-	}
-}
-
-// busiest is the connection that Requests closes. There is one. mu is held.
-func (g *Guard) busiest() (most *conn) {
-	for c := range g.crowded {
-		if most == nil || cmp.Or(cmp.Compare(c.rooms(), most.rooms()), cmp.Compare(c.peer.more, most.peer.more), cmp.Compare(c.busy, most.busy)) > 0 {
-			most = c
-		}
-	}
-	return most
-}
-
-// rooms is 1 for a connection that makes room for others, else 0. mu is held.
-func (c *conn) rooms() int {
-	if c.element == nil {
-		return 0
-	}
-	return 1
 }
 
 func (c *conn) end() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
-	c.noise.request(-1)
-	c.busy--
-	switch {
-	case c.gone:
-		c.guard.leaving--
-	case c.busy > 0:
-		c.crowd(-1)
-	case !c.patient:
+	c.busy = false
+	if !c.gone && !c.patient {
 		c.wait()
 	}
 }
@@ -401,7 +310,7 @@ func (c *conn) wait() {
 // expire ends a wait that was too long.
 func (c *conn) expire(wait int) {
 	c.guard.mu.Lock()
-	over := c.busy == 0 && !c.gone && c.waits == wait && !c.patient
+	over := !c.busy && !c.gone && c.waits == wait && !c.patient
 	if over {
 		c.leave()
 	}
@@ -429,8 +338,6 @@ func (c *conn) leave() {
 	}
 	c.gone = true
 	c.timer.Stop()
-	c.crowd(-max(c.busy-1, 0))
-	c.guard.leaving += c.busy
 	c.settle()
 	c.guard.open--
 	if c.peer.open--; c.peer.open == 0 {

@@ -10,8 +10,9 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +36,6 @@ var large = make([]byte, 16<<20)
 type site struct {
 	*testing.T
 	address string
-	guard   *Guard
 	writing chan struct{} // a large answer begins
 	mu      sync.Mutex
 	closed  map[Reason]int
@@ -52,32 +53,32 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 		defer s.mu.Unlock()
 		s.closed[why]++
 	})
-	s.guard = g
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/prove":
 			Proven(r.Context())
 		case "/patient":
 			Patient(r.Context())
-		case "/read":
-			_, _ = io.Copy(io.Discard, r.Body)
 		case "/large":
 			s.writing <- struct{}{}
 			_, _ = w.Write(large)
 		}
-	}))
-	_ = server.Listener.Close()
-	server.Listener = g.Listener(l)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	g.Protect(server.Config)
-	server.EnableHTTP2 = secure
-	server.Config.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerConnection: Window, MaxReceiveBufferPerStream: Window}
-	if secure {
-		server.StartTLS()
-	} else {
-		server.Start()
-	}
-	t.Cleanup(server.Close)
+	})}
+	g.Protect(server)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if secure {
+			cert, key := certtest.New(t, "authority").Issue("server")
+			_ = server.ServeTLS(g.Listener(l), cert, key)
+		} else {
+			_ = server.Serve(g.Listener(l))
+		}
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
 	return s
 }
 
@@ -123,15 +124,12 @@ func (s *site) over(c net.Conn) {
 func TestNewcomersGetIn(t *testing.T) {
 	for name, attack := range attacks {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, Limits{Connections: 3, Unproven: time.Hour}, attack.http2)
+			s := open(t, Limits{Connections: 3, Unproven: time.Hour}, false)
 			first := s.attack(attack)
 			for range 5 {
 				s.attack(attack)
 			}
 			newcomer := s.dial()
-			if attack.http2 {
-				newcomer = tls.Client(newcomer, &tls.Config{InsecureSkipVerify: true})
-			}
 			if !s.ask(newcomer, "/") {
 				t.Error("a newcomer is not served")
 			}
@@ -253,9 +251,9 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Over TLS and HTTP/2 a connection is the same: without a handshake it ends, and with a
-// credential it stays.
-func TestHTTP2(t *testing.T) {
+// With TLS a connection is the same: without a handshake it ends, and with a credential it
+// stays. A client that would rather speak HTTP/2 speaks HTTP/1.
+func TestTLS(t *testing.T) {
 	s := open(t, Limits{Connections: 3, Unproven: 200 * time.Millisecond}, true)
 	s.over(s.dial()) // no handshake
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
@@ -272,7 +270,7 @@ func TestHTTP2(t *testing.T) {
 			return err
 		}
 		defer res.Body.Close()
-		if res.ProtoMajor != 2 {
+		if res.ProtoMajor != 1 {
 			return fmt.Errorf("it is %s", res.Proto)
 		}
 		return nil
@@ -286,6 +284,56 @@ func TestHTTP2(t *testing.T) {
 	s.over(s.dial()) // an unproven connection has ended in the meantime
 	if err := get("/"); err != nil || dialled.Load() != before {
 		t.Errorf("%v, %d connections instead of %d", err, dialled.Load(), before)
+	}
+}
+
+// Connections that have sent many requests ahead take turns.
+func TestRequestsSentAheadTakeTurns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const each = 300 // fit the kernel's buffers, and so do the answers
+	began, letGo := make(chan struct{}, 2), make(chan struct{})
+	order := make(chan string, 2*each)
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-letGo:
+		default:
+			began <- struct{}{}
+			<-letGo
+		}
+		order <- r.RemoteAddr
+	})}
+	g := New(Limits{Connections: 2, Unproven: long}, func(Reason, string) {})
+	g.Protect(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(g.Listener(l)) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	for range 2 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, strings.Repeat(request1, each)); err != nil {
+			t.Fatal(err)
+		}
+		<-began
+	}
+	close(letGo)
+	turns, last := 0, ""
+	for range 2 * each {
+		if now := <-order; now != last {
+			turns, last = turns+1, now
+		}
+	}
+	if turns < each/2 {
+		t.Errorf("there were %d turns", turns)
 	}
 }
 
@@ -304,126 +352,4 @@ func TestNote(t *testing.T) {
 	if len(got) != 2 || !got[quota.Refusal{Quota: "all", Limit: 9, Whose: "address 10.0.0.1"}] || !got[quota.Refusal{Quota: "one", Limit: 3, Whose: "UID 7"}] {
 		t.Errorf("the book has %+v", got)
 	}
-}
-
-// requests asks for a large answer so often, over HTTP/2, on one connection that lets
-// nothing through. With prove, the connection has shown a credential.
-func (s *site) requests(from string, n int, prove bool) {
-	s.Helper()
-	c := tls.Client(s.dialFrom(from), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	stream := uint32(1)
-	text := preface + frame(settings, 0, 0, noWindow)
-	if prove {
-		text += frame(headers, endStream|endHeaders, stream, get("/prove"))
-		stream += 2
-	}
-	for range n {
-		text += frame(headers, endStream|endHeaders, stream, get("/large"))
-		stream += 2
-	}
-	if _, err := io.WriteString(c, text); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// Requests that wait for peers that do not read are few, however many connections make
-// them: the connection that has the most of them ends, and one with a credential last.
-func TestRequestsAreLimited(t *testing.T) {
-	s := open(t, Limits{Connections: 100, Requests: 50, Unproven: long}, true)
-	stop, drained := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(drained)
-		for {
-			select {
-			case <-s.writing:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() { // before the server closes
-		close(stop)
-		<-drained
-	})
-	wait := func(what string, done func() bool) {
-		t.Helper()
-		for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
-			s.guard.mu.Lock()
-			ok, more, leaving := done(), s.guard.more, s.guard.leaving
-			s.guard.mu.Unlock()
-			if more+leaving > 50+3 { // three connections have one each that does not count before they leave
-				t.Fatalf("%d requests, and %d that end", more, leaving)
-			}
-			if ok {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("not %s: %d requests, and %d that end", what, more, leaving)
-			}
-		}
-	}
-	s.requests("127.0.0.3", 12, true)
-	s.requests("127.0.0.2", 5, false)
-	wait("others ask", func() bool { return s.guard.more == 11+4 })
-	s.requests("127.0.0.1", 31, false)
-	wait("one connection asks for much", func() bool { return s.guard.more == 11+4+30 })
-	s.requests("127.0.0.1", 31, false)
-	wait("it makes room", func() bool { return s.guard.leaving == 0 && len(s.guard.crowded) >= 2 && s.guard.more < 11+4+30 })
-	if s.count(Requests) == 0 {
-		t.Error("no connection was closed")
-	}
-	s.guard.mu.Lock()
-	left := map[int]bool{}
-	for c := range s.guard.crowded {
-		left[c.busy] = true
-	}
-	s.guard.mu.Unlock()
-	if !left[12] || !left[5] {
-		t.Errorf("connections with so many requests are left: %v", left)
-	}
-}
-
-// A request that may not go on counts nowhere, and one on a connection that has left neither.
-// The first is told of.
-func TestRefusedRequestsCountNowhere(t *testing.T) {
-	told := 0
-	g := New(Limits{Connections: 10, Requests: 1, Unproven: long}, func(why Reason, _ string) {
-		if why == Requests {
-			told++
-		}
-	})
-	connect := func() *conn {
-		server, client := net.Pipe()
-		t.Cleanup(func() { _ = client.Close() })
-		return g.admit(server)
-	}
-	counts := func(what string, c *conn, busy, leaving int) {
-		t.Helper()
-		if c.busy != busy || c.noise.busy != busy || g.more != 0 || c.peer.more != 0 || len(g.crowded) != 0 || g.leaving != leaving {
-			t.Errorf("%s: %d and %d are under way, %d and %d beside them on %d connections, %d leave",
-				what, c.busy, c.noise.busy, g.more, c.peer.more, len(g.crowded), g.leaving)
-		}
-	}
-	goes := func(c *conn) bool { goes, _ := c.begin(); return goes }
-	left, c := connect(), connect()
-	if !goes(left) || !goes(c) {
-		t.Fatal("the first requests may not go on")
-	}
-	_ = left.Close()
-	if goes(c) || told != 1 {
-		t.Errorf("a second one may go on while another leaves, or %d are told of", told)
-	}
-	counts("refused", c, 1, 1)
-	left.end()
-	if !goes(c) {
-		t.Error("a second one may not go on, and none leaves")
-	}
-	c.end()
-	c.end()
-	counts("ended", c, 0, 0)
-	_ = c.Close()
-	if goes(c) {
-		t.Error("a request of a connection that has left may go on")
-	}
-	counts("gone", c, 0, 0)
 }

@@ -60,6 +60,8 @@ func TestDocsListWhatIsShown(t *testing.T) {
 	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
 	m.WatchLog(func() uint64 { return 0 })
 	server.WatchLog(func() uint64 { return 0 })
+	m.Configuration(func() bool { return true })
+	server.Configuration(func() bool { return true })
 	m.WatchMemory(func() Memory { return Memory{} })
 	m.Keeping(func() int { return 0 })
 	m.Fences(func() []Fence { return []Fence{{File: "x"}} })

@@ -75,6 +75,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 	m.Requests("NextID", "ok")
 	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
 	m.Keeping(func() int { return 0 })
+	m.Configuration(func() bool { return false })
 	p := NewPlacement()
 	p.Seen([]string{"room"})
 	m.Placement(p, func() PlacementSample { return PlacementSample{} })

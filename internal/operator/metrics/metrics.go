@@ -17,7 +17,6 @@ type Metrics struct {
 
 	Connections   prometheus.Gauge
 	StateErrors   prometheus.Counter
-	Reloaded      prometheus.Gauge   // 1, or 0 after a reload that was refused
 	ClockForward  prometheus.Counter // jumps ahead that were not believed
 	ClockAccepted prometheus.Counter // jumps ahead that lasted and were believed then
 	RPCDuration   *Histogram
@@ -39,12 +38,9 @@ func New(b Build) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		process:     newProcess(b),
-		Connections: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
-		StateErrors: counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
-		Reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kazahana_config_last_reload_successful", Help: "0 if the configuration that was read last was refused.",
-		}),
+		process:       newProcess(b),
+		Connections:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
+		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
 		refusals:      quotaRefusals("kazahana_quota_refusals_total", quotas),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
@@ -62,10 +58,9 @@ func New(b Build) *Metrics {
 			Buckets: []float64{slowCall},
 		}, []string{"op"}),
 	}
-	m.Reloaded.Set(1)
 	m.IDRequests("NextID")
 	m.IDRequests("NextIDs")
-	m.Registry.MustRegister(m.Connections, m.StateErrors, m.Reloaded, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
+	m.Registry.MustRegister(m.Connections, m.StateErrors, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
 		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, m.refusals)
 	return m
 }

@@ -74,7 +74,6 @@ func TestNew(t *testing.T) {
 		"kazahana_build_info{commit=abc,go_version=go1,version=v1}": 1,
 		"kazahana_connections{}":                                    0,
 		"kazahana_state_errors_total{}":                             0,
-		"kazahana_config_last_reload_successful{}":                  1,
 		"kazahana_clock_forward_events_total{}":                     0,
 		"kazahana_clock_forward_accepted_total{}":                   0,
 		"kazahana_rpc_duration_seconds{}":                           0,
@@ -108,7 +107,7 @@ func TestNew(t *testing.T) {
 // Limits without a key share a series that exists from the start.
 func TestFixedLimitsShareASeries(t *testing.T) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
-	for _, name := range []string{quota.FixedHolds, quota.FixedNoise, quota.Files} {
+	for _, name := range []string{quota.FixedHolds, quota.FixedWatches, quota.Files} {
 		m.Refused(name)
 		server.Refused(name)
 	}

@@ -92,6 +92,19 @@ func (p process) WatchLog(dropped func() uint64) {
 	}, func() float64 { return float64(dropped()) }))
 }
 
+// Configuration registers whether what was read last is in force; refused is called at
+// each scrape.
+func (p process) Configuration(refused func() bool) {
+	p.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kazahana_config_last_reload_successful", Help: "0 if the configuration that was read last was refused.",
+	}, func() float64 {
+		if refused() {
+			return 0
+		}
+		return 1
+	}))
+}
+
 // Fences registers the fences of the files in use; ask is called at each scrape.
 func (p process) Fences(ask func() []Fence) {
 	until := desc("kazahana_store_fenced_until_timestamp_seconds",

@@ -24,7 +24,6 @@ const (
 	FixedStoreCalls  = "fixed_store_calls"
 	FixedActivations = "fixed_placement_activations"
 	FixedKinds       = "fixed_placement_kinds"
-	FixedNoise       = "fixed_noise"
 	FixedWatches     = "fixed_placement_watches"
 )
 

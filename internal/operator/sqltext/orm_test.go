@@ -114,8 +114,9 @@ func writeIn(t *testing.T, dir, name, text string) {
 // goModule makes a module that uses this tree.
 func goModule(t *testing.T, dir, root string) {
 	t.Helper()
+	const client = "github.com/kazahana/kazahana/clients/go"
 	runIn(t, dir, nil, "go", "mod", "init", "example")
-	runIn(t, dir, nil, "go", "mod", "edit", "-require=github.com/kazahana/kazahana@v0.0.0", "-replace=github.com/kazahana/kazahana="+root)
+	runIn(t, dir, nil, "go", "mod", "edit", "-require="+client+"@v0.0.0", "-replace="+client+"="+filepath.Join(root, "clients", "go"))
 }
 
 // ormSite has a database server and a daemon. The recipes come from package

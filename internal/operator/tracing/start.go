@@ -78,6 +78,15 @@ func Start(o Options) *Tracing {
 	return t
 }
 
+// With makes spans with a tracer of the caller's, who sends them. A nil tracer makes
+// none. The result needs no Close.
+func With(tracer trace.Tracer) *Tracing {
+	if tracer == nil {
+		return nil
+	}
+	return &Tracing{tracer: tracer, propagator: propagation.TraceContext{}}
+}
+
 func newExporter(protocol string) (*otlptrace.Exporter, error) {
 	// Neither constructor connects, so the context has no effect.
 	if protocol == protocolGRPC {

@@ -275,6 +275,44 @@ func (d *Driver) attempt(ctx context.Context, key placement.Key, over <-chan tim
 	}
 }
 
+// ResolvePID is Resolve, and completes the resolution of a remote actor: with its pid,
+// version and token as its record said them no longer than the interval ago. Without a pid
+// the actor is not active there, or the store did not answer.
+func (d *Driver) ResolvePID(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {
+	r, err := d.Resolve(ctx, key, wait)
+	if err != nil {
+		return r, err
+	}
+	r, ok := d.pid(r)
+	if ok {
+		return r, nil
+	}
+	until := d.cfg.Clock.Elapsed() + d.cfg.Interval // counted from before the record was read
+	within, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	read, err := d.cfg.Records.Load(within, d.cfg.Tenant, key)
+	if err != nil {
+		if ctx.Err() == nil { // else the caller has gone
+			d.failed("load", err)
+		}
+		return r, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r = d.core.RememberPID(r, read, until, d.now())
+	d.publish(d.core.DrainEvents())
+	return r, nil
+}
+
+// pid is what is remembered of a resolution's actor.
+func (d *Driver) pid(r placement.Resolution) (_ placement.Resolution, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok = d.core.PID(r, d.now())
+	d.publish(d.core.DrainEvents())
+	return r, ok
+}
+
 // Known is Resolve for what needs no wait for anything, be it a lock in memory. ok
 // reports whether it is: otherwise nothing has happened.
 func (d *Driver) Known(key placement.Key) (r placement.Resolution, ok bool) {

@@ -122,25 +122,28 @@ func TestMemberWithoutLeader(t *testing.T) {
 	}
 }
 
-// leader is the member that leads at this moment.
-func leader(t *testing.T, members []*member) *member {
+// leader is the member that leads, as soon as one does.
+func leader(t *testing.T, members []*member) (lead *member) {
 	t.Helper()
-	for _, m := range members {
-		cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{m.Client}})
-		if err != nil {
-			t.Fatal(err)
+	eventually(t, "a leader", func(ctx context.Context) error {
+		for _, m := range members {
+			cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{m.Client}})
+			if err != nil {
+				return err
+			}
+			status, err := cl.Status(ctx, m.Client)
+			_ = cl.Close()
+			if err != nil {
+				return err
+			}
+			if status.Leader == status.Header.MemberId {
+				lead = m
+				return nil
+			}
 		}
-		defer cl.Close()
-		status, err := cl.Status(within(t, callTime), m.Client)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if status.Leader == status.Header.MemberId {
-			return m
-		}
-	}
-	t.Fatal("nobody leads")
-	return nil
+		return errors.New("nobody leads")
+	})
+	return lead
 }
 
 // A member that hangs keeps its connections: nothing but time tells.

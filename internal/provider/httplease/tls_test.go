@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
@@ -67,6 +69,44 @@ func acquireOnce(t *testing.T, raw string) (string, error) {
 		return "", err
 	}
 	return leases[0].Secret, nil
+}
+
+// A client that would rather speak HTTP/2 speaks HTTP/1.1, and one that speaks nothing else
+// is refused in words that it knows, with TLS, and without asking what is spoken.
+func TestHTTP2IsRefused(t *testing.T) {
+	authority := certtest.New(t, "authority")
+	cert, key := authority.Issue("server")
+	server, _ := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key})
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate())
+	either := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	defer either.CloseIdleConnections()
+	res, err := either.Get(server + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.ProtoMajor != 1 || res.StatusCode != http.StatusOK {
+		t.Errorf("%s, status %d", res.Proto, res.StatusCode)
+	}
+	address := strings.TrimPrefix(server, "https://")
+	_, err = tls.Dial("tcp", address, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}})
+	if err == nil || !strings.Contains(err.Error(), "no application protocol") {
+		t.Errorf("HTTP/2 only: %v", err)
+	}
+	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(await.Patience))
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("HTTP/2 all the same: %q, %v", answer, err)
+	}
 }
 
 func TestTLS(t *testing.T) {

@@ -319,3 +319,24 @@ func certificates(t *testing.T) (ca, cert, key string) {
 	cert, key = authority.Issue("redis")
 	return authority.File, cert, key
 }
+
+// redis-cli shows the slots in the order of their numbers, also where these have more and
+// more digits.
+func TestSlotsAreShownInOrder(t *testing.T) {
+	s := redistest.New(t)
+	r := newRig(t, s, func(c *Config) {
+		terms := provider.DefaultTerms()
+		terms.IDs = provider.IDRange{Low: 8, End: 12}
+		c.Services = provider.Services{Default: terms}
+	})
+	for range 4 {
+		r.acquire(r.provider)
+	}
+	if got, want := s.Do(t, "ZRANGE", r.cfg.Prefix+"default:slots", 0, -1), "[08:8 08:9 08:10 08:11]"; got != want {
+		t.Errorf("shown are %s, want %s", got, want)
+	}
+	free := strings.Fields(strings.Trim(s.Do(t, "ZRANGE", r.cfg.Prefix+"default:ring:8:8-11:free", 0, -1), "[]"))
+	if len(free) == 0 || !slices.IsSorted(free) {
+		t.Errorf("free are shown as %q", free)
+	}
+}

@@ -140,7 +140,7 @@ func toError(key string, p *problem.Problem) error {
 	case problem.SequenceFenced:
 		return &sequence.FencedError{Key: key, UntilMS: p.UntilMS, Reason: p.Reason}
 	case problem.RequestIDReused:
-		return sequence.ErrRequestReused
+		return &sequence.ReusedError{Reason: p.Detail}
 	case problem.InvalidRequest:
 		if p.Recorded != "" {
 			return &sequence.MismatchError{Key: key, Recorded: p.Recorded, Asked: p.Asked}

@@ -151,7 +151,7 @@ func TestConformance(t *testing.T) {
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		dir := newDir(t)
 		var now atomic.Int64
-		now.Store(1_800_000_000_000)
+		now.Store(time.Now().UnixMilli())
 		return sequencetest.Target{
 			Open: func() (sequence.Store, error) {
 				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load, nil)

@@ -4,6 +4,7 @@
 package sequencetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -24,13 +26,15 @@ type Target struct {
 	// set; then Expire lets a key's TTL pass.
 	Advance func(d time.Duration)
 	Expire  func(tenant, key string)
+	// Replays is how many calls come before some are repeated, at most; 200 where it is 0.
+	Replays int
 }
 
 // Run runs the suite; each test has a Target of its own.
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"operations": operations, "names": names, "idle keys": idle, "declarations": declarations, "a model": model,
-		"many callers": concurrent,
+		"many callers": concurrent, "replays": replays,
 	} {
 		t.Run(name, func(t *testing.T) {
 			tg := target(t)
@@ -215,6 +219,16 @@ func declarations(r *rig) {
 	r.refuse(named, sequence.ErrInvalid, "step=10")
 	named.Options = tens
 	r.take(named, 1<<53+11, 1<<53+21, 1<<53+31, 1<<53+41, 1<<53+51)
+	// One whose ID tells a time is refused, even if it comes again.
+	timed := request("declared", 1, plain)
+	timed.RequestID = sequence.NewRequestID()
+	r.take(timed, 1)
+	if err := declare("declared", 7, plain); err != nil {
+		r.Fatal(err)
+	}
+	r.refuse(timed, sequence.ErrRequestReused, "forgotten")
+	timed.RequestID = sequence.NewRequestID()
+	r.take(timed, 8)
 	for last, o := range map[int64]sequence.Options{
 		-1: plain, 11: with(func(o *sequence.Options) { o.Max = 10 }), 98: with(func(o *sequence.Options) { o.Start, o.StartSet = 100, true }),
 	} {
@@ -253,11 +267,7 @@ func concurrent(r *rig) {
 					if err == nil && i%5 == 0 {
 						var repeated sequence.Range
 						if repeated, err = store.Next(r.context(), req); err == nil && repeated != got {
-							// So many others may have been in between that it was forgotten; then
-							// its values are new, and counted too.
-							mu.Lock()
-							seen[key] = append(seen[key], repeated.Values()...)
-							mu.Unlock()
+							r.Errorf("repeated, %v is %v", got, repeated)
 						}
 					}
 					if err != nil || got.First <= last[key] {
@@ -281,4 +291,55 @@ func concurrent(r *rig) {
 			}
 		}
 	}
+}
+
+// replays repeats calls after many others: they get their values again. Where the clock can be
+// set, it also repeats them when their time is over: they are refused.
+func replays(r *rig) {
+	o := sequence.DefaultOptions()
+	named := func(count int) sequence.Request {
+		req := request("replays", count, o)
+		req.RequestID = sequence.NewRequestID()
+		return req
+	}
+	last := int64(0)
+	next := func(req sequence.Request) sequence.Range {
+		got, err := r.store.Next(r.context(), req)
+		if err != nil || got.First != last+1 || got.Count != req.Count {
+			r.Fatalf("%+v: %+v after %d (%v)", req, got, last, err)
+		}
+		last = got.Last()
+		return got
+	}
+	type asked struct {
+		request sequence.Request
+		got     sequence.Range
+	}
+	var all []asked
+	for _, further := range []int{0, 20, 200, 20_000} {
+		if further > cmp.Or(r.target.Replays, 200) {
+			break
+		}
+		for range further {
+			next(named(1))
+		}
+		for count := range 3 {
+			req := named(count + 1)
+			all = append(all, asked{req, next(req)})
+		}
+		r.store = r.open()
+		for i, a := range all {
+			if got, err := r.store.Next(r.context(), a.request); err != nil || got != a.got {
+				r.Fatalf("after %d others, call %d is %+v (%v), want %+v", further, i, got, err, a.got)
+			}
+		}
+	}
+	if r.target.Advance == nil {
+		return
+	}
+	r.target.Advance(receipt.Keep + time.Minute)
+	for _, a := range all {
+		r.refuse(a.request, sequence.ErrRequestReused, "forgotten")
+	}
+	r.take(request("replays", 1, o), last+1)
 }

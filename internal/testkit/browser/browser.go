@@ -199,7 +199,8 @@ func (b *Browser) call(session, method string, params, result any) error {
 // View is what a tab's page is told of its window.
 type View struct {
 	Width, Height int
-	Dark, Mobile  bool
+	Dark          bool
+	Mobile        bool    // a phone, which has no mouse
 	Scale         float64 // pixels of a picture per pixel of the page; 0 means 1
 	NoScript      bool
 }
@@ -258,6 +259,7 @@ func (tab *Tab) Look(v View) {
 	tab.Call("Emulation.setDeviceMetricsOverride", map[string]any{
 		"width": v.Width, "height": v.Height, "deviceScaleFactor": max(v.Scale, 1), "mobile": v.Mobile,
 	}, nil)
+	tab.Call("Emulation.setTouchEmulationEnabled", map[string]any{"enabled": v.Mobile}, nil)
 }
 
 // Call calls a method of the protocol on the tab.
@@ -371,6 +373,17 @@ func (tab *Tab) Click(x, y float64) {
 	tab.Point(x, y)
 	tab.mouse("mousePressed", x, y, 1)
 	tab.mouse("mouseReleased", x, y, 1)
+}
+
+// Tap touches the place with a finger, in a view that is Mobile.
+func (tab *Tab) Tap(x, y float64) {
+	tab.t.Helper()
+	touch := func(kind string, points ...map[string]float64) {
+		tab.t.Helper()
+		tab.Call("Input.dispatchTouchEvent", map[string]any{"type": kind, "touchPoints": append([]map[string]float64{}, points...)}, nil)
+	}
+	touch("touchStart", map[string]float64{"x": x, "y": y})
+	touch("touchEnd")
 }
 
 func (tab *Tab) mouse(kind string, x, y float64, clicks int) {

@@ -1,9 +1,10 @@
 // An executor in a worker thread, or in a process of its own. Nothing else keeps that alive.
 import { threadId, parentPort, workerData } from 'node:worker_threads';
 import { Client } from '../../dist/index.mjs';
+import { Placement } from '../../dist/placement/index.mjs';
 
 const client = new Client({ socket: workerData?.socket ?? process.argv[2] });
-const executor = await client.register({ kinds: ['room'], activate: () => `${process.pid}/${threadId}`, passivate: () => undefined });
+const executor = await new Placement(client).register({ kinds: ['room'], activate: () => `${process.pid}/${threadId}`, passivate: () => undefined });
 await client.close();
 if (parentPort) {
   parentPort.once('message', () => executor.close());

@@ -1,10 +1,11 @@
 // A primary with three workers, of which each is an executor. They live until the primary is told to close.
 const cluster = require('node:cluster');
 const { Client } = require('../../dist/index.js');
+const { Placement } = require('../../dist/placement/index.js');
 
 async function work() {
   const client = new Client({ socket: process.argv[2] });
-  const executor = await client.register({ kinds: ['room'], activate: () => `worker ${cluster.worker.id}`, passivate: () => undefined });
+  const executor = await new Placement(client).register({ kinds: ['room'], activate: () => `worker ${cluster.worker.id}`, passivate: () => undefined });
   process.on('disconnect', () => executor.close());
   process.send('registered');
 }

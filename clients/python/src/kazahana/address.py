@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import grp
 import os
+import socket as sockets
 import stat
 from collections.abc import Mapping
 
@@ -70,6 +71,21 @@ def _distrust(directory: str, uid: int) -> None:
         raise SocketUnusableError(
             f"{directory} is not a directory that only user {uid} can write: its socket is not trusted", path=directory
         )
+
+
+def connect(path: str) -> sockets.socket:
+    """Return a socket that is connected, and does not block: a full backlog is an error, not a wait without end."""
+    try:
+        made = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            made.connect(path)
+        except BaseException:
+            made.close()
+            raise
+    except OSError as error:
+        raise unavailable(path, error) from error
+    return made
 
 
 def unavailable(path: str, error: OSError) -> DaemonUnavailableError:

@@ -4,152 +4,134 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
-from typing import Any, TypeVar
+import weakref
+from typing import Any, Callable, TypeVar
 
 from . import address, fork
-from .errors import KazahanaError, LockLostError, ShuttingDownError
+from .errors import KazahanaError, ShuttingDownError
 from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
-_INBOX = 256  # with more messages than this waiting, the socket is not read
+_QUIET = getattr(socket, "MSG_NOSIGNAL", 0)
+_CHUNK = 1 << 16
 
 
-class Connection(asyncio.Protocol):
-    """One socket of one event loop; each caller waits for a future."""
+class Connection:
+    """One socket of one event loop; each caller waits for a future. The calls of one turn of the loop share a write."""
 
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, two_way: bool = False) -> None:
-        """two_way says whether a caller will receive notifications and requests of the daemon."""
+    two_way = False  # whether the daemon may send requests, too
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self.path, self.loop = path, loop
-        self.broken = False
-        self.lock_lost: asyncio.Future[str] = loop.create_future()
-        self._session: Session[asyncio.Future[Any]] = Session(two_way)
-        self._two_way = two_way
-        self._inbox: list[Unasked] = []
-        self._arrival: asyncio.Future[None] | None = None  # the receiver waits for it
+        self.broken = self._is_blocked = False
+        self._session: Session[list[asyncio.Future[Any]]] = Session(self.two_way)  # empty: it gave up
         self._error: KazahanaError | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._transport: asyncio.Transport | None = None
-
-    async def open(self) -> None:
-        try:
-            self._socket.setblocking(False)
-            self._socket.connect(self.path)  # a Unix socket connects at once or fails
-            await self.loop.create_unix_connection(lambda: self, sock=self._socket)
-        except OSError as error:
-            self._socket.close()
-            raise address.unavailable(self.path, error) from error
-        except BaseException:
-            self._socket.close()
-            raise
+        self._unsent = bytearray()
+        self._socket = made = address.connect(path)  # a Unix socket connects at once or fails
+        self._close = weakref.finalize(self, made.close)
+        loop.add_reader(made.fileno(), self._read)
+        fork.track(self)
 
     async def call(self, call: Call[Any], deadline: float) -> Any:
-        if self._error is not None or self._transport is None:
-            raise copy_of(self._error or lost(self.path))
-        if self._transport.is_closing():  # connection_lost comes with the loop's next turn
-            raise lost(self.path)
+        if self._error is not None:
+            raise copy_of(self._error)
         answer = self.loop.create_future()
-        self._transport.write(self._session.request(call, answer))
+        waiter = [answer]
+        self.write(self._session.request(call, waiter))
         alarm = self.loop.call_at(deadline, self._expire, answer, call)
         try:
             return await answer
         finally:
             alarm.cancel()
+            waiter.clear()
 
-    async def receive(self) -> list[Unasked]:
-        """Wait for notifications and requests of the daemon and return them, or raise the connection's error.
+    def write(self, data: bytes) -> None:
+        """Send at once if nothing else is under way, else together with what this turn of the loop still asks."""
+        is_first = not self._unsent
+        self._unsent += data
+        if len(self._session.waiting) == 1:
+            self._flush()
+        elif is_first:
+            self.loop.call_soon(self._flush)
 
-        Meant for one task. Messages that are not received stay in the socket, so that the daemon notices.
-        """
-        while not self._inbox:
-            if self._error is not None:
-                raise copy_of(self._error)
-            self._arrival = self.loop.create_future()
-            await self._arrival
-        taken, self._inbox = self._inbox, []
-        if self._transport is not None:
-            self._transport.resume_reading()
-        return taken
+    def notice(self, unasked: Unasked) -> None:
+        """Take a notification, or a request of the daemon."""
 
-    def send(self, data: bytes) -> None:
-        """Send a message without an answer. If the connection is lost, receive raises the error."""
-        if self._error is None and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+    def fail(self, error: KazahanaError) -> None:
+        """End the connection; whoever waits gets the error."""
+        if self.broken:
+            return
+        self._error, self.broken = error, True
+        if not self.loop.is_closed():
+            for waiter in self._session.waiting.values():
+                if waiter and not waiter[0].done():
+                    waiter[0].set_exception(copy_of(error))
+            self.loop.remove_reader(self._socket.fileno())
+            self.loop.remove_writer(self._socket.fileno())
+        self._session.waiting.clear()
+        self._close()
 
-    def _arrived(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+    def after_fork(self) -> None:
+        """Close the child's copy of the socket. The loop and its selector are the parent's: they are not touched."""
+        self._error, self.broken = self._error or lost(self.path), True
+        self._close()
 
     def _expire(self, answer: asyncio.Future[Any], call: Call[Any]) -> None:
         if not answer.done():  # its msgid stays taken: the answer may be late
             answer.set_exception(unanswered(call, self.path))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
+    def _flush(self) -> None:
+        if self.broken or not self._unsent:
+            return
         try:
-            for answer, problem, result in self._session.feed(data):
-                if answer.done():
+            del self._unsent[: self._socket.send(self._unsent, _QUIET)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()  # the daemon's last word, or the end, can be read
+        if self._unsent and not self._is_blocked:
+            self.loop.add_writer(self._socket.fileno(), self._flush)
+        elif self._is_blocked and not self._unsent:
+            self.loop.remove_writer(self._socket.fileno())
+        self._is_blocked = bool(self._unsent)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+            if not data:
+                raise lost(self.path)
+            for waiter, problem, result in self._session.feed(data):
+                if not waiter or waiter[0].done():
                     continue
                 if problem is None:
-                    answer.set_result(result)
+                    waiter[0].set_result(result)
                 else:
-                    answer.set_exception(problem)
+                    waiter[0].set_exception(problem)
+        except BlockingIOError:
+            return
         except KazahanaError as error:
             self.fail(error)
-        for _, method, params in self._session.unasked:
-            if method == "Lock.Lost" and not self.lock_lost.done():
-                about = params[0] if isinstance(params, list) and params else None
-                self.lock_lost.set_result(str(about.get("reason", "lost")) if isinstance(about, dict) else "lost")
-        if self._two_way and self._session.unasked:
-            self._inbox += self._session.unasked
-            if len(self._inbox) > _INBOX and self._transport is not None:
-                self._transport.pause_reading()
-            self._arrived()
-        self._session.unasked.clear()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.fail(lost(self.path, exc))
-
-    def fail(self, error: KazahanaError) -> None:
-        if self._error is not None:
-            return
-        self._error = error
-        self.broken = True
-        for answer in list(self._session.waiters()):
-            if not answer.done():
-                answer.set_exception(copy_of(error))
-        self._session.waiting.clear()
-        if not self.lock_lost.done():
-            self.lock_lost.set_result("disconnected")
-        self._arrived()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def after_fork(self) -> None:
-        """Close the child's copy of the socket. The loop and its selector are the parent's: they are not touched."""
-        _parents.append(self._transport)
-        with contextlib.suppress(OSError):
-            os.close(self._socket.detach())
-
-
-_parents: list[Any] = []  # a collected transport would close its descriptor's number, which may be another file's
+        except OSError as error:
+            self.fail(lost(self.path, error))
+        unasked, self._session.unasked = self._session.unasked, []
+        for one in unasked:
+            self.notice(one)
 
 
 class AsyncChannel:
     """A connection that is made when it is needed, and made again after a loss or under another loop."""
 
-    def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
-        self._named, self._two_way = socket, two_way
+    def __init__(
+        self,
+        socket: str | None = None,
+        single_attempt: bool = False,
+        kind: Callable[[str, asyncio.AbstractEventLoop], Connection] = Connection,
+    ) -> None:
+        self._named, self._single, self._kind = socket, single_attempt, kind
         self._connection: Connection | None = None
-        self._opening: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # of _opening
         self._reached = False
-        self._pinned = False
         self._closed = False
         fork.track(self)
 
@@ -160,31 +142,22 @@ class AsyncChannel:
         deadline = started + call.timeout
         retry: Retry | None = None
         while True:
+            fork.look()
             connection = self._connection
             try:
                 if connection is None or connection.broken or connection.loop is not loop:
-                    connection = await self._connect(loop)
+                    connection = self._connect(loop)
                 return call.parse(await connection.call(call, deadline))
             except KazahanaError as error:
-                if retry is None:
-                    retry = Retry(started, call.timeout, self._reached)
+                retry = retry or Retry(started, call.timeout, self._reached, self._single)
                 if connection is not None and isinstance(error, ShuttingDownError):
                     connection.fail(lost(connection.path, error))
                 pause = retry.pause(error, loop.time())
             await asyncio.sleep(pause)
 
-    def pin(self) -> None:
-        """From now on do not replace a lost connection: its lock is lost, too."""
-        self._pinned = True
-
-    async def listen(self) -> str:
-        """Wait for the loss of the lock that this connection holds; return the reason."""
-        connection = self._connection
-        return "disconnected" if connection is None else await asyncio.shield(connection.lock_lost)
-
-    def link(self) -> Connection:
-        """Return the connection of the last call, for exchanges that must not continue on another one."""
-        connection = self._connection
+    def detach(self) -> Connection:
+        """Give away the connection of the last call, for exchanges that must not continue on another one."""
+        connection, self._connection = self._connection, None
         if connection is None:
             raise closed() if self._closed else lost(address.find(self._named))
         return connection
@@ -192,32 +165,19 @@ class AsyncChannel:
     def close(self) -> None:
         self._closed = True
         connection, self._connection = self._connection, None
-        if connection is not None and not connection.loop.is_closed():
+        if connection is not None:
             connection.fail(closed())
 
     def after_fork(self) -> None:
-        self._opening = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.after_fork()
+        self._connection = None
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        if self._opening is None or self._loop is not loop:
-            self._opening, self._loop = asyncio.Lock(), loop
-        async with self._opening:
-            connection = self._connection
-            if connection is not None and not connection.broken and connection.loop is loop:
-                return connection
-            if self._closed:
-                raise closed()
-            if self._pinned:
-                raise LockLostError("the connection that held the lock was lost", reason="disconnected")
-            if connection is not None and not connection.loop.is_closed():
-                connection.loop.call_soon_threadsafe(connection.fail, closed())
-            connection = Connection(address.find(self._named), loop, self._two_way)
-            await connection.open()
-            self._connection = connection
-            self._reached = True
-            if self._closed:  # closed meanwhile
-                self.close()
-            return connection
+    def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        if self._closed:
+            raise closed()
+        before = self._connection
+        if before is not None and before.loop is not loop:
+            with contextlib.suppress(RuntimeError):  # that loop may be closed
+                before.loop.call_soon_threadsafe(before.fail, closed())
+        self._connection = self._kind(address.find(self._named), loop)
+        self._reached = True
+        return self._connection

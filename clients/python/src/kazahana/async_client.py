@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from .aio import AsyncChannel
-from .async_executor import AsyncActivation, AsyncExecutor, AsyncPlacementEvents
+from . import fork
+from .aio import AsyncChannel, Connection
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options, Resolution
-from .lock import AsyncLock
+from .calls import IDOptions, Inspection, Moment, Options
+from .errors import KazahanaError
+from .locks import AsyncLocks
 from .prefetch import now
+from .protocol import copy_of, late
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient(Base[AsyncChannel]):
+class AsyncClient(Base[AsyncChannel], AsyncLocks):
     """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
     one is made. With prefetch, most calls of next_id return without going through the loop.
     """
 
-    def _open(self, two_way: bool = False) -> AsyncChannel:
-        return AsyncChannel(self._socket, two_way)
-
-    def after_fork(self) -> None:
-        self._refilling: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # of _refilling
+    def _open(self, kind: Any = None) -> AsyncChannel:
+        return AsyncChannel(self._socket, self._single_attempt, kind or Connection)
 
     async def close(self) -> None:
         """Close the connection; calls under way raise a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
-        await asyncio.sleep(0)  # the loop closes the socket now
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -58,9 +54,9 @@ class AsyncClient(Base[AsyncChannel]):
             return await self._ids(self._calls.next_id(format, **options))
         if not self._prefetching:
             return await self._channel.perform(self._calls.plain)
-        batch = self._prefetch.batch
-        id = batch.pop() if batch else None
-        return id if id is not None and now() < batch.expires else await self._refill()
+        fork.look()
+        id = self._prefetch.pop(now())
+        return await self._refill() if id is None else id
 
     @overload
     async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
@@ -79,19 +75,38 @@ class AsyncClient(Base[AsyncChannel]):
         return result
 
     async def _refill(self) -> int:
-        prefetch, timeout, began = self._prefetch, self._calls.timeout, now()
         loop = asyncio.get_running_loop()
-        if self._refilling is None or self._loop is not loop:
-            self._refilling, self._loop = asyncio.Lock(), loop
-        waited = self._refilling.locked()
-        async with self._refilling:
-            batch = prefetch.batch
-            asked = now()
-            if batch and asked < batch.expires:  # another task has refilled it
-                return batch.pop()
-            remaining = max(timeout - (asked - began), 0.001) if waited else timeout
-            call = self._calls.next_ids(prefetch.count(asked), timeout=remaining)
+        deadline = loop.time() + self._calls.timeout
+        waited = False
+        while True:
+            is_mine, refill = self._prefetch.join(loop.create_future)
+            if is_mine:
+                return await self._fetch(refill, max(deadline - loop.time(), 0.001) if waited else self._calls.timeout)
+            if refill.get_loop() is not loop:  # that one has ended, or runs in another thread
+                self._prefetch.end(refill)
+                continue
+            waited = True
+            done, _ = await asyncio.wait([refill], timeout=deadline - loop.time())
+            if done and (error := refill.result()) is not None:
+                raise copy_of(error)
+            if (id := self._prefetch.pop(now())) is not None:
+                return id
+            if loop.time() >= deadline:  # of this caller: a refill that it began would fail for the others, too
+                raise late(self._calls.timeout)
+
+    async def _fetch(self, refill: asyncio.Future[KazahanaError | None], timeout: float) -> int:
+        """Refill; those who wait for it get its error, too, if it is one of this package."""
+        prefetch, told = self._prefetch, None
+        try:
+            batch, asked = prefetch.batch, now()
+            call = self._calls.next_ids(prefetch.count(asked), timeout=timeout)
             return prefetch.install(batch, await self._channel.perform(call), asked)
+        except KazahanaError as error:
+            told = error
+            raise
+        finally:
+            prefetch.end(refill)
+            refill.set_result(told)
 
     async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
@@ -124,53 +139,3 @@ class AsyncClient(Base[AsyncChannel]):
     async def ping(self, *, timeout: float | None = None) -> str:
         """Return "pong"."""
         return await self._channel.perform(self._calls.ping(timeout))
-
-    async def next_sequence(self, key: str, *, timeout: float | None = None, **options: Any) -> int:
-        """Return the next value of a sequence. Options are the daemon's: block, step, max_value, ..."""
-        return await self._channel.perform(self._calls.next_sequence(key, timeout, options))
-
-    async def next_sequences(self, key: str, n: int, *, timeout: float | None = None, **options: Any) -> list[int]:
-        """Return the next n values, ascending; n is 1 to 65,536."""
-        return await self._channel.perform(self._calls.next_sequences(key, n, timeout, options))
-
-    def lock(self, key: str, *, ttl: float = 30.0, wait: float = 0.0) -> AsyncLock:
-        """Return a lock for an `async with` block; see AsyncLock."""
-        return AsyncLock(self._open, self._calls, key, ttl, wait)
-
-    async def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
-        """Return where the actor lives; activate it if that is this host and it is not active yet.
-
-        wait, 0 to 600 s, limits the wait for an activation or passivation, here or on the actor's former host.
-        """
-        return await self._channel.perform(self._calls.resolve(kind, identity, wait))
-
-    def register(
-        self,
-        kinds: Sequence[str],
-        activate: Callable[[AsyncActivation], Awaitable[str | None]],
-        passivate: Callable[[AsyncActivation], Awaitable[bytes | None]],
-        ended: Callable[[AsyncActivation], Awaitable[object]] | None = None,
-    ) -> AsyncExecutor:
-        """Run the actors of some kinds in this process; see AsyncExecutor."""
-        return AsyncExecutor(self._open, self._calls, kinds, activate, passivate, ended)
-
-    def placement_events(self, events: Sequence[str] | None = None) -> AsyncPlacementEvents:
-        """Watch events of actors on this host: those named, or all but resolved; see AsyncPlacementEvents."""
-        return AsyncPlacementEvents(self._open, self._calls, events)
-
-    async def placement_snapshot(
-        self,
-        *,
-        after: str | None = None,
-        limit: int | None = None,
-        kind: str | None = None,
-        identity: str | None = None,
-        timeout: float | None = None,
-    ) -> dict[str, Any]:
-        """Return members, kinds and activations as the daemon knows them.
-
-        A page has limit activations (0 to 1000, default 100), with keys after "kind/identity". kind and
-        identity together select one actor, with its record in the store.
-        """
-        options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
-        return await self._channel.perform(self._calls.placement_snapshot(timeout, options))

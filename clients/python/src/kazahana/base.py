@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from . import address, fork
 from .calls import Calls
@@ -22,19 +22,17 @@ class Base(Generic[C]):
         timeout: float = 10.0,
         prefetch: int = 0,
         max_age: float = 0.05,
+        single_attempt: bool = False,
     ) -> None:
         self._socket = None if socket is None else address.parse(socket)
+        self._single_attempt = single_attempt
         self._calls = Calls(service, timeout)
         self._prefetch = Prefetch(prefetch, max_age)
         self._prefetching = prefetch > 0
         self._channel = self._open()
-        self.after_fork()
-        fork.track(self)
+        if prefetch:
+            fork.track(self._prefetch)
 
-    def _open(self, two_way: bool = False) -> C:
-        """Return a channel; two_way says whether a caller will receive notifications and requests of the daemon."""
-        raise NotImplementedError
-
-    def after_fork(self) -> None:
-        """Make new objects for those that a lock of the parent may guard; the constructor calls it, too."""
+    def _open(self, kind: Any = None) -> C:
+        """Return a new channel, of connections of this kind."""
         raise NotImplementedError

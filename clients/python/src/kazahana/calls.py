@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from operator import lt
 from typing import Any, Callable, TypedDict, Union
 
-from .errors import InvalidParamsError, LockLostError, ProtocolError
-from .protocol import MAX_TIMEOUT, Call
+from .errors import InvalidParamsError, ProtocolError
+from .protocol import Call
 
 MAX_BATCH = 65_536
-
-
-def request_id() -> str:
-    """A UUID of version 7: it tells its time, so that the store of locks can refuse it once its receipt is dropped."""
-    return f"{time.time_ns() // 1_000_000:012x}7{uuid.uuid4().hex[13:]}"
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -66,22 +60,6 @@ class Inspection:
         return self.kind == "fallback"
 
 
-@dataclass(frozen=True)
-class LockState:
-    """A lock as the daemon reports it; times are by the store's clock."""
-
-    lock_key: str
-    lease_id: str
-    owner_id: str
-    fencing_token: int
-    state: str
-    """ACTIVE, RELEASED or EXPIRED"""
-    acquired_at: str
-    expires_at: str
-    expires_in_ms: int
-    tenant_id: str = ""
-
-
 MAX_ID = (1 << 63) - 1
 
 
@@ -94,7 +72,7 @@ def _exactly(kind: Any, what: str) -> Callable[[Any], Any]:
     return parse
 
 
-_integer, _text, _table = _exactly(int, "an integer"), _exactly(str, "a text"), _exactly(dict, "a map")
+integer, text, table = _exactly(int, "an integer"), _exactly(str, "a text"), _exactly(dict, "a map")
 
 
 def _id(value: Any) -> int:
@@ -104,7 +82,7 @@ def _id(value: Any) -> int:
 
 
 def _ids(count: int) -> Callable[[Any], Any]:
-    parse = _list_of(int, count)
+    parse = list_of(int, count)
 
     def parse_ids(value: Any) -> Any:
         ids = parse(value)
@@ -117,12 +95,12 @@ def _ids(count: int) -> Callable[[Any], Any]:
 
 def _uuid(value: Any) -> uuid.UUID:
     try:
-        return uuid.UUID(_text(value))
+        return uuid.UUID(text(value))
     except ValueError as error:
         raise ProtocolError("the daemon answered a text that is not a UUID") from error
 
 
-def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
+def list_of(kind: Any, count: int) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if type(value) is not list or len(value) != count or not set(map(type, value)) <= {kind}:
             raise ProtocolError(f"the daemon did not answer {count} values of type {kind.__name__}")
@@ -136,7 +114,7 @@ def record(kind: Any) -> Callable[[Any], Any]:
     types = {field.name: {"int": int, "str": str}[str(field.type)] for field in fields(kind)}
 
     def parse(value: Any) -> Any:
-        known = {name: member for name, member in _table(value).items() if name in types}
+        known = {name: member for name, member in table(value).items() if name in types}
         for name, member in known.items():
             if type(member) is not types[name]:
                 raise ProtocolError(f"the daemon answered {name}={member!r:.40}: {types[name].__name__} is due")
@@ -148,44 +126,7 @@ def record(kind: Any) -> Callable[[Any], Any]:
     return parse
 
 
-@dataclass(frozen=True)
-class Resolution:
-    """Where an actor lives. Of a remote actor only the authority is known: pid is "", version and token are 0."""
-
-    kind: str
-    identity: str
-    authority: str
-    """host:port of the member that is responsible for the actor"""
-    locality: str
-    """local or remote"""
-    pid: str
-    """the process's name for the actor"""
-    version: int
-    token: int
-    """the fencing token of the activation: greater than that of every earlier one"""
-    observed_ms: int
-    """Unix time"""
-
-    @property
-    def is_local(self) -> bool:
-        return self.locality == "local"
-
-
-_pair, _inspection, _lock_state = _list_of(int, 2), record(Inspection), record(LockState)
-
-
-_resolution = record(Resolution)
-
-
-def _valid_ms(value: Any) -> int:
-    return int(_integer(_table(value).get("valid_ms")))
-
-
-def _active(value: Any) -> LockState:
-    state: LockState = _lock_state(value)
-    if state.state != "ACTIVE":
-        raise LockLostError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
-    return state
+_pair, _inspection = list_of(int, 2), record(Inspection)
 
 
 def milliseconds(moment: Moment) -> int:
@@ -197,7 +138,7 @@ def milliseconds(moment: Moment) -> int:
     return moment
 
 
-def _count(n: int) -> int:
+def count(n: int) -> int:
     if not 1 <= n <= MAX_BATCH:
         raise InvalidParamsError(f"a count of {n} is out of range: 1 to {MAX_BATCH}")
     return n
@@ -211,121 +152,58 @@ class Calls:
         self.timeout = timeout
         self.plain: Call[int] = self.next_id()
 
-    def _make(
+    def make(
+        self, method: str, params: list[Any], parse: Any, timeout: float | None, options: Any = None, **more: Any
+    ) -> Call[Any]:
+        return Call(method, params, parse, self.timeout if timeout is None else timeout, options, **more)
+
+    def next_id(self, format: str = "int", **options: Any) -> Call[Any]:
+        return self._ids("NextID", [], text if format in _TEXT_FORMATS else _id, format, **options)
+
+    def next_ids(self, n: int, format: str = "int", **options: Any) -> Call[Any]:
+        parse = list_of(str, count(n)) if format in _TEXT_FORMATS else _ids(count(n))
+        return self._ids("NextIDs", [n], parse, format, **options)
+
+    def _ids(
+        self, method: str, params: list[Any], parse: Any, format: str, regular_only: bool = False, **options: Any
+    ) -> Call[Any]:
+        wanted = {"format": None if format == "int" else format, "regular_only": regular_only or None}
+        return self._of(method, params, parse, wanted, timed=True, **options)
+
+    def _of(
         self,
         method: str,
         params: list[Any],
         parse: Any,
-        timeout: float | None,
         options: Mapping[str, Any] | None = None,
         *,
-        timed: bool = False,
-    ) -> Call[Any]:
-        return Call(method, params, parse, self.timeout if timeout is None else timeout, options, timed=timed)
-
-    def next_id(
-        self,
-        format: str = "int",
         service: str | None = None,
         timeout: float | None = None,
-        regular_only: bool = False,
+        **more: Any,
     ) -> Call[Any]:
-        parse = _text if format in _TEXT_FORMATS else _id
-        return self._make("NextID", [], parse, timeout, self._wanted(format, service, regular_only), timed=True)
+        options = {"service": self.service if service is None else service, **(options or {})}
+        return self.make(method, params, parse, timeout, options, **more)
 
-    def next_ids(
-        self,
-        n: int,
-        format: str = "int",
-        service: str | None = None,
-        timeout: float | None = None,
-        regular_only: bool = False,
-    ) -> Call[Any]:
-        parse = _list_of(str, _count(n)) if format in _TEXT_FORMATS else _ids(_count(n))
-        return self._make("NextIDs", [n], parse, timeout, self._wanted(format, service, regular_only), timed=True)
+    def inspect(self, id: int | str, **options: Any) -> Call[Inspection]:
+        return self._of("Inspect", [id], _inspection, **options)
 
-    def _wanted(self, format: str, service: str | None, regular_only: bool) -> dict[str, Any]:
-        format_option = None if format == "int" else format
-        return {**self._of(service), "format": format_option, "regular_only": regular_only or None}
+    def bounds(self, start: Moment, end: Moment, **options: Any) -> Call[tuple[int, int]]:
+        return self._of(
+            "Bounds", [milliseconds(start), milliseconds(end)], lambda value: tuple(_pair(value)), **options
+        )
 
-    def _of(self, service: str | None) -> dict[str, Any]:
-        return {"service": self.service if service is None else service}
+    def to_external(self, id: int, **options: Any) -> Call[str]:
+        return self._of("ToExternal", [id], text, **options)
 
-    def inspect(self, id: int | str, service: str | None = None, timeout: float | None = None) -> Call[Inspection]:
-        return self._make("Inspect", [id], _inspection, timeout, self._of(service))
-
-    def bounds(
-        self, start: Moment, end: Moment, service: str | None = None, timeout: float | None = None
-    ) -> Call[tuple[int, int]]:
-        params = [milliseconds(start), milliseconds(end)]
-        return self._make("Bounds", params, lambda value: tuple(_pair(value)), timeout, self._of(service))
-
-    def to_external(self, id: int, service: str | None = None, timeout: float | None = None) -> Call[str]:
-        return self._make("ToExternal", [id], _text, timeout, self._of(service))
-
-    def to_internal(
-        self,
-        external: str,
-        latest: Moment | None,
-        service: str | None = None,
-        timeout: float | None = None,
-    ) -> Call[int]:
-        limit = None if latest is None else milliseconds(latest)
-        return self._make("ToInternal", [external], _id, timeout, {**self._of(service), "latest_ms": limit})
+    def to_internal(self, external: str, latest: Moment | None, **options: Any) -> Call[int]:
+        limit = {"latest_ms": None if latest is None else milliseconds(latest)}
+        return self._of("ToInternal", [external], _id, limit, **options)
 
     def uuid(self, version: int, timeout: float | None) -> Call[uuid.UUID]:
-        return self._make("UUID", [version], _uuid, timeout)
+        return self.make("UUID", [version], _uuid, timeout)
 
     def status(self, timeout: float | None) -> Call[dict[str, Any]]:
-        return self._make("Status", [], _table, timeout)
+        return self.make("Status", [], table, timeout)
 
     def ping(self, timeout: float | None) -> Call[str]:
-        return self._make("Ping", [], _text, timeout)
-
-    def next_sequence(self, key: str, timeout: float | None, options: Mapping[str, Any]) -> Call[int]:
-        options = {"request_id": request_id(), **options}
-        return self._make("Sequence.Next", [key], _integer, timeout, options)
-
-    def next_sequences(self, key: str, n: int, timeout: float | None, options: Mapping[str, Any]) -> Call[list[int]]:
-        options = {"request_id": request_id(), **options}
-        return self._make("Sequence.NextBatch", [key, _count(n)], _list_of(int, n), timeout, options)
-
-    def acquire(self, key: str, ttl: float, wait: float) -> Call[LockState]:
-        if not (ttl > 0 and wait >= 0):
-            raise InvalidParamsError(f"ttl={ttl} or wait={wait} is out of range: more than 0 s, and at least 0 s")
-        options = {
-            "ttl_ms": max(1, int(ttl * 1000)),
-            "wait_ms": int(wait * 1000),
-            "request_id": request_id(),
-            "hold": "connection",
-        }
-        return self._make("Lock.Acquire", [key], _lock_state, min(self.timeout + wait, MAX_TIMEOUT), options)
-
-    def release(self, key: str, lease_id: str) -> Call[LockState]:
-        return self._make("Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": request_id()})
-
-    def watch(self, key: str, lease_id: str) -> Call[LockState]:
-        return self._make("Lock.Watch", [key], _active, None, {"lease_id": lease_id})
-
-    def resolve(self, kind: str, identity: str, wait: float) -> Call[Resolution]:
-        if not 0 <= wait <= MAX_TIMEOUT:
-            raise InvalidParamsError(f"wait={wait} is out of range: 0 to 600 s")
-        options = {"wait_ms": int(wait * 1000)}
-        timeout = min(self.timeout + wait, MAX_TIMEOUT)
-        return self._make("Placement.Resolve", [kind, identity], _resolution, timeout, options)
-
-    def register(self, kinds: Sequence[str]) -> Call[dict[str, Any]]:
-        return self._make("Placement.Register", [[kinds] if isinstance(kinds, str) else list(kinds)], _table, None)
-
-    def unregister(self) -> Call[dict[str, Any]]:
-        return self._make("Placement.Unregister", [], _table, None)
-
-    def check(self, kind: str, identity: str, token: int, timeout: float) -> Call[int]:
-        return self._make("Placement.Check", [kind, identity, token], _valid_ms, timeout)
-
-    def placement_watch(self, events: Sequence[str] | None) -> Call[dict[str, Any]]:
-        options = {"events": None if events is None else list(events)}
-        return self._make("Placement.Watch", [], _table, None, options)
-
-    def placement_snapshot(self, timeout: float | None, options: Mapping[str, Any]) -> Call[dict[str, Any]]:
-        return self._make("Placement.Snapshot", [], _table, timeout, options)
+        return self.make("Ping", [], text, timeout)

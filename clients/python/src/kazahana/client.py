@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+from concurrent import futures
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from . import fork
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options, Resolution
-from .errors import RequestTimeoutError
-from .executor import Activation, Executor, PlacementEvents
-from .lock import Lock
+from .calls import IDOptions, Inspection, Moment, Options
+from .errors import KazahanaError
+from .locks import Locks
 from .prefetch import now
-from .sync import Channel
+from .protocol import copy_of, late
+from .sync import Channel, Connection
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Client(Base[Channel]):
+class Client(Base[Channel], Locks):
     """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -28,18 +28,18 @@ class Client(Base[Channel]):
     call, with all its tries. prefetch=N fetches N IDs at a time and hands them out one by one for
     at most max_age seconds: most calls of next_id then cost no system call.
 
-    The connection is made by the first call, shared by all threads, and made again when the
-    daemon restarts. A process that was forked makes its own. Not for use in signal handlers.
+    single_attempt=True makes a call fail at once when the daemon is away, instead of trying again.
+
+    Connections are made when they are needed, a few of them if several threads call at once, and
+    made again when the daemon restarts. A process that was forked makes its own. Not for use in
+    signal handlers.
     """
 
-    def _open(self, two_way: bool = False) -> Channel:
-        return Channel(self._socket, two_way)
-
-    def after_fork(self) -> None:
-        self._refilling = threading.Lock()
+    def _open(self, kind: Any = None) -> Channel:
+        return Channel(self._socket, self._single_attempt, kind or Connection)
 
     def close(self) -> None:
-        """Close the connection; calls under way raise a ClientClosedError."""
+        """Close the connections; calls under way raise a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
 
@@ -63,6 +63,7 @@ class Client(Base[Channel]):
             return self._ids(self._calls.next_id(format, **options))
         if not self._prefetching:
             return self._channel.perform(self._calls.plain)
+        fork.look()
         batch = self._prefetch.batch
         try:
             id = batch.pop()
@@ -85,22 +86,40 @@ class Client(Base[Channel]):
         return result
 
     def _refill(self) -> int:
-        prefetch, timeout, began = self._prefetch, self._calls.timeout, now()
-        waited = not self._refilling.acquire(blocking=False)
-        if waited and not self._refilling.acquire(timeout=timeout):
-            raise RequestTimeoutError("no IDs in time", waited_ms=int(timeout * 1000), cause="answer")
+        deadline = monotonic() + self._calls.timeout
+        waited = False
+        while True:
+            is_mine, refill = self._prefetch.join(futures.Future)
+            if is_mine:
+                return self._fetch(refill, max(deadline - monotonic(), 0.001) if waited else self._calls.timeout)
+            waited = True
+            try:
+                error = refill.result(max(0.0, deadline - monotonic()))
+            except futures.TimeoutError:
+                error = None
+            if error is not None:
+                raise copy_of(error)
+            if (id := self._prefetch.pop(now())) is not None:
+                return id
+            if monotonic() >= deadline:  # of this caller: a refill that it began would fail for the others, too
+                raise late(self._calls.timeout)
+
+    def _fetch(self, refill: futures.Future[KazahanaError | None], timeout: float) -> int:
+        """Refill; those who wait for it get its error, too, if it is one of this package."""
+        prefetch, told = self._prefetch, None
         try:
             batch = prefetch.batch
             asked = now()
-            with contextlib.suppress(IndexError):
-                id = batch.pop()
-                if asked < batch.expires:  # another thread has refilled it
-                    return id
-            remaining = max(timeout - (asked - began), 0.001) if waited else timeout
-            call = self._calls.next_ids(prefetch.count(asked), timeout=remaining)
+            if (id := prefetch.pop(asked)) is not None:  # another thread has refilled it
+                return id
+            call = self._calls.next_ids(prefetch.count(asked), timeout=timeout)
             return prefetch.install(batch, self._channel.perform(call), asked)
+        except KazahanaError as error:
+            told = error
+            raise
         finally:
-            self._refilling.release()
+            prefetch.end(refill)
+            refill.set_result(told)
 
     def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
@@ -133,62 +152,3 @@ class Client(Base[Channel]):
     def ping(self, *, timeout: float | None = None) -> str:
         """Return "pong"."""
         return self._channel.perform(self._calls.ping(timeout))
-
-    def next_sequence(self, key: str, *, timeout: float | None = None, **options: Any) -> int:
-        """Return the next value of a sequence. Options are the daemon's: block, step, max_value, ..."""
-        return self._channel.perform(self._calls.next_sequence(key, timeout, options))
-
-    def next_sequences(self, key: str, n: int, *, timeout: float | None = None, **options: Any) -> list[int]:
-        """Return the next n values, ascending; n is 1 to 65,536."""
-        return self._channel.perform(self._calls.next_sequences(key, n, timeout, options))
-
-    def lock(
-        self,
-        key: str,
-        *,
-        ttl: float = 30.0,
-        wait: float = 0.0,
-        on_lost: Callable[[str], object] | None = None,
-    ) -> Lock:
-        """Return a lock for a `with` block; see Lock."""
-        return Lock(self._open, self._calls, key, ttl, wait, on_lost)
-
-    def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
-        """Return where the actor lives; activate it if that is this host and it is not active yet.
-
-        wait, 0 to 600 s, limits the wait for an activation or passivation, here or on the actor's former host.
-        """
-        return self._channel.perform(self._calls.resolve(kind, identity, wait))
-
-    def register(
-        self,
-        kinds: Sequence[str],
-        activate: Callable[[Activation], str | None],
-        passivate: Callable[[Activation], bytes | None],
-        ended: Callable[[Activation], object] | None = None,
-        *,
-        workers: int = 4,
-    ) -> Executor:
-        """Run the actors of some kinds in this process; see Executor."""
-        return Executor(self._open, self._calls, kinds, activate, passivate, ended, workers)
-
-    def placement_events(self, events: Sequence[str] | None = None) -> PlacementEvents:
-        """Watch events of actors on this host: those named, or all but resolved; see PlacementEvents."""
-        return PlacementEvents(self._open, self._calls, events)
-
-    def placement_snapshot(
-        self,
-        *,
-        after: str | None = None,
-        limit: int | None = None,
-        kind: str | None = None,
-        identity: str | None = None,
-        timeout: float | None = None,
-    ) -> dict[str, Any]:
-        """Return members, kinds and activations as the daemon knows them.
-
-        A page has limit activations (0 to 1000, default 100), with keys after "kind/identity". kind and
-        identity together select one actor, with its record in the store.
-        """
-        options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
-        return self._channel.perform(self._calls.placement_snapshot(timeout, options))

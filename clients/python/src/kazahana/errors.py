@@ -8,6 +8,9 @@ from typing import Any, Union
 Detail = Union[int, str]
 
 
+BY_CODE: dict[str, type[KazahanaError]] = {}  # the class of each code
+
+
 class KazahanaError(Exception):
     """Base of all errors of this package.
 
@@ -16,6 +19,9 @@ class KazahanaError(Exception):
     """
 
     code: str = "ERROR"
+
+    def __init_subclass__(cls) -> None:
+        BY_CODE.setdefault(cls.code, cls)
 
     def __init__(self, message: str = "", /, **details: Detail) -> None:
         self.message = message or self.code
@@ -121,126 +127,9 @@ class ShuttingDownError(KazahanaError):
 
 
 class StartFailedError(KazahanaError):
-    """The daemon cannot start: its configuration or its state directory is wrong."""
+    """The daemon cannot start; the message says whether it tries again."""
 
     code = "START_FAILED"
-
-
-class LockHeldError(KazahanaError):
-    """Another owner holds the lock."""
-
-    code = "LOCK_HELD"
-    retry_after_ms: int = 0
-    owner: str = ""
-
-
-class LockNotOwnedError(KazahanaError):
-    """The lock is held, but not by this lease."""
-
-    code = "LOCK_NOT_OWNED"
-
-
-class LockExpiredError(KazahanaError):
-    """The lock's term is over."""
-
-    code = "LOCK_EXPIRED"
-
-
-class LockLostError(KazahanaError):
-    """A lock was lost before it was released: another holder may have acted at the same time."""
-
-    code = "LOCK_LOST"
-    reason: str = ""
-
-
-class LockNotFoundError(KazahanaError):
-    """The lock was never held."""
-
-    code = "LOCK_NOT_FOUND"
-
-
-class LockFencedError(KazahanaError):
-    """The store may have forgotten locks: none is granted before `until_ms` (Unix time)."""
-
-    code = "LOCK_FENCED"
-    until_ms: int = 0
-
-
-class SequenceExhaustedError(KazahanaError):
-    """The sequence has reached its largest value."""
-
-    code = "SEQUENCE_EXHAUSTED"
-    max_value: int = 0
-
-
-class SequenceFencedError(KazahanaError):
-    """The store may have forgotten values: none is given before `until_ms` (Unix time)."""
-
-    code = "SEQUENCE_FENCED"
-    until_ms: int = 0
-
-
-class RequestIDReusedError(KazahanaError):
-    """A request ID was reused for another request."""
-
-    code = "REQUEST_ID_REUSED"
-
-
-class StoreUnavailableError(KazahanaError):
-    """The store of locks and sequences does not answer the daemon."""
-
-    code = "STORE_UNAVAILABLE"
-    cause: str = ""
-
-
-class NoStoreError(KazahanaError):
-    """The daemon keeps no locks and sequences."""
-
-    code = "NO_STORE"
-
-
-class PlacementNotReadyError(KazahanaError):
-    """The daemon places no actors now. `state` is off, stopped, not_ready or client."""
-
-    code = "PLACEMENT_NOT_READY"
-    state: str = ""
-
-
-class PlacementPendingError(KazahanaError):
-    """The actor is being activated, or passivated, and the wait is over."""
-
-    code = "PLACEMENT_PENDING"
-    cause: str = ""
-
-
-class PlacementUnservedError(KazahanaError):
-    """No process of any host has registered for the kind."""
-
-    code = "PLACEMENT_UNSERVED"
-
-
-class ActivationFailedError(KazahanaError):
-    """The actor's process did not activate it."""
-
-    code = "ACTIVATION_FAILED"
-    cause: str = ""
-
-
-class ActivationEndedError(KazahanaError):
-    """The activation is over, or it is not known whether it is: stop acting for the actor.
-
-    `reason`: passivated, failed, disconnected, forked, refused (by the daemon) or unanswered.
-    """
-
-    code = "ACTIVATION_ENDED"
-    reason: str = ""
-
-
-class WatchEndedError(KazahanaError):
-    """The daemon sends no more events; some may be missing. `reason`: too_slow, stopping or disconnected."""
-
-    code = "WATCH_ENDED"
-    reason: str = ""
 
 
 class DaemonUnavailableError(KazahanaError, ConnectionError):
@@ -268,15 +157,6 @@ class ClientClosedError(KazahanaError):
 
     code = "CLIENT_CLOSED"
 
-
-def _all(kind: type[KazahanaError]) -> dict[str, type[KazahanaError]]:
-    found = {} if issubclass(kind, DaemonUnavailableError) else {kind.code: kind}
-    for child in kind.__subclasses__():
-        found.update(_all(child))
-    return found
-
-
-BY_CODE = _all(KazahanaError)
 
 _CODE = re.compile(r"([A-Z][A-Z0-9_]*):(?: |$)")
 _DETAIL = re.compile(r'([a-z][a-z0-9_]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*))(?: |$)')

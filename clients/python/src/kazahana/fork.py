@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
+from os import getpid
 from typing import Any
 
-_members: weakref.WeakSet[Any] = weakref.WeakSet()
+_process = getpid()
+_lock = threading.Lock()  # of _process
+_members: set[weakref.ref[Any]] = set()  # each step on it is atomic: threads join while others look
 
 
 def track(member: Any) -> None:
     """Call member.after_fork() in every child, before anything else can use it there."""
-    _members.add(member)
+    _members.add(weakref.ref(member, _members.discard))
+
+
+def look() -> None:
+    """Notice a fork that went past os.fork, as uWSGI's do: the child would hand out its parent's IDs."""
+    if getpid() != _process:
+        with _lock:
+            if getpid() != _process:
+                _in_child()
 
 
 def _in_child() -> None:
-    for member in list(_members):
-        member.after_fork()
+    global _process
+    for ref in list(_members):
+        member = ref()
+        if member is not None:
+            member.after_fork()
+    _process = getpid()  # last: until then, other threads wait in look
 
 
-os.register_at_fork(after_in_child=_in_child)
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

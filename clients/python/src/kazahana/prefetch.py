@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from typing import Any, Callable
 
-from . import fork
 from .calls import MAX_BATCH
 from .errors import InvalidParamsError
 
@@ -36,12 +36,34 @@ class Prefetch:
         self.max_age = max_age
         self._asked = float("-inf")
         self.after_fork()
-        if size:
-            fork.track(self)
 
     def after_fork(self) -> None:
         self.batch = Batch()
-        self._swap = threading.Lock()
+        self._swap = threading.Lock()  # nobody waits for anything while holding it
+        self._refill: Any = None
+
+    def join(self, make: Callable[[], Any]) -> tuple[bool, Any]:
+        """Return the future of the refill under way; True: the caller has begun it."""
+        with self._swap:
+            if self._refill is not None:
+                return False, self._refill
+            self._refill = make()
+            return True, self._refill
+
+    def end(self, refill: Any) -> None:
+        """End the refill; the caller tells its future."""
+        with self._swap:
+            if self._refill is refill:
+                self._refill = None
+
+    def pop(self, now: float) -> int | None:
+        """Return the smallest ID, None if there is none or it is too old."""
+        batch = self.batch
+        try:
+            id = batch.pop()
+        except IndexError:
+            return None
+        return id if now < batch.expires else None
 
     def count(self, now: float) -> int:
         """Return how many IDs to request now."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 import msgpack
@@ -93,7 +94,7 @@ class Session(Generic[W]):
 
     def __init__(self, two_way: bool = False) -> None:
         """two_way says whether the daemon may send requests, too."""
-        self.waiting: dict[int, W | None] = {}  # by msgid; None = its caller gave up
+        self.waiting: dict[int, W] = {}  # by msgid; of one that gave up it stays taken until its answer
         self.unasked: list[Unasked] = []  # for the caller to take away
         self._two_way = two_way
         self._last = 0
@@ -118,13 +119,6 @@ class Session(Generic[W]):
                 self.waiting[self._wide] = waiter
                 return self._wide
 
-    def forget(self, waiter: W) -> None:
-        """Give up waiting. The msgid stays taken until its answer arrives, which may be late."""
-        for msgid, other in self.waiting.items():
-            if other is waiter:
-                self.waiting[msgid] = None
-                return
-
     def feed(self, data: bytes) -> list[tuple[W, KazahanaError | None, Any]]:
         """Read bytes; return the waiters with an answer, each with an error or a result.
 
@@ -144,9 +138,11 @@ class Session(Generic[W]):
                 if answer is not None:
                     answers.append(answer)
             self._whole = self._end == self._fed
-        except KazahanaError:
-            raise
         except Exception as error:  # the unpacker raises many kinds
+            # With the connection, the calls fail whose answers came just before.
+            self.waiting.update((-i, waiter) for i, (waiter, _, _) in enumerate(answers, 1))
+            if isinstance(error, KazahanaError):
+                raise
             raise ProtocolError(f"the answer is not MessagePack-RPC: {error}") from error
         return answers
 
@@ -172,16 +168,6 @@ class Session(Generic[W]):
         waiter = self.waiting.pop(msgid, None)
         return None if waiter is None else (waiter, error, result)
 
-    def waiters(self) -> Iterator[W]:
-        return (waiter for waiter in self.waiting.values() if waiter is not None)
-
-
-def response(msgid: int, error: str | None, result: Any) -> bytes:
-    """Return the answer to a request of the daemon: an error's text, or a result."""
-    problem = None if error is None else [0, error]
-    data: bytes = msgpack.packb([1, msgid, problem, result], unicode_errors="replace")
-    return data
-
 
 _BYTE = [struct.pack("B", i) for i in range(_SMALL_MSGIDS + 1)]
 
@@ -196,8 +182,9 @@ class Retry:
     FIRST, LONGEST = 0.005, 0.2  # s between tries: from, to, doubling
     FIRST_CONTACT = 1.0  # s for a daemon that was never reached: it may be starting
 
-    def __init__(self, started: float, timeout: float, reached: bool) -> None:
-        """reached says whether the daemon has ever answered this client."""
+    def __init__(self, started: float, timeout: float, reached: bool, single: bool = False) -> None:
+        """reached says whether the daemon was ever reached; single, that there is no second try."""
+        self._single = single
         self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))
         self._tries = 0 if reached else 1
 
@@ -210,7 +197,7 @@ class Retry:
         """Return how many seconds to wait before the next try, or raise the error if there will be none."""
         transient = isinstance(error, ShuttingDownError) or getattr(error, "transient", False)
         delay = self.delay(chance)
-        if not transient or now + delay >= self._limit:
+        if self._single or not transient or now + delay >= self._limit:
             raise error
         return delay
 
@@ -229,15 +216,16 @@ def lost(path: str, cause: BaseException | None = None) -> DaemonUnavailableErro
 
 
 def unanswered(call: Call[Any], path: str) -> RequestTimeoutError:
-    return RequestTimeoutError(
-        f"no answer to {call.method} from {path} in time", waited_ms=int(call.timeout * 1000), cause="answer"
-    )
+    return late(call.timeout, f"no answer to {call.method} from {path} in time")
+
+
+def late(timeout: float, message: str = "no IDs in time") -> RequestTimeoutError:
+    return RequestTimeoutError(message, waited_ms=int(timeout * 1000), cause="answer")
 
 
 def copy_of(error: KazahanaError) -> KazahanaError:
     """Return a copy of the error: one instance must not be raised in several threads."""
-    made = type(error)(error.message, **error.details)
-    made.code = error.code
+    made = copy(error)
     made.__cause__ = error.__cause__
     return made
 

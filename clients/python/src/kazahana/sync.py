@@ -1,302 +1,171 @@
-"""Connections for threads. One of the waiting threads reads for all: there is no background thread."""
+"""Connections for threads: each carries one call at a time, and a client has a few of them."""
 
 from __future__ import annotations
 
+import _socket
 import contextlib
-import itertools
-import select
 import socket
 import struct
 import threading
 import time
+import weakref
+from collections import deque
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import address, fork
-from .errors import KazahanaError, LockLostError, ShuttingDownError
-from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unanswered
+from .errors import DaemonUnavailableError, KazahanaError, ShuttingDownError
+from .protocol import Call, Retry, Session, closed, lost, unanswered
 
 T = TypeVar("T")
 
-_NOW = socket.MSG_DONTWAIT
-_SEND = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)
-# How long a read blocks in the system before it checks its deadline. Answers usually come sooner,
+POOL = 8  # connections at most
+_QUIET, _NOW = getattr(socket, "MSG_NOSIGNAL", 0), getattr(socket, "MSG_DONTWAIT", 0)
+# How long a read blocks in the system before it looks at its deadline. Answers usually come sooner,
 # and then a read takes one system call instead of two.
 _PATIENCE = struct.pack("@ll", 0, 2000)
 _SMALL, _LARGE = 4096, 1 << 18
 
 
-class _Slot:
-    """A thread that waits for an answer. Guarded by the connection's mutex."""
-
-    done = False
-    error: KazahanaError | None = None
-    result: Any = None
-    wake: threading.Lock | None = None  # set while another thread reads
-
-    def settle(self, error: KazahanaError | None, result: Any) -> None:
-        if error is not None:
-            self.error = error
-        self.result = result
-        self.done = True
-        if self.wake is not None:
-            self.rouse()
-
-    def rouse(self) -> None:
-        wake, self.wake = self.wake, None
-        if wake is not None:
-            wake.release()
+def left(deadline: float) -> float:
+    """Return the seconds that are left, or raise a socket.timeout."""
+    remaining = deadline - monotonic()
+    if remaining <= 0:
+        raise socket.timeout
+    return remaining
 
 
 class Connection:
-    """One socket with many callers. One of the waiting threads, the leader, reads for all of them.
-    When it has its own answer, it passes the lead on.
-    """
+    """One socket, for one call at a time. After an error that is not the daemon's answer it is broken."""
 
-    def __init__(self, path: str, two_way: bool = False) -> None:
-        """two_way says whether a caller will receive notifications and requests of the daemon."""
+    two_way = False  # whether the daemon may send requests, too
+
+    def __init__(self, path: str) -> None:
         self.path = path
         self.broken = False
-        self.lock_lost: str | None = None  # why, once the daemon has said so
-        self._mutex = threading.Lock()
-        self._session: Session[_Slot] = Session(two_way)
-        self._two_way = two_way
-        self._inbox: list[Unasked] = []
-        self._leader: _Slot | None = None
-        self._listeners: dict[_Slot, None] = {}
-        self._error: KazahanaError | None = None
-        self._unsent = bytearray()
-        self._torn = False  # bytes may have been read and lost
+        self._session: Session[Connection] = Session(self.two_way)
         self._chunk = _SMALL
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.setblocking(False)  # a full backlog is an error, not a wait without end
-            self._socket.connect(path)
-            self._socket.setblocking(True)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
-        except OSError as error:
-            self._socket.close()
-            raise address.unavailable(path, error) from error
+        self._socket = made = address.connect(path)
+        # A finalizer, so that a client that is never closed leaves no warning behind.
+        self._close = weakref.finalize(self, made.close)
+        made.setblocking(True)
+        # gevent and eventlet put sockets of their own in place of the system's: those wait in a loop.
+        self._is_native = type(made).recv is _socket.socket.recv
+        if self._is_native:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+        fork.track(self)
 
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result or raise the daemon's or the connection's error."""
-        slot = _Slot()
+        answers: list[tuple[Connection, KazahanaError | None, Any]] = []
         try:
-            with self._mutex:
-                if self._error is not None:
-                    raise copy_of(self._error)
-                self._send(self._session.request(call, slot))
-                lead = self._leader is None and not self._unsent
-                if lead:
-                    self._leader = slot
-            if lead:
-                self._read(slot, deadline)
-            if not slot.done:
-                self._wait(slot, deadline)
-        finally:
-            if not slot.done or self._leader is slot:
-                self._leave(slot)
-        if slot.error is not None:
-            raise slot.error
-        if not slot.done:
-            raise unanswered(call, self.path)
-        return slot.result
+            self._send(self._session.request(call, self), deadline)
+            while not answers:
+                answers = self.read(deadline)
+        except socket.timeout:
+            self.close()
+            raise unanswered(call, self.path) from None
+        except BaseException:  # also a signal's: bytes may be missing
+            self.close()
+            raise
+        error = answers[0][1]
+        if isinstance(error, ShuttingDownError):
+            self.close()
+        if error is not None:
+            raise error
+        return answers[0][2]
 
-    def listen(self, timeout: float | None) -> str | None:
-        """Wait for the loss of the lock that this connection holds; return the reason, None if there is none yet."""
-        self._attend(lambda: self.lock_lost is not None, timeout)
-        return "disconnected" if self.broken and self.lock_lost is None else self.lock_lost
-
-    def receive(self) -> list[Unasked]:
-        """Wait for notifications and requests of the daemon and return them, or raise the connection's error.
-
-        Meant for one thread. Messages that are not received stay in the socket, so that the daemon notices.
-        """
-        self._attend(lambda: bool(self._inbox), None)
-        with self._mutex:
-            taken, self._inbox = self._inbox, []
-            if not taken and self._error is not None:
-                raise copy_of(self._error)
-        return taken
-
-    def send(self, data: bytes, timeout: float) -> None:
-        """Send a message without an answer. If the connection is lost, receive raises the error."""
-        with self._mutex:
-            if self._error is None:
-                self._send(data)
-        if self._unsent:
-            self._flush(monotonic() + timeout)
-
-    def _attend(self, told: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until `told` is true, or the connection is lost."""
-        slot = _Slot()
+    def read(self, deadline: float) -> list[tuple[Connection, KazahanaError | None, Any]]:
+        """Read once; raise a socket.timeout at the deadline, or the connection's error."""
         try:
-            with self._mutex:
-                if not told() and self._error is None:
-                    self._listeners[slot] = None
-                else:
-                    slot.done = True
-            self._wait(
-                slot, 0.0 if timeout == 0 else monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
-            )
-        finally:
-            self._leave(slot)
+            try:
+                data = self._socket.recv(self._chunk) if self._is_native else None
+            except BlockingIOError:
+                data = None
+            if data is None:
+                self._socket.settimeout(left(deadline))
+                try:
+                    data = self._socket.recv(self._chunk)
+                finally:
+                    self._socket.settimeout(None)
+        except socket.timeout:
+            raise
+        except OSError as error:
+            raise lost(self.path, error) from error
+        if not data:
+            raise lost(self.path)
+        self._chunk = _LARGE if len(data) == self._chunk else _SMALL
+        answers = self._session.feed(data)
+        self.notice()
+        if not answers:
+            left(deadline)  # a daemon that never stops sending other things is not waited for
+        return answers
 
-    def fail(self, error: KazahanaError) -> None:
-        """End the connection; all waiting threads get the error."""
-        with self._mutex:
-            self._break(error)
+    def notice(self) -> None:
+        """Take what the daemon has sent without being asked."""
+        self._session.unasked.clear()
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        try:
+            try:
+                sent = self._socket.send(data, _QUIET | _NOW) if self._is_native else 0
+            except BlockingIOError:
+                sent = 0
+            if data := data[sent:]:
+                self._socket.settimeout(left(deadline))
+                try:
+                    self._socket.sendall(data, _QUIET)
+                finally:
+                    self._socket.settimeout(None)
+        except OSError as error:  # the daemon's last word, or the end, can be read
+            if isinstance(error, socket.timeout):
+                raise
+
+    def stop(self) -> None:
+        """Make a call under way in another thread fail."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.broken = True
+        self._close()
 
     def after_fork(self) -> None:
         """Close the child's copy of the socket, so that the daemon notices when the parent closes its own."""
-        self._socket.close()
+        self.close()
 
-    def _send(self, data: bytes) -> None:
-        if not self._unsent:
-            try:
-                data = data[self._socket.send(data, _SEND) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                return  # the reader finds the daemon's last word, or the end
-        if data:
-            self._unsent += data
 
-    def _flush(self, deadline: float) -> None:
-        """Send the rest after a full socket buffer. Others must read meanwhile, or the daemon may stop reading."""
-        while True:
-            with self._mutex:
-                if self._error is not None or not self._unsent:
-                    return
-                waiting, self._unsent = bytes(self._unsent), bytearray()
-                self._send(waiting)
-                if not self._unsent:
-                    return
-                poller = select.poll()
-                poller.register(self._socket, select.POLLOUT)
-            remaining = deadline - monotonic()
-            if remaining <= 0:
-                return
-            poller.poll(min(remaining * 1000 + 1, 50))
+class _Turn:
+    """A thread that waits for a connection."""
 
-    def _wait(self, slot: _Slot, deadline: float) -> None:
-        """Return when the slot is settled or the deadline has passed; 0 = do not wait at all."""
-        if self._unsent:
-            self._flush(deadline)
-        while not slot.done:
-            if self._leader is slot:
-                if not self._read(slot, deadline):
-                    return
-                continue
-            with self._mutex:
-                if slot.done:
-                    return
-                if self._leader is None:
-                    self._leader = slot
-                    continue
-                wake = slot.wake = threading.Lock()
-                wake.acquire()
-            remaining = deadline - monotonic()
-            if remaining <= 0 or not wake.acquire(timeout=min(remaining, threading.TIMEOUT_MAX)):
-                return
-
-    def _read(self, slot: _Slot, deadline: float) -> bool:
-        """As the leader, read once and wake threads with an answer; return False when the time is up.
-
-        The time is up at the deadline, even if the daemon never stops sending.
-        """
-        failure: OSError | None = None
-        self._torn = True
-        try:
-            data = self._socket.recv(self._chunk, 0 if deadline else _NOW)
-        except BlockingIOError:
-            self._torn = False
-            remaining = deadline - monotonic()
-            if remaining <= 0:
-                return False
-            poller = select.poll()
-            poller.register(self._socket, select.POLLIN)
-            poller.poll(min(remaining * 1000 + 1, 1e9))
-            return True
-        except OSError as error:
-            data, failure = b"", error
-        self._chunk = _LARGE if len(data) == self._chunk else _SMALL
-        with self._mutex:
-            try:
-                if not data:
-                    raise lost(self.path, failure)
-                for waiter, problem, result in self._session.feed(data):
-                    waiter.settle(problem, result)
-            except KazahanaError as error:
-                self._break(error)
-            self._torn = False
-            if self._session.unasked:
-                self._notice()
-            if slot.done:
-                self._leader = None
-                if self._session.waiting or self._listeners or self._error is not None:
-                    self._pass_on()
-        return deadline == 0 or monotonic() < deadline
-
-    def _notice(self) -> None:
-        for _, method, params in self._session.unasked:
-            if method == "Lock.Lost" and self.lock_lost is None:
-                about = params[0] if isinstance(params, list) and params else None
-                self.lock_lost = str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
-        if self._two_way:
-            self._inbox += self._session.unasked
-        if self._inbox or self.lock_lost is not None:
-            for listener in self._listeners:
-                listener.settle(None, None)
-        self._session.unasked.clear()
-
-    def _leave(self, slot: _Slot) -> None:
-        with self._mutex:
-            self._listeners.pop(slot, None)
-            slot.wake = None
-            if not slot.done:
-                self._session.forget(slot)
-            if self._leader is slot:
-                if self._torn:  # by a signal's exception: bytes are missing
-                    self._break(lost(self.path))
-                self._leader = None
-            if self._leader is None:
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._error is not None:
-            self._socket.close()  # not earlier: a leader may be reading, and the descriptor could be reused
-            return
-        for waiter in itertools.chain(self._session.waiters(), self._listeners):
-            if waiter.wake is not None:
-                waiter.rouse()
-                return
-
-    def _break(self, error: KazahanaError) -> None:
-        if self._error is not None:
-            return
-        self._error = error
-        self.broken = True
-        for waiter in itertools.chain(self._session.waiters(), self._listeners):
-            waiter.settle(copy_of(error), None)
-        self._session.waiting.clear()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the leader
-        if self._leader is None:
-            self._socket.close()
+    def __init__(self) -> None:
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self.connection: Connection | None = None  # None: it may make one
 
 
 class Channel:
-    """A connection that is made when it is needed, and made again after a loss."""
+    """A few connections that are made when they are needed, and made again after a loss."""
 
-    def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
-        self._named, self._two_way = socket, two_way
-        self._connection: Connection | None = None
-        self._opening = threading.Lock()
+    def __init__(
+        self,
+        socket: str | None = None,
+        single_attempt: bool = False,
+        kind: Callable[[str], Connection] = Connection,
+        size: int = POOL,
+    ) -> None:
+        self._named, self._single, self._kind, self._size = socket, single_attempt, kind, size
         self._reached = False
-        self._pinned = False
         self._closed = False
+        self.after_fork()
         fork.track(self)
+
+    def after_fork(self) -> None:
+        self._mutex = threading.Lock()  # of what follows; nobody waits for anything while holding it
+        self._open = 0
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._turns: deque[_Turn] = deque()
 
     def perform(self, call: Call[T]) -> T:
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
@@ -304,61 +173,106 @@ class Channel:
         deadline = started + call.timeout
         retry: Retry | None = None
         while True:
-            connection = self._connection
+            fork.look()
             try:
-                if connection is None or connection.broken:
-                    connection = self._connect(deadline)
-                return call.parse(connection.call(call, deadline))
+                connection = self._take(call, deadline)
+                try:
+                    return call.parse(connection.call(call, deadline))
+                finally:
+                    self._give(connection)
             except KazahanaError as error:
-                if retry is None:
-                    retry = Retry(started, call.timeout, self._reached)
-                if connection is not None and isinstance(error, ShuttingDownError):
-                    connection.fail(lost(connection.path, error))
+                if self._closed and isinstance(error, DaemonUnavailableError):
+                    raise closed() from error
+                retry = retry or Retry(started, call.timeout, self._reached, self._single)
                 pause = retry.pause(error, monotonic())
             time.sleep(pause)
 
-    def pin(self) -> None:
-        """From now on do not replace a lost connection: its lock is lost, too."""
-        self._pinned = True
-
-    def listen(self, timeout: float | None) -> str | None:
-        connection = self._connection
-        return "disconnected" if connection is None else connection.listen(timeout)
-
-    def link(self) -> Connection:
-        """Return the connection of the last call, for exchanges that must not continue on another one."""
-        connection = self._connection
-        if connection is None:
-            raise closed() if self._closed else lost(address.find(self._named))
-        return connection
+    def detach(self) -> Connection:
+        """Give away the connection of the last call, for exchanges that must not continue on another one."""
+        with self._mutex:
+            if not self._idle:
+                raise lost(address.find(self._named))
+            self._open -= 1
+            return self._idle.pop()
 
     def close(self) -> None:
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.fail(closed())
+        with self._mutex:
+            idle, self._idle = self._idle, []
+            self._open -= len(idle)
+            for connection in self._busy:
+                connection.stop()
+        for connection in idle:
+            connection.close()
 
-    def after_fork(self) -> None:
-        self._opening = threading.Lock()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.after_fork()
-
-    def _connect(self, deadline: float) -> Connection:
-        if not self._opening.acquire(timeout=max(0.0, deadline - monotonic())):
-            raise lost(address.find(self._named))
-        try:
-            connection = self._connection
-            if connection is not None and not connection.broken:
-                return connection
+    def _take(self, call: Call[Any], deadline: float) -> Connection:
+        with self._mutex:
             if self._closed:
                 raise closed()
-            if self._pinned:
-                raise LockLostError("the connection that held the lock was lost", reason="disconnected")
-            made = self._connection = Connection(address.find(self._named), self._two_way)
-            self._reached = True
+            turn = None
+            if self._idle:
+                connection = self._idle.pop()
+                self._busy.add(connection)
+                return connection
+            if self._open < self._size:
+                self._open += 1
+            else:
+                turn = _Turn()
+                self._turns.append(turn)
+        if turn is not None:
+            self._wait(turn, call, deadline)
+            if turn.connection is not None:
+                return turn.connection
+        try:
+            made = self._kind(address.find(self._named))
+        except BaseException:
+            self._give(None)
+            raise
+        self._reached = True
+        with self._mutex:
+            self._busy.add(made)
             if self._closed:  # closed meanwhile
-                self.close()
-            return made
-        finally:
-            self._opening.release()
+                made.stop()
+        return made
+
+    def _wait(self, turn: _Turn, call: Call[Any], deadline: float) -> None:
+        try:
+            if turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX)):
+                return
+        except BaseException:
+            if not self._leave(turn):
+                self._give(turn.connection)
+            raise
+        if self._leave(turn):
+            raise unanswered(call, address.find(self._named))
+
+    def _leave(self, turn: _Turn) -> bool:
+        """Report whether the turn had not come yet."""
+        with self._mutex, contextlib.suppress(ValueError):
+            self._turns.remove(turn)
+            return True
+        return False
+
+    def _give(self, connection: Connection | None) -> None:
+        """Take back a connection, or the right to make one, and pass it on to whoever waits longest."""
+        stale: list[Connection] = []
+        with self._mutex:
+            if connection is not None:
+                self._busy.discard(connection)
+                if connection.broken or self._closed:
+                    # The others lead to the same daemon: a call that is tried again had better make a new one.
+                    stale, self._idle = [connection, *self._idle], []
+                    self._open -= len(stale) - 1
+                    connection = None
+            if self._turns:
+                turn = self._turns.popleft()
+                turn.connection = connection
+                if connection is not None:
+                    self._busy.add(connection)
+                turn.wake.release()
+            elif connection is not None:
+                self._idle.append(connection)
+            else:
+                self._open -= 1
+        for one in stale:
+            one.close()

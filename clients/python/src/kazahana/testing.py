@@ -6,28 +6,19 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import Future
 from datetime import datetime, timezone
-from typing import Any, Callable, TypeVar, cast
+from typing import Any, Callable, TypeVar
 
 import msgpack
 
-from ._fake_placement import AsyncFakeLink, FakeLink, FakePlacement, Link, async_settled, settled
 from .aio import AsyncChannel
-from .aio import Connection as AsyncConnection
 from .async_client import AsyncClient
 from .client import Client
-from .errors import (
-    InvalidExternalIDError,
-    InvalidParamsError,
-    KazahanaError,
-    LockHeldError,
-    LockNotFoundError,
-    UnknownMethodError,
-)
+from .errors import InvalidExternalIDError, InvalidParamsError, KazahanaError, UnknownMethodError
 from .external import ExternalCodec
+from .lockerrors import LockHeldError, LockNotFoundError
 from .protocol import Call, closed
-from .sync import Channel, Connection
+from .sync import Channel
 
 T = TypeVar("T")
 
@@ -56,7 +47,6 @@ class FakeDaemon:
         self._tokens = 0
         self._mutex = threading.Lock()
         self._lost: dict[str, Callable[[str], None]] = {}
-        self._placement = FakePlacement()
 
     def advance(self, ms: int) -> None:
         """Move the clock."""
@@ -79,32 +69,21 @@ class FakeDaemon:
         if tell is not None:
             tell(reason)
 
-    def passivate(self, kind: str, identity: str) -> None:
-        """Make an actor's process passivate it; its snapshot is kept for the next activation."""
-        self._placement.passivate((kind, identity))
-
-    def disconnect(self) -> None:
-        """Cut the connections of executors, which ends their activations; they register again."""
-        self._placement.disconnect()
-
     def answer(self, method: str, params: Sequence[Any]) -> Any:
         """Carry out a request of the wire."""
-        result = self.begin(method, params)
-        return result.result() if isinstance(result, Future) else result
-
-    def begin(self, method: str, params: Sequence[Any], link: Link | None = None) -> Any:
-        """Carry out a request; return a Future if it waits for an actor's process."""
-        given: list[Any] = msgpack.unpackb(msgpack.packb(list(params)))  # as it would arrive
         with self._mutex:
-            self.calls.append((method, list(given)))
-            self._fail(method)
-            options = given.pop() if given and isinstance(given[-1], dict) else {}
-            if method.startswith("Placement."):
-                return self._placement.handle(method, given, options, link, self.now_ms)
+            given, options = self.note(method, params)
             handler = getattr(self, "_" + method.replace(".", "_").lower(), None)
             if handler is None:
                 raise UnknownMethodError(f"there is no method {method!r}")
             return handler(*given, options)
+
+    def note(self, method: str, params: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Note a request; raise the error that a test wants, or return parameters and options as they arrive."""
+        given: list[Any] = msgpack.unpackb(msgpack.packb(list(params)))
+        self.calls.append((method, list(given)))
+        self._fail(method)
+        return given, given.pop() if given and isinstance(given[-1], dict) else {}
 
     def _fail(self, method: str) -> None:
         for i, (only, error, times) in enumerate(self._failures):
@@ -218,93 +197,89 @@ def _rfc3339(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Holder:
-    """The common base of the fake channels: a daemon, and the lock that they hold."""
+class _Held:
+    """The connection that holds a lock of a fake client for threads."""
 
-    def __init__(self, daemon: FakeDaemon) -> None:
-        self.daemon = daemon
-        self.lease: str | None = None
-        self.reason: str | None = None
+    def __init__(self, daemon: FakeDaemon, state: dict[str, Any]) -> None:
+        self._daemon, self._lease = daemon, state["lease_id"]
+        self._reason: str | None = None
+        self._told = threading.Event()
+        daemon._lost[self._lease] = self._tell
 
-    def take(self, call: Call[T], result: Any, told: Callable[[str], None]) -> T:
-        if call.method == "Lock.Acquire":
-            self.lease = result["lease_id"]
-            self.daemon._lost[result["lease_id"]] = told
-        return call.parse(result)
+    def _tell(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._told.set()
+
+    def perform(self, call: Call[T], deadline: float = 0.0) -> T:
+        return call.parse(self._daemon.answer(call.method, call.params))
+
+    release = perform
+
+    def listen(self, timeout: float | None) -> str | None:
+        self._told.wait(timeout)
+        return self._reason
+
+    def stop(self) -> None:
+        self._told.set()
 
     def close(self) -> None:
         """Take back the lock, as the daemon does at the end of a connection."""
-        with self.daemon._mutex:
-            for lock in self.daemon._locks.values():
-                if lock["lease_id"] == self.lease and lock["state"] == "ACTIVE":
+        with self._daemon._mutex:
+            for lock in self._daemon._locks.values():
+                if lock["lease_id"] == self._lease and lock["state"] == "ACTIVE":
                     lock.update(state="RELEASED", expires_in_ms=0)
+
+
+class _AsyncHeld(_Held):
+    """The connection that holds a lock of a fake client for asyncio."""
+
+    def __init__(self, daemon: FakeDaemon, state: dict[str, Any]) -> None:
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        super().__init__(daemon, state)
+
+    def _tell(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+
+    async def perform(self, call: Call[T], deadline: float = 0.0) -> T:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().perform(call)
+
+    async def listen(self) -> str:  # type: ignore[override]
+        return await asyncio.shield(self._lost)
 
 
 class _FakeChannel(Channel):
     def __init__(self, daemon: FakeDaemon) -> None:
         super().__init__()
-        self._holder = _Holder(daemon)
-        self._told = threading.Event()
-        self._link: FakeLink | None = None
+        self._daemon = daemon
+        self._answered: Any = None
 
     def perform(self, call: Call[T]) -> T:
         if self._closed:
             raise closed()
-        daemon = self._holder.daemon
-        if call.method == "Placement.Register":
-            self._link = FakeLink(daemon._placement, daemon.begin)
-        result = settled(daemon.begin(call.method, call.params, self._link), call)
-        return self._holder.take(call, result, self._tell)
+        self._answered = self._daemon.answer(call.method, call.params)
+        return call.parse(self._answered)
 
-    def link(self) -> Connection:
-        return cast(Connection, self._link)
-
-    def _tell(self, reason: str) -> None:
-        self._holder.reason = reason
-        self._told.set()
-
-    def listen(self, timeout: float | None) -> str | None:
-        self._told.wait(timeout)
-        return self._holder.reason
-
-    def close(self) -> None:
-        super().close()
-        self._holder.close()
-        self._told.set()
-        if self._link is not None:
-            self._link.fail(closed())
+    def detach(self) -> Any:
+        return _Held(self._daemon, self._answered)
 
 
 class _FakeAsyncChannel(AsyncChannel):
     def __init__(self, daemon: FakeDaemon) -> None:
         super().__init__()
-        self._holder = _Holder(daemon)
-        self._told: asyncio.Future[str] | None = None
-        self._link: AsyncFakeLink | None = None
+        self._daemon = daemon
+        self._answered: Any = None
 
     async def perform(self, call: Call[T]) -> T:
         if self._closed:
             raise closed()
         await asyncio.sleep(0)  # let other tasks run, as with a real daemon
-        self._told = self._told or asyncio.get_running_loop().create_future()
-        daemon = self._holder.daemon
-        if call.method == "Placement.Register":
-            self._link = AsyncFakeLink(daemon._placement, daemon.begin)
-        result = await async_settled(daemon.begin(call.method, call.params, self._link), call)
-        return self._holder.take(call, result, self._told.set_result)
+        self._answered = self._daemon.answer(call.method, call.params)
+        return call.parse(self._answered)
 
-    def link(self) -> AsyncConnection:
-        return cast(AsyncConnection, self._link)
-
-    async def listen(self) -> str:
-        assert self._told is not None
-        return await asyncio.shield(self._told)
-
-    def close(self) -> None:
-        super().close()
-        self._holder.close()
-        if self._link is not None:
-            self._link.fail(closed())
+    def detach(self) -> Any:
+        return _AsyncHeld(self._daemon, self._answered)
 
 
 class FakeClient(Client):
@@ -314,7 +289,7 @@ class FakeClient(Client):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self, two_way: bool = False) -> Channel:
+    def _open(self, kind: Any = None) -> Channel:
         return _FakeChannel(self.daemon)
 
 
@@ -325,5 +300,5 @@ class AsyncFakeClient(AsyncClient):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self, two_way: bool = False) -> AsyncChannel:
+    def _open(self, kind: Any = None) -> AsyncChannel:
         return _FakeAsyncChannel(self.daemon)

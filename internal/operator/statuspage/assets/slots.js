@@ -6,6 +6,7 @@ const leastCell = 4;
 const largestCell = 26;
 const mostHeight = 640; // pixels, unless cells would become too small
 const mostCells = 8192;
+const mostTapped = 256; // cells, where a finger points: it finds none of a few pixels
 
 /**
  * @typedef {{service: string, pool: string, bitSeq: number, low: number, end: number, from: number, to: number, idsPerCell: number, cells: string, listedAt: number}} SlotMap
@@ -36,7 +37,7 @@ export class Slots {
   /** What to ask the server for, beside the service. */
   query() {
     const part = this.trail.at(-1);
-    return `cells=${mostCells}` + (part ? `&from=${part[0]}&to=${part[1]}` : '');
+    return `cells=${matchMedia('(pointer: coarse)').matches ? mostTapped : mostCells}` + (part ? `&from=${part[0]}&to=${part[1]}` : '');
   }
 
   /** Begins anew, with another pool. */
@@ -181,7 +182,7 @@ export class Slots {
     if (this.trail.length) parts.push(step(0, `all, ${text(map.low, map.end)}`));
     this.trail.slice(0, -1).forEach(([from, to], i) => parts.push(step(i + 1, text(from, to))));
     parts.push(make('span', { class: 'quiet' }, `${this.trail.length ? '' : 'machine IDs '}${text(map.from, map.to)}` +
-      (map.idsPerCell > 1 ? `, ${count(map.idsPerCell)} in each cell: click one to look into it` : '')));
+      (map.idsPerCell > 1 ? `, ${count(map.idsPerCell)} in each cell: click or tap one to look into it` : '')));
     nav.replaceChildren(...parts);
   }
 

@@ -82,19 +82,20 @@ func (s *suite) is(k placement.Key, want placement.Record) {
 }
 
 func same(a, b placement.Record) bool {
-	return a.Owner == b.Owner && a.PID == b.PID && a.Version == b.Version && a.Token == b.Token && bytes.Equal(a.Snapshot, b.Snapshot)
+	return a.Owner == b.Owner && a.PID == b.PID && a.Version == b.Version && a.Token == b.Token && bytes.Equal(a.Snapshot, b.Snapshot) &&
+		a.ObservedMS == b.ObservedMS
 }
 
 func testRoundTrip(s *suite) {
 	k := s.key()
 	full := placement.Record{
 		Owner: placement.Member{Authority: "höst:1", Token: 1 << 62}, PID: "p \"\n\\ ü", Version: 1<<63 - 1, Token: 1<<63 - 1,
-		Snapshot: bytes.Repeat([]byte{0, 255, '"', '\r', '\n'}, placement.MaxSnapshot/5),
+		Snapshot: bytes.Repeat([]byte{0, 255, '"', '\r', '\n'}, placement.MaxSnapshot/5), ObservedMS: 1<<53 - 1,
 	}
 	s.store(k, full)
 	s.is(k, full)
 	s.remove(k, full, true)
-	s.is(k, placement.Record{Version: full.Version, Token: full.Token, Snapshot: full.Snapshot})
+	s.is(k, placement.Record{Version: full.Version, Token: full.Token, Snapshot: full.Snapshot, ObservedMS: full.ObservedMS})
 }
 
 func testTenants(s *suite) {

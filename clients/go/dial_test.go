@@ -1,0 +1,157 @@
+//go:build go1.25
+
+package kazahana
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseSocket(t *testing.T) {
+	for text, want := range map[string]string{"/a/b": "/a/b", "rel": "rel", "unix:///a": "/a", "unix:/a": "/a", "unix:rel": "rel"} {
+		if got, err := parseSocket(text); err != nil || got != want {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "is empty", "unix:": "is empty", "unix://host/a": "three slashes", "http://h/x": "not a Unix socket", "@abstract": "abstract", "\x00a": "abstract",
+		"/a/": "is a directory", "/" + strings.Repeat("x", 107): "108 bytes long",
+	} {
+		if got, err := parseSocket(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+// listen makes a socket, and its directory.
+func listen(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return path
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("the error is %v, want %q in it", err, part)
+		}
+	}
+}
+
+func TestFindSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	missing, file := filepath.Join(dir, "no"), filepath.Join(dir, "file")
+	first, second := listen(t, filepath.Join(dir, "1")), listen(t, filepath.Join(dir, "2"))
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, paths := range [][]string{{missing, first, second}, {first, second}, {first, file}, {file + "/below", first}} {
+		if got, err := firstSocket(paths, missing, ""); err != nil || got != first {
+			t.Errorf("%v: %s, %v", paths, got, err)
+		}
+	}
+	_, err = firstSocket([]string{missing, missing + "2"}, missing, "start one")
+	wantError(t, err, missing+" (no such file or directory)", missing+"2", "start one")
+	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, errHopeless) {
+		t.Errorf("%v: a daemon may still come", err)
+	}
+	_, err = firstSocket([]string{file, first}, missing, "")
+	wantError(t, err, file+" exists and is not a socket")
+
+	t.Setenv("KAZAHANA_SOCKET", " unix://"+first+"\n")
+	if got, err := findSocket(); err != nil || got != first {
+		t.Errorf("%s, %v", got, err)
+	}
+	t.Setenv("KAZAHANA_SOCKET", missing)
+	_, err = findSocket()
+	wantError(t, err, missing, "KAZAHANA_SOCKET names this one place")
+	t.Setenv("KAZAHANA_SOCKET", "http://u:hunter2@h/x")
+	_, err = findSocket()
+	wantError(t, err, "KAZAHANA_SOCKET", "is not a Unix socket")
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a password is shown: %v", err)
+	}
+	t.Setenv("KAZAHANA_SOCKET", "")
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	t.Setenv("RUNTIME_DIRECTORY", dir) // of the caller's own unit
+	if got, err := findSocket(); err == nil && strings.HasPrefix(got, dir) {
+		t.Errorf("%s is found", got)
+	}
+	own := listen(t, filepath.Join(dir, "kazahana", "kazahanad.sock"))
+	if got, err := findSocket(); err != nil || got != own {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// Below /tmp anybody can make the directory first.
+func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
+	dir, err := os.MkdirTemp("", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := listen(t, filepath.Join(dir, "own", "s"))
+	find := func(path string) error {
+		_, err := firstSocket([]string{path}, path, "")
+		return err
+	}
+	if err := find(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, find(filepath.Join(dir, "link", "s")), "not trusted")
+	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, find(path), "not trusted")
+	if os.Getuid() != 0 {
+		return // only root can give a directory away
+	}
+	if err := errors.Join(os.Chmod(filepath.Dir(path), 0o700), os.Chown(filepath.Dir(path), 65534, -1)); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, find(path), "not trusted")
+}
+
+func TestDenialHint(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, -1, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for mode, want := range map[os.FileMode]string{
+		0o770: dir + " belongs to group ",
+		0o700: "--socket-group", // joining its group would not help
+	} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if hint := denialHint(path); !strings.Contains(hint, want) {
+			t.Errorf("mode %o: %q, want %q in it", mode, hint, want)
+		}
+	}
+	if hint := denialHint(filepath.Join(path, "deeper", "s")); hint != "" {
+		t.Errorf("%q", hint)
+	}
+}

@@ -1,0 +1,3 @@
+module github.com/kazahana/kazahana/clients/go
+
+go 1.22

@@ -1,0 +1,139 @@
+// Package clienttest has daemons for the tests of this module: real ones, and ones whose
+// every word is the test's.
+package clienttest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Patience is how long anything may take on a machine that is busy with other work.
+const Patience = 2 * time.Minute
+
+// executable is the daemon: the one that KAZAHANAD names, or one that the first call
+// builds in builtIn.
+var executable = sync.OnceValue(func() string {
+	if path := os.Getenv("KAZAHANAD"); path != "" {
+		return path
+	}
+	path := filepath.Join(builtIn, "kazahanad")
+	build := exec.Command("go", "build", "-o", path, "./cmd/kazahanad")
+	build.Dir = Repository()
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("the daemon does not build: %s", out))
+	}
+	return path
+})
+
+// Repository is the repository's root: these tests do not run outside of it.
+func Repository() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
+}
+
+var builtIn string
+
+// Main runs the tests, and fails if they leave goroutines of this module behind.
+func Main(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "kz-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	builtIn = dir
+	code := m.Run()
+	for end := time.Now().Add(Patience); code == 0; time.Sleep(10 * time.Millisecond) {
+		left := goroutines()
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(left, "\n\n"))
+			return 1
+		}
+	}
+	return code
+}
+
+// goroutines are those of this module, except the one that runs the tests.
+func goroutines() (all []string) {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for _, one := range strings.Split(string(stacks), "\n\n") {
+		if strings.Contains(one, "kazahana/clients/go") && !strings.Contains(one, "clienttest.goroutines") {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// Daemon is a kazahanad of one test, which can be killed and started again.
+type Daemon struct {
+	Socket string
+	Cmd    *exec.Cmd // nil while it does not run
+
+	t    testing.TB
+	dir  string
+	args []string
+	log  bytes.Buffer
+}
+
+// NewDaemon starts a daemon. It skips the test in the fast ring.
+func NewDaemon(t testing.TB, args ...string) *Daemon {
+	t.Helper()
+	if ring := os.Getenv("KZTEST_RING"); ring != "all" && ring != "deep" {
+		t.Skip("it needs a daemon: KZTEST_RING=all runs it")
+	}
+	dir, err := os.MkdirTemp("", "kz-") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Daemon{t: t, dir: dir, Socket: filepath.Join(dir, "d.sock"), args: args}
+	t.Cleanup(func() {
+		d.Kill()
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", d.log.Bytes())
+		}
+		_ = os.RemoveAll(dir)
+	})
+	d.Start()
+	return d
+}
+
+// Start starts it again.
+func (d *Daemon) Start() {
+	d.t.Helper()
+	args := append([]string{
+		"serve", "--config", "none", "--socket", d.Socket, "--state-dir", filepath.Join(d.dir, "state"), "--startup-wait", "30s",
+	}, d.args...)
+	d.Cmd = exec.Command(executable(), args...)
+	d.Cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir}
+	d.Cmd.Stderr = &d.log
+	if err := d.Cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// Kill ends the daemon without a word.
+func (d *Daemon) Kill() {
+	if d.Cmd != nil {
+		_ = d.Cmd.Process.Kill()
+		_ = d.Cmd.Wait()
+		d.Cmd = nil
+	}
+}
+
+// Terminate lets the daemon drain.
+func (d *Daemon) Terminate() {
+	_ = d.Cmd.Process.Signal(os.Interrupt)
+	_ = d.Cmd.Wait()
+	d.Cmd = nil
+}

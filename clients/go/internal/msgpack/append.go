@@ -1,0 +1,129 @@
+package msgpack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// AppendUint appends an integer in its shortest form.
+func AppendUint(b []byte, n uint64) []byte {
+	switch {
+	case n < 0x80:
+		return append(b, byte(n))
+	case n <= math.MaxUint8:
+		return append(b, 0xcc, byte(n))
+	case n <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(b, 0xcd), uint16(n))
+	case n <= math.MaxUint32:
+		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xcf), n)
+}
+
+// AppendInt appends an integer.
+func AppendInt(b []byte, n int64) []byte {
+	switch {
+	case n >= 0:
+		return AppendUint(b, uint64(n))
+	case n >= -32:
+		return append(b, byte(n))
+	}
+	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
+}
+
+// appendHead appends the head of a value of n bytes or elements. The three forms with a
+// length of 1, 2 and 4 bytes begin with base and what follows it; wide ones have no first.
+func appendHead(b []byte, n int, fixed byte, fixedBelow int, base byte, wide bool) []byte {
+	switch {
+	case n < fixedBelow:
+		return append(b, fixed|byte(n))
+	case n <= math.MaxUint8 && !wide:
+		return append(b, base, byte(n))
+	case n <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(b, base+1), uint16(n))
+	}
+	return binary.BigEndian.AppendUint32(append(b, base+2), uint32(n))
+}
+
+// AppendString appends a string.
+func AppendString(b []byte, s string) []byte {
+	return append(appendHead(b, len(s), 0xa0, 32, 0xd9, false), s...)
+}
+
+// AppendArray appends the head of an array of n values.
+func AppendArray(b []byte, n int) []byte { return appendHead(b, n, 0x90, 16, 0xdb, true) }
+
+// AppendMap appends the head of a map of n pairs.
+func AppendMap(b []byte, n int) []byte { return appendHead(b, n, 0x80, 16, 0xdd, true) }
+
+// AppendBool appends a bool.
+func AppendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 0xc3)
+	}
+	return append(b, 0xc2)
+}
+
+// Append appends any value. Structs and other types become what encoding/json makes of
+// them.
+func Append(b []byte, value any) (_ []byte, err error) {
+	switch v := value.(type) {
+	case nil:
+		return append(b, 0xc0), nil
+	case bool:
+		return AppendBool(b, v), nil
+	case int:
+		return AppendInt(b, int64(v)), nil
+	case int64:
+		return AppendInt(b, v), nil
+	case uint64:
+		return AppendUint(b, v), nil
+	case float64:
+		return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(v)), nil
+	case string:
+		return AppendString(b, v), nil
+	case []byte:
+		return append(appendHead(b, len(v), 0, 0, 0xc4, false), v...), nil
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return AppendInt(b, n), nil
+		}
+		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
+			return AppendUint(b, n), nil
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return b, err
+		}
+		return Append(b, f)
+	case []any:
+		b = AppendArray(b, len(v))
+		for i := 0; i < len(v) && err == nil; i++ {
+			b, err = Append(b, v[i])
+		}
+		return b, err
+	case map[string]any:
+		b = AppendMap(b, len(v))
+		for key, one := range v {
+			if b, err = Append(AppendString(b, key), one); err != nil {
+				return b, err
+			}
+		}
+		return b, nil
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return b, fmt.Errorf("encode %T: %w", value, err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var plain any
+	if err := d.Decode(&plain); err != nil {
+		return b, err
+	}
+	return Append(b, plain)
+}

@@ -1,0 +1,112 @@
+//go:build go1.25
+
+package kazahana
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// unlocked is a connection that fails the test if a lock of the client is held during its
+// calls.
+type unlocked struct {
+	net.Conn
+	check func(what string)
+}
+
+func (u unlocked) Read(b []byte) (int, error)  { u.check("Read"); return u.Conn.Read(b) }
+func (u unlocked) Write(b []byte) (int, error) { u.check("Write"); return u.Conn.Write(b) }
+func (u unlocked) Close() error                { u.check("Close"); return u.Conn.Close() }
+
+// No lock is held while the client connects, reads, writes or closes.
+func TestNoLockIsHeldDuringIO(t *testing.T) {
+	var c *Client
+	var mu sync.Mutex
+	var conns []*Conn
+	free := func(what string, lock *sync.Mutex) {
+		taken := make(chan struct{})
+		go func() {
+			lock.Lock()
+			defer lock.Unlock()
+			close(taken)
+		}()
+		select {
+		case <-taken:
+		case <-time.After(patience):
+			panic("a lock is held during " + what) // the test would hang
+		}
+	}
+	check := func(what string) {
+		free(what, &c.channel.mu)
+		c.channel.mu.Lock()
+		conn := c.channel.conn
+		c.channel.mu.Unlock()
+		mu.Lock()
+		if conn != nil {
+			conns = append(conns, conn)
+		}
+		all := append([]*Conn(nil), conns...)
+		mu.Unlock()
+		for _, conn := range all {
+			free(what, &conn.mu)
+		}
+		if c.ahead != nil {
+			free(what, &c.ahead.mu)
+		}
+	}
+	servers := []script{cutAfter(), number(7)}
+	c = newClient(t, WithDialer(func(context.Context) (net.Conn, error) {
+		check("Dial")
+		near, far := net.Pipe()
+		serve := servers[0]
+		if len(servers) > 1 {
+			servers = servers[1:]
+		}
+		go func() {
+			defer far.Close()
+			serve(far)
+		}()
+		return unlocked{near, check}, nil
+	}))
+	for range 3 {
+		if id, err := c.NextID(t.Context()); err != nil || id != 7 {
+			t.Error(id, err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// All who wait for a refill get the error of the one who refills.
+func TestWaitersGetTheRefillersError(t *testing.T) {
+	release, began := make(chan struct{}), make(chan struct{}, 1)
+	c := newClient(t, WithPrefetch(8, 0), WithSingleAttempt(), WithDialer(func(context.Context) (net.Conn, error) {
+		began <- struct{}{}
+		<-release
+		return nil, errors.New("nobody there")
+	}))
+	const waiters = 8
+	errs := make([]error, waiters)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { _, errs[i] = c.NextID(t.Context()) })
+	}
+	<-began
+	for waiting := 0; waiting < waiters; time.Sleep(time.Millisecond) {
+		c.ahead.mu.Lock()
+		waiting = len(c.ahead.fetching.queue)
+		c.ahead.mu.Unlock()
+	}
+	close(release)
+	all.Wait()
+	for _, err := range errs {
+		if !errors.Is(err, ErrDaemonUnavailable) || err != errs[0] {
+			t.Errorf("%v, and another one got %v", err, errs[0])
+		}
+	}
+}

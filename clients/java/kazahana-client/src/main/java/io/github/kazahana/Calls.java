@@ -1,0 +1,144 @@
+package io.github.kazahana;
+
+import java.time.Instant;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
+
+/** All calls but those for IDs. {@link Client} makes them to a real daemon, {@link FakeKazahana} to a fake one. */
+abstract class Calls implements Kazahana {
+    private static final long RANDOM_BITS = (1L << 62) - 1;
+
+    private final Map<String, Object> ofService;
+
+    /** A null service is the daemon's default. */
+    Calls(String service) {
+        ofService = service == null ? Map.of() : Map.of("service", service);
+    }
+
+    @Override
+    public Inspection inspect(long id) {
+        return explained(id);
+    }
+
+    @Override
+    public Inspection inspect(String id) {
+        return explained(Objects.requireNonNull(id));
+    }
+
+    private Inspection explained(Object id) {
+        return Inspection.of(map(call("Inspect", id, ofService), "Inspect"));
+    }
+
+    @Override
+    public long[] bounds(Instant from, Instant to) {
+        // The daemon counts in milliseconds: round up, so that the one with `to` belongs to the interval.
+        long end = to.plusNanos(999_999).toEpochMilli();
+        long[] bounds = integers(call("Bounds", from.toEpochMilli(), end, ofService), "Bounds");
+        if (bounds.length != 2) {
+            throw wrong("Bounds", "two integers");
+        }
+        return bounds;
+    }
+
+    @Override
+    public String toExternal(long id) {
+        return text(call("ToExternal", id, ofService), "ToExternal");
+    }
+
+    @Override
+    public long toInternal(String external) {
+        return internal(external, ofService);
+    }
+
+    @Override
+    public long toInternal(String external, Instant latest) {
+        Map<String, Object> options = new java.util.HashMap<>(ofService);
+        options.put("latest_ms", latest.toEpochMilli());
+        return internal(external, options);
+    }
+
+    private long internal(String external, Map<String, Object> options) {
+        long id = integer(call("ToInternal", Objects.requireNonNull(external), options), "ToInternal");
+        if (id < 0) {
+            throw wrong("ToInternal", "an ID");
+        }
+        return id;
+    }
+
+    @Override
+    public UUID uuid() {
+        try {
+            return UUID.fromString(text(call("UUID", 7), "UUID"));
+        } catch (IllegalArgumentException e) {
+            throw wrong("UUID", "a UUID");
+        }
+    }
+
+    @Override
+    public long nextSequence(String key) {
+        return integer(call("Sequence.Next", key, Map.of("request_id", requestId())), "Sequence.Next");
+    }
+
+    @Override
+    public long[] nextSequences(String key, int count) {
+        long[] values = integers(call("Sequence.NextBatch", key, count, Map.of("request_id", requestId())), "Sequence.NextBatch");
+        if (values.length != count) {
+            throw wrong("Sequence.NextBatch", count + " values");
+        }
+        return values;
+    }
+
+    @Override
+    public Map<String, Object> status() {
+        return Collections.unmodifiableMap(map(call("Status"), "Status"));
+    }
+
+    @Override
+    public void ping() {
+        call("Ping");
+    }
+
+    /** A UUID of version 7: its time tells a store whether it may have forgotten the request. */
+    static String requestId() {
+        ThreadLocalRandom random = ThreadLocalRandom.current();
+        long high = System.currentTimeMillis() << 16 | 7 << 12 | random.nextInt(1 << 12);
+        return new UUID(high, 1L << 63 | random.nextLong() & RANDOM_BITS).toString();
+    }
+
+    static KazahanaException wrong(String method, String due) {
+        return KazahanaException.protocol("the daemon's answer to " + method + " is not " + due);
+    }
+
+    private static long integer(Object value, String method) {
+        if (value instanceof Long number) {
+            return number;
+        }
+        throw wrong(method, "an integer below 2^63");
+    }
+
+    private static long[] integers(Object value, String method) {
+        if (value instanceof List<?> list) {
+            return list.stream().mapToLong(each -> integer(each, method)).toArray();
+        }
+        throw wrong(method, "an array");
+    }
+
+    private static String text(Object value, String method) {
+        if (value instanceof String text) {
+            return text;
+        }
+        throw wrong(method, "a text");
+    }
+
+    @SuppressWarnings("unchecked") // the reader makes no other keys
+    private static Map<String, Object> map(Object value, String method) {
+        if (value instanceof Map<?, ?> map) {
+            return (Map<String, Object>) map;
+        }
+        throw wrong(method, "a map");
+    }
+}

@@ -1,0 +1,164 @@
+package io.github.kazahana;
+
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * One connection's MessagePack-RPC. It closes once, and never opens again. The channel's lock guards {@link #waiting} and what is sent;
+ * only the channel's thread reads. No method blocks.
+ */
+final class Connection {
+    /** The largest answer that is accepted; 65,536 IDs as strings are 1.4 MB. */
+    static final int MAX_RESPONSE = 4 << 20;
+
+    /** The largest request that the daemon accepts; it closes the connection of a larger one. */
+    static final int MAX_REQUEST = 1 << 20;
+
+    /** With so many unsent bytes no request is added: a frozen daemon must not fill the memory. */
+    static final int MAX_UNSENT = 1 << 20;
+
+    static final int HEAD = 7; // [0, msgid, ...: the array's head, the type, and a msgid of 5 bytes
+    private static final long MSGIDS = 1L << 32;
+
+    /** An answer: an error, or the encoded result. */
+    record Answer(int msgid, KazahanaException error, byte[] result) {}
+
+    final Path file;
+    final Map<Integer, Channel.Call> waiting = new LinkedHashMap<>();
+    boolean isRetired;
+
+    /** What the daemon said last, if that refuses all calls that wait. */
+    KazahanaException refusal;
+
+    private final SocketChannel socket;
+    private final SelectionKey key;
+    private final MessagePack.Splitter splitter = new MessagePack.Splitter(MAX_RESPONSE);
+    private ByteBuffer out = ByteBuffer.allocate(1 << 10);
+    private byte[] in = new byte[1 << 12];
+    private int begin; // of the first message in `in` that is not whole
+    private int end; // of what was read
+    private long lastId;
+
+    Connection(Path file, Selector selector) throws IOException {
+        this.file = file;
+        socket = SocketChannel.open(StandardProtocolFamily.UNIX);
+        try {
+            socket.configureBlocking(false);
+            // A Unix socket connects at once, or its queue of connections is full.
+            if (!socket.connect(UnixDomainSocketAddress.of(file))) {
+                throw new IOException("too many connections wait for it");
+            }
+            key = socket.register(selector, SelectionKey.OP_READ, this);
+        } catch (IOException e) {
+            socket.close();
+            throw e;
+        }
+    }
+
+    boolean isFull() {
+        return out.position() >= MAX_UNSENT;
+    }
+
+    /** Adds a request to what is to be sent. */
+    void add(Channel.Call call, byte[] body) {
+        // The daemon answers with msgid 0 what it could not read.
+        do {
+            lastId = (lastId + 1) % MSGIDS;
+        } while (lastId == 0 || waiting.containsKey((int) lastId));
+        call.connection = this;
+        call.msgid = (int) lastId;
+        waiting.put(call.msgid, call);
+        if (out.remaining() < HEAD + body.length) {
+            out = ByteBuffer.allocate(2 * (out.position() + HEAD + body.length)).put(out.flip());
+        }
+        out.putShort((short) 0x9400).put((byte) 0xce).putInt(call.msgid).put(body);
+    }
+
+    /** Writes as much as the socket takes. */
+    void flush() {
+        boolean isBehind = (key.interestOps() & SelectionKey.OP_WRITE) != 0;
+        try {
+            out.flip();
+            socket.write(out);
+            out.compact();
+        } catch (IOException e) {
+            // The daemon has closed the connection. Its last words are still to be read, and then the end.
+            out.clear();
+        }
+        if (isBehind != out.position() > 0) {
+            key.interestOps(SelectionKey.OP_READ | (isBehind ? 0 : SelectionKey.OP_WRITE));
+            key.selector().wakeup();
+        }
+    }
+
+    /** Reads what is here, and returns the answers in it; null at the end. {@code shared} is any buffer. */
+    List<Answer> read(ByteBuffer shared) throws IOException {
+        int count = socket.read(shared.clear());
+        if (count < 0) {
+            return null;
+        }
+        if (end + count > in.length) {
+            byte[] larger = end - begin + count > in.length / 2 ? new byte[2 * (end - begin + count)] : in;
+            System.arraycopy(in, begin, larger, 0, end - begin);
+            in = larger;
+            end -= begin;
+            begin = 0;
+        }
+        shared.flip().get(in, end, count);
+        end += count;
+        List<Answer> answers = new ArrayList<>();
+        for (int next; begin < end && (next = splitter.end(in, begin, end)) >= 0; begin = next) {
+            Answer answer = message(in, begin, next);
+            if (answer != null) {
+                answers.add(answer);
+            }
+        }
+        return answers;
+    }
+
+    /** Reads a message. This client expects neither requests nor notifications, and ignores them. */
+    static Answer message(byte[] buf, int begin, int end) {
+        MessagePack.Reader reader = new MessagePack.Reader(buf, begin);
+        if ((buf[begin] & 0xf0) != 0x90) {
+            throw KazahanaException.protocol("the daemon sent no MessagePack-RPC: is another program behind the socket?");
+        }
+        int length = reader.array();
+        long type = length > 0 ? reader.integer() : -1;
+        if (type == 2 && length == 3 || type == 0 && length == 4) {
+            return null;
+        }
+        if (type != 1 || length != 4) {
+            throw KazahanaException.protocol("the daemon sent an array that is no message");
+        }
+        long msgid = reader.integer();
+        Object error = reader.value();
+        if (error == null) {
+            return new Answer((int) msgid, null, Arrays.copyOfRange(buf, reader.position(), end));
+        }
+        // An error is [kind, text]; other servers send a text alone.
+        Object text = error instanceof List<?> pair && pair.size() > 1 ? pair.get(1) : error;
+        if (text instanceof String described) {
+            return new Answer((int) msgid, KazahanaException.parse(described), null);
+        }
+        throw KazahanaException.protocol("an error of the daemon is neither a text nor [kind, text]");
+    }
+
+    void close() {
+        try {
+            socket.close();
+        } catch (IOException e) {
+            // It is gone in any case.
+        }
+    }
+}

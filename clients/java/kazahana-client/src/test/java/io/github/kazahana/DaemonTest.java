@@ -1,0 +1,146 @@
+package io.github.kazahana;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.Test;
+
+/** The client against a real daemon. */
+class DaemonTest {
+    @Test
+    void idsAreUniqueAndAscend() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            long last = 0;
+            for (int i = 0; i < 1000; i++) {
+                long id = client.nextId();
+                assertTrue(id > last);
+                last = id;
+            }
+            for (int count : new int[] {1, 3, 65_536}) {
+                long[] ids = client.nextIds(count);
+                assertEquals(count, ids.length);
+                assertTrue(ids[0] > last);
+                last = ids[count - 1];
+            }
+        }
+    }
+
+    @Test
+    void anIdIsExplained() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            long id = client.nextId();
+            Inspection found = client.inspect(id);
+            assertEquals(id, found.id());
+            assertTrue(!found.fallback());
+            assertEquals(found, client.inspect(Long.toString(id)));
+            assertEquals(found, client.inspect("0x" + Long.toHexString(id)));
+            assertEquals(found, client.inspect(found.external()));
+            long[] bounds = client.bounds(found.time(), found.time().plusMillis(1));
+            assertTrue(bounds[0] <= id && id <= bounds[1]);
+            assertEquals((1 << 22) - 1, bounds[1] - bounds[0]);
+        }
+    }
+
+    @Test
+    void externalIdsWithTheDaemonsSecret() throws Exception {
+        String secret = "correct horse battery staple";
+        Path file = Files.createTempFile("kz-", "");
+        Files.writeString(file, secret + "\n");
+        Files.setPosixFilePermissions(file, java.nio.file.attribute.PosixFilePermissions.fromString("rw-------"));
+        try (Daemon daemon = new Daemon("--external-secret-file", file.toString()); Kazahana client = daemon.client()) {
+            ExternalCodec codec = ExternalCodec.withSecret(secret.getBytes(StandardCharsets.UTF_8));
+            long id = client.nextId();
+            String external = client.toExternal(id);
+            assertEquals(codec.encode(id), external);
+            assertEquals(id, client.toInternal(external));
+            assertEquals(id, client.toInternal(external, Instant.now().plusSeconds(60)));
+            assertThrows(KazahanaException.InvalidExternalIdException.class, () -> client.toInternal(external, Instant.EPOCH));
+        } finally {
+            Files.delete(file);
+        }
+    }
+
+    @Test
+    void theRest() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            assertEquals(7, client.uuid().version());
+            client.ping();
+            assertEquals(daemon.socket(), client.status().get("socket"));
+            long first = client.nextSequence("invoices");
+            long[] next = client.nextSequences("invoices", 3);
+            assertTrue(next[0] > first && next[2] == next[0] + 2);
+            assertThrows(KazahanaException.InvalidParamsException.class, () -> client.nextIds(0));
+            assertThrows(KazahanaException.UnknownMethodException.class, () -> client.call("Nothing"));
+            try (Kazahana other = Kazahana.client().socket(daemon.socket()).service("nobody").build()) {
+                assertThrows(KazahanaException.UnknownServiceException.class, other::nextId);
+            }
+        }
+    }
+
+    @Test
+    void withoutALeaseThereAreFallbackIdsOrAnError() {
+        try (Daemon daemon = new Daemon("--provider", "none:"); Kazahana client = daemon.client();
+                Kazahana strict = Kazahana.client().socket(daemon.socket()).regularOnly().build()) {
+            assertTrue(client.inspect(client.nextId()).fallback());
+            assertThrows(KazahanaException.NoProviderException.class, strict::nextId);
+        }
+    }
+
+    @Test
+    void aDaemonThatIsKilledAndRestartedUnderLoadCostsNoCallAndRepeatsNoId() throws Exception {
+        try (Daemon daemon = new Daemon()) {
+            Set<Long> ids = ConcurrentHashMap.newKeySet();
+            AtomicBoolean isOver = new AtomicBoolean();
+            ExecutorService threads = Executors.newCachedThreadPool();
+            List<Kazahana> clients = List.of(daemon.client(),
+                    Kazahana.client().socket(daemon.socket()).timeout(Duration.ofMinutes(1)).prefetch(64).build());
+            List<CompletableFuture<Void>> callers = new ArrayList<>();
+            for (Kazahana client : clients) {
+                for (int n = 0; n < 8; n++) {
+                    boolean isBatch = n == 0;
+                    callers.add(CompletableFuture.runAsync(() -> {
+                        long last = 0;
+                        while (!isOver.get()) {
+                            for (long id : isBatch ? client.nextIds(20) : new long[] {client.nextId()}) {
+                                assertTrue(id > last, id + " after " + last);
+                                assertTrue(ids.add(id), "twice: " + id);
+                                last = id;
+                            }
+                        }
+                    }, threads));
+                }
+            }
+            for (int life = 0; life < 4; life++) {
+                int enough = ids.size() + 5000;
+                Daemon.until("IDs go on", () -> ids.size() >= enough || callers.stream().anyMatch(CompletableFuture::isDone));
+                if (life == 3) {
+                    break;
+                }
+                if (life == 1) {
+                    daemon.stop();
+                } else {
+                    daemon.kill();
+                }
+                daemon.start();
+            }
+            isOver.set(true);
+            callers.forEach(CompletableFuture::join);
+            clients.forEach(Kazahana::close);
+            threads.shutdown();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { performance } from 'node:perf_hooks';
+import { body, CALL_OPTIONS, checkTimeout, integer, map } from '../calls.js';
+import { Channel, type Answer } from '../channel.js';
+import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from '../errors.js';
+import type { Value } from '../msgpack.js';
+import { known } from '../options.js';
+import { Host, HostedActivation, withTokens, type Activation, type Details, type Executor, type RegisterOptions, type Source } from './host.js';
+
+/** Between attempts to register again. */
+const BACKOFF_MS = 5;
+const MAX_BACKOFF_MS = 1000;
+const MAX_ERROR_TEXT = 1000;
+
+/** Registers this process as an executor, on a connection of its own. */
+export async function register(options: RegisterOptions & { timeout: number }, socket: string | undefined): Promise<Executor> {
+  known(options, [...CALL_OPTIONS, 'kinds', 'activate', 'passivate', 'ended']);
+  for (const name of ['activate', 'passivate'] as const) {
+    if (typeof options[name] !== 'function') throw new InvalidParamsError(`${name} must be a function`);
+  }
+  if (!Array.isArray(options.kinds)) throw new InvalidParamsError('kinds must be an array');
+  const executor = new ConnectedExecutor(options, socket);
+  await executor.begin(checkTimeout(options.timeout), options.signal);
+  return executor;
+}
+
+/** A registered connection. Its activations end with it. */
+class Session implements Source {
+  isOver = false;
+  readonly channel: Channel;
+  readonly over: Promise<void>;
+
+  constructor(
+    socket: string | undefined,
+    readonly timeout: number,
+    private readonly host: Host,
+  ) {
+    this.channel = new Channel(socket, true);
+    this.channel.onRequest = (method, params, answer) => void this.serve(method, params, answer);
+    this.over = new Promise((resolve) => {
+      this.channel.pin(() => {
+        this.isOver = true;
+        host.end(this);
+        resolve();
+      });
+    });
+  }
+
+  async check({ kind, identity, token }: Details, { timeout, signal }: { timeout: number; signal: AbortSignal | undefined }): Promise<number> {
+    const answer = map(await this.channel.call(body('Placement.Check', () => [kind, identity, token]), timeout, signal));
+    return Number(integer(answer['validMs']!));
+  }
+
+  /** Answers a request of the daemon. */
+  private async serve(method: string, params: Value, answer: Answer): Promise<void> {
+    try {
+      if (method !== 'Activate' && method !== 'Passivate') throw new UnknownMethodError(`an executor has no method ${method}`);
+      const details = withTokens(Array.isArray(params) ? params[0] : null) as Details & { snapshot: Uint8Array | null };
+      if (method === 'Activate') answer(null, { pid: await this.host.activate(new HostedActivation(details, this)) });
+      else answer(null, { snapshot: await this.host.passivate(details) });
+    } catch (error) {
+      const text = error instanceof Error ? error.message || error.name : String(error);
+      answer(text.slice(0, MAX_ERROR_TEXT), null);
+    }
+  }
+}
+
+class ConnectedExecutor implements Executor {
+  readonly kinds: readonly string[];
+  private readonly timeout: number;
+  private readonly host: Host;
+  private readonly ending = new AbortController();
+  private session!: Session; // the last registered one
+  private closing: Promise<void> | undefined;
+
+  constructor(
+    options: RegisterOptions & { timeout: number },
+    private readonly socket: string | undefined,
+  ) {
+    this.kinds = [...options.kinds];
+    this.timeout = options.timeout;
+    this.host = new Host(options);
+  }
+
+  get activations(): readonly Activation[] {
+    return this.host.activations;
+  }
+
+  /** Registers for the first time. If the daemon is restarting, it waits up to the timeout. */
+  async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
+    const end = performance.now() + timeout;
+    const left = () => Math.max(end - performance.now(), 1);
+    const passes = (error: unknown, wasConnected: boolean) =>
+      performance.now() < end && (error instanceof ShuttingDownError || (error instanceof DaemonUnavailableError && wasConnected));
+    await this.register(left, passes, signal);
+    void this.keep();
+  }
+
+  close(): Promise<void> {
+    return (this.closing ??= this.end());
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  private async end(): Promise<void> {
+    this.ending.abort();
+    const { channel } = this.session;
+    // The daemon passivates everything before it answers. Without an answer, closing the channel ends the rest.
+    await channel.call(body('Placement.Unregister', () => []), this.timeout).catch(() => undefined);
+    channel.close();
+  }
+
+  /** Registers again whenever the connection is lost. */
+  private async keep(): Promise<void> {
+    const { signal } = this.ending;
+    while (!signal.aborted) {
+      await this.session.over;
+      let isTold = false;
+      const tell = (error: unknown) => {
+        if (!isTold && !(error instanceof DaemonUnavailableError || error instanceof ShuttingDownError)) {
+          process.emitWarning(`the executor for ${this.kinds.join(', ')} cannot register again yet: ${String(error)}`, 'KazahanaWarning');
+          isTold = true;
+        }
+        return true;
+      };
+      await this.register(() => this.timeout, tell, signal).catch(() => undefined); // closed
+    }
+  }
+
+  /** Tries until it is registered, or an error is final. */
+  private async register(left: () => number, passes: (error: unknown, wasConnected: boolean) => boolean, signal: AbortSignal | undefined): Promise<void> {
+    for (let pause = BACKOFF_MS; ; pause = Math.min(2 * pause, MAX_BACKOFF_MS)) {
+      const session = new Session(this.socket, this.timeout, this.host);
+      try {
+        await session.channel.call(body('Placement.Register', () => [this.kinds]), left(), signal);
+        signal?.throwIfAborted();
+        this.session = session;
+        return;
+      } catch (error) {
+        session.channel.close();
+        if (signal?.aborted || !passes(error, session.channel.wasConnected)) throw error;
+      }
+      // After an abort the next attempt throws.
+      await delay(pause * (0.5 + Math.random() / 2), undefined, { ...(signal && { signal }) }).catch(() => undefined);
+    }
+  }
+}

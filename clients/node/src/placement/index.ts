@@ -1,0 +1,49 @@
+import { CALL_OPTIONS, checkTimeout, MAX_TIMEOUT_MS } from '../calls.js';
+import type { Client } from '../client.js';
+import { InvalidParamsError } from '../errors.js';
+import { known } from '../options.js';
+import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
+import { register } from './executor.js';
+import {
+  withTokens, type Executor, type PlacementSnapshot, type PlacementSnapshotOptions, type RegisterOptions, type Resolution, type ResolveOptions,
+} from './host.js';
+
+export * from './errors.js';
+export type { PlacementEvent, PlacementEventName, PlacementEventOptions, PlacementEvents } from './events.js';
+export type { Activation, Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './host.js';
+
+const MAX_WAIT_MS = 600_000;
+
+/** Placement of actors by the daemon of a client: at most one process of all hosts runs each. Experimental. */
+export class Placement {
+  /** Executors and events have connections of their own, which the client's close() leaves alone. */
+  constructor(private readonly client: Client) {}
+
+  /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
+  async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
+    const { wait = 10_000, pid, timeout = this.client.timeout, signal } = known(options, [...CALL_OPTIONS, 'wait', 'pid']);
+    checkTimeout(timeout);
+    if (!(wait >= 0 && wait <= MAX_WAIT_MS)) throw new InvalidParamsError(`wait of ${wait}: 0 to ${MAX_WAIT_MS} milliseconds are right`);
+    // A repeated request waits for the remaining time.
+    const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), pid: pid || undefined }];
+    const found = await this.client.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
+    const resolution = withTokens(found) as Omit<Resolution, 'isLocal'>;
+    return { ...resolution, isLocal: resolution.locality === 'local' };
+  }
+
+  /** Registers this process to activate identities of some kinds. It resolves when the daemon has accepted that. */
+  register(options: RegisterOptions): Promise<Executor> {
+    return register({ ...options, timeout: options.timeout ?? this.client.timeout }, this.client.socket);
+  }
+
+  /** Events of activations on this host, from now on. */
+  events(options: PlacementEventOptions = {}): PlacementEvents {
+    return watch({ ...options, timeout: options.timeout ?? this.client.timeout }, this.client.socket);
+  }
+
+  /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
+  async snapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
+    const { after, limit, kind, identity } = known(options, [...CALL_OPTIONS, 'after', 'limit', 'kind', 'identity']);
+    return withTokens(await this.client.request('Placement.Snapshot', () => [{ after, limit, kind, identity }], options)) as PlacementSnapshot;
+  }
+}

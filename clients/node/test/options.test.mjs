@@ -1,0 +1,56 @@
+// Options that do not exist, and calls that are tried once.
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { Client, DaemonUnavailableError, InvalidParamsError, ShuttingDownError } from '../dist/index.js';
+import { FakeClient } from '../dist/testing.js';
+import { place, Script } from './support.mjs';
+
+test('an option that does not exist is refused, with the nearest name', async () => {
+  assert.throws(() => new Client({ maxage: 5 }), (error) => error instanceof InvalidParamsError && /no option "maxage": did you mean maxAge\? There are socket, /.test(error.message));
+  const client = new Client({ socket: '/nonexistent/k.sock' });
+  const wrong = {
+    servce: [(options) => client.nextId(options), (options) => client.nextIds(3, options), (options) => client.inspect(1n, options), (options) => client.bounds(1, 2, options)],
+    timeOut: [(options) => client.ping(options), (options) => client.uuid(7, options), (options) => client.nextSequence('key', options), (options) => client.lock('key', options)],
+    latst: [(options) => client.toInternal('x', options)],
+    wat: [(options) => place(client).resolve('room', 'a', options)],
+    kind: [(options) => place(client).register({ kinds: ['room'], activate() {}, passivate() {}, ...options })],
+  };
+  const right = { servce: 'service', timeOut: 'timeout', latst: 'latest', wat: 'wait', kind: 'kinds' };
+  for (const [name, calls] of Object.entries(wrong)) {
+    for (const call of calls) await assert.rejects(call({ [name]: 1 }), (error) => error instanceof InvalidParamsError && error.message.includes(`did you mean ${right[name]}?`), name);
+  }
+  const ahead = new Client({ socket: '/nonexistent/k.sock', prefetch: 4 });
+  await assert.rejects(ahead.nextId({ formt: 'string' }), /did you mean format\?/);
+  await assert.rejects(new FakeClient().nextId({ formt: 'string' }), /did you mean format\?/);
+});
+
+test('with singleAttempt a call that meets no daemon fails at once', async (t) => {
+  const daemon = await Script.start(t, ({ reply, fail, socket, params, method }) => {
+    if (method === 'Ping') return reply('pong');
+    if (params[0]?.service === 'stopping') return fail('SHUTTING_DOWN: the daemon is stopping');
+    return socket.destroy();
+  });
+  const client = new Client({ socket: daemon.socket, singleAttempt: true, timeout: 60_000 });
+  t.after(() => client.close());
+  await client.ping();
+  await assert.rejects(client.nextId(), DaemonUnavailableError);
+  await client.ping(); // a new call makes a new connection
+  await assert.rejects(client.nextId({ service: 'stopping' }), ShuttingDownError);
+  assert.equal(daemon.requests.filter(({ method }) => method === 'NextID').length, 2);
+  const ahead = new Client({ socket: daemon.socket, singleAttempt: true, prefetch: 8, timeout: 60_000 });
+  t.after(() => ahead.close());
+  const waiting = await Promise.allSettled(Array.from({ length: 5 }, () => ahead.nextId()));
+  assert.deepEqual(waiting.map(({ reason }) => reason?.constructor), Array(5).fill(DaemonUnavailableError)); // all who wait get the error
+  assert.equal(daemon.requests.filter(({ method }) => method === 'NextIDs').length, 1);
+});
+
+test('a request that cannot be encoded, or is too large, fails alone', async (t) => {
+  const daemon = await Script.start(t, ({ reply }) => reply('pong'));
+  const client = new Client({ socket: daemon.socket });
+  t.after(() => client.close());
+  const wrong = [client.inspect(1n << 64n), client.nextSequence(Symbol('key')), client.toInternal('x'.repeat(1 << 20))];
+  const right = client.ping();
+  for (const { reason } of await Promise.allSettled(wrong)) assert.ok(reason instanceof InvalidParamsError, String(reason));
+  await right;
+  assert.equal(daemon.requests.length, 1);
+});

@@ -1,0 +1,6 @@
+package embed
+
+import "github.com/kazahana/kazahana/internal/clock"
+
+// WithClock replaces the host's clock.
+func WithClock(c clock.Source) Option { return func(o *options) { o.wall = c } }

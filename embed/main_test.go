@@ -1,0 +1,53 @@
+package embed_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/embed"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+)
+
+func TestMain(m *testing.M) {
+	testkit.Main(m, map[string]func(args []string) error{"maker": makeIDs})
+}
+
+// patient is a Config with directories of its own, for a busy machine: requests wait for
+// the first lease, and calls of the provider for the disk.
+func patient(t *testing.T) embed.Config {
+	t.Helper()
+	dir := t.TempDir()
+	return embed.Config{
+		StateDir: filepath.Join(dir, "state"), LiveDir: disktest.Memory(t), Provider: "sqlite:" + filepath.Join(dir, "leases.db"),
+		StartupWait: time.Minute, ProviderTimeout: 30 * time.Second,
+	}
+}
+
+// open opens a Generator, which ends with the test.
+func open(t *testing.T, c embed.Config, opts ...embed.Option) *embed.Generator {
+	t.Helper()
+	g, err := embed.Open(t.Context(), c, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+func nextID(t *testing.T, g *embed.Generator) int64 {
+	t.Helper()
+	id, err := g.NextID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func isFallback(id int64) bool { return snowflake.DefaultTimeline().IsFallback(snowflake.ID(id)) }

@@ -1,0 +1,34 @@
+package address
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The error of a failed connection says what to do.
+func TestDialExplains(t *testing.T) {
+	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	missing, file, socket := filepath.Join(dir, "no"), filepath.Join(dir, "file"), filepath.Join(dir, "s")
+	if err := os.WriteFile(file, nil, fs.FileMode(0o600)); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, socket)
+	for path, want := range map[string]string{
+		missing: "kazahanad serve --socket " + missing, file: "it is not a socket",
+	} {
+		_, err := Dial(t.Context(), path)
+		wantError(t, err, path, want)
+	}
+	t.Setenv("KAZAHANA_SOCKET", socket)
+	conn, err := Dial(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+}

@@ -1,0 +1,149 @@
+package architecture
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// seedRequirements is how many rows docs/seeds.md has for each seed: none gets lost.
+var seedRequirements = map[string]int{"000": 91, "001": 25, "002": 32, "003": 69, "004": 77}
+
+// ofEmbed are the requirements that the Go library meets: its own tests show them.
+var ofEmbed = []string{
+	"003-2-6", "003-3.2-1", "003-3.2-2", "003-3.2-3", "003-3.2-4",
+	"003-6-1", "003-6-2", "003-6-3", "003-6.1-1", "003-6.1-2", "003-6.1-3",
+}
+
+var (
+	seedForm    = regexp.MustCompile(`^\| (00[0-4])-([A-Za-z0-9.-]+) \| [^|]+ \| (works|different: [^|]+) \| ([^|]*) \|$`)
+	countForm   = regexp.MustCompile(`(?m)^\| \[(00[0-4])\]\(#seed-00[0-4]\) \| [^|]+ \| (\d+) \| (\d+) \| (\d+) \|$`)
+	makeForm    = regexp.MustCompile("`make ([a-z-]+)`")
+	elsewhere   = regexp.MustCompile(`\[((?:LS|PL)-[A-Z0-9.-]+)\]\((locks|placement)\.md#requirements\)`)
+	seriesForm  = regexp.MustCompile(`^(?:(.+)-)?(\d+)$`)
+	targetForms = regexp.MustCompile(`(?m)^([a-z-]+):`)
+)
+
+// TestSeedsPage: each row of docs/seeds.md has a number that follows the one before, a
+// state, and what shows it: a test, a target of make, or a row of another page's table.
+// The sums at the top are those of the rows.
+func TestSeedsPage(t *testing.T) {
+	const root = "../.."
+	page := readFile(t, root, "docs/seeds.md")
+	counts, last, seen := map[string][3]int{}, map[string]int{}, []string{}
+	for line := range strings.Lines(page) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| 00") {
+			continue
+		}
+		row := seedForm.FindStringSubmatch(line)
+		if row == nil {
+			t.Errorf("this row is not `| number | requirement | works, or different: why | shown by |`: %s", line)
+			continue
+		}
+		id := row[1] + "-" + row[2]
+		if slices.Contains(seen, id) {
+			t.Errorf("%s has two rows", id)
+		}
+		seen = append(seen, id)
+		if n := seriesForm.FindStringSubmatch(row[2]); n != nil {
+			series, number := row[1]+"-"+n[1], last[row[1]+"-"+n[1]]+1
+			if last[series]++; strings.TrimLeft(n[2], "0") != strconv.Itoa(number) {
+				t.Errorf("%s is number %d of its section", id, number)
+			}
+		}
+		count := counts[row[1]]
+		count[0]++
+		if row[3] == "works" {
+			count[1]++
+		} else {
+			count[2]++
+		}
+		counts[row[1]] = count
+		checkShown(t, root, id, row[4])
+	}
+	for seed, want := range seedRequirements {
+		if counts[seed][0] != want {
+			t.Errorf("seed %s has %d rows, want %d", seed, counts[seed][0], want)
+		}
+	}
+	sums := countForm.FindAllStringSubmatch(page, -1)
+	if len(sums) != len(seedRequirements) {
+		t.Errorf("the page sums up %d seeds", len(sums))
+	}
+	for _, sum := range sums {
+		if got := fmt.Sprint(sum[2:]); got != fmt.Sprint(counts[sum[1]]) {
+			t.Errorf("seed %s is summed up as %s, and its rows are %v", sum[1], got, counts[sum[1]])
+		}
+	}
+	for _, id := range requirements["locks.md"] {
+		if !slices.Contains(seen, "002-"+id) {
+			t.Errorf("002-%s has no row", id)
+		}
+	}
+}
+
+// checkShown checks that a cell shows something, and that all it names exists.
+func checkShown(t *testing.T, root, id, cell string) {
+	t.Helper()
+	shown := 0
+	for _, r := range referenceForm.FindAllStringSubmatch(cell, -1) {
+		shown++
+		if !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example") || !declares(t, filepath.Join(root, r[1]), r[2]) {
+			t.Errorf("%s: %s has no test %s", id, r[1], r[2])
+		}
+	}
+	for _, m := range makeForm.FindAllStringSubmatch(cell, -1) {
+		shown++
+		if !slices.ContainsFunc(targetForms.FindAllStringSubmatch(readFile(t, root, "Makefile"), -1), func(target []string) bool { return target[1] == m[1] }) {
+			t.Errorf("%s: make has no target %s", id, m[1])
+		}
+	}
+	for _, m := range elsewhere.FindAllStringSubmatch(cell, -1) {
+		shown++
+		if !strings.Contains(readFile(t, root, "docs/"+m[2]+".md"), "\n| "+m[1]+": ") {
+			t.Errorf("%s: docs/%s.md has no row %s", id, m[2], m[1])
+		}
+	}
+	if slices.Contains(ofEmbed, id) {
+		if _, err := os.Stat(filepath.Join(root, "embed")); err != nil {
+			return // not a part of this tree
+		}
+		if !strings.Contains(cell, "`embed/") {
+			t.Errorf("%s: no test of package embed shows it", id)
+		}
+	}
+	if shown == 0 {
+		t.Errorf("%s: nothing shows it", id)
+	}
+}
+
+func readFile(t *testing.T, root, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestNoManagers: a type of placement is named after what it does.
+func TestNoManagers(t *testing.T) {
+	err := filepath.WalkDir("../placement", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		for _, m := range regexp.MustCompile(`(?m)^type (\w*(?:Manager|Service|Helper))\b`).FindAllStringSubmatch(readFile(t, ".", path), -1) {
+			t.Errorf("%s: %s says nothing of what it does", path, m[1])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

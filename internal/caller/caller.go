@@ -1,0 +1,111 @@
+// Package caller calls the daemon for the command, for benchmarks and for tests of other
+// things than clients. It repeats nothing: a call has one attempt.
+package caller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// A Client calls a daemon over one connection, which it makes at the first call, and again
+// when it is lost. Calls may be concurrent.
+type Client struct {
+	socket  string
+	timeout time.Duration
+
+	mu   sync.Mutex
+	conn *wire.Client
+}
+
+// New returns a Client of the daemon at the socket or, if that is empty, of the first one
+// found. A call takes the timeout at most.
+func New(socket string, timeout time.Duration) *Client {
+	return &Client{socket: socket, timeout: timeout}
+}
+
+// UnavailableError: no daemon answers.
+type UnavailableError struct{ Err error }
+
+func (e *UnavailableError) Error() string { return e.Err.Error() }
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// Call calls a method: see wire.Client.Call. The error is a *wire.Error if the daemon
+// answered with one, or did not answer in time; else an *UnavailableError, or that of a
+// ctx that was cancelled.
+func (c *Client) Call(ctx context.Context, method string, result any, params ...any) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	conn, err := c.connect(ctx)
+	if err == nil {
+		err = conn.Call(ctx, method, result, params...)
+	}
+	var refusal *wire.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refusal):
+		return refusal
+	case errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("%s: %w", method, context.Canceled)
+	case ctx.Err() != nil:
+		return wire.Errorf(wire.CodeTimeout, "no answer to %s from the daemon", method).With("waited_ms", time.Since(began).Milliseconds())
+	case conn == nil || errors.Is(err, wire.ErrConnectionLost):
+		return &UnavailableError{err}
+	}
+	return err
+}
+
+func (c *Client) connect(ctx context.Context) (*wire.Client, error) {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil && conn.Err() == nil {
+		return conn, nil
+	}
+	nc, err := address.Dial(ctx, c.socket)
+	if err != nil {
+		return nil, err
+	}
+	next := wire.NewClient(nc)
+	c.mu.Lock()
+	old := c.conn
+	c.conn = next
+	c.mu.Unlock()
+	if old != nil {
+		_ = old.Close()
+	}
+	return next, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	conn := c.conn
+	c.conn = nil
+	c.mu.Unlock()
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+// HasCode reports whether the daemon answered with one of the codes.
+func HasCode(err error, codes ...wire.Code) bool {
+	var refusal *wire.Error
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	for _, code := range codes {
+		if refusal.Code == code {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,56 @@
+package daemon
+
+import "time"
+
+// roomPatience bounds the wait for connections that end, which takes them no time.
+const roomPatience = 10 * time.Second
+
+// roomWait is the wait of a connection for memory. Of one user, one connection at a time
+// looks whether there is room when some is given back, for there may be thousands.
+type roomWait struct {
+	account *account
+	timer   *time.Timer
+	first   bool // of its user
+}
+
+// wait waits until there may be room, and reports whether that was in time. The budget's mu
+// is held, but not while it waits.
+func (w *roomWait) wait() bool {
+	a := w.account
+	b := a.budget
+	if w.timer == nil {
+		w.timer = time.NewTimer(roomPatience)
+	}
+	if a.lost == nil {
+		a.lost = make(chan struct{})
+	}
+	if b.changed == nil {
+		b.changed = make(chan struct{})
+	}
+	var turn chan<- struct{}
+	changed, lost := b.changed, a.lost
+	if !w.first {
+		turn, changed = a.user.queue, nil
+	}
+	b.mu.Unlock()
+	defer b.mu.Lock()
+	select {
+	case turn <- struct{}{}:
+		w.first = true
+	case <-changed:
+	case <-lost:
+	case <-w.timer.C:
+		return false
+	}
+	return true
+}
+
+// end ends the wait, if there was one. mu is held.
+func (w *roomWait) end() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	if w.first {
+		<-w.account.user.queue
+	}
+}

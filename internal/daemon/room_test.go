@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// Of the connections of one user that wait for memory, one looks whether there is room when
+// some is given back. One that is made to end does not wait for its turn.
+func TestOneOfAUserLooksForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const crowd = 100
+		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
+		b.stuck = true
+		half := b.account(1)
+		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
+			t.Fatal(err)
+		}
+		var asks []*account
+		for range crowd {
+			a := b.account(1)
+			asks = append(asks, a)
+			go func() { _ = a.Reserve(1000) }()
+			synctest.Wait()
+		}
+		if half.over.Load() == nil || len(half.user.queue) != 1 {
+			t.Fatalf("%d are in front, and the half message has %v", len(half.user.queue), half.over.Load())
+		}
+		waits := func() int { return strings.Count(stacks(), "(*roomWait).wait(") }
+		b.mu.Lock()
+		asks[crowd/2].lose(b.exceeded(keyUserMemory, half.user))
+		b.mu.Unlock()
+		synctest.Wait()
+		if n := waits(); n != crowd-1 {
+			t.Errorf("%d wait after one of %d was made to end", n, crowd)
+		}
+		half.Release(2 * wire.MaxMessage)
+		synctest.Wait()
+		if n := waits(); n > 0 || len(half.user.queue) > 0 {
+			t.Errorf("%d still wait", n)
+		}
+	})
+}
+
+// Whatever of a connection waits for memory hears that the connection is made to end.
+func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
+		b.stuck = true
+		half, a := b.account(1), b.account(1)
+		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 2)
+		for _, n := range []int{1000, 2000} {
+			go func() { ended <- a.Reserve(n) }()
+			synctest.Wait()
+		}
+		b.mu.Lock()
+		a.lose(b.exceeded(keyUserMemory, a.user))
+		b.mu.Unlock()
+		synctest.Wait()
+		if len(ended) != 2 {
+			t.Errorf("%d of 2 have ended", len(ended))
+		}
+		half.Release(2 * wire.MaxMessage)
+	})
+}

@@ -1,0 +1,119 @@
+package issuer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/stores"
+)
+
+// Keeping holds a process's store of locks and sequences, and their hosts.
+type Keeping struct {
+	Store     *stores.Store
+	Locks     *lock.Host
+	Sequences sequence.Store // with the blocks of this host
+	Direct    sequence.Store // without
+	// Options are those of a key, by the configuration or else the default.
+	Options func(key string) (o sequence.Options, configured bool)
+	Timeout time.Duration // of one call
+
+	log *zap.Logger
+}
+
+// KeepingOptions say where locks and sequences are kept.
+type KeepingOptions struct {
+	Named     string // a URL, or "none"; "" for the store that belongs to the provider
+	Provider  string // its URL
+	StateDir  string
+	LiveDir   string
+	Sequences []config.Sequence
+	Limits    allowance.Limits
+	Timeout   time.Duration
+	Clock     *clock.Believed
+	Watching  Watching
+}
+
+// OpenKeeping opens the store. It does not connect yet. nil means that there is no
+// store. The error is a *SettingsError.
+func OpenKeeping(o KeepingOptions) (*Keeping, error) {
+	options, err := sequenceOptions(o.Sequences)
+	if err != nil {
+		return nil, &SettingsError{err}
+	}
+	url, opts := o.Named, stores.Options{NowMS: o.Clock.NowMS, LiveDir: o.LiveDir, Quota: o.Limits}
+	if o.Named == "" {
+		url, opts.Ignore = stores.Beside(o.Provider, o.StateDir), provider.TermsParams()
+	}
+	if url == "" || url == "none" {
+		return nil, nil
+	}
+	s, err := stores.Open(url, opts)
+	if err != nil {
+		return nil, &SettingsError{fmt.Errorf("store: %w", err)}
+	}
+	o.Watching.stores(s)
+	return &Keeping{
+		Store: s, Locks: lock.NewHost(s.Locks, o.Clock, o.Timeout), Options: options, Timeout: o.Timeout, log: o.Watching.Log,
+		Sequences: o.Watching.sequences(sequence.NewBlocks(s.Sequences, o.Clock.Elapsed)), Direct: o.Watching.sequences(s.Sequences),
+	}, nil
+}
+
+// File returns the store, or nil.
+func (k *Keeping) File() *stores.Store {
+	if k == nil {
+		return nil
+	}
+	return k.Store
+}
+
+// Close releases the locks that connections hold, and closes the store.
+func (k *Keeping) Close(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	err := k.Locks.Close(ctx)
+	if errors.Is(err, context.DeadlineExceeded) { // the store is away; the stop succeeds anyway
+		k.log.Warn("locks could not be released in time; they end with their terms", zap.String("component", "serve"))
+		err = nil
+	}
+	return errors.Join(err, k.Store.Close())
+}
+
+// sequenceOptions returns a function that finds a key's options: the first matching
+// entry has the longest prefix.
+func sequenceOptions(counts []config.Sequence) (func(key string) (o sequence.Options, configured bool), error) {
+	all := make([]sequence.Options, len(counts))
+	for i, c := range counts {
+		o := sequence.DefaultOptions()
+		if c.Step != 0 {
+			o.Step = c.Step
+		}
+		if c.OnMax != "" {
+			o.OnMax = sequence.OnMax(c.OnMax)
+		}
+		o.Start, o.StartSet, o.Max, o.TTL, o.Block = c.Start, c.StartSet, c.MaxValue, c.TTL, c.Block
+		if err := o.Validate(); err != nil {
+			return nil, fmt.Errorf("sequences.%s: %s", c.Prefix, strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))
+		}
+		all[i] = o
+	}
+	return func(key string) (sequence.Options, bool) {
+		for i, c := range counts {
+			if strings.HasPrefix(key, c.Prefix) {
+				return all[i], true
+			}
+		}
+		return sequence.DefaultOptions(), false
+	}, nil
+}

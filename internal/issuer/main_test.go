@@ -1,0 +1,57 @@
+package issuer
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// startMS is what the clock shows when a test begins.
+const startMS = snowflake.DefaultEpochMS + 150*24*60*60*1000
+
+// settings are a service's with nothing left to chance.
+func settings() config.Service {
+	return config.Service{
+		MaxThroughputPerMS: 1 << snowflake.DefaultBitSeq, Fallback: config.FallbackCachedRandom, SequenceStart: config.SequenceZero,
+		StartupWait: time.Hour, MaxBackward: 5 * time.Second,
+		AcquireRetryInterval: time.Second, AcquireRetryMaxInterval: time.Minute,
+		BitTS: snowflake.DefaultBitTS, DefaultEpoch: time.UnixMilli(snowflake.DefaultEpochMS),
+	}
+}
+
+// newService is a service on a memory provider, and on a state in memory if st is nil.
+// Its keeper does what is due at each Step.
+func newService(t *testing.T, terms provider.Terms, st *state.Service) *Service {
+	t.Helper()
+	believed := clock.NewBelieved(clock.NewFake(startMS), clock.Config{MaxForward: time.Second, Hold: time.Minute})
+	p, err := memory.New(memory.NewStore(believed.NowMS), provider.Services{Default: terms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st == nil {
+		if st, err = state.Ephemeral(state.Options{}).Service("default"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	svc, err := NewService(ServiceOptions{
+		Name: "default", Settings: settings(), ProviderTimeout: time.Minute, VerifyInterval: time.Minute, Provider: p, State: st,
+		Clock: believed, Observer: metrics.New(metrics.Build{}).Service("default"), Log: zap.NewNop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { svc.Close(t.Context()) })
+	return svc
+}

@@ -1,0 +1,90 @@
+// Package receipt has what locks and sequences share about requests that come again: when a
+// request was made, for how long its answer is kept, and where that is.
+//
+// The record of a key has the receipts of its latest requests. Older ones move to windows:
+// records of their own, which the store deletes Keep later. The time in the request ID names
+// the window, so a repetition finds it without a search. Windows are narrow for a busy key
+// and wide for a quiet one, so that each has tens to some hundreds of receipts.
+package receipt
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// Keep is how long the answer to a request is kept at least, from when it was carried
+	// out, by the store's clock.
+	Keep = 10 * time.Minute
+	// MaxUntimed is how many requests whose IDs tell no time a key remembers. Further ones are
+	// refused until the first are Keep old.
+	MaxUntimed = 256
+	// MaxAhead is how far the clock of an ID may be ahead of the store's; an ID from further
+	// ahead tells no time. A clock that is set back has its requests refused for so long.
+	MaxAhead = time.Minute
+	// MaxWindow is how many receipts a window has at most. Further ones are forgotten.
+	MaxWindow = 2048
+	// MaxMoved is how many windows a request writes at most.
+	MaxMoved = 6
+
+	// firstMS is the start of 2020 in Unix ms: no clock of a host shows an earlier time.
+	firstMS = 1_577_836_800_000
+	// idDigits is how long a UUID is without its hyphens.
+	idDigits = 32
+	// The widths of windows are powers of two, in ms: 4, 32, 256, ... and about 17 minutes.
+	narrowest, widest, widthStep = 2, 20, 3
+)
+
+// Stamp is a time that a request ID tells, in 4096ths of a Unix ms: the first 60 bits of a
+// UUID of version 7, without the version. The last 12 may be random.
+type Stamp int64
+
+// PerMS is how many stamps a millisecond has.
+const PerMS = 1 << 12
+
+// MS is the time in Unix ms.
+func (s Stamp) MS() int64 { return int64(s) / PerMS }
+
+// MadeAt is the time that a request ID tells, if it is a UUID of version 7, with or without
+// hyphens, behind what a lease server puts before it. A time after the latest is none, and so
+// is one before firstMS: random digits look like UUIDs of version 7 too.
+func MadeAt(id string, latestMS int64) (made Stamp, ok bool) {
+	id = id[strings.LastIndexByte(id, '.')+1:]
+	if IsUUID(id) {
+		id = strings.ReplaceAll(id, "-", "")
+	}
+	if len(id) != idDigits || id[12] != '7' || !strings.ContainsRune("89abAB", rune(id[16])) {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(id[:12]+id[13:16], 16, 60)
+	made = Stamp(n)
+	return made, err == nil && made.MS() >= firstMS && made.MS() <= latestMS
+}
+
+// IsUUID reports whether the ID has the length and the hyphens of a UUID.
+func IsUUID(id string) bool {
+	return len(id) == idDigits+4 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-'
+}
+
+// Window names the window of a request among others that were carried out within a span of so
+// many ms.
+func Window(made Stamp, spanMS int64) string {
+	width := narrowest
+	for width < widest && int64(1)<<width < 2*spanMS {
+		width += widthStep
+	}
+	return window(made, width)
+}
+
+// Windows names all windows in which the receipt of a request may be.
+func Windows(made Stamp) []string {
+	var all []string
+	for width := narrowest; width <= widest; width += widthStep {
+		all = append(all, window(made, width))
+	}
+	return all
+}
+
+func window(made Stamp, width int) string { return fmt.Sprintf("%x.%x", width, made.MS()>>width) }

@@ -1,0 +1,154 @@
+package sequence
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record/receipt"
+)
+
+// MaxReceipts is how many calls a key's record remembers at least, if their request IDs tell a
+// time. So many at a time move to windows.
+const MaxReceipts = 16
+
+// tooFar is how far ahead of the store's clock the time of an ID is none: random digits look
+// like UUIDs of version 7 too.
+const tooFar = 24 * time.Hour
+
+// madeAt is the time that a request ID tells.
+func madeAt(id string, nowMS int64) (receipt.Stamp, bool) {
+	return receipt.MadeAt(id, nowMS+tooFar.Milliseconds())
+}
+
+// fresh says why a request without a receipt must not be carried out. The IDs that it lets
+// pass are those whose receipts are kept, so that one without a receipt is new.
+func (s State) fresh(r Request, nowMS int64) error {
+	if r.RequestID == "" {
+		return nil
+	}
+	made, ok := madeAt(r.RequestID, nowMS)
+	keep := receipt.Keep.Milliseconds()
+	switch {
+	case !ok && s.untimed(nowMS) >= receipt.MaxUntimed:
+		return fmt.Errorf("%w: sequence %q remembers %d calls of the last %v whose request IDs tell no time, and takes no more: make request IDs that are UUIDs of version 7",
+			ErrInvalid, r.Key, receipt.MaxUntimed, receipt.Keep)
+	case ok && made.MS() > nowMS+keep:
+		return fmt.Errorf("%w: the request ID was made at %s, and it is %s: the clock of the host that made it is ahead", ErrInvalid, showTime(made.MS()), showTime(nowMS))
+	case ok && made <= max(s.Forgotten, endOf(nowMS)):
+		return &ReusedError{fmt.Sprintf("the request ID was made at %s, and requests from up to %s are forgotten: it may have been carried out. "+
+			"Ask again with a new request ID; if this one is new, the clock of the host that made it is behind",
+			showTime(made.MS()), showTime(max(s.Forgotten, endOf(nowMS)).MS()))}
+	}
+	return nil
+}
+
+// endOf is the latest time in an ID whose request is refused because of its age.
+func endOf(nowMS int64) receipt.Stamp {
+	return receipt.Stamp(nowMS-receipt.Keep.Milliseconds())*receipt.PerMS - 1
+}
+
+// untimed counts the calls of the last time whose IDs tell none.
+func (s State) untimed(nowMS int64) (n int) {
+	for _, r := range s.Receipts {
+		if r.DoneMS != 0 && nowMS-r.DoneMS <= receipt.Keep.Milliseconds() {
+			n++
+		}
+	}
+	return n
+}
+
+// receipt finds the receipt of a call, unless its time is over. The error is a
+// *receipt.UnseenError.
+func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
+	made, timed := madeAt(requestID, nowMS)
+	if requestID == "" || timed && made <= endOf(nowMS) {
+		return Receipt{}, false, nil
+	}
+	is := func(r Receipt) bool { return r.RequestID == requestID }
+	if i := slices.IndexFunc(s.Receipts, is); i >= 0 {
+		return s.Receipts[i], true, nil
+	}
+	if timed && made <= s.Moved {
+		return receipt.Find(s.Windows, made, is)
+	}
+	return Receipt{}, false, nil
+}
+
+// remember adds a receipt, and moves others to windows once there are enough of them. The
+// state from before stays as it is.
+func (s State) remember(r Receipt, nowMS int64) (State, error) {
+	if _, ok := madeAt(r.RequestID, nowMS); !ok {
+		r.DoneMS = nowMS
+	}
+	all := append(slices.Clip(s.Receipts), r)
+	overdue := -MaxReceipts
+	for _, r := range all {
+		if r.DoneMS == 0 {
+			overdue++
+		}
+	}
+	if overdue < MaxReceipts {
+		overdue = 0
+	}
+	moves := overdue > 0
+	s.Receipts = make([]Receipt, 0, len(all))
+	var leaving []Receipt
+	for _, r := range all {
+		switch {
+		case r.DoneMS != 0 && nowMS-r.DoneMS > receipt.Keep.Milliseconds():
+		case r.DoneMS != 0 || overdue == 0:
+			s.Receipts = append(s.Receipts, r)
+		default:
+			overdue--
+			if made, _ := madeAt(r.RequestID, nowMS); s.NoRoom || made <= endOf(nowMS) {
+				s = s.forget(r)
+			} else {
+				leaving = append(leaving, r)
+			}
+		}
+	}
+	if !moves {
+		return s, nil
+	}
+	if s.Began == 0 {
+		s.Began = nowMS
+	}
+	// So many calls have come since the last time.
+	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID }, nowMS-s.MovedMS, s.Windows)
+	if err != nil {
+		return s, err
+	}
+	for _, r := range leaving {
+		made, _ := madeAt(r.RequestID, nowMS)
+		s.Moved = max(s.Moved, made)
+	}
+	for _, r := range dropped {
+		s = s.forget(r)
+	}
+	s.Changed, s.Receipts, s.MovedMS = moved, append(left, s.Receipts...), nowMS
+	return s, nil
+}
+
+// forget keeps a call from being carried out again whose receipt is dropped.
+func (s State) forget(r Receipt) State {
+	if made, ok := receipt.MadeAt(r.RequestID, math.MaxInt64); ok && r.DoneMS == 0 {
+		s.Forgotten = max(s.Forgotten, made)
+	}
+	return s
+}
+
+// keepMS is how long a window is kept: until the latest of its requests would be refused
+// because of its age.
+func keepMS(window []Receipt, nowMS int64) int64 {
+	latest := nowMS
+	for _, r := range window {
+		made, _ := madeAt(r.RequestID, nowMS)
+		latest = max(latest, made.MS())
+	}
+	return latest - nowMS + receipt.Keep.Milliseconds() + time.Second.Milliseconds()
+}
+
+// showTime writes a time in Unix ms for people.
+func showTime(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z") }
