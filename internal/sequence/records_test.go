@@ -40,6 +40,24 @@ func plainRequest(requestID string) sequence.Request {
 	return sequence.Request{Tenant: "t", Key: "k", Count: 2, RequestID: requestID, Options: sequence.DefaultOptions()}
 }
 
+// A request ID of any form and length is remembered as it is: no other one is taken for it,
+// and the key can be read afterwards.
+func TestRequestIDsAreRemembered(t *testing.T) {
+	uuid := "0190a0b0-c0d0-4abc-8def-0123456789ab"
+	ids := []string{sequence.NewRequestID(), uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "t." + uuid, strings.Repeat("-", len(uuid))}
+	for n := 1; n <= sequence.MaxRequestID; n++ {
+		ids = append(ids, strings.Repeat("z", n))
+	}
+	s := sequence.OnRecords(memory.New(nil))
+	for range 2 {
+		for i, id := range ids {
+			if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*i+1) {
+				t.Errorf("%q: %+v (%v), want %d first", id, got, err, 2*i+1)
+			}
+		}
+	}
+}
+
 // Where a store cannot tell whether a call was carried out, its receipt can. Without
 // one the call does not succeed: its values may be taken.
 func TestLostAnswerLeavesNoGap(t *testing.T) {
