@@ -190,7 +190,7 @@ var prefixes atomic.Int64
 // Run runs the tests of a package, ends what Shared started, and returns the
 // exit code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	return ring.Run(m, func() {
+	return await.Run(m, func() {
 		if shared.member != nil {
 			shared.member.Kill()
 		}

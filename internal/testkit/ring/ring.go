@@ -9,9 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 )
 
 // variable names the ring. Its name does not begin with KAZAHANA_, because the daemon
@@ -77,32 +74,6 @@ func IsDeep(t testing.TB) bool {
 func IsFast() bool {
 	have, err := current()
 	return err == nil && have == fast
-}
-
-// A goroutine that ends within leakPatience is not left.
-const (
-	leakPatience = time.Minute
-	leakPause    = 100 * time.Millisecond
-)
-
-// Run runs the tests of a package, then end, and returns the exit code, which is not 0
-// where goroutines are left.
-func Run(m *testing.M, end func()) int {
-	code := m.Run()
-	end()
-	if code != 0 {
-		return code
-	}
-	err := goleak.Find()
-	// A pool of Redis connections that was closed notices only at its next try to dial.
-	for until := time.Now().Add(leakPatience); err != nil && time.Now().Before(until); err = goleak.Find() {
-		time.Sleep(leakPause)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-		code = 1
-	}
-	return code
 }
 
 // MemoryDir makes a directory that need not survive anything. Its name is short: that of
