@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) { await.Main(m) }
 
 const (
 	testNow = snowflake.DefaultEpochMS + 1_000_000_000
-	long    = 30 * time.Second // anything, on a busy machine
+	long    = await.Patience // anything, on a busy machine
 )
 
 // rig is a server in front of a memory provider, whose clock the test has.

@@ -4,7 +4,10 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +77,23 @@ func IsDeep(t testing.TB) bool {
 func IsFast() bool {
 	have, err := current()
 	return err == nil && have == fast
+}
+
+// FreePorts returns n ports that nobody listens on at this moment. They are below those
+// that systems choose for connections, which could take one before its server does, or
+// while that is down.
+func FreePorts(n int) (ports []int, err error) {
+	for range 1000 * n {
+		if len(ports) == n {
+			return ports, nil
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			defer l.Close()
+			ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		}
+	}
+	return nil, errors.New("no port is free")
 }
 
 // MemoryDir makes a directory that need not survive anything. Its name is short: that of
