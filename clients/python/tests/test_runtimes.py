@@ -113,7 +113,7 @@ def test_gevent_interrupts_a_call(daemon: Daemon, tmp_path: Path, frozen: str) -
             with gevent.Timeout(0.05):
                 client.next_id()
         except gevent.Timeout:
-            print("ended", client._channel._open)
+            print("ended", len(client._channel._open))
     """
     assert run(daemon, tmp_path, textwrap.dedent(code)) == "ended 0\n"
 

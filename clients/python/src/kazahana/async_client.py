@@ -10,10 +10,8 @@ from . import fork
 from .aio import AsyncChannel, Connection
 from .base import Base
 from .calls import IDOptions, Inspection, Moment, Options
-from .errors import KazahanaError
 from .locks import AsyncLocks
 from .prefetch import now
-from .protocol import copy_of, late
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,38 +73,22 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
         return result
 
     async def _refill(self) -> int:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._calls.timeout
-        waited = False
+        loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
+        deadline, left = loop.time() + timeout, timeout
         while True:
-            is_mine, refill = self._prefetch.join(loop.create_future)
+            is_mine, refill = prefetch.join(loop.create_future)
             if is_mine:
-                return await self._fetch(refill, max(deadline - loop.time(), 0.001) if waited else self._calls.timeout)
+                with prefetch.refilling(refill):
+                    batch, asked = prefetch.batch, now()
+                    call = self._calls.next_ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(batch, await self._channel.perform(call), asked)
             if refill.get_loop() is not loop:  # that one has ended, or runs in another thread
-                self._prefetch.end(refill)
+                prefetch.forget(refill)
                 continue
-            waited = True
-            done, _ = await asyncio.wait([refill], timeout=deadline - loop.time())
-            if done and (error := refill.result()) is not None:
-                raise copy_of(error)
-            if (id := self._prefetch.pop(now())) is not None:
+            await asyncio.wait([refill], timeout=left)
+            left = deadline - loop.time()
+            if (id := prefetch.waited(refill, timeout, left)) is not None:
                 return id
-            if loop.time() >= deadline:  # of this caller: a refill that it began would fail for the others, too
-                raise late(self._calls.timeout)
-
-    async def _fetch(self, refill: asyncio.Future[KazahanaError | None], timeout: float) -> int:
-        """Refill; those who wait for it get its error, too, if it is one of this package."""
-        prefetch, told = self._prefetch, None
-        try:
-            batch, asked = prefetch.batch, now()
-            call = self._calls.next_ids(prefetch.count(asked), timeout=timeout)
-            return prefetch.install(batch, await self._channel.perform(call), asked)
-        except KazahanaError as error:
-            told = error
-            raise
-        finally:
-            prefetch.end(refill)
-            refill.set_result(told)
 
     async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""

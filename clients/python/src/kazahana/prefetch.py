@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable
 
 from .calls import MAX_BATCH
-from .errors import InvalidParamsError
+from .errors import InvalidParamsError, KazahanaError
+from .protocol import copy_of, late
 
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
@@ -50,11 +53,32 @@ class Prefetch:
             self._refill = make()
             return True, self._refill
 
-    def end(self, refill: Any) -> None:
-        """End the refill; the caller tells its future."""
+    @contextmanager
+    def refilling(self, refill: Any) -> Iterator[None]:
+        """End the refill afterwards; those who wait for it get its error, too, if it is one of this package."""
+        told = None
+        try:
+            yield
+        except KazahanaError as error:
+            told = error
+            raise
+        finally:
+            self.forget(refill)
+            refill.set_result(told)
+
+    def forget(self, refill: Any) -> None:
         with self._swap:
             if self._refill is refill:
                 self._refill = None
+
+    def waited(self, refill: Any, timeout: float, left: float) -> int | None:
+        """Return an ID of the refill that another began, None if there is none left, or raise."""
+        if refill.done() and (error := refill.result()) is not None:
+            raise copy_of(error)
+        id = self.pop(now())
+        if id is None and left <= 0:  # a refill with no time left would fail for others, too
+            raise late(timeout)
+        return id
 
     def pop(self, now: float) -> int | None:
         """Return the smallest ID, None if there is none or it is too old."""

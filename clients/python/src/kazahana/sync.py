@@ -57,25 +57,27 @@ class Connection:
 
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result or raise the daemon's or the connection's error."""
-        answers: list[tuple[Connection, KazahanaError | None, Any]] = []
         try:
             self._send(self._session.request(call, self), deadline)
-            while not answers:
-                answers = self.read(deadline)
-        except socket.timeout:
+            while not (answers := self._read(deadline)):
+                left(deadline)  # a daemon that never stops sending other things is not waited for
+        except BaseException as error:  # also a signal's: bytes may be missing
             self.close()
-            raise unanswered(call, self.path) from None
-        except BaseException:  # also a signal's: bytes may be missing
-            self.close()
+            if isinstance(error, socket.timeout):
+                raise unanswered(call, self.path) from None
             raise
-        error = answers[0][1]
-        if isinstance(error, ShuttingDownError):
+        _, problem, result = answers[0]
+        if problem is None:
+            return result
+        if isinstance(problem, ShuttingDownError):
             self.close()
-        if error is not None:
-            raise error
-        return answers[0][2]
+        raise problem
 
-    def read(self, deadline: float) -> list[tuple[Connection, KazahanaError | None, Any]]:
+    def notice(self) -> None:
+        """Take what the daemon has sent without being asked."""
+        self._session.unasked.clear()
+
+    def _read(self, deadline: float) -> list[tuple[Connection, KazahanaError | None, Any]]:
         """Read once; raise a socket.timeout at the deadline, or the connection's error."""
         try:
             try:
@@ -83,11 +85,7 @@ class Connection:
             except BlockingIOError:
                 data = None
             if data is None:
-                self._socket.settimeout(left(deadline))
-                try:
-                    data = self._socket.recv(self._chunk)
-                finally:
-                    self._socket.settimeout(None)
+                data = self._within(deadline, self._socket.recv, self._chunk)
         except socket.timeout:
             raise
         except OSError as error:
@@ -96,14 +94,9 @@ class Connection:
             raise lost(self.path)
         self._chunk = _LARGE if len(data) == self._chunk else _SMALL
         answers = self._session.feed(data)
-        self.notice()
-        if not answers:
-            left(deadline)  # a daemon that never stops sending other things is not waited for
+        if self._session.unasked:
+            self.notice()
         return answers
-
-    def notice(self) -> None:
-        """Take what the daemon has sent without being asked."""
-        self._session.unasked.clear()
 
     def _send(self, data: bytes, deadline: float) -> None:
         try:
@@ -111,15 +104,20 @@ class Connection:
                 sent = self._socket.send(data, _QUIET | _NOW) if self._is_native else 0
             except BlockingIOError:
                 sent = 0
-            if data := data[sent:]:
-                self._socket.settimeout(left(deadline))
-                try:
-                    self._socket.sendall(data, _QUIET)
-                finally:
-                    self._socket.settimeout(None)
-        except OSError as error:  # the daemon's last word, or the end, can be read
-            if isinstance(error, socket.timeout):
-                raise
+            if sent < len(data):
+                self._within(deadline, self._socket.sendall, data[sent:], _QUIET)
+        except socket.timeout:
+            raise
+        except OSError:
+            pass  # the daemon's last word, or the end, can be read
+
+    def _within(self, deadline: float, operate: Callable[..., Any], *arguments: Any) -> Any:
+        """Perform an operation of the socket; raise a socket.timeout at the deadline."""
+        self._socket.settimeout(left(deadline))
+        try:
+            return operate(*arguments)
+        finally:
+            self._socket.settimeout(None)
 
     def stop(self) -> None:
         """Make a call under way in another thread fail."""
@@ -136,16 +134,21 @@ class Connection:
 
 
 class _Turn:
-    """A thread that waits for a connection."""
+    """A thread that waits for a slot."""
 
     def __init__(self) -> None:
         self.wake = threading.Lock()
         self.wake.acquire()
-        self.connection: Connection | None = None  # None: it may make one
+        self.slot: Connection | None = None
 
 
 class Channel:
-    """A few connections that are made when they are needed, and made again after a loss."""
+    """A few connections that are made when they are needed, and made again after a loss.
+
+    There is a slot for each: a connection, or None, which allows whoever takes it to make one. No lock
+    guards them, since taking from a list or a deque and adding to it are atomic: what a thread has
+    taken is its own.
+    """
 
     def __init__(
         self,
@@ -161,10 +164,8 @@ class Channel:
         fork.track(self)
 
     def after_fork(self) -> None:
-        self._mutex = threading.Lock()  # of what follows; nobody waits for anything while holding it
-        self._open = 0
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._slots: list[Connection | None] = [None] * self._size  # those that are free, idle connections last
+        self._open: set[Connection] = set()
         self._turns: deque[_Turn] = deque()
 
     def perform(self, call: Call[T]) -> T:
@@ -175,11 +176,7 @@ class Channel:
         while True:
             fork.look()
             try:
-                connection = self._take(call, deadline)
-                try:
-                    return call.parse(connection.call(call, deadline))
-                finally:
-                    self._give(connection)
+                return call.parse(self._exchange(call, deadline))
             except KazahanaError as error:
                 if self._closed and isinstance(error, DaemonUnavailableError):
                     raise closed() from error
@@ -189,90 +186,99 @@ class Channel:
 
     def detach(self) -> Connection:
         """Give away the connection of the last call, for exchanges that must not continue on another one."""
-        with self._mutex:
-            if not self._idle:
-                raise lost(address.find(self._named))
-            self._open -= 1
-            return self._idle.pop()
+        connection = self._slots.pop()
+        self._free(None)
+        if connection is None:
+            raise lost(address.find(self._named))
+        self._open.discard(connection)
+        return connection
 
     def close(self) -> None:
         self._closed = True
-        with self._mutex:
-            idle, self._idle = self._idle, []
-            self._open -= len(idle)
-            for connection in self._busy:
-                connection.stop()
-        for connection in idle:
-            connection.close()
+        for connection in list(self._open):
+            connection.stop()
+        self._close_idle()
 
-    def _take(self, call: Call[Any], deadline: float) -> Connection:
-        with self._mutex:
-            if self._closed:
-                raise closed()
-            turn = None
-            if self._idle:
-                connection = self._idle.pop()
-                self._busy.add(connection)
-                return connection
-            if self._open < self._size:
-                self._open += 1
-            else:
-                turn = _Turn()
-                self._turns.append(turn)
-        if turn is not None:
-            self._wait(turn, call, deadline)
-            if turn.connection is not None:
-                return turn.connection
+    def _exchange(self, call: Call[Any], deadline: float) -> Any:
         try:
-            made = self._kind(address.find(self._named))
-        except BaseException:
-            self._give(None)
-            raise
+            connection = self._slots.pop()
+        except IndexError:
+            connection = self._wait(call, deadline)
+        try:
+            if connection is None or self._closed:
+                connection = self._connect()
+            return connection.call(call, deadline)
+        finally:
+            self._give(connection)
+
+    def _connect(self) -> Connection:
+        if self._closed:
+            raise closed()
+        made = self._kind(address.find(self._named))
         self._reached = True
-        with self._mutex:
-            self._busy.add(made)
-            if self._closed:  # closed meanwhile
-                made.stop()
+        self._open.add(made)
+        if self._closed:  # meanwhile
+            made.stop()
         return made
 
-    def _wait(self, turn: _Turn, call: Call[Any], deadline: float) -> None:
+    def _give(self, connection: Connection | None) -> None:
+        """Take back what _exchange had."""
+        if connection is not None and (connection.broken or self._closed):
+            self._drop(connection)
+            self._close_idle()  # they lead to the same daemon: a call that is tried again had better make a new one
+            connection = None
+        self._free(connection)
+
+    def _free(self, slot: Connection | None) -> None:
+        self._slots.insert(0 if slot is None else len(self._slots), slot)
+        if self._turns:
+            self._hand_over()
+
+    def _drop(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _close_idle(self) -> None:
+        for connection in list(self._slots):
+            if connection is not None:
+                with contextlib.suppress(ValueError):  # another thread has taken it
+                    self._slots.remove(connection)
+                    self._drop(connection)
+                    self._free(None)
+
+    def _wait(self, call: Call[Any], deadline: float) -> Connection | None:
+        """Wait for a slot, behind those who came before."""
+        turn = _Turn()
+        self._turns.append(turn)
+        self._hand_over()  # a slot may have become free meanwhile
         try:
-            if turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX)):
-                return
+            turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX))
         except BaseException:
             if not self._leave(turn):
-                self._give(turn.connection)
+                self._free(turn.slot)
             raise
         if self._leave(turn):
             raise unanswered(call, address.find(self._named))
+        return turn.slot
 
     def _leave(self, turn: _Turn) -> bool:
         """Report whether the turn had not come yet."""
-        with self._mutex, contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):
             self._turns.remove(turn)
             return True
         return False
 
-    def _give(self, connection: Connection | None) -> None:
-        """Take back a connection, or the right to make one, and pass it on to whoever waits longest."""
-        stale: list[Connection] = []
-        with self._mutex:
-            if connection is not None:
-                self._busy.discard(connection)
-                if connection.broken or self._closed:
-                    # The others lead to the same daemon: a call that is tried again had better make a new one.
-                    stale, self._idle = [connection, *self._idle], []
-                    self._open -= len(stale) - 1
-                    connection = None
-            if self._turns:
+    def _hand_over(self) -> None:
+        """Give free slots to those who wait longest. Who frees one looks for turns then, who waits looks for slots."""
+        while self._turns:
+            try:
+                slot = self._slots.pop()
+            except IndexError:
+                return
+            try:
                 turn = self._turns.popleft()
-                turn.connection = connection
-                if connection is not None:
-                    self._busy.add(connection)
-                turn.wake.release()
-            elif connection is not None:
-                self._idle.append(connection)
-            else:
-                self._open -= 1
-        for one in stale:
-            one.close()
+            except IndexError:  # the last one gave up
+                self._free(slot)
+                return
+            turn.slot = slot
+            turn.wake.release()
