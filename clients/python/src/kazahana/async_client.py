@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from . import fork
 from .aio import AsyncChannel, Connection
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
+from .calls import AsText, IDOptions, Inspection, Moment, Options
 from .locks import AsyncLocks
 from .prefetch import now
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient(Base[AsyncChannel], AsyncLocks):
+class AsyncClient(AsyncLocks, Base):
     """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
@@ -41,7 +41,7 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
     @overload
     async def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
     @overload
-    async def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    async def next_id(self, *, format: AsText, **options: Unpack[IDOptions]) -> str: ...
     async def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return a new ID, greater than every ID that was returned before this call.
 
@@ -59,9 +59,7 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
     @overload
     async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
     @overload
-    async def next_ids(
-        self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]
-    ) -> list[str]: ...
+    async def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     async def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return await self._ids(self._calls.next_ids(n, format, **options))

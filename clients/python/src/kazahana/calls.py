@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from operator import lt
-from typing import Any, Callable, TypedDict, Union
+from typing import Any, Callable, Literal, TypedDict, Union
 
 from .errors import InvalidParamsError, ProtocolError
 from .protocol import Call
@@ -20,6 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXT_FORMATS = ("string", "external")
 
 Moment = Union[int, datetime]
+AsText = Literal["string", "external"]
 
 
 class Options(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import fork
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
+from .calls import AsText, IDOptions, Inspection, Moment, Options
 from .locks import Locks
 from .prefetch import now
 from .sync import Channel, Connection
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Client(Base[Channel], Locks):
+class Client(Locks, Base):
     """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -50,7 +50,7 @@ class Client(Base[Channel], Locks):
     @overload
     def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
     @overload
-    def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    def next_id(self, *, format: AsText, **options: Unpack[IDOptions]) -> str: ...
     def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return a new ID, greater than every ID that was returned before this call.
 
@@ -72,7 +72,7 @@ class Client(Base[Channel], Locks):
     @overload
     def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
     @overload
-    def next_ids(self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> list[str]: ...
+    def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return self._ids(self._calls.next_ids(n, format, **options))

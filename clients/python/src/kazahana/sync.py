@@ -8,14 +8,14 @@ import socket
 import struct
 import threading
 import time
-import weakref
 from collections import deque
 from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import address, fork
+from .base import AnyChannel, AnyConnection
 from .errors import DaemonUnavailableError, KazahanaError, ShuttingDownError
-from .protocol import Call, Retry, Session, closed, lost, unanswered
+from .protocol import Call, Retry, closed, lost, unanswered
 
 T = TypeVar("T")
 
@@ -35,25 +35,18 @@ def left(deadline: float) -> float:
     return remaining
 
 
-class Connection:
+class Connection(AnyConnection):
     """One socket, for one call at a time. After an error that is not the daemon's answer it is broken."""
 
-    two_way = False  # whether the daemon may send requests, too
-
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.broken = False
-        self._session: Session[Connection] = Session(self.two_way)
+        super().__init__(path)
         self._chunk = _SMALL
-        self._socket = made = address.connect(path)
-        # A finalizer, so that a client that is never closed leaves no warning behind.
-        self._close = weakref.finalize(self, made.close)
+        made = self._socket
         made.setblocking(True)
         # gevent and eventlet put sockets of their own in place of the system's: those wait in a loop.
         self._is_native = type(made).recv is _socket.socket.recv
         if self._is_native:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
-        fork.track(self)
 
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result or raise the daemon's or the connection's error."""
@@ -142,31 +135,14 @@ class _Turn:
         self.slot: Connection | None = None
 
 
-class Channel:
-    """A few connections that are made when they are needed, and made again after a loss.
-
-    There is a slot for each: a connection, or None, which allows whoever takes it to make one. No lock
-    guards them, since taking from a list or a deque and adding to it are atomic: what a thread has
-    taken is its own.
-    """
-
-    def __init__(
-        self,
-        socket: str | None = None,
-        single_attempt: bool = False,
-        kind: Callable[[str], Connection] = Connection,
-        size: int = POOL,
-    ) -> None:
-        self._named, self._single, self._kind, self._size = socket, single_attempt, kind, size
-        self._reached = False
-        self._closed = False
-        self.after_fork()
-        fork.track(self)
+class Channel(AnyChannel):
+    """A few connections. There is a slot for each: a connection, or None, which allows whoever takes it to make one."""
 
     def after_fork(self) -> None:
-        self._slots: list[Connection | None] = [None] * self._size  # those that are free, idle connections last
-        self._open: set[Connection] = set()
+        self._mutex = threading.Lock()  # of what follows; nobody waits for anything while holding it
+        self._slots: list[Connection | None] = [None] * POOL  # those that are free, connections last
         self._turns: deque[_Turn] = deque()
+        self._open: set[Connection] = set()
 
     def perform(self, call: Call[T]) -> T:
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
@@ -180,105 +156,85 @@ class Channel:
             except KazahanaError as error:
                 if self._closed and isinstance(error, DaemonUnavailableError):
                     raise closed() from error
-                retry = retry or Retry(started, call.timeout, self._reached, self._single)
+                retry = retry or self._retry(call, started)
                 pause = retry.pause(error, monotonic())
             time.sleep(pause)
 
     def detach(self) -> Connection:
         """Give away the connection of the last call, for exchanges that must not continue on another one."""
-        connection = self._slots.pop()
-        self._free(None)
+        with self._mutex:
+            connection = self._slots.pop()
+            self._slots.insert(0, None)
+            self._open.discard(connection)
         if connection is None:
             raise lost(address.find(self._named))
-        self._open.discard(connection)
         return connection
 
     def close(self) -> None:
         self._closed = True
-        for connection in list(self._open):
-            connection.stop()
+        with self._mutex:
+            for connection in self._open:
+                connection.stop()
         self._close_idle()
 
     def _exchange(self, call: Call[Any], deadline: float) -> Any:
-        try:
-            connection = self._slots.pop()
-        except IndexError:
-            connection = self._wait(call, deadline)
+        connection = self._take(call, deadline)
         try:
             if connection is None or self._closed:
                 connection = self._connect()
             return connection.call(call, deadline)
         finally:
-            self._give(connection)
+            if connection is not None and (connection.broken or self._closed):
+                connection.close()
+                # The others lead to the same daemon: a call that is tried again had better make a new one.
+                self._close_idle()
+                connection = None
+            self._free(connection)
 
     def _connect(self) -> Connection:
-        if self._closed:
-            raise closed()
-        made = self._kind(address.find(self._named))
-        self._reached = True
-        self._open.add(made)
-        if self._closed:  # meanwhile
-            made.stop()
+        made: Connection = self._dial()
+        with self._mutex:
+            self._open = {made, *(one for one in self._open if not one.broken)}
+            if self._closed:  # meanwhile
+                made.stop()
         return made
 
-    def _give(self, connection: Connection | None) -> None:
-        """Take back what _exchange had."""
-        if connection is not None and (connection.broken or self._closed):
-            self._drop(connection)
-            self._close_idle()  # they lead to the same daemon: a call that is tried again had better make a new one
-            connection = None
-        self._free(connection)
-
-    def _free(self, slot: Connection | None) -> None:
-        self._slots.insert(0 if slot is None else len(self._slots), slot)
-        if self._turns:
-            self._hand_over()
-
-    def _drop(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        connection.close()
-
-    def _close_idle(self) -> None:
-        for connection in list(self._slots):
-            if connection is not None:
-                with contextlib.suppress(ValueError):  # another thread has taken it
-                    self._slots.remove(connection)
-                    self._drop(connection)
-                    self._free(None)
-
-    def _wait(self, call: Call[Any], deadline: float) -> Connection | None:
-        """Wait for a slot, behind those who came before."""
-        turn = _Turn()
-        self._turns.append(turn)
-        self._hand_over()  # a slot may have become free meanwhile
+    def _take(self, call: Call[Any], deadline: float) -> Connection | None:
+        """Return a slot; wait for it behind those who came before."""
+        with self._mutex:
+            if self._slots:
+                return self._slots.pop()
+            turn = _Turn()
+            self._turns.append(turn)
+        has_come = False
         try:
-            turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX))
-        except BaseException:
-            if not self._leave(turn):
-                self._free(turn.slot)
-            raise
-        if self._leave(turn):
+            has_come = turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX))
+        finally:
+            if not has_come:
+                self._leave(turn)
+        if not has_come:
             raise unanswered(call, address.find(self._named))
         return turn.slot
 
-    def _leave(self, turn: _Turn) -> bool:
-        """Report whether the turn had not come yet."""
-        with contextlib.suppress(ValueError):
-            self._turns.remove(turn)
-            return True
-        return False
+    def _leave(self, turn: _Turn) -> None:
+        with self._mutex:
+            if turn in self._turns:
+                self._turns.remove(turn)
+                return
+        self._free(turn.slot)  # it has come after all
 
-    def _hand_over(self) -> None:
-        """Give free slots to those who wait longest. Who frees one looks for turns then, who waits looks for slots."""
-        while self._turns:
-            try:
-                slot = self._slots.pop()
-            except IndexError:
-                return
-            try:
+    def _free(self, slot: Connection | None) -> None:
+        with self._mutex:
+            if self._turns:
                 turn = self._turns.popleft()
-            except IndexError:  # the last one gave up
-                self._free(slot)
-                return
-            turn.slot = slot
-            turn.wake.release()
+                turn.slot = slot
+                turn.wake.release()
+            else:
+                self._slots.insert(0 if slot is None else len(self._slots), slot)
+
+    def _close_idle(self) -> None:
+        with self._mutex:
+            idle = [slot for slot in self._slots if slot is not None]
+            self._slots = [None] * len(self._slots)
+        for connection in idle:
+            connection.close()
