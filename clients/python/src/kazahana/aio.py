@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from typing import Any, TypeVar
 
 from . import address, fork
-from .base import AnyChannel, AnyConnection
+from .base import QUIET, AnyChannel, AnyConnection
 from .errors import KazahanaError, ShuttingDownError
 from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
-_QUIET = getattr(socket, "MSG_NOSIGNAL", 0)
 _CHUNK = 1 << 16
 
 
@@ -81,7 +79,7 @@ class Connection(AnyConnection):
         if self.broken or not self._unsent:
             return
         try:
-            del self._unsent[: self._socket.send(self._unsent, _QUIET)]
+            del self._unsent[: self._socket.send(self._unsent, QUIET)]
         except BlockingIOError:
             pass
         except OSError:
@@ -134,7 +132,7 @@ class AsyncChannel(AnyChannel):
                     connection = self._connect(loop)
                 return call.parse(await connection.call(call, deadline))
             except KazahanaError as error:
-                retry = retry or self._retry(call, started)
+                retry = retry or Retry(started, call.timeout, self._reached, self._single)
                 if connection is not None and isinstance(error, ShuttingDownError):
                     connection.fail(lost(connection.path, error))
                 pause = retry.pause(error, loop.time())

@@ -50,7 +50,7 @@ class AsyncClient(AsyncLocks, Base):
         """
         if options or format != "int":
             return await self._ids(self._calls.next_id(format, **options))
-        if not self._prefetching:
+        if not self._prefetch.size:
             return await self._channel.perform(self._calls.plain)
         fork.look()
         id = self._prefetch.pop(now())
@@ -66,23 +66,19 @@ class AsyncClient(AsyncLocks, Base):
 
     async def _ids(self, call: Any) -> Any:
         result = await self._channel.perform(call)
-        if self._prefetching:
-            self._prefetch.drop()
+        self._prefetch.drop()
         return result
 
     async def _refill(self) -> int:
         loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
         deadline, left = loop.time() + timeout, timeout
         while True:
-            is_mine, refill = prefetch.join(loop.create_future)
+            is_mine, refill = prefetch.join(loop.create_future, loop)
             if is_mine:
                 with prefetch.refilling(refill):
                     batch, asked = prefetch.batch, now()
                     call = self._calls.next_ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(batch, await self._channel.perform(call), asked)
-            if refill.get_loop() is not loop:  # that one has ended, or runs in another thread
-                prefetch.forget(refill)
-                continue
             await asyncio.wait([refill], timeout=left)
             left = deadline - loop.time()
             if (id := prefetch.waited(refill, timeout, left)) is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket as sockets
 import weakref
 from typing import Any
 
 from . import address, fork
 from .calls import Calls
 from .prefetch import Prefetch
-from .protocol import Call, Retry, Session, closed
+from .protocol import Session, closed
+
+QUIET = int(getattr(sockets, "MSG_NOSIGNAL", 0))  # a number: arithmetic of the enumeration's members is slow
 
 
 class AnyConnection:
@@ -46,9 +49,6 @@ class AnyChannel:
         self._reached = True
         return made
 
-    def _retry(self, call: Call[Any], started: float) -> Retry:
-        return Retry(started, call.timeout, self._reached, self._single)
-
 
 class Base:
     """The options, prefetched IDs, and a channel."""
@@ -67,10 +67,8 @@ class Base:
         self._single_attempt = single_attempt
         self._calls = Calls(service, timeout)
         self._prefetch = Prefetch(prefetch, max_age)
-        self._prefetching = prefetch > 0
         self._channel = self._open()
-        if prefetch:
-            fork.track(self._prefetch)
+        fork.track(self._prefetch)
 
     def _open(self, kind: Any = None) -> Any:
         """Return a new channel, of connections of this kind."""

@@ -59,15 +59,11 @@ class Client(Locks, Base):
         """
         if options or format != "int":
             return self._ids(self._calls.next_id(format, **options))
-        if not self._prefetching:
+        if not self._prefetch.size:
             return self._channel.perform(self._calls.plain)
         fork.look()
-        batch = self._prefetch.batch
-        try:
-            id = batch.pop()
-        except IndexError:
-            return self._refill()
-        return id if now() < batch.expires else self._refill()
+        id = self._prefetch.pop(now())
+        return self._refill() if id is None else id
 
     @overload
     def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
@@ -79,8 +75,7 @@ class Client(Locks, Base):
 
     def _ids(self, call: Any) -> Any:
         result = self._channel.perform(call)
-        if self._prefetching:
-            self._prefetch.drop()
+        self._prefetch.drop()
         return result
 
     def _refill(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Union
+from typing import Union
 
 Detail = Union[int, str]
 
@@ -38,15 +38,6 @@ class KazahanaError(Exception):
                 setattr(self, name, self.details[name])
         facts = ", ".join(f"{name}={value}" for name, value in self.details.items() if str(value) not in self.message)
         super().__init__(f"{self.message} ({facts})" if facts else self.message)
-
-    def __reduce__(self) -> Any:  # for pickling, as in process pools
-        return _rebuild, (type(self), self.code, self.message, self.details)
-
-
-def _rebuild(kind: type[KazahanaError], code: str, message: str, details: dict[str, Detail]) -> KazahanaError:
-    error = kind(message, **details)
-    error.code = code
-    return error
 
 
 class ClockBackwardError(KazahanaError, code="CLOCK_BACKWARD"):
@@ -155,4 +146,6 @@ def from_wire(text: str) -> KazahanaError:
         at = rest.find(" ", at) + 1 or len(rest)
     message = rest[:begin].rstrip() if details else rest
     name = code[1] if code else ProtocolError.code
-    return _rebuild(BY_CODE.get(name, KazahanaError), name, message or name, details)
+    error = BY_CODE.get(name, KazahanaError)(message or name, **details)
+    error.code = name
+    return error

@@ -45,13 +45,12 @@ class Prefetch:
         self._swap = threading.Lock()  # nobody waits for anything while holding it
         self._refill: Any = None
 
-    def join(self, make: Callable[[], Any]) -> tuple[bool, Any]:
-        """Return the future of the refill under way; True: the caller has begun it."""
+    def join(self, make: Callable[[], Any], loop: Any = None) -> tuple[bool, Any]:
+        """Return the future of the refill under way; True: the caller has begun it, for there was none in its loop."""
         with self._swap:
-            if self._refill is not None:
-                return False, self._refill
-            self._refill = make()
-            return True, self._refill
+            is_mine = self._refill is None or (loop is not None and self._refill.get_loop() is not loop)
+            self._refill = make() if is_mine else self._refill
+            return is_mine, self._refill
 
     @contextmanager
     def refilling(self, refill: Any) -> Iterator[None]:
@@ -63,13 +62,10 @@ class Prefetch:
             told = error
             raise
         finally:
-            self.forget(refill)
+            with self._swap:
+                if self._refill is refill:
+                    self._refill = None
             refill.set_result(told)
-
-    def forget(self, refill: Any) -> None:
-        with self._swap:
-            if self._refill is refill:
-                self._refill = None
 
     def waited(self, refill: Any, timeout: float, left: float) -> int | None:
         """Return an ID of the refill that another began, None if there is none left, or raise."""

@@ -7,7 +7,6 @@ are two thin shells around it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
@@ -26,7 +25,9 @@ from .errors import (
 
 T = TypeVar("T")
 W = TypeVar("W")
+Parse = Callable[[Any], T]
 
+INF = float("inf")
 MAX_REQUEST = 1 << 20  # the daemon accepts no larger one
 MAX_RESPONSE = 4 << 20  # 65,536 IDs as decimal text are 1.4 MB
 DAEMON_TIMEOUT = 10.0  # s; the daemon's default
@@ -45,13 +46,7 @@ class Call(Generic[T]):
     __slots__ = ("method", "params", "parse", "timeout", "tail")
 
     def __init__(
-        self,
-        method: str,
-        params: Sequence[Any],
-        parse: Callable[[Any], T],
-        timeout: float,
-        options: Mapping[str, Any] | None = None,
-        timed: bool = False,
+        self, method: str, params: Any, parse: Parse[T], timeout: float, options: Any = None, timed: bool = False
     ) -> None:
         """timeout, in seconds, is how long to wait. A timed call tells the daemon its timeout, and waits a
         moment longer, since the daemon's own error says what it waited for.
@@ -169,9 +164,7 @@ class Retry:
     FIRST, LONGEST = 0.005, 0.2  # s between tries: from, to, doubling
     FIRST_CONTACT = 1.0  # s for a daemon that was never reached: it may be starting
 
-    def __init__(
-        self, started: float = 0.0, timeout: float = float("inf"), reached: bool = True, single: bool = False
-    ) -> None:
+    def __init__(self, started: float = 0.0, timeout: float = INF, reached: bool = True, single: bool = False) -> None:
         """reached says whether the daemon was ever reached; single, that there is no second try."""
         self._single = single
         self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))

@@ -13,18 +13,18 @@ from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import address, fork
-from .base import AnyChannel, AnyConnection
+from .base import QUIET, AnyChannel, AnyConnection
 from .errors import DaemonUnavailableError, KazahanaError, ShuttingDownError
 from .protocol import Call, Retry, closed, lost, unanswered
 
 T = TypeVar("T")
 
 POOL = 8  # connections at most
-_QUIET, _NOW = getattr(socket, "MSG_NOSIGNAL", 0), getattr(socket, "MSG_DONTWAIT", 0)
+_NOW = QUIET | int(getattr(socket, "MSG_DONTWAIT", 0))
 # How long a read blocks in the system before it looks at its deadline. Answers usually come sooner,
 # and then a read takes one system call instead of two.
 _PATIENCE = struct.pack("@ll", 0, 2000)
-_SMALL, _LARGE = 4096, 1 << 18
+_CHUNK = 1 << 16
 
 
 def left(deadline: float) -> float:
@@ -40,7 +40,6 @@ class Connection(AnyConnection):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._chunk = _SMALL
         made = self._socket
         made.setblocking(True)
         # gevent and eventlet put sockets of their own in place of the system's: those wait in a loop.
@@ -74,18 +73,17 @@ class Connection(AnyConnection):
         """Read once; raise a socket.timeout at the deadline, or the connection's error."""
         try:
             try:
-                data = self._socket.recv(self._chunk) if self._is_native else None
+                data = self._socket.recv(_CHUNK) if self._is_native else None
             except BlockingIOError:
                 data = None
             if data is None:
-                data = self._within(deadline, self._socket.recv, self._chunk)
+                data = self._within(deadline, self._socket.recv, _CHUNK)
         except socket.timeout:
             raise
         except OSError as error:
             raise lost(self.path, error) from error
         if not data:
             raise lost(self.path)
-        self._chunk = _LARGE if len(data) == self._chunk else _SMALL
         answers = self._session.feed(data)
         if self._session.unasked:
             self.notice()
@@ -94,11 +92,11 @@ class Connection(AnyConnection):
     def _send(self, data: bytes, deadline: float) -> None:
         try:
             try:
-                sent = self._socket.send(data, _QUIET | _NOW) if self._is_native else 0
+                sent = self._socket.send(data, _NOW) if self._is_native else 0
             except BlockingIOError:
                 sent = 0
             if sent < len(data):
-                self._within(deadline, self._socket.sendall, data[sent:], _QUIET)
+                self._within(deadline, self._socket.sendall, data[sent:], QUIET)
         except socket.timeout:
             raise
         except OSError:
@@ -121,9 +119,7 @@ class Connection(AnyConnection):
         self.broken = True
         self._close()
 
-    def after_fork(self) -> None:
-        """Close the child's copy of the socket, so that the daemon notices when the parent closes its own."""
-        self.close()
+    after_fork = close  # the child's copy of the socket: the daemon must notice when the parent closes its own
 
 
 class _Turn:
@@ -156,9 +152,8 @@ class Channel(AnyChannel):
             except KazahanaError as error:
                 if self._closed and isinstance(error, DaemonUnavailableError):
                     raise closed() from error
-                retry = retry or self._retry(call, started)
-                pause = retry.pause(error, monotonic())
-            time.sleep(pause)
+                retry = retry or Retry(started, call.timeout, self._reached, self._single)
+                time.sleep(retry.pause(error, monotonic()))
 
     def detach(self) -> Connection:
         """Give away the connection of the last call, for exchanges that must not continue on another one."""
@@ -206,14 +201,12 @@ class Channel(AnyChannel):
                 return self._slots.pop()
             turn = _Turn()
             self._turns.append(turn)
-        has_come = False
         try:
-            has_come = turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX))
-        finally:
-            if not has_come:
-                self._leave(turn)
-        if not has_come:
-            raise unanswered(call, address.find(self._named))
+            if not turn.wake.acquire(timeout=min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX)):
+                raise unanswered(call, address.find(self._named))
+        except BaseException:
+            self._leave(turn)
+            raise
         return turn.slot
 
     def _leave(self, turn: _Turn) -> None:
