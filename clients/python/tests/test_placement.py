@@ -549,7 +549,7 @@ def test_what_nobody_receives_is_not_kept(connect: Any, script: Any) -> None:
     client = connect(script(answer).socket)
     assert [client.ping() for _ in range(3)] == ["pong"] * 3
     channel = getattr(client, "client", client)._channel
-    connection = channel._connection if isinstance(client, Driven) else channel._idle[0]
+    connection = channel._connection if isinstance(client, Driven) else channel._slots[-1]
     assert connection._session.unasked == []
 
 
