@@ -18,7 +18,7 @@ var parts = []struct {
 	most  int
 	files []string
 }{
-	{"IDs, batches, prefetch, errors", 897, []string{
+	{"IDs, batches, prefetch, errors", 888, []string{
 		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go"}},
 	{"the connection and the wire", 1197, []string{
 		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go", "internal/boottime/*.go"}},
