@@ -114,27 +114,24 @@ func (c *Conn) call(l limit, r *request, target any) error {
 	} else {
 		p.timer.Reset(left)
 	}
-	answered, expired := false, false
-	select {
-	case c.send <- out:
-	case <-c.done: // fail answers every call
-	case <-l.ctx.Done():
-		expired = true
-	case <-p.timer.C:
-		expired = true
-	}
-	if !expired {
+	send, expired := c.send, false
+	for waits := true; waits; {
 		select {
-		case <-p.done:
-			answered = true
+		case send <- out:
+			send = nil
+		case <-p.done: // fail answers every call, too
+			waits = false
 		case <-l.ctx.Done():
+			waits, expired = false, true
 		case <-p.timer.C:
+			waits, expired = false, true
 		}
 	}
-	if !answered && c.take(id) != nil {
-		p.timer.Stop()
-		return errExpired
-	} else if !answered {
+	if expired {
+		if c.take(id) != nil {
+			p.timer.Stop()
+			return errExpired
+		}
 		<-p.done // the answer is being delivered
 	}
 	err = p.err
@@ -312,18 +309,15 @@ func readRefusal(r *msgpack.Reader) error {
 	if r.Nil() {
 		return nil
 	}
-	switch v := r.Value().(type) {
+	refusal := r.Value()
+	if pair, ok := refusal.([]any); ok && len(pair) == 2 {
+		refusal = pair[1]
+	}
+	switch text := refusal.(type) {
 	case string:
-		return parseError(v)
-	case []any:
-		if len(v) == 2 {
-			switch text := v[1].(type) {
-			case string:
-				return parseError(text)
-			case []byte:
-				return parseError(string(text))
-			}
-		}
+		return parseError(text)
+	case []byte:
+		return parseError(string(text))
 	}
 	return parseError("the answer's error has an unknown form")
 }

@@ -20,7 +20,7 @@ var parts = []struct {
 }{
 	{"IDs, batches, prefetch, errors", 888, []string{
 		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go"}},
-	{"the connection and the wire", 1197, []string{
+	{"the connection and the wire", 1191, []string{
 		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go", "internal/boottime/*.go"}},
 	{"locks and sequences", 286, []string{"lock.go", "lock_errors.go", "sequence.go"}},
 	{"the fake", 452, []string{"kazahanatest/*.go"}},
