@@ -7,7 +7,9 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
@@ -114,5 +116,26 @@ public final class Daemon implements AutoCloseable {
                 throw new IllegalStateException(e);
             }
         }
+    }
+
+    /** Makes a call with a client that nothing closes, and waits until the client's thread ends. */
+    public static void assertForgotten(Runnable call) {
+        Set<Thread> before = clientThreads();
+        call.run();
+        Set<Thread> made = clientThreads();
+        made.removeAll(before);
+        if (made.isEmpty() || !made.stream().allMatch(Thread::isDaemon)) {
+            throw new AssertionError("a client should run a daemon thread: " + made);
+        }
+        until("the threads of a forgotten client end", () -> {
+            System.gc();
+            return made.stream().noneMatch(Thread::isAlive);
+        });
+    }
+
+    private static Set<Thread> clientThreads() {
+        Set<Thread> all = new HashSet<>(Thread.getAllStackTraces().keySet());
+        all.removeIf(thread -> !thread.getName().equals("kazahana"));
+        return all;
     }
 }
