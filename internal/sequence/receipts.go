@@ -146,6 +146,14 @@ func (s State) forget(r Receipt) State {
 	return s
 }
 
+// forgetAll keeps calls from being carried out again that the store has forgotten: those from
+// before fromMS. The clocks that made their IDs may have been ahead.
+func (s State) forgetAll(nowMS, fromMS int64) State {
+	until := min(nowMS, fromMS+receipt.MaxAhead.Milliseconds())
+	s.Forgotten = max(s.Forgotten, receipt.Stamp(until+1)*receipt.PerMS-1)
+	return s
+}
+
 // keepMS is how long a window is kept: until the latest of its requests would be refused
 // because of its age.
 func keepMS(window []Receipt, nowMS int64) int64 {

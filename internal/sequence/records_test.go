@@ -191,6 +191,40 @@ func TestDoubt(t *testing.T) {
 	take(3)
 }
 
+// A declaration of a key that the store has forgotten refuses the calls that may be forgotten
+// with it, also those of a host whose clock was ahead.
+func TestADeclarationRefusesForgottenCalls(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	n := 0
+	made := func(aheadMS int64) sequence.Request {
+		n++
+		return plainRequest(fmt.Sprintf("%012x7%03x8%015x", clock.Load()+aheadMS, 0, n))
+	}
+	calls := []sequence.Request{made(0), made(30_000)}
+	for i, r := range calls {
+		if got, err := s.Next(t.Context(), r); err != nil || got.First != int64(2*i+1) {
+			t.Fatalf("%v (%v), want two values from %d", got, err, 2*i+1)
+		}
+	}
+	records.Store, records.life, records.fromMS = memory.New(clock.Load), "second", clock.Load()
+	clock.Add(60_000)
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: calls[0].Options, Last: 4}); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range calls {
+		if got, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrRequestReused) {
+			t.Errorf("call %d, which had its values, has %v (%v)", i+1, got, err)
+		}
+	}
+	clock.Add(1)
+	if got, err := s.Next(t.Context(), made(0)); err != nil || got.First != 5 {
+		t.Errorf("a new call: %v (%v), want 5", got, err)
+	}
+}
+
 // A call does not fail for want of room for receipts. They are forgotten, and repetitions
 // refused.
 func TestNoRoomForWindows(t *testing.T) {
