@@ -19,8 +19,10 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/turnstile"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -48,8 +50,9 @@ const socketBuffer = 64 << 10
 
 // Guard watches over the connections of one server.
 type Guard struct {
-	limits Limits
-	closed func(Reason, string)
+	limits     Limits
+	closed     func(Reason, string)
+	handshakes *turnstile.Turnstile[any] // by peer.id
 
 	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
 	open  int
@@ -69,7 +72,7 @@ type peer struct {
 // New returns a guard. closed is called for each connection that the guard closes, with the
 // peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
-	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
+	return &Guard{limits: limits, closed: closed, handshakes: turnstile.New[any](atOnce()), peers: map[any]*peer{}}
 }
 
 // Protect makes the guard follow the server's requests, and the server speak HTTP/1 only:
@@ -78,6 +81,7 @@ func New(limits Limits, closed func(Reason, string)) *Guard {
 func (g *Guard) Protect(server *http.Server) {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
+	g.gate(server)
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
@@ -281,6 +285,8 @@ type conn struct {
 	busy    bool // with a request
 	waits   int  // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
+	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
+	shaking atomic.Bool             // it has a handshake's turn; not guarded
 }
 
 // begin marks the beginning of a request, and end its end.
@@ -337,6 +343,9 @@ func (c *conn) leave() {
 		return
 	}
 	c.gone = true
+	if c.abandon != nil {
+		c.abandon(net.ErrClosed)
+	}
 	c.timer.Stop()
 	c.settle()
 	c.guard.open--
@@ -350,5 +359,6 @@ func (c *conn) Close() error {
 	c.guard.mu.Lock()
 	c.leave()
 	c.guard.mu.Unlock()
+	c.endHandshake()
 	return c.Conn.Close()
 }
