@@ -31,6 +31,7 @@ type Limits struct {
 	Connections int           // at once; 1 or more
 	PerAddress  int           // at once from one address, /64 of IPv6, or user of a Unix socket; 0: no limit
 	Unproven    time.Duration // the longest wait of an unproven connection for its next request
+	Young       time.Duration // for so long a connection has its place before one of the same peer gets it
 }
 
 // Reason says why a connection was closed.
@@ -159,12 +160,14 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim == nil && why != "" {
 		g.mu.Unlock()
 		g.close(nc, p, why)
+		// A loop that turns away a herd never waits, and would go on for 10 ms at a time.
+		runtime.Gosched()
 		return nil
 	}
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p}
+	c := &conn{Conn: nc, guard: g, peer: p, since: time.Now()}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -182,7 +185,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 // is reached, "" for none. mu is held.
 func (g *Guard) victim(p *peer) (*conn, Reason) {
 	if g.limits.PerAddress > 0 && p.open >= g.limits.PerAddress {
-		return p.oldest(), PerAddress
+		return g.grown(p.oldest()), PerAddress
 	}
 	if g.open < g.limits.Connections {
 		return nil, ""
@@ -190,13 +193,24 @@ func (g *Guard) victim(p *peer) (*conn, Reason) {
 	for g.top > 0 && g.ranks[g.top].Len() == 0 {
 		g.top--
 	}
+	// Of equals, and of those that would be equal, the newcomer's own peer: else such peers
+	// would take each other's places in turn.
+	own := p.oldest()
 	switch {
 	case g.top == 0:
 		return nil, Full
-	case p.unproven.Len() == g.top: // of equals, the newcomer's own peer
-		return p.oldest(), Full
+	case own != nil && p.unproven.Len()+1 >= g.top:
+		return g.grown(own), Full
 	}
 	return g.ranks[g.top].Front().Value.(*peer).oldest(), Full
+}
+
+// grown is the connection, nil if it is young.
+func (g *Guard) grown(c *conn) *conn {
+	if c == nil || time.Since(c.since) < g.limits.Young {
+		return nil
+	}
+	return c
 }
 
 // oldest is the peer's oldest unproven connection, nil if there is none.
@@ -279,6 +293,7 @@ type conn struct {
 	net.Conn
 	guard   *Guard
 	peer    *peer
+	since   time.Time
 	element *list.Element // of peer.unproven; nil: it is proven, or has left
 	patient bool          // it may wait for its next request
 	gone    bool

@@ -115,3 +115,15 @@ func TestHandshakesThatEnd(t *testing.T) {
 		t.Errorf("the turn is that of %s", from)
 	}
 }
+
+// As many handshakes are worked at as without the spare processor, which is left for requests.
+func TestSpareProcessor(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	end := SpareProcessor()
+	if runtime.GOMAXPROCS(0) != before+1 || atOnce() != before {
+		t.Errorf("%d processors instead of %d, and %d handshakes at once", runtime.GOMAXPROCS(0), before, atOnce())
+	}
+	if end(); runtime.GOMAXPROCS(0) != before {
+		t.Errorf("afterwards there are %d processors", runtime.GOMAXPROCS(0))
+	}
+}
