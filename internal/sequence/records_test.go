@@ -173,6 +173,26 @@ func TestDoubt(t *testing.T) {
 	take(3)
 }
 
+// A key without a TTL is never idle for long enough: after a store has forgotten something it
+// counts on only once an operator has declared it.
+func TestDoubtWithoutTTL(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	if got, err := s.Next(t.Context(), plainRequest("")); err != nil || got.First != 1 {
+		t.Fatalf("%v (%v)", got, err)
+	}
+	records.life, records.fromMS = "second", clock.Load()
+	for range 3 {
+		var fenced *sequence.FencedError
+		if got, err := s.Next(t.Context(), plainRequest("")); !errors.As(err, &fenced) || fenced.UntilMS != 0 {
+			t.Errorf("%v (%v), want to be fenced without an end", got, err)
+		}
+		clock.Add((1000 * time.Hour).Milliseconds())
+	}
+}
+
 // A call does not fail for want of room for receipts. They are forgotten, and repetitions
 // refused.
 func TestNoRoomForWindows(t *testing.T) {
@@ -276,5 +296,32 @@ func TestWindowsOfAnEarlierCount(t *testing.T) {
 				t.Errorf("the first call of this count: %v (%v)", got, err)
 			}
 		})
+	}
+}
+
+// A call from before a declaration is refused after it, also one whose ID is from a clock that
+// was ahead of all others, and whose receipt is in a window.
+func TestDeclaredAfterAHostThatWasAhead(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	s := sequence.OnRecords(memory.New(clock.Load))
+	call := func(r sequence.Request) error {
+		_, err := s.Next(t.Context(), r)
+		return err
+	}
+	ahead := plainRequest(madeAt(clock.Load()+receipt.Keep.Milliseconds()/2, 0))
+	if err := call(ahead); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 * sequence.MaxReceipts {
+		if err := call(plainRequest(madeAt(clock.Add(1), i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(ahead); !errors.Is(err, sequence.ErrRequestReused) {
+		t.Errorf("the call from before the declaration: %v", err)
 	}
 }
