@@ -503,4 +503,32 @@ Ascends ==
     seen # None => \A p \in Procs :
         (proc[p].up /\ proc[p].dir = seen.dir /\ folder[seen.dir] # None /\ folder[seen.dir].calm)
             => proc[p].last >= seen.id
+
+-----------------------------------------------------------------------------
+(* What the argument in docs/uniqueness.md goes through on its way to      *)
+(* NoTwin. Each of these holds in every state, too.                        *)
+
+\* Of two grants whose slots overlap, one begins when the other has ended, or later.
+GrantsApart ==
+    \A r, s \in Slots :
+        (r # s /\ Overlap(r, s) /\ rec[r] # None /\ rec[s] # None)
+            => rec[r].end <= rec[s].created \/ rec[s].end <= rec[r].created
+
+Uses(q) == {l.g : l \in q.held \cup q.cached}
+Holds(k) == IF Adoptable(folder[k]) THEN {l.g : l \in folder[k].leases \cup folder[k].cached} ELSE {}
+
+\* No two processes make IDs under one lease, and no process can take over a lease from
+\* a folder while another one uses it.
+OneUser ==
+    \A p \in Procs : proc[p].up =>
+        /\ \A q \in Procs \ {p} : proc[q].up => Uses(proc[p]) \cap Uses(proc[q]) = {}
+        /\ \A k \in Folders \ {proc[p].dir} :
+            (folder[k] # None /\ ~Locked(k)) => Uses(proc[p]) \cap Holds(k) = {}
+
+\* While a release is on its way, and once it has taken effect, nobody uses the lease, and
+\* nobody will: no folder holds it.
+ReleasedIsGone ==
+    \A g \in {m.g : m \in sent} \cup {rec[s].g : s \in {s \in Slots : rec[s] # None /\ rec[s].released}} :
+        /\ \A p \in Procs : proc[p].up => g \notin Uses(proc[p])
+        /\ \A k \in Folders : (folder[k] # None /\ ~Locked(k)) => g \notin Holds(k)
 =============================================================================

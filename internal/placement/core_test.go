@@ -485,6 +485,22 @@ func TestMembershipEnds(t *testing.T) {
 	}
 }
 
+// A membership that follows on another one, with nothing in between, takes over nothing: to
+// other hosts the activation's owner has ended.
+func TestMembershipAfterMembership(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.SetMembership(9, d.now.Boot+10*time.Second, d.now))
+	d.take(d.core.UpdateTopology([]Host{serving("me:1", 9)}, d.now))
+	if _, relied := d.core.Check(room, 5, d.now); relied {
+		t.Error("the activation of the membership before may still be relied on")
+	}
+	d.answer(Passivate, Result{})
+	d.answer(Remove, Result{})
+	d.idle()
+}
+
 // What a process ended itself is removed; an earlier activation's end is nothing.
 func TestEnded(t *testing.T) {
 	d := newDesk(t)

@@ -191,6 +191,26 @@ func TestDoubt(t *testing.T) {
 	take(3)
 }
 
+// A key without a TTL is never idle for long enough: after a store has forgotten something it
+// counts on only once an operator has declared it.
+func TestDoubtWithoutTTL(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	if got, err := s.Next(t.Context(), plainRequest("")); err != nil || got.First != 1 {
+		t.Fatalf("%v (%v)", got, err)
+	}
+	records.life, records.fromMS = "second", clock.Load()
+	for range 3 {
+		var fenced *sequence.FencedError
+		if got, err := s.Next(t.Context(), plainRequest("")); !errors.As(err, &fenced) || fenced.UntilMS != 0 {
+			t.Errorf("%v (%v), want to be fenced without an end", got, err)
+		}
+		clock.Add((1000 * time.Hour).Milliseconds())
+	}
+}
+
 // A declaration of a key that the store has forgotten refuses the calls that may be forgotten
 // with it, also those of a host whose clock was ahead.
 func TestADeclarationRefusesForgottenCalls(t *testing.T) {

@@ -22,7 +22,8 @@ var full = flag.Bool("model.full", false, "search all worlds to their end, not o
 type specification struct {
 	module   string
 	promises []string
-	bounds   map[string]int // unless a world has others
+	lemmas   map[string]string // what the argument goes through -> a rule without which it fails
+	bounds   map[string]int    // unless a world has others
 	worlds   []bounded
 	rules    []rule
 	lines    map[string]line
@@ -46,6 +47,7 @@ func faults(names ...string) []string { return names }
 var pool = specification{
 	module:   "Pool",
 	promises: []string{"NoTwin", "Ascends"},
+	lemmas:   map[string]string{"GrantsApart": "4", "OneUser": "13", "ReleasedIsGone": "8"},
 	bounds:   map[string]int{"Daemons": 2, "MaxTime": 3, "Term": 2, "Quarantine": 1, "MaxGrants": 2, "MaxAccidents": 3},
 	worlds: []bounded{
 		{},
@@ -173,6 +175,7 @@ func TestPromisesHold(t *testing.T) {
 		}
 		for _, b := range worlds {
 			w := s.world(b, "")
+			w.promises = slices.Concat(w.promises, slices.Sorted(maps.Keys(s.lemmas)))
 			o := check(t, w)
 			if o.broken != "" {
 				story, err := tell(s.lines, o.steps)
@@ -200,6 +203,22 @@ func TestEachRuleIsNeeded(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("| %s %s | %s | %s | %d |\n\t%s\n\t%s", s.module, r.name, r.text, o.broken, len(story), strings.Join(story, "\n\t"), s.breaks[o.broken])
+		}
+	}
+}
+
+// TestEachLemmaCanFail: a lemma that holds whatever the rules are says nothing.
+func TestEachLemmaCanFail(t *testing.T) {
+	ring.Deep(t)
+	need(t)
+	for _, s := range []specification{pool, locks, placement} {
+		for _, lemma := range slices.Sorted(maps.Keys(s.lemmas)) {
+			at := slices.IndexFunc(s.rules, func(r rule) bool { return r.name == s.lemmas[lemma] })
+			w := s.world(s.rules[at].bounded, s.rules[at].name)
+			w.promises = []string{lemma}
+			if o := check(t, w); o.broken != lemma {
+				t.Errorf("%s: %s holds in all of %d states without %q", s.module, lemma, o.states, s.rules[at].text)
+			}
 		}
 	}
 }
