@@ -48,9 +48,9 @@ fuzz:
 
 ## proof: the table of the rules of uniqueness, each switched off once; every order of events in small worlds; then the same for placement.
 proof:
-	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded|TestASeedRepeatsARun' -proof.seeds=4000 | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded|TestASeedRepeatsARun' -proof.seeds=4000 | grep -v '^=== '
 	@KZTEST_RING=deep $(GO) test ./test/search -count=1 -v -timeout 60m | grep -v '^=== '
-	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -timeout 60m -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
 
 ## model: TLC searches the specifications of docs/model, whole and without each rule; tables and stories.
 model: setup

@@ -34,7 +34,7 @@ func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	}
 	var first, now lockView
 	var n, last int64
-	c.Must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 10_000, "hold": "connection"})
+	c.Must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 30_000, "hold": "connection"})
 	c.Must("Sequence.NextBatch", nil, "orders", 10)
 	c.Must("Sequence.Next", &last, "orders")
 	d.Kill()
@@ -47,7 +47,7 @@ func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	if c.Must("Sequence.Next", &n, "orders"); n != last+1 {
 		t.Errorf("after %d came %d", last, n)
 	}
-	c.Must("Lock.Acquire", &now, "k", map[string]any{"wait_ms": 60_000, "hold": "connection"})
+	c.Must("Lock.Acquire", &now, "k", map[string]any{"wait_ms": 110_000, "hold": "connection"})
 	if now.FencingToken != first.FencingToken+1 || now.OwnerID != first.OwnerID {
 		t.Errorf("after %+v came %+v", first, now)
 	}

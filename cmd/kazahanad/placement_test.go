@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -17,7 +16,7 @@ import (
 )
 
 // resolveWait is how long the tests wait for an activation.
-const resolveWait = 10 * time.Second
+const resolveWait = await.Patience
 
 // executor registers for halls and rooms with the site's daemon, and returns a client of it.
 func (s *site) executor() *caller.Client {
@@ -36,7 +35,7 @@ func TestPlacementCommand(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	// A thousand activations: a store that writes no files is quick.
-	s.Start("--placement-authority=a:1", "--store", s.Initialised(s.StartRedis().URL()))
+	s.Start("--placement-authority=a:1", "--placement-ttl=1m", "--store", s.Initialised(s.StartRedis().URL()))
 	await.Eventually(t, "the daemon is a member", func() bool {
 		return strings.Contains(s.Kazahanad("placement").OK(t), "member: actors live on this host")
 	})

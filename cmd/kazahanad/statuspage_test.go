@@ -235,7 +235,7 @@ func lookAtOutage(t *testing.T, b *browser.Browser) {
 	tab.Await(`document.querySelector("#mode").dataset.tone === "warn" && document.querySelector("#mode-name").innerText.startsWith("Fallback")`)
 	tab.Await(fmt.Sprintf(`document.querySelector("#mode-cause").innerText.includes(%q)`, s.Leases()))
 	tab.Await(`document.querySelector(".lease[data-state=cached]")?.innerText.includes("cached for fallback")`)
-	tab.Await(`document.querySelector('.legend [data-kind="fallback_cached"]').innerText.includes("100 in all")`)
+	tab.Await(fmt.Sprintf(`document.querySelector('.legend [data-kind="fallback_cached"]').innerText.includes("%d in all")`, c.Status().Services[0].Issued.FallbackCached))
 	tab.Await(`document.querySelectorAll("#events li").length > 1 && document.title.startsWith("⚠")`)
 	mend()
 	c.AwaitMode("regular")

@@ -75,11 +75,14 @@ func (c *Client) connect(ctx context.Context) (*wire.Client, error) {
 	}
 	next := wire.NewClient(nc)
 	c.mu.Lock()
-	old := c.conn
+	spare := c.conn
+	if spare != nil && spare.Err() == nil { // another call was first, and uses it
+		next, spare = spare, next
+	}
 	c.conn = next
 	c.mu.Unlock()
-	if old != nil {
-		_ = old.Close()
+	if spare != nil {
+		_ = spare.Close()
 	}
 	return next, nil
 }

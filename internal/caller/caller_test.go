@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,6 +68,45 @@ func TestCallAfterLoss(t *testing.T) {
 	if lost == 0 {
 		t.Error("nothing was lost")
 	}
+}
+
+// Calls that make the first connection at once do not end each other's.
+func TestFirstCallsAtOnce(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Skip(err) // the path of the temporary directory is too long
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			serving.Go(func() {
+				defer conn.Close()
+				c := wire.NewServerConn(conn, conn)
+				var r wire.Request
+				for c.Read(&r) == nil {
+					one(c, &r)
+					_ = c.Flush()
+				}
+			})
+		}
+	})
+	for range 200 {
+		c := New(socket, await.Patience)
+		var calls sync.WaitGroup
+		for range 16 {
+			calls.Go(func() {
+				var id uint64
+				if err := c.Call(t.Context(), "NextID", &id); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		_ = c.Close()
+	}
+	_ = l.Close()
+	serving.Wait()
 }
 
 func TestErrors(t *testing.T) {

@@ -65,6 +65,17 @@ func (c *Client) ID(options ...map[string]any) snowflake.ID {
 	return snowflake.ID(id)
 }
 
+// RegularID asks until an ID is regular: on a busy machine a daemon may come too late to
+// renew a lease of seconds.
+func (c *Client) RegularID() (id snowflake.ID) {
+	c.T.Helper()
+	await.Eventually(c.T, "an ID is regular", func() bool {
+		id = c.ID()
+		return !IsFallback(uint64(id))
+	})
+	return id
+}
+
 // IDs asks for a batch.
 func (c *Client) IDs(n int, options ...map[string]any) []uint64 {
 	c.T.Helper()

@@ -383,14 +383,15 @@ func watchdog(h *host) {
 }
 
 // freeze stops a unit's process, when its watchdog has been fed twice, and returns
-// its PID.
+// its PID once all threads have stopped.
 func (h *host) freeze(unit string) (pid string) {
 	h.t.Helper()
 	for range 2 {
 		before := h.show(unit, "WatchdogTimestampMonotonic")
 		h.eventually("the watchdog is fed", func() bool { return h.show(unit, "WatchdogTimestampMonotonic") != before })
 	}
-	return h.do("bash", "-ec", `pid=$(systemctl show --value -p MainPID "$0"); kill -STOP "$pid"; echo "$pid"`, unit)
+	return h.do("bash", "-ec", `pid=$(systemctl show --value -p MainPID "$0"); kill -STOP "$pid"
+		while grep -L '^State:.T' "/proc/$pid"/task/*/status 2>/dev/null | grep -q .; do sleep 0.01; done; echo "$pid"`, unit)
 }
 
 func crash(h *host) {

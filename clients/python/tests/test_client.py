@@ -33,7 +33,7 @@ def test_ids(connect: Any, daemon: Daemon) -> None:
     ]
     assert ids == sorted(set(ids)) and all(type(id) is int for id in ids)
     text = client.next_id(format="string")
-    external = client.next_ids(2, format="external", regular_only=True, timeout=5)
+    external = client.next_ids(2, format="external", regular_only=True, timeout=60)
     assert int(text) > ids[-1]
     plain = kazahana.ExternalCodec.plain()
     assert [plain.decode(one) for one in external] > [int(text)]
@@ -75,7 +75,7 @@ def test_explaining(connect: Any, daemon: Daemon) -> None:
 
 
 def test_the_rest(connect: Any, daemon: Daemon) -> None:
-    client = connect("unix://" + daemon.socket, service="default", timeout=3)
+    client = connect("unix://" + daemon.socket, service="default", timeout=60)
     assert client.ping() == "pong"
     assert client.uuid().version == 7 and client.uuid(4).version == 4 and isinstance(client.uuid(), uuid.UUID)
     status = client.status()
@@ -270,11 +270,11 @@ def test_close_wakes_whoever_waits(script: Any) -> None:
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    asked.wait(10)
+    asked.wait(60)
     wait_until(lambda: len(server.asked) >= 3)
     client.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert [type(error) for error in caught] == [kazahana.ClientClosedError] * 3
     assert len(set(map(id, caught))) == 3
 

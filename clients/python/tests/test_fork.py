@@ -146,7 +146,7 @@ def test_a_lock_stays_with_the_parent(script: Any) -> None:
 
 
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
-    client = kazahana.Client(daemon.socket, prefetch=4, timeout=5)
+    client = kazahana.Client(daemon.socket, prefetch=4, timeout=60)
     assert client._prefetch.join(object)[0]
     assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
     client.close()

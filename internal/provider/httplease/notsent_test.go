@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // behindProxy is a server, its provider, and a proxy in front of it.
@@ -56,10 +57,11 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault func(*providertest.Proxy)
 		sent  bool
+		limit time.Duration
 	}{
-		"down":      {(*providertest.Proxy).Down, false},
-		"cuts":      {func(p *providertest.Proxy) { p.CutAt("DELETE") }, true},
-		"no answer": {(*providertest.Proxy).Mute, true},
+		"down":      {(*providertest.Proxy).Down, false, await.Patience},
+		"cuts":      {func(p *providertest.Proxy) { p.CutAt("DELETE") }, true, await.Patience},
+		"no answer": {(*providertest.Proxy).Mute, true, 10 * time.Second}, // half of it for the first server
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, proxy, direct := behindProxy(t)
@@ -69,7 +71,7 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 				t.Fatal(err)
 			}
 			test.fault(proxy)
-			err = p.Release(within(t, 2*time.Second), releaseOf(leases[0]))
+			err = p.Release(within(t, test.limit), releaseOf(leases[0]))
 			switch {
 			case !test.sent && err != nil:
 				t.Errorf("the first server got nothing, and the second was not asked: %v", err)
