@@ -3,6 +3,7 @@ package turnstile
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -74,6 +75,7 @@ func TestTurnstile(t *testing.T) {
 					return
 				}
 				for gate.Waiting() <= len(waiting) {
+					runtime.Gosched()
 				}
 				waiting = append(waiting, c)
 			},

@@ -49,7 +49,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	}
 	message, _ := d.Patience()
 	server := &http.Server{
-		Handler:     admin.OwnNames(l.Addr(), configured, handler(d)),
+		Handler:     guard.InTurn(admin.OwnNames(l.Addr(), configured, handler(d))),
 		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {

@@ -83,14 +83,11 @@ func (g *Guard) Protect(server *http.Server) {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
 	g.gate(server)
-	next := server.Handler
+	next := InTurn(server.Handler)
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
 			c.begin()
 			defer c.end()
-			// The runtime lets a connection whose next requests have come go on for 10 ms, and
-			// each of hundreds so in turn.
-			defer runtime.Gosched()
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -100,6 +97,15 @@ func (g *Guard) Protect(server *http.Server) {
 		}
 		return context.WithValue(ctx, key{}, nc)
 	}
+}
+
+// InTurn lets connections that have sent requests ahead take turns, a request each. The
+// runtime would let each of hundreds go on for 10 ms.
+func InTurn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer runtime.Gosched()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // key is the context key of a request's connection.
