@@ -19,6 +19,7 @@ from actors import place
 from conftest import REPOSITORY, Daemon, Driven, hostile_answers, stateless_exchanges, wait_until
 
 import kazahana
+from kazahana import fork
 from kazahana.sync import POOL
 
 
@@ -441,6 +442,27 @@ def test_calls_of_gather_are_all_on_the_wire_before_the_first_answer(script: Any
             return await asyncio.gather(*(client.next_id() for _ in range(300)))
 
     assert asyncio.run(main()) == list(range(1, 301)) and len(server.peers) == 1
+
+
+@pytest.mark.parametrize("prefetch", [0, 8])
+def test_no_lock_is_held_while_an_answer_is_waited_for(connect: Any, script: Any, prefetch: int) -> None:
+    """Another green thread that wanted it would stop the loop, and so the answer (gunicorn --preload, gevent)."""
+    free: dict[str, bool] = {}
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        inner = getattr(client, "client", client)
+        for part in (inner._channel, inner._prefetch, fork):
+            for name, lock in vars(part).items():
+                if hasattr(lock, "acquire"):
+                    free[name] = lock.acquire(blocking=False)
+                    if free[name]:
+                        lock.release()
+        peer.result(msgid, list(range(1, params[0] + 1)) if method == "NextIDs" else 1)
+
+    server = script(answer)
+    client = connect(server.socket, prefetch=prefetch)
+    assert client.next_id() == 1
+    assert free == {**({} if hasattr(client, "client") else {"_mutex": True}), "_swap": True, "_lock": True}
 
 
 def test_single_attempt(connect: Any, script: Any) -> None:

@@ -194,6 +194,12 @@ def test_wheel_holds_what_it_must(built: Path) -> None:
     assert "kazahana/py.typed" in names and any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names} == {"kazahana", f"kazahana-{kazahana.__version__}.dist-info"}
     assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
+    (metadata,) = (name for name in names if name.endswith("/METADATA"))
+    lines = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
+    urls = dict(line[len("Project-URL: ") :].split(", ") for line in lines if line.startswith("Project-URL: "))
+    assert urls.keys() >= {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    here = "https://github.com/kazahana/kazahana/blob/main/"
+    assert all((REPOSITORY / url[len(here) :]).exists() for url in urls.values() if url.startswith(here))
 
 
 def test_pure_python_msgpack(daemon: Daemon, tmp_path: Path) -> None:
