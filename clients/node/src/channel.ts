@@ -6,32 +6,37 @@ import {
   type KazahanaError,
 } from './errors.js';
 import type { Value } from './msgpack.js';
-import { Protocol, type Receiver } from './protocol.js';
+import { Protocol, type Body } from './protocol.js';
 import { findSocket, isHopeless, unavailable } from './socket.js';
 
 /** How long to try the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
-export const FIRST_CONNECT_MS = 1000;
+const FIRST_CONNECT_MS = 1000;
 const BACKOFF_MS = 5;
 const MAX_BACKOFF_MS = 200;
 const READ_BUFFER = 64 << 10;
 /** All deadlines are checked together, at most this often. */
 const SWEEP_MS = 4;
 
-/** A wait until a deadline. To end it, call Channel.finish first, and do nothing if that returns false. */
-export class Waiter<T> {
-  readonly promise: Promise<T>;
+/**
+ * A wait until a deadline: for the answer to `body`, or for an ID of a batch. To end it, call Channel.finish first, and do nothing if that
+ * returns false.
+ */
+export class Waiter {
+  readonly promise: Promise<Value>;
   readonly deadline: number;
-  resolve!: (value: T) => void;
+  resolve!: (value: Value) => void;
   reject!: (error: unknown) => void;
-  onAbort: (() => void) | undefined = undefined;
+  onAbort: (() => void) | undefined;
+  connection: Connection | undefined; // where the request went
+  msgid = 0;
   done = false;
 
   constructor(
     readonly timeout: number,
-    readonly signal: AbortSignal | undefined,
-    now: number,
+    readonly signal?: AbortSignal,
+    readonly body?: Body,
   ) {
-    this.deadline = now + timeout;
+    this.deadline = performance.now() + timeout;
     this.promise = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;
@@ -39,106 +44,63 @@ export class Waiter<T> {
   }
 }
 
-/** A waiter of any type: it can only fail. */
-type Waiting = Omit<Waiter<unknown>, 'promise' | 'resolve'>;
-
-/** Encodes a request, for the remaining milliseconds. */
-export type Body = (remaining: number) => Uint8Array;
-
-class Call extends Waiter<Value> {
-  connection: Connection | undefined = undefined;
-  msgid = 0;
-  constructor(
-    readonly body: Body,
-    timeout: number,
-    signal: AbortSignal | undefined,
-    now: number,
-  ) {
-    super(timeout, signal, now);
-  }
-}
-
 /** Answers a request of the daemon, once: with the text of an error, or a result. */
 export type Answer = (error: string | null, result: unknown) => void;
 
 /** A socket with a Protocol on it. It closes once, and never opens again. */
-class Connection implements Receiver<Call> {
-  readonly protocol = new Protocol<Call>(this);
+class Connection extends Protocol<Waiter> {
+  readonly socket: net.Socket;
   isOpen = false;
-  isRetired = false;
-  private readonly socket: net.Socket;
-  private error: unknown;
-  private refusal: KazahanaError | undefined;
+  isRetired = false; // it closes after the last answer
+  error: unknown;
+  refusal: KazahanaError | undefined;
 
   constructor(
     readonly file: string,
     private readonly channel: Channel,
   ) {
-    this.socket = net.connect({
-      path: file,
-      onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback: (length, buffer) => this.read(buffer as Buffer, length) },
-    });
+    super();
+    const callback = (length: number, buffer: Uint8Array) => this.read((buffer as Buffer).subarray(0, length));
+    this.socket = net.connect({ path: file, onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback } });
     this.socket.on('connect', () => {
       this.isOpen = true;
       channel.opened();
     });
     this.socket.on('error', (error) => (this.error ??= error));
-    this.socket.on('close', () => channel.closed(this, this.error, this.refusal));
+    this.socket.on('close', () => channel.closed(this));
   }
 
   flush(): void {
-    const bytes = this.protocol.take();
+    const bytes = this.take();
     if (bytes.length > 0) this.socket.write(bytes);
   }
 
-  /** Sends nothing more, and closes after the last answer. */
-  retire(): void {
-    this.isRetired = true;
-    if (this.protocol.pending === 0) this.socket.destroy();
-  }
-
-  destroy(): void {
-    this.socket.destroy();
-  }
-
-  ref(needed: boolean): void {
-    if (needed) this.socket.ref();
-    else this.socket.unref();
-  }
-
-  private read(buffer: Buffer, length: number): boolean {
+  private read(chunk: Buffer): boolean {
     try {
-      this.protocol.feed(buffer.subarray(0, length));
+      this.feed(chunk);
     } catch (error) {
       // An exception that left a socket's callback would end the process.
-      const unreadable = error instanceof ProtocolError ? error : new ProtocolError(`the daemon's message cannot be read: ${String(error)}`, { cause: error });
-      this.refusal = this.error = unreadable;
+      const message = `the daemon's message cannot be read: ${String(error)}`;
+      this.refusal = error instanceof ProtocolError ? error : new ProtocolError(message, { cause: error });
       this.socket.destroy();
-      return false;
     }
-    if (this.isRetired && this.protocol.pending === 0) this.socket.destroy();
-    return true;
+    if (this.isRetired && this.waiting.size === 0) this.socket.destroy();
+    return !this.socket.destroyed;
   }
 
-  answered(call: Call, error: KazahanaError | null, result: Value): void {
+  protected answered(call: Waiter | undefined, error: KazahanaError | undefined, result: Value): void {
     // A daemon that turns a client away sends one error and closes.
-    this.refusal = error instanceof PermissionDeniedError || error instanceof OverloadedError ? error : undefined;
-    this.channel.answered(call, error, result);
+    const isLast = !call || error instanceof PermissionDeniedError || error instanceof OverloadedError;
+    this.refusal = isLast ? error : undefined;
+    if (call) this.channel.answered(call, error, result);
   }
 
-  refused(error: KazahanaError): void {
-    this.refusal = error;
-  }
-
-  notified(method: string, params: Value): void {
-    this.channel.onNotification?.(method, params);
-  }
-
-  requested(msgid: number, method: string, params: Value): void {
-    this.channel.onRequest?.(method, params, (error, result) => {
-      this.protocol.respond(msgid, error, result);
+  protected told(method: string, params: Value, msgid?: number): void {
+    const answer = (error: string | null, result: unknown) => {
+      this.respond(msgid!, error, result);
       this.flush();
-    });
+    };
+    this.channel.onMessage?.(method, params, msgid === undefined ? undefined : answer);
   }
 }
 
@@ -147,19 +109,17 @@ class Connection implements Receiver<Call> {
  * under way: every method that this package calls may be repeated.
  */
 export class Channel {
-  /** Called with each notification. */
-  onNotification: ((method: string, params: Value) => void) | undefined;
-  /** Called with each request of the daemon, which it sends only after a registration. */
-  onRequest: ((method: string, params: Value, answer: Answer) => void) | undefined;
-  private connection: Connection | undefined;
-  private readonly retiring = new Set<Connection>();
-  private readonly waiters = new Set<Waiting>();
-  private queue: Call[] = [];
+  /** Called with each notification, and with each request of the daemon, which it sends only after a registration and which has an answer. */
+  onMessage: ((method: string, params: Value, answer?: Answer) => void) | undefined;
+  /** Whether a daemon was ever reached. */
+  wasConnected = false;
+  private connection: Connection | undefined; // for requests; the others only finish what they have begun
+  private readonly connections = new Set<Connection>();
+  private readonly waiters = new Set<Waiter>();
+  private queue: Waiter[] = [];
   private isFlushing = false;
   private onLoss: ((error: KazahanaError) => void) | undefined; // set: the connection is not replaced
   private closedBy: KazahanaError | undefined;
-  /** Whether a daemon was ever reached. */
-  wasConnected = false;
   private failingSince: number | undefined;
   private lastFailure: DaemonUnavailableError | undefined;
   private backoff = BACKOFF_MS;
@@ -167,17 +127,19 @@ export class Channel {
   private sweeper: NodeJS.Timeout | undefined;
   private sweepAt = Infinity;
 
-  /** A kept channel keeps the process alive until it is closed, any other only during calls. */
+  /**
+   * A kept channel keeps the process alive until it is closed, any other only during calls. A single one fails a call when the daemon is
+   * away, instead of repeating it.
+   */
   constructor(
     private readonly socket: string | undefined,
     private readonly isKept = false,
-    /** Whether a call is failed, instead of repeated, when the daemon is away. */
     readonly isSingle = false,
   ) {}
 
   /** Calls a method. It rejects with the daemon's error, at the deadline, or with the signal's reason. */
   call(body: Body, timeout: number, signal?: AbortSignal): Promise<Value> {
-    const call = new Call(body, timeout, signal, performance.now());
+    const call = new Waiter(timeout, signal, body);
     if (this.wait(call)) {
       this.queue.push(call);
       this.flushSoon();
@@ -186,7 +148,7 @@ export class Channel {
   }
 
   /** Watches a waiter's deadline, and keeps the process alive meanwhile. It returns false if the wait is over already. */
-  wait(waiter: Waiting): boolean {
+  wait(waiter: Waiter): boolean {
     const { signal } = waiter;
     if (this.closedBy || signal?.aborted) {
       waiter.done = true;
@@ -200,12 +162,12 @@ export class Channel {
     }
     if (this.waiters.size === 0) this.keepAlive(true);
     this.waiters.add(waiter);
-    if (waiter.deadline < this.sweepAt) this.sweepBy(waiter.deadline);
+    this.sweepBy(waiter.deadline);
     return true;
   }
 
   /** Ends a wait, and returns whether it had not ended before. */
-  finish(waiter: Waiting): boolean {
+  finish(waiter: Waiter): boolean {
     if (waiter.done) return false;
     waiter.done = true;
     this.waiters.delete(waiter);
@@ -217,7 +179,8 @@ export class Channel {
   /** From now on, or from the first connection on, a lost connection ends the channel and calls onLoss. */
   pin(onLoss: (error: KazahanaError) => void): void {
     this.onLoss = onLoss;
-    if (this.wasConnected && !this.connection?.isOpen) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
+    const isLost = this.wasConnected && !this.connection?.isOpen;
+    if (isLost) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
   }
 
   /** Fails all waiting calls and closes the connection. */
@@ -226,27 +189,31 @@ export class Channel {
     this.closedBy = reason;
     clearTimeout(this.retry);
     clearTimeout(this.sweeper);
-    this.queue = [];
-    for (const waiter of [...this.waiters]) this.fail(waiter, reason);
-    for (const connection of [this.connection, ...this.retiring]) connection?.destroy();
+    this.failAll(reason);
+    for (const { socket } of this.connections) socket.destroy();
     this.onLoss?.(reason);
   }
 
-  private fail(waiter: Waiting, reason: unknown): void {
+  private fail(waiter: Waiter, reason: unknown): void {
     if (!this.finish(waiter)) return;
-    if (waiter instanceof Call) waiter.connection?.protocol.forget(waiter.msgid);
+    waiter.connection?.waiting.delete(waiter.msgid);
     waiter.reject(reason);
   }
 
-  private keepAlive(needed: boolean): void {
+  private failAll(reason: KazahanaError): void {
+    this.queue = [];
+    for (const waiter of this.waiters) this.fail(waiter, reason);
+  }
+
+  private keepAlive(isNeeded: boolean): void {
     if (this.isKept) return;
-    this.connection?.ref(needed);
-    for (const connection of this.retiring) connection.ref(needed);
-    if (needed) this.retry?.ref();
-    else this.retry?.unref();
+    const change = isNeeded ? 'ref' : 'unref';
+    for (const { socket } of this.connections) socket[change]();
+    this.retry?.[change]();
   }
 
   private sweepBy(deadline: number): void {
+    if (deadline >= this.sweepAt) return;
     clearTimeout(this.sweeper);
     this.sweepAt = deadline;
     // A socket or a retry keeps the process alive during calls.
@@ -255,18 +222,16 @@ export class Channel {
 
   private sweep(): void {
     const now = performance.now();
-    let next = Infinity;
-    for (const waiter of this.waiters) {
-      if (waiter.deadline > now) next = Math.min(next, waiter.deadline);
-      else this.fail(waiter, this.timeoutError(waiter));
-    }
     this.sweepAt = Infinity;
-    if (next < Infinity) this.sweepBy(Math.max(next, now + SWEEP_MS));
+    for (const waiter of this.waiters) {
+      if (waiter.deadline <= now) this.fail(waiter, this.timeoutError(waiter));
+      else this.sweepBy(Math.max(waiter.deadline, now + SWEEP_MS));
+    }
   }
 
-  private timeoutError(waiter: Waiting): KazahanaError {
+  private timeoutError({ timeout }: Waiter): KazahanaError {
     if (!this.connection?.isOpen && this.lastFailure) return this.lastFailure;
-    return new RequestTimeoutError(`no answer from the daemon within ${waiter.timeout} ms`, { details: { waited_ms: String(waiter.timeout) } });
+    return new RequestTimeoutError(`no answer from the daemon within ${timeout} ms`, { details: { waited_ms: String(timeout) } });
   }
 
   private flushSoon(): void {
@@ -288,7 +253,7 @@ export class Channel {
     for (const call of queue) {
       if (call.done) continue;
       try {
-        call.msgid = connection.protocol.request(call.body(call.deadline - now), call);
+        call.msgid = connection.request(call.body!(call.deadline - now), call);
         call.connection = connection;
       } catch (error) {
         this.fail(call, error); // it cannot be encoded
@@ -299,13 +264,12 @@ export class Channel {
 
   private connect(): void {
     if (this.retry || this.closedBy) return;
-    let file = this.socket;
     try {
-      file ??= findSocket();
+      this.connection = new Connection(this.socket ?? findSocket(), this);
+      this.connections.add(this.connection);
     } catch (error) {
-      return this.disconnected(error as DaemonUnavailableError);
+      this.disconnected(error as DaemonUnavailableError);
     }
-    this.connection = new Connection(file, this);
   }
 
   opened(): void {
@@ -315,7 +279,7 @@ export class Channel {
     this.flush();
   }
 
-  answered(call: Call, error: KazahanaError | null, result: Value): void {
+  answered(call: Waiter, error: KazahanaError | undefined, result: Value): void {
     if (error instanceof ShuttingDownError && !this.onLoss && !this.isSingle) return this.askAgain(call);
     this.backoff = BACKOFF_MS;
     if (!this.finish(call)) return;
@@ -324,28 +288,27 @@ export class Channel {
   }
 
   /** Repeats the call elsewhere: a stopping daemon still answers calls that it has begun, and refuses the others. */
-  private askAgain(call: Call): void {
-    const { connection } = call;
+  private askAgain(call: Waiter): void {
     this.queue.push(call);
     this.flushSoon();
-    if (!connection || connection !== this.connection) return;
+    if (call.connection !== this.connection || !this.connection) return;
+    this.connection.isRetired = true;
     this.connection = undefined;
-    this.retiring.add(connection);
-    connection.retire();
     this.reconnectLater();
   }
 
-  closed(connection: Connection, error: unknown, refusal: KazahanaError | undefined): void {
-    this.retiring.delete(connection);
-    const calls = connection.protocol.drain();
+  closed(connection: Connection): void {
+    this.connections.delete(connection);
     const isCurrent = connection === this.connection;
     if (isCurrent) this.connection = undefined;
     if (this.closedBy) return;
-    const failure = unavailable(connection.file, error ?? new Error('the connection was closed'));
-    for (const call of calls) if (refusal || this.isSingle) this.fail(call, refusal ?? failure);
-    this.queue = [...calls.filter((call) => !call.done), ...this.queue];
-    if (!isCurrent) return;
-    if (this.onLoss && this.wasConnected) this.close(refusal ?? failure);
+    const { file, error, refusal } = connection;
+    const failure = unavailable(file, error ?? new Error('the connection was closed'));
+    const calls = [...connection.waiting.values()];
+    if (refusal || this.isSingle) for (const call of calls) this.fail(call, refusal ?? failure);
+    this.queue = calls.filter(({ done }) => !done).concat(this.queue);
+    if (!isCurrent) this.flushSoon();
+    else if (this.onLoss && this.wasConnected) this.close(refusal ?? failure);
     else this.disconnected(failure);
   }
 
@@ -355,11 +318,7 @@ export class Channel {
     this.failingSince ??= now;
     this.lastFailure = failure;
     const patience = this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
-    if (isHopeless(this.lastFailure) || now - this.failingSince >= patience) {
-      this.failingSince = undefined;
-      this.queue = [];
-      for (const waiter of [...this.waiters]) this.fail(waiter, failure);
-    }
+    if (isHopeless(failure) || now - this.failingSince >= patience) this.failAll(failure);
     if (this.waiters.size > 0) this.reconnectLater();
     else this.failingSince = undefined;
   }

@@ -1,10 +1,12 @@
-import { body, Calls, checkTimeout, ID_OPTIONS, identifier, identifiers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
-import { Channel, type Body } from './channel.js';
+import { formatted, ID_OPTIONS, identifier, identifiers, type Id, type IdOptions, type Limits, type Params } from './calls.js';
+import { Channel } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
-import { known } from './options.js';
+import { known, milliseconds } from './options.js';
 import { Prefetcher } from './prefetch.js';
+import { encodeCall, type Body } from './protocol.js';
+import { KazahanaClient } from './sequence.js';
 import { socketPath } from './socket.js';
 
 export interface ClientOptions {
@@ -30,7 +32,7 @@ const PREFETCHED: readonly unknown[] = [undefined, 'int', 'number', 'string'];
  * A client of the kazahana daemon of this host. It connects at the first call, and again after a loss, and never keeps an otherwise
  * finished process alive. One client serves any number of concurrent calls.
  */
-export class Client extends Calls {
+export class Client extends KazahanaClient {
   /** @internal */
   readonly socket: string | undefined;
   private readonly channel: Channel;
@@ -41,61 +43,49 @@ export class Client extends Calls {
     super(known(options, CLIENT_OPTIONS));
     const { socket, prefetch = 0, maxAge = 50, singleAttempt = false } = options;
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
+    this.channel = new Channel(this.socket, false, singleAttempt);
+    this.single = this.frequent('NextID', []);
     if (!(Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= 65_536)) {
       throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to 65536 IDs are right`);
     }
-    checkTimeout(maxAge, 'maxAge');
-    this.channel = new Channel(this.socket, false, singleAttempt);
-    this.single = this.frequent('NextID', []);
+    milliseconds('maxAge', maxAge);
     if (prefetch > 0) {
-      const batch = this.frequent('NextIDs', [prefetch]);
-      const fetch = (count: number) => {
-        const request = count === prefetch ? batch : body('NextIDs', (remaining) => [count, this.idParams({}, remaining)]);
-        return this.channel.call(request, this.timeout).then((values) => identifiers(values, count));
-      };
+      const fetch = async (count: number) => identifiers(await this.channel.call(this.frequent('NextIDs', [count]), this.timeout), count);
       this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
     }
   }
 
   /** A request with the client's own options. Its encoding is reused while almost no time has passed. */
   private frequent(method: string, params: unknown[]): Body {
-    const encoded = body(method, (remaining) => [...params, this.idParams({}, remaining)]);
+    const encoded = (remaining: number) => encodeCall(method, [...params, this.idParams({}, remaining)]);
     const whole = encoded(this.timeout);
     return (remaining) => (this.timeout - remaining < 1 ? whole : encoded(remaining));
   }
 
-  // async, so that invalid options reject.
   /** @internal */
-  async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
-    const { timeout = this.timeout, signal } = options;
-    const result = await this.channel.call(body(method, params), checkTimeout(timeout), signal);
+  async request(method: string, params: Params, { timeout, signal }: Limits): Promise<Value> {
+    const result = await this.channel.call((remaining) => encodeCall(method, params(remaining)), timeout, signal);
     if (method.startsWith('NextID')) this.prefetcher?.drop();
     return result;
   }
 
-  override nextId(options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint>;
-  override nextId(options: IdOptions & { format: 'string' | 'external' }): Promise<string>;
-  override nextId(options: IdOptions & { format: 'number' }): Promise<number>;
-  override nextId(options: IdOptions): Promise<Id>;
-  override nextId(options?: IdOptions): Promise<Id> {
+  /** @internal */
+  protected override one(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
     if (!options) {
-      if (!prefetcher) return this.channel.call(this.single, this.timeout).then(identifier);
+      if (!prefetcher) return this.channel.call(this.single, this.timeout).then((value) => identifier(value));
       const id = prefetcher.take();
-      return id === undefined ? prefetcher.wait(this.timeout, undefined) : Promise.resolve(id);
+      return id === undefined ? prefetcher.wait(this.timeout) : Promise.resolve(id);
     }
-    const { service, format, regularOnly } = options;
-    if (prefetcher && PREFETCHED.includes(format) && !regularOnly && (service === undefined || service === this.service)) {
-      return this.prefetched(prefetcher, options);
-    }
-    return super.nextId(options);
+    const { service = this.service, format, regularOnly } = options;
+    const isAhead = prefetcher && PREFETCHED.includes(format) && !regularOnly && service === this.service;
+    return isAhead ? this.prefetched(prefetcher, options) : super.one(options);
   }
 
   private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<Id> {
-    const { timeout = this.timeout, signal, format } = known(options, ID_OPTIONS);
-    checkTimeout(timeout);
+    const { timeout, signal } = this.limits(known(options, ID_OPTIONS));
     const id = (signal?.aborted ? undefined : prefetcher.take()) ?? (await prefetcher.wait(timeout, signal));
-    return format === 'string' ? String(id) : format === 'number' ? numeric(id) : id;
+    return formatted(id, options);
   }
 
   tryNextId(): bigint | undefined {

@@ -1,4 +1,4 @@
-export type { Calls as KazahanaClient, CallOptions, Id, IdOptions, Inspection, SequenceOptions, ServiceOptions, ServiceStatus, Status } from './calls.js';
+export type { CallOptions, Id, IdFormats, IdOptions, Inspection, ServiceOptions, ServiceStatus, Status } from './calls.js';
 export { Client, type ClientOptions } from './client.js';
 export {
   KazahanaError, ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError,
@@ -8,3 +8,4 @@ export {
 export * from './lockerrors.js';
 export { ExternalCodec } from './external.js';
 export type { Lock, LockOptions } from './lock.js';
+export type { KazahanaClient, SequenceOptions } from './sequence.js';

@@ -1,10 +1,12 @@
 import { performance } from 'node:perf_hooks';
-import { CALL_OPTIONS, body, checkTimeout, integer, map, requestId, text, type CallOptions } from './calls.js';
+import { CALL_OPTIONS, integer, map, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import { KazahanaError } from './errors.js';
 import { LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
-import { known } from './options.js';
+import { known, milliseconds } from './options.js';
+import { encodeCall } from './protocol.js';
+import { newRequestId } from './sequence.js';
 
 export interface LockOptions extends CallOptions {
   /** Milliseconds for which the lock stays taken after a crash of its holder. Default 30,000. */
@@ -45,14 +47,14 @@ interface Lease {
 const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 
-const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
+export const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
 
 /** Takes a lock; `shared` is used unless the lock needs a connection of its own. */
 export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
   const { timeout, signal, hold = 'connection' } = known(options, LOCK_OPTIONS);
-  const ttl = checkTimeout(options.ttl ?? 30_000, 'ttl');
-  const wait = options.wait ? checkTimeout(options.wait, 'wait') : 0;
-  checkTimeout(timeout);
+  const ttl = milliseconds('ttl', options.ttl ?? 30_000);
+  const wait = milliseconds('wait', options.wait ?? 0, 0);
+  milliseconds('timeout', timeout);
   const isOwn = hold === 'connection';
   const channel = isOwn ? new Channel(socket, false, shared.isSingle) : shared;
   const until = performance.now() + wait + timeout;
@@ -61,12 +63,12 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
       key,
       { ttl_ms: ttl, wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), request_id: requestId, hold: isOwn ? hold : undefined },
     ];
-    return channel.call(body('Lock.Acquire', params), Math.max(until - performance.now(), 1), signal);
+    return channel.call((remaining) => encodeCall('Lock.Acquire', params(remaining)), Math.max(until - performance.now(), 1), signal);
   };
   try {
-    const taken = await take(requestId()).catch((error: unknown) => {
+    const taken = await take(newRequestId()).catch((error: unknown) => {
       // A first attempt was granted, and released with its connection.
-      if (error instanceof RequestIdReusedError) return take(requestId());
+      if (error instanceof RequestIdReusedError) return take(newRequestId());
       throw error;
     });
     const lock = new HeldLock(key, ttl, taken, channel, isOwn);
@@ -100,7 +102,7 @@ class HeldLock implements Lock {
     this.ownerId = text(lease.ownerId);
     if (isOwn) {
       channel.pin((error) => this.lose('the connection to the daemon was lost', error));
-      channel.onNotification = (method, params) => {
+      channel.onMessage = (method, params) => {
         if (method !== 'Lock.Lost') return;
         const lost = map(Array.isArray(params) ? params[0] : undefined);
         if (lost['leaseId'] === this.leaseId) this.lose(`the daemon says: ${text(lost['reason'] ?? 'lost')}`);
@@ -119,9 +121,9 @@ class HeldLock implements Lock {
   }
 
   async renew(ttl = this.ttl): Promise<void> {
-    this.ttl = checkTimeout(ttl, 'ttl');
+    this.ttl = milliseconds('ttl', ttl);
     this.lost.throwIfAborted();
-    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: requestId() }, Math.max(this.until - performance.now(), 1));
+    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: newRequestId() }, Math.max(this.until - performance.now(), 1));
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -136,9 +138,9 @@ class HeldLock implements Lock {
   private async giveBack(): Promise<void> {
     clearTimeout(this.timer);
     if (this.lost.aborted) return;
-    const params = [this.key, { lease_id: this.leaseId, request_id: requestId() }];
+    const params = [this.key, { lease_id: this.leaseId, request_id: newRequestId() }];
     try {
-      await this.channel.call(body('Lock.Release', () => params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
+      await this.channel.call(() => encodeCall('Lock.Release', params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       // The end of the connection has released the lock, or its ttl will.
@@ -154,7 +156,7 @@ class HeldLock implements Lock {
     const params = options ? [this.key, options] : [this.key];
     let answer: Value;
     try {
-      answer = await this.channel.call(body(method, () => params), timeout, signal);
+      answer = await this.channel.call(() => encodeCall(method, params), timeout, signal);
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       throw error;

@@ -20,11 +20,9 @@ export class Prefetcher {
   private batch = NOTHING;
   private at = 0; // of the batch's next ID
   private next: Batch | undefined;
-  private waiting: { waiter: Waiter<bigint>; era: number }[] = [];
-  private isFetching = false;
+  private fetching: Waiter[] | undefined; // who waits for the batch that is under way
   private fetched = -Infinity; // when the last fetch began
   private count: number;
-  private era = 0; // what was asked for in an earlier one is not kept
 
   constructor(
     private readonly channel: Channel,
@@ -52,52 +50,50 @@ export class Prefetcher {
   }
 
   /** An ID from the next batch. */
-  wait(timeout: number, signal: AbortSignal | undefined): Promise<bigint> {
-    const waiter = new Waiter<bigint>(timeout, signal, performance.now());
-    if (this.channel.wait(waiter)) {
-      this.waiting.push({ waiter, era: this.era });
-      this.refill();
-    }
-    return waiter.promise;
+  wait(timeout: number, signal?: AbortSignal): Promise<bigint> {
+    const waiter = new Waiter(timeout, signal);
+    if (this.channel.wait(waiter)) this.refill([waiter]);
+    return waiter.promise as Promise<bigint>;
   }
 
   /** Forgets what is here or under way, because greater IDs were handed out: whoever asks from now on gets IDs that are asked for from now on. */
   drop(): void {
-    this.era++;
     this.batch = NOTHING;
-    this.next = undefined;
+    this.next = this.fetching = undefined;
   }
 
-  private refill(): void {
-    if (this.isFetching || this.next) return;
-    this.isFetching = true;
-    const { era } = this;
+  /** Sees to it that a batch is under way, for some who wait. */
+  private refill(waiting: Waiter[] = []): void {
+    for (const waiter of this.fetching ? waiting : []) this.fetching?.push(waiter);
+    if (this.fetching || (this.next && waiting.length === 0)) return;
+    this.fetching = waiting;
     const now = performance.now();
     this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
     this.fetched = now;
     // An ID is not older than the request for it.
     const limits = { until: now + this.maxAge, wallUntil: Date.now() + this.maxAge };
-    this.fetch(Math.min(Math.max(this.count, this.waiting.length), MAX_BATCH)).then(
-      (ids) => this.came(ids, era, limits),
+    this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH)).then(
+      (ids) => this.came({ ids, ...limits }, waiting),
       (error: unknown) => {
-        this.isFetching = false;
-        for (const { waiter } of this.waiting.splice(0)) if (this.channel.finish(waiter)) waiter.reject(error);
+        if (this.fetching === waiting) this.fetching = undefined;
+        for (const waiter of waiting) if (this.channel.finish(waiter)) waiter.reject(error);
       },
     );
   }
 
-  private came(ids: bigint[], era: number, limits: Omit<Batch, 'ids'>): void {
-    this.isFetching = false;
-    let [given, served] = [0, 0];
-    for (; served < this.waiting.length && given < ids.length; served++) {
-      const { waiter, era: asked } = this.waiting[served]!;
-      if (asked > era) break;
-      if (this.channel.finish(waiter)) waiter.resolve(ids[given++]!);
+  private came(batch: Batch, waiting: Waiter[]): void {
+    const left: Waiter[] = [];
+    let given = 0;
+    for (const waiter of waiting) {
+      if (given === batch.ids.length) left.push(waiter);
+      else if (this.channel.finish(waiter)) waiter.resolve(batch.ids[given++]!);
     }
-    this.waiting = this.waiting.slice(served);
-    const batch = era === this.era ? { ids: given === 0 ? ids : ids.slice(given), ...limits } : NOTHING;
-    if (this.at < this.batch.ids.length) this.next = batch;
-    else [this.batch, this.at] = [batch, 0];
-    if (this.waiting.length > 0) this.refill();
+    if (this.fetching === waiting) {
+      this.fetching = undefined;
+      const rest = given === 0 ? batch : { ...batch, ids: batch.ids.slice(given) };
+      if (this.at < this.batch.ids.length) this.next = rest;
+      else [this.batch, this.at] = [rest, 0];
+    }
+    if (left.length > 0) this.refill(left);
   }
 }

@@ -3,6 +3,7 @@ import * as path from 'node:path';
 import { DaemonUnavailableError, InvalidParamsError } from './errors.js';
 
 const SYSTEM_SOCKET = '/run/kazahana/kazahanad.sock';
+const NO_SOCKET = 'is not a socket';
 
 /** Reads a socket's path, or a unix:/// URI with one. `source` names where it was written. */
 export function socketPath(text: string, source: string): string {
@@ -28,21 +29,21 @@ export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.g
   const places = [SYSTEM_SOCKET, inTmp];
   if (runtime && path.isAbsolute(runtime)) places.unshift(path.join(runtime, 'kazahana/kazahanad.sock'));
   const tried: string[] = [];
-  let denied: unknown;
+  let cause: unknown;
   for (const place of places) {
     try {
       fs.statSync(place);
-      if (place === inTmp) checkOwner(path.dirname(place), uid);
-      return place;
     } catch (error) {
-      if (error instanceof DaemonUnavailableError) throw error;
       const code = errorCode(error);
-      if (code === 'EACCES') denied = error;
+      if (!cause || code === 'EACCES') cause = error;
       tried.push(`${place} (${code === 'ENOENT' ? 'no such file' : code === 'EACCES' ? `permission denied: ${denialHint(place)}` : code})`);
+      continue;
     }
+    if (place === inTmp) checkOwner(path.dirname(place), uid);
+    return place;
   }
-  const message = `no daemon's socket found; tried ${tried.join(', ')}: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET`;
-  throw new DaemonUnavailableError(message, { cause: denied ?? Object.assign(new Error('no such file'), { code: 'ENOENT' }) });
+  const advice = 'start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET';
+  throw new DaemonUnavailableError(`no daemon's socket found; tried ${tried.join(', ')}: ${advice}`, { cause });
 }
 
 /** Refuses a directory below /tmp that another user could have put there to answer in the daemon's place. */
@@ -56,29 +57,20 @@ function checkOwner(directory: string, uid: number): void {
 
 /** The error for a socket that cannot be connected to, with what to do about it. */
 export function unavailable(file: string, cause: unknown): DaemonUnavailableError {
-  if (cause instanceof DaemonUnavailableError) return cause;
+  const code = errorCode(cause);
+  const isOther = code === 'ENOTSOCK' || (code === 'ECONNREFUSED' && fs.statSync(file, { throwIfNoEntry: false })?.isSocket() === false);
   const advice = `start it with: kazahanad serve --socket ${file}`;
-  const why: Record<string, string> = {
-    ENOENT: `there is no socket at ${file}; ${advice}`,
-    ECONNREFUSED: isSocket(file) ? `no daemon listens on ${file}; ${advice}` : `${file} exists and is not a socket`,
-    ENOTSOCK: `${file} exists and is not a socket`,
-    EACCES: `permission denied on ${file}: ${denialHint(file)}`,
-  };
-  const code = errorCode(cause) ?? '';
-  return new DaemonUnavailableError(why[code] ?? `cannot reach the daemon at ${file}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  const message = isOther ? `${file} exists and ${NO_SOCKET}`
+    : code === 'ENOENT' ? `there is no socket at ${file}; ${advice}`
+    : code === 'ECONNREFUSED' ? `no daemon listens on ${file}; ${advice}`
+    : code === 'EACCES' ? `permission denied on ${file}: ${denialHint(file)}`
+    : `cannot reach the daemon at ${file}: ${cause instanceof Error ? cause.message : String(cause)}`;
+  return new DaemonUnavailableError(message, { cause });
 }
 
 /** Reports whether waiting cannot help, because the cause needs a change by a person. */
 export function isHopeless({ cause, message }: DaemonUnavailableError): boolean {
-  return cause === undefined || ['EACCES', 'EPERM', 'ENOTSOCK'].includes(errorCode(cause) ?? '') || message.endsWith('is not a socket');
-}
-
-function isSocket(file: string): boolean {
-  try {
-    return fs.statSync(file).isSocket();
-  } catch {
-    return true;
-  }
+  return cause === undefined || ['EACCES', 'EPERM'].includes(errorCode(cause) ?? '') || message.endsWith(NO_SOCKET);
 }
 
 /** Says which group may open the socket. The directory may keep even that from being read; then the directory's group is meant. */

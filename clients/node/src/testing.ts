@@ -1,10 +1,11 @@
-import { Calls, type CallOptions } from './calls.js';
+import type { Limits, Params } from './calls.js';
 import { ClientClosedError, InvalidParamsError, UnknownMethodError } from './errors.js';
 import { ExternalCodec } from './external.js';
-import type { Lock, LockOptions } from './lock.js';
+import { LOCK_OPTIONS, type Lock, type LockOptions } from './lock.js';
 import { LockHeldError, LockLostError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
 import { known } from './options.js';
+import { KazahanaClient } from './sequence.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
 const LAYOUTS = { default: { bit_ts: 41, bit_id: 14, bit_seq: 8 }, js: { bit_ts: 52, bit_id: 7, bit_seq: 4 } };
@@ -29,7 +30,7 @@ type Options = Record<string, Value>;
  * A Client for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, and sequences and locks
  * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`.
  */
-export class FakeClient extends Calls {
+export class FakeClient extends KazahanaClient {
   /** The methods that were asked for, in order, by their names on the wire. */
   readonly calls: string[] = [];
   private readonly codec: ExternalCodec;
@@ -74,7 +75,7 @@ export class FakeClient extends Calls {
   }
 
   async lock(key: string, options: LockOptions = {}): Promise<Lock> {
-    this.begin('Lock.Acquire', options.signal);
+    this.begin('Lock.Acquire', known(options, LOCK_OPTIONS).signal);
     if (this.locks.has(key)) throw new LockHeldError(`${JSON.stringify(key)} is held`, { details: { retry_after_ms: '1000', owner: 'fake' } });
     const losing = new AbortController();
     this.locks.set(key, losing);
@@ -96,9 +97,9 @@ export class FakeClient extends Calls {
   }
 
   /** @internal */
-  async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
-    this.begin(method, options.signal);
-    return this.answer(method, params(options.timeout ?? this.timeout) as Value[]);
+  async request(method: string, params: Params, { timeout, signal }: Limits): Promise<Value> {
+    this.begin(method, signal);
+    return this.answer(method, params(timeout) as Value[]);
   }
 
   /** @internal Notes a request, and fails it if the test wants that. */

@@ -137,7 +137,7 @@ test('a signal ends a call with its reason, and leaves no listener behind', asyn
     for (const call of calls) await assert.rejects(call, reason);
     assert.equal(listeners, 0);
     await client.ping();
-    assert.equal(client.channel.connection.protocol.pending, prefetch > 0 ? 1 : 0, 'an aborted call is remembered');
+    assert.equal(client.channel.connection.waiting.size, prefetch > 0 ? 1 : 0, 'an aborted call is remembered');
   }
 });
 
@@ -180,6 +180,22 @@ test('SHUTTING_DOWN: the call is asked again elsewhere, and what was begun is st
   assert.equal(await uuid, 'the-uuid');
   await until('the old connection closes', () => script.connections[0].destroyed);
   await client.nextId();
+  assert.equal(script.connections.length, 2);
+});
+
+test('SHUTTING_DOWN: what was begun and is never answered is asked again', async (t) => {
+  const answer = counting();
+  let begun;
+  const script = await Script.start(t, (request) => {
+    if (request.socket !== script.connections[0]) answer(request);
+    else if (request.method === 'Ping') begun = request;
+    else request.fail('SHUTTING_DOWN: the daemon is stopping: connect again');
+  });
+  const client = connect(t, script.socket, { timeout: 60_000 });
+  const ping = client.ping();
+  assert.equal(await client.nextId(), FIRST); // by a new connection, which is idle now
+  begun.socket.destroy();
+  await ping;
   assert.equal(script.connections.length, 2);
 });
 

@@ -46,14 +46,21 @@ test('a hostile notification ends the watch, not the process', async (t) => {
   }
 });
 
+class Heard extends Protocol {
+  answers = [];
+  answered(_, error, result) {
+    this.answers.push([error, result]);
+  }
+  told() {}
+}
+
 test('mutated messages are answers or errors of the protocol', () => {
   const corpus = [...hostile.map((one) => one.message_hex), ...testdata('wire_exchanges.json').map((one) => one.response_hex)].map((text) => Buffer.from(text, 'hex'));
-  const receiver = { answered: () => {}, refused: () => {}, notified: () => {}, requested: () => {} };
   for (let seed = 1; seed <= 20_000; seed++) {
     const pick = random(seed);
     const bytes = Buffer.concat([corpus[pick(corpus.length)], corpus[pick(corpus.length)]]);
     for (let n = pick(6); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
-    const protocol = new Protocol(receiver);
+    const protocol = new Heard();
     for (let call = 0; call < 3; call++) protocol.request(encodeCall('Ping', []), call);
     const cut = pick(bytes.length);
     try {
@@ -98,12 +105,11 @@ test('mutated results are read, or errors of the protocol', async () => {
     const [method, message] = corpus[pick(corpus.length)];
     const bytes = Buffer.from(message);
     for (let n = pick(4); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
-    const answers = [];
-    const protocol = new Protocol({ answered: (_, error, result) => answers.push([error, result]), refused: () => {}, notified: () => {}, requested: () => {} });
+    const protocol = new Heard();
     protocol.request(encodeCall(method, []), 1);
     try {
       protocol.feed(bytes);
-      for (const [error, result] of answers) if (!error) await calls[method](new Answered(result));
+      for (const [error, result] of protocol.answers) if (!error) await calls[method](new Answered(result));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}, ${method}: ${error.stack}`);
     }

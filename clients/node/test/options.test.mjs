@@ -21,7 +21,21 @@ test('an option that does not exist is refused, with the nearest name', async ()
   }
   const ahead = new Client({ socket: '/nonexistent/k.sock', prefetch: 4 });
   await assert.rejects(ahead.nextId({ formt: 'string' }), /did you mean format\?/);
-  await assert.rejects(new FakeClient().nextId({ formt: 'string' }), /did you mean format\?/);
+});
+
+test('the fakes refuse the options that the clients refuse', async () => {
+  const fake = new FakeClient();
+  assert.throws(() => new FakeClient({ secrets: 'x' }), /did you mean secret\?/);
+  await assert.rejects(fake.nextId({ formt: 'string' }), /did you mean format\?/);
+  await assert.rejects(fake.lock('key', { til: 5 }), /did you mean ttl\?/);
+  await assert.rejects(place(fake).resolve('room', 'a', { wat: 1 }), /did you mean wait\?/);
+  await assert.rejects(place(fake).register({ kind: ['room'] }), /did you mean kinds\?/);
+  await assert.rejects(place(fake).register({ kinds: ['room'] }), /activate must be a function/);
+  assert.throws(() => place(fake).events({ event: [] }), /did you mean events\?/);
+  const executor = await place(fake).register({ kinds: ['room'], activate() {}, passivate() {} });
+  await place(fake).resolve('room', 'a');
+  await assert.rejects(executor.activations[0].check({ timeOut: 5 }), /did you mean timeout\?/);
+  await executor.close();
 });
 
 test('with singleAttempt a call that meets no daemon fails at once', async (t) => {

@@ -168,7 +168,7 @@ test('a request that no executor knows is an error, and one to whom has not regi
   registered()[0].send(0, 1, 'Dance', []);
   registered()[0].send(0, 2, 'Activate', []);
   await until('both are answered', () => daemon.answers.length === 2);
-  assert.deepEqual(daemon.answers.map(({ id, error }) => [id, error[1]]).sort(), [[1, 'an executor has no method Dance'], [2, 'the daemon sent no map where one is due']]);
+  assert.deepEqual(daemon.answers.map(({ id, error }) => [id, error[1]]).sort(), [[1, 'an executor has no method Dance'], [2, 'the daemon answered with undefined where a map is due']]);
   await client.ping();
   daemon.requests.at(-1).send(0, 1, 'Activate', [{ kind: 'room', identity: 'a', version: 1, token: 1, snapshot: null }]);
   await client.ping();

@@ -5,7 +5,7 @@ import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { Reader, Splitter, encode } from '../dist/msgpack.js';
+import { Decoder, encode } from '../dist/msgpack.js';
 import { Placement } from '../dist/placement/index.js';
 import { FakePlacement } from '../dist/placement/testing.js';
 import { FakeClient } from '../dist/testing.js';
@@ -129,27 +129,21 @@ export class Script {
 
   serve(socket) {
     this.connections.push(socket);
-    const splitter = new Splitter(1 << 20);
-    let bytes = Buffer.alloc(0);
+    const decoder = new Decoder(1 << 21, ([type, id, method, params]) => {
+      if (type === 1) return this.answers.push({ id, error: method, result: params, socket });
+      const send = (...message) => socket.destroyed || socket.write(encode(message));
+      const request = {
+        id, method, params, socket, send,
+        reply: (result) => send(1, id, null, result),
+        fail: (text, kind = 0) => send(1, id, [kind, text], null),
+      };
+      this.requests.push(request);
+      return this.answer(request);
+    });
     socket.on('error', () => {});
     socket.on('data', (chunk) => {
       this.chunks.push(chunk);
-      bytes = Buffer.concat([bytes, chunk]);
-      for (let end; bytes.length > 0 && (end = splitter.end(bytes, 0, bytes.length)) > 0; bytes = bytes.subarray(end)) {
-        const [type, id, method, params] = new Reader(bytes).valueAt(0);
-        if (type === 1) {
-          this.answers.push({ id, error: method, result: params, socket });
-          continue;
-        }
-        const send = (...message) => socket.destroyed || socket.write(encode(message));
-        const request = {
-          id, method, params, socket, send,
-          reply: (result) => send(1, id, null, result),
-          fail: (text, kind = 0) => send(1, id, [kind, text], null),
-        };
-        this.requests.push(request);
-        this.answer(request);
-      }
+      decoder.feed(chunk);
     });
   }
 }

@@ -111,7 +111,7 @@ test('executors share what is activated, and can fail', async () => {
   await rooms(fake, { activate: () => { throw new Error('no room left'); } });
   await assert.rejects(place(fake).resolve('room', 'a'), (error) => error.code === 'ACTIVATION_FAILED' && error.cause === 'no room left');
   fake.fail(new placement.PlacementNotReadyError('as the test wants it', { details: { state: 'off' } }));
-  await assert.rejects(place(fake).register({ kinds: [] }), { code: 'PLACEMENT_NOT_READY', state: 'off' });
+  await assert.rejects(rooms(fake), { code: 'PLACEMENT_NOT_READY', state: 'off' });
 });
 
 test('events of a fake', async () => {

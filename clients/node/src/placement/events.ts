@@ -1,9 +1,10 @@
-import { body, CALL_OPTIONS, checkTimeout, integer, map, text, type CallOptions } from '../calls.js';
+import { CALL_OPTIONS, integer, map, text, type CallOptions } from '../calls.js';
 import { Channel } from '../channel.js';
 import { WatchEndedError } from './errors.js';
 import { EXACT } from './host.js';
 import type { Value } from '../msgpack.js';
-import { known } from '../options.js';
+import { known, milliseconds } from '../options.js';
+import { encodeCall } from '../protocol.js';
 
 export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated' | 'unserved' | 'pid_cached' | 'pid_dropped';
 
@@ -34,6 +35,8 @@ export interface PlacementEvents extends AsyncIterableIterator<PlacementEvent> {
   /** Resolves when the daemon has begun to send events. */
   readonly ready: Promise<void>;
 }
+
+export const EVENT_OPTIONS: readonly (keyof PlacementEventOptions)[] = [...CALL_OPTIONS, 'events'];
 
 /** How many events wait here at most: as many as in the daemon. */
 export const MAX_BEHIND = 4096;
@@ -109,18 +112,18 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
 
 /** Subscribes to the daemon's events on a connection of its own. */
 export function watch(options: PlacementEventOptions & { timeout: number }, socket: string | undefined): PlacementEvents {
-  const { events, signal, timeout } = known(options, [...CALL_OPTIONS, 'events']);
-  checkTimeout(timeout);
+  const { events, signal, timeout } = known(options, EVENT_OPTIONS);
+  milliseconds('timeout', timeout);
   const channel = new Channel(socket, true);
   const queue = new EventQueue(signal, () => channel.close());
-  channel.onNotification = (method, params) => {
+  channel.onMessage = (method, params) => {
     const told = Array.isArray(params) ? params[0] : null;
     if (method === 'Placement.Event') queue.push(eventOf(told));
-    if (method === 'Placement.WatchEnded') queue.end({ error: ended(text(map(told)['reason']!)) });
+    if (method === 'Placement.WatchEnded') queue.end({ error: ended(text(map(told)['reason'])) });
   };
   let isTold = false;
   channel.pin((error) => queue.end({ error: isTold ? ended('disconnected', error) : error }));
-  const ready = channel.call(body('Placement.Watch', () => [{ events }]), timeout, signal).then(
+  const ready = channel.call(() => encodeCall('Placement.Watch', [{ events }]), timeout, signal).then(
     () => void (isTold = true),
     (error: unknown) => {
       queue.end({ error });
@@ -135,8 +138,8 @@ const TEXTS = ['event', 'kind', 'identity', 'authority', 'pid', 'reason'];
 
 function eventOf(told: Value | undefined): PlacementEvent {
   const event = map(told, EXACT);
-  for (const name of TEXTS) text(event[name]!);
-  for (const name of EXACT) integer(event[name]!);
+  for (const name of TEXTS) text(event[name]);
+  for (const name of EXACT) integer(event[name]);
   return event as unknown as PlacementEvent;
 }
 

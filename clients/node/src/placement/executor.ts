@@ -1,10 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { performance } from 'node:perf_hooks';
-import { body, CALL_OPTIONS, checkTimeout, integer, map } from '../calls.js';
+import { CALL_OPTIONS, integer, map } from '../calls.js';
 import { Channel, type Answer } from '../channel.js';
 import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from '../errors.js';
 import type { Value } from '../msgpack.js';
-import { known } from '../options.js';
+import { known, milliseconds } from '../options.js';
+import { encodeCall } from '../protocol.js';
 import { Host, HostedActivation, withTokens, type Activation, type Details, type Executor, type RegisterOptions, type Source } from './host.js';
 
 /** Between attempts to register again. */
@@ -14,14 +15,19 @@ const MAX_ERROR_TEXT = 1000;
 
 /** Registers this process as an executor, on a connection of its own. */
 export async function register(options: RegisterOptions & { timeout: number }, socket: string | undefined): Promise<Executor> {
+  checkRegistration(options);
+  const executor = new ConnectedExecutor(options, socket);
+  await executor.begin(milliseconds('timeout', options.timeout), options.signal);
+  return executor;
+}
+
+/** Throws if the options are not those of register(). */
+export function checkRegistration(options: RegisterOptions): void {
   known(options, [...CALL_OPTIONS, 'kinds', 'activate', 'passivate', 'ended']);
   for (const name of ['activate', 'passivate'] as const) {
     if (typeof options[name] !== 'function') throw new InvalidParamsError(`${name} must be a function`);
   }
   if (!Array.isArray(options.kinds)) throw new InvalidParamsError('kinds must be an array');
-  const executor = new ConnectedExecutor(options, socket);
-  await executor.begin(checkTimeout(options.timeout), options.signal);
-  return executor;
 }
 
 /** A registered connection. Its activations end with it. */
@@ -36,7 +42,7 @@ class Session implements Source {
     private readonly host: Host,
   ) {
     this.channel = new Channel(socket, true);
-    this.channel.onRequest = (method, params, answer) => void this.serve(method, params, answer);
+    this.channel.onMessage = (method, params, answer) => void (answer && this.serve(method, params, answer));
     this.over = new Promise((resolve) => {
       this.channel.pin(() => {
         this.isOver = true;
@@ -47,8 +53,8 @@ class Session implements Source {
   }
 
   async check({ kind, identity, token }: Details, { timeout, signal }: { timeout: number; signal: AbortSignal | undefined }): Promise<number> {
-    const answer = map(await this.channel.call(body('Placement.Check', () => [kind, identity, token]), timeout, signal));
-    return Number(integer(answer['validMs']!));
+    const answer = map(await this.channel.call(() => encodeCall('Placement.Check', [kind, identity, token]), timeout, signal));
+    return Number(integer(answer['validMs']));
   }
 
   /** Answers a request of the daemon. */
@@ -108,7 +114,7 @@ class ConnectedExecutor implements Executor {
     this.ending.abort();
     const { channel } = this.session;
     // The daemon passivates everything before it answers. Without an answer, closing the channel ends the rest.
-    await channel.call(body('Placement.Unregister', () => []), this.timeout).catch(() => undefined);
+    await channel.call(() => encodeCall('Placement.Unregister', []), this.timeout).catch(() => undefined);
     channel.close();
   }
 
@@ -134,7 +140,7 @@ class ConnectedExecutor implements Executor {
     for (let pause = BACKOFF_MS; ; pause = Math.min(2 * pause, MAX_BACKOFF_MS)) {
       const session = new Session(this.socket, this.timeout, this.host);
       try {
-        await session.channel.call(body('Placement.Register', () => [this.kinds]), left(), signal);
+        await session.channel.call(() => encodeCall('Placement.Register', [this.kinds]), left(), signal);
         signal?.throwIfAborted();
         this.session = session;
         return;

@@ -1,8 +1,9 @@
 import * as os from 'node:os';
 import { performance } from 'node:perf_hooks';
-import { checkTimeout, map, type CallOptions } from '../calls.js';
+import { CALL_OPTIONS, map, type CallOptions } from '../calls.js';
 import { InvalidParamsError } from '../errors.js';
 import type { Value } from '../msgpack.js';
+import { known, milliseconds } from '../options.js';
 import { ActivationEndedError } from './errors.js';
 
 export interface ResolveOptions extends CallOptions {
@@ -117,7 +118,7 @@ export interface Executor extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-export const EXACT: ReadonlySet<string> = new Set(['version', 'token']);
+export const EXACT: readonly string[] = ['version', 'token'];
 
 /** A map of placement, whose versions and tokens may exceed 2^53. */
 export function withTokens(value: Value | undefined): object {
@@ -168,8 +169,9 @@ export class HostedActivation implements Activation {
     return `${this.kind}/${this.identity}`;
   }
 
-  async check({ timeout = this.source.timeout, signal }: CallOptions = {}): Promise<void> {
-    const end = performance.now() + checkTimeout(timeout);
+  async check(options: CallOptions = {}): Promise<void> {
+    const { timeout = this.source.timeout, signal } = known(options, CALL_OPTIONS);
+    const end = performance.now() + milliseconds('timeout', timeout);
     signal?.throwIfAborted();
     for (let cause: unknown; ; ) {
       if (this.isOver || this.source.isOver) throw new ActivationEndedError(`the activation of ${this.key} has ended`, { cause });

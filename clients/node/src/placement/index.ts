@@ -1,7 +1,6 @@
-import { CALL_OPTIONS, checkTimeout, MAX_TIMEOUT_MS } from '../calls.js';
+import { CALL_OPTIONS } from '../calls.js';
 import type { Client } from '../client.js';
-import { InvalidParamsError } from '../errors.js';
-import { known } from '../options.js';
+import { known, MAX_TIMEOUT_MS, milliseconds } from '../options.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import { register } from './executor.js';
 import {
@@ -21,9 +20,9 @@ export class Placement {
 
   /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
   async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
-    const { wait = 10_000, pid, timeout = this.client.timeout, signal } = known(options, [...CALL_OPTIONS, 'wait', 'pid']);
-    checkTimeout(timeout);
-    if (!(wait >= 0 && wait <= MAX_WAIT_MS)) throw new InvalidParamsError(`wait of ${wait}: 0 to ${MAX_WAIT_MS} milliseconds are right`);
+    const { wait = 10_000, pid } = known(options, [...CALL_OPTIONS, 'wait', 'pid']);
+    const { timeout, signal } = this.client.limits(options);
+    milliseconds('wait', wait, 0, MAX_WAIT_MS);
     // A repeated request waits for the remaining time.
     const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), pid: pid || undefined }];
     const found = await this.client.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
@@ -44,6 +43,7 @@ export class Placement {
   /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
   async snapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
     const { after, limit, kind, identity } = known(options, [...CALL_OPTIONS, 'after', 'limit', 'kind', 'identity']);
-    return withTokens(await this.client.request('Placement.Snapshot', () => [{ after, limit, kind, identity }], options)) as PlacementSnapshot;
+    const found = await this.client.request('Placement.Snapshot', () => [{ after, limit, kind, identity }], this.client.limits(options));
+    return withTokens(found) as PlacementSnapshot;
   }
 }

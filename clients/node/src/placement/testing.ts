@@ -1,10 +1,12 @@
-import { checkTimeout, type CallOptions } from '../calls.js';
+import type { CallOptions, Limits, Params } from '../calls.js';
 import { DaemonUnavailableError } from '../errors.js';
 import { ActivationEndedError, ActivationFailedError, PlacementUnservedError } from './errors.js';
-import { EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
+import { EVENT_OPTIONS, EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import type { Client } from '../client.js';
 import type { Value } from '../msgpack.js';
+import { known } from '../options.js';
 import type { FakeClient } from '../testing.js';
+import { checkRegistration } from './executor.js';
 import { Placement } from './index.js';
 import { Host, HostedActivation, type Details, type Executor, type PlacementSnapshotOptions, type RegisterOptions, type Source } from './host.js';
 
@@ -164,18 +166,19 @@ export class FakePlacement extends Placement {
 
   constructor(private readonly fake: FakeClient) {
     const request: Client['request'] = (method, params, options) => this.answer(method, params, options);
-    const client: unknown = { timeout: fake.timeout, request };
+    const client: unknown = { request, limits: (options: CallOptions) => fake.limits(options) };
     super(client as Client);
     this.host = new FakeHost(fake.start);
   }
 
   override async register(options: RegisterOptions): Promise<Executor> {
+    checkRegistration(options);
     this.fake.begin('Placement.Register', options.signal);
     return this.host.register({ ...options, timeout: options.timeout ?? this.fake.timeout });
   }
 
   override events(options: PlacementEventOptions = {}): PlacementEvents {
-    this.fake.begin('Placement.Watch', options.signal);
+    this.fake.begin('Placement.Watch', known(options, EVENT_OPTIONS).signal);
     return this.host.watch(options);
   }
 
@@ -189,9 +192,9 @@ export class FakePlacement extends Placement {
     this.host.restart();
   }
 
-  private async answer(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
-    this.fake.begin(method, options.signal);
-    const [first, second] = params(checkTimeout(options.timeout ?? this.fake.timeout));
+  private async answer(method: string, params: Params, { timeout, signal }: Limits): Promise<Value> {
+    this.fake.begin(method, signal);
+    const [first, second] = params(timeout);
     return method === 'Placement.Resolve' ? this.host.resolve(first as string, second as string) : this.host.snapshot(first as PlacementSnapshotOptions);
   }
 }
