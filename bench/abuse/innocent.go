@@ -112,10 +112,14 @@ func (i *innocent) useSocket() {
 			return err
 		}
 		defer c.Close()
-		if err := c.Call(ctx, "NextID", nil); err != nil || i.at != admin {
-			return err
+		err = c.Call(ctx, "NextID", nil)
+		switch {
+		case err == nil && i.at == admin:
+			return i.get(ctx, once(), "http://"+i.target.Admin+"/readyz")
+		case err == nil && i.at == doors:
+			return i.askDoors(ctx)
 		}
-		return i.get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+i.target.Admin+"/readyz")
+		return err
 	}
 	i.close = func() {
 		for _, c := range open {
@@ -124,6 +128,11 @@ func (i *innocent) useSocket() {
 			}
 		}
 	}
+}
+
+// once is a client whose requests have a connection each.
+func once() *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: unchecked(), DisableKeepAlives: true}}
 }
 
 // useServer makes the innocent a client of the lease server.
@@ -147,8 +156,7 @@ func (i *innocent) useServer() {
 	}
 	i.call = i.renew
 	i.fresh = func(ctx context.Context) error {
-		once := &http.Client{Transport: &http.Transport{TLSClientConfig: unchecked(), DisableKeepAlives: true}}
-		return i.get(ctx, once, "https://"+i.target.Server+lockPath(heldLock, ""))
+		return i.get(ctx, once(), "https://"+i.target.Server+lockPath(heldLock, ""))
 	}
 	i.close = stays.CloseIdleConnections
 }

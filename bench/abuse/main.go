@@ -43,18 +43,19 @@ type aim int
 const (
 	socket aim = iota // of the daemon
 	admin             // the daemon's admin listener
+	doors             // the daemon's other listeners for IDs
 	server            // the lease server
 )
 
 func (a aim) String() string {
-	return [...]string{"socket", "admin listener", "lease server"}[a]
+	return [...]string{"socket", "admin listener", "other listeners for IDs", "lease server"}[a]
 }
 
 // groups are all attacks, in the table's order.
 var groups = []struct {
 	at      aim
 	attacks []attack
-}{{socket, controlSocket}, {socket, onMemory}, {socket, onWaiting}, {socket, onDisk}, {admin, onAdmin}, {server, controlServer}, {server, onServer}}
+}{{socket, controlSocket}, {socket, onMemory}, {socket, onWaiting}, {socket, onDisk}, {admin, onAdmin}, {doors, onDoors}, {server, controlServer}, {server, onServer}}
 
 func find(name string) (attack, aim) {
 	for _, g := range groups {

@@ -34,7 +34,7 @@ type target struct {
 }
 
 // places are where a server listens.
-type places struct{ Socket, Admin, Server string }
+type places struct{ Socket, Admin, Server, Memcached, HTTP string }
 
 // Tokens of the lease server, each of a tenant of its own.
 const (
@@ -57,8 +57,11 @@ func (f *field) start(ctx context.Context, dir string, at aim, more []string) (*
 		t.group = nil
 	}
 	arguments := t.daemon
-	if at == server {
+	switch at {
+	case server:
 		arguments = t.leaseServer
+	case doors:
+		arguments = t.daemonWithDoors
 	}
 	args, err := arguments(dir)
 	if err != nil {
@@ -85,6 +88,17 @@ func (t *target) daemon(dir string) (_ []string, err error) {
 		"serve", "--config", "none", "--socket", t.Socket, "--socket-mode", "0666", "--state-dir", t.state,
 		"--live-dir", t.live, "--admin-listen", t.Admin,
 	}, nil
+}
+
+func (t *target) daemonWithDoors(dir string) ([]string, error) {
+	for _, address := range []*string{&t.Memcached, &t.HTTP} {
+		var err error
+		if *address, err = process.FreeAddress(); err != nil {
+			return nil, err
+		}
+	}
+	args, err := t.daemon(dir)
+	return append(args, "--memcached-listen", t.Memcached, "--http-listen", t.HTTP), err
 }
 
 func (t *target) leaseServer(dir string) (_ []string, err error) {

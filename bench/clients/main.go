@@ -53,6 +53,10 @@ func languages(ctx context.Context, dir string) ([]language, error) {
 	if _, err := output(ctx, "clients/node/scripts/test", "build"); err != nil {
 		return nil, err
 	}
+	classes, err := output(ctx, "clients/java/scripts/test", "build")
+	if err != nil {
+		return nil, err
+	}
 	goBench := filepath.Join(dir, "bench-go")
 	if _, err := output(ctx, "go", "build", "-C", "clients/go/programs", "-o", goBench, "./bench"); err != nil {
 		return nil, err
@@ -61,6 +65,7 @@ func languages(ctx context.Context, dir string) ([]language, error) {
 		{inPython, []string{python, "clients/python/bench.py", "--rounds", "1", "--json"}},
 		{inNode, []string{"node", "clients/node/bench.mjs", "--rounds", "1", "--json"}},
 		{inGo, []string{goBench}},
+		{inJava, []string{"java", "-cp", classes, "clients/java/Bench.java"}},
 	}, nil
 }
 

@@ -19,7 +19,7 @@ import (
 // The programs of all languages give the rows that the aims are about.
 func TestRun(t *testing.T) {
 	ring.All(t)
-	for _, program := range []string{"python3", "node", "npm"} {
+	for _, program := range []string{"python3", "node", "npm", "java", "mvn"} {
 		ring.Program(t, program)
 	}
 	runtime.LockOSThread()
@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), p, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{inPython, inNode, inGo, "batch of 100", "pipelined", "not pinned"} {
+	for _, want := range []string{inPython, inNode, inGo, inJava, "batch of 100", "pipelined", "not pinned"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

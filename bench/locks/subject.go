@@ -49,7 +49,7 @@ func (c inProcess) acquire(ctx context.Context, key string, wait time.Duration) 
 func (c inProcess) next(ctx context.Context, key string, count, block int) (int64, error) {
 	options := sequence.DefaultOptions()
 	options.Block = block
-	values, err := c.sequences.Next(ctx, sequence.Request{Tenant: tenant, Key: key, Count: count, Options: options})
+	values, err := c.sequences.Next(ctx, sequence.Request{Tenant: tenant, Key: key, Count: count, RequestID: sequence.NewRequestID(), Options: options})
 	return values.Last(), err
 }
 
@@ -97,7 +97,7 @@ func (c throughSocket) acquire(ctx context.Context, key string, wait time.Durati
 }
 
 func (c throughSocket) next(ctx context.Context, key string, count, block int) (int64, error) {
-	options := map[string]any{"block": block}
+	options := map[string]any{"block": block, "request_id": sequence.NewRequestID()}
 	if count == 1 {
 		var value int64
 		err := c.conn.Call(ctx, "Sequence.Next", &value, key, options)

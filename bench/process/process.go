@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -233,11 +234,14 @@ func (s *Service) Await(ctx context.Context, limit time.Duration, ready func(con
 	}
 }
 
-// FreeAddress is a port of this host that nothing listens on at this moment.
-func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreeAddress is a port of this host that nothing listens on at this moment. It is below
+// those that systems choose for connections, which could take it before its server does.
+func FreeAddress() (address string, err error) {
+	for range 1000 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", err
 }

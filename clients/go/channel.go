@@ -204,7 +204,7 @@ func (c *channel) open(o *opening, pause time.Duration) {
 		o.err = err
 	default:
 		c.connected, c.failingSince = true, time.Time{}
-		c.conn = newConn(nc, c.told)
+		c.conn = NewConn(nc, c.told)
 		o.conn = c.conn
 	}
 }

@@ -92,32 +92,23 @@ func (c *Client) ask(ctx context.Context, count int, format string, opts []CallO
 }
 
 // NextIDs returns n ascending IDs; n is 1 to MaxBatch.
-func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) (ids []ID, err error) {
-	if err = checkBatch(n); err == nil {
-		err = c.ask(ctx, n, "", opts, &ids)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return ids, miscounted(len(ids), n)
+func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
+	return some[ID](ctx, c, n, "", opts)
 }
 
 // NextExternalIDs returns n external IDs, in the order of their IDs.
-func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) (externals []string, err error) {
-	if err = checkBatch(n); err == nil {
-		err = c.ask(ctx, n, "external", opts, &externals)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return externals, miscounted(len(externals), n)
+func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) ([]string, error) {
+	return some[string](ctx, c, n, "external", opts)
 }
 
-func checkBatch(n int) error {
+func some[T any](ctx context.Context, c *Client, n int, format string, opts []CallOption) (ids []T, err error) {
 	if n < 1 || n > MaxBatch {
-		return invalid(ErrInvalidParams, "a count of %d is out of range: 1 to %d", n, MaxBatch)
+		return nil, invalid(ErrInvalidParams, "a count of %d is out of range: 1 to %d", n, MaxBatch)
 	}
-	return nil
+	if err := c.ask(ctx, n, format, opts, &ids); err != nil {
+		return nil, err
+	}
+	return ids, miscounted(len(ids), n)
 }
 
 // incomplete is the error about an answer that lacks a field.

@@ -58,7 +58,10 @@ type pending struct {
 	timer  *time.Timer
 }
 
-func newConn(nc net.Conn, told func(*Conn, *Message)) *Conn {
+// NewConn returns a Conn over a connection that is there already, for programs that talk
+// with a client as the daemon does, such as package kazahanatest. told is that of
+// Client.Open.
+func NewConn(nc net.Conn, told func(*Conn, *Message)) *Conn {
 	c := &Conn{nc: nc, told: told, send: make(chan []byte, maxWaiting), done: make(chan struct{}), waiting: map[uint32]*pending{}}
 	c.work.Add(2)
 	go c.readAll()
@@ -111,27 +114,24 @@ func (c *Conn) call(l limit, r *request, target any) error {
 	} else {
 		p.timer.Reset(left)
 	}
-	answered, expired := false, false
-	select {
-	case c.send <- out:
-	case <-c.done: // fail answers every call
-	case <-l.ctx.Done():
-		expired = true
-	case <-p.timer.C:
-		expired = true
-	}
-	if !expired {
+	send, expired := c.send, false
+	for waits := true; waits; {
 		select {
-		case <-p.done:
-			answered = true
+		case send <- out:
+			send = nil
+		case <-p.done: // fail answers every call, too
+			waits = false
 		case <-l.ctx.Done():
+			waits, expired = false, true
 		case <-p.timer.C:
+			waits, expired = false, true
 		}
 	}
-	if !answered && c.take(id) != nil {
-		p.timer.Stop()
-		return errExpired
-	} else if !answered {
+	if expired {
+		if c.take(id) != nil {
+			p.timer.Stop()
+			return errExpired
+		}
 		<-p.done // the answer is being delivered
 	}
 	err = p.err
@@ -269,7 +269,7 @@ func (c *Conn) deliver(message []byte) error {
 			m.id = uint32(r.Int())
 		}
 		m.Method = r.Text()
-		m.params, _ = r.Value().([]any)
+		m.Params, _ = r.Value().([]any)
 		if r.Err() == nil && c.told != nil {
 			c.told(c, m)
 		}
@@ -309,18 +309,15 @@ func readRefusal(r *msgpack.Reader) error {
 	if r.Nil() {
 		return nil
 	}
-	switch v := r.Value().(type) {
+	refusal := r.Value()
+	if pair, ok := refusal.([]any); ok && len(pair) == 2 {
+		refusal = pair[1]
+	}
+	switch text := refusal.(type) {
 	case string:
-		return parseError(v)
-	case []any:
-		if len(v) == 2 {
-			switch text := v[1].(type) {
-			case string:
-				return parseError(text)
-			case []byte:
-				return parseError(string(text))
-			}
-		}
+		return parseError(text)
+	case []byte:
+		return parseError(string(text))
 	}
 	return parseError("the answer's error has an unknown form")
 }
@@ -395,30 +392,37 @@ func (c *Conn) writeAll() {
 type Message struct {
 	Method    string
 	IsRequest bool // it wants an answer: see Conn.Answer
+	Params    []any
 	id        uint32
-	params    []any
 }
 
 // Decode stores the first parameter in target, by the rules and the tags of encoding/json.
 func (m *Message) Decode(target any) error {
-	if len(m.params) == 0 {
+	if len(m.Params) == 0 {
 		return fmt.Errorf("kazahana: %s has no parameters", m.Method)
 	}
-	return msgpack.Assign(m.params[0], target)
+	return msgpack.Assign(m.Params[0], target)
 }
 
-// Answer answers a request of the daemon, with the text of refusal or, if that is nil,
-// with result. An error says that nothing was sent.
+// Answer answers a request, with the text of refusal or, if that is nil, with result. An
+// error says that nothing was sent.
 func (c *Conn) Answer(m *Message, result any, refusal error) error {
 	b := append([]byte{0x94, 1}, msgpack.AppendUint(nil, uint64(m.id))...)
 	if refusal == nil {
-		b = append(b, 0xc0)
-	} else {
-		text := refusal.Error()
-		b = msgpack.AppendString(append(b, 0x92, 0), strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD"))
-		result = nil
+		return c.post(msgpack.Append(append(b, 0xc0), result))
 	}
-	b, err := msgpack.Append(b, result)
+	text := strings.TrimPrefix(refusal.Error(), prefix)
+	text = strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD")
+	return c.post(append(msgpack.AppendString(append(b, 0x92, 0), text), 0xc0), nil)
+}
+
+// Notify sends a notification. An error says that nothing was sent.
+func (c *Conn) Notify(method string, params ...any) error {
+	return c.post(msgpack.Append(msgpack.AppendString([]byte{0x93, 2}, method), params))
+}
+
+// post sends a message that gets no answer, if it could be encoded.
+func (c *Conn) post(message []byte, err error) error {
 	if err == nil {
 		err = c.Err()
 	}
@@ -426,7 +430,7 @@ func (c *Conn) Answer(m *Message, result any, refusal error) error {
 		return err
 	}
 	select {
-	case c.send <- b:
+	case c.send <- message:
 	case <-c.done: // it was lost with the connection
 	}
 	return nil

@@ -50,9 +50,12 @@ type Error struct {
 	Details map[string]string // facts by the daemon's names, such as backward_ms or cause
 }
 
+// prefix is not on the wire.
+const prefix = "kazahana: "
+
 // Error returns the code, the message and the details, in the form of the wire.
 func (e *Error) Error() string {
-	text := strings.TrimSuffix(fmt.Sprintf("kazahana: %s: %s", e.Code, e.Message), " ")
+	text := strings.TrimSuffix(fmt.Sprintf(prefix+"%s: %s", e.Code, e.Message), " ")
 	keys := make([]string, 0, len(e.Details))
 	for key := range e.Details {
 		keys = append(keys, key)
@@ -162,7 +165,7 @@ func parseError(text string) error {
 	}
 	switch e.Code {
 	case "":
-		e.Code = ErrProtocol
+		return &Error{Code: ErrProtocol, Message: text}
 	case ErrClockBackward:
 		return &ClockBackwardError{e.milliseconds("backward_ms"), e.milliseconds("limit_ms"), e}
 	case ErrLeaseAcquisition:

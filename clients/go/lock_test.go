@@ -80,7 +80,7 @@ func TestLock(t *testing.T) {
 // The daemon renews: a lock outlives its term.
 func TestLockOutlivesItsTerm(t *testing.T) {
 	c := newDaemon(t).client()
-	l := mustLock(t, c, "k", LockOptions{TTL: 6 * time.Second})
+	l := mustLock(t, c, "k", LockOptions{TTL: 30 * time.Second})
 	var first, now struct {
 		ExpiresAt string `json:"expires_at"`
 	}
@@ -132,7 +132,7 @@ func TestLockLostWhenTheDaemonHangs(t *testing.T) {
 // A release by the lease's name is a loss to the one who thinks that it holds it.
 func TestLockReleasedBehindItsBack(t *testing.T) {
 	c := newDaemon(t).client()
-	l := mustLock(t, c, "k", LockOptions{TTL: 6 * time.Second})
+	l := mustLock(t, c, "k", LockOptions{TTL: 30 * time.Second})
 	if err := c.Call(t.Context(), "Lock.Release", nil, "k", map[string]any{"lease_id": l.LeaseID()}); err != nil {
 		t.Fatal(err)
 	}

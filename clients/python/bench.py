@@ -28,7 +28,7 @@ from typing import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
 import kazahana
-from kazahana.sync import POOL, Channel
+from kazahana import sync
 
 PIPELINED_THREADS, PIPELINED_TASKS = 16, 64
 POOL_THREADS = (1, 4, 16, 64)
@@ -121,9 +121,9 @@ def gather(path: str, seconds: float, at_once: int) -> tuple[float, list[float]]
 def pools(path: str, rounds: int, seconds: float) -> None:
     """Print how pools of different sizes compare with a single connection, by the number of threads."""
     clients = {}
-    for size in (1, 4, POOL, max(POOL_THREADS)):
+    for size in (1, 4, sync.POOL, max(POOL_THREADS)):
+        sync.POOL = size  # which a client looks at when it is made
         clients[size] = kazahana.Client(path)
-        clients[size]._channel = Channel(path, size=size)
     print(f"{'threads':>8}" + "".join(f"{f'{size} connections':>16}" for size in clients))
     for count in POOL_THREADS:
         rates: dict[int, list[float]] = {size: [] for size in clients}

@@ -113,9 +113,7 @@ func TestBenchErrors(t *testing.T) {
 		return !strings.Contains(many.Stderr, "OVERLOADED")
 	})
 	many.Fails(t, exitFailure, "send less together")
-	if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	d.Freeze()
 	s.bench("--timeout", "100ms").Fails(t, exitFailure, "no answer")
 	if err := d.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -145,8 +143,8 @@ func TestBenchEnds(t *testing.T) {
 	if code := b.Code(); code != exitOK || !strings.Contains(out.String(), "ids_per_second") {
 		t.Errorf("exit code %d\n%s%s", code, out, b.Log)
 	}
-	b, _ = start("--timeout", "1s")
-	_ = d.Cmd.Process.Signal(syscall.SIGSTOP)
+	b, _ = start("--timeout", "10s")
+	d.Freeze()
 	code := b.Code()
 	_ = d.Cmd.Process.Signal(syscall.SIGCONT)
 	if code != exitFailure || !strings.Contains(b.Log.String(), "does not answer") {

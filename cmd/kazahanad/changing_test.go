@@ -130,9 +130,9 @@ func (f *fleet) fencedAndBack() {
 		h.Dial().AwaitMode("regular")
 	}
 	testkit.Pause(f.t, changingDwell)
-	if !slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.Log.String(), "grants are refused until") }) {
-		f.t.Error("no daemon was told of the fence")
-	}
+	await.Eventually(f.t, "a daemon is told of the fence", func() bool {
+		return slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.Log.String(), "grants are refused until") })
+	})
 }
 
 func TestRestoringRedis(t *testing.T) {

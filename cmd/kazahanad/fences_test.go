@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"regexp"
 	"strconv"
@@ -159,7 +158,7 @@ func TestFenceByHand(t *testing.T) {
 func lookAtFence(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	s.putBack()
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address)
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED")
 	tab := b.Open(t, "http://"+address+"/", desk)

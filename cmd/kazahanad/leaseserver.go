@@ -226,6 +226,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
 		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
+	defer guard.SpareProcessor()()
 	options := l.options()
 	options.Metrics.Fences(l.fences.all)
 	server := leaseserver.New(options)

@@ -143,8 +143,8 @@ func TestLockTermBeginsAfterTheWait(t *testing.T) {
 	s := newSite(t)
 	s.Start()
 	c := s.Dial()
-	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 3000})
-	if o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--ttl", "2s", "--wait", "1m", "-q"); o.OK(t) != "2\n" {
+	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 24_000})
+	if o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--ttl", "20s", "--wait", "2m", "-q"); o.OK(t) != "2\n" {
 		t.Errorf("%+v", o)
 	}
 	c.WantLock("k", lock.Released, 2)
@@ -155,7 +155,7 @@ func TestLockOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	daemon := s.Start()
-	d, _, release := s.lockStart("k", untilToldTo, "--ttl", "12s")
+	d, _, release := s.lockStart("k", untilToldTo, "--ttl", "1m")
 	first := s.Dial().WantLock("k", lock.Active, 1)
 	daemon.Kill()
 	s.Start()
@@ -180,8 +180,8 @@ func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 	s, other := newSite(t), newSite(t)
 	daemon := s.Start()
 	other.Start("--store", "sqlite:"+s.Path("state/store.db"))
-	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "10s", "--timeout", "1s")
-	_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
+	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "40s", "--timeout", "1s")
+	daemon.Freeze()
 	var next lock.Answer
 	other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
 	code := d.Code()
@@ -218,7 +218,7 @@ func TestLockTakenByAnother(t *testing.T) {
 	s := newSite(t)
 	s.Start()
 	c := s.Dial()
-	d, out, _ := s.lockStart("k", `trap 'echo told; exit 0' TERM; echo started; while :; do sleep 0.02; done`, "--ttl", "6s")
+	d, out, _ := s.lockStart("k", `trap 'echo told; exit 0' TERM; echo started; while :; do sleep 0.02; done`, "--ttl", "30s")
 	c.Must("Lock.Release", nil, "k")
 	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 600_000})
 	if code := d.Code(); code != exitFailure || !strings.Contains(out.String(), "told") {

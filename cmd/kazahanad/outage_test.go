@@ -97,13 +97,13 @@ func TestStandalone(t *testing.T) {
 func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "300ms"}
-	d := s.Start(args...)
+	provider := "sqlite:" + s.Leases()
+	d := s.Start("--provider", provider)
 	last := s.Dial().ID()
 	held := s.Dial().Lease()
 	d.Kill()
 	testkit.LockLeases(t, s.Leases())
-	d = s.Start(args...)
+	d = s.Start("--provider", provider, "--provider-timeout", "300ms")
 	c := s.Dial()
 	ids := c.IDs(1000)
 	if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, testkit.IsFallback) {

@@ -77,6 +77,7 @@ func TestRunWaitsForAFormerHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	url := s.Initialised(s.StartRedis().URL() + "failover_fence=0")
+	s.Env = append(s.Env, "KAZAHANA_PROVIDER_TIMEOUT=3s") // how long it waits depends on that
 	d := s.launchRun("waiting 1m16s more for a former holder", onProvider(url, "echo ran"))
 	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
 	if code := d.Code(); code != 128+int(syscall.SIGTERM) {

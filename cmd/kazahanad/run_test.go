@@ -132,7 +132,7 @@ func TestRunErrors(t *testing.T) {
 func TestRunExtends(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d, _ := s.runStart("term=6s", `echo started; exec sleep 60`)
+	d, _ := s.runStart("term=30s", `echo started; exec sleep 600`)
 	first := s.recordOf(d.PID())
 	await.Eventually(t, "the lease is extended twice", func() bool {
 		return *s.leasesJSON("--provider", "sqlite:"+s.Leases()).ExtendTTLSuccess >= 2

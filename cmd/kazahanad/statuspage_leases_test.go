@@ -87,7 +87,7 @@ const detail = `document.querySelector("#map-detail").innerText`
 // tells holders, and finds who made an ID.
 func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	server := s.startPageServer("127.0.0.1:0")
+	server := s.startPageServer(testkit.FreeAddress(t))
 	for i := range 40 {
 		granted(server, "", fmt.Sprintf("web-%02d.example.net", i), 20)
 	}
@@ -198,7 +198,7 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 // when that is back. The token outlives a reload, and not the tab.
 func lookAtReturn(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	server := s.startPageServer("127.0.0.1:0")
+	server := s.startPageServer(testkit.FreeAddress(t))
 	tab := b.Open(t, server.URL()+"/", desk)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector("#main:not([hidden])")`)
@@ -219,7 +219,7 @@ func lookAtReturn(t *testing.T, b *browser.Browser) {
 func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	const host, process = `<img src=x onerror=document.title="xss">`, `<script>document.title="xss"</script>&amp;`
 	s := newSite(t)
-	server := s.startPageServer("127.0.0.1:0")
+	server := s.startPageServer(testkit.FreeAddress(t))
 	var out leaseapi.AcquireResponse
 	server.Asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
 		Meta: map[string]string{"host": host, "pid": process, host: process},
@@ -253,7 +253,7 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 // of leases.
 func lookAtFullPool(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	server := s.startPageServer("127.0.0.1:0")
+	server := s.startPageServer(testkit.FreeAddress(t))
 	tab := b.Open(t, server.URL()+"/", desk)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector("#state").dataset.tone === "good"`)

@@ -22,7 +22,7 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 		reason   = `"></p><img src=x onerror=document.title="xss">`
 	)
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address, "--placement-authority", "here.example:1")
 	client := caller.New(s.Socket, await.Patience)
 	defer client.Close()

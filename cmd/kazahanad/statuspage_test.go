@@ -149,7 +149,7 @@ func TestStatusPages(t *testing.T) {
 // The daemon's page shows what the daemon is, follows it, and outlives it.
 func lookAtDaemon(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	origin := "http://" + address
 	d := s.Start("--admin-listen", address)
 	c := s.Dial()
@@ -222,7 +222,7 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 // Without a lease the page says what there is instead, and why.
 func lookAtOutage(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	// The quarantine is long, so that the fallback stays certain for as long as the test takes.
 	s.Start(s.Brief("--admin-listen", address, "--provider", "sqlite:"+s.Leases()+"?term=2s&quarantine=10m")...)
 	c := s.Dial()
@@ -246,7 +246,7 @@ func lookAtOutage(t *testing.T, b *browser.Browser) {
 // Without scripts the page says where else to look.
 func lookWithoutScripts(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address)
 	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Path("server.db"))
 	v := phone
@@ -261,7 +261,7 @@ func lookWithoutScripts(t *testing.T, b *browser.Browser) {
 // The page shows the leases that the status lists, and counts the others.
 func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address, "--provider", "memory:?bit_id=21&bit_seq=1", "--max-throughput-per-ms", "200")
 	c := s.Dial()
 	await.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == 100 })
@@ -285,7 +285,7 @@ func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 func TestDaemonPageData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address)
 	c := s.Dial()
 	c.IDs(10)
@@ -343,7 +343,7 @@ func TestPictures(t *testing.T) {
 	}
 	s := newSite(t)
 	b := browser.Start(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	s.Start("--admin-listen", address, "--provider", "sqlite:"+s.Leases()+"?term=80s&quarantine=80s",
 		"--acquire-retry-interval", "1s", "--acquire-retry-max-interval", "2s")
 	c := s.Dial()

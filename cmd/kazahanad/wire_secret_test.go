@@ -15,40 +15,49 @@ import (
 func TestSecretTravelsOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?term=1s&quarantine=500ms")
-	proxy, err := providertest.NewProxy("tcp", server.Address)
-	if err != nil {
-		t.Fatal(err)
+	through := func(terms string) *providertest.Proxy {
+		t.Helper()
+		proxy, err := providertest.NewProxy("tcp", s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?"+terms).Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(proxy.Close)
+		return proxy
 	}
-	t.Cleanup(proxy.Close)
-	url := "http://" + proxy.Addr()
-	seen := func(text string, n int) {
+	seen := func(proxy *providertest.Proxy, text string, n int) {
 		t.Helper()
 		await.Eventually(t, text, func() bool { return proxy.Count(text) >= n })
 	}
+	secrets := func(proxy *providertest.Proxy, least int) {
+		t.Helper()
+		all := regexp.MustCompile(`"secret":"([0-9a-f]{32})"`).FindAllStringSubmatch(string(proxy.Recorded()), -1)
+		if len(all) < least {
+			t.Fatalf("%d leases were granted", len(all))
+		}
+		for _, m := range all {
+			if n := proxy.Count(m[1]) + proxy.Count(strings.ToUpper(m[1])); n != 1 {
+				t.Errorf("a secret travelled %d times", n)
+			}
+		}
+	}
 
-	d := s.Start("--provider", url, "--verify-interval", "50ms")
+	proxy := through("term=1s&quarantine=500ms")
+	d := s.Start("--provider", "http://"+proxy.Addr(), "--verify-interval", "50ms")
 	s.Dial().ID()
-	seen("POST /leases/verify", 5)
-	seen("POST /lease ", 3)
+	seen(proxy, "POST /leases/verify", 5)
+	seen(proxy, "POST /lease ", 3)
 	d.Terminate()
-	seen("DELETE /lease/", 1)
+	secrets(proxy, 3)
 
+	proxy = through("term=30s") // a program whose lease ends is ended
 	done := s.Path("done")
-	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", url, "--", "sh", "-c", "while [ ! -e "+done+" ]; do sleep 0.05; done"))
-	seen("POST /leases/extend", 3)
+	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", "http://"+proxy.Addr(), "--", "sh", "-c",
+		"while [ ! -e "+done+" ]; do sleep 0.05; done"))
+	seen(proxy, "POST /leases/extend", 2)
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run.AwaitEnd()
-
-	secrets := regexp.MustCompile(`"secret":"([0-9a-f]{32})"`).FindAllStringSubmatch(string(proxy.Recorded()), -1)
-	if len(secrets) < 4 {
-		t.Fatalf("%d leases were granted", len(secrets))
-	}
-	for _, m := range secrets {
-		if n := proxy.Count(m[1]) + proxy.Count(strings.ToUpper(m[1])); n != 1 {
-			t.Errorf("a secret travelled %d times", n)
-		}
-	}
+	seen(proxy, "DELETE /lease/", 1)
+	secrets(proxy, 1)
 }

@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 // serve answers each connection as the script says, until the test ends.
 func serve(t *testing.T, scripts ...func(*wire.ServerConn, *wire.Request)) (socket string) {

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -128,7 +129,7 @@ func TestDrainClosesIdleConnections(t *testing.T) {
 		}
 	}
 	r.services["default"].Close(context.Background())
-	goleak.VerifyNone(t, ignored)
+	await.Success(t, "no goroutine is left", func() error { return goleak.Find(ignored) })
 }
 
 func TestDrainTimeout(t *testing.T) {

@@ -209,7 +209,7 @@ func ask(t *testing.T, conn net.Conn, head string) (*http.Response, error) {
 // room for newcomers, and one with a credential stays.
 func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
-	g.server.phases.unproven = time.Hour
+	g.server.phases.unproven, g.server.phases.young = time.Hour, 0
 	address := g.listening(Listening{MaxConnections: 4})
 	proven := dial(t, address)
 	if res, err := ask(t, proven, "GET /leases"); err != nil || res.StatusCode != 200 {
@@ -224,6 +224,26 @@ func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 		if res, err := ask(t, conn, "GET /leases"); err != nil || res.StatusCode != 200 {
 			t.Errorf("%s: %v, %v", name, res, err)
 		}
+	}
+}
+
+// A connection has its place for a while before another of the same address gets it.
+func TestHerdsWaitForPlaces(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
+	if g.server.phases.young == 0 {
+		t.Error("a herd takes its own places as fast as it comes")
+	}
+	g.server.phases.unproven, g.server.phases.young = time.Hour, time.Hour
+	address := g.listening(Listening{MaxConnections: 1})
+	first := dial(t, address)
+	if res, err := ask(t, first, "GET /healthz"); err != nil || res.StatusCode != 200 {
+		t.Fatal(res, err)
+	}
+	if res, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
+		t.Errorf("the next one got %v", res.Status)
+	}
+	if res, err := ask(t, first, "GET /leases"); err != nil || res.StatusCode != 200 {
+		t.Errorf("the first one had to make room: %v, %v", res, err)
 	}
 }
 
@@ -322,7 +342,7 @@ func TestGuessesCostConnections(t *testing.T) {
 // their connections make room.
 func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.phases.unproven = 50 * time.Millisecond
+	g.server.phases.unproven, g.server.phases.young = 50*time.Millisecond, 0
 	address := g.listening(Listening{MaxConnections: 1})
 	var conn net.Conn
 	g.eventually("a client is served", func() bool {

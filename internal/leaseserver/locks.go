@@ -156,6 +156,7 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, time.Duration, error) {
 	leave, err := s.joinWaiters(strings.TrimSuffix(call.Tenant, lockhttp.PlacementTenants))
 	if err != nil {
+		s.pause(ctx)
 		return lock.Lease{}, 0, err
 	}
 	defer leave()

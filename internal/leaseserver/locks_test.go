@@ -390,6 +390,10 @@ func TestWaitersKeepNoBodies(t *testing.T) {
 func TestWaitersHaveALimit(t *testing.T) {
 	for quota, words := range map[int]string{0: "2 requests wait for locks here, which is the limit", 2: `quota_waiting: tenant "default" has 2 requests waiting for locks, as many as one tenant may have: wait for answers, or raise the quota`} {
 		g := lockRig(t, func(g *rig) { g.options.QuotaWaiting = quota })
+		paused := make(chan time.Duration, 10)
+		over := make(chan time.Time)
+		close(over)
+		g.server.after = func(d time.Duration) <-chan time.Time { paused <- d; return over }
 		address := g.listening(Listening{MaxConnections: 5 + 5*quota})
 		g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
 		g.wait(g.client(), address, `{"wait_ms": 30000}`)
@@ -397,6 +401,14 @@ func TestWaitersHaveALimit(t *testing.T) {
 		third := func() reply { return g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`) }
 		r := third()
 		g.want("a third", r, problem.Overloaded)
+		select {
+		case d := <-paused: // else one that asks again at once keeps the server busy
+			if d != refusalPause {
+				t.Errorf("the refusal is answered after %v", d)
+			}
+		default:
+			t.Error("the refusal is answered at once")
+		}
 		if !strings.Contains(r.problem.Detail, words) {
 			t.Errorf("quota %d: %s", quota, r.problem.Detail)
 		}

@@ -9,9 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -22,13 +20,14 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 const (
 	testNow = snowflake.DefaultEpochMS + 1_000_000_000
-	long    = 30 * time.Second // anything, on a busy machine
+	long    = await.Patience // anything, on a busy machine
 )
 
 // rig is a server in front of a memory provider, whose clock the test has.

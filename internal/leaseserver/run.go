@@ -24,11 +24,12 @@ const maxHeaderBytes = 32 << 10
 type phases struct {
 	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
 	unproven                  time.Duration // idle, before any request on the connection was authenticated
+	young                     time.Duration // for so long no connection of the same address takes its place
 }
 
 // patience are the limits outside of tests. idle is longer than the clients' own limit,
 // so that they close unused connections first.
-var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second}
+var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second, young: time.Second}
 
 // Listening configures Serve.
 type Listening struct {
@@ -48,7 +49,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven}
+	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven, Young: s.phases.young}
 	connections := guard.New(limits, guard.Note(s.o.Quotas, map[guard.Reason]quota.Refusal{
 		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
 		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},

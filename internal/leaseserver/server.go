@@ -311,11 +311,7 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
-		select {
-		case <-s.after(refusalPause):
-		case <-r.Context().Done():
-		case <-s.leaving.Done():
-		}
+		s.pause(r.Context())
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {
@@ -327,6 +323,15 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
+}
+
+// pause is before the answer to a client that asks again although it was refused.
+func (s *Server) pause(ctx context.Context) {
+	select {
+	case <-s.after(refusalPause):
+	case <-ctx.Done():
+	case <-s.leaving.Done():
+	}
 }
 
 // ofRenamedPage reports whether the request comes from a browser whose page may be

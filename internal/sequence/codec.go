@@ -78,12 +78,11 @@ func (s State) encode() []byte {
 		number(s.Began)
 	}
 	for _, r := range s.Receipts {
-		kind, id := receiptID(r.RequestID)
+		begin := len(b)
+		b = append(b, r.RequestID...)
 		if r.DoneMS != 0 {
-			kind |= idUntimed
+			b[begin] |= idUntimed
 		}
-		b = append(b, kind)
-		b = append(b, id...)
 		number(r.Last)
 		number(int64(r.Count))
 		if r.DoneMS != 0 {
@@ -93,72 +92,91 @@ func (s State) encode() []byte {
 	return b
 }
 
-// How a receipt begins: with the length of its request ID, or with one of these.
+// savedID is a request ID as records keep it: 16 bytes where it is a UUID in lower case. It is
+// made once for a call, and then copied and compared as it is.
+type savedID string
+
+// How a savedID begins: with the length of the request ID, or with one of these.
 const (
 	idHex     = 0x7f // 16 bytes, written in hexadecimal
 	idUUID    = 0x7e // likewise, with hyphens
 	idLong    = 0x7d // a byte with the length
-	idUntimed = 0x80
+	idUntimed = 0x80 // in a recorded state only
 )
 
-// receiptID is how a request ID is recorded: short where it is a UUID in lower case.
-func receiptID(id string) (kind byte, text []byte) {
+const uuidBytes = 16
+
+func saveID(id string) savedID {
 	kind, digits := byte(idHex), id
 	if receipt.IsUUID(id) {
 		kind, digits = idUUID, id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:]
 	}
-	if len(digits) == 32 && digits == strings.ToLower(digits) {
-		if b, err := hex.DecodeString(digits); err == nil {
-			return kind, b
+	if len(digits) == 2*uuidBytes && digits == strings.ToLower(digits) {
+		b, err := hex.AppendDecode([]byte{kind}, []byte(digits))
+		if err == nil {
+			return savedID(b)
 		}
 	}
 	if len(id) >= idLong {
-		return idLong, append([]byte{byte(len(id))}, id...)
+		return savedID([]byte{idLong, byte(len(id))}) + savedID(id)
 	}
-	return byte(len(id)), []byte(id)
+	return savedID([]byte{byte(len(id))}) + savedID(id)
+}
+
+// String is the request ID.
+func (s savedID) String() string {
+	switch s[0] {
+	case idHex, idUUID:
+		x := hex.EncodeToString([]byte(s[1:]))
+		if s[0] == idHex {
+			return x
+		}
+		return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
+	case idLong:
+		return string(s[2:])
+	}
+	return string(s[1:])
+}
+
+// savedSize is how long the savedID is with which a text begins.
+func savedSize(text string) int {
+	switch kind := text[0] &^ idUntimed; {
+	case kind >= idUUID:
+		return 1 + uuidBytes
+	case kind == idLong && len(text) > 1:
+		return 2 + int(text[1])
+	default:
+		return 1 + int(kind)
+	}
 }
 
 var errDamaged = errors.New("the recorded state is damaged")
 
-// decode reads what encode wrote.
-func decode(b []byte) (s State, err error) {
+// decode reads what encode wrote. Its texts are parts of one string, so that a state with many
+// receipts is read with few allocations.
+func decode(recorded []byte) (s State, err error) {
+	b := string(recorded)
 	ok := len(b) > 0 && b[0] <= allFlags
 	if !ok {
 		return State{}, errDamaged
 	}
 	flags, rest := b[0], b[1:]
 	number := func() int64 {
-		n, size := binary.Uvarint(rest)
+		n, size := binary.Uvarint(recorded[len(recorded)-len(rest):])
 		if size <= 0 || n > math.MaxInt64 {
-			ok, rest = false, nil
+			ok, rest = false, ""
 			return 0
 		}
 		rest = rest[size:]
 		return int64(n)
 	}
-	taken := func(n int64) []byte {
+	taken := func(n int64) string {
 		if n > int64(len(rest)) {
 			ok, n = false, int64(len(rest))
 		}
 		t := rest[:n]
 		rest = rest[n:]
 		return t
-	}
-	text := func() string { return string(taken(number())) }
-	id := func(kind byte) string {
-		switch kind {
-		case idHex:
-			return hex.EncodeToString(taken(16))
-		case idUUID:
-			x := hex.EncodeToString(taken(16))
-			if !ok {
-				return ""
-			}
-			return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
-		case idLong:
-			return text()
-		}
-		return string(taken(int64(kind)))
 	}
 	s.Options = DefaultOptions().recorded()
 	s.Last = number()
@@ -178,7 +196,7 @@ func decode(b []byte) (s State, err error) {
 		s.Life = strconv.FormatInt(number(), 10)
 	}
 	if flags&hasLife != 0 {
-		s.Life = text()
+		s.Life = taken(number())
 	}
 	if flags&hasMoved != 0 {
 		s.Moved, s.Forgotten, s.MovedMS, s.Began = receipt.Stamp(number()), receipt.Stamp(number()), number(), number()
@@ -187,12 +205,15 @@ func decode(b []byte) (s State, err error) {
 		s.Receipts = make([]Receipt, 0, 2*MaxReceipts)
 	}
 	for ok && len(rest) > 0 {
-		kind := rest[0]
-		rest = rest[1:]
-		r := Receipt{RequestID: id(kind &^ idUntimed), Last: number()}
+		untimed := rest[0]&idUntimed != 0
+		id := savedID(taken(int64(savedSize(rest))))
+		if untimed && ok {
+			id = savedID([]byte{id[0] &^ idUntimed}) + id[1:]
+		}
+		r := Receipt{RequestID: id, Last: number()}
 		count := number()
 		ok = ok && count >= 1 && count <= MaxCount
-		if r.Count = int(count); kind&idUntimed != 0 {
+		if r.Count = int(count); untimed {
 			r.DoneMS = number()
 		}
 		s.Receipts = append(s.Receipts, r)

@@ -34,7 +34,7 @@ type State struct {
 
 // Receipt is a call that was carried out.
 type Receipt struct {
-	RequestID string
+	RequestID savedID
 	Last      int64 // the last value that it got
 	Count     int
 	DoneMS    int64 // Unix ms, where the ID tells no time; else 0
@@ -155,7 +155,7 @@ func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
 	if r.RequestID == "" {
 		return s, got, nil
 	}
-	after, err := s.remember(Receipt{RequestID: r.RequestID, Last: s.Last, Count: count}, nowMS)
+	after, err := s.remember(Receipt{RequestID: saveID(r.RequestID), Last: s.Last, Count: count}, nowMS)
 	if err != nil {
 		return s, Range{}, err
 	}

@@ -66,7 +66,8 @@ func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
 	if requestID == "" || timed && made <= endOf(nowMS) {
 		return Receipt{}, false, nil
 	}
-	is := func(r Receipt) bool { return r.RequestID == requestID }
+	saved := saveID(requestID)
+	is := func(r Receipt) bool { return r.RequestID == saved }
 	if i := slices.IndexFunc(s.Receipts, is); i >= 0 {
 		return s.Receipts[i], true, nil
 	}
@@ -79,20 +80,26 @@ func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
 // remember adds a receipt, and moves others to windows once there are enough of them. The
 // state from before stays as it is.
 func (s State) remember(r Receipt, nowMS int64) (State, error) {
-	if _, ok := madeAt(r.RequestID, nowMS); !ok {
+	if _, ok := madeAt(r.RequestID.String(), nowMS); !ok {
 		r.DoneMS = nowMS
 	}
 	all := append(slices.Clip(s.Receipts), r)
-	overdue := -MaxReceipts
-	for _, r := range all {
-		if r.DoneMS == 0 {
+	overdue, old := -MaxReceipts, false
+	for i := range all {
+		if all[i].DoneMS == 0 {
 			overdue++
+		} else if nowMS-all[i].DoneMS > receipt.Keep.Milliseconds() {
+			old = true
 		}
 	}
 	if overdue < MaxReceipts {
 		overdue = 0
 	}
 	moves := overdue > 0
+	if !moves && !old {
+		s.Receipts = all
+		return s, nil
+	}
 	s.Receipts = make([]Receipt, 0, len(all))
 	var leaving []Receipt
 	for _, r := range all {
@@ -102,7 +109,7 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 			s.Receipts = append(s.Receipts, r)
 		default:
 			overdue--
-			if made, _ := madeAt(r.RequestID, nowMS); s.NoRoom || made <= endOf(nowMS) {
+			if made, _ := madeAt(r.RequestID.String(), nowMS); s.NoRoom || made <= endOf(nowMS) {
 				s = s.forget(r)
 			} else {
 				leaving = append(leaving, r)
@@ -116,12 +123,12 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 		s.Began = nowMS
 	}
 	// So many calls have come since the last time.
-	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID }, nowMS-s.MovedMS, s.Windows)
+	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID.String() }, nowMS-s.MovedMS, s.Windows)
 	if err != nil {
 		return s, err
 	}
 	for _, r := range leaving {
-		made, _ := madeAt(r.RequestID, nowMS)
+		made, _ := madeAt(r.RequestID.String(), nowMS)
 		s.Moved = max(s.Moved, made)
 	}
 	for _, r := range dropped {
@@ -133,9 +140,17 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 
 // forget keeps a call from being carried out again whose receipt is dropped.
 func (s State) forget(r Receipt) State {
-	if made, ok := receipt.MadeAt(r.RequestID, math.MaxInt64); ok && r.DoneMS == 0 {
+	if made, ok := receipt.MadeAt(r.RequestID.String(), math.MaxInt64); ok && r.DoneMS == 0 {
 		s.Forgotten = max(s.Forgotten, made)
 	}
+	return s
+}
+
+// forgetAll keeps calls from being carried out again that the store has forgotten: those from
+// before fromMS. The clocks that made their IDs may have been ahead.
+func (s State) forgetAll(nowMS, fromMS int64) State {
+	until := min(nowMS, fromMS+receipt.MaxAhead.Milliseconds())
+	s.Forgotten = max(s.Forgotten, receipt.Stamp(until+1)*receipt.PerMS-1)
 	return s
 }
 
@@ -144,7 +159,7 @@ func (s State) forget(r Receipt) State {
 func keepMS(window []Receipt, nowMS int64) int64 {
 	latest := nowMS
 	for _, r := range window {
-		made, _ := madeAt(r.RequestID, nowMS)
+		made, _ := madeAt(r.RequestID.String(), nowMS)
 		latest = max(latest, made.MS())
 	}
 	return latest - nowMS + receipt.Keep.Milliseconds() + time.Second.Milliseconds()

@@ -40,6 +40,24 @@ func plainRequest(requestID string) sequence.Request {
 	return sequence.Request{Tenant: "t", Key: "k", Count: 2, RequestID: requestID, Options: sequence.DefaultOptions()}
 }
 
+// A request ID of any form and length is remembered as it is: no other one is taken for it,
+// and the key can be read afterwards.
+func TestRequestIDsAreRemembered(t *testing.T) {
+	uuid := "0190a0b0-c0d0-4abc-8def-0123456789ab"
+	ids := []string{sequence.NewRequestID(), uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "t." + uuid, strings.Repeat("-", len(uuid))}
+	for n := 1; n <= sequence.MaxRequestID; n++ {
+		ids = append(ids, strings.Repeat("z", n))
+	}
+	s := sequence.OnRecords(memory.New(nil))
+	for range 2 {
+		for i, id := range ids {
+			if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*i+1) {
+				t.Errorf("%q: %+v (%v), want %d first", id, got, err, 2*i+1)
+			}
+		}
+	}
+}
+
 // Where a store cannot tell whether a call was carried out, its receipt can. Without
 // one the call does not succeed: its values may be taken.
 func TestLostAnswerLeavesNoGap(t *testing.T) {
@@ -193,6 +211,40 @@ func TestDoubtWithoutTTL(t *testing.T) {
 	}
 }
 
+// A declaration of a key that the store has forgotten refuses the calls that may be forgotten
+// with it, also those of a host whose clock was ahead.
+func TestADeclarationRefusesForgottenCalls(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	n := 0
+	made := func(aheadMS int64) sequence.Request {
+		n++
+		return plainRequest(fmt.Sprintf("%012x7%03x8%015x", clock.Load()+aheadMS, 0, n))
+	}
+	calls := []sequence.Request{made(0), made(30_000)}
+	for i, r := range calls {
+		if got, err := s.Next(t.Context(), r); err != nil || got.First != int64(2*i+1) {
+			t.Fatalf("%v (%v), want two values from %d", got, err, 2*i+1)
+		}
+	}
+	records.Store, records.life, records.fromMS = memory.New(clock.Load), "second", clock.Load()
+	clock.Add(60_000)
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: calls[0].Options, Last: 4}); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range calls {
+		if got, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrRequestReused) {
+			t.Errorf("call %d, which had its values, has %v (%v)", i+1, got, err)
+		}
+	}
+	clock.Add(1)
+	if got, err := s.Next(t.Context(), made(0)); err != nil || got.First != 5 {
+		t.Errorf("a new call: %v (%v), want 5", got, err)
+	}
+}
+
 // A call does not fail for want of room for receipts. They are forgotten, and repetitions
 // refused.
 func TestNoRoomForWindows(t *testing.T) {
@@ -296,32 +348,5 @@ func TestWindowsOfAnEarlierCount(t *testing.T) {
 				t.Errorf("the first call of this count: %v (%v)", got, err)
 			}
 		})
-	}
-}
-
-// A call from before a declaration is refused after it, also one whose ID is from a clock that
-// was ahead of all others, and whose receipt is in a window.
-func TestDeclaredAfterAHostThatWasAhead(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(1_800_000_000_000)
-	s := sequence.OnRecords(memory.New(clock.Load))
-	call := func(r sequence.Request) error {
-		_, err := s.Next(t.Context(), r)
-		return err
-	}
-	ahead := plainRequest(madeAt(clock.Load()+receipt.Keep.Milliseconds()/2, 0))
-	if err := call(ahead); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 5 * sequence.MaxReceipts {
-		if err := call(plainRequest(madeAt(clock.Add(1), i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}); err != nil {
-		t.Fatal(err)
-	}
-	if err := call(ahead); !errors.Is(err, sequence.ErrRequestReused) {
-		t.Errorf("the call from before the declaration: %v", err)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	await.Main(m)
 }
 
 var childModes = map[string]func(place) error{

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
@@ -186,7 +187,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case !ok:
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
-		return newStore("memory:", false, 0, opts.Quota, func(context.Context) (*opened, error) {
+		return newStore("memory:", false, 0, opts.Quota, nil, func(context.Context) (*opened, error) {
 			return &opened{Store: recordmemory.New(opts.NowMS)}, nil
 		})
 	case scheme == sqlitefile.Scheme:
@@ -205,12 +206,12 @@ func Open(rawURL string, opts Options) (*Store, error) {
 }
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
-// longest term of a lock, 0 for the longest of all.
-func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
+// longest term of a lock, 0 for the longest of all; room is as for fair.New.
+func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := onUse{onuse.New("store "+url, open, (*opened).close)}
 	began := time.Now()
 	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
-	queued := fair.New(paid)
+	queued := fair.New(paid, room)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
@@ -232,7 +233,14 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	return newStore(sqlitefile.URL(path), false, 0, opts.Quota, func(ctx context.Context) (*opened, error) {
+	var used atomic.Pointer[sqlitefile.File]
+	room := func() int {
+		if file := used.Load(); file != nil {
+			return file.Room()
+		}
+		return sqlitefile.MaxRoom
+	}
+	return newStore(sqlitefile.URL(path), false, 0, opts.Quota, room, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
 		}, recorddb.Tables)
@@ -243,6 +251,7 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, errors.Join(err, file.Close())
 		}
+		used.Store(file)
 		return &opened{recorddb.New(file).Limit(space / diskShare), fencedFile{file}, []io.Closer{file}}, nil
 	})
 }
@@ -252,7 +261,7 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, 0, opts.Quota, func(context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, 0, opts.Quota, nil, func(context.Context) (*opened, error) {
 		client, err := etcdconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -267,7 +276,7 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, nil, func(ctx context.Context) (*opened, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -285,7 +294,7 @@ func openPostgres(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, nil, func(ctx context.Context) (*opened, error) {
 		client, err := postgresconn.Open(cfg)
 		if err != nil {
 			return nil, err

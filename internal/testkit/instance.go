@@ -89,6 +89,13 @@ func (d *Instance) Signal(sig syscall.Signal) {
 	}
 }
 
+// Freeze stops the process, and returns when it has stopped. SIGCONT has it go on.
+func (d *Instance) Freeze() {
+	d.T.Helper()
+	d.Signal(syscall.SIGSTOP)
+	await.Stopped(d.T, d.PID())
+}
+
 func (d *Instance) AwaitEnd() {
 	d.T.Helper()
 	select {

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
-	"go.uber.org/goleak"
 )
 
 // What the binary under test says of itself.
@@ -50,10 +50,7 @@ func Main(m *testing.M, children map[string]func(args []string) error) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(binDir)
-		os.Exit(code)
-	}))
+	os.Exit(await.Run(m, func() { _ = os.RemoveAll(binDir) }))
 }
 
 func runChild(child func(args []string) error) error {

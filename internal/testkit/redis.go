@@ -18,6 +18,9 @@ import (
 // FreePort is a port that nothing listens on at this moment.
 func FreePort(t *testing.T) int { return redistest.FreePort(t) }
 
+// FreeAddress is one for a server that is started again at the same address.
+func FreeAddress(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", FreePort(t)) }
+
 // RedisServer is a redis-server that keeps nothing when it ends.
 type RedisServer struct {
 	*Instance

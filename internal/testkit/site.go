@@ -76,16 +76,17 @@ func (s *Site) Path(name string) string { return filepath.Join(s.Dir, name) }
 // who runs the tests.
 func (s *Site) Environment(more ...string) []string {
 	// With the race detector every process would sleep a second when it ends.
-	own := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir, "GORACE=atexit_sleep_ms=0", "KAZAHANA_LIVE_DIR=" + s.Live}
+	// On a busy machine the provider's calls wait for the disk for longer than by default.
+	own := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir, "GORACE=atexit_sleep_ms=0", "KAZAHANA_LIVE_DIR=" + s.Live,
+		"KAZAHANA_PROVIDER_TIMEOUT=1m"}
 	return slices.Concat(own, s.Env, more)
 }
 
-// ServeArgs lets requests wait for the first lease, and the provider's calls for the disk:
-// on a busy machine both take longer than by default.
+// ServeArgs lets requests wait for the first lease, which takes longer than by default on
+// a busy machine.
 func (s *Site) ServeArgs(more ...string) []string {
 	return append([]string{
-		"serve", "--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--startup-wait", "30s",
-		"--provider-timeout", "10s",
+		"serve", "--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--startup-wait", "1m",
 	}, more...)
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // managed is a socket as a service manager has it: bound, and listening for
@@ -55,7 +57,7 @@ func TestInheritedSocketOutlivesClose(t *testing.T) {
 		if l.Path() != path {
 			t.Errorf("path %s, want %s", l.Path(), path)
 		}
-		if err := l.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		if err := l.SetDeadline(time.Now().Add(await.Patience)); err != nil {
 			t.Fatal(err)
 		}
 		conn, err := l.AcceptUnix()

@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 // unhex reads hex with spaces.
 func unhex(t testing.TB, s string) []byte {

@@ -48,7 +48,7 @@ func (c *chaos) startLockServer(store string) lockServer {
 		return d
 	}
 	args := []string{"--provider", "sqlite:" + c.Leases(), "--store", store, "--rate-limit", "0"}
-	return &serverOfLocks{Site: c.Site, args: args, server: c.StartLeaseServer("127.0.0.1:0", args...)}
+	return &serverOfLocks{Site: c.Site, args: args, server: c.StartLeaseServer(testkit.FreeAddress(c.T), args...)}
 }
 
 type daemonOfLocks struct {

@@ -84,7 +84,7 @@ func (c *chatRooms) away(host roomHostNumber) bool { return c.gone[host].Load() 
 // addHosts makes hosts that have not begun.
 func (c *chatRooms) addHosts(n int, store string) {
 	for i := range roomHostNumber(n) {
-		h := &roomHost{Site: testkit.NewSite(c.T), number: i, authority: fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(c.T))}
+		h := &roomHost{Site: testkit.NewSite(c.T), number: i, authority: testkit.FreeAddress(c.T)}
 		h.args = []string{"--store", store, "--placement-authority", h.authority, "--placement-ttl", c.ttl.String(), "--topology-interval", c.interval.String()}
 		c.hosts = append(c.hosts, h)
 		c.resolvers = append(c.resolvers, &roomResolver{rooms: c, host: h, spans: make([][]roomSpan, c.many)})

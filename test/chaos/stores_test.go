@@ -108,7 +108,7 @@ func chaosPostgresFailover(c *chaos) {
 
 func chaosLeaseServer(c *chaos) {
 	store := []string{"--provider", "sqlite:" + c.Leases() + "?" + c.terms()}
-	server := c.StartLeaseServer("127.0.0.1:0", store...)
+	server := c.StartLeaseServer(testkit.FreeAddress(c.T), store...)
 	c.start(server.URL())
 	c.down("killed the lease server with -9", server.Kill,
 		"started it again, on the same file", func() { c.StartLeaseServer(server.Address, store...) })
@@ -116,7 +116,7 @@ func chaosLeaseServer(c *chaos) {
 
 func chaosTwoLeaseServers(c *chaos) {
 	store := []string{"--provider", c.Initialised(c.StartRedis().URL() + c.terms())}
-	servers := []*testkit.LeaseServer{c.StartLeaseServer("127.0.0.1:0", store...), c.StartLeaseServer("127.0.0.1:0", store...)}
+	servers := []*testkit.LeaseServer{c.StartLeaseServer(testkit.FreeAddress(c.T), store...), c.StartLeaseServer(testkit.FreeAddress(c.T), store...)}
 	c.start(servers[0].URL() + "," + servers[1].URL())
 	c.rng.Shuffle(2, func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
 	c.pause(c.term * 3 / 2)

@@ -43,49 +43,66 @@ var worlds = []struct {
 func TestNoTwoIDsAreEqual(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a world is short-lived, and small
 	for _, w := range worlds {
-		depth := w.fast
-		if ring.IsDeep(t) {
-			depth = w.deep
-		}
-		mustHold(t, w.name, newLeases(w.world), depth)
+		mustHold(t, w.name, newLeases(w.world), depthOf(t, w.fast, w.deep))
 	}
 }
 
-// TestEachRuleIsNeeded breaks one rule at a time: the search must find the shortest way
-// to two equal IDs, which has so many moves.
+// depthOf is how deep a search goes in this ring.
+func depthOf(t *testing.T, fast, deep int) int {
+	t.Helper()
+	if ring.IsDeep(t) {
+		return deep
+	}
+	return fast
+}
+
 func TestEachRuleIsNeeded(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	oneSlot, layouts, quarantine := worlds[0].world, worlds[1].world, worlds[2].world
 	later := oneSlot
 	later.times++ // after the first reservation
-	for _, test := range []struct {
-		rule  rule
-		world leasesSetting
-		moves int
-	}{
-		{markExclusive, oneSlot, 5},
-		{embeddedTimestampChecked, later, 7},
-		{overlapByRange, layouts, 7},
-		{quarantineKept, quarantine, 7},
-		{recordKept, oneSlot, 11},
-		{endBoundAtRelease, oneSlot, 11},
-		{sealedBeforeSending, oneSlot, 11},
-		{removedBeforeSending, oneSlot, 12},
-		{releaseCoversLastEmbedded, oneSlot, 11},
-		{unknownIsGone, oneSlot, 13},
-		{sentOnce, oneSlot, 13},
-	} {
-		if test.moves > 7 && !ring.IsDeep(t) {
+	without := func(r rule, s leasesSetting, moves int) broken {
+		s.off = r
+		return broken{r, newLeases(s), moves, moves > 7}
+	}
+	mustBreak(t, []broken{
+		without(markExclusive, oneSlot, 5),
+		without(embeddedTimestampChecked, later, 7),
+		without(overlapByRange, layouts, 7),
+		without(quarantineKept, quarantine, 7),
+		without(recordKept, oneSlot, 11),
+		without(endBoundAtRelease, oneSlot, 11),
+		without(sealedBeforeSending, oneSlot, 11),
+		without(removedBeforeSending, oneSlot, 12),
+		without(releaseCoversLastEmbedded, oneSlot, 11),
+		without(unknownIsGone, oneSlot, 13),
+		without(sentOnce, oneSlot, 13),
+	})
+}
+
+// broken is a world in which one rule is broken.
+type broken struct {
+	rule  rule
+	begin func() world
+	moves int  // of the shortest way to a broken promise
+	deep  bool // the search takes long
+}
+
+// mustBreak fails the test where the search does not find the shortest way to a broken
+// promise, which has so many moves.
+func mustBreak(t *testing.T, worlds []broken) {
+	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	for _, w := range worlds {
+		if w.deep && !ring.IsDeep(t) {
 			continue
 		}
-		test.world.off = test.rule
-		o := explore(newLeases(test.world), test.moves)
+		o := explore(w.begin, w.moves)
 		switch {
 		case o.fault == "":
-			t.Errorf("without the rule %q, all of %d states kept the promise: either it is not needed, or the search is blind to it", test.rule, o.states)
-		case o.depth != test.moves:
-			t.Errorf("without the rule %q the promise is broken after %d moves, not %d", test.rule, o.depth, test.moves)
+			t.Errorf("without the rule %q, all of %d states kept the promise: either it is not needed, or the search is blind to it", w.rule, o.states)
+		case o.depth != w.moves:
+			t.Errorf("without the rule %q the promise is broken after %d moves, not %d", w.rule, o.depth, w.moves)
 		}
-		t.Log(fmt.Sprintf("%q: %s, after %d moves:\n    ", test.rule, o.fault, o.depth) + strings.Join(o.story, "\n    "))
+		t.Log(fmt.Sprintf("%q: %s, after %d moves:\n    ", w.rule, o.fault, o.depth) + strings.Join(o.story, "\n    "))
 	}
 }

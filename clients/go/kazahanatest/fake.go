@@ -40,14 +40,14 @@ type Fake struct {
 	calls     []string
 	failures  []failure
 	stopped   bool
-	conns     map[*Conn]struct{}
+	conns     map[*kazahana.Conn]net.Conn // and the pipe of each
 	sequences map[string]int64
 	requests  map[string][]int64
 	locks     map[string]*lock
 	tokens    int64
 	uuids     int
 	handlers  map[string]func(Request) (any, error)
-	leave     []func(*Conn)
+	leave     []func(*kazahana.Conn)
 }
 
 // failure is what some calls fail with.
@@ -58,13 +58,13 @@ type failure struct {
 }
 
 type lock struct {
-	holder *Conn
+	holder *kazahana.Conn
 	answer map[string]any
 }
 
 // A Request is a call of a client, for functions of Handle.
 type Request struct {
-	Conn    *Conn
+	Conn    *kazahana.Conn
 	Params  []any          // without the options
 	Options map[string]any // the last parameter, if it is a map
 }
@@ -75,7 +75,7 @@ type Later = func() (any, error)
 // New returns a Fake.
 func New() *Fake {
 	return &Fake{
-		now: Start, conns: map[*Conn]struct{}{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
+		now: Start, conns: map[*kazahana.Conn]net.Conn{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
 		handlers: map[string]func(Request) (any, error){},
 	}
 }
@@ -89,7 +89,7 @@ func (f *Fake) Handle(method string, handle func(Request) (any, error)) {
 }
 
 // OnLeave makes the function be called when a client has gone.
-func (f *Fake) OnLeave(call func(*Conn)) {
+func (f *Fake) OnLeave(call func(*kazahana.Conn)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.leave = append(f.leave, call)
@@ -120,9 +120,9 @@ func (f *Fake) Dial(context.Context) (net.Conn, error) {
 		return nil, errors.New("the fake is stopped")
 	}
 	near, far := net.Pipe()
-	c := &Conn{pipe: far, gone: make(chan struct{})}
-	f.conns[c] = struct{}{}
-	go f.serve(c)
+	c := kazahana.NewConn(far, f.told)
+	f.conns[c] = far
+	go f.await(c)
 	return near, nil
 }
 
@@ -175,8 +175,8 @@ func (f *Fake) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopped = true
-	for c := range f.conns {
-		_ = c.pipe.Close()
+	for _, pipe := range f.conns {
+		_ = pipe.Close()
 	}
 }
 
@@ -199,7 +199,7 @@ func (f *Fake) LoseLock(key, reason string) bool {
 	}
 	notice := maps.Clone(l.answer)
 	notice["state"], notice["expires_in_ms"], notice["reason"] = "EXPIRED", 0, reason
-	l.holder.Notify("Lock.Lost", notice)
+	_ = l.holder.Notify("Lock.Lost", notice) // or it is gone
 	return true
 }
 
@@ -210,43 +210,40 @@ func (f *Fake) Calls() []string {
 	return slices.Clone(f.calls)
 }
 
-// serve answers a client until it goes.
-func (f *Fake) serve(c *Conn) {
-	c.each(func(message []any) error {
-		if len(message) != 4 {
-			return nil
-		}
-		if message[0] == int64(1) {
-			return c.answered(message)
-		}
-		result, err := f.handle(c, message)
-		if wait, ok := result.(Later); ok {
-			go c.answer(message[1], wait)
-		} else {
-			c.answer(message[1], func() (any, error) { return result, err })
-		}
-		return nil
-	})
-	_ = c.pipe.Close()
+// await frees what a client leaves behind.
+func (f *Fake) await(c *kazahana.Conn) {
+	<-c.Done()
+	_ = c.Close() // waits for the request that is being handled
 	f.mu.Lock()
 	delete(f.conns, c)
-	for key, l := range f.locks {
-		if l.holder == c {
-			delete(f.locks, key)
-		}
-	}
+	maps.DeleteFunc(f.locks, func(_ string, l *lock) bool { return l.holder == c })
 	leave := f.leave
 	f.mu.Unlock()
-	close(c.gone)
 	for _, call := range leave {
 		call(c)
 	}
 }
 
-func (f *Fake) handle(c *Conn, message []any) (any, error) {
-	method, _ := message[2].(string)
-	r := Request{Conn: c, Options: map[string]any{}}
-	r.Params, _ = message[3].([]any)
+// told answers a request.
+func (f *Fake) told(c *kazahana.Conn, m *kazahana.Message) {
+	if !m.IsRequest {
+		return
+	}
+	answer := func(result any, refusal error) {
+		if err := c.Answer(m, result, refusal); err != nil && c.Err() == nil {
+			panic("kazahanatest: " + err.Error()) // of a function of Fake.Handle
+		}
+	}
+	result, err := f.handle(c, m)
+	if wait, ok := result.(Later); ok {
+		go func() { answer(wait()) }()
+	} else {
+		answer(result, err)
+	}
+}
+
+func (f *Fake) handle(c *kazahana.Conn, m *kazahana.Message) (any, error) {
+	r := Request{Conn: c, Params: m.Params, Options: map[string]any{}}
 	if n := len(r.Params); n > 0 {
 		if options, ok := r.Params[n-1].(map[string]any); ok {
 			r.Options, r.Params = options, r.Params[:n-1]
@@ -254,23 +251,23 @@ func (f *Fake) handle(c *Conn, message []any) (any, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = append(f.calls, method)
+	f.calls = append(f.calls, m.Method)
 	for i := range f.failures {
 		one := &f.failures[i]
-		if one.times != 0 && (one.method == "" || one.method == method) {
+		if one.times != 0 && (one.method == "" || one.method == m.Method) {
 			one.times--
 			return nil, one.err
 		}
 	}
-	if handle := f.handlers[method]; handle != nil {
+	if handle := f.handlers[m.Method]; handle != nil {
 		f.mu.Unlock()
 		defer f.mu.Lock()
 		return handle(r)
 	}
-	if answer, ok := methods[method]; ok {
+	if answer, ok := methods[m.Method]; ok {
 		return answer(query{f, r})
 	}
-	return nil, refuse(kazahana.ErrUnknownMethod, "there is no method %q", method)
+	return nil, refuse(kazahana.ErrUnknownMethod, "there is no method %q", m.Method)
 }
 
 func invalid(format string, args ...any) error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
@@ -45,29 +44,20 @@ var methods = map[string]func(query) (any, error){
 	"Lock.Release":       query.lockRelease,
 }
 
-// integer reads a parameter.
-func (q query) integer(i int) (int64, error) {
+// param returns a parameter, which must be of the type.
+func param[T any](q query, i int, what string) (v T, err error) {
+	ok := false
 	if i < len(q.Params) {
-		switch n := q.Params[i].(type) {
-		case int64:
-			return n, nil
-		case uint64:
-			if n <= math.MaxInt64 {
-				return int64(n), nil
-			}
-		}
+		v, ok = q.Params[i].(T)
 	}
-	return 0, invalid("parameter %d must be an integer", i+1)
+	if !ok {
+		err = invalid("parameter %d must be %s", i+1, what)
+	}
+	return v, err
 }
 
-func (q query) text(i int) (string, error) {
-	if i < len(q.Params) {
-		if text, ok := q.Params[i].(string); ok {
-			return text, nil
-		}
-	}
-	return "", invalid("parameter %d must be a string", i+1)
-}
+func (q query) integer(i int) (int64, error) { return param[int64](q, i, "an integer") }
+func (q query) text(i int) (string, error)   { return param[string](q, i, "a string") }
 
 func (q query) count(i int) (int, error) {
 	n, err := q.integer(i)
@@ -86,7 +76,7 @@ func (q query) nextID() (any, error) {
 	case "external":
 		return q.codec.Encode(id), nil
 	}
-	return uint64(id), nil
+	return int64(id), nil
 }
 
 // after is the ID after the last one.
@@ -122,39 +112,21 @@ func (q query) nextIDs() (any, error) {
 	return ids, nil
 }
 
-// id reads an ID in any of its spellings.
-func (q query) id() (kazahana.ID, error) {
-	text, err := q.text(0)
-	if err != nil {
-		n, err := q.integer(0)
-		return kazahana.ID(n), err
-	}
-	if id, err := kazahana.ParseID(text); err == nil {
-		return id, nil
-	}
-	return q.decode(text)
-}
-
-func (q query) decode(text string) (kazahana.ID, error) {
-	id, err := q.codec.Decode(text)
-	return id, err
-}
-
 func (q query) inspect() (any, error) {
-	id, err := q.id()
+	id, err := q.integer(0)
 	if err != nil {
 		return nil, err
 	}
-	in, err := layout.Inspect(id)
+	in, err := layout.Inspect(kazahana.ID(id))
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, err
 	}
 	kind := "regular"
 	if in.Fallback {
 		kind = "fallback"
 	}
 	return map[string]any{
-		"id": uint64(id), "external": q.codec.Encode(id), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
+		"id": id, "external": q.codec.Encode(in.ID), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
 		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": kind,
 		"bit_id": layout.BitID, "bit_seq": layout.BitSeq, "epoch_ms": layout.Epoch.UnixMilli(),
 	}, nil
@@ -167,15 +139,12 @@ func (q query) bounds() (any, error) {
 		return nil, err
 	}
 	smallest, largest, err := layout.Bounds(time.UnixMilli(from), time.UnixMilli(to))
-	if err != nil {
-		return nil, invalid("%v", err)
-	}
-	return []uint64{uint64(smallest), uint64(largest)}, nil
+	return []int64{int64(smallest), int64(largest)}, err
 }
 
 func (q query) toExternal() (any, error) {
-	id, err := q.id()
-	return q.codec.Encode(id), err
+	id, err := q.integer(0)
+	return q.codec.Encode(kazahana.ID(id)), err
 }
 
 func (q query) toInternal() (any, error) {
@@ -183,11 +152,11 @@ func (q query) toInternal() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := q.decode(text)
+	id, err := q.codec.Decode(text)
 	if latest, ok := q.Options["latest_ms"].(int64); ok && err == nil && id.Time(layout).UnixMilli() > latest {
 		err = refuse(kazahana.ErrInvalidExternalID, "it would have been made at %s", rfc3339(id.Time(layout)))
 	}
-	return uint64(id), err
+	return int64(id), err
 }
 
 func (q query) uuid() (any, error) {

@@ -327,7 +327,7 @@ func TestExecutorFails(t *testing.T) {
 // A process that is gone has nothing any more, and an Executor whose connection is
 // lost hears so, and registers again.
 func TestExecutorIsGone(t *testing.T) {
-	d, c := placed(t, alone, "--placement-ttl", "4s") // after which a killed daemon is a member again
+	d, c := placed(t, alone)
 	s := newStage(t)
 	r := mustRegister(t, c, s.executor("room"))
 	first := mustResolve(t, c, "room", "1")

@@ -136,9 +136,9 @@ test('prefetched IDs ascend among everything else that a client gets', async (t)
   for (let i = 1; i < ids.length; i++) assert.ok(ids[i] > ids[i - 1]);
 });
 
-test('a daemon that is killed and restarted under load costs no call and repeats no ID', { timeout: 60_000 }, async (t) => {
+test('a daemon that is killed and restarted under load costs no call and repeats no ID', async (t) => {
   const daemon = await Daemon.start(t);
-  const clients = [0, 0, 64].map((prefetch) => new Client({ socket: daemon.socket, prefetch }));
+  const clients = [0, 0, 64].map((prefetch) => new Client({ socket: daemon.socket, prefetch, timeout: 120_000 }));
   const ids = [];
   let goesOn = true;
   const callers = clients.flatMap((client) =>
@@ -191,18 +191,18 @@ async function withFeature(t, feature) {
 test('locks of the real daemon', async (t) => {
   const { client, daemon } = await withFeature(t, 'locks');
   const key = `node/${randomUUID()}`;
-  const lock = await client.lock(key, { ttl: 5000 });
+  const lock = await client.lock(key, { ttl: 60_000 });
   const other = new Client({ socket: daemon.socket });
   t.after(() => other.close());
   await assert.rejects(other.lock(key), kazahana.LockHeldError);
-  const waiting = other.lock(key, { wait: 20_000 });
+  const waiting = other.lock(key, { wait: 120_000 });
   await lock.release();
   const next = await waiting;
   assert.ok(next.token > lock.token);
   assert.equal(next.lost.aborted, false);
   // Longer than the ttl: the daemon renews it.
-  const short = await client.lock(`${key}/short`, { ttl: 3000 });
-  await delay(3200);
+  const short = await client.lock(`${key}/short`, { ttl: 15_000 });
+  await delay(15_500);
   assert.equal(short.lost.aborted, false);
   await short.release();
   await next.release();

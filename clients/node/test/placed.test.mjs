@@ -49,7 +49,7 @@ async function program(t, name, socket) {
 
 const names = (from, to) => Array.from({ length: to - from }, (_, i) => String(from + i));
 
-describe('placement', { concurrency: true, timeout: 120_000 }, () => {
+describe('placement', { concurrency: true, timeout: 600_000 }, () => {
   test('what nobody has activated is activated once, and snapshots are handed on', async (t) => {
     const { client, authority } = await start(t);
     const passivate = ({ version }) => (version === 3n ? undefined : Buffer.from(`left by ${version}`));

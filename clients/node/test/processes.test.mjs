@@ -10,7 +10,7 @@ import { Daemon } from './support.mjs';
 const script = (name) => fileURLToPath(new URL(`./programs/${name}`, import.meta.url));
 const COUNT = 5000;
 
-test('a cluster of 4 workers, whose primary has prefetched too', { timeout: 120_000 }, async (t) => {
+test('a cluster of 4 workers, whose primary has prefetched too', { timeout: 600_000 }, async (t) => {
   const daemon = await Daemon.start(t);
   const primary = fork(script('cluster.cjs'), [daemon.socket, String(COUNT)], { serialization: 'advanced' });
   const ids = await new Promise((resolve, reject) => {
@@ -22,7 +22,7 @@ test('a cluster of 4 workers, whose primary has prefetched too', { timeout: 120_
   assert.equal(new Set(ids).size, ids.length);
 });
 
-test('4 worker threads beside the main thread', { timeout: 120_000 }, async (t) => {
+test('4 worker threads beside the main thread', { timeout: 600_000 }, async (t) => {
   const daemon = await Daemon.start(t);
   const client = new Client({ socket: daemon.socket, prefetch: 64 });
   const own = [];

@@ -23,18 +23,18 @@ def test_no_paths(text: str) -> None:
 
 def test_order() -> None:
     usual = ["/run/kazahana/kazahanad.sock", "/tmp/kazahana-7/kazahanad.sock"]
-    assert address.candidates({}, 7) == (usual, False)
+    assert address.candidates({}, 7) == usual
     environ = {"XDG_RUNTIME_DIR": "/run/user/7", "RUNTIME_DIRECTORY": "/run/mine"}
-    assert address.candidates(environ, 7) == (["/run/user/7/kazahana/kazahanad.sock", *usual], False)
-    assert address.candidates({"XDG_RUNTIME_DIR": "relative"}, 7) == (usual, False)
-    assert address.candidates({**environ, "KAZAHANA_SOCKET": "unix:///x"}, 7) == (["/x"], True)
-    assert address.candidates({**environ, "KAZAHANA_SOCKET": " "}, 7)[1] is False
+    assert address.candidates(environ, 7) == ["/run/user/7/kazahana/kazahanad.sock", *usual]
+    assert address.candidates({"XDG_RUNTIME_DIR": "relative"}, 7) == usual
+    assert address.candidates({**environ, "KAZAHANA_SOCKET": "unix:///x"}, 7) == ["/x"]
+    assert address.candidates({**environ, "KAZAHANA_SOCKET": " "}, 7)[1:] == usual
 
 
 def test_first_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there, missing = tmp_path / "there", tmp_path / "missing"
     there.touch()
-    monkeypatch.setattr(address, "candidates", lambda *_: ([str(missing), str(there)], False))
+    monkeypatch.setattr(address, "candidates", lambda *_: [str(missing), str(there)])
     assert address.find() == str(there)
     there.unlink()
     with pytest.raises(DaemonUnavailableError, match="kazahanad serve") as caught:
@@ -58,7 +58,7 @@ def test_socket_of_another_user_below_tmp(monkeypatch: pytest.MonkeyPatch) -> No
     directory.mkdir(0o700)  # ours, and so not that user's
     try:
         (directory / "kazahanad.sock").touch()
-        monkeypatch.setattr(address, "candidates", lambda *_: ([str(directory / "kazahanad.sock")], False))
+        monkeypatch.setattr(address, "candidates", lambda *_: ["/nowhere", str(directory / "kazahanad.sock")])
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         with pytest.raises(SocketUnusableError, match="not trusted"):
             address.find()

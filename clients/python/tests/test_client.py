@@ -356,7 +356,7 @@ def test_interrupted_reader_leaves_no_torn_stream(script: Any) -> None:
     server = script(lambda peer, msgid, *_: peer.result(msgid, [7, 8, 9]))
     client = kazahana.Client(server.socket)
     assert client.next_ids(3) == [7, 8, 9]
-    (connection,) = client._channel._idle
+    (connection,) = client._channel._open
     connection._socket = Interrupted(connection._socket)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         client.next_ids(3)
@@ -384,7 +384,7 @@ def test_more_than_the_socket_takes(script: Any) -> None:
     ]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(client._channel._busy) == 8)
+    wait_until(lambda: client._channel._slots == [] and len(client._channel._open) == 8)
     gate.set()
     for thread in threads:
         thread.join(60)

@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("client", "async_client"):
+    for module in ("client", "async_client", "prefetch"):
         monkeypatch.setattr(f"kazahana.{module}.now", made)
     return made
 

@@ -16,12 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 func open(t *testing.T, raw string) *Client {
 	t.Helper()
@@ -262,7 +261,7 @@ func TestHangingServer(t *testing.T) {
 		entered <- struct{}{}
 		<-r.Context().Done()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // half of it for each server
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // half of it for each server
 	defer cancel()
 	var second atomic.Bool
 	next := serve(t, func(w http.ResponseWriter, _ *http.Request) { second.Store(true); ok(w) })

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
-
-// maxGroup is how many operations may share a commit: enough to divide the cost of the
-// sync, and few enough that the first need not wait long.
-const maxGroup = 256
 
 // Tx is a write under way: the file's lock is held, and nothing is durable
 // before the commit. An operation neither begins nor commits, so that several
@@ -83,7 +80,7 @@ func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) 
 // waiting returns the first job and those that wait behind it.
 func (f *File) waiting(first *job) []*job {
 	group := []*job{first}
-	for len(group) < maxGroup {
+	for len(group) < MaxRoom {
 		select {
 		case j := <-f.writes:
 			group = append(group, j)
@@ -127,9 +124,11 @@ func (f *File) runGroup(group []*job) error {
 	if err != nil {
 		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
+	began := time.Now()
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1)
 	}
+	ran := time.Now()
 	if err == nil {
 		err = f.at(StepWritten)
 	}
@@ -145,6 +144,7 @@ func (f *File) runGroup(group []*job) error {
 	if err := f.finish(t); err != nil {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
+	f.learn(len(group), ran.Sub(began), time.Since(ran))
 	if err := f.at(StepWitnessed); err != nil {
 		return err
 	}

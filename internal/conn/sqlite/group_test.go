@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
+	tests "github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { tests.Main(m) }
 
 var noteKind = Kind{
 	Name: "notebook", ApplicationID: 0x6e6f7465,

@@ -62,6 +62,7 @@ type File struct {
 	unasked   int   // operations since the last question for the length of the log
 
 	known     atomic.Pointer[Fence]
+	room      atomic.Int64
 	tasks     chan func() // run one at a time
 	writes    chan *job   // may share a commit
 	closeOnce sync.Once
@@ -130,6 +131,7 @@ func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, er
 	if err := f.open(ctx); err != nil {
 		return nil, f.explain(err)
 	}
+	f.room.Store(MaxRoom)
 	go f.work()
 	return f, nil
 }

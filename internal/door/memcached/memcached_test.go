@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/clock"
@@ -21,10 +20,11 @@ import (
 	"github.com/kazahana/kazahana/internal/door/doortest"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	dto "github.com/prometheus/client_model/go"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 // start serves with an event loop where there is one, or without.
 func start(t testing.TB, loop bool, o doortest.Options) *doortest.Rig {

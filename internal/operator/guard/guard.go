@@ -19,8 +19,10 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/turnstile"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -29,6 +31,7 @@ type Limits struct {
 	Connections int           // at once; 1 or more
 	PerAddress  int           // at once from one address, /64 of IPv6, or user of a Unix socket; 0: no limit
 	Unproven    time.Duration // the longest wait of an unproven connection for its next request
+	Young       time.Duration // for so long a connection has its place before one of the same peer gets it
 }
 
 // Reason says why a connection was closed.
@@ -48,8 +51,9 @@ const socketBuffer = 64 << 10
 
 // Guard watches over the connections of one server.
 type Guard struct {
-	limits Limits
-	closed func(Reason, string)
+	limits     Limits
+	closed     func(Reason, string)
+	handshakes *turnstile.Turnstile[any] // by peer.id
 
 	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
 	open  int
@@ -69,7 +73,7 @@ type peer struct {
 // New returns a guard. closed is called for each connection that the guard closes, with the
 // peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
-	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
+	return &Guard{limits: limits, closed: closed, handshakes: turnstile.New[any](atOnce()), peers: map[any]*peer{}}
 }
 
 // Protect makes the guard follow the server's requests, and the server speak HTTP/1 only:
@@ -78,6 +82,7 @@ func New(limits Limits, closed func(Reason, string)) *Guard {
 func (g *Guard) Protect(server *http.Server) {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
+	g.gate(server)
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
@@ -155,12 +160,14 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim == nil && why != "" {
 		g.mu.Unlock()
 		g.close(nc, p, why)
+		// A loop that turns away a herd never waits, and would go on for 10 ms at a time.
+		runtime.Gosched()
 		return nil
 	}
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p}
+	c := &conn{Conn: nc, guard: g, peer: p, since: time.Now()}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -178,7 +185,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 // is reached, "" for none. mu is held.
 func (g *Guard) victim(p *peer) (*conn, Reason) {
 	if g.limits.PerAddress > 0 && p.open >= g.limits.PerAddress {
-		return p.oldest(), PerAddress
+		return g.grown(p.oldest()), PerAddress
 	}
 	if g.open < g.limits.Connections {
 		return nil, ""
@@ -186,13 +193,24 @@ func (g *Guard) victim(p *peer) (*conn, Reason) {
 	for g.top > 0 && g.ranks[g.top].Len() == 0 {
 		g.top--
 	}
+	// Of equals, and of those that would be equal, the newcomer's own peer: else such peers
+	// would take each other's places in turn.
+	own := p.oldest()
 	switch {
 	case g.top == 0:
 		return nil, Full
-	case p.unproven.Len() == g.top: // of equals, the newcomer's own peer
-		return p.oldest(), Full
+	case own != nil && p.unproven.Len()+1 >= g.top:
+		return g.grown(own), Full
 	}
 	return g.ranks[g.top].Front().Value.(*peer).oldest(), Full
+}
+
+// grown is the connection, nil if it is young.
+func (g *Guard) grown(c *conn) *conn {
+	if c == nil || time.Since(c.since) < g.limits.Young {
+		return nil
+	}
+	return c
 }
 
 // oldest is the peer's oldest unproven connection, nil if there is none.
@@ -275,12 +293,15 @@ type conn struct {
 	net.Conn
 	guard   *Guard
 	peer    *peer
+	since   time.Time
 	element *list.Element // of peer.unproven; nil: it is proven, or has left
 	patient bool          // it may wait for its next request
 	gone    bool
 	busy    bool // with a request
 	waits   int  // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
+	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
+	shaking atomic.Bool             // it has a handshake's turn; not guarded
 }
 
 // begin marks the beginning of a request, and end its end.
@@ -337,6 +358,9 @@ func (c *conn) leave() {
 		return
 	}
 	c.gone = true
+	if c.abandon != nil {
+		c.abandon(net.ErrClosed)
+	}
 	c.timer.Stop()
 	c.settle()
 	c.guard.open--
@@ -350,5 +374,6 @@ func (c *conn) Close() error {
 	c.guard.mu.Lock()
 	c.leave()
 	c.guard.mu.Unlock()
+	c.endHandshake()
 	return c.Conn.Close()
 }

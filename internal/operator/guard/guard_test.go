@@ -18,14 +18,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { await.Main(m) }
 
 const long = time.Minute // anything, on a busy machine
 
@@ -205,6 +205,42 @@ func TestPeersAreEqual(t *testing.T) {
 	}
 	for _, c := range many[:9] {
 		s.over(c)
+	}
+}
+
+// A herd takes no places of its own young connections, nor those of a peer that would have fewer
+// then; others take them at once.
+func TestHerdsAreTurnedAway(t *testing.T) {
+	s := open(t, Limits{Connections: 5, PerAddress: 3, Unproven: time.Hour, Young: time.Hour}, false)
+	served := func(from string) net.Conn {
+		c := s.dialFrom(from)
+		if !s.ask(c, "/") {
+			t.Fatalf("%s is not served", from)
+		}
+		return c
+	}
+	first := []net.Conn{served("127.0.0.2"), served("127.0.0.2"), served("127.0.0.3"), served("127.0.0.3"), served("127.0.0.5")}
+	for range 5 {
+		for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.5"} {
+			s.over(s.dialFrom(from))
+		}
+	}
+	for i, c := range first {
+		if !s.ask(c, "/") {
+			t.Errorf("connection %d had to make room", i)
+		}
+	}
+	served("127.0.0.4")
+	if n := s.count(Full); n != 16 {
+		t.Errorf("%d were closed, want fifteen of the herd and one that made room", n)
+	}
+	alone := open(t, Limits{Connections: 10, PerAddress: 1, Young: time.Hour, Unproven: time.Hour}, false)
+	own := alone.dial()
+	if !alone.ask(own, "/") {
+		t.Fatal("not served")
+	}
+	if alone.over(alone.dial()); !alone.ask(own, "/") || alone.count(PerAddress) != 1 {
+		t.Error("within an address's own limit a young connection had to make room")
 	}
 }
 

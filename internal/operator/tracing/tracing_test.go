@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -24,6 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	goleak.VerifyTestMain(m)
+	await.Main(m)
 }
 
 // start traces with the variables set.
@@ -431,7 +431,7 @@ func TestHangingCollector(t *testing.T) {
 			tr, logs := start(t, map[string]string{
 				"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
 				// Were it not for the deadline of Close, it would last for as long.
-				"OTEL_EXPORTER_OTLP_TIMEOUT": "30000", "OTEL_BSP_EXPORT_TIMEOUT": "30000",
+				"OTEL_EXPORTER_OTLP_TIMEOUT": "3600000", "OTEL_BSP_EXPORT_TIMEOUT": "3600000",
 				"OTEL_BSP_SCHEDULE_DELAY": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4",
 			})
 			s := tr.Locks(lock.OnRecords(memory.New(nil)), "memory:")
@@ -440,7 +440,7 @@ func TestHangingCollector(t *testing.T) {
 			}
 			began := time.Now()
 			tr.Close()
-			if took := time.Since(began); took > 20*time.Second {
+			if took := time.Since(began); took > await.Patience {
 				t.Errorf("Close took %v", took)
 			}
 			if n := logs.FilterLevelExact(zapcore.WarnLevel).Len(); n > 2 {

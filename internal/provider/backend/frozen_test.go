@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -120,7 +121,7 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "does not answer") {
 					t.Errorf("Close: %v", err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(await.Patience):
 				t.Error("Close waits for the disk")
 			}
 		})

@@ -72,7 +72,7 @@ func hosts(t *testing.T, cfg Config, now *atomic.Int64, offsets ...time.Duration
 
 func (h *host) acquire(t *testing.T) error {
 	t.Helper()
-	_, err := h.Acquire(within(t, 10*time.Second), provider.AcquireRequest{})
+	_, err := h.Acquire(testContext(t), provider.AcquireRequest{})
 	var busy *provider.BusyError
 	if err != nil && !errors.As(err, &busy) {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestVotesEnd(t *testing.T) {
 	}
 	for _, h := range all[:3] {
 		p := h.pool(provider.DefaultTerms())
-		resp, err := h.conn.KV.TimeToLive(within(t, callTime), p.voice.id, clientv3.WithAttachedKeys())
+		resp, err := h.conn.KV.TimeToLive(testContext(t), p.voice.id, clientv3.WithAttachedKeys())
 		if err != nil || resp.GrantedTTL != 600 || len(resp.Keys) != 1 || !strings.Contains(string(resp.Keys[0]), "/clock/") {
 			t.Errorf("the vote's lease is %+v (%v), want 600 s and nothing but the vote on it", resp, err)
 		}

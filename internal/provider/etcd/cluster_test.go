@@ -13,6 +13,7 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -78,7 +79,7 @@ func TestMembersAreLost(t *testing.T) {
 	}
 	eventually(t, "all back", acquire)
 	noneTwice(t, held)
-	if lost, err := provider.Verify(within(t, callTime), p, "", held); err != nil || len(lost) != 1 {
+	if lost, err := provider.Verify(testContext(t), p, "", held); err != nil || len(lost) != 1 {
 		t.Errorf("%d leases were lost (%v), want the one given back", len(lost), err)
 	}
 }
@@ -115,7 +116,7 @@ func TestMemberWithoutLeader(t *testing.T) {
 		"Acquire": acquire,
 		"List":    func(ctx context.Context) error { _, err := p.List(ctx, ""); return err },
 	} {
-		err := call(within(t, etcdtest.StartPatience))
+		err := call(testContext(t))
 		if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no leader") {
 			t.Errorf("%s without a leader: %v", name, err)
 		}
@@ -150,18 +151,13 @@ func leader(t *testing.T, members []*member) (lead *member) {
 func TestHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
 	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
-	l, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	l, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.Signal(syscall.SIGSTOP)
+	await.Stopped(t, m.PID())
 	const patience = 500 * time.Millisecond
-	for stopped := false; !stopped; { // the signal takes a moment
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		_, err := p.List(ctx, "")
-		stopped = err != nil
-		cancel()
-	}
 	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
 	now := time.Now().UnixMilli()
 	for name, call := range map[string]func(context.Context) error{
@@ -205,9 +201,10 @@ func TestOneOfThreeHangs(t *testing.T) {
 		follower = members[1]
 	}
 	follower.Signal(syscall.SIGSTOP)
+	await.Stopped(t, follower.PID())
 	failed := 0
 	for range 5 {
-		ctx, cancel := context.WithTimeout(context.Background(), callTime)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*callTime)
 		if err := acquire(ctx); err != nil {
 			failed++
 			t.Logf("%v", err)

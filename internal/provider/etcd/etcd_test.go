@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
@@ -43,7 +42,7 @@ func TestConformance(t *testing.T) {
 					}
 					return nil
 				}
-				if _, err := p.Acquire(within(t, 10*time.Second), req); !errors.Is(err, errCrash) {
+				if _, err := p.Acquire(testContext(t), req); !errors.Is(err, errCrash) {
 					return err
 				}
 				return p.Close()

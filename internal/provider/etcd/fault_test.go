@@ -32,21 +32,21 @@ func rawClient(t testing.TB, m *member) *clientv3.Client {
 func TestNoSpace(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
 	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
-	leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cl := rawClient(t, m)
 	for i := 0; ; i++ {
-		if _, err := cl.Put(within(t, callTime), fmt.Sprint("/fill", i), strings.Repeat("x", 100_000)); err != nil {
+		if _, err := cl.Put(testContext(t), fmt.Sprint("/fill", i), strings.Repeat("x", 100_000)); err != nil {
 			break
 		}
 	}
-	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("Acquire: %v", err)
 	}
-	if lost, err := provider.Verify(within(t, callTime), p, "", leases); err != nil || len(lost) != 0 {
+	if lost, err := provider.Verify(testContext(t), p, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
 }
@@ -54,13 +54,13 @@ func TestNoSpace(t *testing.T) {
 func TestRequestTooLarge(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--max-request-bytes", "8192")[0]
 	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
-	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", 16_000)}})
+	_, err := p.Acquire(testContext(t), provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", 16_000)}})
 	if err == nil || !strings.Contains(err.Error(), "--max-request-bytes") {
 		t.Errorf("the error is %v", err)
 	}
 	m = etcdtest.Cluster(t, 1, "http", "--max-txn-ops", "4")[0]
 	p = mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
-	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "--max-txn-ops") {
 		t.Errorf("the error is %v", err)
 	}
@@ -71,7 +71,7 @@ func TestLargestRequest(t *testing.T) {
 	services := defaultServices()
 	services.Named = map[string]provider.Terms{"coarse": provider.DefaultTerms().WithBitSeq(12)}
 	p := mustOpen(t, config(t, services, nil))
-	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{Service: "coarse"}); err != nil {
+	if _, err := p.Acquire(testContext(t), provider.AcquireRequest{Service: "coarse"}); err != nil {
 		t.Fatal(err)
 	}
 	req := provider.AcquireRequest{
@@ -97,7 +97,7 @@ func TestCrashBetweenTransactions(t *testing.T) {
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
 		req := provider.AcquireRequest{ThroughputPerMS: 256 * 200, RequestID: provider.NewSecret()}
 		a := p.acquisition(provider.DefaultTerms(), req, time.Now().UnixMilli())
-		ctx := within(t, 10*time.Second)
+		ctx := testContext(t)
 		st, err := a.read(ctx)
 		for ; err == nil && (st.poolRev == 0 || !st.hasLevel(8)); st, err = a.read(ctx) {
 			if _, err := a.setUp(ctx, st); err != nil {
@@ -153,7 +153,7 @@ func TestCompaction(t *testing.T) {
 	}()
 	var held []lease.Lease
 	for range 100 {
-		leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{ThroughputPerMS: 256 * 20})
+		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 256 * 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestCompaction(t *testing.T) {
 	close(stop)
 	<-stopped
 	noneTwice(t, held)
-	if records, err := p.List(within(t, callTime), ""); err != nil || len(records) != len(held) {
+	if records, err := p.List(testContext(t), ""); err != nil || len(records) != len(held) {
 		t.Errorf("List: %d records, %v", len(records), err)
 	}
 }
@@ -181,10 +181,10 @@ func TestForeignValues(t *testing.T) {
 		p := mustOpen(t, cfg)
 		cl := rawClient(t, etcdtest.SharedMember())
 		key := cfg.Prefix + "default/" + foreign.key
-		if _, err := cl.Put(within(t, callTime), key, foreign.value); err != nil {
+		if _, err := cl.Put(testContext(t), key, foreign.value); err != nil {
 			t.Fatal(err)
 		}
-		_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+		_, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 		if err == nil || !strings.Contains(err.Error(), foreign.key) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -201,7 +201,7 @@ func TestRequestsAreForgotten(t *testing.T) {
 	cl := rawClient(t, etcdtest.SharedMember())
 	prefix := cfg.Prefix + "default/request/"
 	count := func() int64 {
-		resp, err := cl.Get(within(t, callTime), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		resp, err := cl.Get(testContext(t), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestRequestsAreForgotten(t *testing.T) {
 	}
 	acquire := func(n int) {
 		for range n {
-			if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {
+			if _, err := p.Acquire(testContext(t), provider.AcquireRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -233,7 +233,7 @@ func TestRequestOfAnExtendedLeaseIsKept(t *testing.T) {
 	terms.Term = 12 * time.Hour
 	p := mustOpen(t, config(t, provider.Services{Default: terms}, clock.Load))
 	acquire := func(id string) (lease.Lease, error) {
-		leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{RequestID: id})
+		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{RequestID: id})
 		if err != nil {
 			return lease.Lease{}, err
 		}
@@ -246,7 +246,7 @@ func TestRequestOfAnExtendedLeaseIsKept(t *testing.T) {
 		}
 		clock.Add((10 * time.Hour).Milliseconds())
 		secret := l.Secret
-		l, err = provider.Extend(within(t, callTime), p, "", l)
+		l, err = provider.Extend(testContext(t), p, "", l)
 		l.Secret = secret
 	}
 	for i := range 20 { // each looks for requests to forget
@@ -269,7 +269,7 @@ func TestRequestOfAnExtendedLeaseIsKept(t *testing.T) {
 func TestEstimate(t *testing.T) {
 	s := spaceOf("/", "p")
 	p := mustOpen(t, config(t, defaultServices(), nil))
-	ctx := within(t, time.Minute)
+	ctx := testContext(t)
 	const n = 4000
 	for i := 0; i < n; i += 100 {
 		var ops []clientv3.Op
@@ -299,12 +299,12 @@ func TestEstimate(t *testing.T) {
 func TestVoiceIsLost(t *testing.T) {
 	p := mustOpen(t, config(t, defaultServices(), nil))
 	first := []lease.Lease{acquireOne(t, p)}
-	if _, err := p.conn.KV.Revoke(within(t, callTime), p.pool(provider.DefaultTerms()).voice.id); err != nil {
+	if _, err := p.conn.KV.Revoke(testContext(t), p.pool(provider.DefaultTerms()).voice.id); err != nil {
 		t.Fatal(err)
 	}
 	p.nowMS = func() int64 { return time.Now().UnixMilli() + 2000 } // so that it votes again
 	acquireOne(t, p)
-	if lost, err := provider.Verify(within(t, callTime), p, "", first); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(testContext(t), p, "", first); err != nil || len(lost) > 0 {
 		t.Errorf("a slot's record went with the etcd lease: %v, %v", lost, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func acquireOne(t testing.TB, p *Provider) lease.Lease {
 	t.Helper()
-	leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func of(terms provider.Terms, low, end int64) provider.Terms {
 func giveBack(t testing.TB, p *Provider, l lease.Lease, atMS int64) {
 	t.Helper()
 	req := provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: atMS, Signature: lease.Sign(l.Secret, l.ID, atMS)}
-	if err := p.Release(within(t, callTime), req); err != nil {
+	if err := p.Release(testContext(t), req); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -59,7 +59,7 @@ func TestTransactionSeesWhatTheSearchDidNot(t *testing.T) {
 		}}
 		cfg := config(t, services, nil)
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
-		ctx := within(t, callTime)
+		ctx := testContext(t)
 		if other.known {
 			if _, err := q.Acquire(ctx, provider.AcquireRequest{Service: "elsewhere"}); err != nil {
 				t.Fatal(err)
@@ -92,14 +92,14 @@ func TestPoolIsReplacedMeanwhile(t *testing.T) {
 	p := mustOpen(t, cfg)
 	acquireOne(t, p)
 	p.atFirst(stepChosen, func() error {
-		_, err := p.conn.KV.Put(within(t, callTime), cfg.Prefix+"default/pool", encode(poolRecord{EpochMS: 1, BitTS: 41}))
+		_, err := p.conn.KV.Put(testContext(t), cfg.Prefix+"default/pool", encode(poolRecord{EpochMS: 1, BitTS: 41}))
 		return err
 	})
-	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	_, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "1970-01-01") || !strings.Contains(err.Error(), "2026-01-01") {
 		t.Errorf("the error is %v, want one that names both epochs", err)
 	}
-	if err := p.Reach(within(t, callTime)); err == nil || !strings.Contains(err.Error(), "1970-01-01") {
+	if err := p.Reach(testContext(t)); err == nil || !strings.Contains(err.Error(), "1970-01-01") {
 		t.Errorf("Reach: %v", err)
 	}
 }
@@ -111,11 +111,11 @@ func TestLevelIsRemovedMeanwhile(t *testing.T) {
 	acquireOne(t, p)
 	keys := p.pool(provider.DefaultTerms()).keys
 	p.atFirst(stepChosen, func() error {
-		_, err := p.conn.KV.Delete(within(t, callTime), keys.level(8))
+		_, err := p.conn.KV.Delete(testContext(t), keys.level(8))
 		return err
 	})
 	acquireOne(t, p)
-	if levels, _, err := p.poolLevels(within(t, callTime), keys); err != nil || len(levels) != 1 {
+	if levels, _, err := p.poolLevels(testContext(t), keys); err != nil || len(levels) != 1 {
 		t.Errorf("a lease was granted, and its bit_seq is not noted: %v, %v", levels, err)
 	}
 }
@@ -125,15 +125,15 @@ func TestRewriteIsMadeOnWhatWasRead(t *testing.T) {
 	p := mustOpen(t, config(t, defaultServices(), nil))
 	l := acquireOne(t, p)
 	pl := p.pool(provider.DefaultTerms())
-	before, err := p.slots(within(t, callTime), pl.keys, []pool.Key{pool.KeyOf(l)})
+	before, err := p.slots(testContext(t), pl.keys, []pool.Key{pool.KeyOf(l)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	giveBack(t, p, l, time.Now().UnixMilli())
-	if done, err := p.rewrite(within(t, callTime), p.conn.Commit, pl, before[0].record.record(pl.timeline), before[0]); done || err != nil {
+	if done, err := p.rewrite(testContext(t), p.conn.Commit, pl, before[0].record.record(pl.timeline), before[0]); done || err != nil {
 		t.Errorf("a record was replaced that had changed: %v, %v", done, err)
 	}
-	if lost, err := provider.Verify(within(t, callTime), p, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
+	if lost, err := provider.Verify(testContext(t), p, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
 		t.Errorf("the release is gone: %v, %v", lost, err)
 	}
 }
@@ -150,10 +150,10 @@ func TestExtensionSeesWhatWasNotRead(t *testing.T) {
 		q := mustOpen(t, cfg)
 		l := acquireOne(t, p)
 		p.atFirst(stepExtending, func() error {
-			_, err := q.Acquire(within(t, callTime), provider.AcquireRequest{Service: "other"})
+			_, err := q.Acquire(testContext(t), provider.AcquireRequest{Service: "other"})
 			return err
 		})
-		if longer, err := provider.Extend(within(t, callTime), p, "", l); !errors.Is(err, provider.ErrConflict) {
+		if longer, err := provider.Extend(testContext(t), p, "", l); !errors.Is(err, provider.ErrConflict) {
 			t.Errorf("beside a grant of bit_seq %d: %v, %v", bitSeq, longer, err)
 		}
 	}
@@ -186,7 +186,7 @@ func TestQueueIsNotBelieved(t *testing.T) {
 	acquireOne(t, p) // all have ended: the queue has five
 	clock.Add(-2 * time.Hour.Milliseconds())
 	var full *provider.FullError
-	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.As(err, &full) {
+	if _, err := p.Acquire(testContext(t), provider.AcquireRequest{}); !errors.As(err, &full) {
 		t.Errorf("an hour before all leases end: %v, want a FullError", err)
 	}
 
@@ -205,7 +205,7 @@ func TestQueueIsNotBelieved(t *testing.T) {
 		t.Error("a queue is believed for another time, or where the store has seen fewer changes")
 	}
 	pl.rev += 1 << 40
-	st, err := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{}, clock.Load()).read(within(t, callTime))
+	st, err := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{}, clock.Load()).read(testContext(t))
 	if err != nil || len(pl.queues) != 0 {
 		t.Errorf("the store is at %d, behind what was seen, and the queue is still in use (%v)", st.rev, err)
 	}
@@ -220,7 +220,7 @@ func TestLostRace(t *testing.T) {
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
 		acquireOne(t, mustOpen(t, cfg)) // the pool is there
 		a := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{RequestID: "r"}, time.Now().UnixMilli())
-		if _, err := p.conn.KV.Put(within(t, callTime), a.pool.keys.cursor(8, a.ring.IDs), cursor); err != nil {
+		if _, err := p.conn.KV.Put(testContext(t), a.pool.keys.cursor(8, a.ring.IDs), cursor); err != nil {
 			t.Fatal(err)
 		}
 		races := 0
@@ -229,7 +229,7 @@ func TestLostRace(t *testing.T) {
 			acquireOne(t, q)
 			return nil
 		})
-		leases, err := a.run(within(t, callTime))
+		leases, err := a.run(testContext(t))
 		if err != nil || len(leases) != 1 || races != 1 || a.attempts != looks {
 			t.Errorf("from %s: %v and the error %v after %d lost races and %d looks at the pool, want a lease after 1 and %d", cursor, leases, err, races, a.attempts, looks)
 		}
@@ -259,7 +259,7 @@ func TestQueueHasWhatIsTried(t *testing.T) {
 		}
 		return nil
 	})
-	leases, err := a.run(within(t, callTime))
+	leases, err := a.run(testContext(t))
 	if err != nil || len(leases) == 0 {
 		t.Errorf("%v and the error %v, want leases", leases, err)
 	}
@@ -277,7 +277,7 @@ func TestScanAgreesWithTheWholeLine(t *testing.T) {
 	}}
 	p := mustOpen(t, config(t, services, clock.Load))
 	random := rand.New(rand.NewPCG(5, 6))
-	ctx := within(t, time.Minute)
+	ctx := testContext(t)
 	for range 60 {
 		service := []string{"", "", "coarse", "some"}[random.IntN(4)]
 		_, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: random.Int64N(256 * 60)})
@@ -343,7 +343,7 @@ func TestPoolOfSeveralPages(t *testing.T) {
 	p := mustOpen(t, config(t, provider.Services{Default: terms}, clock.Load))
 	var all []lease.Lease
 	for len(all) < 3000 {
-		leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{ThroughputPerMS: 256 * 256})
+		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 256 * 256})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +351,7 @@ func TestPoolOfSeveralPages(t *testing.T) {
 		clock.Add(1000)
 	}
 	noneTwice(t, all)
-	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	_, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	if full, ok := err.(*provider.FullError); !ok || full.NextEndMS != began+2*terms.Term.Milliseconds() {
 		t.Errorf("the error is %+v", err)
 	}

@@ -91,7 +91,7 @@ func TestTLSAndPassword(t *testing.T) {
 	defer p.Close()
 	exercise := func() {
 		t.Helper()
-		ctx := within(t, 2*callTime)
+		ctx := testContext(t)
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 1000})
 		if err != nil {
 			t.Fatal(err)

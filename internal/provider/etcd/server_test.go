@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
@@ -33,6 +34,9 @@ func mustOpen(t testing.TB, cfg Config) *Provider {
 	})
 	return p
 }
+
+// testContext is for what works, however busy the machine is.
+func testContext(t testing.TB) context.Context { return within(t, await.Patience) }
 
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)

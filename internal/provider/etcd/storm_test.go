@@ -20,7 +20,7 @@ func storm(t testing.TB, providers []*Provider, n int) (leases []lease.Lease, lo
 	for _, p := range providers {
 		p.contended = func() { races.Add(1) }
 	}
-	ctx := within(t, time.Minute)
+	ctx := testContext(t)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -79,12 +79,12 @@ func TestStorm(t *testing.T) {
 				providers = append(providers, mustOpen(t, cfg))
 			}
 			// Everybody sees the same cursor, and is connected.
-			first, err := providers[0].Acquire(within(t, 10*time.Second), provider.AcquireRequest{})
+			first, err := providers[0].Acquire(testContext(t), provider.AcquireRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range providers {
-				if _, err := p.List(within(t, 10*time.Second), ""); err != nil {
+				if _, err := p.List(testContext(t), ""); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -101,7 +101,7 @@ func TestStorm(t *testing.T) {
 			}
 			if test.ids == n+1 {
 				var full *provider.FullError
-				if _, err := providers[0].Acquire(within(t, 10*time.Second), provider.AcquireRequest{}); !errors.As(err, &full) {
+				if _, err := providers[0].Acquire(testContext(t), provider.AcquireRequest{}); !errors.As(err, &full) {
 					t.Errorf("one more: %v, want a FullError", err)
 				}
 			}

@@ -212,8 +212,10 @@ func TestHungServer(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		if want == context.DeadlineExceeded {
 			ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+		} else {
+			defer time.AfterFunc(time.Second, cancel).Stop()
 		}
-		defer time.AfterFunc(time.Second, cancel).Stop()
 		if _, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request}); !errors.Is(err, want) {
 			t.Errorf("the error is %v, want %v", err, want)
 		}

@@ -5,33 +5,43 @@
 package fair
 
 import (
-	"container/list"
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/turnstile"
 )
 
-// atOnce is how many calls of each kind are under way at a time. Stores that write several
-// changes at once write up to so many.
+// atOnce is how many calls of each kind are under way at a time, at most. Stores that write
+// several changes at once write up to so many.
 const atOnce = 256
 
 // Store is a record store with queues before it.
 type Store struct {
 	record.Store
-	urgent, other *queue
+	urgent, other *turnstile.Turnstile[string]
 }
 
-// New returns the store with queues before it.
-func New(s record.Store) *Store { return &Store{s, newQueue(atOnce), newQueue(atOnce)} }
+// New returns the store with queues before it. room is how many calls the store carries out at
+// a time without keeping the next one waiting for long; nil: as many as come. Urgent calls wait
+// for no more than those.
+func New(s record.Store, room func() int) *Store {
+	most := func() int { return atOnce }
+	if room == nil {
+		room = most
+	}
+	return &Store{s, turnstile.Varying[string](most), turnstile.Varying[string](func() int { return min(room(), atOnce) })}
+}
 
 func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	q := s.other
 	if record.IsUrgent(ctx) {
 		q = s.urgent
 	}
-	return q.leave, q.enter(ctx)
+	if err := q.Enter(ctx, record.Caller(ctx)); err != nil {
+		return nil, fmt.Errorf("%w: %w", record.ErrCrowded, err)
+	}
+	return q.Leave, nil
 }
 
 // Change implements record.Store.
@@ -62,77 +72,4 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	}
 	defer leave()
 	return s.Store.List(ctx, prefix, after, limit)
-}
-
-// queue lets some calls through at a time.
-type queue struct {
-	mu      sync.Mutex // guards all below
-	free    int        // with any, no call waits
-	callers list.List  // of *caller, the next one first
-	byName  map[string]*list.Element
-}
-
-// caller is one that waits with at least one call.
-type caller struct {
-	name  string
-	calls list.List // of chan struct{}, closed when the call's turn has come
-}
-
-func newQueue(atOnce int) *queue { return &queue{free: atOnce, byName: map[string]*list.Element{}} }
-
-// enter waits for the call's turn, which ends with leave.
-func (q *queue) enter(ctx context.Context) error {
-	q.mu.Lock()
-	if q.free > 0 {
-		q.free--
-		q.mu.Unlock()
-		return nil
-	}
-	name := record.Caller(ctx)
-	at := q.byName[name]
-	if at == nil {
-		at = q.callers.PushBack(&caller{name: name})
-		q.byName[name] = at
-	}
-	c, turn := at.Value.(*caller), make(chan struct{})
-	call := c.calls.PushBack(turn)
-	q.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	select {
-	case <-turn:
-		return nil // the store says itself that the context is done
-	default:
-	}
-	c.calls.Remove(call)
-	q.settle(at)
-	return fmt.Errorf("%w: %w", record.ErrCrowded, context.Cause(ctx))
-}
-
-// leave gives the turn to the next caller.
-func (q *queue) leave() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	at := q.callers.Front()
-	if at == nil {
-		q.free++
-		return
-	}
-	c := at.Value.(*caller)
-	close(c.calls.Remove(c.calls.Front()).(chan struct{}))
-	q.callers.MoveToBack(at)
-	q.settle(at)
-}
-
-// settle drops a caller that waits no more. mu is held.
-func (q *queue) settle(at *list.Element) {
-	if c := at.Value.(*caller); c.calls.Len() == 0 {
-		q.callers.Remove(at)
-		delete(q.byName, c.name)
-	}
 }

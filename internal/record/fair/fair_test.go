@@ -3,13 +3,10 @@ package fair
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -29,7 +26,7 @@ func (s *slow) Read(ctx context.Context, _ record.Ask) (record.View, error) {
 
 func newSlow(atOnce int) (*slow, *Store) {
 	s := &slow{began: make(chan string, 1000), end: make(chan struct{})}
-	return s, &Store{s, newQueue(atOnce), newQueue(atOnce)}
+	return s, New(s, func() int { return atOnce })
 }
 
 // A caller with a hundred calls delays another by one of them, and urgent calls by none.
@@ -86,81 +83,8 @@ func TestCallsThatWaitTooLong(t *testing.T) {
 			}
 		}
 		below.end <- struct{}{}
-		if err := <-done; err != nil || s.other.free != 1 || s.other.callers.Len()+len(s.other.byName) != 0 {
+		if err := <-done; err != nil || s.other.Waiting() != 0 {
 			t.Errorf("%v; afterwards: %+v", err, s.other)
 		}
-	})
-}
-
-// However calls come, end and give up, the number of those under way is right, and a call
-// waits only where the limit is reached.
-func TestQueue(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		const most = 3
-		q := newQueue(most)
-		type call struct {
-			cancel context.CancelFunc
-			done   chan error
-		}
-		entered := make(chan *call, 1000)
-		var waiting []*call
-		under := 0
-		t.Repeat(map[string]func(*rapid.T){
-			"enter": func(t *rapid.T) {
-				ctx, cancel := context.WithCancel(record.By(context.Background(), fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "caller"))))
-				c := &call{cancel, make(chan error, 1)}
-				go func() {
-					if err := q.enter(ctx); err != nil {
-						c.done <- err
-						return
-					}
-					entered <- c
-				}()
-				if under < most {
-					<-entered
-					under++
-					return
-				}
-				for settled := false; !settled; {
-					q.mu.Lock()
-					n := 0
-					for at := q.callers.Front(); at != nil; at = at.Next() {
-						n += at.Value.(*caller).calls.Len()
-					}
-					settled = n == len(waiting)+1
-					q.mu.Unlock()
-				}
-				waiting = append(waiting, c)
-			},
-			"leave": func(t *rapid.T) {
-				if under == 0 {
-					return
-				}
-				under--
-				if q.leave(); len(waiting) > 0 {
-					next := <-entered
-					under++
-					waiting = slices.DeleteFunc(waiting, func(c *call) bool { return c == next })
-				}
-			},
-			"give up": func(t *rapid.T) {
-				if len(waiting) == 0 {
-					return
-				}
-				i := rapid.IntRange(0, len(waiting)-1).Draw(t, "which")
-				waiting[i].cancel()
-				if err := <-waiting[i].done; !errors.Is(err, record.ErrCrowded) {
-					t.Fatal(err)
-				}
-				waiting = slices.Delete(waiting, i, i+1)
-			},
-			"": func(t *rapid.T) {
-				q.mu.Lock()
-				defer q.mu.Unlock()
-				if q.free != most-under || len(waiting) > 0 && under < most || q.callers.Len() != len(q.byName) || (q.callers.Len() == 0) != (len(waiting) == 0) {
-					t.Fatalf("%d are under way and %d wait: %+v", under, len(waiting), q)
-				}
-			},
-		})
 	})
 }

@@ -2,8 +2,14 @@
 package await
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 const (
@@ -36,4 +42,42 @@ func Success(t testing.TB, what string, try func() error) {
 			t.Fatalf("not within %v: %s: %v", Patience, what, err)
 		}
 	}
+}
+
+// Main is the TestMain of a package whose tests leave no goroutine behind.
+func Main(m *testing.M) { os.Exit(Run(m, func() {})) }
+
+// Run runs the tests of a package, then end, and returns the exit code, which is not 0
+// where goroutines are left.
+func Run(m *testing.M, end func()) int {
+	code := m.Run()
+	end()
+	if code != 0 {
+		return code
+	}
+	err := goleak.Find()
+	for deadline := time.Now().Add(Patience); err != nil && time.Now().Before(deadline); err = goleak.Find() {
+		time.Sleep(Interval)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+		code = 1
+	}
+	return code
+}
+
+// Stopped returns when a process that was sent SIGSTOP has stopped: its other threads go
+// on until the one that gets the signal has run. Without /proc it returns at once.
+func Stopped(t testing.TB, pid int) {
+	t.Helper()
+	Eventually(t, "the process has stopped", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			if at := strings.LastIndex(string(stat), ") "); err == nil && at >= 0 && !strings.HasPrefix(string(stat[at:]), ") T") {
+				return false
+			}
+		}
+		return true
+	})
 }

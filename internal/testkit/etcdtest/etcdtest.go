@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,20 +36,6 @@ type Member struct {
 	output       *bytes.Buffer // read after the process has ended
 }
 
-// freePorts returns n ports that nobody listens on at this moment.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
-
 // Needed puts the test into the ring all, and fails there without an etcd.
 func Needed(t testing.TB) {
 	t.Helper()
@@ -60,7 +45,7 @@ func Needed(t testing.TB) {
 
 // NewMembers prepares a cluster of n servers with the further arguments.
 func NewMembers(dir string, n int, scheme string, args ...string) ([]*Member, error) {
-	ports, err := freePorts(2 * n)
+	ports, err := ring.FreePorts(2 * n)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +175,7 @@ var prefixes atomic.Int64
 // Run runs the tests of a package, ends what Shared started, and returns the
 // exit code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	return ring.Run(m, func() {
+	return await.Run(m, func() {
 		if shared.member != nil {
 			shared.member.Kill()
 		}

@@ -69,7 +69,7 @@ func Shared(tb testing.TB) *Server {
 // Run runs the tests of a package, ends what Shared started, and returns the exit
 // code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	return ring.Run(m, func() {
+	return await.Run(m, func() {
 		if shared.server != nil {
 			shared.server.end(syscall.SIGQUIT)
 			os.RemoveAll(shared.server.Dir)

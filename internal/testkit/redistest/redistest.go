@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -61,7 +60,7 @@ func Shared(tb testing.TB) *Server {
 // Run runs the tests of a package, ends what Shared started, and returns the
 // exit code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	return ring.Run(m, func() {
+	return await.Run(m, func() {
 		if shared.server != nil {
 			shared.server.Kill()
 			os.RemoveAll(shared.server.Dir)
@@ -99,20 +98,14 @@ func NewWithPort(tb testing.TB, args ...string) *Server {
 	return s
 }
 
-// FreePort is a port that nobody listens on at this moment. It is below those that
-// systems choose for connections, which could take it before its server does.
+// FreePort is a port that nobody listens on at this moment.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
-	for range 1000 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
-		if err != nil {
-			continue
-		}
-		defer l.Close()
-		return l.Addr().(*net.TCPAddr).Port
+	ports, err := ring.FreePorts(1)
+	if err != nil {
+		tb.Fatal(err)
 	}
-	tb.Fatal("no port is free")
-	return 0
+	return ports[0]
 }
 
 func launch(tb testing.TB, dir, name string, args ...string) *Server {

@@ -4,14 +4,14 @@
 package ring
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 )
 
 // variable names the ring. Its name does not begin with KAZAHANA_, because the daemon
@@ -79,30 +79,21 @@ func IsFast() bool {
 	return err == nil && have == fast
 }
 
-// A goroutine that ends within leakPatience is not left.
-const (
-	leakPatience = time.Minute
-	leakPause    = 100 * time.Millisecond
-)
-
-// Run runs the tests of a package, then end, and returns the exit code, which is not 0
-// where goroutines are left.
-func Run(m *testing.M, end func()) int {
-	code := m.Run()
-	end()
-	if code != 0 {
-		return code
+// FreePorts returns n ports that nobody listens on at this moment. They are below those
+// that systems choose for connections, which could take one before its server does, or
+// while that is down.
+func FreePorts(n int) (ports []int, err error) {
+	for range 1000 * n {
+		if len(ports) == n {
+			return ports, nil
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			defer l.Close()
+			ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		}
 	}
-	err := goleak.Find()
-	// A pool of Redis connections that was closed notices only at its next try to dial.
-	for until := time.Now().Add(leakPatience); err != nil && time.Now().Before(until); err = goleak.Find() {
-		time.Sleep(leakPause)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-		code = 1
-	}
-	return code
+	return nil, errors.New("no port is free")
 }
 
 // MemoryDir makes a directory that need not survive anything. Its name is short: that of

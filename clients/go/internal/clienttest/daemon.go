@@ -112,7 +112,8 @@ func NewDaemon(t testing.TB, args ...string) *Daemon {
 func (d *Daemon) Start() {
 	d.t.Helper()
 	args := append([]string{
-		"serve", "--config", "none", "--socket", d.Socket, "--state-dir", filepath.Join(d.dir, "state"), "--startup-wait", "30s",
+		"serve", "--config", "none", "--socket", d.Socket, "--state-dir", filepath.Join(d.dir, "state"),
+		"--startup-wait", "1m", "--provider-timeout", "1m", // a busy machine is no failure
 	}, d.args...)
 	d.Cmd = exec.Command(executable(), args...)
 	d.Cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir}

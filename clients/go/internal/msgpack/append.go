@@ -35,30 +35,25 @@ func AppendInt(b []byte, n int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
 }
 
-// appendHead appends the head of a value of n bytes or elements. The three forms with a
-// length of 1, 2 and 4 bytes begin with base and what follows it; wide ones have no first.
-func appendHead(b []byte, n int, fixed byte, fixedBelow int, base byte, wide bool) []byte {
-	switch {
-	case n < fixedBelow:
+// appendHead appends the head of a value of n bytes or elements: of one byte for fewer than
+// most, else of code and 4 bytes.
+func appendHead(b []byte, n int, fixed byte, most int, code byte) []byte {
+	if n < most {
 		return append(b, fixed|byte(n))
-	case n <= math.MaxUint8 && !wide:
-		return append(b, base, byte(n))
-	case n <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, base+1), uint16(n))
 	}
-	return binary.BigEndian.AppendUint32(append(b, base+2), uint32(n))
+	return binary.BigEndian.AppendUint32(append(b, code), uint32(n))
 }
 
 // AppendString appends a string.
 func AppendString(b []byte, s string) []byte {
-	return append(appendHead(b, len(s), 0xa0, 32, 0xd9, false), s...)
+	return append(appendHead(b, len(s), 0xa0, 32, 0xdb), s...)
 }
 
 // AppendArray appends the head of an array of n values.
-func AppendArray(b []byte, n int) []byte { return appendHead(b, n, 0x90, 16, 0xdb, true) }
+func AppendArray(b []byte, n int) []byte { return appendHead(b, n, 0x90, 16, 0xdd) }
 
 // AppendMap appends the head of a map of n pairs.
-func AppendMap(b []byte, n int) []byte { return appendHead(b, n, 0x80, 16, 0xdd, true) }
+func AppendMap(b []byte, n int) []byte { return appendHead(b, n, 0x80, 16, 0xdf) }
 
 // AppendBool appends a bool.
 func AppendBool(b []byte, v bool) []byte {
@@ -87,7 +82,7 @@ func Append(b []byte, value any) (_ []byte, err error) {
 	case string:
 		return AppendString(b, v), nil
 	case []byte:
-		return append(appendHead(b, len(v), 0, 0, 0xc4, false), v...), nil
+		return append(appendHead(b, len(v), 0, 0, 0xc6), v...), nil
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
 			return AppendInt(b, n), nil

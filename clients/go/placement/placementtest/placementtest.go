@@ -4,13 +4,14 @@ package placementtest
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
-	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 	"github.com/kazahana/kazahana/clients/go/kazahanatest"
 	"github.com/kazahana/kazahana/clients/go/placement"
 )
@@ -37,7 +38,7 @@ type Fake struct {
 	watchers    map[*conn][]string // and the events that they want
 }
 
-type conn = kazahanatest.Conn
+type conn = kazahana.Conn
 
 // New returns a Fake.
 func New() *Fake {
@@ -107,18 +108,18 @@ func (f *Fake) finish(a *activation) {
 
 // ask sends a request to a client, whose answer is stored in result.
 func (f *Fake) ask(c *conn, method string, params, result any, answered func(refusal error)) {
-	c.Ask(method, params, func(answer any, refusal error) {
-		if refusal == nil {
-			refusal = msgpack.Assign(answer, result)
+	go func() {
+		err := c.Call(context.Background(), method, result, params)
+		var own *kazahana.Error
+		if errors.As(err, &own) && own.Code == kazahana.ErrProtocol {
+			err = errors.New(own.Message) // the error of a user's function has no code
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		select {
-		case <-c.Gone(): // endAll has ended what was asked for
-		default:
-			answered(refusal)
+		if c.Err() == nil { // else endAll ends what was asked for
+			answered(err)
 		}
-	})
+	}()
 }
 
 // find returns the actor's activation, and begins one if there is none.
@@ -236,7 +237,7 @@ func (f *Fake) tell(event string, a *activation, reason string) {
 	}
 	for c, events := range f.watchers {
 		if slices.Contains(events, event) {
-			c.Notify("Placement.Event", notice)
+			_ = c.Notify("Placement.Event", notice) // or it is gone
 		}
 	}
 }
@@ -292,7 +293,7 @@ func (q query) resolve() (any, error) {
 				case <-busy:
 				case <-timer.C:
 					over = true
-				case <-q.Conn.Gone():
+				case <-q.Conn.Done():
 					over = true
 				}
 				q.mu.Lock()

@@ -13,6 +13,7 @@ from .errors import DaemonUnavailableError, InvalidParamsError, SocketUnusableEr
 
 _NAME = "kazahanad.sock"
 _START = "start the daemon with `kazahanad serve`"
+_NAMED = ", or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
 # Errors that a restarting daemon causes for a moment.
 _TRANSIENT = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
 
@@ -26,26 +27,24 @@ def parse(text: str) -> str:
     return path
 
 
-def candidates(environ: Mapping[str, str], uid: int) -> tuple[list[str], bool]:
-    """Return the possible places, and whether KAZAHANA_SOCKET names the only one.
+def candidates(environ: Mapping[str, str], uid: int) -> list[str]:
+    """Return the possible places; if there is one only, KAZAHANA_SOCKET names it.
 
     RUNTIME_DIRECTORY is not among them: in a client it belongs to the client's own unit.
     """
     named = environ.get("KAZAHANA_SOCKET", "").strip()
     if named:
-        return [parse(named)], True
+        return [parse(named)]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     paths = [os.path.join(runtime, "kazahana", _NAME)] if os.path.isabs(runtime) else []
-    return [*paths, f"/run/kazahana/{_NAME}", f"/tmp/kazahana-{uid}/{_NAME}"], False
+    return [*paths, f"/run/kazahana/{_NAME}", f"/tmp/kazahana-{uid}/{_NAME}"]
 
 
 def find(socket: str | None = None) -> str:
     """Return the path of the socket to connect to: the one named, else the first that exists."""
-    if socket is not None:
-        return parse(socket)
     uid = os.geteuid()
-    paths, named = candidates(os.environ, uid)
-    if named:
+    paths = candidates(os.environ, uid) if socket is None else [parse(socket)]
+    if len(paths) == 1:
         return paths[0]
     tried = []
     for path in paths:
@@ -57,11 +56,7 @@ def find(socket: str | None = None) -> str:
         if path.startswith(f"/tmp/kazahana-{uid}/"):
             _distrust(os.path.dirname(path), uid)
         return path
-    raise DaemonUnavailableError(
-        f"no daemon's socket found; tried {', '.join(tried)}: {_START}, "
-        "or name its socket in KAZAHANA_SOCKET or with Client(socket=...)",
-        path=paths[0],
-    )
+    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=paths[0])
 
 
 def _distrust(directory: str, uid: int) -> None:
@@ -96,14 +91,12 @@ def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
     if error.errno in (errno.EACCES, errno.EPERM):
         reason = f"permission denied{_who_may(path)}"
     elif error.errno == errno.ENOENT:
-        reason = f"it does not exist; {_START}, or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
+        reason = f"it does not exist; {_START}{_NAMED}"
     elif error.errno == errno.ECONNREFUSED:
         reason = f"no daemon listens on it; {_START}"
     else:
-        reason = f"{error.strerror or error}; {_START}, or name another socket in KAZAHANA_SOCKET"
-    failure = kind(f"cannot connect to {path}: {reason}", path=path)
-    failure.__cause__ = error
-    return failure
+        reason = f"{error.strerror or error}; {_START}{_NAMED}"
+    return kind(f"cannot connect to {path}: {reason}", path=path)
 
 
 def _who_may(path: str) -> str:
@@ -116,13 +109,10 @@ def _who_may(path: str) -> str:
             group = grp.getgrgid(info.st_gid).gr_name
         except KeyError:
             group = str(info.st_gid)
+        advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
         if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
-            return (
-                f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: "
-                "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-            )
+            advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
         return (
-            f"; {place} belongs to group {group}: a user of that group may connect "
-            f"(usermod -aG {group} USER, then log in again)"
+            f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: {advice}"
         )
     return ""

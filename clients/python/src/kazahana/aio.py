@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import weakref
-from typing import Any, Callable, TypeVar
+from typing import Any, TypeVar
 
 from . import address, fork
+from .base import QUIET, AnyChannel, AnyConnection
 from .errors import KazahanaError, ShuttingDownError
-from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unanswered
+from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
-_QUIET = getattr(socket, "MSG_NOSIGNAL", 0)
 _CHUNK = 1 << 16
 
 
-class Connection:
+class Connection(AnyConnection):
     """One socket of one event loop; each caller waits for a future. The calls of one turn of the loop share a write."""
 
-    two_way = False  # whether the daemon may send requests, too
-
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.path, self.loop = path, loop
-        self.broken = self._is_blocked = False
-        self._session: Session[list[asyncio.Future[Any]]] = Session(self.two_way)  # empty: it gave up
+        super().__init__(path)
+        self.loop = loop
+        self._is_blocked = False
         self._error: KazahanaError | None = None
         self._unsent = bytearray()
-        self._socket = made = address.connect(path)  # a Unix socket connects at once or fails
-        self._close = weakref.finalize(self, made.close)
-        loop.add_reader(made.fileno(), self._read)
-        fork.track(self)
+        loop.add_reader(self._socket.fileno(), self._read)
 
     async def call(self, call: Call[Any], deadline: float) -> Any:
         if self._error is not None:
@@ -86,7 +79,7 @@ class Connection:
         if self.broken or not self._unsent:
             return
         try:
-            del self._unsent[: self._socket.send(self._unsent, _QUIET)]
+            del self._unsent[: self._socket.send(self._unsent, QUIET)]
         except BlockingIOError:
             pass
         except OSError:
@@ -120,20 +113,10 @@ class Connection:
             self.notice(one)
 
 
-class AsyncChannel:
-    """A connection that is made when it is needed, and made again after a loss or under another loop."""
+class AsyncChannel(AnyChannel):
+    """A connection of the running loop; under another loop, a new one is made."""
 
-    def __init__(
-        self,
-        socket: str | None = None,
-        single_attempt: bool = False,
-        kind: Callable[[str, asyncio.AbstractEventLoop], Connection] = Connection,
-    ) -> None:
-        self._named, self._single, self._kind = socket, single_attempt, kind
-        self._connection: Connection | None = None
-        self._reached = False
-        self._closed = False
-        fork.track(self)
+    _connection: Connection | None
 
     async def perform(self, call: Call[T]) -> T:
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
@@ -172,12 +155,10 @@ class AsyncChannel:
         self._connection = None
 
     def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        if self._closed:
-            raise closed()
         before = self._connection
         if before is not None and before.loop is not loop:
             with contextlib.suppress(RuntimeError):  # that loop may be closed
                 before.loop.call_soon_threadsafe(before.fail, closed())
-        self._connection = self._kind(address.find(self._named), loop)
-        self._reached = True
-        return self._connection
+        made: Connection = self._dial(loop)
+        self._connection = made
+        return made

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from . import fork
 from .aio import AsyncChannel, Connection
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
-from .errors import KazahanaError
+from .calls import AsText, IDOptions, Inspection, Moment, Options
 from .locks import AsyncLocks
 from .prefetch import now
-from .protocol import copy_of, late
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient(Base[AsyncChannel], AsyncLocks):
+class AsyncClient(AsyncLocks, Base):
     """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
@@ -43,7 +41,7 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
     @overload
     async def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
     @overload
-    async def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    async def next_id(self, *, format: AsText, **options: Unpack[IDOptions]) -> str: ...
     async def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return a new ID, greater than every ID that was returned before this call.
 
@@ -52,7 +50,7 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
         """
         if options or format != "int":
             return await self._ids(self._calls.next_id(format, **options))
-        if not self._prefetching:
+        if not self._prefetch.size:
             return await self._channel.perform(self._calls.plain)
         fork.look()
         id = self._prefetch.pop(now())
@@ -61,52 +59,30 @@ class AsyncClient(Base[AsyncChannel], AsyncLocks):
     @overload
     async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
     @overload
-    async def next_ids(
-        self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]
-    ) -> list[str]: ...
+    async def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     async def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return await self._ids(self._calls.next_ids(n, format, **options))
 
     async def _ids(self, call: Any) -> Any:
         result = await self._channel.perform(call)
-        if self._prefetching:
-            self._prefetch.drop()
+        self._prefetch.drop()
         return result
 
     async def _refill(self) -> int:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._calls.timeout
-        waited = False
+        loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
+        deadline, left = loop.time() + timeout, timeout
         while True:
-            is_mine, refill = self._prefetch.join(loop.create_future)
+            is_mine, refill = prefetch.join(loop.create_future, loop)
             if is_mine:
-                return await self._fetch(refill, max(deadline - loop.time(), 0.001) if waited else self._calls.timeout)
-            if refill.get_loop() is not loop:  # that one has ended, or runs in another thread
-                self._prefetch.end(refill)
-                continue
-            waited = True
-            done, _ = await asyncio.wait([refill], timeout=deadline - loop.time())
-            if done and (error := refill.result()) is not None:
-                raise copy_of(error)
-            if (id := self._prefetch.pop(now())) is not None:
+                with prefetch.refilling(refill):
+                    batch, asked = prefetch.batch, now()
+                    call = self._calls.next_ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(batch, await self._channel.perform(call), asked)
+            await asyncio.wait([refill], timeout=left)
+            left = deadline - loop.time()
+            if (id := prefetch.waited(refill, timeout, left)) is not None:
                 return id
-            if loop.time() >= deadline:  # of this caller: a refill that it began would fail for the others, too
-                raise late(self._calls.timeout)
-
-    async def _fetch(self, refill: asyncio.Future[KazahanaError | None], timeout: float) -> int:
-        """Refill; those who wait for it get its error, too, if it is one of this package."""
-        prefetch, told = self._prefetch, None
-        try:
-            batch, asked = prefetch.batch, now()
-            call = self._calls.next_ids(prefetch.count(asked), timeout=timeout)
-            return prefetch.install(batch, await self._channel.perform(call), asked)
-        except KazahanaError as error:
-            told = error
-            raise
-        finally:
-            prefetch.end(refill)
-            refill.set_result(told)
 
     async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""

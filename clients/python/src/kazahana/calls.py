@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from operator import lt
-from typing import Any, Callable, TypedDict, Union
+from typing import Any, Callable, Literal, TypedDict, Union
 
 from .errors import InvalidParamsError, ProtocolError
 from .protocol import Call
 
 MAX_BATCH = 65_536
+MAX_ID = (1 << 63) - 1
 
-
+_TIMED = ("NextID", "NextIDs")  # the calls that tell the daemon their timeout
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXT_FORMATS = ("string", "external")
 
 Moment = Union[int, datetime]
+AsText = Literal["string", "external"]
 
 
 class Options(TypedDict, total=False):
@@ -60,9 +61,6 @@ class Inspection:
         return self.kind == "fallback"
 
 
-MAX_ID = (1 << 63) - 1
-
-
 def _exactly(kind: Any, what: str) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if type(value) is not kind:
@@ -81,16 +79,10 @@ def _id(value: Any) -> int:
     return value
 
 
-def _ids(count: int) -> Callable[[Any], Any]:
-    parse = list_of(int, count)
-
-    def parse_ids(value: Any) -> Any:
-        ids = parse(value)
-        if not (ids[0] > 0 and ids[-1] <= MAX_ID and all(map(lt, ids, islice(ids, 1, None)))):
-            raise ProtocolError(f"the daemon answered IDs that do not ascend from 1 to {MAX_ID}")
-        return ids
-
-    return parse_ids
+def _ascending(ids: list[int]) -> list[int]:
+    if not (ids[0] > 0 and ids[-1] <= MAX_ID and all(map(lt, ids, islice(ids, 1, None)))):
+        raise ProtocolError(f"the daemon answered IDs that do not ascend from 1 to {MAX_ID}")
+    return ids
 
 
 def _uuid(value: Any) -> uuid.UUID:
@@ -98,6 +90,11 @@ def _uuid(value: Any) -> uuid.UUID:
         return uuid.UUID(text(value))
     except ValueError as error:
         raise ProtocolError("the daemon answered a text that is not a UUID") from error
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    low, high = _two(value)
+    return low, high
 
 
 def list_of(kind: Any, count: int) -> Callable[[Any], Any]:
@@ -126,7 +123,7 @@ def record(kind: Any) -> Callable[[Any], Any]:
     return parse
 
 
-_pair, _inspection = list_of(int, 2), record(Inspection)
+_two, _inspection = list_of(int, 2), record(Inspection)
 
 
 def milliseconds(moment: Moment) -> int:
@@ -152,45 +149,35 @@ class Calls:
         self.timeout = timeout
         self.plain: Call[int] = self.next_id()
 
-    def make(
-        self, method: str, params: list[Any], parse: Any, timeout: float | None, options: Any = None, **more: Any
-    ) -> Call[Any]:
-        return Call(method, params, parse, self.timeout if timeout is None else timeout, options, **more)
+    def make(self, method: str, params: list[Any], parse: Any, timeout: float | None, options: Any = None) -> Call[Any]:
+        return Call(method, params, parse, self.timeout if timeout is None else timeout, options, method in _TIMED)
 
     def next_id(self, format: str = "int", **options: Any) -> Call[Any]:
         return self._ids("NextID", [], text if format in _TEXT_FORMATS else _id, format, **options)
 
     def next_ids(self, n: int, format: str = "int", **options: Any) -> Call[Any]:
-        parse = list_of(str, count(n)) if format in _TEXT_FORMATS else _ids(count(n))
+        is_text = format in _TEXT_FORMATS
+        listed = list_of(str if is_text else int, count(n))
+        parse = listed if is_text else lambda value: _ascending(listed(value))
         return self._ids("NextIDs", [n], parse, format, **options)
 
     def _ids(
         self, method: str, params: list[Any], parse: Any, format: str, regular_only: bool = False, **options: Any
     ) -> Call[Any]:
         wanted = {"format": None if format == "int" else format, "regular_only": regular_only or None}
-        return self._of(method, params, parse, wanted, timed=True, **options)
+        return self._of(method, params, parse, wanted, **options)
 
     def _of(
-        self,
-        method: str,
-        params: list[Any],
-        parse: Any,
-        options: Mapping[str, Any] | None = None,
-        *,
-        service: str | None = None,
-        timeout: float | None = None,
-        **more: Any,
+        self, method: str, params: list[Any], parse: Any, wanted: Any = None, service: Any = None, timeout: Any = None
     ) -> Call[Any]:
-        options = {"service": self.service if service is None else service, **(options or {})}
-        return self.make(method, params, parse, timeout, options, **more)
+        options = {"service": self.service if service is None else service, **(wanted or {})}
+        return self.make(method, params, parse, timeout, options)
 
     def inspect(self, id: int | str, **options: Any) -> Call[Inspection]:
         return self._of("Inspect", [id], _inspection, **options)
 
     def bounds(self, start: Moment, end: Moment, **options: Any) -> Call[tuple[int, int]]:
-        return self._of(
-            "Bounds", [milliseconds(start), milliseconds(end)], lambda value: tuple(_pair(value)), **options
-        )
+        return self._of("Bounds", [milliseconds(start), milliseconds(end)], _pair, **options)
 
     def to_external(self, id: int, **options: Any) -> Call[str]:
         return self._of("ToExternal", [id], text, **options)

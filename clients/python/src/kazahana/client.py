@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import fork
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
-from .errors import KazahanaError
+from .calls import AsText, IDOptions, Inspection, Moment, Options
 from .locks import Locks
 from .prefetch import now
-from .protocol import copy_of, late
 from .sync import Channel, Connection
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Client(Base[Channel], Locks):
+class Client(Locks, Base):
     """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -52,7 +50,7 @@ class Client(Base[Channel], Locks):
     @overload
     def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
     @overload
-    def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    def next_id(self, *, format: AsText, **options: Unpack[IDOptions]) -> str: ...
     def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return a new ID, greater than every ID that was returned before this call.
 
@@ -61,65 +59,41 @@ class Client(Base[Channel], Locks):
         """
         if options or format != "int":
             return self._ids(self._calls.next_id(format, **options))
-        if not self._prefetching:
+        if not self._prefetch.size:
             return self._channel.perform(self._calls.plain)
         fork.look()
-        batch = self._prefetch.batch
-        try:
-            id = batch.pop()
-        except IndexError:
-            return self._refill()
-        return id if now() < batch.expires else self._refill()
+        id = self._prefetch.pop(now())
+        return self._refill() if id is None else id
 
     @overload
     def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
     @overload
-    def next_ids(self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> list[str]: ...
+    def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return self._ids(self._calls.next_ids(n, format, **options))
 
     def _ids(self, call: Any) -> Any:
         result = self._channel.perform(call)
-        if self._prefetching:
-            self._prefetch.drop()
+        self._prefetch.drop()
         return result
 
     def _refill(self) -> int:
-        deadline = monotonic() + self._calls.timeout
-        waited = False
+        prefetch, timeout = self._prefetch, self._calls.timeout
+        deadline, left = monotonic() + timeout, timeout
         while True:
-            is_mine, refill = self._prefetch.join(futures.Future)
+            is_mine, refill = prefetch.join(futures.Future)
             if is_mine:
-                return self._fetch(refill, max(deadline - monotonic(), 0.001) if waited else self._calls.timeout)
-            waited = True
-            try:
-                error = refill.result(max(0.0, deadline - monotonic()))
-            except futures.TimeoutError:
-                error = None
-            if error is not None:
-                raise copy_of(error)
-            if (id := self._prefetch.pop(now())) is not None:
+                with prefetch.refilling(refill):
+                    batch, asked = prefetch.batch, now()
+                    if (id := prefetch.pop(asked)) is not None:  # another thread has refilled it
+                        return id
+                    call = self._calls.next_ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(batch, self._channel.perform(call), asked)
+            futures.wait([refill], left)
+            left = deadline - monotonic()
+            if (id := prefetch.waited(refill, timeout, left)) is not None:
                 return id
-            if monotonic() >= deadline:  # of this caller: a refill that it began would fail for the others, too
-                raise late(self._calls.timeout)
-
-    def _fetch(self, refill: futures.Future[KazahanaError | None], timeout: float) -> int:
-        """Refill; those who wait for it get its error, too, if it is one of this package."""
-        prefetch, told = self._prefetch, None
-        try:
-            batch = prefetch.batch
-            asked = now()
-            if (id := prefetch.pop(asked)) is not None:  # another thread has refilled it
-                return id
-            call = self._calls.next_ids(prefetch.count(asked), timeout=timeout)
-            return prefetch.install(batch, self._channel.perform(call), asked)
-        except KazahanaError as error:
-            told = error
-            raise
-        finally:
-            prefetch.end(refill)
-            refill.set_result(told)
 
     def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""

@@ -29,8 +29,7 @@ def look() -> None:
 def _in_child() -> None:
     global _process
     for ref in list(_members):
-        member = ref()
-        if member is not None:
+        if (member := ref()) is not None:
             member.after_fork()
     _process = getpid()  # last: until then, other threads wait in look
 

@@ -5,74 +5,58 @@ from __future__ import annotations
 from .errors import KazahanaError
 
 
-class LockHeldError(KazahanaError):
+class LockHeldError(KazahanaError, code="LOCK_HELD"):
     """Another owner holds the lock."""
 
-    code = "LOCK_HELD"
     retry_after_ms: int = 0
     owner: str = ""
 
 
-class LockNotOwnedError(KazahanaError):
+class LockNotOwnedError(KazahanaError, code="LOCK_NOT_OWNED"):
     """The lock is held, but not by this lease."""
 
-    code = "LOCK_NOT_OWNED"
 
-
-class LockExpiredError(KazahanaError):
+class LockExpiredError(KazahanaError, code="LOCK_EXPIRED"):
     """The lock's term is over."""
 
-    code = "LOCK_EXPIRED"
 
-
-class LockLostError(KazahanaError):
+class LockLostError(KazahanaError, code="LOCK_LOST"):
     """A lock was lost before it was released: another holder may have acted at the same time."""
 
-    code = "LOCK_LOST"
     reason: str = ""
 
 
-class LockNotFoundError(KazahanaError):
+class LockNotFoundError(KazahanaError, code="LOCK_NOT_FOUND"):
     """The lock was never held."""
 
-    code = "LOCK_NOT_FOUND"
 
-
-class LockFencedError(KazahanaError):
+class LockFencedError(KazahanaError, code="LOCK_FENCED"):
     """The store may have forgotten locks: none is granted before `until_ms` (Unix time)."""
 
-    code = "LOCK_FENCED"
     until_ms: int = 0
 
 
-class SequenceExhaustedError(KazahanaError):
+class SequenceExhaustedError(KazahanaError, code="SEQUENCE_EXHAUSTED"):
     """The sequence has reached its largest value."""
 
-    code = "SEQUENCE_EXHAUSTED"
     max_value: int = 0
 
 
-class SequenceFencedError(KazahanaError):
+class SequenceFencedError(KazahanaError, code="SEQUENCE_FENCED"):
     """The store may have forgotten values: none is given before `until_ms` (Unix time)."""
 
-    code = "SEQUENCE_FENCED"
     until_ms: int = 0
 
 
-class RequestIDReusedError(KazahanaError):
+class RequestIDReusedError(KazahanaError, code="REQUEST_ID_REUSED"):
     """A request ID was reused for another request."""
 
-    code = "REQUEST_ID_REUSED"
 
-
-class StoreUnavailableError(KazahanaError):
+class StoreUnavailableError(KazahanaError, code="STORE_UNAVAILABLE"):
     """The store of locks and sequences does not answer the daemon."""
 
-    code = "STORE_UNAVAILABLE"
     cause: str = ""
 
 
-class NoStoreError(KazahanaError):
+class NoStoreError(KazahanaError, code="NO_STORE"):
     """The daemon keeps no locks and sequences."""
-
-    code = "NO_STORE"

@@ -20,12 +20,10 @@ from . import aio, sync
 from .calls import Calls, count, integer, list_of, record
 from .errors import ClientClosedError, DaemonUnavailableError, InvalidParamsError, KazahanaError, ShuttingDownError
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
-from .protocol import MAX_TIMEOUT, Call, Unasked
+from .protocol import INF, MAX_TIMEOUT, Call, Unasked
 
 C = TypeVar("C")
 T = TypeVar("T")
-
-INF = float("inf")
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable
 
 from .calls import MAX_BATCH
-from .errors import InvalidParamsError
+from .errors import InvalidParamsError, KazahanaError
+from .protocol import copy_of, late
 
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
@@ -42,19 +45,36 @@ class Prefetch:
         self._swap = threading.Lock()  # nobody waits for anything while holding it
         self._refill: Any = None
 
-    def join(self, make: Callable[[], Any]) -> tuple[bool, Any]:
-        """Return the future of the refill under way; True: the caller has begun it."""
+    def join(self, make: Callable[[], Any], loop: Any = None) -> tuple[bool, Any]:
+        """Return the future of the refill under way; True: the caller has begun it, for there was none in its loop."""
         with self._swap:
-            if self._refill is not None:
-                return False, self._refill
-            self._refill = make()
-            return True, self._refill
+            is_mine = self._refill is None or (loop is not None and self._refill.get_loop() is not loop)
+            self._refill = make() if is_mine else self._refill
+            return is_mine, self._refill
 
-    def end(self, refill: Any) -> None:
-        """End the refill; the caller tells its future."""
-        with self._swap:
-            if self._refill is refill:
-                self._refill = None
+    @contextmanager
+    def refilling(self, refill: Any) -> Iterator[None]:
+        """End the refill afterwards; those who wait for it get its error, too, if it is one of this package."""
+        told = None
+        try:
+            yield
+        except KazahanaError as error:
+            told = error
+            raise
+        finally:
+            with self._swap:
+                if self._refill is refill:
+                    self._refill = None
+            refill.set_result(told)
+
+    def waited(self, refill: Any, timeout: float, left: float) -> int | None:
+        """Return an ID of the refill that another began, None if there is none left, or raise."""
+        if refill.done() and (error := refill.result()) is not None:
+            raise copy_of(error)
+        id = self.pop(now())
+        if id is None and left <= 0:  # a refill with no time left would fail for others, too
+            raise late(timeout)
+        return id
 
     def pop(self, now: float) -> int | None:
         """Return the smallest ID, None if there is none or it is too old."""

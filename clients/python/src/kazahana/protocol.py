@@ -7,8 +7,6 @@ are two thin shells around it.
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
@@ -27,7 +25,9 @@ from .errors import (
 
 T = TypeVar("T")
 W = TypeVar("W")
+Parse = Callable[[Any], T]
 
+INF = float("inf")
 MAX_REQUEST = 1 << 20  # the daemon accepts no larger one
 MAX_RESPONSE = 4 << 20  # 65,536 IDs as decimal text are 1.4 MB
 DAEMON_TIMEOUT = 10.0  # s; the daemon's default
@@ -37,6 +37,7 @@ _MAX_MSGID = (1 << 32) - 1
 _SMALL_MSGIDS = 127  # those that take one byte
 
 _HEAD = b"\x94\x00"  # an array of four, a request
+_HEADS = [_HEAD + bytes([msgid]) for msgid in range(_SMALL_MSGIDS + 1)]
 
 
 class Call(Generic[T]):
@@ -45,14 +46,7 @@ class Call(Generic[T]):
     __slots__ = ("method", "params", "parse", "timeout", "tail")
 
     def __init__(
-        self,
-        method: str,
-        params: Sequence[Any],
-        parse: Callable[[Any], T],
-        timeout: float,
-        options: Mapping[str, Any] | None = None,
-        *,
-        timed: bool = False,
+        self, method: str, params: Any, parse: Parse[T], timeout: float, options: Any = None, timed: bool = False
     ) -> None:
         """timeout, in seconds, is how long to wait. A timed call tells the daemon its timeout, and waits a
         moment longer, since the daemon's own error says what it waited for.
@@ -63,7 +57,7 @@ class Call(Generic[T]):
             )
         options = {name: value for name, value in (options or {}).items() if value is not None}
         if timed and timeout != DAEMON_TIMEOUT:
-            options["timeout_ms"] = int(timeout * 1000)
+            options["timeout_ms"] = max(1, int(timeout * 1000))
         self.method = method
         self.params = [*params, options] if options else list(params)
         self.parse = parse
@@ -101,23 +95,14 @@ class Session(Generic[W]):
         self._wide = _SMALL_MSGIDS
         self._unpacker = msgpack.Unpacker(max_buffer_size=MAX_RESPONSE, strict_map_key=False, raw=False)
         self._fed = self._end = 0  # bytes: all, and up to the end of the last whole message
-        self._whole = True  # no part of a message is left in the unpacker
 
     def request(self, call: Call[Any], waiter: W) -> bytes:
         """Register the waiter and return what to send."""
         msgid = self._last = self._last % _SMALL_MSGIDS + 1
-        if msgid in self.waiting:
-            wide: bytes = msgpack.packb(self._wide_msgid(waiter))
-            return _HEAD + wide + call.tail
+        while msgid in self.waiting:  # the next that is free of those that take more bytes
+            msgid = self._wide = max((self._wide + 1) & _MAX_MSGID, _SMALL_MSGIDS + 1)
         self.waiting[msgid] = waiter
-        return _HEAD + _BYTE[msgid] + call.tail
-
-    def _wide_msgid(self, waiter: W) -> int:
-        while True:
-            self._wide = self._wide + 1 if self._wide < _MAX_MSGID else _SMALL_MSGIDS + 1
-            if self._wide not in self.waiting:
-                self.waiting[self._wide] = waiter
-                return self._wide
+        return (_HEADS[msgid] if msgid <= _SMALL_MSGIDS else _HEAD + msgpack.packb(msgid)) + call.tail
 
     def feed(self, data: bytes) -> list[tuple[W, KazahanaError | None, Any]]:
         """Read bytes; return the waiters with an answer, each with an error or a result.
@@ -125,7 +110,7 @@ class Session(Generic[W]):
         It raises the daemon's last word (an error with msgid 0) or a ProtocolError.
         """
         # A single answer to NextID: nearly everything that a client without batches reads.
-        if len(data) == 13 and self._whole and data[:2] == b"\x94\x01" and data[3:5] == b"\xc0\xcf":
+        if len(data) == 13 and self._end == self._fed and data[:2] == b"\x94\x01" and data[3:5] == b"\xc0\xcf":
             waiter = self.waiting.pop(data[2], None)
             return [] if waiter is None else [(waiter, None, int.from_bytes(data[5:], "big"))]
         answers = []
@@ -137,7 +122,6 @@ class Session(Generic[W]):
                 answer = self._take(message)
                 if answer is not None:
                     answers.append(answer)
-            self._whole = self._end == self._fed
         except Exception as error:  # the unpacker raises many kinds
             # With the connection, the calls fail whose answers came just before.
             self.waiting.update((-i, waiter) for i, (waiter, _, _) in enumerate(answers, 1))
@@ -149,7 +133,7 @@ class Session(Generic[W]):
     def _take(self, message: Any) -> tuple[W, KazahanaError | None, Any] | None:
         if isinstance(message, list) and len(message) == 3 and message[0] == 2:
             if isinstance(message[1], str):
-                self.unasked.append(Unasked(None, message[1], message[2]))
+                self.unasked.append(Unasked(None, *message[1:]))
             return None
         whole = isinstance(message, list) and len(message) == 4 and type(message[1]) is int
         if whole and message[0] == 0 and self._two_way and isinstance(message[2], str):
@@ -169,29 +153,22 @@ class Session(Generic[W]):
         return None if waiter is None else (waiter, error, result)
 
 
-_BYTE = [struct.pack("B", i) for i in range(_SMALL_MSGIDS + 1)]
-
-
 class Retry:
     """Decides whether a failed call is tried again, and when. One per call.
 
     All calls may be repeated: an ID that was made and not received leaves a gap, and calls with
-    effects have a request ID. So a restart of the daemon costs time, but no error.
+    effects have a request ID. So a restart of the daemon costs time, but no error. Without
+    arguments there is no deadline: for the delays alone.
     """
 
     FIRST, LONGEST = 0.005, 0.2  # s between tries: from, to, doubling
     FIRST_CONTACT = 1.0  # s for a daemon that was never reached: it may be starting
 
-    def __init__(self, started: float, timeout: float, reached: bool, single: bool = False) -> None:
+    def __init__(self, started: float = 0.0, timeout: float = INF, reached: bool = True, single: bool = False) -> None:
         """reached says whether the daemon was ever reached; single, that there is no second try."""
         self._single = single
         self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))
         self._tries = 0 if reached else 1
-
-    @classmethod
-    def endless(cls) -> Retry:
-        """Return a Retry without a deadline, for its delays."""
-        return cls(0.0, float("inf"), reached=True)
 
     def pause(self, error: KazahanaError, now: float, chance: Callable[[], float] = random.random) -> float:
         """Return how many seconds to wait before the next try, or raise the error if there will be none."""

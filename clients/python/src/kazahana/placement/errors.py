@@ -5,45 +5,38 @@ from __future__ import annotations
 from ..errors import KazahanaError
 
 
-class PlacementNotReadyError(KazahanaError):
+class PlacementNotReadyError(KazahanaError, code="PLACEMENT_NOT_READY"):
     """The daemon places no actors now. `state` is off, stopped, not_ready or client."""
 
-    code = "PLACEMENT_NOT_READY"
     state: str = ""
 
 
-class PlacementPendingError(KazahanaError):
+class PlacementPendingError(KazahanaError, code="PLACEMENT_PENDING"):
     """The actor is being activated, or passivated, and the wait is over."""
 
-    code = "PLACEMENT_PENDING"
     cause: str = ""
 
 
-class PlacementUnservedError(KazahanaError):
+class PlacementUnservedError(KazahanaError, code="PLACEMENT_UNSERVED"):
     """No process of any host has registered for the kind."""
 
-    code = "PLACEMENT_UNSERVED"
 
-
-class ActivationFailedError(KazahanaError):
+class ActivationFailedError(KazahanaError, code="ACTIVATION_FAILED"):
     """The actor's process did not activate it."""
 
-    code = "ACTIVATION_FAILED"
     cause: str = ""
 
 
-class ActivationEndedError(KazahanaError):
+class ActivationEndedError(KazahanaError, code="ACTIVATION_ENDED"):
     """The activation is over, or it is not known whether it is: stop acting for the actor.
 
     `reason`: passivated, failed, disconnected, forked, refused (by the daemon) or unanswered.
     """
 
-    code = "ACTIVATION_ENDED"
     reason: str = ""
 
 
-class WatchEndedError(KazahanaError):
+class WatchEndedError(KazahanaError, code="WATCH_ENDED"):
     """The daemon sends no more events; some may be missing. `reason`: too_slow, stopping or disconnected."""
 
-    code = "WATCH_ENDED"
     reason: str = ""

@@ -229,7 +229,7 @@ class AsyncExecutor:
     async def _listen(self, link: AsyncLink | None) -> None:
         """Listen on one connection after another, until this is closed."""
         loop = asyncio.get_running_loop()
-        retry = Retry.endless()
+        retry = Retry()
         try:
             while link is not None:
                 began = loop.time()
@@ -245,7 +245,7 @@ class AsyncExecutor:
                 for work in self._roster.end():
                     self._go_on([], work)
                 if loop.time() - began > STEADY:
-                    retry = Retry.endless()
+                    retry = Retry()
                 link = await self._reconnect(retry)
         finally:
             self._stop()  # also when the loop cancels all tasks

@@ -280,7 +280,7 @@ class Executor:
 
     def _listen(self, link: Link | None) -> None:
         """Listen on one connection after another, until this is closed."""
-        retry = Retry.endless()
+        retry = Retry()
         while link is not None:
             began = monotonic()
             try:
@@ -297,7 +297,7 @@ class Executor:
             for work in begun:
                 self._jobs.put(work)
             if monotonic() - began > STEADY:
-                retry = Retry.endless()
+                retry = Retry()
             link = self._reconnect(retry)
         for _ in self._threads[1:]:
             self._jobs.put(None)

@@ -1,5 +1,7 @@
 package io.github.kazahana;
 
+import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
@@ -11,6 +13,9 @@ final class Client extends Calls {
     private static final int MARGIN_PART = 20;
 
     private static final long MAX_MARGIN_MS = 100;
+
+    /** Closes the clients that their users forgot. A call under way keeps its client: requests for IDs refer to it, and call holds it. */
+    private static final Cleaner FORGOTTEN = Cleaner.create();
 
     private final Channel channel;
     private final Duration timeout;
@@ -27,6 +32,7 @@ final class Client extends Calls {
     Client(Builder options, LongSupplier clock, LongSupplier wallClock) {
         super(options.service);
         channel = new Channel(options.socket, options.singleAttempt);
+        FORGOTTEN.register(this, channel::close);
         timeout = options.timeout;
         service = options.service;
         regularOnly = options.regularOnly;
@@ -106,7 +112,11 @@ final class Client extends Calls {
             throw KazahanaException.invalid(
                     method + ": a request of " + size + " bytes is too large: at most " + Connection.MAX_REQUEST + " are allowed");
         }
-        return new MessagePack.Reader(channel.call(remaining -> request, timeout), 0).value();
+        try {
+            return new MessagePack.Reader(channel.call(remaining -> request, timeout), 0).value();
+        } finally {
+            Reference.reachabilityFence(this);
+        }
     }
 
     @Override

@@ -28,6 +28,11 @@ final class Connection {
     /** With so many unsent bytes no request is added: a frozen daemon must not fill the memory. */
     static final int MAX_UNSENT = 1 << 20;
 
+    private static final int LEAST_BUFFER = 4 << 10;
+
+    /** An empty buffer of more bytes is given back, after a large request or answer. */
+    private static final int MOST_BUFFER = 64 << 10;
+
     static final int HEAD = 7; // [0, msgid, ...: the array's head, the type, and a msgid of 5 bytes
     private static final long MSGIDS = 1L << 32;
 
@@ -44,8 +49,8 @@ final class Connection {
     private final SocketChannel socket;
     private final SelectionKey key;
     private final MessagePack.Splitter splitter = new MessagePack.Splitter(MAX_RESPONSE);
-    private ByteBuffer out = ByteBuffer.allocate(1 << 10);
-    private byte[] in = new byte[1 << 12];
+    private ByteBuffer out = ByteBuffer.allocate(LEAST_BUFFER);
+    private byte[] in = new byte[LEAST_BUFFER];
     private int begin; // of the first message in `in` that is not whole
     private int end; // of what was read
     private long lastId;
@@ -96,6 +101,9 @@ final class Connection {
             // The daemon has closed the connection. Its last words are still to be read, and then the end.
             out.clear();
         }
+        if (out.position() == 0 && out.capacity() > MOST_BUFFER) {
+            out = ByteBuffer.allocate(LEAST_BUFFER);
+        }
         if (isBehind != out.position() > 0) {
             key.interestOps(SelectionKey.OP_READ | (isBehind ? 0 : SelectionKey.OP_WRITE));
             key.selector().wakeup();
@@ -123,6 +131,11 @@ final class Connection {
             if (answer != null) {
                 answers.add(answer);
             }
+        }
+        if (begin == end && in.length > MOST_BUFFER) {
+            in = new byte[LEAST_BUFFER];
+            begin = 0;
+            end = 0;
         }
         return answers;
     }

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import java.io.IOException;
 import java.lang.reflect.Field;
 import java.net.StandardSocketOptions;
+import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -236,6 +237,38 @@ class ClientTest {
                 lock.unlock();
             }
             channel.close();
+        }
+    }
+
+    @Test
+    void aForgottenClientEndsWithItsThread() {
+        try (Script script = new Script(counting())) {
+            Daemon.assertForgotten(() -> script.options().build().ping());
+            Daemon.assertForgotten(() -> script.options().prefetch(8).build().nextId());
+        }
+    }
+
+    /** A large batch or a large request must not cost its memory for as long as the connection lives. */
+    @Test
+    void buffersShrinkOnceTheyAreEmpty() throws Exception {
+        try (Script script = new Script(request -> {
+            if (request.method().equals("Large")) {
+                request.reply(new byte[1 << 20]);
+            } else {
+                request.reply("pong");
+            }
+        })) {
+            Channel channel = new Channel(Path.of(script.socket()), false);
+            try {
+                channel.call(remaining -> MessagePack.request("Large", new byte[512 << 10]), Duration.ofMinutes(1));
+                channel.call(remaining -> MessagePack.request("Ping"), Duration.ofMinutes(1));
+                Connection connection = field(channel, "connection");
+                byte[] in = field(connection, "in");
+                ByteBuffer out = field(connection, "out");
+                assertTrue(in.length <= 64 << 10 && out.capacity() <= 64 << 10, in.length + " and " + out.capacity() + " bytes are kept");
+            } finally {
+                channel.close();
+            }
         }
     }
 

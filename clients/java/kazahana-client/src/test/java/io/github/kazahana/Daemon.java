@@ -7,14 +7,16 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
 
 /** A real daemon with a state directory of its own, which can be killed and started again. KAZAHANAD names its binary. */
 public final class Daemon implements AutoCloseable {
-    private static final long PATIENCE = TimeUnit.SECONDS.toNanos(60);
+    private static final long PATIENCE = TimeUnit.SECONDS.toNanos(120);
 
     private final Path directory;
     private final List<String> command = new ArrayList<>();
@@ -35,6 +37,7 @@ public final class Daemon implements AutoCloseable {
             command.addAll(List.of("setpriv", "--pdeathsig", "KILL"));
         }
         command.addAll(List.of(binary, "serve", "--config", "none", "--socket", socket(), "--state-dir", directory.resolve("state").toString()));
+        command.addAll(List.of("--startup-wait", "60s", "--provider-timeout", "60s")); // a busy machine is no failure
         command.addAll(List.of(flags));
         start();
     }
@@ -113,5 +116,26 @@ public final class Daemon implements AutoCloseable {
                 throw new IllegalStateException(e);
             }
         }
+    }
+
+    /** Makes a call with a client that nothing closes, and waits until the client's thread ends. */
+    public static void assertForgotten(Runnable call) {
+        Set<Thread> before = clientThreads();
+        call.run();
+        Set<Thread> made = clientThreads();
+        made.removeAll(before);
+        if (made.isEmpty() || !made.stream().allMatch(Thread::isDaemon)) {
+            throw new AssertionError("a client should run a daemon thread: " + made);
+        }
+        until("the threads of a forgotten client end", () -> {
+            System.gc();
+            return made.stream().noneMatch(Thread::isAlive);
+        });
+    }
+
+    private static Set<Thread> clientThreads() {
+        Set<Thread> all = new HashSet<>(Thread.getAllStackTraces().keySet());
+        all.removeIf(thread -> !thread.getName().equals("kazahana"));
+        return all;
     }
 }

@@ -7,13 +7,28 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** The first program of each README prints an ID. */
+/** What the READMEs promise. */
 class ReadmeTest {
     private static final Pattern PROGRAM = Pattern.compile("```java\n((?:import [^\n]*\n)+)\n(.*?)```", Pattern.DOTALL);
 
+    @Test
+    void theClientHasNoDependenciesAndIsForJava17() throws Exception {
+        String parent = Files.readString(Path.of("../pom.xml"));
+        assertTrue(parent.contains("<maven.compiler.release>17</maven.compiler.release>"), "Java 17 is the oldest");
+        String declared = parent.replaceFirst("(?s)<dependencyManagement>.*</dependencyManagement>", "") + Files.readString(Path.of("pom.xml"));
+        Matcher dependency = Pattern.compile("<dependency>.*?</dependency>", Pattern.DOTALL).matcher(declared);
+        int count = 0;
+        for (; dependency.find(); count++) {
+            assertTrue(dependency.group().contains("<scope>test</scope>"), dependency.group());
+        }
+        assertEquals(2, count, "JUnit and Gson, for the tests");
+    }
+
+    /** The first program of each page prints an ID. */
     @ParameterizedTest
     @ValueSource(strings = {"../README.md", "../../../README.md"})
     void theFirstProgramPrintsAnId(String page) throws Exception {

@@ -42,6 +42,15 @@ class KazahanaKeyGenerateAlgorithmTest {
         }
     }
 
+    /** ShardingSphere does not say when it drops a generator, such as after ALTER KEY GENERATOR. */
+    @Test
+    void aDroppedGeneratorLeavesNoThread() {
+        try (Daemon daemon = new Daemon()) {
+            AlgorithmSQLContext context = new AlgorithmSQLContext("shop", "shop", "orders", "id");
+            Daemon.assertForgotten(() -> find("socket", daemon.socket()).generateKeys(context, 1));
+        }
+    }
+
     @Test
     void wrongPropertiesAreNamed() {
         AlgorithmInitializationException error = assertThrows(AlgorithmInitializationException.class, () -> find("sockets", "/x"));

@@ -1,0 +1,79 @@
+package guard
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"runtime"
+)
+
+// A handshake of TLS costs as much as several requests, and the runtime serves goroutines in the
+// order in which they become ready: a herd of new connections would be before everybody else's
+// requests. So few handshakes are worked at, and peers take turns. A turn lasts from the client's
+// greeting to the server's answer to it, in which nothing is waited for.
+
+// atOnce is how many handshakes are worked at. One processor is left for everything else.
+func atOnce() int { return max(1, runtime.GOMAXPROCS(0)-1) }
+
+// SpareProcessor gives the runtime one processor (P) more, until end: while all that it has are
+// busy, it looks only every 10 ms whether requests have come. The system shares its own
+// processors among them as before.
+func SpareProcessor() (end func()) {
+	before := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(before + 1)
+	return func() { runtime.GOMAXPROCS(before) }
+}
+
+// gate makes the server's handshakes wait for their turns.
+func (g *Guard) gate(server *http.Server) {
+	if server.TLSConfig == nil {
+		return
+	}
+	config := server.TLSConfig.Clone()
+	next := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if c, ok := hello.Conn.(*conn); ok {
+			if err := c.beginHandshake(hello.Context()); err != nil {
+				return nil, err
+			}
+		}
+		if next == nil {
+			return nil, nil //nolint:nilnil // the server's own configuration
+		}
+		return next(hello)
+	}
+	server.TLSConfig = config
+}
+
+// beginHandshake waits for the connection's turn, or its end.
+func (c *conn) beginHandshake(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	g := c.guard
+	g.mu.Lock()
+	c.abandon = cancel
+	gone := c.gone
+	g.mu.Unlock()
+	if gone {
+		return net.ErrClosed
+	}
+	if err := g.handshakes.Enter(ctx, c.peer.id); err != nil {
+		return err
+	}
+	c.shaking.Store(true)
+	return ctx.Err()
+}
+
+// endHandshake ends the connection's turn, if it has one.
+func (c *conn) endHandshake() {
+	if c.shaking.Load() && c.shaking.Swap(false) {
+		c.guard.handshakes.Leave()
+	}
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.endHandshake()
+	return c.Conn.Write(b)
+}

@@ -1,0 +1,129 @@
+package guard
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
+)
+
+// slowSite is a guarded server with TLS, one of whose handshakes is worked at, and waits there.
+type slowSite struct {
+	*testing.T
+	guard   *Guard
+	address string
+	began   chan string // the client's address, when it is its turn
+	goOn    chan struct{}
+}
+
+func openSlow(t *testing.T) *slowSite {
+	processors := runtime.GOMAXPROCS(2)
+	t.Cleanup(func() { runtime.GOMAXPROCS(processors) })
+	s := &slowSite{T: t, began: make(chan string, 100), goOn: make(chan struct{})}
+	cert, key := certtest.New(t, "authority").Issue("server")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = l.Addr().String()
+	s.guard = New(Limits{Connections: 100, Unproven: long}, func(Reason, string) {})
+	server := &http.Server{TLSConfig: &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		host, _, _ := net.SplitHostPort(hello.Conn.RemoteAddr().String())
+		s.began <- host
+		<-s.goOn
+		return nil, nil
+	}}}
+	s.guard.Protect(server)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.ServeTLS(s.guard.Listener(l), cert, key)
+	}()
+	t.Cleanup(func() {
+		close(s.goOn)
+		_ = server.Close()
+		<-served
+	})
+	return s
+}
+
+// greet begins so many handshakes from an address, of which so many wait then.
+func (s *slowSite) greet(from string, n, waiting int) (all []net.Conn) {
+	s.Helper()
+	var greeting sync.WaitGroup
+	s.Cleanup(greeting.Wait)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	for range n {
+		c, err := dialer.Dial("tcp", s.address)
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.Cleanup(func() { c.Close() })
+		greeting.Go(func() { _ = tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() })
+		all = append(all, c)
+	}
+	s.wait(waiting)
+	return all
+}
+
+// wait waits until so many handshakes wait for their turns.
+func (s *slowSite) wait(n int) {
+	s.Helper()
+	await.Eventually(s.T, "the handshakes wait", func() bool { return s.guard.handshakes.Waiting() == n })
+}
+
+// A peer with many handshakes delays another's by one of them.
+func TestHandshakesTakeTurns(t *testing.T) {
+	s := openSlow(t)
+	s.greet("127.0.0.2", 10, 9)
+	s.greet("127.0.0.3", 1, 10)
+	var order []string
+	for range 3 {
+		order = append(order, <-s.began)
+		s.goOn <- struct{}{}
+	}
+	if got := strings.Join(order, " "); got != "127.0.0.2 127.0.0.2 127.0.0.3" {
+		t.Errorf("the turns were those of %s", got)
+	}
+}
+
+// A connection that ends while it waits for its turn gets none, and one that ends in its turn
+// gives it back.
+func TestHandshakesThatEnd(t *testing.T) {
+	s := openSlow(t)
+	s.greet("127.0.0.2", 4, 3)
+	<-s.began
+	s.guard.mu.Lock()
+	for _, p := range s.guard.peers {
+		for at := p.unproven.Front(); at != nil; at = p.unproven.Front() {
+			c := at.Value.(*conn)
+			c.leave()
+			_ = c.Conn.Close()
+		}
+	}
+	s.guard.mu.Unlock()
+	s.wait(0)
+	s.goOn <- struct{}{}
+	s.greet("127.0.0.3", 1, 0)
+	if from := <-s.began; from != "127.0.0.3" {
+		t.Errorf("the turn is that of %s", from)
+	}
+}
+
+// As many handshakes are worked at as without the spare processor, which is left for requests.
+func TestSpareProcessor(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	end := SpareProcessor()
+	if runtime.GOMAXPROCS(0) != before+1 || atOnce() != before {
+		t.Errorf("%d processors instead of %d, and %d handshakes at once", runtime.GOMAXPROCS(0), before, atOnce())
+	}
+	if end(); runtime.GOMAXPROCS(0) != before {
+		t.Errorf("afterwards there are %d processors", runtime.GOMAXPROCS(0))
+	}
+}
