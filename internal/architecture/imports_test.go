@@ -133,8 +133,10 @@ var own = map[string][]string{
 	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/issuer", "internal/operator/config", "internal/operator/metrics", "internal/provider/backend", "internal/snowflake", "internal/state", "internal/unixsock"},
 	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/operator/guard", "internal/problem", "internal/snowflake", "internal/wire"},
 	"test/model":                             {},
+	"test/mutation":                          {},
 	"test/proof":                             {},
 	"test/search":                            {},
+	"test/trace":                             {"internal/snowflake"},
 	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state", "internal/unixsock"},
 	"test/capacity":                          {},
 }

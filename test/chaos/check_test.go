@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // chaosID is an ID that a host answered with, and when, counted from the start
@@ -52,6 +53,7 @@ const (
 	chaosUnleased  = "a regular ID was made when nobody could have a lease"
 	chaosOuter     = "a regular ID was made by a host whose clock is an hour off"
 	chaosLost      = "a host did not return to normal mode"
+	chaosStep      = "no step of docs/model/Pool.tla"
 	chaosFault     = "something else went wrong"
 )
 
@@ -72,6 +74,7 @@ type chaosResult struct {
 	longestGap        time.Duration
 	longestOf         string        // the host with that gap
 	backAfter         time.Duration // until the last host was back in normal mode
+	followed          trace.Result
 }
 
 func (f *findings) violates(what, format string, args ...any) {

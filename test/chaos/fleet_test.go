@@ -31,10 +31,11 @@ const (
 // chaosHost is a daemon on a host of its own, and the program that asks it.
 type chaosHost struct {
 	*testkit.Site
-	shift  time.Duration
-	verify time.Duration // how often it asks whose its leases are
-	daemon *testkit.Shifted
-	kills  int
+	shift   time.Duration
+	verify  time.Duration // how often it asks whose its leases are
+	daemon  *testkit.Shifted
+	earlier []*testkit.Log // of the daemon's lives before
+	kills   int
 
 	mu      sync.Mutex
 	stream  chaosStream // guarded by mu while it is asked
@@ -74,6 +75,9 @@ func (c *chaos) regular() []*chaosHost { return c.hosts[:c.daemons] }
 
 // launch starts a host's daemon, also anew.
 func (c *chaos) launch(h *chaosHost) {
+	if h.daemon != nil {
+		h.earlier = append(h.earlier, h.daemon.Log)
+	}
 	// With sequences that begin at zero, IDs that can meet do.
 	h.daemon = h.LaunchShifted(h.shift, "--provider", c.url, "--startup-wait", "500ms", "--sequence-start", "zero",
 		"--provider-timeout", (c.term / 5).String(), "--verify-interval", h.verify.String(),
@@ -236,5 +240,7 @@ func (c *chaos) end() chaosResult {
 		}
 		c.record.streams = append(c.record.streams, h.stream)
 	}
-	return c.record.check()
+	res := c.record.check()
+	c.followed(&res)
+	return res
 }

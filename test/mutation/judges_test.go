@@ -1,0 +1,171 @@
+package mutation
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kazahana/kazahana/"
+
+// judge is tests that may catch a mutation.
+type judge struct {
+	name     string
+	packages []string // from the root
+	args     []string
+}
+
+// judges are asked in this order, until one catches the mutation. Those that do not
+// import the mutated package are left out.
+func judges(m mutation) []judge {
+	return []judge{
+		{"simulation", []string{"test/proof"}, []string{"-run=^TestNoTwoIDsAreEqual$", fmt.Sprint("-proof.seeds=", *seeds)}},
+		{strings.TrimSuffix("search, "+*ringFlag+" ring", ", fast ring"), []string{"test/search"}, []string{"-skip=^TestEach"}},
+		{"placement's simulation", []string{"internal/placement/driver"}, []string{"-run=^TestSimulation$", fmt.Sprint("-placement.seeds=", *seeds)}},
+		{"tests of its room", rooms(m.file), nil},
+	}
+}
+
+// rooms are the packages whose tests are about the file: its own, and those that run its
+// rules in a real store.
+func rooms(file string) []string {
+	own := path.Dir(file)
+	switch own {
+	case "internal/provider", "internal/provider/pool":
+		return []string{own, "internal/provider/memory", "internal/provider/sqlite"}
+	case "internal/conn/sqlite":
+		return []string{own, "internal/provider/sqlite"}
+	case "internal/record":
+		return []string{own, "internal/record/memory"}
+	case "internal/placement":
+		return []string{own, "internal/placement/storage"}
+	}
+	return []string{own}
+}
+
+// imports are the packages that each judge's tests import, directly or not.
+func imports(t *testing.T, packages []string) []string {
+	t.Helper()
+	args := []string{"list", "-deps", "-test", "-f", "{{.ImportPath}}"}
+	for _, p := range packages {
+		args = append(args, "./"+p)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	return strings.Fields(string(out))
+}
+
+// verdict is what a judge says.
+type verdict struct {
+	caught  bool
+	seconds string // how long its tests ran
+	message string // of the test that failed
+}
+
+var (
+	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+	failedLine = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: (.+)$`)
+	idleLine   = regexp.MustCompile(`too little happens|too peaceful`)                              // a mutant that does nothing breaks no promise
+	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal| states .* moves .*)$`) // of what went well before
+	panicLine  = regexp.MustCompile(`(?m)^panic: (.+?)( \[recovered.*)?$`)
+	timeLine   = regexp.MustCompile(`(?m)^FAIL\t\S+\t([0-9.]+)s$`)
+)
+
+// ask runs the judge's tests on the mutated program.
+func (j judge) ask(t *testing.T, overlay string) verdict {
+	t.Helper()
+	args := []string{"test", "-overlay=" + overlay, "-count=1", "-vet=off", "-failfast", "-timeout=" + limit.String()}
+	for _, p := range j.packages {
+		args = append(args, "./"+p)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, j.args...)...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "KZTEST_RING="+*ringFlag)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	text := out.String()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return verdict{}
+	case !errors.As(err, &exit):
+		t.Fatal(err)
+	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
+		t.Fatalf("the mutant does not compile:\n%s", text)
+	case strings.Contains(text, "panic: test timed out"):
+		t.Errorf("%s did not end within %v; that catches nothing", j.name, limit)
+		return verdict{}
+	}
+	v := verdict{caught: true, message: first(failedLine, logLine.ReplaceAllString(text, ""))}
+	if idleLine.MatchString(v.message) {
+		return verdict{}
+	}
+	if crash := first(panicLine, text); crash != "" {
+		v.message = "panic: " + crash
+	}
+	if name := first(failedTest, text); j.args == nil && name != "" {
+		v.message = "`" + name + "`"
+	}
+	if v.message == "" {
+		t.Fatalf("no test says what it found:\n%s", text)
+	}
+	v.message = cell(v.message)
+	v.seconds = first(timeLine, text)
+	return v
+}
+
+// cell is the beginning of a message, fit for a table.
+func cell(message string) string {
+	const most = 120
+	message = strings.ReplaceAll(message, "|", "/")
+	if runes := []rune(message); len(runes) > most {
+		message = string(runes[:most]) + " ..."
+	}
+	if strings.ContainsAny(message, "{<[") && !strings.HasPrefix(message, "`") {
+		message = "`" + strings.ReplaceAll(message, "`", "'") + "`" // no Markdown
+	}
+	return message
+}
+
+// first is what the pattern's group found first.
+func first(pattern *regexp.Regexp, text string) string {
+	if found := pattern.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// overlay is a file for go test -overlay: so only what imports the mutant is compiled anew.
+func (m mutation) overlay(t *testing.T) string {
+	t.Helper()
+	file, err := filepath.Abs(filepath.Join(root, m.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	mutant, list := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
+	content, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutant}})
+	if err := errors.Join(err, os.WriteFile(mutant, []byte(m.applied(t)), 0o600), os.WriteFile(list, content, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// concerns reports whether the judge's tests contain the mutated package.
+func concerns(imported []string, m mutation) bool {
+	return slices.Contains(imported, module+path.Dir(m.file))
+}

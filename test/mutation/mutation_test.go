@@ -1,0 +1,147 @@
+package mutation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+const (
+	pagePath = root + "/docs/model/mutations.md"
+	pageHead = "| mutation | the rule that it breaks | caught by | what it said | after |\n| --- | --- | --- | --- | --- |\n"
+)
+
+var (
+	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
+	limit    = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
+	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
+	sample   = flag.Int("mutation.sample", 1, "run one mutation in so many, others each day; 1: all")
+	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
+	page     = flag.Bool("mutation.page", false, "write the table of this run to docs/model/mutations.md")
+)
+
+// TestEachMutationIsCaught breaks one rule at a time. It prints the table of `make mutants`.
+func TestEachMutationIsCaught(t *testing.T) {
+	ring.Deep(t)
+	names, err := regexp.Compile(*one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := mutations(t)
+	imported := map[string][]string{}
+	for _, m := range all {
+		for _, j := range judges(m) {
+			if key := strings.Join(j.packages, " "); imported[key] == nil {
+				imported[key] = imports(t, j.packages)
+			}
+		}
+	}
+	rows, done := known(t, all), 0
+	var mu sync.Mutex
+	t.Run("mutants", func(t *testing.T) {
+		for i, m := range all {
+			if i%*sample != time.Now().YearDay()%*sample || !names.MatchString(m.name) {
+				continue
+			}
+			t.Run(m.name, func(t *testing.T) {
+				t.Parallel()
+				row := m.judged(t, imported)
+				mu.Lock()
+				defer mu.Unlock()
+				rows[i] = row
+				done++
+				t.Logf("%3d of %d: %s", done, len(all), row)
+			})
+		}
+	})
+	table := pageHead
+	for _, row := range rows {
+		if row != "" {
+			table += row + "\n"
+		}
+	}
+	t.Logf("\n%s", table)
+	if *page && !t.Failed() {
+		rewrite(t, table)
+	}
+}
+
+// known are the page's rows, for mutations that this run leaves out.
+func known(t *testing.T, all []mutation) []string {
+	rows := make([]string, len(all))
+	_, table, _ := readPage(t)
+	for line := range strings.Lines(table) {
+		for i, m := range all {
+			if strings.HasPrefix(line, m.row()) {
+				rows[i] = strings.TrimSpace(line)
+			}
+		}
+	}
+	return rows
+}
+
+// judged asks one judge after the other, and returns the mutation's row.
+func (m mutation) judged(t *testing.T, imported map[string][]string) string {
+	overlay := m.overlay(t)
+	for _, j := range judges(m) {
+		if !concerns(imported[strings.Join(j.packages, " ")], m) {
+			continue
+		}
+		if v := j.ask(t, overlay); v.caught {
+			return m.row() + fmt.Sprintf("%s | %s | %s s |", j.name, v.message, v.seconds)
+		}
+	}
+	t.Errorf("nobody catches it: in %s\n%s\nbecame\n%s", m.file, m.old, m.mutant)
+	return m.row() + "nobody | | |"
+}
+
+// row is the beginning of the mutation's row.
+func (m mutation) row() string { return fmt.Sprintf("| %s | %s | ", m.name, m.rule) }
+
+func readPage(t *testing.T) (before, table, after string) {
+	t.Helper()
+	text, err := os.ReadFile(pagePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), pageHead)
+	if !found {
+		t.Fatalf("%s has no table", pagePath)
+	}
+	for line := range strings.Lines(rest) {
+		if !strings.HasPrefix(line, "| ") {
+			break
+		}
+		table += line
+	}
+	return before, table, rest[len(table):]
+}
+
+func rewrite(t *testing.T, table string) {
+	t.Helper()
+	before, _, after := readPage(t)
+	if err := os.WriteFile(pagePath, []byte(before+table+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPageHasTheMutations: the page's table has those of the list, in their order.
+func TestPageHasTheMutations(t *testing.T) {
+	_, table, _ := readPage(t)
+	rows, all := strings.Split(strings.TrimSuffix(table, "\n"), "\n"), mutations(t)
+	if len(rows) != len(all) {
+		t.Fatalf("the page has %d rows, and there are %d mutations; make mutants MUTANTS=-mutation.page writes it", len(rows), len(all))
+	}
+	for i, m := range all {
+		if !strings.HasPrefix(rows[i], m.row()) {
+			t.Errorf("row %d of the page is\n%s\nand should begin with\n%s", i+1, rows[i], m.row())
+		}
+	}
+}
