@@ -101,6 +101,11 @@ func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	}
 	return s.change(ctx, d.Tenant, d.Key, nil, false, func(before State, _ bool, v record.View) (State, error) {
 		after := Declared(before, d, v.NowMS)
+		if v.Fence.Doubt && before.Life != v.Life {
+			// Receipts may be missing with the values. What was asked before must not be carried
+			// out again.
+			after.Forgotten = max(after.Forgotten, receipt.Stamp(v.NowMS)*receipt.PerMS)
+		}
 		after.Life = v.Life
 		return after, nil
 	})

@@ -173,6 +173,32 @@ func TestDoubt(t *testing.T) {
 	take(3)
 }
 
+// A store that has forgotten values has forgotten receipts too. After an operator's declaration,
+// what was asked for before it is refused: it may have been carried out.
+func TestRequestsFromBeforeALoss(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	early := plainRequest(madeAt(clock.Load(), 1))
+	if got, err := s.Next(t.Context(), early); err != nil || got.First != 1 {
+		t.Fatalf("%v (%v)", got, err)
+	}
+	clock.Add(1000)
+	records.Store, records.life, records.fromMS = memory.New(clock.Load), "second", clock.Load()
+	clock.Add(1000)
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: early.Options, Last: 10}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Next(t.Context(), early); !errors.Is(err, sequence.ErrRequestReused) {
+		t.Errorf("the request from before the loss: %v (%v)", got, err)
+	}
+	clock.Add(1)
+	if got, err := s.Next(t.Context(), plainRequest(madeAt(clock.Load(), 2))); err != nil || got.First != 11 {
+		t.Errorf("a new request: %v (%v)", got, err)
+	}
+}
+
 // A call does not fail for want of room for receipts. They are forgotten, and repetitions
 // refused.
 func TestNoRoomForWindows(t *testing.T) {
