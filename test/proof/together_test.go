@@ -20,6 +20,7 @@ type together struct {
 	current *daemon // with which something happens
 	net     *network
 	records *records
+	servers *servers // of leases; nil: the daemons use the provider directly
 	errands []*errand
 	beliefs map[string][]*belief
 	back    map[string]bool  // leases that their holders gave back
@@ -59,6 +60,9 @@ func (w *world) eventTogether() {
 	often := 300
 	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced {
 		often = 60
+	}
+	if w.servers != nil && w.rnd.IntN(60) == 0 {
+		w.servers.restart()
 	}
 	if w.rnd.IntN(often) == 0 {
 		w.count("record stores fell back")

@@ -260,11 +260,15 @@ func (w *world) drawProvider(term, quarantine int64) {
 		w.provider = w.store
 		return
 	}
-	p, err := memory.New(memory.NewStore(clock), provider.Services{Default: named[serviceNames[0]], Named: named})
+	services := provider.Services{Default: named[serviceNames[0]], Named: named}
+	p, err := memory.New(memory.NewStore(clock), services)
 	if err != nil {
 		panic(err)
 	}
 	w.provider = p
+	if w.whole && w.rnd.IntN(2) == 0 {
+		w.serve(p, services, clock)
+	}
 }
 
 // reusesInodes says whether a file system in memory gives a freed inode to the
