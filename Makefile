@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 ABUSE   ?= -check
 
-.PHONY: run build test check setup lint fuzz proof mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
+.PHONY: run build test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -55,6 +55,10 @@ proof:
 ## mutants: breaks each of the rules in the program's text, and sees who catches it: the table of docs/model/mutations.md; MUTANTS=-mutation.only=lease runs those whose name matches.
 mutants:
 	@KZTEST_RING=deep $(GO) test ./test/mutation -count=1 -v -timeout 4h -run '^TestEachMutationIsCaught$$' $(MUTANTS) | grep -v '^=== '
+
+## simulate: hosts with all that ships, their disks, networks, clocks and stores failing, in SEEDS worlds (default 700); a table of which faults met which states.
+simulate:
+	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run '^(TestSimulation|TestEachRuleOfTheWholeIsNeeded|TestASeedRepeatsAWholeRun)$$' -proof.seeds=$(or $(SEEDS),700) | grep -v '^=== '
 
 ## model: TLC searches the specifications of docs/model, whole and without each rule; tables and stories.
 model: setup

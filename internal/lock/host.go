@@ -61,6 +61,10 @@ func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
 	return h
 }
 
+// UseRandom replaces the source of the pauses' spread, in [0, 1), before the first call:
+// then a seed repeats a run.
+func (h *Host) UseRandom(random func() float64) { h.core.random = random }
+
 // turn gives the core one event, and begins what follows from it.
 func (h *Host) turn(event func()) {
 	h.mu.Lock()

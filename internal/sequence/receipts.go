@@ -146,11 +146,11 @@ func (s State) forget(r Receipt) State {
 	return s
 }
 
-// forgetAll keeps calls from being carried out again that the store has forgotten: those from
-// before fromMS. The clocks that made their IDs may have been ahead.
-func (s State) forgetAll(nowMS, fromMS int64) State {
-	until := min(nowMS, fromMS+receipt.MaxAhead.Milliseconds())
-	s.Forgotten = max(s.Forgotten, receipt.Stamp(until+1)*receipt.PerMS-1)
+// forgetAll keeps calls from being carried out again that the store has forgotten: those whose
+// IDs were made before nowMS. Clocks that made them may have been ahead, so none is let
+// through because it seems to come from after the loss.
+func (s State) forgetAll(nowMS int64) State {
+	s.Forgotten = max(s.Forgotten, receipt.Stamp(nowMS+1)*receipt.PerMS-1)
 	return s
 }
 

@@ -102,7 +102,7 @@ func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	return s.change(ctx, d.Tenant, d.Key, nil, false, func(before State, _ bool, v record.View) (State, error) {
 		after := Declared(before, d, v.NowMS)
 		if v.Fence.Doubt && before.Life != v.Life {
-			after = after.forgetAll(v.NowMS, v.Fence.FromMS)
+			after = after.forgetAll(v.NowMS)
 		}
 		after.Life = v.Life
 		return after, nil

@@ -74,7 +74,7 @@ func (w *world) stopAhead(d *daemon) {
 	}
 	d.stop()
 	w.tick()
-	d.jump(-d.offset.Load())
+	d.offset.Store(0)
 	d.start()
 }
 

@@ -5,6 +5,7 @@ import "time"
 // event lets one thing happen.
 func (w *world) event() {
 	d := pick(w, w.daemons)
+	w.current = d
 	if d.life == nil && w.rnd.IntN(4) == 0 {
 		d.start()
 	}
@@ -21,13 +22,13 @@ func (w *world) event() {
 	case p < 172:
 		d.jump(w.rnd.Int64N(61) - 30)
 	case p < 176:
-		w.skew += w.rnd.Int64N(61) - 30
+		w.skew += w.pace * (w.rnd.Int64N(61) - 30)
 	case p < 178:
 		w.skew = w.rnd.Int64N(5) - 2
 	case p < 187:
 		d.offset.Store(pick(w, []int64{-1, 0, 0, 0, 1})) // somebody sets it right
 	case p < 188:
-		w.downUntil = w.nowMS() + w.rnd.Int64N(100)
+		w.downUntil = w.nowMS() + w.pace*w.rnd.Int64N(100)
 	case p < 193:
 		w.endLife(d)
 	case p < 194:
@@ -188,6 +189,9 @@ func (w *world) disaster(d *daemon) {
 
 // longPause is one after which folders that nobody uses are removed.
 func (w *world) longPause() {
+	if w.whole { // receipts would all be gone
+		return
+	}
 	if w.rnd.IntN(4) == 0 {
 		w.sleep(2 * time.Hour)
 		w.count("long pauses")

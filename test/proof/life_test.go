@@ -63,11 +63,12 @@ type life struct {
 	disk    *dir
 	st      *state.State
 	streams []*stream
+	host    *host // nil: it has nothing but streams
 }
 
 func (d *daemon) clock() int64 { return d.w.nowMS() + d.offset.Load() }
 
-func (d *daemon) jump(ms int64) { d.offset.Add(ms) }
+func (d *daemon) jump(ms int64) { d.offset.Add(ms * d.w.pace) }
 
 // memory is the file system of the live directory.
 func (d *daemon) memory() *fileSystem {
@@ -139,6 +140,9 @@ func (l *life) begin() (err error) {
 	for _, s := range l.streams {
 		s.begin()
 	}
+	if d.w.whole {
+		l.openHost()
+	}
 	return nil
 }
 
@@ -164,9 +168,10 @@ func (s *stream) begin() {
 }
 
 func (s *stream) keeperConfig() keeper.Config {
+	pace := time.Duration(s.d.w.pace)
 	return keeper.Config{
-		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: 4 * time.Millisecond,
-		RetryMax: 20 * time.Millisecond, VerifyEvery: 15 * time.Millisecond, OwnClock: s.d.w.provider.Info().OwnClock,
+		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: pace * 4 * time.Millisecond,
+		RetryMax: pace * 20 * time.Millisecond, VerifyEvery: pace * 15 * time.Millisecond, OwnClock: s.d.w.provider.Info().OwnClock,
 	}
 }
 
@@ -208,6 +213,7 @@ func (l *life) bury() {
 	if l.d.life == l {
 		l.d.life = nil
 	}
+	l.host.crash()
 }
 
 // kill is kill -9.
@@ -230,6 +236,9 @@ func (d *daemon) stop() {
 	d.w.tells("%s stops", d.name)
 	l.run(func() {
 		w := d.w
+		if l.host != nil {
+			l.host.stop()
+		}
 		first := w.rnd.IntN(2) == 0 && !w.without(sealedBeforeSending)
 		for _, s := range l.streams {
 			if first {

@@ -36,7 +36,7 @@ type store struct {
 
 // content is what a backup of the store has.
 type content struct {
-	records  []*record
+	records  []*slotRecord
 	requests map[string][]lease.Lease
 }
 
@@ -62,7 +62,7 @@ func (s *store) restore(c content) {
 	}
 }
 
-type record struct {
+type slotRecord struct {
 	lease    lease.Lease
 	end      int64
 	released bool
@@ -121,7 +121,7 @@ func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 		if s.w.without(quarantineKept) {
 			end = l.Expired
 		}
-		s.replace(&record{lease: l, end: end})
+		s.replace(&slotRecord{lease: l, end: end})
 		s.greatest = max(s.greatest, end)
 		granted = append(granted, l)
 	}
@@ -135,7 +135,7 @@ func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 }
 
 // replace puts the record in the place of its slot's last one.
-func (s *store) replace(r *record) {
+func (s *store) replace(r *slotRecord) {
 	for i, old := range s.records {
 		if old.lease.Slot() == r.lease.Slot() {
 			s.records[i] = r
@@ -146,7 +146,7 @@ func (s *store) replace(r *record) {
 }
 
 // current is the record of the lease, or nil when another grant took its slot.
-func (s *store) current(c provider.Claim) *record {
+func (s *store) current(c provider.Claim) *slotRecord {
 	for _, r := range s.records {
 		if r.lease.ID == c.ID && r.lease.BitSeq == c.BitSeq && !r.deleted {
 			if c.Signed(r.lease.Secret) {

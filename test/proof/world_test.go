@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
@@ -25,6 +26,7 @@ type setting struct {
 	off   bool // and it is switched off
 	real  bool // the provider is the product's, in place of the store with switches
 	tell  bool // keep the story
+	whole bool // with locks, sequences and placement, at a slower pace
 }
 
 // world is the machines, the daemons, the provider, the true time, and every ID
@@ -72,6 +74,8 @@ type world struct {
 	certain   bool   // no daemon makes random fallback IDs: cached ones are unique without exception
 	fault     string // the first violation
 	story     []string
+
+	together // most of it is for whole worlds
 }
 
 // origin is who made an ID, and how.
@@ -88,6 +92,9 @@ func (w *world) nowMS() int64 { return time.Now().UnixMilli() }
 
 func (w *world) count(what string) {
 	w.happened[what]++
+	if w.whole {
+		w.met(what)
+	}
 	w.tells("%s", what)
 }
 
@@ -106,11 +113,14 @@ func (w *world) number() int {
 
 // folderNames replaces the system's randomness, so that a seed repeats a run.
 type folderNames struct {
+	mu    sync.Mutex // hosts name leases
 	rnd   *rand.Rand
 	again string // a path that ends in the next name
 }
 
 func (f *folderNames) Read(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.again != "" {
 		name, err := hex.DecodeString(f.again[strings.LastIndexByte(f.again, '/')+1:])
 		return copy(b, name), err
@@ -123,14 +133,21 @@ func (f *folderNames) Read(b []byte) (int, error) {
 
 // newWorld draws a world.
 func newWorld(s setting) *world {
+	if s.whole {
+		time.Sleep(today) // a bubble begins in 2000, when no request ID was made
+	}
 	time.Sleep(offGrid)
 	w := &world{
 		setting: s, rnd: newRand(s.seed), names: &folderNames{rnd: newRand(^s.seed)}, began: time.Now(),
 		deadliness: 200, deadlyCalls: 40, seen: map[snowflake.ID]origin{}, last: map[string]int64{}, happened: map[string]int{},
 	}
 	crand.Reader = w.names
-	term := 20 + w.rnd.Int64N(60)
-	quarantine := []int64{0, w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
+	w.pace = 1
+	if w.whole {
+		w.pace = wholePace
+	}
+	term := w.pace * (20 + w.rnd.Int64N(60))
+	quarantine := []int64{0, w.pace * w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
 	w.fallbacks = []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
 	if w.certain = w.rnd.IntN(3) == 0; w.certain {
 		w.fallbacks = w.fallbacks[1:] // nobody goes on beyond a reservation
@@ -161,6 +178,9 @@ func newWorld(s setting) *world {
 	w.timeline = snowflake.Timeline{EpochMS: w.nowMS() - 100_000, BitTS: snowflake.ValueBits - w.lowBits}
 	w.drawDaemons()
 	w.drawProvider(term, quarantine)
+	if w.whole {
+		w.join()
+	}
 	for _, d := range w.daemons {
 		d.start()
 	}
@@ -240,11 +260,15 @@ func (w *world) drawProvider(term, quarantine int64) {
 		w.provider = w.store
 		return
 	}
-	p, err := memory.New(memory.NewStore(clock), provider.Services{Default: named[serviceNames[0]], Named: named})
+	services := provider.Services{Default: named[serviceNames[0]], Named: named}
+	p, err := memory.New(memory.NewStore(clock), services)
 	if err != nil {
 		panic(err)
 	}
 	w.provider = p
+	if w.whole && w.rnd.IntN(2) == 0 {
+		w.serve(p, services, clock)
+	}
 }
 
 // reusesInodes says whether a file system in memory gives a freed inode to the
@@ -267,9 +291,15 @@ func (w *world) run(n int) string {
 			break
 		}
 		w.event()
+		if w.whole {
+			w.eventTogether()
+		}
 	}
 	for _, d := range w.daemons {
 		d.kill()
+	}
+	if w.whole {
+		w.part()
 	}
 	w.mappings.free()
 	return w.fault

@@ -71,11 +71,15 @@ func New(c Config) (*Client, error) {
 		overTCP := dial
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return overTCP(ctx, "unix", socket.Path) }
 	}
-	out.http = &http.Client{
-		Transport: &http.Transport{
+	transport := c.Transport
+	if transport == nil {
+		transport = &http.Transport{
 			DialContext: dial, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout,
 			MaxIdleConnsPerHost: maxIdlePerHost, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: maxHeaderBytes,
-		},
+		}
+	}
+	out.http = &http.Client{
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	out.life, out.end = context.WithCancelCause(context.Background())

@@ -3,6 +3,7 @@ package httpconn
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,9 @@ type Config struct {
 	CAFile    string     // certificates to trust instead of the system's; "" = the system's
 	CertFile  string     // client certificate, with KeyFile; "" = none
 	KeyFile   string
+	// Transport carries requests to the servers; nil means TCP, or the Unix socket. A
+	// simulated network has one of its own.
+	Transport http.RoundTripper
 }
 
 // Params returns the parameters that the URL takes.

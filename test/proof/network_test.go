@@ -1,0 +1,203 @@
+package proof
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// network is the way between the processes and the store of records. The processes'
+// goroutines wait in it, and the world lets them go on one at a time: so one seed
+// replays one run, whatever the scheduler does.
+type network struct {
+	w     *world
+	loss  int        // so many messages of a hundred are lost or late
+	mu    sync.Mutex // guards fresh
+	fresh []*message // sent since the world looked last
+	under []*message // under way
+}
+
+// message is a request, and then its answer.
+type message struct {
+	from  *link
+	what  string
+	do    func(record.Store) error
+	err   error         // what do returned; written before back is closed
+	done  bool          // it was carried out, and the answer is on its way
+	back  chan struct{} // closed when the answer has arrived
+	waits atomic.Bool   // the caller has not given up
+}
+
+// link is the connection of one process.
+type link struct {
+	net  *network
+	d    *daemon
+	name string
+	gone atomic.Bool // the process has ended
+}
+
+var _ record.Store = (*link)(nil)
+
+// send has the store do something, and waits for the answer, which may not come.
+func (l *link) send(ctx context.Context, what string, do func(record.Store) error) error {
+	if l.gone.Load() {
+		return errLost
+	}
+	m := &message{from: l, what: what, do: do, back: make(chan struct{})}
+	m.waits.Store(true)
+	l.net.mu.Lock()
+	l.net.fresh = append(l.net.fresh, m)
+	l.net.mu.Unlock()
+	select {
+	case <-m.back:
+		return m.err
+	case <-ctx.Done():
+		m.waits.Store(false)
+		return context.Cause(ctx)
+	}
+}
+
+// Change implements record.Store.
+func (l *link) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+	var at atomic.Int64 // the message may arrive after its caller has gone
+	err = l.send(ctx, "change "+strings.Join(ask.Keys, " "), func(s record.Store) error {
+		ms, err := s.Change(context.Background(), ask, rule)
+		at.Store(ms)
+		return err
+	})
+	return at.Load(), err
+}
+
+// Read implements record.Store.
+func (l *link) Read(ctx context.Context, ask record.Ask) (v record.View, err error) {
+	seen := make(chan record.View, 1)
+	err = l.send(ctx, "read "+strings.Join(ask.Keys, " "), func(s record.Store) error {
+		v, err := s.Read(context.Background(), ask)
+		seen <- v
+		return err
+	})
+	if err == nil {
+		v = <-seen
+	}
+	return v, err
+}
+
+// List implements record.Store.
+func (l *link) List(ctx context.Context, prefix, after string, limit int) (page []record.Head, err error) {
+	seen := make(chan []record.Head, 1)
+	err = l.send(ctx, "list "+prefix, func(s record.Store) error {
+		page, err := s.List(context.Background(), prefix, after, limit)
+		seen <- page
+		return err
+	})
+	if err == nil {
+		page = <-seen
+	}
+	return page, err
+}
+
+// Watch implements record.Store: nobody tells, so that hosts have to ask.
+func (l *link) Watch(context.Context, string) (<-chan struct{}, error) { return nil, errUnsupported }
+
+// Init implements record.Store.
+func (l *link) Init(context.Context) error { return errUnsupported }
+
+// Close implements record.Store.
+func (l *link) Close() error { return nil }
+
+// settle lets every goroutine go on until it waits for a message or for the time, and
+// takes what they have sent. Which came first is chance: they are sorted.
+func (n *network) settle() {
+	synctest.Wait()
+	n.mu.Lock()
+	fresh := n.fresh
+	n.fresh = nil
+	n.mu.Unlock()
+	slices.SortStableFunc(fresh, func(a, b *message) int {
+		return cmp.Or(strings.Compare(a.from.name, b.from.name), strings.Compare(a.what, b.what))
+	})
+	n.under = append(n.under, fresh...)
+	n.w.settled()
+}
+
+// step lets one message go a part of its way.
+func (n *network) step() bool {
+	n.settle()
+	if len(n.under) == 0 {
+		return false
+	}
+	w := n.w
+	i := w.rnd.IntN(len(n.under))
+	m := n.under[i]
+	w.current = m.from.d
+	switch trouble := w.rnd.IntN(100) < n.loss; {
+	case m.done:
+		n.drop(i)
+		n.answer(m)
+	case w.nowMS() < w.downUntil, trouble && w.rnd.IntN(4) == 0:
+		n.drop(i)
+		w.count("requests refused")
+		m.err = errLost
+		n.answer(m)
+	case trouble && w.rnd.IntN(3) == 0:
+		n.drop(i)
+		w.count("requests lost")
+	case trouble && w.rnd.IntN(2) == 0:
+		n.drop(i)
+		n.deliver(m)
+		w.count("answers lost")
+	case trouble:
+		n.deliver(m)
+		w.count("answers late")
+		m.done = true
+	default:
+		n.drop(i)
+		n.deliver(m)
+		n.answer(m)
+	}
+	// Each message has a moment of its own, and so have the timers that begin with it.
+	time.Sleep(time.Nanosecond)
+	n.settle()
+	return true
+}
+
+func (n *network) drop(i int) { n.under = slices.Delete(n.under, i, i+1) }
+
+// deliver has the store carry the request out.
+func (n *network) deliver(m *message) {
+	if !m.waits.Load() {
+		n.w.count("requests arrive after their caller has gone")
+	}
+	m.err = m.do(n.w.records)
+	n.w.tells("%s: %s: %v", m.from.name, m.what, plain(m.err))
+}
+
+func (n *network) answer(m *message) {
+	n.w.tells("%s: answer to %s: %v", m.from.name, m.what, plain(m.err))
+	close(m.back)
+}
+
+// plain is an error without what it says of names, which chance made.
+func plain(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return fmt.Sprintf("%T", err)
+}
+
+// some lets a number of messages go on.
+func (n *network) some(most int) {
+	for range n.w.rnd.IntN(most + 1) {
+		if !n.step() {
+			return
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package proof
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+const (
+	fewWhole  = 3
+	manyWhole = 40
+)
+
+// TestSimulation runs whole worlds: IDs, locks and sequences of the same daemons, which
+// crash, and whose clocks, disks, networks and stores fail.
+func TestSimulation(t *testing.T) {
+	seeds := *seedsFlag
+	if seeds == 0 && ring.IsDeep(t) {
+		seeds = manyWhole
+	} else if seeds == 0 {
+		seeds = fewWhole
+	}
+	happened, meets := map[string]int{}, map[string]map[string]int{}
+	for seed := range uint64(seeds) {
+		s := setting{seed: seed, focus: rule(seed % uint64(allRules)), real: seed%2 == 0, whole: true}
+		w := play(t, s)
+		if w.fault != "" {
+			t.Fatalf("seed %d: %s\n%s", seed, w.fault, tellStory(t, s))
+		}
+		for what, n := range w.happened {
+			happened[what] += n
+		}
+		for fault, in := range w.meets {
+			if meets[fault] == nil {
+				meets[fault] = map[string]int{}
+			}
+			for state, n := range in {
+				meets[fault][state] += n
+			}
+		}
+	}
+	t.Logf("%d worlds, no promise broken\n%s", seeds, coverage(happened, meets))
+	for _, what := range mustHappenTogether {
+		if seeds >= manyWhole && happened[what] < seeds/2 {
+			t.Errorf("%q happened %d times in %d worlds", what, happened[what], seeds)
+		}
+	}
+	for _, s := range states {
+		if seeds >= manyWhole && !slices.ContainsFunc(slices.Collect(maps.Values(meets)), func(in map[string]int) bool { return in[s.name] > 0 }) {
+			t.Errorf("nothing happened in the state %q", s.name)
+		}
+	}
+}
+
+// mustHappenTogether is what whole worlds must have seen, or they show little.
+var mustHappenTogether = []string{
+	"answers late", "answers lost", "backups put back", "disks frozen", "killed during a call", "killed in the middle of a write",
+	"answers of lease servers lost", "lease servers out of reach", "requests to lease servers repeated",
+	"leases adopted", "lock requests repeated", "locks granted", "locks renewed", "machines booted", "record stores fell back",
+	"requests arrive after their caller has gone", "requests lost", "sequence requests repeated", "sequences declared", "values taken",
+}
+
+// coverage is a table: which faults met which states.
+func coverage(happened map[string]int, meets map[string]map[string]int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-46s %9s", "what happened", "times")
+	for _, s := range states {
+		fmt.Fprintf(&b, "  %s", s.name)
+	}
+	b.WriteByte('\n')
+	for _, what := range slices.Sorted(maps.Keys(happened)) {
+		fmt.Fprintf(&b, "%-46s %9d", what, happened[what])
+		for _, s := range states {
+			fmt.Fprintf(&b, "  %*d", len(s.name), meets[what][s.name])
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// TestEachRuleOfTheWholeIsNeeded switches off one rule at a time: some world must break a
+// promise.
+func TestEachRuleOfTheWholeIsNeeded(t *testing.T) {
+	ring.Deep(t)
+	for r := allRules + 1; r < allWholeRules; r++ {
+		seed, fault := uint64(0), ""
+		for ; seed < breachSeeds && fault == ""; seed++ {
+			fault = play(t, setting{seed: seed, focus: r, off: true, whole: true}).fault
+		}
+		if fault == "" {
+			t.Errorf("without the rule that %s, %d worlds went well", wholeRules[r].rule, breachSeeds)
+		}
+		t.Logf("%s; when %s: world %d: %s", wholeRules[r].rule, wholeRules[r].breach, seed-1, fault)
+	}
+}
+
+// TestASeedRepeatsAWholeRun compares two runs of one seed, line by line.
+func TestASeedRepeatsAWholeRun(t *testing.T) {
+	for seed := range uint64(4) {
+		s := setting{seed: seed, focus: rule(seed + 1), real: seed%2 == 0, whole: true, tell: true}
+		first, again := play(t, s), play(t, s)
+		if len(first.story) < eventsPerWorld {
+			t.Errorf("seed %d: a story of %d lines tells little", seed, len(first.story))
+		}
+		for i, line := range first.story {
+			if i >= len(again.story) || again.story[i] != line {
+				t.Fatalf("seed %d, line %d: the second run differs:\n%s\n%s", seed, i, line, strings.Join(again.story[min(i, len(again.story)):min(i+1, len(again.story))], ""))
+			}
+		}
+		if first.digest != again.digest {
+			t.Errorf("seed %d: other IDs", seed)
+		}
+	}
+}
