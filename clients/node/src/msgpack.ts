@@ -73,12 +73,13 @@ interface Container {
   members: Value[];
   left: number;
   isMap: boolean;
+  parent: Container | undefined;
+  depth: number;
 }
 
 /** Finds messages in chunks of bytes, and looks at each byte once, however the chunks cut them. Values do not refer to the chunks. */
 export class Decoder {
-  private readonly open: Container[] = [];
-  private top: Container | undefined; // the last of them
+  private top: Container | undefined; // the innermost
   private size = 0; // of the message so far
   private begun: Buffer[] = []; // the beginning of a value
   private missing = 0; // bytes of that value, at least
@@ -142,21 +143,20 @@ export class Decoder {
   }
 
   private begin(left: number, isMap: boolean, end: number): number {
-    if (this.open.length === MAX_DEPTH) throw new ProtocolError(`values nest deeper than ${MAX_DEPTH}`);
+    const depth = this.top ? this.top.depth + 1 : 1;
+    if (depth > MAX_DEPTH) throw new ProtocolError(`values nest deeper than ${MAX_DEPTH}`);
     if (left > this.limit) throw new ProtocolError(`a message is larger than ${this.limit} bytes`);
     if (left === 0) return this.add(isMap ? {} : [], end);
-    this.top = { members: [], left, isMap };
-    this.open.push(this.top);
+    this.top = { members: [], left, isMap, parent: this.top, depth };
     return end;
   }
 
   /** Adds a value to what is open, and closes what that completes. */
   private add(value: Value, end: number): number {
-    for (let { top } = this; top; this.top = top = this.open.at(-1)) {
+    for (let { top } = this; top; this.top = top = top.parent) {
       top.members.push(value);
       if (--top.left > 0) return end;
       value = top.isMap ? mapOf(top.members) : top.members;
-      this.open.pop();
     }
     this.deliver(value);
     return end;
