@@ -19,6 +19,9 @@ const (
 	echo   = "echo"
 	single = "single"
 	ahead  = "prefetch 64"
+
+	awaited  = "asyncio, one after the other"
+	gathered = "asyncio, gather of 64"
 )
 
 // Quantities.
@@ -57,6 +60,9 @@ func aims() (all []report.Target) {
 			all = append(all, report.Target{
 				Work: language, Criterion: "IDs/s with prefetch / uuid.uuid4()",
 				Of: series(language, ahead, rate), To: series(language, uuidOf(language), rate), Bound: 2.5, Format: report.Ratio,
+			}, report.Target{
+				Work: language, Criterion: "IDs/s of 64 calls in a gather / one after the other",
+				Of: series(language, gathered, rate), To: series(language, awaited, rate), Bound: 1.5, Format: report.Ratio,
 			})
 		case inNode:
 			all = append(all, report.Target{

@@ -40,8 +40,8 @@ func TestJudge(t *testing.T) {
 	}{
 		"at the bounds":            {measured(1), true, ""},
 		"missed, and nobody asked": {measured(2), false, ""},
-		"single calls too dear":    {measured(2), true, "5 targets are missed"}, // and Go's IDs
-		"prefetch too slow":        {measured(0.5), true, "4 targets are missed"},
+		"single calls too dear":    {measured(2), true, "5 targets are missed"},   // and Go's IDs
+		"prefetch too slow":        {measured(0.5), true, "5 targets are missed"}, // and the gather
 		"within the tolerance":     {measured(1.05), true, ""},
 		"a row is missing":         {new(report.Samples), false, "no row " + single},
 	} {

@@ -91,6 +91,8 @@ def test_fork_while_threads_call(daemon: Daemon) -> None:
 @pytest.mark.parametrize("prefetch", [0, 500])
 def test_forks_that_python_does_not_see(daemon: Daemon, prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """uWSGI forks in C: nothing tells Python so."""
+    if not hasattr(ctypes, "PyDLL"):
+        pytest.skip("PyPy cannot call fork past its own")
     monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
     client = kazahana.Client(daemon.socket, prefetch=prefetch, max_age=3600)
     aio, loop = kazahana.AsyncClient(daemon.socket, prefetch=prefetch, max_age=3600), asyncio.new_event_loop()
