@@ -44,6 +44,7 @@ type locks struct {
 // locksSetting is the bounds of a world.
 type locksSetting struct {
 	ticks    int64 // the time runs for so many
+	leaps    bool  // a whole term passes at once
 	requests int   // are made at most
 	forgets  bool
 	lapses   bool   // an hour may pass, after which an idle record is deleted
@@ -110,7 +111,7 @@ const (
 )
 
 var lockMoves = [...]string{
-	passes: "a tick passes", lapses: "an hour passes, and the store deletes what is idle", acquires: "host %d asks for the lock", renews: "host %d asks to renew it", releases: "host %d releases it",
+	passes: "time passes", lapses: "an hour passes, and the store deletes what is idle", acquires: "host %d asks for the lock", renews: "host %d asks to renew it", releases: "host %d releases it",
 	asksAgain: "host %d asks again", givesUp: "host %d gives up waiting", arrives: "the store carries out the %s", receives: "the answer to the %s reaches the host",
 	looksUp: "host %d looks at the record", saves: "a replica has the present state", forgets: "the replica takes over",
 }
@@ -170,6 +171,9 @@ func (w *locks) do(m move) {
 	switch m.kind {
 	case passes:
 		w.now += tickMS
+		if w.leaps {
+			w.now += lockTerm - tickMS
+		}
 	case lapses:
 		w.now, w.lapsed = w.now+lockLapse, lockLapse
 		w.store.sweep()

@@ -19,6 +19,16 @@ type world interface {
 	broken() string
 }
 
+// ending is a world that has something to end.
+type ending interface{ end() }
+
+// drop ends a world.
+func drop(w world) {
+	if w, ok := w.(ending); ok {
+		w.end()
+	}
+}
+
 // move is one thing that can happen. Each world gives the numbers a meaning.
 type move struct {
 	kind, who int8
@@ -47,23 +57,29 @@ type outcome struct {
 // first broken promise.
 func explore(begin func() world, depth int) (o outcome) {
 	nodes, seen := []node{{parent: -1}}, map[fingerprint]struct{}{}
-	seen[begin().fingerprint()] = struct{}{}
+	w := begin()
+	seen[w.fingerprint()] = struct{}{}
+	drop(w)
 	var next []move
 	for from := 0; o.depth < depth; o.depth++ {
 		to := len(nodes)
 		for at := from; at < to; at++ {
 			way := wayTo(nodes, at)
-			next = replay(begin, way).moves(next[:0])
+			w := replay(begin, way)
+			next = w.moves(next[:0])
+			drop(w)
 			for _, m := range next {
 				w := replay(begin, append(way, m))
 				o.moves++
 				mark := w.fingerprint()
-				if _, known := seen[mark]; known {
-					continue
+				_, known := seen[mark]
+				if !known {
+					seen[mark] = struct{}{}
+					nodes = append(nodes, node{int32(at), m})
+					o.fault = w.broken()
 				}
-				seen[mark] = struct{}{}
-				nodes = append(nodes, node{int32(at), m})
-				if o.fault = w.broken(); o.fault != "" {
+				drop(w)
+				if o.fault != "" {
 					o.states, o.depth, o.story = len(nodes), o.depth+1, tell(begin, append(way, m))
 					return o
 				}
@@ -111,6 +127,7 @@ func tell(begin func() world, way []move) (story []string) {
 		story = append(story, line)
 		w.do(m)
 	}
+	drop(w)
 	return story
 }
 

@@ -32,11 +32,11 @@ func TestOneHostRelies(t *testing.T) {
 func TestEachRuleOfLocksIsNeeded(t *testing.T) {
 	plain := locksSetting{ticks: 4, requests: 3}
 	idle := locksSetting{requests: 2, lapses: true}
-	falls := locksSetting{ticks: 2, requests: 3, forgets: true, without: []int8{renews, releases, asksAgain, givesUp}}
+	falls := locksSetting{ticks: 2, leaps: true, requests: 3, forgets: true, without: []int8{renews, releases, asksAgain, givesUp}}
 	fallsEarly := falls
 	fallsEarly.requests = 2
 	repeats := locksSetting{ticks: 2, requests: 2, without: []int8{renews, releases, looksUp, givesUp}}
-	late := locksSetting{ticks: 2, requests: 4, without: []int8{renews, asksAgain, looksUp}}
+	late := locksSetting{ticks: 2, leaps: true, requests: 4, without: []int8{renews, asksAgain, looksUp}}
 	without := func(r rule, s locksSetting, moves int) broken {
 		s.off = r
 		return broken{r, newLocks(s), moves, moves > 8}
@@ -46,13 +46,30 @@ func TestEachRuleOfLocksIsNeeded(t *testing.T) {
 		without(carriedOutOnce, plain, 5),
 		without(floorAtDeletion, idle, 5),
 		without(floorCompared, idle, 6),
-		without(floorOfLife, fallsEarly, 7),
+		without(floorOfLife, fallsEarly, 6),
 		without(fenceKept, fallsEarly, 8),
 		without(countedFromSent, repeats, 8),
 		without(cutOff, locksSetting{requests: 3}, 8),
 		without(leftShown, repeats, 10),
-		without(lifeCompared, falls, 12),
-		without(leaseNamed, late, 14),
+		without(lifeCompared, falls, 11),
+		without(leaseNamed, late, 13),
+	})
+}
+
+// A host's own time passes in a bubble.
+func TestOneClientOfHostsRelies(t *testing.T) {
+	plain := holdersSetting{ticks: 6, asks: 3}
+	loses := plain
+	loses.lost = 1
+	late := holdersSetting{ticks: 3, asks: 2, off: countedFromSent}
+	synctest.Test(t, func(t *testing.T) {
+		mustAllHold(t, []bounded{
+			{"lock hosts, nothing is lost", newHolders(plain), 6, 10},
+			{"lock hosts, one message is lost or late", newHolders(loses), 5, 9},
+		})
+		mustBreak(t, []broken{
+			{countedFromSent, newHolders(late), 9, true},
+		})
 	})
 }
 
@@ -78,6 +95,23 @@ func TestEachRuleOfSequencesIsNeeded(t *testing.T) {
 	})
 }
 
+// Clients that extend their leases make no two equal IDs.
+func TestExtensionsKeepIDsApart(t *testing.T) {
+	oneSlot := leasesSetting{times: 5, term: 2, quarantine: 1, layouts: []int{0, 0}, grants: 3}
+	layouts := oneSlot
+	layouts.layouts = []int{0, 1}
+	mustAllHold(t, []bounded{
+		{"leases that are extended", newExtended(oneSlot), 3, 6},
+		{"extensions, two layouts that overlap", newExtended(layouts), 3, 6},
+	})
+	waits, bounds := layouts, layouts
+	waits.off, bounds.off = extendWaits, releaseCoversLastEmbedded
+	mustBreak(t, []broken{
+		{extendWaits, newExtended(waits), 5, true},
+		{releaseCoversLastEmbedded, newExtended(bounds), 4, false},
+	})
+}
+
 // calm is a world of placement in which nothing is lost or late, but by other bounds.
 var calm = placesSetting{ttl: 2}
 
@@ -91,7 +125,7 @@ func TestOneProcessRelies(t *testing.T) {
 		{"placement, nothing is lost", newPlaces(calmly), 5, 10},
 		{"placement, hosts become members", newPlaces(joining), 5, 10},
 		{"placement, two accidents", newPlaces(roughly), 4, 8},
-		{"placement, processes come and go", newPlaces(kinds), 4, 8},
+		{"placement, processes come and go", newPlaces(kinds), 4, 7},
 	})
 }
 
