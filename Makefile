@@ -52,9 +52,9 @@ proof:
 	@KZTEST_RING=deep $(GO) test ./test/search -count=1 -v -timeout 60m | grep -v '^=== '
 	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
 
-## simulate: hosts with all that ships, their disks, networks, clocks and stores failing, in SEEDS worlds (default 700); a table of which faults met which states.
+## simulate: hosts with all that ships, their disks, networks, clocks and stores failing, in SEEDS worlds (default 300); a table of which faults met which states.
 simulate:
-	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run '^(TestSimulation|TestEachRuleOfTheWholeIsNeeded|TestASeedRepeatsAWholeRun)$$' -proof.seeds=$(or $(SEEDS),700) | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run '^(TestSimulation|TestEachRuleOfTheWholeIsNeeded|TestASeedRepeatsAWholeRun)$$' -proof.seeds=$(or $(SEEDS),300) | grep -v '^=== '
 
 ## model: TLC searches the specifications of docs/model, whole and without each rule; tables and stories.
 model: setup
