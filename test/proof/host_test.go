@@ -23,6 +23,7 @@ type host struct {
 	locks  *lock.Host
 	blocks *sequence.Blocks
 	rules  *sequence.Records
+	actors *actors
 	ctx    context.Context // ends with the process, as its connections do
 	end    context.CancelFunc
 }
@@ -34,11 +35,14 @@ func (l *life) openHost() {
 	w := l.d.w
 	h := &host{life: l, link: &link{net: w.net, d: l.d, name: fmt.Sprint(l.d.name, " life ", w.number())}}
 	h.ctx, h.end = context.WithCancel(context.Background())
-	h.locks = lock.NewHost(lock.OnRecords(h.link), h, callTimeout)
+	h.locks = lock.NewHost(locks{lock.OnRecords(h.link)}, h, callTimeout)
 	h.locks.UseRandom(newRand(w.rnd.Uint64()).Float64)
 	h.rules = sequence.OnRecords(h.link)
 	h.blocks = sequence.NewBlocks(h.rules, h.Elapsed)
+	h.place()
 	l.host = h
+	time.Sleep(time.Nanosecond)
+	synctest.Wait()
 }
 
 // Elapsed is the host's clock that nobody can set.
@@ -53,6 +57,7 @@ func (h *host) crash() {
 	h.link.gone.Store(true)
 	h.end()
 	w.disconnected(h)
+	h.actors.stop()
 	go func() { _ = h.locks.Close(h.ctx) }()
 	synctest.Wait()
 }
@@ -65,6 +70,11 @@ func (h *host) stop() {
 	defer cancel()
 	var closed atomic.Bool
 	go func() {
+		h.actors.stop()
+		select {
+		case <-h.actors.ended:
+		case <-ctx.Done():
+		}
 		_ = h.locks.Close(ctx)
 		closed.Store(true)
 	}()
@@ -94,6 +104,7 @@ func (w *world) send(h *host, patience time.Duration, call func(context.Context)
 		e.at = time.Since(w.began)
 		e.ended.Store(true)
 	}()
+	time.Sleep(time.Nanosecond) // no two calls end at the same moment
 	synctest.Wait()
 }
 
@@ -137,22 +148,21 @@ func (w *world) believe(b *belief) {
 	last := w.tokens[key]
 	known := slices.ContainsFunc(w.beliefs[key], func(o *belief) bool { return o.lease.Token == b.lease.Token })
 	if b.lease.Token <= last && !known {
-		w.broken("%s holds lock %s with token %d after token %d", b.who, key, b.lease.Token, last)
+		w.broken("%s holds %s with token %d after token %d", b.who, key, b.lease.Token, last)
 	}
 	w.tokens[key] = max(last, b.lease.Token)
 	w.beliefs[key] = append(w.beliefs[key], b)
-	w.count("locks granted")
 }
 
 // alone judges that no other lease is believed in at the same time.
 func (w *world) alone(b *belief) {
 	for _, o := range w.beliefs[b.lease.Key] {
 		if o.lease.Token != b.lease.Token && o.from < b.end() && b.from < o.end() {
-			w.broken("%s holds lock %s with token %d from %v until %v, and %s with token %d from %v until %v",
+			w.broken("%s holds %s with token %d from %v until %v, and %s with token %d from %v until %v",
 				b.who, b.lease.Key, b.lease.Token, b.from, b.end(), o.who, o.lease.Token, o.from, o.end())
 		}
 		if o.lease.Token == b.lease.Token && o.lease.LeaseID != b.lease.LeaseID {
-			w.broken("token %d of lock %s was given twice", b.lease.Token, b.lease.Key)
+			w.broken("token %d of %s was given twice", b.lease.Token, b.lease.Key)
 		}
 	}
 }
@@ -285,6 +295,7 @@ func (h *host) acquire(want *wanted) {
 			until = at + want.TTL
 		}
 		w.believe(&belief{who: want.Owner, ttl: want.TTL, lease: l, from: at, until: until, lost: w.never()})
+		w.count("locks granted")
 	})
 }
 
@@ -312,6 +323,7 @@ func (h *host) hold(want *wanted) {
 		}
 		if !h.over() && !h.link.gone.Load() && !g.Over() {
 			w.believe(&belief{who: want.Owner, ttl: want.TTL, by: h, lease: l, kept: g, from: at, until: forever, lost: lost})
+			w.count("locks granted")
 		}
 	})
 }

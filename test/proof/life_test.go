@@ -318,11 +318,12 @@ func (l *life) look() {
 			expect = marks[expectWord]
 		}
 		if w.without(lostFolderNewIdentity) {
-			w.names.again = before // the next name is the present one
+			w.names.repeat(before) // the next name is the present one
 			l.p.lockless = true
 		}
 		l.st.Look()
-		w.names.again, l.p.lockless = "", false
+		w.names.repeat("")
+		l.p.lockless = false
 		if live := l.st.Health().Live; live != before {
 			w.tells("%s leaves its folder for %s", l.d.name, live)
 			w.count("lost folders written anew")

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
 )
 
@@ -29,6 +30,7 @@ type network struct {
 type message struct {
 	from  *link
 	what  string
+	about string // more, for the order
 	do    func(record.Store) error
 	err   error         // what do returned; written before back is closed
 	done  bool          // it was carried out, and the answer is on its way
@@ -46,12 +48,24 @@ type link struct {
 
 var _ record.Store = (*link)(nil)
 
+// locks keeps locks at the end of the link.
+type locks struct{ *lock.Records }
+
+type aboutKey struct{}
+
+// Do implements lock.Store. What a request is about tells it from others for the same lock
+// that the host sends at the same moment.
+func (s locks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	return s.Records.Do(context.WithValue(ctx, aboutKey{}, fmt.Sprint(r.Op, " ", r.Owner, " ", r.LeaseID)), r)
+}
+
 // send has the store do something, and waits for the answer, which may not come.
 func (l *link) send(ctx context.Context, what string, do func(record.Store) error) error {
 	if l.gone.Load() {
 		return errLost
 	}
-	m := &message{from: l, what: what, do: do, back: make(chan struct{})}
+	about, _ := ctx.Value(aboutKey{}).(string)
+	m := &message{from: l, what: what, about: about, do: do, back: make(chan struct{})}
 	m.waits.Store(true)
 	l.net.mu.Lock()
 	l.net.fresh = append(l.net.fresh, m)
@@ -122,7 +136,7 @@ func (n *network) settle() {
 	n.fresh = nil
 	n.mu.Unlock()
 	slices.SortStableFunc(fresh, func(a, b *message) int {
-		return cmp.Or(strings.Compare(a.from.name, b.from.name), strings.Compare(a.what, b.what))
+		return cmp.Or(strings.Compare(a.from.name, b.from.name), strings.Compare(a.what, b.what), strings.Compare(a.about, b.about))
 	})
 	n.under = append(n.under, fresh...)
 	n.w.settled()
@@ -131,10 +145,17 @@ func (n *network) settle() {
 // step lets one message go a part of its way.
 func (n *network) step() bool {
 	n.settle()
+	w := n.w
+	if w.rnd.IntN(3) == 0 {
+		if d := pick(w, w.daemons); d.life != nil && d.life.host != nil && d.life.host.actors.read() {
+			time.Sleep(time.Nanosecond)
+			n.settle()
+			return true
+		}
+	}
 	if len(n.under) == 0 {
 		return false
 	}
-	w := n.w
 	i := w.rnd.IntN(len(n.under))
 	m := n.under[i]
 	w.current = m.from.d

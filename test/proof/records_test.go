@@ -83,9 +83,9 @@ func (s *records) Read(ctx context.Context, ask record.Ask) (record.View, error)
 
 // shown is the view of a server that knows what it may have forgotten.
 func (s *records) shown(v record.View) record.View {
-	v.Life = "life 0"
+	v.Life = fmt.Sprint("life ", s.life)
 	if !s.w.without(floorOverLives) {
-		v.Life, v.Floor = fmt.Sprint("life ", s.life), max(v.Floor, s.floor)
+		v.Floor = max(v.Floor, s.floor)
 	}
 	until := s.untilMS
 	if s.w.without(forgottenTermsFenced) {

@@ -20,6 +20,7 @@ type together struct {
 	current *daemon // with which something happens
 	net     *network
 	records *records
+	forgets bool     // the store of records falls back now and then
 	servers *servers // of leases; nil: the daemons use the provider directly
 	errands []*errand
 	beliefs map[string][]*belief
@@ -37,7 +38,7 @@ type together struct {
 // join makes the store of records and the way to it.
 func (w *world) join() {
 	w.net = &network{w: w, loss: pick(w, []int{0, 5, 20})}
-	w.records = newRecords(w)
+	w.records, w.forgets = newRecords(w), w.rnd.IntN(2) == 0
 	w.beliefs, w.tokens = map[string][]*belief{}, map[string]int64{}
 	w.back = map[string]bool{}
 	w.given, w.most, w.declared = map[string]map[int64]bool{}, map[string]int64{}, map[string]int64{}
@@ -55,6 +56,8 @@ func (w *world) eventTogether() {
 			d.life.host.useLocks()
 		case p < 5:
 			d.life.host.useSequences()
+		case p < 8:
+			d.life.host.actors.useActors()
 		}
 	}
 	often := 300
@@ -64,7 +67,7 @@ func (w *world) eventTogether() {
 	if w.servers != nil && w.rnd.IntN(60) == 0 {
 		w.servers.restart()
 	}
-	if w.rnd.IntN(often) == 0 {
+	if w.forgets && w.rnd.IntN(often) == 0 {
 		w.count("record stores fell back")
 		w.records.fallBack(w.rnd.IntN(30))
 	}
@@ -81,6 +84,7 @@ func (w *world) part() {
 		time.Sleep(callTimeout)
 		w.net.settle()
 	}
+	time.Sleep(time.Minute) // drivers try to clean up for some seconds
 }
 
 // rules of what is not about IDs, which can be switched off likewise.
@@ -90,6 +94,7 @@ const (
 	forgottenValuesFenced
 	termFromSending
 	lossObeyed
+	promiseEnds
 
 	allWholeRules
 )
@@ -100,6 +105,7 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	floorOverLives:        {"tokens go on above the floor in a new life of the store", "above what is remembered"},
 	forgottenValuesFenced: {"a sequence that may have been forgotten hands out nothing", "it goes on from an earlier value"},
 	termFromSending:       {"a holder counts its term from before the request was sent", "from the answer"},
+	promiseEnds:           {"a process relies on an actor no longer than it was promised", "a term longer"},
 	lossObeyed:            {"a holder ends when its host tells of the loss", "it goes on"},
 }
 
@@ -129,6 +135,7 @@ var states = []struct {
 	{"call under way", func(d *daemon) bool {
 		return slices.ContainsFunc(d.w.errands, func(e *errand) bool { return e.by.d == d })
 	}},
+	{"actors activated", (*daemon).hasActors},
 	{"daemon down", func(d *daemon) bool { return d.life == nil }},
 	{"store fenced", func(d *daemon) bool { return d.w.records.fenced() }},
 }

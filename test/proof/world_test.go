@@ -131,6 +131,13 @@ func (f *folderNames) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// repeat has the next name be the one that the path ends in; "": a new one.
+func (f *folderNames) repeat(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.again = path
+}
+
 // newWorld draws a world.
 func newWorld(s setting) *world {
 	if s.whole {
