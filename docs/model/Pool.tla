@@ -383,8 +383,9 @@ Boot ==
     /\ IF On("16")
        THEN folder' = [k \in Folders |-> None] /\ name' = [i \in Folders |-> 0] /\ copy' = None
        ELSE folder' = [k \in Folders |-> IF folder[k] = None THEN None ELSE [folder[k] EXCEPT !.mark = 0, !.calm = FALSE]] /\ UNCHANGED <<name, copy>>
+    /\ seen' = IF seen = None THEN None ELSE [seen EXCEPT !.dir = 0] \* that folder is gone
     /\ did' = <<"boot">>
-    /\ UNCHANGED <<store, wire, seen>>
+    /\ UNCHANGED <<store, wire>>
 
 \* The state directory of p is copied over that of q, which does not run.
 CopyDirectory(p, q) ==
