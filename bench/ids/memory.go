@@ -17,6 +17,7 @@ const memoryKey = "memory"
 
 // Quantities of the row, in bytes.
 const (
+	quantityOwn    = "of its own"
 	quantityLoaded = "after the load"
 	quantityMore   = "more for connections"
 )
@@ -29,19 +30,25 @@ func memoryRow() row {
 		key: memoryKey, help: "resident memory after all load, and how much 10,000 connections that made a request each add",
 		takes:  func(plan, int) time.Duration { return 0 },
 		finish: finishMemory,
-		note: "VmRSS of the daemon that was measured beside the others, once, after the last round; then again while 10,000 more connections " +
-			"are open that made one NextID each",
+		note: "of the daemon that was measured beside the others, once, after the last round: its own pages (RssAnon), and all that are in " +
+			"memory (VmRSS), which counts pages of the binary; then again while 10,000 more connections are open that made one NextID each",
 	}
-	r.shows("memory", quantityLoaded, "MiB after the load", report.MiB).atMost(24 << 20)
+	r.shows("memory", quantityOwn, "MiB of its own after the load", report.MiB).atMost(16 << 20)
+	r.shows("memory", quantityLoaded, "MiB with the binary's pages", report.MiB).atMost(40 << 20)
 	r.shows("memory", quantityMore, "MiB more, 10,000 connections", report.MiB).atMost(16 << 20)
 	return r
 }
 
 func finishMemory(ctx context.Context, b *bench) error {
+	own, err := process.Own(b.main.PID())
+	if err != nil {
+		return err
+	}
 	before, err := process.Resident(b.main.PID())
 	if err != nil {
 		return err
 	}
+	b.add(memoryKey, kazahanad, quantityOwn, float64(own))
 	b.add(memoryKey, kazahanad, quantityLoaded, float64(before))
 	return b.holding(ctx, memoryKey, b.main, func() error {
 		after, err := process.Resident(b.main.PID())

@@ -26,16 +26,23 @@ func CPUTime(pid int) (time.Duration, error) {
 }
 
 // Resident is how many bytes of a process are in memory.
-func Resident(pid int) (int64, error) {
+func Resident(pid int) (int64, error) { return status(pid, "VmRSS") }
+
+// Own is how many of them are the process's own: no pages of files, which the kernel
+// can drop and read again.
+func Own(pid int) (int64, error) { return status(pid, "RssAnon") }
+
+// status is a line of /proc/PID/status in bytes.
+func status(pid int, name string) (int64, error) {
 	path := fmt.Sprintf("/proc/%d/status", pid)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, found := bytes.Cut(text, []byte("\nVmRSS:"))
+	_, rest, found := bytes.Cut(text, []byte("\n"+name+":"))
 	fields := bytes.Fields(rest)
 	if !found || len(fields) < 2 || string(fields[1]) != "kB" {
-		return 0, fmt.Errorf("%s does not say how much is in memory", path)
+		return 0, fmt.Errorf("%s has no %s", path, name)
 	}
 	kib, err := strconv.ParseInt(string(fields[0]), 10, 64)
 	return kib << 10, err
