@@ -43,7 +43,7 @@ export const delay = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Stops a clock of this process, performance or Date; the returned function moves it on. */
 export function stopClock(t, clock) {
-  let now = clock.now();
+  let now = Math.floor(clock.now()); // sums of whole numbers are exact
   t.mock.method(clock, 'now', () => now);
   return (ms) => (now += ms);
 }
