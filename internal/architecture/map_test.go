@@ -33,6 +33,25 @@ func TestSourcePageHasTheFolders(t *testing.T) {
 	}
 }
 
+// TestSourcePageNamesFiles: where docs/source.md says that a rule is, there is a file.
+func TestSourcePageNamesFiles(t *testing.T) {
+	root := filepath.Join("..", "..")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "source.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "## Where a rule is")
+	paths := regexp.MustCompile("`([a-z_]+/[a-z_/.]+)`").FindAllStringSubmatch(table, -1)
+	if !found || len(paths) == 0 {
+		t.Fatal("docs/source.md does not say where a rule is")
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(filepath.Join(root, "internal", path[1])); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // folders are those in the parent that hold a file of the repository.
 func folders(t *testing.T, root, parent string) map[string]bool {
 	t.Helper()
