@@ -17,7 +17,8 @@ import (
 // lacks a key that the server can use is asked for another greeting, which needs another turn:
 // the dear part of the handshake comes after it.
 
-// atOnce is how many handshakes are worked at. One processor is left for everything else.
+// atOnce is how many handshakes are worked at. One of the runtime's processors is left for
+// everything else.
 func atOnce() int { return max(1, runtime.GOMAXPROCS(0)-1) }
 
 // SpareProcessor gives the runtime one processor (P) more, until end: while all that it has are

@@ -151,7 +151,8 @@ func TestHandshakesThatEnd(t *testing.T) {
 	}
 }
 
-// As many handshakes are worked at as without the spare processor, which is left for requests.
+// With the spare processor, which is left for requests, as many handshakes are worked at as there
+// were processors before.
 func TestSpareProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	end := SpareProcessor()
