@@ -325,7 +325,8 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	return who, nil
 }
 
-// pause is before the answer to a client that asks again although it was refused.
+// pause delays the answer to a request that is refused: a client that asks again at once would
+// keep the server busy.
 func (s *Server) pause(ctx context.Context) {
 	select {
 	case <-s.after(refusalPause):

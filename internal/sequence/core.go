@@ -163,7 +163,7 @@ func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
 }
 
 // Declared is the state that an operator declares. The key may count in another way from then
-// on: calls from before are refused.
+// on: calls from before are refused if their IDs tell a time, and are new calls if not.
 func Declared(before State, d Declaration, nowMS int64) State {
 	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS, Forgotten: max(before.Forgotten, before.Moved)}
 	for _, r := range before.Receipts {

@@ -308,6 +308,7 @@ type conn struct {
 	timer   *time.Timer
 	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
 	shaking atomic.Bool             // it has a handshake's turn; not guarded
+	again   atomic.Bool             // its client was asked for another greeting; not guarded
 }
 
 // begin marks the beginning of a request, and end its end.

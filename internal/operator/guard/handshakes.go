@@ -1,7 +1,9 @@
 package guard
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -11,9 +13,12 @@ import (
 // A handshake of TLS costs as much as several requests, and the runtime serves goroutines in the
 // order in which they become ready: a herd of new connections would be before everybody else's
 // requests. So few handshakes are worked at, and peers take turns. A turn lasts from the client's
-// greeting to the server's answer to it, in which nothing is waited for.
+// greeting to the server's answer to it, in which nothing is waited for. A client whose greeting
+// lacks a key that the server can use is asked for another greeting, which needs another turn:
+// the dear part of the handshake comes after it.
 
-// atOnce is how many handshakes are worked at. One processor is left for everything else.
+// atOnce is how many handshakes are worked at. One of the runtime's processors is left for
+// everything else.
 func atOnce() int { return max(1, runtime.GOMAXPROCS(0)-1) }
 
 // SpareProcessor gives the runtime one processor (P) more, until end: while all that it has are
@@ -72,8 +77,41 @@ func (c *conn) endHandshake() {
 	}
 }
 
+// Read implements net.Conn. Each part of another greeting has a turn, which ends when the
+// next part is waited for.
+func (c *conn) Read(b []byte) (int, error) {
+	if !c.again.Load() {
+		return c.Conn.Read(b)
+	}
+	c.endHandshake()
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		if err := c.beginHandshake(context.Background()); err != nil {
+			return 0, err
+		}
+	}
+	return n, err
+}
+
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
-	c.endHandshake()
+	if c.shaking.Load() {
+		c.again.Store(asksAgain(b))
+		c.endHandshake()
+	}
 	return c.Conn.Write(b)
+}
+
+// retry takes the place of the server's random bytes in a request for another greeting
+// (RFC 8446, section 4.1.3).
+var retry = sha256.Sum256([]byte("HelloRetryRequest"))
+
+// asksAgain reports whether the record is a request for another greeting.
+func asksAgain(record []byte) bool {
+	const (
+		handshake, serverHello = 22, 2
+		header, at             = 5, 5 + 4 + 2
+	)
+	return len(record) >= at+len(retry) && record[0] == handshake && record[header] == serverHello &&
+		bytes.Equal(record[at:at+len(retry)], retry[:])
 }

@@ -22,7 +22,7 @@ type slowSite struct {
 	goOn    chan struct{}
 }
 
-func openSlow(t *testing.T) *slowSite {
+func openSlow(t *testing.T, curves ...tls.CurveID) *slowSite {
 	processors := runtime.GOMAXPROCS(2)
 	t.Cleanup(func() { runtime.GOMAXPROCS(processors) })
 	s := &slowSite{T: t, began: make(chan string, 100), goOn: make(chan struct{})}
@@ -33,7 +33,7 @@ func openSlow(t *testing.T) *slowSite {
 	}
 	s.address = l.Addr().String()
 	s.guard = New(Limits{Connections: 100, Unproven: long}, func(Reason, string) {})
-	server := &http.Server{TLSConfig: &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	server := &http.Server{TLSConfig: &tls.Config{CurvePreferences: curves, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		host, _, _ := net.SplitHostPort(hello.Conn.RemoteAddr().String())
 		s.began <- host
 		<-s.goOn
@@ -93,6 +93,41 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	}
 }
 
+// A client that is asked for another greeting waits for another turn: else a herd whose first
+// greetings lack a key would be before everybody else.
+func TestHandshakesThatBeginAgain(t *testing.T) {
+	s := openSlow(t, tls.CurveP521) // for which Go's client sends no key at first
+	first := s.greet("127.0.0.2", 1, 0)
+	<-s.began
+	second := s.greet("127.0.0.3", 1, 1)
+	s.goOn <- struct{}{}
+	if from := <-s.began; from != "127.0.0.3" {
+		t.Errorf("the turn is that of %s", from)
+	}
+	s.wait(1)
+	_ = first[0].Close()
+	s.goOn <- struct{}{}
+	s.wait(0)
+	_ = second[0].Close()
+	await.Eventually(t, "no turn is left", func() bool {
+		s.guard.mu.Lock()
+		defer s.guard.mu.Unlock()
+		return s.guard.open == 0
+	})
+	for range 3 {
+		c, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { <-s.began; s.goOn <- struct{}{} }()
+		served := tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+		if err := served.Handshake(); err != nil {
+			t.Error(err)
+		}
+		_ = served.Close()
+	}
+}
+
 // A connection that ends while it waits for its turn gets none, and one that ends in its turn
 // gives it back.
 func TestHandshakesThatEnd(t *testing.T) {
@@ -116,7 +151,8 @@ func TestHandshakesThatEnd(t *testing.T) {
 	}
 }
 
-// As many handshakes are worked at as without the spare processor, which is left for requests.
+// With the spare processor, which is left for requests, as many handshakes are worked at as there
+// were processors before.
 func TestSpareProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	end := SpareProcessor()
