@@ -64,7 +64,7 @@ type lock struct {
 
 // A Request is a call of a client, for functions of Handle.
 type Request struct {
-	Conn    *kazahana.Conn
+	Conn    *kazahana.Conn // a function may Call and Close it only in a Later
 	Params  []any          // without the options
 	Options map[string]any // the last parameter, if it is a map
 }

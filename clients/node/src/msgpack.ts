@@ -28,10 +28,7 @@ function write(v: unknown, parts: Uint8Array[]): void {
   } else if (typeof v === 'object') {
     const members = Object.entries(v).filter(([, member]) => member !== undefined);
     parts.push(head(members.length, 0x80, 15, 0xde));
-    for (const [key, member] of members) {
-      write(key, parts);
-      write(member, parts);
-    }
+    for (const part of members.flat()) write(part, parts);
   } else throw new InvalidParamsError(`a ${typeof v} cannot be sent to the daemon`);
 }
 
@@ -64,9 +61,7 @@ const WIDTHS = [0, -1, 0, 0, 1, 2, 4, -1, -1, -1, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 
 /** The upper half of the greatest integer that a number has exactly. */
 const MAX_EXACT_HIGH = 0x1fffff;
 // For the codes 0xca to 0xd3.
-const NUMBERS = [
-  'getFloat32', 'getFloat64', 'getUint8', 'getUint16', 'getUint32', 'getBigUint64', 'getInt8', 'getInt16', 'getInt32', 'getBigInt64',
-] as const;
+const NUMBERS = ['getFloat32', 'getFloat64', 'getUint8', 'getUint16', 'getUint32', 'getBigUint64', 'getInt8', 'getInt16', 'getInt32', 'getBigInt64'] as const;
 
 /** An array or a map whose members still come. Those of a map are keys and values in turn. */
 interface Container {
@@ -102,9 +97,8 @@ export class Decoder {
       const size = this.size + end - at;
       if (size > this.limit) throw new ProtocolError(`a message is larger than ${this.limit} bytes`);
       if (end > buf.length) {
-        this.begun.push(Buffer.from(buf.subarray(at)));
         this.missing = end - buf.length;
-        return;
+        return void this.begun.push(Buffer.from(buf.subarray(at)));
       }
       this.size = this.top ? size : 0;
     }
@@ -112,7 +106,14 @@ export class Decoder {
 
   /** Takes in the value at a position, and returns its end. If that lies beyond the buffer, nothing is taken in. */
   private value(at: number): number {
-    const code = this.buf[at]!;
+    const { buf, top } = this;
+    let end = at;
+    // IDs in a row are most of what comes, up to the last value of an array, which completes it.
+    for (; top && top.left > 1 && buf[end] === 0xcf && end + 9 <= buf.length; end += 9, top.left--) {
+      top.members.push(this.number(0xcf, end + 1));
+    }
+    if (end > at) return end;
+    const code = buf[at]!;
     if (code < 0x80) return this.add(code, at + 1);
     if (code >= 0xe0) return this.add(code - 256, at + 1);
     if (code < 0x90) return this.begin(2 * (code & 15), true, at + 1);
@@ -120,11 +121,11 @@ export class Decoder {
     if (code < 0xc0) return this.bytes(true, at + 1, code & 31);
     const width = WIDTHS[code - 0xc0]!;
     if (width < 0) throw new ProtocolError(`the daemon sent the byte 0x${code.toString(16)}, which begins no value`);
-    const end = at + 1 + width;
-    if (end > this.buf.length) return end;
+    end = at + 1 + width;
+    if (end > buf.length) return end;
     if (code >= 0xc7 && code < 0xd9) return this.add(this.number(code, at + 1), end);
     if (code < 0xc4) return this.add(code === 0xc0 ? null : code === 0xc3, end);
-    const length = this.buf.readUIntBE(at + 1, width);
+    const length = buf.readUIntBE(at + 1, width);
     if (code >= 0xde) return this.begin(2 * length, true, end);
     if (code >= 0xdc) return this.begin(length, false, end);
     return this.bytes(code >= 0xd9, end, length);

@@ -13,6 +13,7 @@ import pytest
 from conftest import Daemon
 
 import kazahana
+from kazahana import aio, fork, sync
 
 CHILDREN = 8
 
@@ -152,6 +153,24 @@ def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
     assert client._prefetch.join(object)[0]
     assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
     client.close()
+
+
+def test_a_fork_while_a_connection_is_made(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may fork as soon as a child would be told of the connection."""
+
+    class Forked(Exception):
+        pass
+
+    def track(member: Any) -> None:
+        member.after_fork()
+        raise Forked
+
+    server, loop = script(lambda *_: None), asyncio.new_event_loop()
+    monkeypatch.setattr(fork, "track", track)
+    for make in (lambda: sync.Connection(server.socket), lambda: aio.Connection(server.socket, loop)):
+        with pytest.raises(Forked):
+            make()
+    loop.close()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -81,6 +81,22 @@ def test_nothing_older_than_max_age(connect: Any, script: Any, clock: Clock) -> 
     assert client.next_id() == 12
 
 
+def test_an_id_that_grows_old_while_it_is_taken(connect: Any, script: Any, clock: Clock) -> None:
+    class Stopped(prefetch.Batch):
+        """The process is stopped before it takes an ID."""
+
+        def pop(self, *_: Any) -> int:
+            clock.now += 1
+            return super().pop()
+
+    client = connect(counting(script).socket, prefetch=10, max_age=0.5)
+    assert client.next_id() == 1
+    kept = getattr(client, "client", client)._prefetch
+    expires, kept.batch = kept.batch.expires, Stopped(kept.batch)
+    kept.batch.expires = expires
+    assert client.next_id() == 11
+
+
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock tells here")
 def test_age_counts_a_suspend() -> None:
     assert isinstance(prefetch.now, functools.partial) and prefetch.now.args == (time.CLOCK_BOOTTIME,)

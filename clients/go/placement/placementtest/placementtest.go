@@ -35,7 +35,13 @@ type Fake struct {
 	activations map[actor]*activation
 	records     map[actor]placement.Record
 	snapshots   map[actor][]byte
-	watchers    map[*conn][]string // and the events that they want
+	watchers    map[*conn]*watcher
+}
+
+// watcher is a client that wants events.
+type watcher struct {
+	wanted []string
+	sent   chan struct{} // closed when the last event is on its way
 }
 
 type conn = kazahana.Conn
@@ -44,7 +50,7 @@ type conn = kazahana.Conn
 func New() *Fake {
 	f := &Fake{
 		Fake: kazahanatest.New(), kinds: map[*conn][]string{}, activations: map[actor]*activation{}, records: map[actor]placement.Record{},
-		snapshots: map[actor][]byte{}, watchers: map[*conn][]string{},
+		snapshots: map[actor][]byte{}, watchers: map[*conn]*watcher{},
 	}
 	for method, answer := range methods {
 		f.Handle("Placement."+method, func(r kazahanatest.Request) (any, error) {
@@ -235,9 +241,15 @@ func (f *Fake) tell(event string, a *activation, reason string) {
 	notice := placement.Event{
 		Event: event, Kind: a.kind, Identity: a.identity, Authority: Authority, PID: a.PID, Version: a.Version, Token: a.Token, Reason: reason, ObservedMS: f.Now().UnixMilli(),
 	}
-	for c, events := range f.watchers {
-		if slices.Contains(events, event) {
-			_ = c.Notify("Placement.Event", notice) // or it is gone
+	for c, w := range f.watchers {
+		if slices.Contains(w.wanted, event) {
+			before, sent := w.sent, make(chan struct{})
+			w.sent = sent
+			go func() { // a client that does not read keeps nobody else waiting
+				<-before
+				_ = c.Notify("Placement.Event", notice) // or it is gone
+				close(sent)
+			}()
 		}
 	}
 }
@@ -288,13 +300,12 @@ func (q query) resolve() (any, error) {
 			busy, leaving := a.busy, a.leaving
 			if busy != nil {
 				q.mu.Unlock()
-				var over bool
+				over := true
 				select {
 				case <-busy:
+					over = false
 				case <-timer.C:
-					over = true
 				case <-q.Conn.Done():
-					over = true
 				}
 				q.mu.Lock()
 				if over {
@@ -375,7 +386,9 @@ func (q query) watch() (any, error) {
 			events = append(events, fmt.Sprint(name))
 		}
 	}
-	q.watchers[q.Conn] = events
+	sent := make(chan struct{})
+	close(sent)
+	q.watchers[q.Conn] = &watcher{events, sent}
 	return map[string]any{"authority": Authority, "state": "member"}, nil
 }
 

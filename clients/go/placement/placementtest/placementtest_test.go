@@ -208,3 +208,34 @@ func TestPlacementWaits(t *testing.T) {
 		h.expect(t, `passivate 1 v1 ""`, `passivate neighbour v1 ""`, `passivate slow v1 ""`)
 	})
 }
+
+// Events that a client does not read yet keep nobody waiting, and none is lost.
+func TestPlacementEventsAreReadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, h := New(), &house{}
+		client := f.Client()
+		defer client.Close()
+		c := placement.New(client)
+		events, err := c.Events(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := h.register(t, c, nil)
+		defer r.Close(context.Background())
+		const actors = 1000 // more than connections and channels hold
+		for i := range actors {
+			if _, err := c.Resolve(t.Context(), "room", fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		i := 0
+		for event, err := range events {
+			if err != nil || event.Identity != fmt.Sprint(i) {
+				t.Fatalf("event %d: %+v, %v", i, event, err)
+			}
+			if i++; i == actors {
+				break
+			}
+		}
+	})
+}

@@ -20,11 +20,11 @@ class Connection(AnyConnection):
     """One socket of one event loop; each caller waits for a future. The calls of one turn of the loop share a write."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(path)
         self.loop = loop
         self._is_blocked = False
         self._error: KazahanaError | None = None
         self._unsent = bytearray()
+        super().__init__(path)  # from then on, another thread may fork
         loop.add_reader(self._socket.fileno(), self._read)
 
     async def call(self, call: Call[Any], deadline: float) -> Any:

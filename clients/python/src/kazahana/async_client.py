@@ -53,7 +53,7 @@ class AsyncClient(AsyncLocks, Base):
         if not self._prefetch.size:
             return await self._channel.perform(self._calls.plain)
         fork.look()
-        id = self._prefetch.pop(now())
+        id = self._prefetch.pop()
         return await self._refill() if id is None else id
 
     @overload

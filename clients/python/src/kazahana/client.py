@@ -62,7 +62,7 @@ class Client(Locks, Base):
         if not self._prefetch.size:
             return self._channel.perform(self._calls.plain)
         fork.look()
-        id = self._prefetch.pop(now())
+        id = self._prefetch.pop()
         return self._refill() if id is None else id
 
     @overload
@@ -86,7 +86,7 @@ class Client(Locks, Base):
             if is_mine:
                 with prefetch.refilling(refill):
                     batch, asked = prefetch.batch, now()
-                    if (id := prefetch.pop(asked)) is not None:  # another thread has refilled it
+                    if (id := prefetch.pop()) is not None:  # another thread has refilled it
                         return id
                     call = self._calls.next_ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(batch, self._channel.perform(call), asked)

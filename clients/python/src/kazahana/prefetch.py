@@ -71,19 +71,19 @@ class Prefetch:
         """Return an ID of the refill that another began, None if there is none left, or raise."""
         if refill.done() and (error := refill.result()) is not None:
             raise copy_of(error)
-        id = self.pop(now())
+        id = self.pop()
         if id is None and left <= 0:  # a refill with no time left would fail for others, too
             raise late(timeout)
         return id
 
-    def pop(self, now: float) -> int | None:
+    def pop(self) -> int | None:
         """Return the smallest ID, None if there is none or it is too old."""
         batch = self.batch
         try:
             id = batch.pop()
         except IndexError:
             return None
-        return id if now < batch.expires else None
+        return id if now() < batch.expires else None  # this process may have been stopped before
 
     def count(self, now: float) -> int:
         """Return how many IDs to request now."""
