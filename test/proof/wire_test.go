@@ -140,7 +140,11 @@ func (s *stream) wire(send func() error) error {
 		w.later(func() { _ = send() })
 		return unknown(context.DeadlineExceeded)
 	case p < 10:
-		w.later(func() { _ = send() }) // it arrives twice
+		err := send()
+		if !errors.Is(err, provider.ErrNotSent) {
+			w.later(func() { _ = send() }) // it arrives twice
+		}
+		return err
 	}
 	return send()
 }

@@ -334,15 +334,17 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 		w.cached++
 		w.embedded(s, id)
 		o.reserved = s.reservation(low-w.timeline.FallbackBit(), at)
-	case generator.FallbackRandomID:
-		return // another daemon may have made it too: that is why it is the last resort
 	}
 	w.tells("%s makes (%d ms, %d)", by, ms, low)
 	first, twice := w.seen[id]
 	w.seen[id] = o
 	switch {
-	case twice && kind == generator.Regular:
+	case twice && (kind == generator.Regular || first.kind == generator.Regular):
 		w.fault = fmt.Sprintf("%s and %s made the same regular ID: %d ms, low bits %d", first.by, by, ms, low)
+	case kind == generator.FallbackRandomID: // another daemon may have made it too: that is why it is the last resort
+		if twice {
+			w.seen[id] = first
+		}
 	case twice && first.kind == generator.FallbackCachedID && (w.certain || (at < first.reserved && at < o.reserved)):
 		w.fault = fmt.Sprintf("%s and %s made the same cached fallback ID before %d ms: %d ms, low bits %d",
 			first.by, by, o.reserved-w.began.UnixMilli(), ms, low)
