@@ -92,6 +92,7 @@ func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 func (s *stream) release(req provider.ReleaseRequest) error {
 	defer s.flush()
 	w := s.d.w
+	w.trail.leaves(req)
 	send := func() error {
 		err := w.provider.Release(context.Background(), req)
 		if err == nil {

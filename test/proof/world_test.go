@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // diskDevice and memoryDevice are the same on all machines.
@@ -73,6 +74,8 @@ type world struct {
 	fallbacks []generator.Fallback
 	certain   bool   // no daemon makes random fallback IDs: cached ones are unique without exception
 	fault     string // the first violation
+	trail     trail
+	followed  trace.Result
 	story     []string
 
 	together // most of it is for whole worlds
@@ -309,6 +312,7 @@ func (w *world) run(n int) string {
 		w.part()
 	}
 	w.mappings.free()
+	w.follow()
 	return w.fault
 }
 
@@ -329,6 +333,7 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 	switch kind {
 	case generator.Regular:
 		w.regular++
+		w.trail.emits(s, w.timeline, id)
 		w.embedded(s, id)
 	case generator.FallbackCachedID:
 		w.cached++
