@@ -119,16 +119,19 @@ func (t Trace) emits(r *Result) (last map[int]int64) {
 			r.breaks("CanMake: %s made %s, %d after %s, %d", e.By, snowflake.FormatMS(e.MS), e.Low, snowflake.FormatMS(before.MS), before.Low)
 		}
 		before = e
-		under := slices.IndexFunc(grants[e.By], func(i int) bool {
+		under := -1
+		for _, i := range grants[e.By] {
 			g := t.Grants[i]
-			return g.Slot.Start <= e.Low && e.Low < g.Slot.End && g.Created <= e.MS && e.MS < g.Expired
-		})
+			allows := g.Slot.Start <= e.Low && e.Low < g.Slot.End && g.Created <= e.MS && e.MS < g.Expired
+			if allows && (under < 0 || t.Grants[under].Created < g.Created) { // the slot was granted to it again
+				under = i
+			}
+		}
 		if under < 0 {
 			r.breaks("Regular: %s made %s, %d under none of its grants", e.By, snowflake.FormatMS(e.MS), e.Low)
 			continue
 		}
-		i := grants[e.By][under]
-		last[i] = max(last[i], e.MS)
+		last[under] = max(last[under], e.MS)
 	}
 	return last
 }

@@ -59,6 +59,17 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A slot that was released comes back to the same daemon within the first lease's term.
+func TestCheckSlotGrantedAgain(t *testing.T) {
+	x := example()
+	x.Grants[1].By = []string{"a"}
+	x.Emits[2], x.Emits[3] = Emit{"a", 1060, 0, 3}, Emit{"a", 1150, 3, 4}
+	x.Emits[6].Order = 5
+	if r := x.Check(); len(r.Broken) > 0 {
+		t.Error(r.Broken)
+	}
+}
+
 // What the trace cannot know is allowed: a release whose answer came after its end.
 func TestCheckAllowsWhatIsUnknown(t *testing.T) {
 	x := example()
