@@ -350,3 +350,30 @@ func TestWindowsOfAnEarlierCount(t *testing.T) {
 		})
 	}
 }
+
+// A call from before a declaration is refused after it, also one whose ID is from a clock that
+// was ahead of all others, and whose receipt is in a window.
+func TestDeclaredAfterAHostThatWasAhead(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	s := sequence.OnRecords(memory.New(clock.Load))
+	call := func(r sequence.Request) error {
+		_, err := s.Next(t.Context(), r)
+		return err
+	}
+	ahead := plainRequest(madeAt(clock.Load()+receipt.Keep.Milliseconds()/2, 0))
+	if err := call(ahead); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 * sequence.MaxReceipts {
+		if err := call(plainRequest(madeAt(clock.Add(1), i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	if err := call(ahead); !errors.Is(err, sequence.ErrRequestReused) {
+		t.Errorf("the call from before the declaration: %v", err)
+	}
+}

@@ -47,7 +47,7 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 				used[name] = true
 				if grants[name] == nil {
 					grants[name] = &trace.Grant{
-						By: host, Slot: snowflake.DefaultLayout().Slot(name.id), Created: name.created,
+						By: []string{host}, Slot: snowflake.DefaultLayout().Slot(name.id), Created: name.created,
 						Expired: l.Expired.UnixMilli(), ReservedUntil: l.Expired.Add(quarantine).UnixMilli(),
 					}
 				}

@@ -24,11 +24,18 @@ type judge struct {
 	args     []string
 }
 
+// wholeOnly are the files whose rules only the whole worlds of test/proof run.
+var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement)/`)
+
 // judges are asked in this order, until one catches the mutation. Those that do not
 // import the mutated package are left out.
 func judges(m mutation) []judge {
+	simulation := judge{"simulation", []string{"test/proof"}, []string{"-run=^TestNoTwoIDsAreEqual$", fmt.Sprint("-proof.seeds=", *seeds)}}
+	if wholeOnly.MatchString(m.file) {
+		simulation = judge{"whole simulation", []string{"test/proof"}, []string{"-run=^TestSimulation$", fmt.Sprint("-proof.seeds=", *seeds)}}
+	}
 	return []judge{
-		{"simulation", []string{"test/proof"}, []string{"-run=^TestNoTwoIDsAreEqual$", fmt.Sprint("-proof.seeds=", *seeds)}},
+		simulation,
 		{strings.TrimSuffix("search, "+*ringFlag+" ring", ", fast ring"), []string{"test/search"}, []string{"-skip=^TestEach"}},
 		{"placement's simulation", []string{"internal/placement/driver"}, []string{"-run=^TestSimulation$", fmt.Sprint("-placement.seeds=", *seeds)}},
 		{"tests of its room", rooms(m.file), nil},
@@ -78,8 +85,8 @@ type verdict struct {
 var (
 	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	failedLine = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: (.+)$`)
-	idleLine   = regexp.MustCompile(`too little happens|too peaceful`)                              // a mutant that does nothing breaks no promise
-	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal| states .* moves .*)$`) // of what went well before
+	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|nothing happened`)              // a mutant that does nothing breaks no promise
+	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal|, no promise broken| states .* moves .*)$`) // of what went well before
 	panicLine  = regexp.MustCompile(`(?m)^panic: (.+?)( \[recovered.*)?$`)
 	timeLine   = regexp.MustCompile(`(?m)^FAIL\t\S+\t([0-9.]+)s$`)
 )

@@ -61,6 +61,9 @@ func TestEachMutationIsCaught(t *testing.T) {
 			})
 		}
 	})
+	if done == 0 {
+		t.Errorf("there is no mutation whose name matches %q", *one)
+	}
 	table := pageHead
 	for _, row := range rows {
 		if row != "" {

@@ -13,8 +13,9 @@
 //
 // In whole worlds the daemons have locks, sequences and placement too, at the end of a network
 // to one store of records: the product's hosts, blocks and drivers, whose goroutines the world
-// lets go on one at a time. Some of them lease from two lease servers, the product's with its client. The store may fall back to an earlier copy of itself. `make simulate` runs them,
-// and prints which faults met which states.
+// lets go on one at a time. Some of them lease from two lease servers, the product's with its
+// client. The store may fall back to an earlier copy of itself. `make simulate` runs them, and
+// prints which faults met which states.
 //
 // Times are small on purpose: terms of some tens of milliseconds and clocks that
 // are off by as much make IDs meet wherever nothing keeps them apart.

@@ -176,8 +176,8 @@ func (w *world) disaster(d *daemon) {
 	case p < 19:
 		w.atAnothers(d)
 	case p < 20:
-		d.at.boot()
 		w.count("machines booted")
+		d.at.boot()
 	case p < 21:
 		w.cloneMachine(d.at)
 	case p < 22:

@@ -24,6 +24,7 @@ type host struct {
 	blocks *sequence.Blocks
 	rules  *sequence.Records
 	actors *actors
+	parted bool            // its processes know that it ends
 	ctx    context.Context // ends with the process, as its connections do
 	end    context.CancelFunc
 }
@@ -188,6 +189,7 @@ func (w *world) broken(format string, args ...any) {
 // through it has lost that; who relies on a term goes on.
 func (w *world) disconnected(h *host) {
 	w.net.settle()
+	h.parted = true
 	for _, all := range w.beliefs {
 		for _, b := range all {
 			if b.by == h {
@@ -321,7 +323,7 @@ func (h *host) hold(want *wanted) {
 				o.until = min(o.until, at)
 			}
 		}
-		if !h.over() && !h.link.gone.Load() && !g.Over() {
+		if !h.over() && !h.parted && !h.link.gone.Load() && !g.Over() {
 			w.believe(&belief{who: want.Owner, ttl: want.TTL, by: h, lease: l, kept: g, from: at, until: forever, lost: lost})
 			w.count("locks granted")
 		}

@@ -66,7 +66,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 	} else if seeds == 0 {
 		seeds = fewSeeds
 	}
-	happened := map[string]int{}
+	happened, pairs := map[string]int{}, 0
 	for _, real := range []bool{false, true} {
 		regular, cached := 0, 0
 		for seed := range uint64(seeds) {
@@ -75,7 +75,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 			if w.fault != "" {
 				t.Fatalf("seed %d (memory provider: %v): %s\n%s", seed, real, w.fault, tellStory(t, s))
 			}
-			regular, cached = regular+w.regular, cached+w.cached
+			regular, cached, pairs = regular+w.regular, cached+w.cached, pairs+w.followed.Pairs
 			for what, n := range w.happened {
 				happened[what] += n
 			}
@@ -87,6 +87,10 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 		line := fmt.Sprintf("%s%d worlds, %d regular and %d cached fallback IDs, no two equal", begin, seeds, regular, cached)
 		t.Log(strings.TrimSpace(line))
 		rewrite(t, begin, line)
+	}
+	t.Logf("the trace of each world was followed through docs/model/Pool.tla, with %d pairs of grants on one slot, no two equal IDs", pairs)
+	if pairs < seeds*100 {
+		t.Errorf("only %d pairs of grants on one slot: too little happens", pairs)
 	}
 	for _, what := range mustHappen {
 		if seeds >= manySeeds && happened[what] < seeds/20 {

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -55,13 +56,16 @@ func (s *servers) restart() {
 	}
 }
 
+// errNoConnection is a transport's: that nothing was sent is for the client to find out.
+var errNoConnection = errors.New("connection refused")
+
 // RoundTrip implements http.RoundTripper. Connections fail before and after a server has
 // carried a request out, and a proxy may send one again, if that is not a DELETE.
 func (s *servers) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := s.w
 	if w.rnd.IntN(20) == 0 {
 		w.count("lease servers out of reach")
-		return nil, errNotSent
+		return nil, errNoConnection
 	}
 	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.GotConn != nil {
 		trace.GotConn(httptrace.GotConnInfo{})

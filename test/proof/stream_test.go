@@ -32,6 +32,7 @@ type stream struct {
 	waiting []*request
 	reading generator.Reading // an old one
 
+	trail  string       // its name in the world's trail
 	unsent *state.Saved // with removedBeforeSending off: not written yet
 }
 
@@ -149,6 +150,7 @@ func (s *stream) publish(p keeper.Publish) {
 		}
 	}
 	s.held, s.cached, s.cause = p.Held, p.Cached, p.Cause
+	s.d.w.trail.uses(s, p.Held)
 	s.d.w.oneUser(s)
 	s.give()
 }

@@ -29,7 +29,7 @@ type together struct {
 	wanted  []*wanted        // requests for locks that may be repeated
 	taken   []*taken
 	given   map[string]map[int64]bool // values of sequences
-	most    map[string]int64          // the greatest of them
+	most    map[string]int64          // the greatest of them, or of what was declared
 	// declared is when an operator declared each sequence at the latest, by the store's clock.
 	declared map[string]int64
 	meets    map[string]map[string]int // faults and the states they met

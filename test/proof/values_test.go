@@ -16,8 +16,8 @@ type counter struct {
 
 var counters = []counter{{"bills", 0}, {"rows", 10}}
 
-// declaredAbove is how far above the last value that anybody got an operator has a
-// sequence go on: values whose answers are under way are below.
+// declaredAbove is how far above the last value that anybody got, or that another one has
+// declared, an operator has a sequence go on: values whose answers are under way are below.
 const declaredAbove = 10_000
 
 // taken is a request for values that may be made again.
@@ -93,7 +93,8 @@ func (h *host) declare(r *taken) {
 	if w.rnd.IntN(3) > 0 {
 		return
 	}
-	d := sequence.Declaration{Tenant: "t", Key: r.Key, Options: r.Options, Last: w.most[r.Key] + declaredAbove}
+	w.most[r.Key] += declaredAbove
+	d := sequence.Declaration{Tenant: "t", Key: r.Key, Options: r.Options, Last: w.most[r.Key]}
 	var err error
 	w.declared[r.Key] = max(w.declared[r.Key], w.records.now())
 	w.send(h, callTimeout, func(ctx context.Context) { err = h.rules.Declare(ctx, d) }, func(time.Duration) {

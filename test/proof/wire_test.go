@@ -92,6 +92,7 @@ func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 func (s *stream) release(req provider.ReleaseRequest) error {
 	defer s.flush()
 	w := s.d.w
+	w.trail.leaves(req)
 	send := func() error {
 		err := w.provider.Release(context.Background(), req)
 		if err == nil {
@@ -140,7 +141,11 @@ func (s *stream) wire(send func() error) error {
 		w.later(func() { _ = send() })
 		return unknown(context.DeadlineExceeded)
 	case p < 10:
-		w.later(func() { _ = send() }) // it arrives twice
+		err := send()
+		if !errors.Is(err, provider.ErrNotSent) {
+			w.later(func() { _ = send() }) // it arrives twice
+		}
+		return err
 	}
 	return send()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // diskDevice and memoryDevice are the same on all machines.
@@ -73,6 +74,8 @@ type world struct {
 	fallbacks []generator.Fallback
 	certain   bool   // no daemon makes random fallback IDs: cached ones are unique without exception
 	fault     string // the first violation
+	trail     trail
+	followed  trace.Result
 	story     []string
 
 	together // most of it is for whole worlds
@@ -309,6 +312,7 @@ func (w *world) run(n int) string {
 		w.part()
 	}
 	w.mappings.free()
+	w.follow()
 	return w.fault
 }
 
@@ -329,20 +333,23 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 	switch kind {
 	case generator.Regular:
 		w.regular++
+		w.trail.emits(s, w.timeline, id)
 		w.embedded(s, id)
 	case generator.FallbackCachedID:
 		w.cached++
 		w.embedded(s, id)
 		o.reserved = s.reservation(low-w.timeline.FallbackBit(), at)
-	case generator.FallbackRandomID:
-		return // another daemon may have made it too: that is why it is the last resort
 	}
 	w.tells("%s makes (%d ms, %d)", by, ms, low)
 	first, twice := w.seen[id]
 	w.seen[id] = o
 	switch {
-	case twice && kind == generator.Regular:
+	case twice && (kind == generator.Regular || first.kind == generator.Regular):
 		w.fault = fmt.Sprintf("%s and %s made the same regular ID: %d ms, low bits %d", first.by, by, ms, low)
+	case kind == generator.FallbackRandomID: // another daemon may have made it too: that is why it is the last resort
+		if twice {
+			w.seen[id] = first
+		}
 	case twice && first.kind == generator.FallbackCachedID && (w.certain || (at < first.reserved && at < o.reserved)):
 		w.fault = fmt.Sprintf("%s and %s made the same cached fallback ID before %d ms: %d ms, low bits %d",
 			first.by, by, o.reserved-w.began.UnixMilli(), ms, low)

@@ -219,7 +219,7 @@ func (w *sequences) broken() string { return w.fault }
 
 func (w *sequences) fingerprint() fingerprint {
 	s := sum{skip: sequencesUnimportant}
-	s.add(*w)
+	s.add(*w, w.fault != "")
 	return s.done()
 }
 

@@ -1,6 +1,8 @@
 package search
 
 import (
+	"crypto/rand"
+	"io"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
@@ -75,6 +77,7 @@ func TestOneClientOfHostsRelies(t *testing.T) {
 
 // In a bubble the request IDs of blocks tell the same time each time.
 func TestNoValueComesTwice(t *testing.T) {
+	defer func(r io.Reader) { rand.Reader = r }(rand.Reader) // worlds of sequences replace it
 	synctest.Test(t, func(t *testing.T) {
 		mustAllHold(t, []bounded{
 			{"sequences on a store that falls back", newSequences(sequencesSetting{calls: 3, forgets: true}), 5, 8},
@@ -84,6 +87,7 @@ func TestNoValueComesTwice(t *testing.T) {
 }
 
 func TestEachRuleOfSequencesIsNeeded(t *testing.T) {
+	defer func(r io.Reader) { rand.Reader = r }(rand.Reader)
 	without := func(r rule, forgets bool, moves int) broken {
 		return broken{r, newSequences(sequencesSetting{calls: 3, forgets: forgets, off: r}), moves, moves > 7}
 	}

@@ -11,13 +11,14 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // Grant is a lease that a daemon tells of.
 type Grant struct {
-	By               string // the daemon
+	By               []string // the daemon, or its lives that used the lease
 	Slot             snowflake.Slot
 	Created, Expired int64 // Unix ms, by the store's clock
 	// ReservedUntil is Expired and the quarantine.
@@ -59,8 +60,10 @@ func (r *Result) breaks(format string, args ...any) {
 }
 
 func (g Grant) String() string {
-	return fmt.Sprintf("%s's grant of %v from %s to %s", g.By, g.Slot, snowflake.FormatMS(g.Created), snowflake.FormatMS(g.Expired))
+	return fmt.Sprintf("%s's grant of %v from %s to %s", g.user(), g.Slot, snowflake.FormatMS(g.Created), snowflake.FormatMS(g.Expired))
 }
+
+func (g Grant) user() string { return strings.Join(g.By, " and ") }
 
 // Check follows the trace.
 func (t Trace) Check() (r Result) {
@@ -70,7 +73,9 @@ func (t Trace) Check() (r Result) {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(t.Grants[a].Created, t.Grants[b].Created) })
+	slices.SortFunc(order, func(a, b int) int { // one that began and ended in a moment comes before the next
+		return cmp.Or(cmp.Compare(t.Grants[a].Created, t.Grants[b].Created), cmp.Compare(last[a], last[b]))
+	})
 	for i, at := range order {
 		for _, before := range order[:i] {
 			if g, h := t.Grants[before], t.Grants[at]; g.Slot.Overlaps(h.Slot) {
@@ -89,7 +94,7 @@ func (t Trace) apart(r *Result, g, h Grant, lastMS int64) {
 	case h.Created < g.Created:
 		panic("trace: grants are followed in their order")
 	case h.Created <= lastMS: // whatever a release set: its time is at least the last one (Send, Ended)
-		r.breaks("Free: %v came while %s embedded %s under an earlier one, %v", h, g.By, snowflake.FormatMS(lastMS), g)
+		r.breaks("Free: %v came while %s embedded %s under an earlier one, %v", h, g.user(), snowflake.FormatMS(lastMS), g)
 	case !g.Left && h.Created < g.ReservedUntil && h.Created <= t.UntilMS:
 		r.breaks("Free: %v came while the slot was reserved until %s for %v", h, snowflake.FormatMS(g.ReservedUntil), g)
 	}
@@ -101,7 +106,9 @@ func (t Trace) emits(r *Result) (last map[int]int64) {
 	last = map[int]int64{}
 	grants := map[string][]int{}
 	for i, g := range t.Grants {
-		grants[g.By] = append(grants[g.By], i)
+		for _, by := range g.By {
+			grants[by] = append(grants[by], i)
+		}
 	}
 	emits := slices.SortedFunc(slices.Values(t.Emits), func(a, b Emit) int {
 		return cmp.Or(cmp.Compare(a.By, b.By), cmp.Compare(a.Order, b.Order))
@@ -112,16 +119,19 @@ func (t Trace) emits(r *Result) (last map[int]int64) {
 			r.breaks("CanMake: %s made %s, %d after %s, %d", e.By, snowflake.FormatMS(e.MS), e.Low, snowflake.FormatMS(before.MS), before.Low)
 		}
 		before = e
-		under := slices.IndexFunc(grants[e.By], func(i int) bool {
+		under := -1
+		for _, i := range grants[e.By] {
 			g := t.Grants[i]
-			return g.Slot.Start <= e.Low && e.Low < g.Slot.End && g.Created <= e.MS && e.MS < g.Expired
-		})
+			allows := g.Slot.Start <= e.Low && e.Low < g.Slot.End && g.Created <= e.MS && e.MS < g.Expired
+			if allows && (under < 0 || t.Grants[under].Created < g.Created) { // the slot was granted to it again
+				under = i
+			}
+		}
 		if under < 0 {
 			r.breaks("Regular: %s made %s, %d under none of its grants", e.By, snowflake.FormatMS(e.MS), e.Low)
 			continue
 		}
-		i := grants[e.By][under]
-		last[i] = max(last[i], e.MS)
+		last[under] = max(last[under], e.MS)
 	}
 	return last
 }

@@ -12,10 +12,10 @@ func example() Trace {
 	one, other := snowflake.Slot{Start: 0, End: 4}, snowflake.Slot{Start: 4, End: 8}
 	return Trace{
 		Grants: []Grant{
-			{By: "a", Slot: one, Created: 1000, Expired: 1100, ReservedUntil: 1200, Left: true},
-			{By: "b", Slot: one, Created: 1051, Expired: 1151, ReservedUntil: 1251},
-			{By: "c", Slot: other, Created: 1000, Expired: 1100, ReservedUntil: 1200},
-			{By: "a", Slot: one, Created: 1251, Expired: 1351, ReservedUntil: 1451},
+			{By: []string{"a"}, Slot: one, Created: 1000, Expired: 1100, ReservedUntil: 1200, Left: true},
+			{By: []string{"b"}, Slot: one, Created: 1051, Expired: 1151, ReservedUntil: 1251},
+			{By: []string{"c"}, Slot: other, Created: 1000, Expired: 1100, ReservedUntil: 1200},
+			{By: []string{"a"}, Slot: one, Created: 1251, Expired: 1351, ReservedUntil: 1451},
 		},
 		Emits: []Emit{
 			{"a", 1000, 0, 1}, {"a", 1050, 3, 2}, {"b", 1051, 0, 1}, {"b", 1150, 3, 2}, {"c", 1050, 4, 1}, {"c", 1050, 7, 2}, {"a", 1300, 1, 3},
@@ -56,6 +56,17 @@ func TestCheck(t *testing.T) {
 				t.Errorf("found %q, want %q", r.Broken, test.want)
 			}
 		})
+	}
+}
+
+// A slot that was released comes back to the same daemon within the first lease's term.
+func TestCheckSlotGrantedAgain(t *testing.T) {
+	x := example()
+	x.Grants[1].By = []string{"a"}
+	x.Emits[2], x.Emits[3] = Emit{"a", 1060, 0, 3}, Emit{"a", 1150, 3, 4}
+	x.Emits[6].Order = 5
+	if r := x.Check(); len(r.Broken) > 0 {
+		t.Error(r.Broken)
 	}
 }
 
