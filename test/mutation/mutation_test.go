@@ -22,7 +22,7 @@ var (
 	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
 	limit    = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
 	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
-	sample   = flag.Int("mutation.sample", 1, "run one mutation in so many, others each day; 1: all")
+	sample   = flag.Int("mutation.sample", 1, "run the first of each so many mutations, the same ones each time; 1: all")
 	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
 	page     = flag.Bool("mutation.page", false, "write the table of this run to docs/model/mutations.md")
 )
@@ -47,7 +47,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 	var mu sync.Mutex
 	t.Run("mutants", func(t *testing.T) {
 		for i, m := range all {
-			if i%*sample != time.Now().YearDay()%*sample || !names.MatchString(m.name) {
+			if i%*sample != 0 || !names.MatchString(m.name) {
 				continue
 			}
 			t.Run(m.name, func(t *testing.T) {
