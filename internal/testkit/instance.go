@@ -89,7 +89,7 @@ func (d *Instance) Signal(sig syscall.Signal) {
 	}
 }
 
-// Freeze stops the process, and returns when it has stopped. SIGCONT has it go on.
+// Freeze stops the process, and returns when it has stopped. SIGCONT ends that.
 func (d *Instance) Freeze() {
 	d.T.Helper()
 	d.Signal(syscall.SIGSTOP)
