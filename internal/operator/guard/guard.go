@@ -252,13 +252,7 @@ func (g *Guard) close(nc net.Conn, p *peer, why Reason) {
 // identify tells one peer from another, and bounds what the kernel keeps for the
 // connection.
 func identify(nc net.Conn) any {
-	for {
-		outer, ok := nc.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		nc = outer.NetConn()
-	}
+	nc = innermost(nc)
 	switch nc := nc.(type) {
 	case *net.TCPConn:
 		_, _ = nc.SetReadBuffer(socketBuffer), nc.SetWriteBuffer(socketBuffer)
@@ -271,6 +265,17 @@ func identify(nc net.Conn) any {
 		return address
 	}
 	return "unknown"
+}
+
+// innermost is what the connection wraps.
+func innermost(nc net.Conn) net.Conn {
+	for {
+		outer, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nc
+		}
+		nc = outer.NetConn()
+	}
 }
 
 // user is a UID.
@@ -308,11 +313,14 @@ type conn struct {
 	timer   *time.Timer
 	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
 	shaking atomic.Bool             // it has a handshake's turn; not guarded
-	again   atomic.Bool             // its client was asked for another greeting; not guarded
+	dear    atomic.Bool             // what follows its client's greeting needs a turn; not guarded
+	more    atomic.Bool             // what its client sends next needs a turn; not guarded
 }
 
 // begin marks the beginning of a request, and end its end.
 func (c *conn) begin() {
+	c.more.Store(false)
+	c.endHandshake()
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
 	c.busy = true

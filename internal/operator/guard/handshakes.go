@@ -2,20 +2,26 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // A handshake of TLS costs as much as several requests, and the runtime serves goroutines in the
 // order in which they become ready: a herd of new connections would be before everybody else's
 // requests. So few handshakes are worked at, and peers take turns. A turn lasts from the client's
-// greeting to the server's answer to it, in which nothing is waited for. A client whose greeting
-// lacks a key that the server can use is asked for another greeting, which needs another turn:
-// the dear part of the handshake comes after it.
+// greeting to the server's answer to it, in which nothing is waited for. Whatever the client sends
+// next needs another turn where it is dear too: another greeting, because the first one lacked a
+// key that the server can use; the client's certificate, or its key in TLS 1.2.
 
 // atOnce is how many handshakes are worked at. One of the runtime's processors is left for
 // everything else.
@@ -37,18 +43,43 @@ func (g *Guard) gate(server *http.Server) {
 	}
 	config := server.TLSConfig.Clone()
 	next := config.GetConfigForClient
-	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		if c, ok := hello.Conn.(*conn); ok {
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (chosen *tls.Config, err error) {
+		c, ok := hello.Conn.(*conn)
+		if ok {
 			if err := c.beginHandshake(hello.Context()); err != nil {
 				return nil, err
 			}
+			if hungUp(c.Conn) { // while it waited
+				return nil, net.ErrClosed
+			}
 		}
-		if next == nil {
-			return nil, nil //nolint:nilnil // the server's own configuration
+		if next != nil {
+			chosen, err = next(hello)
 		}
-		return next(hello)
+		if ok {
+			used := cmp.Or(chosen, config)
+			c.dear.Store(used.ClientAuth != tls.NoClientCert || !slices.Contains(hello.SupportedVersions, tls.VersionTLS13))
+		}
+		return chosen, err // nil: the server's own configuration
 	}
 	server.TLSConfig = config
+}
+
+// hungUp reports whether the client has closed its end: it will send no more of its handshake.
+func hungUp(nc net.Conn) (gone bool) {
+	socket, ok := innermost(nc).(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return true
+	}
+	_ = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = err == nil && n == 0 || errors.Is(err, unix.ECONNRESET)
+	})
+	return gone
 }
 
 // beginHandshake waits for the connection's turn, or its end.
@@ -77,10 +108,10 @@ func (c *conn) endHandshake() {
 	}
 }
 
-// Read implements net.Conn. Each part of another greeting has a turn, which ends when the
-// next part is waited for.
+// Read implements net.Conn. Each part of what needs another turn has one, which ends when the next
+// part is waited for.
 func (c *conn) Read(b []byte) (int, error) {
-	if !c.again.Load() {
+	if !c.more.Load() {
 		return c.Conn.Read(b)
 	}
 	c.endHandshake()
@@ -96,7 +127,7 @@ func (c *conn) Read(b []byte) (int, error) {
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	if c.shaking.Load() {
-		c.again.Store(asksAgain(b))
+		c.more.Store(asksAgain(b) || c.dear.Swap(false))
 		c.endHandshake()
 	}
 	return c.Conn.Write(b)
