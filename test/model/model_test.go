@@ -59,6 +59,8 @@ var pool = specification{
 		{faults: faults("copies", "boot")},
 		{faults: faults("folders", "copies"), bounds: map[string]int{"MaxTime": 2, "MaxAccidents": 2, "MaxGrants": 1}},
 		{faults: faults("files"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{faults: faults("files", "inodes"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{faults: faults("disk", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
 	},
 	rules: []rule{
 		{"1", "the embedded timestamp is checked against the lease", bounded{}},
@@ -82,6 +84,8 @@ var pool = specification{
 		{"19", "a lost folder is void", bounded{faults: faults("copies", "folders")}},
 		{"20", "leases belong to one marks file, unchanged", bounded{faults: faults("files")}},
 		{"21", "an older leases file is refused", bounded{faults: faults("files")}},
+		{"22", "a copy of the leases file is refused", bounded{faults: faults("files", "inodes")}},
+		{"23", "leases are adopted in the same boot of the same machine", bounded{faults: faults("disk")}},
 		{"extend", "an extension waits for all that overlap", bounded{faults: faults("layouts", "extend")}},
 	},
 	lines: poolLines,
