@@ -88,7 +88,7 @@ func (t *lockTrail) sends(fresh []*message) {
 // deliver has the store carry the message out, and notes what it did.
 func (t *lockTrail) deliver(m *message) {
 	if m.request == nil {
-		m.err = m.do(t.w.records)
+		t.w.placeTrail.deliver(m)
 		return
 	}
 	t.look(m.request.Key)
@@ -111,6 +111,7 @@ func (t *lockTrail) deliver(m *message) {
 			s.TermMS = after.ExpiresMS - storeMS
 		}
 		t.step(m, "Commit", s)
+		t.w.placeTrail.membership(m, after, s)
 		m.told = true
 	case m.request.Op != lock.Release && before.State == lock.Active:
 		t.step(m, "Repeat", s)
@@ -144,6 +145,7 @@ func (t *lockTrail) answers(m *message) {
 		t.leases[m.lease] = l
 	}
 	t.step(m, "Receive", trace.LockStep{At: time.Since(t.w.began)})
+	t.w.placeTrail.joined(m)
 }
 
 // look notes what the store shows of a lock, and what it did by itself since the last look.

@@ -40,9 +40,10 @@ type message struct {
 	// For the trace of locks.
 	request        *lock.Request // nil: it is about something else
 	sent           time.Duration
-	changes, wrote bool   // it is a Change; it wrote
-	told           bool   // the answer says that the request was carried out
-	lease          string // that it has granted
+	changes, wrote bool    // it is a Change; it wrote
+	told           bool    // the answer says that the request was carried out
+	lease          string  // that it has granted
+	placed         *placed // for the trace of placement; nil: it is not about a record of that
 }
 
 // link is the connection of one process.
@@ -75,6 +76,7 @@ func (l *link) send(ctx context.Context, what string, do func(record.Store) erro
 	about, _ := ctx.Value(aboutKey{}).(string)
 	m := &message{from: l, what: what, about: about, do: do, back: make(chan struct{}), sent: time.Since(l.net.w.began)}
 	m.request, _ = ctx.Value(requestKey{}).(*lock.Request)
+	m.placed, _ = ctx.Value(placedKey{}).(*placed)
 	m.waits.Store(true)
 	l.net.mu.Lock()
 	l.net.fresh = append(l.net.fresh, m)

@@ -36,6 +36,9 @@ type together struct {
 	// lockTrail is what is known of the locks; lockSteps are those that were followed.
 	lockTrail *lockTrail
 	lockSteps int
+	// Likewise of the actors.
+	placeTrail *placeTrail
+	placeSteps int
 }
 
 // join makes the store of records and the way to it.
@@ -46,7 +49,7 @@ func (w *world) join() {
 	w.back = map[string]bool{}
 	w.given, w.most, w.declared = map[string]map[int64]bool{}, map[string]int64{}, map[string]int64{}
 	w.meets = map[string]map[string]int{}
-	w.lockTrail = newLockTrail(w)
+	w.lockTrail, w.placeTrail = newLockTrail(w), &placeTrail{w: w, lives: map[*message]membershipOf{}}
 }
 
 // eventTogether lets a thing happen that is not about IDs, and then messages and time

@@ -60,6 +60,7 @@ func (w *world) follow() {
 	}
 	if w.whole {
 		w.lockTrail.follow()
+		w.placeTrail.follow()
 	}
 	w.trail.UntilMS = math.MaxInt64
 	w.followed = w.trail.Check()

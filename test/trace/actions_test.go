@@ -61,7 +61,8 @@ func actionsOf(t *testing.T, module string) []string {
 // TestEachActionIsFollowed: the checkers have the actions of the specifications, by their names.
 func TestEachActionIsFollowed(t *testing.T) {
 	for module, have := range map[string][]string{
-		"Locks": slices.Sorted(maps.Keys(lockActions)),
+		"Locks":     slices.Sorted(maps.Keys(lockActions)),
+		"Placement": slices.Sorted(maps.Keys(placeActions)),
 	} {
 		if actions := actionsOf(t, module); !slices.Equal(actions, have) || len(actions) < 10 {
 			t.Errorf("%s.tla has the actions %q, and the checker %q", module, actions, have)
