@@ -97,7 +97,7 @@ func (t Placement) Check() (r Result) {
 		if h == nil {
 			h = &placeHost{}
 			if p.hosts[s.Host] = h; t.Partial {
-				h.life, h.until = 1, math.MaxInt64
+				h.life = 1
 			}
 		}
 		p.Tick(h, s)
@@ -206,7 +206,12 @@ func (p *placement) Outrun(h *placeHost, s PlaceStep) {
 // Activate: the host has its process activate the actor (rule "in time").
 func (p *placement) Activate(h *placeHost, s PlaceStep) {
 	if p.Partial {
-		h.owns = s.Token
+		h.owns, h.until = s.Token, math.MaxInt64
+		for _, other := range p.hosts { // the record was free: what they had of it is over
+			if other != h && other.proc != 0 {
+				other.until = min(other.until, s.At)
+			}
+		}
 	}
 	switch {
 	case !p.isMember(h):
