@@ -98,7 +98,7 @@ func (r lockRecord) check() lockResult {
 	locks, sequences, writes := r.byKey()
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		grants := checkLock(&res, key, locks[key])
-		checkRenewals(&res, key, locks[key], grants)
+		r.checkRenewals(&res, key, locks[key], grants)
 		checkWrites(&res, key, writes[key], grants)
 		r.checkHeld(&res, key, locks[key], grants)
 		r.checkWoken(&res, key, locks[key], writes[key], grants)

@@ -28,7 +28,7 @@ type lockCommit struct {
 // store: tokens, and its times within a lease, tell in which order it carried out what it
 // answered. A refusal changes nothing, so it is no step.
 func (r lockRecord) checkSteps(res *lockResult, key string, all []*lockAsked) {
-	t := &lockTrace{Locks: trace.Locks{Partial: true, Jumps: r.jumps}, leases: map[string]lockAttempt{}}
+	t := &lockTrace{Locks: trace.Locks{Partial: true, Late: r.late, Jumps: r.jumps}, leases: map[string]lockAttempt{}}
 	for _, a := range all {
 		if len(a.ok) > 0 && a.first().Op == lock.Acquire.String() {
 			t.leases[a.ok[0].Got.LeaseID] = a.ok[0]
@@ -136,7 +136,9 @@ func (t *lockTrace) relies(lease string, by lockAttempt, all []*lockAsked) {
 			if a.ok[0].Sent != first.Sent {
 				until = time.Duration(a.ok[0].Sent) + time.Duration(a.ok[0].Got.RemainingMS)*time.Millisecond
 			}
-			r.Until = max(r.Until, until)
+			if time.Duration(a.ok[0].Answered) < until {
+				r.Until = max(r.Until, until)
+			}
 		}
 	}
 	for _, a := range all {
