@@ -70,12 +70,13 @@ Tick ==
 
 Try(h, op, number, token) == [host |-> h, op |-> op, number |-> number, token |-> token, sent |-> now]
 
-\* Rule "named": a renewal and a release name the lease, not the owner alone. 
+\* A host may also ask to renew, or release, a lease whose end has passed by its own clock.
+\* Rule "named": a renewal and a release name the lease, not the owner alone.
 Ask(h, op) ==
     LET number == asked + 1
         token == IF op = "acquire" THEN 0 ELSE belief[h].token
     IN  /\ asked < MaxRequests /\ open[h] = None
-        /\ IF op = "acquire" THEN ~Believes(h) ELSE Believes(h)
+        /\ IF op = "acquire" THEN ~Believes(h) ELSE belief[h] # None
         /\ asked' = number
         /\ open' = [open EXCEPT ![h] = [op |-> op, number |-> number, token |-> token]]
         /\ wire' = wire \cup {Try(h, op, number, token)}
@@ -97,6 +98,14 @@ GiveUp(h) ==
     /\ open' = [open EXCEPT ![h] = None]
     /\ did' = <<"give up", h, open[h].number>>
     /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, belief, greatest, rose>>
+
+\* The host gives up on an acquire, and asks the store to end what it may have granted.
+Discard(h) ==
+    /\ open[h] # None /\ open[h].op = "acquire"
+    /\ open' = [open EXCEPT ![h] = None]
+    /\ wire' = wire \cup {Try(h, "release", open[h].number, 0)}
+    /\ did' = <<"discard", h, open[h].number>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, answers, belief, greatest, rose>>
 
 \* Rule "sending": the host counts from the moment at which it sent the try that is answered.
 Until(a) == (IF On("sending") THEN a.sent ELSE now) + a.left
@@ -122,8 +131,11 @@ Token(s) == IF s.rec.token > 0 /\ s.rec.life = s.life THEN s.rec.token ELSE Max(
 Granted(s, m) ==
     [token |-> Token(s) + 1, owner |-> m.host, request |-> m.number, end |-> now + Term, active |-> TRUE, life |-> s.life]
 
-\* Whether the lease in s is the one that m renews or releases.
-Meant(s, m) == s.rec.owner = m.host /\ (On("named") => s.rec.token = m.token)
+\* Whether the lease in s is the one that m renews or releases. A Discard knows no token, and
+\* names the lease by its request.
+Meant(s, m) ==
+    /\ s.rec.owner = m.host
+    /\ On("named") => IF m.token = 0 THEN s.rec.request = m.number ELSE s.rec.token = m.token
 
 \* What the rule makes of a request in the state s: a record, or None: nothing to write.
 Decided(s, m) ==
@@ -207,6 +219,7 @@ Next ==
         \/ \E op \in {"acquire", "renew", "release"} : Ask(h, op)
         \/ Again(h)
         \/ GiveUp(h)
+        \/ Discard(h)
         \/ \E a \in answers : Receive(h, a)
     \/ \E m \in wire : Commit(m) \/ Repeat(m)
     \/ Look

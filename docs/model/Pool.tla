@@ -84,10 +84,11 @@ Down(identity) ==
 
 \* A folder: its leases file, which names the identity it was written for; its marks;
 \* whether an older leases file was put back, other marks were put back, or its process
-\* went on elsewhere. calm: nobody has disturbed it, so its stream ascends.
+\* went on elsewhere; whether an earlier boot or another machine wrote it. calm: nobody
+\* has disturbed it, so its stream ascends.
 NewFolder(identity) ==
     [leases |-> {}, cached |-> {}, for |-> identity, mark |-> 0,
-     old |-> FALSE, touched |-> FALSE, void |-> FALSE, calm |-> TRUE]
+     old |-> FALSE, touched |-> FALSE, void |-> FALSE, foreign |-> FALSE, calm |-> TRUE]
 
 Init ==
     /\ rec = [s \in Slots |-> None]
@@ -326,12 +327,17 @@ FreshNames == {i \in Folders : name[i] = 0 /\ \A q \in Procs : proc[q].identity 
 
 \* What the next process takes over from folder k, and where its stream begins.
 \* Rules 19, 20 and 21: the leases are those that were written last, beside these
-\* marks, by a process that did not go on elsewhere. Rule 14: the mark is exclusive.
+\* marks, by a process that did not go on elsewhere. Rule 22 stands behind rule 21: a copy
+\* has another inode than the one that it names. With the fault "inodes" it shows alone: no
+\* inode is ever given out twice, and nothing compares how old the leases file is.
+\* Rule 23: they were written in this boot of this machine. Rule 14: the mark is exclusive.
 \* Rule 15: it is in the live state.
 Adoptable(f) ==
     /\ On("19") => ~f.void
     /\ On("20") => ~f.touched
-    /\ On("21") => ~f.old
+    /\ (On("21") /\ ~Fault("inodes")) => ~f.old
+    /\ (On("22") /\ Fault("inodes")) => ~f.old
+    /\ On("23") => ~f.foreign
 Begin(f) == IF On("15") THEN First(f.mark) - 1 - (IF On("14") THEN 0 ELSE 2 * Units) ELSE -1
 
 Opened(p, identity, k, leases, cached, last) ==
@@ -344,7 +350,7 @@ StartIn(p, k) ==
     IN  /\ Opened(p, proc[p].identity, k, IF ok THEN f.leases ELSE {}, IF ok THEN f.cached ELSE {}, Begin(f))
         /\ folder' = [folder EXCEPT ![k].leases = IF ok THEN @ ELSE {}, ![k].cached = IF ok THEN @ ELSE {},
                                     ![k].for = proc[p].identity,
-                                    ![k].old = FALSE, ![k].touched = FALSE, ![k].void = FALSE]
+                                    ![k].old = FALSE, ![k].touched = FALSE, ![k].void = FALSE, ![k].foreign = FALSE]
         /\ copy' = IF copy # None /\ copy.of = k THEN [copy EXCEPT !.fresh = FALSE] ELSE copy
         /\ UNCHANGED name
         /\ did' = <<"start in", p, {l.g : l \in IF ok THEN f.leases \cup f.cached ELSE {}}>>
@@ -376,13 +382,17 @@ Kill(p) ==
     /\ UNCHANGED <<store, wire, live, seen>>
 
 \* The machine boots: nothing is left of the memory. Rule 16: leases are nowhere else.
+\* With the fault "disk" the live directory is on a disk, against the rules: it stays, but
+\* its marks may be lost.
 Boot ==
     /\ Fault("boot")
     /\ \E p \in Procs : proc[p].up
     /\ proc' = [p \in Procs |-> Down(proc[p].identity)]
-    /\ IF On("16")
+    /\ IF On("16") /\ ~Fault("disk")
        THEN folder' = [k \in Folders |-> None] /\ name' = [i \in Folders |-> 0] /\ copy' = None
-       ELSE folder' = [k \in Folders |-> IF folder[k] = None THEN None ELSE [folder[k] EXCEPT !.mark = 0, !.calm = FALSE]] /\ UNCHANGED <<name, copy>>
+       ELSE /\ folder' = [k \in Folders |-> IF folder[k] = None THEN None
+                                           ELSE [folder[k] EXCEPT !.mark = 0, !.calm = FALSE, !.foreign = Fault("disk")]]
+            /\ UNCHANGED <<name, copy>>
     /\ seen' = IF seen = None THEN None ELSE [seen EXCEPT !.dir = 0] \* that folder is gone
     /\ did' = <<"boot">>
     /\ UNCHANGED <<store, wire>>
@@ -393,6 +403,19 @@ CopyDirectory(p, q) ==
     /\ proc' = [proc EXCEPT ![q] = Down(proc[p].identity)]
     /\ did' = <<"copy directory", p, q>>
     /\ UNCHANGED <<store, wire, live, seen>>
+
+\* The disk of p's machine is copied, with the live directory on it, and q is the daemon of
+\* the clone. Folders of two machines do not meet, so the clone's has a name of its own.
+CloneMachine(p, q) ==
+    /\ Fault("disk") /\ p # q /\ ~proc[q].up /\ name[proc[p].identity] # 0
+    /\ FreshNames # {} /\ Unused # {}
+    /\ LET i == Least(FreshNames)
+           k == Least(Unused)
+       IN  /\ proc' = [proc EXCEPT ![q] = Down(i)]
+           /\ folder' = [folder EXCEPT ![k] = [folder[name[proc[p].identity]] EXCEPT !.for = i, !.foreign = TRUE, !.calm = FALSE]]
+           /\ name' = [name EXCEPT ![i] = k]
+    /\ did' = <<"clone machine", p, q>>
+    /\ UNCHANGED <<store, wire, copy, seen>>
 
 \* The folder of an identity is moved away. It keeps its lock, its marks stay mapped.
 \* It may come back, if nothing has taken its name. (Elsewhere it is not adopted: its
@@ -480,6 +503,7 @@ Accident ==
     \/ Restore
     \/ Boot
     \/ \E p, q \in Procs : CopyDirectory(p, q)
+    \/ \E p, q \in Procs : CloneMachine(p, q)
     \/ \E i \in Folders : MoveAway(i)
     \/ \E k \in Folders : MoveBack(k)
     \/ \E k \in Folders : CopyFiles(k)
@@ -509,13 +533,17 @@ Ascends ==
 (* What the argument in docs/uniqueness.md goes through on its way to      *)
 (* NoTwin. Each of these holds in every state, too.                        *)
 
-\* Of two grants whose slots overlap, one begins when the other has ended, or later.
+Leases(q) == q.held \cup q.cached
+Uses(q) == {l.g : l \in Leases(q)}
+
+\* Of two grants whose slots overlap, one begins when the other has ended, or later: as the
+\* store has them on record, and as the daemons use them, to the end of their reservations.
 GrantsApart ==
-    \A r, s \in Slots :
+    /\ \A r, s \in Slots :
         (r # s /\ Overlap(r, s) /\ rec[r] # None /\ rec[s] # None)
             => rec[r].end <= rec[s].created \/ rec[s].end <= rec[r].created
-
-Uses(q) == {l.g : l \in q.held \cup q.cached}
+    /\ \A p, q \in Procs : \A l \in Leases(proc[p]), m \in Leases(proc[q]) :
+        (l.g < m.g /\ Overlap(l.slot, m.slot)) => l.until <= m.created
 Holds(k) == IF Adoptable(folder[k]) THEN {l.g : l \in folder[k].leases \cup folder[k].cached} ELSE {}
 
 \* No two processes make IDs under one lease, and no process can take over a lease from

@@ -38,6 +38,7 @@ const (
 	locksMissing    = "a value is missing"
 	locksDisorder   = "a value came after a greater one"
 	locksSilent     = "a process was without an answer for too long"
+	locksStep       = "no step of docs/model/Locks.tla"
 	locksFault      = "something else went wrong"
 )
 
@@ -50,6 +51,7 @@ type lockResult struct {
 	frozenKeys                  int            // of those keys, where a holder stood still
 	stale, refusedLate          int            // writes refused; what was refused to those who had stood still
 	held                        int            // answers that somebody else has the lock, whose lease is known
+	steps                       int            // that were followed through docs/model/Locks.tla
 	longestGap                  time.Duration
 	longestOf                   int
 }
@@ -96,10 +98,11 @@ func (r lockRecord) check() lockResult {
 	locks, sequences, writes := r.byKey()
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		grants := checkLock(&res, key, locks[key])
-		checkRenewals(&res, key, locks[key], grants)
+		r.checkRenewals(&res, key, locks[key], grants)
 		checkWrites(&res, key, writes[key], grants)
 		r.checkHeld(&res, key, locks[key], grants)
 		r.checkWoken(&res, key, locks[key], writes[key], grants)
+		r.checkSteps(&res, key, locks[key])
 	}
 	for _, key := range slices.Sorted(maps.Keys(sequences)) {
 		checkSequence(&res, key, sequences[key])

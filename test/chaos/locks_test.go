@@ -169,8 +169,9 @@ func (c *chaos) performLocks(t *testing.T, s chaosScenario) (row string, violati
 	c.say("checked %d requests, %d of which had no answer and were sent again; %d answers to what was answered before; %d leases that ran out; "+
 		"%d answers that somebody else has the lock; the order of all %d calls on %d keys, of which %d had a holder who stood still; gaps (longest %v of process %d, allowed %v)",
 		res.asked, res.unknown, res.again, res.left, res.held, res.judged, res.keys, res.frozenKeys, res.longestGap.Round(time.Millisecond), res.longestOf, u.gap)
+	c.say("followed %d steps of the locks through docs/model/Locks.tla", res.steps)
 	n := res.count
 	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%v\t%s\t", s.name, res.done["acquire"], res.done["renew"], res.done["release"], res.values, res.unknown,
-		n[locksTwoHolders]+n[locksLost]+n[locksLate]+n[locksWritten]+n[locksNobody]+n[locksHistory], n[locksTokens]+n[locksRepeated], n[locksApplied], n[locksValueTwice]+n[locksMissing]+n[locksDisorder],
+		n[locksTwoHolders]+n[locksLost]+n[locksLate]+n[locksWritten]+n[locksNobody]+n[locksHistory]+n[locksStep], n[locksTokens]+n[locksRepeated], n[locksApplied], n[locksValueTwice]+n[locksMissing]+n[locksDisorder],
 		res.longestGap.Round(time.Millisecond), res.verdict()), res.violations
 }

@@ -16,6 +16,7 @@ const (
 	roomsUnreached  = "a room was out of reach for too long"
 	roomsLost       = "a message was lost"
 	roomsDisordered = "a message came before one that had been answered when it was sent"
+	roomsStep       = "no step of docs/model/Placement.tla"
 	roomsFault      = "something else went wrong"
 )
 
@@ -33,6 +34,7 @@ type roomResult struct {
 	unaware       int             // of those, how many began before the other's process knew
 	backAfter     []time.Duration // each of the steps
 	acknowledged  int             // messages
+	steps         int             // of activations, that were followed through docs/model/Placement.tla
 	activationsOf map[string][]roomActivation
 }
 
@@ -47,6 +49,7 @@ func (r roomRecord) check() roomResult {
 	for _, room := range slices.Sorted(maps.Keys(res.activationsOf)) {
 		r.checkActivations(&res, room, res.activationsOf[room])
 	}
+	r.checkSteps(&res)
 	r.checkReach(&res)
 	r.checkMessages(&res)
 	for _, f := range r.faults {

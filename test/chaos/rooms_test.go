@@ -379,7 +379,8 @@ func (c *chaos) performRooms(t *testing.T, s chaosScenario) (row string, violati
 	c.say("checked %d resolves (hosts disagreed for %v at most, allowed %v); %d writes that the store took and %d requests that it refused by their tokens; "+
 		"%d activations, %d of them after another of the room, which in %d of these did not know; %d messages that were answered",
 		asked, res.disagreed.Round(time.Millisecond), record.agree, res.accepted, res.refused, len(record.activations), res.moved, res.unaware, res.acknowledged)
+	c.say("followed %d steps of the rooms through docs/model/Placement.tla", res.steps)
 	n := res.count
 	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%v\t%v\t%d\t%d\t%d\t%s\t", s.name, r.many, asked, len(record.activations), res.accepted, res.refused,
-		res.disagreed.Round(time.Millisecond), res.backAfter[len(res.backAfter)-1].Round(time.Millisecond), n[roomsTwoOwners], n[roomsTwoLive]+n[roomsNumbers], n[roomsLost]+n[roomsDisordered], res.verdict()), res.violations
+		res.disagreed.Round(time.Millisecond), res.backAfter[len(res.backAfter)-1].Round(time.Millisecond), n[roomsTwoOwners], n[roomsTwoLive]+n[roomsNumbers]+n[roomsStep], n[roomsLost]+n[roomsDisordered], res.verdict()), res.violations
 }

@@ -77,6 +77,9 @@ var poolLines = map[string]line{
 	"copy directory": func(s []string) string {
 		return fmt.Sprintf("the state directory of %s is copied to %s", letter(s[1]), letter(s[2]))
 	},
+	"clone machine": func(s []string) string {
+		return fmt.Sprintf("the disk of %s's machine is copied, and %s is the daemon of the clone", letter(s[1]), letter(s[2]))
+	},
 	"move away": func(s []string) string { return fmt.Sprintf("the folder of identity %s is moved away", s[1]) },
 	"move back": func(s []string) string { return fmt.Sprintf("the folder of identity %s is moved back", s[1]) },
 	"notice": func(s []string) string {
@@ -98,6 +101,9 @@ var lockLines = map[string]line{
 	"again":   func(s []string) string { return fmt.Sprintf("%s sends request %s once more", letter(s[1]), s[2]) },
 	"give up": func(s []string) string {
 		return fmt.Sprintf("%s waits no longer for the answer to request %s", letter(s[1]), s[2])
+	},
+	"discard": func(s []string) string {
+		return fmt.Sprintf("%s gives up on request %s, and asks to release what it may have been granted", letter(s[1]), s[2])
 	},
 	"receive": func(s []string) string {
 		return fmt.Sprintf("%s receives the answer to request %s: token %s, reliable until %s", letter(s[1]), s[2], s[3], s[4])

@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // actors is the placement of a host: the product's driver, and the process that it
@@ -40,7 +41,7 @@ func (h *host) place() {
 	a := &actors{host: h, ended: make(chan struct{}), live: map[placement.Key]int64{}}
 	a.driver = driver.New(driver.Config{
 		Tenant: "t", Authority: h.d.name + ":1", Owner: h.d.name, TTL: membershipTTL, Interval: 50 * time.Millisecond,
-		Locks: locks{lock.OnRecords(h.link)}, Records: storage.OnRecords(h.link), Executor: a, Clock: h, NowMS: h.d.clock,
+		Locks: locks{lock.OnRecords(h.link)}, Records: placedRecords{storage.OnRecords(h.link), h}, Executor: a, Clock: h, NowMS: h.d.clock,
 	})
 	a.driver.SetKinds([]string{actorKind})
 	var ctx context.Context
@@ -54,6 +55,7 @@ func (h *host) place() {
 
 // Activate implements driver.Executor.
 func (a *actors) Activate(k placement.Key, r placement.Record, _ time.Duration, done func(string, error)) {
+	a.d.w.placeTrail.notes(a.host, k, trace.PlaceStep{Do: "Activate", Token: r.Token})
 	a.ask(func() {
 		a.live[k] = r.Token
 		a.d.w.count("actors activated")
@@ -63,8 +65,10 @@ func (a *actors) Activate(k placement.Key, r placement.Record, _ time.Duration, 
 
 // Passivate implements driver.Executor.
 func (a *actors) Passivate(k placement.Key, r placement.Record, _ time.Duration, done func([]byte, error)) {
+	a.d.w.placeTrail.notes(a.host, k, trace.PlaceStep{Do: "Passivate", Token: r.Token})
 	a.ask(func() {
 		if a.live[k] == r.Token {
+			a.d.w.placeTrail.notes(a.host, k, trace.PlaceStep{Do: "Stop", Token: r.Token})
 			delete(a.live, k)
 			a.d.w.ended(a.belief(k, r.Token), time.Since(a.d.w.began))
 			a.d.w.count("actors passivated")
@@ -116,6 +120,7 @@ func (a *actors) useActors() {
 		b := a.belief(k, token)
 		if valid, ok := a.driver.Check(k, token); ok {
 			b.until = b.from + valid
+			w.placeTrail.notes(a.host, k, trace.PlaceStep{Do: "Check", Token: token, Until: b.until})
 			if w.without(promiseEnds) {
 				b.until += membershipTTL
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // host is what a daemon's process has beside its streams: the product's host of locks
@@ -56,6 +57,7 @@ func (h *host) crash() {
 	}
 	w := h.d.w
 	h.link.gone.Store(true)
+	w.placeTrail.all(trace.PlaceStep{Do: "Crash", Host: h.link.name})
 	h.end()
 	w.disconnected(h)
 	h.actors.stop()

@@ -36,6 +36,14 @@ type message struct {
 	done  bool          // it was carried out, and the answer is on its way
 	back  chan struct{} // closed when the answer has arrived
 	waits atomic.Bool   // the caller has not given up
+
+	// For the trace of locks.
+	request        *lock.Request // nil: it is about something else
+	sent           time.Duration
+	changes, wrote bool    // it is a Change; it wrote
+	told           bool    // the answer says that the request was carried out
+	lease          string  // that it has granted
+	placed         *placed // for the trace of placement; nil: it is not about a record of that
 }
 
 // link is the connection of one process.
@@ -56,6 +64,7 @@ type aboutKey struct{}
 // Do implements lock.Store. What a request is about tells it from others for the same lock
 // that the host sends at the same moment.
 func (s locks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	ctx = context.WithValue(ctx, requestKey{}, &r)
 	return s.Records.Do(context.WithValue(ctx, aboutKey{}, fmt.Sprint(r.Op, " ", r.Owner, " ", r.LeaseID)), r)
 }
 
@@ -65,7 +74,9 @@ func (l *link) send(ctx context.Context, what string, do func(record.Store) erro
 		return errLost
 	}
 	about, _ := ctx.Value(aboutKey{}).(string)
-	m := &message{from: l, what: what, about: about, do: do, back: make(chan struct{})}
+	m := &message{from: l, what: what, about: about, do: do, back: make(chan struct{}), sent: time.Since(l.net.w.began)}
+	m.request, _ = ctx.Value(requestKey{}).(*lock.Request)
+	m.placed, _ = ctx.Value(placedKey{}).(*placed)
 	m.waits.Store(true)
 	l.net.mu.Lock()
 	l.net.fresh = append(l.net.fresh, m)
@@ -138,6 +149,7 @@ func (n *network) settle() {
 	slices.SortStableFunc(fresh, func(a, b *message) int {
 		return cmp.Or(strings.Compare(a.from.name, b.from.name), strings.Compare(a.what, b.what), strings.Compare(a.about, b.about))
 	})
+	n.w.lockTrail.sends(fresh)
 	n.under = append(n.under, fresh...)
 	n.w.settled()
 }
@@ -197,12 +209,13 @@ func (n *network) deliver(m *message) {
 	if !m.waits.Load() {
 		n.w.count("requests arrive after their caller has gone")
 	}
-	m.err = m.do(n.w.records)
+	n.w.lockTrail.deliver(m)
 	n.w.tells("%s: %s: %v", m.from.name, m.what, plain(m.err))
 }
 
 func (n *network) answer(m *message) {
 	n.w.tells("%s: answer to %s: %v", m.from.name, m.what, plain(m.err))
+	n.w.lockTrail.answers(m)
 	close(m.back)
 }
 

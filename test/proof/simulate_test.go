@@ -25,6 +25,7 @@ func TestSimulation(t *testing.T) {
 		seeds = fewWhole
 	}
 	happened, meets := map[string]int{}, map[string]map[string]int{}
+	lockSteps, placeSteps := 0, 0
 	for seed := range uint64(seeds) {
 		// The number of rules is odd: so each of them meets both providers.
 		s := setting{seed: seed, focus: rule(seed % uint64(allWholeRules)), real: seed%2 == 0, whole: true}
@@ -32,6 +33,7 @@ func TestSimulation(t *testing.T) {
 		if w.fault != "" {
 			t.Fatalf("seed %d: %s\n%s", seed, w.fault, tellStory(t, s))
 		}
+		lockSteps, placeSteps = lockSteps+w.lockSteps, placeSteps+w.placeSteps
 		for what, n := range w.happened {
 			happened[what] += n
 		}
@@ -45,6 +47,10 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d worlds, no promise broken\n%s", seeds, coverage(happened, meets))
+	t.Logf("%d steps of locks were followed through docs/model/Locks.tla, and %d of actors through docs/model/Placement.tla", lockSteps, placeSteps)
+	if lockSteps < seeds*500 || placeSteps < seeds*100 {
+		t.Errorf("only %d steps of locks and %d of actors in %d worlds: too little happens", lockSteps, placeSteps, seeds)
+	}
 	for _, what := range mustHappenTogether {
 		if seeds >= manyWhole && happened[what] < seeds/2 {
 			t.Errorf("%q happened %d times in %d worlds", what, happened[what], seeds)

@@ -33,6 +33,12 @@ type together struct {
 	// declared is when an operator declared each sequence at the latest, by the store's clock.
 	declared map[string]int64
 	meets    map[string]map[string]int // faults and the states they met
+	// lockTrail is what is known of the locks; lockSteps are those that were followed.
+	lockTrail *lockTrail
+	lockSteps int
+	// Likewise of the actors.
+	placeTrail *placeTrail
+	placeSteps int
 }
 
 // join makes the store of records and the way to it.
@@ -43,6 +49,7 @@ func (w *world) join() {
 	w.back = map[string]bool{}
 	w.given, w.most, w.declared = map[string]map[int64]bool{}, map[string]int64{}, map[string]int64{}
 	w.meets = map[string]map[string]int{}
+	w.lockTrail, w.placeTrail = newLockTrail(w), &placeTrail{w: w, lives: map[*message]membershipOf{}}
 }
 
 // eventTogether lets a thing happen that is not about IDs, and then messages and time

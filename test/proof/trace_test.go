@@ -58,6 +58,10 @@ func (w *world) follow() {
 	if w.off || w.fault != "" {
 		return
 	}
+	if w.whole {
+		w.lockTrail.follow()
+		w.placeTrail.follow()
+	}
 	w.trail.UntilMS = math.MaxInt64
 	w.followed = w.trail.Check()
 	if broken := w.followed.Broken; len(broken) > 0 {

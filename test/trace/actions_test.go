@@ -1,0 +1,71 @@
+package trace
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// guardCase is a trace that breaks one guard.
+type guardCase[T any] struct {
+	name, want string
+	put        func(*T)
+}
+
+// eachGuard sees that each of the cases is refused, and that each refusal in the file has one.
+func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example func() T, check func(T) Result) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if guards := strings.Count(string(text), ".breaks("); guards != len(cases) {
+		t.Errorf("%s has %d guards, and there are %d cases", file, guards, len(cases))
+	}
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			x := example()
+			test.put(&x)
+			if r := check(x); !strings.Contains(strings.Join(r.Broken, "\n"), test.want) {
+				t.Errorf("found %q, want %q", r.Broken, test.want)
+			}
+		})
+	}
+}
+
+var actionName = regexp.MustCompile(`\b([A-Z][a-z]\w*)\b`)
+
+// actionsOf are the names of the actions in Next of a specification.
+func actionsOf(t *testing.T, module string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/model/" + module + ".tla")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, next, found := strings.Cut(string(text), "\nNext ==\n")
+	next, _, ends := strings.Cut(next, "\n\nSpec ==")
+	if !found || !ends {
+		t.Fatalf("%s.tla has no Next", module)
+	}
+	names := map[string]bool{}
+	for _, name := range actionName.FindAllString(next, -1) {
+		names[name] = true
+	}
+	delete(names, "Host")
+	return slices.Sorted(maps.Keys(names))
+}
+
+// TestEachActionIsFollowed: the checkers have the actions of the specifications, by their names.
+func TestEachActionIsFollowed(t *testing.T) {
+	for module, have := range map[string][]string{
+		"Locks":     slices.Sorted(maps.Keys(lockActions)),
+		"Placement": slices.Sorted(maps.Keys(placeActions)),
+	} {
+		if actions := actionsOf(t, module); !slices.Equal(actions, have) || len(actions) < 10 {
+			t.Errorf("%s.tla has the actions %q, and the checker %q", module, actions, have)
+		}
+	}
+}
