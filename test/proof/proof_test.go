@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -34,6 +37,10 @@ const (
 // play runs one world in a bubble of its own.
 func play(t *testing.T, s setting) (w *world) {
 	defer func(r io.Reader) { rand.Reader = r }(rand.Reader)
+	if s.whole && runtime.GOOS == "linux" {
+		s.dir = disktest.Memory(t)
+		defer func() { must(os.RemoveAll(s.dir), nil) }()
+	}
 	synctest.Test(t, func(*testing.T) {
 		w = newWorld(s)
 		w.run(eventsPerWorld)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
@@ -29,6 +30,9 @@ type records struct {
 	greatest int64   // the greatest end that was ever granted
 	rate     float64 // of the store's clock
 	replayed int64   // its time while a copy is made; 0: now
+
+	file  *database // nil: a model
+	known func() sqlitefile.Fence
 }
 
 // change is one that was carried out.
@@ -40,7 +44,11 @@ type change struct {
 
 func newRecords(w *world) *records {
 	s := &records{w: w, rate: 1 + (w.rnd.Float64()-0.5)/50}
-	s.Store = memory.New(s.now)
+	if w.onFiles {
+		s.openRecords()
+	} else {
+		s.Store = memory.New(s.now)
+	}
 	return s
 }
 
@@ -53,11 +61,15 @@ func (s *records) now() int64 {
 }
 
 // Change implements record.Store.
-func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) (at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.file != nil {
+		s.file.around(func() { at, err = s.Store.Change(ctx, ask, rule) })
+		return at, err
+	}
 	c := change{ask: ask}
-	at, err := s.Store.Change(ctx, ask, func(v record.View) (writes []record.Write, err error) {
+	at, err = s.Store.Change(ctx, ask, func(v record.View) (writes []record.Write, err error) {
 		c.writes, err = rule(s.shown(v))
 		return c.writes, err
 	})
@@ -78,6 +90,9 @@ func (s *records) Read(ctx context.Context, ask record.Ask) (record.View, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.Store.Read(ctx, ask)
+	if s.file != nil {
+		return v, err
+	}
 	return s.shown(v), err
 }
 
@@ -97,12 +112,25 @@ func (s *records) shown(v record.View) record.View {
 }
 
 // fenced reports whether the store grants nothing.
-func (s *records) fenced() bool { return s.now() < s.untilMS }
+func (s *records) fenced() bool {
+	if s.file != nil {
+		return s.known().Holds(s.now())
+	}
+	return s.now() < s.untilMS
+}
 
-// fallBack puts the store back to what it was some changes ago.
+// fallBack puts the store back to what it was some changes ago, or to a copy that was made.
 func (s *records) fallBack(changes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.file != nil {
+		if s.file.fallBack() {
+			s.w.count("record stores fell back")
+			s.life++
+		}
+		return
+	}
+	s.w.count("record stores fell back")
 	now := s.now()
 	s.done = s.done[:max(0, len(s.done)-changes)]
 	s.Store = memory.New(s.now)

@@ -56,7 +56,7 @@ func TestSimulation(t *testing.T) {
 			t.Errorf("%q happened %d times in %d worlds", what, happened[what], seeds)
 		}
 	}
-	for _, what := range mustHappen {
+	for _, what := range slices.Concat(mustHappen, mustHappenOnFiles) {
 		if seeds >= manyWhole && what != "long pauses" && happened[what] < seeds/20 {
 			t.Errorf("%q happened %d times in %d worlds", what, happened[what], seeds)
 		}
@@ -74,6 +74,12 @@ var mustHappenTogether = []string{
 	"answers of lease servers lost", "lease servers out of reach", "requests to lease servers repeated",
 	"leases adopted", "lock requests repeated", "locks granted", "locks renewed", "machines booted", "record stores fell back",
 	"requests arrive after their caller has gone", "requests lost", "sequence requests repeated", "sequences declared", "values taken",
+}
+
+// mustHappenOnFiles is what those must have seen whose stores are SQLite files.
+var mustHappenOnFiles = []string{
+	"SQLite file overwritten with an older copy", "SQLite file replaced by an older copy", "SQLite process killed between two operations",
+	"SQLite process killed in the middle of a write", "host of the SQLite file rebooted",
 }
 
 // coverage is a table: which faults met which states.
@@ -124,6 +130,9 @@ func TestASeedRepeatsAWholeRun(t *testing.T) {
 	}
 	for seed := range seeds {
 		s := setting{seed: seed, focus: rule(seed + 1), real: seed%2 == 0, whole: true, tell: true}
+		if seed%3 == 2 {
+			s.focus, s.real = witnessKept, true // all stores are real files
+		}
 		first, again := play(t, s), play(t, s)
 		if len(first.story) < eventsPerWorld {
 			t.Errorf("seed %d: a story of %d lines tells little", seed, len(first.story))

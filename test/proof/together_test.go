@@ -16,20 +16,23 @@ const today = 27 * 365 * 24 * time.Hour
 
 // together is what a whole world has beside the services of IDs.
 type together struct {
-	pace    int64   // 1 but in a whole world
-	current *daemon // with which something happens
-	net     *network
-	records *records
-	forgets bool     // the store of records falls back now and then
-	servers *servers // of leases; nil: the daemons use the provider directly
-	errands []*errand
-	beliefs map[string][]*belief
-	back    map[string]bool  // leases that their holders gave back
-	tokens  map[string]int64 // the greatest of each lock
-	wanted  []*wanted        // requests for locks that may be repeated
-	taken   []*taken
-	given   map[string]map[int64]bool // values of sequences
-	most    map[string]int64          // the greatest of them, or of what was declared
+	pace      int64   // 1 but in a whole world
+	current   *daemon // with which something happens
+	net       *network
+	records   *records
+	forgets   bool        // the stores fall back now and then
+	servers   *servers    // of leases; nil: the daemons use the provider directly
+	onFiles   bool        // all stores are the product's SQLite files
+	databases []*database // those files
+	leases    *database   // nil: the leases are in none
+	errands   []*errand
+	beliefs   map[string][]*belief
+	back      map[string]bool  // leases that their holders gave back
+	tokens    map[string]int64 // the greatest of each lock
+	wanted    []*wanted        // requests for locks that may be repeated
+	taken     []*taken
+	given     map[string]map[int64]bool // values of sequences
+	most      map[string]int64          // the greatest of them, or of what was declared
 	// declared is when an operator declared each sequence at the latest, by the store's clock.
 	declared map[string]int64
 	meets    map[string]map[string]int // faults and the states they met
@@ -39,6 +42,11 @@ type together struct {
 	// Likewise of the actors.
 	placeTrail *placeTrail
 	placeSteps int
+}
+
+// drawFiles draws whether the stores are real files: in one world of five.
+func (w *world) drawFiles() bool {
+	return w.dir != "" && (w.focus == witnessKept || w.focus < allRules && w.rnd.IntN(5) == 0)
 }
 
 // join makes the store of records and the way to it.
@@ -68,15 +76,17 @@ func (w *world) eventTogether() {
 		}
 	}
 	often := 300
-	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced {
+	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == witnessKept {
 		often = 60
 	}
 	if w.servers != nil && w.rnd.IntN(60) == 0 {
 		w.servers.restart()
 	}
 	if w.forgets && w.rnd.IntN(often) == 0 {
-		w.count("record stores fell back")
 		w.records.fallBack(w.rnd.IntN(30))
+	}
+	for _, f := range w.databases {
+		f.event(often)
 	}
 	w.net.some(6)
 	if w.rnd.IntN(2) == 0 {
@@ -91,6 +101,7 @@ func (w *world) part() {
 		time.Sleep(callTimeout)
 		w.net.settle()
 	}
+	w.closeDatabases()
 	time.Sleep(time.Minute) // drivers try to clean up for some seconds
 }
 
@@ -102,6 +113,7 @@ const (
 	termFromSending
 	lossObeyed
 	promiseEnds
+	witnessKept
 
 	allWholeRules
 )
@@ -113,6 +125,7 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	forgottenValuesFenced: {"a sequence that may have been forgotten hands out nothing", "it goes on from an earlier value"},
 	termFromSending:       {"a holder counts its term from before the request was sent", "from the answer"},
 	promiseEnds:           {"a process relies on an actor no longer than it was promised", "a term longer"},
+	witnessKept:           {"a SQLite file is not put back while its witness is lost", "both happen at once"},
 	lossObeyed:            {"a holder ends when its host tells of the loss", "it goes on"},
 }
 
@@ -145,6 +158,7 @@ var states = []struct {
 	{"actors activated", (*daemon).hasActors},
 	{"daemon down", func(d *daemon) bool { return d.life == nil }},
 	{"store fenced", func(d *daemon) bool { return d.w.records.fenced() }},
+	{"on SQLite", func(d *daemon) bool { return d.w.records.file != nil }},
 }
 
 func (d *daemon) has(is func(*stream) bool) bool {

@@ -23,11 +23,12 @@ const diskDevice, memoryDevice = 1, 2
 // setting says which world it is.
 type setting struct {
 	seed  uint64
-	focus rule // what this rule is about happens often
-	off   bool // and it is switched off
-	real  bool // the provider is the product's, in place of the store with switches
-	tell  bool // keep the story
-	whole bool // with locks, sequences and placement, at a slower pace
+	focus rule   // what this rule is about happens often
+	off   bool   // and it is switched off
+	real  bool   // the provider is the product's, in place of the store with switches
+	tell  bool   // keep the story
+	whole bool   // with locks, sequences and placement, at a slower pace
+	dir   string // in memory, for real files; "": there are none
 }
 
 // world is the machines, the daemons, the provider, the true time, and every ID
@@ -154,7 +155,7 @@ func newWorld(s setting) *world {
 	crand.Reader = w.names
 	w.pace = 1
 	if w.whole {
-		w.pace = wholePace
+		w.pace, w.onFiles = wholePace, w.drawFiles()
 	}
 	term := w.pace * (20 + w.rnd.Int64N(60))
 	quarantine := []int64{0, w.pace * w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
@@ -271,13 +272,15 @@ func (w *world) drawProvider(term, quarantine int64) {
 		return
 	}
 	services := provider.Services{Default: named[serviceNames[0]], Named: named}
-	p, err := memory.New(memory.NewStore(clock), services)
-	if err != nil {
-		panic(err)
+	if w.onFiles {
+		w.provider = w.openLeases(services, clock)
+	} else {
+		p, err := memory.New(memory.NewStore(clock), services)
+		must(err, nil)
+		w.provider = p
 	}
-	w.provider = p
 	if w.whole && w.rnd.IntN(2) == 0 {
-		w.serve(p, services, clock)
+		w.serve(w.provider, services, clock)
 	}
 }
 

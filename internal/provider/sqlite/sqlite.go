@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"time"
 
@@ -20,6 +21,10 @@ type Config struct {
 	Services provider.Services
 	NowMS    func() int64 // the provider's clock in Unix ms; nil means the wall clock
 	LiveDir  string       // where the file's witness is; see package sqlitefile
+	// Random draws from 0 to n-1, to say where a new ring begins; nil: by chance.
+	Random func(n int64) int64
+	// At is called at each step of a write, as in sqlitefile.Options. Only tests set it.
+	At func(step string) error
 }
 
 // Provider grants leases from one SQLite file.
@@ -28,6 +33,7 @@ type Provider struct {
 	path     string
 	services provider.Services
 	file     *sqlitefile.File
+	random   func(n int64) int64
 	joined   map[string]bool // pools that have counted this client; the file's worker has it
 	// at is called at the named steps of a write. Only tests set it: there a
 	// process ends itself, or an operation fails.
@@ -69,8 +75,14 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		Lacking: "sqlite", path: cfg.Path, services: cfg.Services,
-		at:     func(string) error { return nil },
+		random: cfg.Random, at: cfg.At,
 		joined: map[string]bool{},
+	}
+	if p.random == nil {
+		p.random = rand.Int64N
+	}
+	if p.at == nil {
+		p.at = func(string) error { return nil }
 	}
 	var err error
 	p.file, err = sqlitefile.Open(ctx, cfg.Path, &kind, sqlitefile.Options{
@@ -128,7 +140,7 @@ func (p *Provider) Info() provider.Info {
 func (p *Provider) Close() error { return p.file.Close() }
 
 func (p *Provider) write(ctx context.Context, op func(*transaction) error, committed func()) error {
-	return p.file.Write(ctx, func(tx *sqlitefile.Tx) error { return explained(op(&transaction{tx})) }, committed)
+	return p.file.Write(ctx, func(tx *sqlitefile.Tx) error { return explained(op(&transaction{tx, p.random})) }, committed)
 }
 
 // Acquire implements provider.Provider.

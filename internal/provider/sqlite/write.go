@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
@@ -20,7 +19,10 @@ const historyKept = 30 * 24 * time.Hour
 
 // transaction is a write to the lease file under way. Operations are methods of
 // it.
-type transaction struct{ *sqlitefile.Tx }
+type transaction struct {
+	*sqlitefile.Tx
+	random func(n int64) int64
+}
 
 // reader is the pool as the transaction sees it, with its line.
 func (t *transaction) reader(name string) *reader {
@@ -31,7 +33,7 @@ func (t *transaction) reader(name string) *reader {
 // another host may have a file of its own, and a file that was lost may have been
 // followed by this one.
 func (t *transaction) moment() pool.Moment {
-	return pool.Moment{NowMS: t.NowMS, Fence: fencedError(t.Fence(), t.NowMS), Random: rand.Int64N}
+	return pool.Moment{NowMS: t.NowMS, Fence: fencedError(t.Fence(), t.NowMS), Random: t.random}
 }
 
 // explained marks an error by which the file contradicts itself: nothing of the
