@@ -13,7 +13,7 @@ const FIRST_CONNECT_MS = 1000;
 const BACKOFF_MS = 5;
 const MAX_BACKOFF_MS = 200;
 const READ_BUFFER = 64 << 10;
-/** Deadlines share a timer, since one for each call would cost more than the rest of the call. It fires at most this often. */
+/** Deadlines share a timer, since one for each call makes pipelined calls slower. It fires at most this often. */
 const SWEEP_MS = 4;
 
 /** A wait until a deadline, for the answer to `body` or for an ID of a batch. A signal may end it too. The process lives until it is over. */
@@ -176,7 +176,7 @@ export class Channel {
 
   private flush(): void {
     const { queue } = this;
-    if (queue.length === 0 || this.retry) return;
+    if (queue.length === 0 || this.retry || this.closedBy) return;
     try {
       this.connection ??= new Connection(this.socket ?? findSocket(), this);
       this.connections.add(this.connection);
