@@ -71,8 +71,11 @@ export interface Status {
 }
 
 export const CALL_OPTIONS: readonly (keyof CallOptions)[] = ['timeout', 'signal'];
-const SERVICE_OPTIONS: readonly (keyof ServiceOptions)[] = [...CALL_OPTIONS, 'service'];
+export const SERVICE_OPTIONS: readonly (keyof ServiceOptions)[] = [...CALL_OPTIONS, 'service'];
 export const ID_OPTIONS: readonly (keyof IdOptions)[] = [...SERVICE_OPTIONS, 'format', 'regularOnly'];
+
+/** The formats that the client makes itself, of the daemon's integers. */
+export const MADE_HERE: readonly unknown[] = [undefined, 'int', 'number', 'string'];
 
 const MAX_ID = (1n << 63n) - 1n;
 /** The daemon's time limit is shorter than the call's by this share, and a few milliseconds at most: its error says more than ours. */
@@ -101,14 +104,9 @@ export abstract class Calls {
   abstract close(): Promise<void>;
 
   /** One ID, greater than every ID that this client got before (of the same service). */
-  nextId<F extends keyof IdFormats = 'int'>(options?: IdOptions<F>): Promise<IdFormats[F]> {
-    return this.one(options) as Promise<IdFormats[F]>;
-  }
-
-  /** @internal */
-  protected async one(options: IdOptions = {}): Promise<Id> {
+  async nextId<F extends keyof IdFormats = 'int'>(options: IdOptions<F> = {}): Promise<IdFormats[F]> {
     const value = await this.call('NextID', (remaining) => [this.idParams(options, remaining)], options, ID_OPTIONS);
-    return isText(options) ? text(value) : formatted(identifier(value), options);
+    return formatted(value, options) as IdFormats[F];
   }
 
   /**
@@ -120,15 +118,14 @@ export abstract class Calls {
   /** `count` IDs, ascending: 1 to 65,536. */
   async nextIds<F extends keyof IdFormats = 'int'>(count: number, options: IdOptions<F> = {}): Promise<IdFormats[F][]> {
     const values = await this.call('NextIDs', (remaining) => [count, this.idParams(options, remaining)], options, ID_OPTIONS);
-    if (isText(options)) return list(values, count).map(text) as IdFormats[F][];
-    const ids = identifiers(values, count);
-    return (options.format === 'number' ? ids.map((id) => formatted(id, options)) : ids) as IdFormats[F][];
+    const ids = options.format === 'external' ? list(values, count) : identifiers(values, count);
+    return (options.format ? ids.map((id) => formatted(id, options)) : ids) as IdFormats[F][];
   }
 
   /** @internal */
   protected idParams({ service = this.service, format, regularOnly }: IdOptions, remaining: number): object {
     const timeout_ms = Math.floor(Math.max(remaining - Math.min(remaining * MARGIN, MAX_MARGIN_MS), 0));
-    return { service, format: format === 'number' ? undefined : format, regular_only: regularOnly, timeout_ms };
+    return { service, format: MADE_HERE.includes(format) ? undefined : format, regular_only: regularOnly, timeout_ms };
   }
 
   /** Explains an ID: an integer, or a string that is decimal, hexadecimal with 0x, or external. */
@@ -146,18 +143,6 @@ export abstract class Calls {
   async bounds(from: Date | number, to: Date | number, options: ServiceOptions = {}): Promise<[smallest: bigint, largest: bigint]> {
     const found = await this.about('Bounds', [Math.floor(Number(from)), Math.ceil(Number(to))], options);
     return list(found, 2).map(integer) as [bigint, bigint];
-  }
-
-  /** The external ID, made with the service's secret, which the daemon knows. */
-  async toExternal(id: Id, options: ServiceOptions = {}): Promise<string> {
-    return text(await this.about('ToExternal', [exact(id)], options));
-  }
-
-  /** The ID of an external ID. With `latest`, IDs with a later time are refused, and so almost every forged one. */
-  async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
-    const { latest } = options;
-    const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
-    return identifier(await this.about('ToInternal', [external], options, { latest_ms }, [...SERVICE_OPTIONS, 'latest']));
   }
 
   /** A UUID of version 7 (sortable by time) or 4 (random). */
@@ -178,8 +163,8 @@ export abstract class Calls {
     return this.close();
   }
 
-  /** Calls a method that takes a service. */
-  private about(method: string, params: unknown[], options: ServiceOptions, more = {}, names: readonly string[] = SERVICE_OPTIONS): Promise<Value> {
+  /** @internal Calls a method that takes a service. */
+  protected about(method: string, params: unknown[], options: ServiceOptions, more = {}, names: readonly string[] = SERVICE_OPTIONS): Promise<Value> {
     return this.call(method, () => [...params, { service: options.service ?? this.service, ...more }], options, names);
   }
 
@@ -194,12 +179,10 @@ export abstract class Calls {
   }
 }
 
-function isText({ format }: IdOptions): boolean {
-  return format === 'string' || format === 'external';
-}
-
-/** An ID that the client has, in the form that the caller wants. */
-export function formatted(id: bigint, { format }: IdOptions): Id {
+/** The daemon's answer in the form that the caller wants. */
+export function formatted(value: Value, { format }: IdOptions): Id {
+  if (format === 'external') return text(value);
+  const id = identifier(value);
   if (format === 'string') return String(id);
   if (format !== 'number') return id;
   if (id <= Number.MAX_SAFE_INTEGER) return Number(id);
@@ -207,9 +190,8 @@ export function formatted(id: bigint, { format }: IdOptions): Id {
 }
 
 /** An ID in its form on the wire. */
-function exact(id: Id): bigint | string {
-  if (typeof id !== 'number') return id;
-  if (Number.isSafeInteger(id)) return BigInt(id);
+export function exact(id: Id): Id {
+  if (typeof id !== 'number' || Number.isSafeInteger(id)) return id;
   throw new InvalidParamsError(`an ID of ${id} may be rounded: write it as a bigint or a string`);
 }
 
@@ -221,15 +203,8 @@ export function identifier(value: Value, last = 0n): bigint {
 }
 
 export function identifiers(values: Value, count: number): bigint[] {
-  const found = list(values, count);
-  const ids = found.every((id) => typeof id === 'bigint') ? found : found.map(integer);
   let last = 0n;
-  for (const id of ids) {
-    if (id <= last) identifier(id, last);
-    last = id;
-  }
-  identifier(last);
-  return ids;
+  return list(values, count).map((value) => (last = identifier(value, last)));
 }
 
 export function integer(value: Value | undefined): bigint {

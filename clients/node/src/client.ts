@@ -1,4 +1,6 @@
-import { formatted, ID_OPTIONS, identifier, identifiers, type Id, type IdOptions, type Limits, type Params } from './calls.js';
+import {
+  formatted, ID_OPTIONS, identifier, identifiers, MADE_HERE, type Id, type IdFormats, type IdOptions, type Limits, type Params,
+} from './calls.js';
 import { Channel } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
@@ -25,9 +27,6 @@ export interface ClientOptions {
 }
 
 const CLIENT_OPTIONS: readonly (keyof ClientOptions)[] = ['socket', 'service', 'timeout', 'prefetch', 'maxAge', 'singleAttempt'];
-/** The formats that the client makes itself. */
-const PREFETCHED: readonly unknown[] = [undefined, 'int', 'number', 'string'];
-
 /**
  * A client of the kazahana daemon of this host. It connects at the first call, and again after a loss, and never keeps an otherwise
  * finished process alive. One client serves any number of concurrent calls.
@@ -37,29 +36,26 @@ export class Client extends KazahanaClient {
   readonly socket: string | undefined;
   private readonly channel: Channel;
   private readonly prefetcher: Prefetcher | undefined;
+  /** A request for one ID. Its encoding is reused while almost no time has passed. */
   private readonly single: Body;
 
   constructor(options: ClientOptions = {}) {
     super(known(options, CLIENT_OPTIONS));
     const { socket, prefetch = 0, maxAge = 50, singleAttempt = false } = options;
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
-    this.channel = new Channel(this.socket, false, singleAttempt);
-    this.single = this.frequent('NextID', []);
+    this.channel = new Channel(this.socket, singleAttempt);
+    const single = (remaining: number) => encodeCall('NextID', [this.idParams({}, remaining)]);
+    const whole = single(this.timeout);
+    this.single = (remaining) => (this.timeout - remaining < 1 ? whole : single(remaining));
     if (!(Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= 65_536)) {
       throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to 65536 IDs are right`);
     }
     milliseconds('maxAge', maxAge);
     if (prefetch > 0) {
-      const fetch = async (count: number) => identifiers(await this.channel.call(this.frequent('NextIDs', [count]), this.timeout), count);
+      const batch = (count: number) => (remaining: number) => encodeCall('NextIDs', [count, this.idParams({}, remaining)]);
+      const fetch = async (count: number) => identifiers(await this.channel.call(batch(count), this.timeout), count);
       this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
     }
-  }
-
-  /** A request with the client's own options. Its encoding is reused while almost no time has passed. */
-  private frequent(method: string, params: unknown[]): Body {
-    const encoded = (remaining: number) => encodeCall(method, [...params, this.idParams({}, remaining)]);
-    const whole = encoded(this.timeout);
-    return (remaining) => (this.timeout - remaining < 1 ? whole : encoded(remaining));
   }
 
   /** @internal */
@@ -69,23 +65,19 @@ export class Client extends KazahanaClient {
     return result;
   }
 
-  /** @internal */
-  protected override one(options?: IdOptions): Promise<Id> {
+  override nextId<F extends keyof IdFormats = 'int'>(options?: IdOptions<F>): Promise<IdFormats[F]>;
+  override nextId(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
-    if (!options) {
-      if (!prefetcher) return this.channel.call(this.single, this.timeout).then((value) => identifier(value));
-      const id = prefetcher.take();
-      return id === undefined ? prefetcher.wait(this.timeout) : Promise.resolve(id);
-    }
+    if (!options && prefetcher) return prefetcher.nextId(this.timeout);
+    if (!options) return this.channel.call(this.single, this.timeout).then(identifier);
     const { service = this.service, format, regularOnly } = options;
-    const isAhead = prefetcher && PREFETCHED.includes(format) && !regularOnly && service === this.service;
-    return isAhead ? this.prefetched(prefetcher, options) : super.one(options);
+    const isAhead = prefetcher && MADE_HERE.includes(format) && !regularOnly && service === this.service;
+    return isAhead ? this.prefetched(prefetcher, options) : super.nextId(options);
   }
 
   private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<Id> {
     const { timeout, signal } = this.limits(known(options, ID_OPTIONS));
-    const id = (signal?.aborted ? undefined : prefetcher.take()) ?? (await prefetcher.wait(timeout, signal));
-    return formatted(id, options);
+    return formatted(await prefetcher.nextId(timeout, signal), options);
   }
 
   tryNextId(): bigint | undefined {
@@ -97,9 +89,8 @@ export class Client extends KazahanaClient {
   }
 
   /** Fails the calls under way with ClientClosedError and closes the connection. Locks have connections of their own. */
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.channel.close();
     this.prefetcher?.drop();
-    return Promise.resolve();
   }
 }

@@ -1,10 +1,6 @@
 export type { CallOptions, Id, IdFormats, IdOptions, Inspection, ServiceOptions, ServiceStatus, Status } from './calls.js';
 export { Client, type ClientOptions } from './client.js';
-export {
-  KazahanaError, ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError,
-  TimestampOverflowError, UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError,
-  PermissionDeniedError, OverloadedError, ShuttingDownError, StartFailedError, DaemonUnavailableError, ProtocolError, ClientClosedError, type ErrorInfo,
-} from './errors.js';
+export * from './errors.js';
 export * from './lockerrors.js';
 export { ExternalCodec } from './external.js';
 export type { Lock, LockOptions } from './lock.js';

@@ -1,10 +1,12 @@
-import { performance } from 'node:perf_hooks';
 import { CALL_OPTIONS, integer, map, text, type CallOptions } from './calls.js';
-import { Channel } from './channel.js';
-import { KazahanaError } from './errors.js';
+import type { Channel } from './channel.js';
+import type { KazahanaError } from './errors.js';
+import { know } from './errortext.js';
+import * as lockErrors from './lockerrors.js';
 import { LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
 import { known, milliseconds } from './options.js';
+import { PinnedChannel } from './pinned.js';
 import { encodeCall } from './protocol.js';
 import { newRequestId } from './sequence.js';
 
@@ -35,6 +37,8 @@ export interface Lock extends AsyncDisposable {
   release(): Promise<void>;
 }
 
+know(lockErrors);
+
 interface Lease {
   leaseId: string;
   ownerId: string;
@@ -55,13 +59,13 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   const ttl = milliseconds('ttl', options.ttl ?? 30_000);
   const wait = milliseconds('wait', options.wait ?? 0, 0);
   milliseconds('timeout', timeout);
-  const isOwn = hold === 'connection';
-  const channel = isOwn ? new Channel(socket, false, shared.isSingle) : shared;
+  const own = hold === 'connection' ? new PinnedChannel(socket, shared.isSingle) : undefined;
+  const channel = own ?? shared;
   const until = performance.now() + wait + timeout;
   const take = (requestId: string) => {
     const params = (remaining: number) => [
       key,
-      { ttl_ms: ttl, wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), request_id: requestId, hold: isOwn ? hold : undefined },
+      { ttl_ms: ttl, wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), request_id: requestId, hold: own && hold },
     ];
     return channel.call((remaining) => encodeCall('Lock.Acquire', params(remaining)), Math.max(until - performance.now(), 1), signal);
   };
@@ -71,11 +75,11 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
       if (error instanceof RequestIdReusedError) return take(newRequestId());
       throw error;
     });
-    const lock = new HeldLock(key, ttl, taken, channel, isOwn);
+    const lock = new HeldLock(key, ttl, taken, channel, own);
     await lock.begin(Math.max(until - performance.now(), 1), signal);
     return lock;
   } catch (error) {
-    if (isOwn) channel.close();
+    own?.close();
     throw error;
   }
 }
@@ -94,15 +98,15 @@ class HeldLock implements Lock {
     private ttl: number,
     taken: Value,
     private readonly channel: Channel,
-    private readonly isOwn: boolean,
+    private readonly own: PinnedChannel | undefined,
   ) {
     const lease = map(taken) as unknown as Lease;
     this.token = integer(lease.fencingToken);
     this.leaseId = text(lease.leaseId);
     this.ownerId = text(lease.ownerId);
-    if (isOwn) {
-      channel.pin((error) => this.lose('the connection to the daemon was lost', error));
-      channel.onMessage = (method, params) => {
+    if (own) {
+      own.pin((error) => this.lose('the connection to the daemon was lost', error));
+      own.onMessage = (method, params) => {
         if (method !== 'Lock.Lost') return;
         const lost = map(Array.isArray(params) ? params[0] : undefined);
         if (lost['leaseId'] === this.leaseId) this.lose(`the daemon says: ${text(lost['reason'] ?? 'lost')}`);
@@ -116,7 +120,7 @@ class HeldLock implements Lock {
 
   /** Gets the remaining time of the lock (the acquire may have waited), and subscribes to its loss. */
   async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
-    await this.ask(this.isOwn ? 'Lock.Watch' : 'Lock.Get', this.isOwn ? { lease_id: this.leaseId } : undefined, timeout, signal);
+    await this.ask(this.own ? 'Lock.Watch' : 'Lock.Get', this.own ? { lease_id: this.leaseId } : undefined, timeout, signal);
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -144,9 +148,9 @@ class HeldLock implements Lock {
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       // The end of the connection has released the lock, or its ttl will.
-      else if (!this.isOwn) throw error;
+      else if (!this.own) throw error;
     } finally {
-      if (this.isOwn) this.channel.close();
+      this.own?.close();
     }
   }
 
@@ -174,9 +178,9 @@ class HeldLock implements Lock {
     if (this.lost.aborted || this.releasing) return;
     const left = Math.max(this.until - performance.now(), 0);
     this.timer = setTimeout(() => {
-      if (this.isOwn) void this.check();
+      if (this.own) void this.check();
       else this.lose('its time ran out');
-    }, this.isOwn ? Math.min(pause, left) : left).unref();
+    }, this.own ? Math.min(pause, left) : left).unref();
   }
 
   private async check(): Promise<void> {
@@ -195,7 +199,7 @@ class HeldLock implements Lock {
     if (this.lost.aborted || (this.releasing && !isGone(cause))) return;
     clearTimeout(this.timer);
     this.losing.abort(new LockLostError(`the lock ${JSON.stringify(this.key)} is lost: ${why}`, { cause }));
-    if (this.isOwn) this.channel.close();
+    this.own?.close();
   }
 }
 

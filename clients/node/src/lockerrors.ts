@@ -1,34 +1,29 @@
-import { coded, know } from './errors.js';
+import { KazahanaError } from './errors.js';
 
 /** Another owner holds the lock. */
-export class LockHeldError extends coded('LOCK_HELD') {
+export class LockHeldError extends KazahanaError.coded('LOCK_HELD') {
   readonly retryAfterMs = this.number('retry_after_ms');
   readonly owner: string | undefined = this.details['owner'];
 }
-export class LockNotOwnedError extends coded('LOCK_NOT_OWNED') {}
-export class LockExpiredError extends coded('LOCK_EXPIRED') {}
-export class LockNotFoundError extends coded('LOCK_NOT_FOUND') {}
+export class LockNotOwnedError extends KazahanaError.coded('LOCK_NOT_OWNED') {}
+export class LockExpiredError extends KazahanaError.coded('LOCK_EXPIRED') {}
+export class LockNotFoundError extends KazahanaError.coded('LOCK_NOT_FOUND') {}
 /** The store may have forgotten locks: none is granted until `untilMs` (Unix ms). */
-export class LockFencedError extends coded('LOCK_FENCED') {
+export class LockFencedError extends KazahanaError.coded('LOCK_FENCED') {
   readonly untilMs = this.number('until_ms');
 }
 /** A lock was lost while it was held: the reason of its `lost` signal. */
-export class LockLostError extends coded('LOCK_LOST') {}
+export class LockLostError extends KazahanaError.coded('LOCK_LOST') {}
 /** The sequence has reached its largest value. */
-export class SequenceExhaustedError extends coded('SEQUENCE_EXHAUSTED') {
+export class SequenceExhaustedError extends KazahanaError.coded('SEQUENCE_EXHAUSTED') {
   readonly maxValue: string | undefined = this.details['max_value'];
 }
 /** The store may have forgotten values: none is given until `untilMs` (Unix ms). */
-export class SequenceFencedError extends coded('SEQUENCE_FENCED') {
+export class SequenceFencedError extends KazahanaError.coded('SEQUENCE_FENCED') {
   readonly untilMs = this.number('until_ms');
 }
 /** The store of locks and sequences does not answer the daemon. */
-export class StoreUnavailableError extends coded('STORE_UNAVAILABLE') {}
+export class StoreUnavailableError extends KazahanaError.coded('STORE_UNAVAILABLE') {}
 /** The daemon keeps no locks and sequences. */
-export class NoStoreError extends coded('NO_STORE') {}
-export class RequestIdReusedError extends coded('REQUEST_ID_REUSED') {}
-
-know(
-  LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError, LockFencedError, SequenceExhaustedError,
-  SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
-);
+export class NoStoreError extends KazahanaError.coded('NO_STORE') {}
+export class RequestIdReusedError extends KazahanaError.coded('REQUEST_ID_REUSED') {}

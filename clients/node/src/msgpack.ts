@@ -68,13 +68,12 @@ interface Container {
   members: Value[];
   left: number;
   isMap: boolean;
-  parent: Container | undefined;
-  depth: number;
 }
 
 /** Finds messages in chunks of bytes, and looks at each byte once, however the chunks cut them. Values do not refer to the chunks. */
 export class Decoder {
-  private top: Container | undefined; // the innermost
+  private readonly open: Container[] = [];
+  private top: Container | undefined; // the last of them
   private size = 0; // of the message so far
   private begun: Buffer[] = []; // the beginning of a value
   private missing = 0; // bytes of that value, at least
@@ -95,7 +94,7 @@ export class Decoder {
     for (let at = 0, end; at < buf.length; at = end) {
       end = this.value(at);
       const size = this.size + end - at;
-      if (size > this.limit) throw new ProtocolError(`a message is larger than ${this.limit} bytes`);
+      if (size + (this.top?.left ?? 0) > this.limit) throw new ProtocolError(`a message is larger than ${this.limit} bytes`);
       if (end > buf.length) {
         this.missing = end - buf.length;
         return void this.begun.push(Buffer.from(buf.subarray(at)));
@@ -114,8 +113,7 @@ export class Decoder {
     }
     if (end > at) return end;
     const code = buf[at]!;
-    if (code < 0x80) return this.add(code, at + 1);
-    if (code >= 0xe0) return this.add(code - 256, at + 1);
+    if (code < 0x80 || code >= 0xe0) return this.add(this.view.getInt8(at), at + 1);
     if (code < 0x90) return this.begin(2 * (code & 15), true, at + 1);
     if (code < 0xa0) return this.begin(code & 15, false, at + 1);
     if (code < 0xc0) return this.bytes(true, at + 1, code & 31);
@@ -144,20 +142,20 @@ export class Decoder {
   }
 
   private begin(left: number, isMap: boolean, end: number): number {
-    const depth = this.top ? this.top.depth + 1 : 1;
-    if (depth > MAX_DEPTH) throw new ProtocolError(`values nest deeper than ${MAX_DEPTH}`);
-    if (left > this.limit) throw new ProtocolError(`a message is larger than ${this.limit} bytes`);
+    if (this.open.length === MAX_DEPTH) throw new ProtocolError(`values nest deeper than ${MAX_DEPTH}`);
     if (left === 0) return this.add(isMap ? {} : [], end);
-    this.top = { members: [], left, isMap, parent: this.top, depth };
+    this.top = { members: [], left, isMap };
+    this.open.push(this.top);
     return end;
   }
 
   /** Adds a value to what is open, and closes what that completes. */
   private add(value: Value, end: number): number {
-    for (let { top } = this; top; this.top = top = top.parent) {
-      top.members.push(value);
-      if (--top.left > 0) return end;
-      value = top.isMap ? mapOf(top.members) : top.members;
+    for (; this.top; this.top = this.open.at(-1)) {
+      this.top.members.push(value);
+      if (--this.top.left > 0) return end;
+      value = this.top.isMap ? mapOf(this.top.members) : this.top.members;
+      this.open.pop();
     }
     this.deliver(value);
     return end;
@@ -165,11 +163,7 @@ export class Decoder {
 }
 
 function mapOf(members: Value[]): { [key: string]: Value } {
-  const pairs: [string, Value][] = [];
-  for (let i = 0; i < members.length; i += 2) {
-    const key = members[i]!;
-    if (typeof key !== 'string') throw new ProtocolError('the key of a map is no string');
-    pairs.push([key, members[i + 1]!]);
-  }
-  return Object.fromEntries(pairs);
+  const keys = members.filter((_, i) => i % 2 === 0);
+  if (!keys.every((key) => typeof key === 'string')) throw new ProtocolError('the key of a map is no string');
+  return Object.fromEntries(keys.map((key, i) => [key, members[2 * i + 1]!]));
 }

@@ -1,4 +1,3 @@
-import { performance } from 'node:perf_hooks';
 import { Waiter, type Channel } from './channel.js';
 
 const MAX_BATCH = 65_536;
@@ -19,19 +18,17 @@ const NOTHING: Batch = { ids: [], until: 0, wallUntil: 0 };
 export class Prefetcher {
   private batch = NOTHING;
   private at = 0; // of the batch's next ID
-  private next: Batch | undefined;
+  private next = NOTHING;
   private fetching: Waiter[] | undefined; // who waits for the batch that is under way
   private fetched = -Infinity; // when the last fetch began
-  private count: number;
+  private count = 0;
 
   constructor(
     private readonly channel: Channel,
     private readonly fetch: (count: number) => Promise<bigint[]>,
     private readonly size: number,
     private readonly maxAge: number,
-  ) {
-    this.count = size;
-  }
+  ) {}
 
   /** An ID, if a fresh one is here. It sees to it that the next ones are under way. */
   take(): bigint | undefined {
@@ -41,31 +38,31 @@ export class Prefetcher {
       if (this.at === batch.ids.length >> 2) this.refill();
       return batch.ids[this.at++];
     }
-    this.at = 0;
-    this.batch = this.next ?? NOTHING;
-    this.next = undefined;
+    [this.batch, this.at, this.next] = [this.next, 0, NOTHING];
     if (this.batch !== NOTHING) return this.take();
     this.refill();
     return undefined;
   }
 
-  /** An ID from the next batch. */
-  wait(timeout: number, signal?: AbortSignal): Promise<bigint> {
-    const waiter = new Waiter(timeout, signal);
-    if (this.channel.wait(waiter)) this.refill([waiter]);
+  /** An ID that is here, or from the next batch. */
+  async nextId(timeout: number, signal?: AbortSignal): Promise<bigint> {
+    const id = signal?.aborted ? undefined : this.take();
+    if (id !== undefined) return id;
+    const waiter = new Waiter(this.channel, timeout, signal);
+    if (this.channel.waiters.has(waiter)) this.refill([waiter]);
     return waiter.promise as Promise<bigint>;
   }
 
   /** Forgets what is here or under way, because greater IDs were handed out: whoever asks from now on gets IDs that are asked for from now on. */
   drop(): void {
-    this.batch = NOTHING;
-    this.next = this.fetching = undefined;
+    this.batch = this.next = NOTHING;
+    this.fetching = undefined;
   }
 
   /** Sees to it that a batch is under way, for some who wait. */
   private refill(waiting: Waiter[] = []): void {
     for (const waiter of this.fetching ? waiting : []) this.fetching?.push(waiter);
-    if (this.fetching || (this.next && waiting.length === 0)) return;
+    if (this.fetching || (this.next !== NOTHING && waiting.length === 0)) return;
     this.fetching = waiting;
     const now = performance.now();
     this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
@@ -76,23 +73,19 @@ export class Prefetcher {
       (ids) => this.came({ ids, ...limits }, waiting),
       (error: unknown) => {
         if (this.fetching === waiting) this.fetching = undefined;
-        for (const waiter of waiting) if (this.channel.finish(waiter)) waiter.reject(error);
+        for (const waiter of waiting) waiter.reject(error);
       },
     );
   }
 
   private came(batch: Batch, waiting: Waiter[]): void {
-    const left: Waiter[] = [];
-    let given = 0;
-    for (const waiter of waiting) {
-      if (given === batch.ids.length) left.push(waiter);
-      else if (this.channel.finish(waiter)) waiter.resolve(batch.ids[given++]!);
-    }
+    const left = waiting.filter((waiter) => this.channel.waiters.has(waiter));
+    const served = left.splice(0, batch.ids.length);
+    for (const [i, id] of batch.ids.splice(0, served.length).entries()) served[i]!.resolve(id);
     if (this.fetching === waiting) {
       this.fetching = undefined;
-      const rest = given === 0 ? batch : { ...batch, ids: batch.ids.slice(given) };
-      if (this.at < this.batch.ids.length) this.next = rest;
-      else [this.batch, this.at] = [rest, 0];
+      if (this.at < this.batch.ids.length) this.next = batch;
+      else [this.batch, this.at] = [batch, 0];
     }
     if (left.length > 0) this.refill(left);
   }

@@ -1,4 +1,5 @@
-import { errorFromText, InvalidParamsError, ProtocolError, type KazahanaError } from './errors.js';
+import { InvalidParamsError, ProtocolError, type KazahanaError } from './errors.js';
+import { errorFromText } from './errortext.js';
 import { Decoder, encode, type Value } from './msgpack.js';
 
 /** The largest answer that is accepted; 65,536 IDs as strings are 1.4 MB. */
@@ -26,14 +27,13 @@ export abstract class Protocol<Call> {
   readonly waiting = new Map<number, Call>();
   private lastId = 0;
   private out = Buffer.allocUnsafe(CHUNK);
-  private taken = 0;
   private end = 0;
   private readonly decoder = new Decoder(MAX_RESPONSE, (message) => this.message(message));
 
   /** Without a call: the daemon answers what it could not read, which is its last word. */
   protected abstract answered(call: Call | undefined, error: KazahanaError | undefined, result: Value): void;
-  /** The daemon tells something, or asks: then respond() with the msgid. */
-  protected abstract told(method: string, params: Value, msgid?: number): void;
+  /** The daemon tells something, or asks: then it gets an answer with the msgid. */
+  declare told?: (method: string, params: Value, msgid?: number) => void;
 
   /** Adds a request to the bytes that take() gives, and returns its msgid. */
   request(call: Buffer, answered: Call): number {
@@ -46,29 +46,24 @@ export abstract class Protocol<Call> {
     return this.lastId;
   }
 
-  /** Adds the answer to a request of the daemon: an error, by its text, or a result. */
-  respond(msgid: number, error: string | null, result: unknown): void {
-    this.add(encode([1, msgid, error === null ? null : [0, error], result]));
-  }
-
   /** Adds bytes to what take() gives, and returns where they are. */
-  private add(bytes: Buffer): number {
-    if (this.end + bytes.length > this.out.length) {
-      // What was taken may still be on its way out: it is never written again.
-      const next = Buffer.allocUnsafe(Math.max(CHUNK, 2 * (this.end - this.taken + bytes.length)));
-      this.end = this.out.copy(next, 0, this.taken, this.end);
-      this.taken = 0;
+  add(bytes: Buffer): number {
+    const begin = this.end;
+    this.end += bytes.length;
+    if (this.end > this.out.length) {
+      const next = Buffer.allocUnsafe(Math.max(CHUNK, 2 * this.end));
+      this.out.copy(next, 0, 0, begin);
       this.out = next;
     }
-    this.out.set(bytes, this.end);
-    this.end += bytes.length;
-    return this.end - bytes.length;
+    this.out.set(bytes, begin);
+    return begin;
   }
 
   /** The bytes of the requests and answers since the last call. */
   take(): Buffer {
-    const bytes = this.out.subarray(this.taken, this.end);
-    this.taken = this.end;
+    const bytes = this.out.subarray(0, this.end);
+    this.out = this.out.subarray(this.end); // what is taken may still be on its way out: it is never written again
+    this.end = 0;
     return bytes;
   }
 
@@ -80,12 +75,12 @@ export abstract class Protocol<Call> {
   private message(message: Value): void {
     if (!Array.isArray(message)) throw new ProtocolError('the daemon sent no MessagePack-RPC: is another program behind the socket?');
     const [type, id, third, last] = message as [Value, Value, Value, Value];
-    if (type === 2 && message.length === 3 && typeof id === 'string') return this.told(id, third);
+    if (type === 2 && message.length === 3 && typeof id === 'string') return this.told?.(id, third);
     const isRequest = type === 0 && typeof third === 'string';
     if (message.length !== 4 || !Number.isInteger(id) || (type !== 1 && !isRequest)) {
       throw new ProtocolError('the daemon sent an array that is no message');
     }
-    if (isRequest) return this.told(third, last, id as number);
+    if (isRequest) return this.told?.(third, last, id as number);
     const error = third === null ? undefined : errorOf(third);
     const call = this.waiting.get(id as number);
     this.waiting.delete(id as number);

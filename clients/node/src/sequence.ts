@@ -1,5 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import { CALL_OPTIONS, Calls, integer, list, type CallOptions } from './calls.js';
+import {
+  CALL_OPTIONS, Calls, exact, identifier, integer, list, SERVICE_OPTIONS, text, type CallOptions, type Id, type ServiceOptions,
+} from './calls.js';
 import type { Lock, LockOptions } from './lock.js';
 
 export interface SequenceOptions extends CallOptions {
@@ -28,6 +30,18 @@ export abstract class KazahanaClient extends Calls {
     const { requestId = newRequestId() } = options;
     const params = [key, count, { request_id: requestId }];
     return list(await this.call('Sequence.NextBatch', () => params, options, SEQUENCE_OPTIONS), count).map(integer);
+  }
+
+  /** The external ID, made with the service's secret, which the daemon knows. */
+  async toExternal(id: Id, options: ServiceOptions = {}): Promise<string> {
+    return text(await this.about('ToExternal', [exact(id)], options));
+  }
+
+  /** The ID of an external ID. With `latest`, IDs with a later time are refused, and so almost every forged one. */
+  async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
+    const { latest } = options;
+    const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
+    return identifier(await this.about('ToInternal', [external], options, { latest_ms }, [...SERVICE_OPTIONS, 'latest']));
   }
 
   /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError if another owner has it. */

@@ -2,7 +2,6 @@ import * as fs from 'node:fs';
 import * as path from 'node:path';
 import { DaemonUnavailableError, InvalidParamsError } from './errors.js';
 
-const SYSTEM_SOCKET = '/run/kazahana/kazahanad.sock';
 const NO_SOCKET = 'is not a socket';
 
 /** Reads a socket's path, or a unix:/// URI with one. `source` names where it was written. */
@@ -26,7 +25,7 @@ export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.g
   if (named) return socketPath(named, 'KAZAHANA_SOCKET');
   const inTmp = `/tmp/kazahana-${uid}/kazahanad.sock`;
   const runtime = env['XDG_RUNTIME_DIR'];
-  const places = [SYSTEM_SOCKET, inTmp];
+  const places = ['/run/kazahana/kazahanad.sock', inTmp];
   if (runtime && path.isAbsolute(runtime)) places.unshift(path.join(runtime, 'kazahana/kazahanad.sock'));
   const tried: string[] = [];
   let cause: unknown;
@@ -34,7 +33,7 @@ export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.g
     try {
       fs.statSync(place);
     } catch (error) {
-      const code = errorCode(error);
+      const { code } = error as NodeJS.ErrnoException;
       if (!cause || code === 'EACCES') cause = error;
       tried.push(`${place} (${code === 'ENOENT' ? 'no such file' : code === 'EACCES' ? `permission denied: ${denialHint(place)}` : code})`);
       continue;
@@ -56,43 +55,38 @@ function checkOwner(directory: string, uid: number): void {
 }
 
 /** The error for a socket that cannot be connected to, with what to do about it. */
-export function unavailable(file: string, cause: unknown): DaemonUnavailableError {
-  const code = errorCode(cause);
+export function unavailable(file: string, cause: NodeJS.ErrnoException): DaemonUnavailableError {
+  const { code } = cause;
   const isOther = code === 'ENOTSOCK' || (code === 'ECONNREFUSED' && fs.statSync(file, { throwIfNoEntry: false })?.isSocket() === false);
   const advice = `start it with: kazahanad serve --socket ${file}`;
   const message = isOther ? `${file} exists and ${NO_SOCKET}`
     : code === 'ENOENT' ? `there is no socket at ${file}; ${advice}`
     : code === 'ECONNREFUSED' ? `no daemon listens on ${file}; ${advice}`
     : code === 'EACCES' ? `permission denied on ${file}: ${denialHint(file)}`
-    : `cannot reach the daemon at ${file}: ${cause instanceof Error ? cause.message : String(cause)}`;
+    : `cannot reach the daemon at ${file}: ${cause.message}`;
   return new DaemonUnavailableError(message, { cause });
 }
 
 /** Reports whether waiting cannot help, because the cause needs a change by a person. */
 export function isHopeless({ cause, message }: DaemonUnavailableError): boolean {
-  return cause === undefined || ['EACCES', 'EPERM'].includes(errorCode(cause) ?? '') || message.endsWith(NO_SOCKET);
+  const code = (cause as NodeJS.ErrnoException | undefined)?.code;
+  return cause === undefined || code === 'EACCES' || code === 'EPERM' || message.endsWith(NO_SOCKET);
 }
 
 /** Says which group may open the socket. The directory may keep even that from being read; then the directory's group is meant. */
 function denialHint(file: string): string {
-  for (const place of [file, path.dirname(file)]) {
-    try {
-      const group = groupName(fs.statSync(place).gid);
-      return group === 'root'
-        ? `${place} belongs to group root: give the daemon a group of its own with --socket-group`
-        : `${place} belongs to group ${group}: a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
-    } catch {
-      continue;
-    }
+  const place = fs.existsSync(file) ? file : path.dirname(file);
+  try {
+    const group = groupName(fs.statSync(place).gid);
+    return group === 'root'
+      ? `${place} belongs to group root: give the daemon a group of its own with --socket-group`
+      : `${place} belongs to group ${group}: a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
+  } catch {
+    return 'its directory cannot be read either';
   }
-  return 'its directory cannot be read either';
 }
 
 function groupName(gid: number): string {
   const lines = fs.readFileSync('/etc/group', 'utf8').split('\n');
   return lines.find((line) => line.split(':')[2] === String(gid))?.split(':')[0] ?? String(gid);
-}
-
-function errorCode(error: unknown): string | undefined {
-  return (error as NodeJS.ErrnoException).code;
 }

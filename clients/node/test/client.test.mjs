@@ -316,6 +316,16 @@ test('close fails the calls under way, and later ones', async (t) => {
   await until('the connections close', () => script.connections.every((socket) => socket.destroyed));
 });
 
+test('a client that is closed in the tick of its first call makes no connection', async (t) => {
+  const script = await Script.start(t, () => {});
+  const client = new Client({ socket: script.socket });
+  const call = client.nextId();
+  await client.close();
+  await assert.rejects(call, kazahana.ClientClosedError);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(client.channel.connection, undefined);
+});
+
 test('more calls at once than a socket takes', async (t) => {
   const answer = counting();
   const script = await Script.start(t, answer);

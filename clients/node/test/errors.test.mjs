@@ -3,7 +3,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import { errorFromText } from '../dist/errors.js';
+import { errorFromText } from '../dist/errortext.js';
 import { packageDir } from './support.mjs';
 
 test('the text of an error becomes a typed error', () => {

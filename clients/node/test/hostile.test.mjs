@@ -1,10 +1,10 @@
 // What a hostile daemon can send: every client survives it, and says ProtocolError.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { Calls } from '../dist/calls.js';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
 import { encodeCall, Protocol } from '../dist/protocol.js';
+import { KazahanaClient } from '../dist/sequence.js';
 import { delay, random, Script, testdata, place } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json');
@@ -84,7 +84,7 @@ test('a deadline holds against a daemon that sends a byte at a time', async (t) 
 });
 
 /** Reads one result as a call does. */
-class Answered extends Calls {
+class Answered extends KazahanaClient {
   constructor(result) {
     super({});
     this.result = result;

@@ -41,16 +41,16 @@ test('what is said of speed names the daemon\'s cap', () => {
   assert.match(bench, /console\.log\(.*a daemon with a cap of \$\{CAP\} IDs a millisecond/);
 });
 
-// What is beside the core: locks, sequences, external IDs, the command, and the fake client. Every other file of src is core, and each of
-// src/placement is placement.
-const BESIDE = ['lock.ts', 'lockerrors.ts', 'sequence.ts', 'external.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts'];
+// What is beside the core: locks, sequences, external IDs, the connections that locks and placement hold, the command, and the fake
+// client. Every other file of src is core, and each of src/placement is placement.
+const BESIDE = ['lock.ts', 'lockerrors.ts', 'sequence.ts', 'pinned.ts', 'external.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts'];
 
 test('the core can be read in half an hour', () => {
   const src = path.join(packageDir, 'src');
   const statements = (name) => fs.readFileSync(path.join(src, name), 'utf8').replace(/\/\*.*?\*\//gs, '').split('\n').filter((line) => line.trim() && !line.trim().startsWith('//')).length;
   const lines = fs.readdirSync(src).filter((name) => name.includes('.')).map((name) => [name, statements(name)]);
   const sum = (some) => some.reduce((all, [, count]) => all + count, 0);
-  assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 1037, String(lines));
+  assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 900, String(lines));
   assert.ok(sum(lines.filter(([name]) => BESIDE.includes(name))) <= 600, String(lines));
 });
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { ProtocolError } from '../dist/errors.js';
 import { Decoder, encode, MAX_DEPTH } from '../dist/msgpack.js';
+import { respond } from '../dist/pinned.js';
 import { encodeCall, MAX_RESPONSE, Protocol } from '../dist/protocol.js';
 import { random, testdata } from './support.mjs';
 
@@ -180,9 +181,9 @@ test('the daemon asks by msgids of its own, and is answered', () => {
     ['told', 'Passivate', [{ kind: 'room', identity: '43', version: 1, token: 1 }], 2],
     ['answered', 'register', undefined, { authority: 'a:1', ttl_ms: 10_000, kinds: ['room'] }],
   ]);
-  protocol.respond(1, null, { pid: 'me' });
-  protocol.respond(2, null, { snapshot: Buffer.from('snap') });
-  protocol.respond(1, 'no', null);
+  respond(protocol, 1, null, { pid: 'me' });
+  respond(protocol, 2, null, { snapshot: Buffer.from('snap') });
+  respond(protocol, 1, 'no', null);
   assert.equal(protocol.take().toString('hex'), '940101c081a3706964a26d65' + '940102c081a8736e617073686f74c50004736e6170' + '9401019200a26e6fc0');
 });
 

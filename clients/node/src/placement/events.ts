@@ -1,9 +1,9 @@
 import { CALL_OPTIONS, integer, map, text, type CallOptions } from '../calls.js';
-import { Channel } from '../channel.js';
 import { WatchEndedError } from './errors.js';
 import { EXACT } from './host.js';
 import type { Value } from '../msgpack.js';
 import { known, milliseconds } from '../options.js';
+import { PinnedChannel } from '../pinned.js';
 import { encodeCall } from '../protocol.js';
 
 export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated' | 'unserved' | 'pid_cached' | 'pid_dropped';
@@ -114,7 +114,7 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
 export function watch(options: PlacementEventOptions & { timeout: number }, socket: string | undefined): PlacementEvents {
   const { events, signal, timeout } = known(options, EVENT_OPTIONS);
   milliseconds('timeout', timeout);
-  const channel = new Channel(socket, true);
+  const channel = new PinnedChannel(socket, false, true);
   const queue = new EventQueue(signal, () => channel.close());
   channel.onMessage = (method, params) => {
     const told = Array.isArray(params) ? params[0] : null;

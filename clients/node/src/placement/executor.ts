@@ -1,10 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { performance } from 'node:perf_hooks';
 import { CALL_OPTIONS, integer, map } from '../calls.js';
-import { Channel, type Answer } from '../channel.js';
 import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from '../errors.js';
 import type { Value } from '../msgpack.js';
 import { known, milliseconds } from '../options.js';
+import { PinnedChannel, type Answer } from '../pinned.js';
 import { encodeCall } from '../protocol.js';
 import { Host, HostedActivation, withTokens, type Activation, type Details, type Executor, type RegisterOptions, type Source } from './host.js';
 
@@ -33,7 +32,7 @@ export function checkRegistration(options: RegisterOptions): void {
 /** A registered connection. Its activations end with it. */
 class Session implements Source {
   isOver = false;
-  readonly channel: Channel;
+  readonly channel: PinnedChannel;
   readonly over: Promise<void>;
 
   constructor(
@@ -41,7 +40,7 @@ class Session implements Source {
     readonly timeout: number,
     private readonly host: Host,
   ) {
-    this.channel = new Channel(socket, true);
+    this.channel = new PinnedChannel(socket, false, true);
     this.channel.onMessage = (method, params, answer) => void (answer && this.serve(method, params, answer));
     this.over = new Promise((resolve) => {
       this.channel.pin(() => {

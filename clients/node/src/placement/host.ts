@@ -1,5 +1,4 @@
 import * as os from 'node:os';
-import { performance } from 'node:perf_hooks';
 import { CALL_OPTIONS, map, type CallOptions } from '../calls.js';
 import { InvalidParamsError } from '../errors.js';
 import type { Value } from '../msgpack.js';

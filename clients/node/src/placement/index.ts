@@ -1,6 +1,8 @@
 import { CALL_OPTIONS } from '../calls.js';
 import type { Client } from '../client.js';
+import { know } from '../errortext.js';
 import { known, MAX_TIMEOUT_MS, milliseconds } from '../options.js';
+import * as errors from './errors.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import { register } from './executor.js';
 import {
@@ -10,6 +12,8 @@ import {
 export * from './errors.js';
 export type { PlacementEvent, PlacementEventName, PlacementEventOptions, PlacementEvents } from './events.js';
 export type { Activation, Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './host.js';
+
+know(errors);
 
 const MAX_WAIT_MS = 600_000;
 
