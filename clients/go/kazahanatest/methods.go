@@ -206,7 +206,7 @@ func (q query) lockAcquire() any {
 	q.tokens++
 	end := q.now.Add(time.Duration(ttl) * time.Millisecond)
 	q.locks[key] = &lock{q.Conn, key, map[string]any{
-		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("lease-%d", q.tokens), "owner_id": "fake",
+		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("%032x", q.tokens), "owner_id": "fake",
 		"fencing_token": q.tokens, "state": "ACTIVE", "acquired_at": rfc3339(q.now), "expires_at": rfc3339(end), "expires_in_ms": ttl,
 	}}
 	return q.locks[key].answer
