@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/clients/go/internal/boottime"
@@ -40,14 +40,13 @@ type Lock struct {
 	conn    *Conn
 	ttl     time.Duration
 	until   time.Duration   // on a clock that counts suspend
-	lost    chan struct{}   // closed by lose, once
 	holding context.Context // ends with Release
 	stop    context.CancelFunc
-	work    sync.WaitGroup
+	watched chan struct{}  // closed when watch has returned
+	lost    chan struct{}  // closed by watch, once
+	err     *LockLostError // set before lost is closed
 
-	mu       sync.Mutex
-	err      *LockLostError
-	released bool
+	released atomic.Bool
 }
 
 // lease is a lock in an answer.
@@ -73,14 +72,13 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	if opts.TTL%time.Millisecond != 0 || opts.Wait < 0 {
 		return nil, invalid(ErrInvalidParams, "a term of %v and a wait of %v: both must be whole milliseconds, and the wait not negative", opts.TTL, opts.Wait)
 	}
-	l := &Lock{ttl: opts.TTL, lost: make(chan struct{})}
+	l := &Lock{ttl: opts.TTL, watched: make(chan struct{}), lost: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
 	notices := make(chan lease, 1)
 	if err := l.acquire(ctx, c, key, opts.Wait, notices); err != nil {
 		l.stop()
 		return nil, err
 	}
-	l.work.Add(1)
 	go l.watch(notices)
 	return l, nil
 }
@@ -174,26 +172,22 @@ func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // Err returns a *LockLostError once the lock is lost, else nil.
 func (l *Lock) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
+	select {
+	case <-l.lost:
+		return l.err
+	default:
 		return nil
 	}
-	return l.err
 }
 
 // Release gives the lock back. If it was lost before, the error is the *LockLostError. Only
 // the first call has an effect.
 func (l *Lock) Release(ctx context.Context) error {
-	l.mu.Lock()
-	if l.released {
-		l.mu.Unlock()
+	if l.released.Swap(true) {
 		return nil
 	}
-	l.released = true
 	l.stop()
-	l.mu.Unlock()
-	l.work.Wait()
+	<-l.watched
 	// Even if the call fails, the end of the connection releases the lock.
 	defer l.conn.Close()
 	if err := l.Err(); err != nil {
@@ -211,7 +205,7 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // watch checks the lock until it is released or lost.
 func (l *Lock) watch(notices <-chan lease) {
-	defer l.work.Done()
+	defer close(l.watched)
 	timer := time.NewTimer(l.ttl / checkPart)
 	defer timer.Stop()
 	for {
@@ -252,12 +246,8 @@ func (l *Lock) check() (time.Duration, error) {
 	return min(l.ttl/retryPart, max(l.until-boottime.Now(), 0)), nil
 }
 
+// lose is called by watch, at its end.
 func (l *Lock) lose(reason string, why error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.released {
-		return
-	}
 	l.err = &LockLostError{Key: l.lease.Key, Reason: reason, Err: why}
 	close(l.lost)
 }

@@ -11,7 +11,6 @@ package kazahanatest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -34,7 +33,8 @@ var Start = time.UnixMilli(1_800_000_000_000).UTC()
 type Fake struct {
 	mu        sync.Mutex
 	now       time.Time
-	last      kazahana.ID
+	lastMS    int64 // the millisecond of the last ID, by the layout
+	given     int64 // the IDs of that millisecond
 	fallback  bool
 	codec     kazahana.ExternalCodec
 	calls     []string
@@ -47,7 +47,6 @@ type Fake struct {
 	tokens    int64
 	uuids     int
 	handlers  map[string]func(Request) (any, error)
-	leave     []func(*kazahana.Conn)
 }
 
 // failure is what some calls fail with.
@@ -59,7 +58,8 @@ type failure struct {
 
 type lock struct {
 	holder *kazahana.Conn
-	answer map[string]any
+	key    string
+	answer map[string]any // never changed: it may be on its way
 }
 
 // A Request is a call of a client, for functions of Handle.
@@ -80,19 +80,16 @@ func New() *Fake {
 	}
 }
 
+func (f *Fake) locked(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
 // Handle makes the function answer a method: one that the Fake does not have, or has
 // otherwise. Its error is an answer, as that of Fail is; its result may be a Later.
 func (f *Fake) Handle(method string, handle func(Request) (any, error)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.handlers[method] = handle
-}
-
-// OnLeave makes the function be called when a client has gone.
-func (f *Fake) OnLeave(call func(*kazahana.Conn)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.leave = append(f.leave, call)
+	f.locked(func() { f.handlers[method] = handle })
 }
 
 // Now returns the time of the clock.
@@ -128,16 +125,16 @@ func (f *Fake) Dial(context.Context) (net.Conn, error) {
 
 // Advance moves the clock.
 func (f *Fake) Advance(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.now = f.now.Add(d)
+	f.locked(func() { f.now = f.now.Add(d) })
 }
 
 // SetFallback makes the IDs fallback IDs, as from a daemon without a lease, or not.
 func (f *Fake) SetFallback(fallback bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fallback = fallback
+	if f.fallback != fallback {
+		f.fallback, f.given = fallback, 1<<sequenceBits // the next ID is of another millisecond
+	}
 }
 
 // SetSecret sets the secret for external IDs.
@@ -146,9 +143,7 @@ func (f *Fake) SetSecret(secret string) error {
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.codec = codec
+	f.locked(func() { f.codec = codec })
 	return nil
 }
 
@@ -157,16 +152,12 @@ func (f *Fake) SetSecret(secret string) error {
 // used up first. The client turns the error into the type of its code, and repeats the call
 // after ErrShuttingDown.
 func (f *Fake) Fail(method string, times int, err *kazahana.Error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failures = append(f.failures, failure{method, times, err})
+	f.locked(func() { f.failures = append(f.failures, failure{method, times, err}) })
 }
 
 // Recover ends the effects of Fail.
 func (f *Fake) Recover() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failures = nil
+	f.locked(func() { f.failures = nil })
 }
 
 // Stop cuts all connections, and refuses new ones until Start is called, like a daemon that
@@ -182,9 +173,7 @@ func (f *Fake) Stop() {
 
 // Start accepts connections again.
 func (f *Fake) Start() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stopped = false
+	f.locked(func() { f.stopped = false })
 }
 
 // LoseLock takes a lock from its holder, for a reason: expired, taken_over, refused or
@@ -192,13 +181,13 @@ func (f *Fake) Start() {
 func (f *Fake) LoseLock(key, reason string) bool {
 	f.mu.Lock()
 	l := f.locks[key]
-	delete(f.locks, key)
-	f.mu.Unlock()
 	if l == nil {
+		f.mu.Unlock()
 		return false
 	}
-	notice := maps.Clone(l.answer)
-	notice["state"], notice["expires_in_ms"], notice["reason"] = "EXPIRED", 0, reason
+	notice := f.end(l, "EXPIRED")
+	f.mu.Unlock()
+	notice["reason"] = reason
 	_ = l.holder.Notify("Lock.Lost", notice) // or it is gone
 	return true
 }
@@ -215,13 +204,9 @@ func (f *Fake) await(c *kazahana.Conn) {
 	<-c.Done()
 	_ = c.Close() // waits for the request that is being handled
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	delete(f.conns, c)
 	maps.DeleteFunc(f.locks, func(_ string, l *lock) bool { return l.holder == c })
-	leave := f.leave
-	f.mu.Unlock()
-	for _, call := range leave {
-		call(c)
-	}
 }
 
 // told answers a request.
@@ -264,16 +249,8 @@ func (f *Fake) handle(c *kazahana.Conn, m *kazahana.Message) (any, error) {
 		defer f.mu.Lock()
 		return handle(r)
 	}
-	if answer, ok := methods[m.Method]; ok {
-		return answer(query{f, r})
+	if method := methods[m.Method]; method != nil {
+		return query{f, r}.answer(method)
 	}
 	return nil, refuse(kazahana.ErrUnknownMethod, "there is no method %q", m.Method)
-}
-
-func invalid(format string, args ...any) error {
-	return refuse(kazahana.ErrInvalidParams, format, args...)
-}
-
-func refuse(code kazahana.Code, format string, args ...any) *kazahana.Error {
-	return &kazahana.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }

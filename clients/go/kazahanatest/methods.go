@@ -1,7 +1,6 @@
 package kazahanatest
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -13,165 +12,158 @@ import (
 const (
 	sequenceBits = 8
 	lowBits      = 22
-	low          = MachineID << sequenceBits
 	fallbackBit  = 1 << (lowBits - 1)
 )
 
 var layout = kazahana.DefaultLayout()
 
-// query is a request that is being answered. The Fake is locked.
+// query is a request that is being answered. The Fake is locked. A method that refuses it
+// panics with the error: see answer.
 type query struct {
 	*Fake
 	Request
 }
 
-var methods = map[string]func(query) (any, error){
+var methods = map[string]func(query) any{
 	"NextID":             query.nextID,
 	"NextIDs":            query.nextIDs,
 	"Inspect":            query.inspect,
 	"Bounds":             query.bounds,
-	"ToExternal":         query.toExternal,
+	"ToExternal":         func(q query) any { return q.codec.Encode(kazahana.ID(q.integer(0))) },
 	"ToInternal":         query.toInternal,
 	"UUID":               query.uuid,
-	"Ping":               func(query) (any, error) { return "pong", nil },
+	"Ping":               func(query) any { return "pong" },
 	"Status":             query.status,
-	"Sequence.Next":      query.sequenceNext,
-	"Sequence.NextBatch": query.sequenceNextBatch,
+	"Sequence.Next":      func(q query) any { return q.values(1)[0] },
+	"Sequence.NextBatch": func(q query) any { return q.values(q.count(1)) },
 	"Lock.Acquire":       query.lockAcquire,
-	"Lock.Watch":         query.lockGet,
-	"Lock.Get":           query.lockGet,
-	"Lock.Renew":         query.lockGet,
-	"Lock.Release":       query.lockRelease,
+	"Lock.Watch":         func(q query) any { return q.held().answer },
+	"Lock.Get":           func(q query) any { return q.held().answer },
+	"Lock.Renew":         func(q query) any { return q.held().answer },
+	"Lock.Release":       func(q query) any { return q.end(q.held(), "RELEASED") },
+}
+
+// answer calls a method, and returns the error that it panics with.
+func (q query) answer(method func(query) any) (result any, err error) {
+	defer func() {
+		if refusal := recover(); refusal != nil {
+			err = refusal.(*kazahana.Error)
+		}
+	}()
+	return method(q), nil
+}
+
+// must returns what the client's own functions return, and refuses what they refuse.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func invalid(format string, args ...any) error {
+	return refuse(kazahana.ErrInvalidParams, format, args...)
+}
+
+func refuse(code kazahana.Code, format string, args ...any) *kazahana.Error {
+	return &kazahana.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 // param returns a parameter, which must be of the type.
-func param[T any](q query, i int, what string) (v T, err error) {
-	ok := false
+func param[T any](q query, i int, what string) T {
 	if i < len(q.Params) {
-		v, ok = q.Params[i].(T)
+		if v, ok := q.Params[i].(T); ok {
+			return v
+		}
 	}
-	if !ok {
-		err = invalid("parameter %d must be %s", i+1, what)
-	}
-	return v, err
+	panic(invalid("parameter %d must be %s", i+1, what))
 }
 
-func (q query) integer(i int) (int64, error) { return param[int64](q, i, "an integer") }
-func (q query) text(i int) (string, error)   { return param[string](q, i, "a string") }
+func (q query) integer(i int) int64 { return param[int64](q, i, "an integer") }
+func (q query) text(i int) string   { return param[string](q, i, "a string") }
 
-func (q query) count(i int) (int, error) {
-	n, err := q.integer(i)
-	if err == nil && (n < 1 || n > kazahana.MaxBatch) {
-		err = invalid("a count of %d is out of range: 1 to %d", n, kazahana.MaxBatch)
+func (q query) count(i int) int {
+	n := q.integer(i)
+	if n < 1 || n > kazahana.MaxBatch {
+		panic(invalid("a count of %d is out of range: 1 to %d", n, kazahana.MaxBatch))
 	}
-	return int(n), err
+	return int(n)
 }
 
-func (q query) nextID() (any, error) {
-	id := q.after()
-	q.last = id
+func (q query) nextID() any {
+	id := q.newID()
 	switch q.Options["format"] {
 	case "string":
-		return id.String(), nil
+		return id.String()
 	case "external":
-		return q.codec.Encode(id), nil
+		return q.codec.Encode(id)
 	}
-	return int64(id), nil
+	return int64(id)
 }
 
-// after is the ID after the last one.
-func (q query) after() kazahana.ID {
-	var base kazahana.ID = low
+// newID returns the ID after the last one: of the clock's time, or of the first later
+// millisecond with an ID left.
+func (q query) newID() kazahana.ID {
+	if now := q.now.Sub(layout.Epoch).Milliseconds(); now > q.lastMS {
+		q.lastMS, q.given = now, 0
+	}
+	if q.given == 1<<sequenceBits {
+		q.lastMS, q.given = q.lastMS+1, 0
+	}
+	id := q.lastMS<<lowBits | MachineID<<sequenceBits | q.given
+	q.given++
 	if q.fallback {
-		base |= fallbackBit
+		id |= fallbackBit
 	}
-	first := kazahana.ID(q.now.Sub(layout.Epoch).Milliseconds())<<lowBits | base
-	if first > q.last {
-		return first
-	}
-	again := q.last>>lowBits<<lowBits | base // in the last ID's millisecond
-	next := q.last + 1
-	switch {
-	case next>>sequenceBits == again>>sequenceBits:
-		return next
-	case again > q.last:
-		return again
-	}
-	return again + 1<<lowBits
+	return kazahana.ID(id)
 }
 
-func (q query) nextIDs() (any, error) {
-	n, err := q.count(0)
-	if err != nil {
-		return nil, err
-	}
-	ids := make([]any, n)
+func (q query) nextIDs() any {
+	ids := make([]any, q.count(0))
 	for i := range ids {
-		ids[i], _ = q.nextID()
+		ids[i] = q.nextID()
 	}
-	return ids, nil
+	return ids
 }
 
-func (q query) inspect() (any, error) {
-	id, err := q.integer(0)
-	if err != nil {
-		return nil, err
-	}
-	in, err := layout.Inspect(kazahana.ID(id))
-	if err != nil {
-		return nil, err
-	}
+func (q query) inspect() any {
+	in := must(layout.Inspect(kazahana.ID(q.integer(0))))
 	kind := "regular"
 	if in.Fallback {
 		kind = "fallback"
 	}
 	return map[string]any{
-		"id": id, "external": q.codec.Encode(in.ID), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
+		"id": int64(in.ID), "external": q.codec.Encode(in.ID), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
 		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": kind,
 		"bit_id": layout.BitID, "bit_seq": layout.BitSeq, "epoch_ms": layout.Epoch.UnixMilli(),
-	}, nil
-}
-
-func (q query) bounds() (any, error) {
-	from, err1 := q.integer(0)
-	to, err2 := q.integer(1)
-	if err := errors.Join(err1, err2); err != nil {
-		return nil, err
 	}
-	smallest, largest, err := layout.Bounds(time.UnixMilli(from), time.UnixMilli(to))
-	return []int64{int64(smallest), int64(largest)}, err
 }
 
-func (q query) toExternal() (any, error) {
-	id, err := q.integer(0)
-	return q.codec.Encode(kazahana.ID(id)), err
+func (q query) bounds() any {
+	smallest, largest, err := layout.Bounds(time.UnixMilli(q.integer(0)), time.UnixMilli(q.integer(1)))
+	return []any{int64(must(smallest, err)), int64(largest)}
 }
 
-func (q query) toInternal() (any, error) {
-	text, err := q.text(0)
-	if err != nil {
-		return nil, err
+func (q query) toInternal() any {
+	if latest, ok := q.Options["latest_ms"].(int64); ok {
+		return int64(must(q.codec.DecodeBefore(q.text(0), layout, time.UnixMilli(latest))))
 	}
-	id, err := q.codec.Decode(text)
-	if latest, ok := q.Options["latest_ms"].(int64); ok && err == nil && id.Time(layout).UnixMilli() > latest {
-		err = refuse(kazahana.ErrInvalidExternalID, "it would have been made at %s", rfc3339(id.Time(layout)))
-	}
-	return int64(id), err
+	return int64(must(q.codec.Decode(q.text(0))))
 }
 
-func (q query) uuid() (any, error) {
+func (q query) uuid() any {
 	version := int64(7)
 	if len(q.Params) > 0 {
-		version, _ = q.integer(0)
+		version = q.integer(0)
 	}
 	if version != 4 && version != 7 {
-		return nil, invalid("UUID version %d: there are 4 and 7", version)
+		panic(invalid("UUID version %d: there are 4 and 7", version))
 	}
 	q.uuids++
-	return fmt.Sprintf("00000000-0000-%d000-8000-%012x", version, q.uuids), nil
+	return fmt.Sprintf("00000000-0000-%d000-8000-%012x", version, q.uuids)
 }
 
-func (q query) status() (any, error) {
+func (q query) status() any {
 	mode := "regular"
 	if q.fallback {
 		mode = "fallback_random"
@@ -180,35 +172,16 @@ func (q query) status() (any, error) {
 		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences"},
 		"provider": "memory:", "scope": "unverified", "mode": mode, "clock_ms": q.now.UnixMilli(),
 		"services": []any{map[string]any{"service": "default", "mode": mode}},
-	}, nil
+	}
 }
 
-func (q query) sequenceNext() (any, error) {
-	values, err := q.values(1)
-	if err != nil {
-		return nil, err
-	}
-	return values[0], nil
-}
-
-func (q query) sequenceNextBatch() (any, error) {
-	n, err := q.count(1)
-	if err != nil {
-		return nil, err
-	}
-	return q.values(n)
-}
-
-func (q query) values(n int) ([]int64, error) {
-	key, err := q.text(0)
-	if err != nil {
-		return nil, err
-	}
-	request := fmt.Sprint(key, "\x00", q.Options["request_id"])
-	if q.Options["request_id"] != nil {
-		if values, ok := q.requests[request]; ok {
-			return values, nil
-		}
+// values takes the next values of a sequence, and gives the same ones to a request that
+// comes again.
+func (q query) values(n int) []int64 {
+	key, id := q.text(0), q.Options["request_id"]
+	request := fmt.Sprint(key, "\x00", id)
+	if values, ok := q.requests[request]; ok && id != nil {
+		return values
 	}
 	values := make([]int64, n)
 	for i := range values {
@@ -216,18 +189,15 @@ func (q query) values(n int) ([]int64, error) {
 		values[i] = q.sequences[key]
 	}
 	q.requests[request] = values
-	return values, nil
+	return values
 }
 
-func (q query) lockAcquire() (any, error) {
-	key, err := q.text(0)
-	if err != nil {
-		return nil, err
-	}
+func (q query) lockAcquire() any {
+	key := q.text(0)
 	if held := q.locks[key]; held != nil {
 		e := refuse(kazahana.ErrLockHeld, "somebody else holds the lock")
 		e.Details = map[string]string{"retry_after_ms": fmt.Sprint(held.answer["expires_in_ms"]), "owner": fmt.Sprint(held.answer["owner_id"])}
-		return nil, e
+		panic(e)
 	}
 	ttl, ok := q.Options["ttl_ms"].(int64)
 	if !ok {
@@ -235,39 +205,31 @@ func (q query) lockAcquire() (any, error) {
 	}
 	q.tokens++
 	end := q.now.Add(time.Duration(ttl) * time.Millisecond)
-	q.locks[key] = &lock{q.Conn, map[string]any{
-		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("lease-%d", q.tokens), "owner_id": "fake",
+	q.locks[key] = &lock{q.Conn, key, map[string]any{
+		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("%032x", q.tokens), "owner_id": "fake",
 		"fencing_token": q.tokens, "state": "ACTIVE", "acquired_at": rfc3339(q.now), "expires_at": rfc3339(end), "expires_in_ms": ttl,
 	}}
-	return maps.Clone(q.locks[key].answer), nil
+	return q.locks[key].answer
 }
 
-// lockGet is the lock, if it is held by the lease that the options may name.
-func (q query) lockGet() (any, error) {
-	key, err := q.text(0)
-	if err != nil {
-		return nil, err
-	}
-	l := q.locks[key]
+// held is the lock, if it is held by the lease that the options may name.
+func (q query) held() *lock {
+	l := q.locks[q.text(0)]
 	if l == nil {
-		return nil, refuse(kazahana.ErrLockNotFound, "nobody has held the lock lately")
+		panic(refuse(kazahana.ErrLockNotFound, "nobody has held the lock lately"))
 	}
 	if id := q.Options["lease_id"]; id != nil && id != l.answer["lease_id"] {
-		return nil, refuse(kazahana.ErrLockNotOwned, "the lock is held by another lease")
+		panic(refuse(kazahana.ErrLockNotOwned, "the lock is held by another lease"))
 	}
-	return maps.Clone(l.answer), nil
+	return l
 }
 
-func (q query) lockRelease() (any, error) {
-	answer, err := q.lockGet()
-	if err != nil {
-		return nil, err
-	}
-	key, _ := q.text(0)
-	delete(q.locks, key)
-	released := answer.(map[string]any)
-	released["state"], released["expires_in_ms"] = "RELEASED", 0
-	return released, nil
+// end removes a lock, and returns what there is to say about it.
+func (f *Fake) end(l *lock, state string) map[string]any {
+	delete(f.locks, l.key)
+	answer := maps.Clone(l.answer)
+	answer["state"], answer["expires_in_ms"] = state, 0
+	return answer
 }
 
 func rfc3339(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -9,28 +9,18 @@ import (
 	"strconv"
 )
 
-// AppendUint appends an integer in its shortest form.
+// AppendUint appends an integer: in one byte if it is small, else in nine.
 func AppendUint(b []byte, n uint64) []byte {
-	switch {
-	case n < 0x80:
+	if n < 0x80 {
 		return append(b, byte(n))
-	case n <= math.MaxUint8:
-		return append(b, 0xcc, byte(n))
-	case n <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, 0xcd), uint16(n))
-	case n <= math.MaxUint32:
-		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
 	}
 	return binary.BigEndian.AppendUint64(append(b, 0xcf), n)
 }
 
 // AppendInt appends an integer.
 func AppendInt(b []byte, n int64) []byte {
-	switch {
-	case n >= 0:
+	if n >= 0 {
 		return AppendUint(b, uint64(n))
-	case n >= -32:
-		return append(b, byte(n))
 	}
 	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
 }

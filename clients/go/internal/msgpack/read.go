@@ -3,6 +3,7 @@
 package msgpack
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ func head(b []byte) (k kind, n uint64, size int, err error) {
 		return kindNone, 0, 0, nil
 	}
 	switch c := b[0]; {
+	case c == 0xcf && len(b) > 8: // an ID: in long answers, nearly all values
+		return kindUint, binary.BigEndian.Uint64(b[1:]), 9, nil
 	case c < 0x80:
 		return kindUint, uint64(c), 1, nil
 	case c < 0x90:

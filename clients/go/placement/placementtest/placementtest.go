@@ -59,7 +59,6 @@ func New() *Fake {
 			return answer(query{f, r})
 		})
 	}
-	f.OnLeave(f.endAll)
 	return f
 }
 
@@ -205,8 +204,9 @@ func (f *Fake) passivate(a *activation) <-chan struct{} {
 	return a.busy
 }
 
-// endAll ends all activations at the end of a connection.
+// endAll waits for the end of a connection, and ends what it has.
 func (f *Fake) endAll(c *conn) {
+	<-c.Done()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.executors = slices.DeleteFunc(f.executors, func(e *conn) bool { return e == c })
@@ -254,12 +254,18 @@ func (f *Fake) tell(event string, a *activation, reason string) {
 	}
 }
 
+// param returns a parameter, or nil.
+func (q query) param(i int) any {
+	if i < len(q.Params) {
+		return q.Params[i]
+	}
+	return nil
+}
+
 func (q query) actor() (actor, error) {
 	var key actor
-	if len(q.Params) >= 2 {
-		key.kind, _ = q.Params[0].(string)
-		key.identity, _ = q.Params[1].(string)
-	}
+	key.kind, _ = q.param(0).(string)
+	key.identity, _ = q.param(1).(string)
 	if key.kind == "" || key.identity == "" {
 		return actor{}, refuse(kazahana.ErrInvalidParams, "the first parameters must be a kind and an identity")
 	}
@@ -326,10 +332,7 @@ func (q query) resolve() (any, error) {
 }
 
 func (q query) register() (any, error) {
-	var kinds []any
-	if len(q.Params) > 0 {
-		kinds, _ = q.Params[0].([]any)
-	}
+	kinds, _ := q.param(0).([]any)
 	if len(kinds) == 0 {
 		return nil, refuse(kazahana.ErrInvalidParams, "parameter 1 must be the kinds, at least one")
 	}
@@ -344,6 +347,7 @@ func (q query) register() (any, error) {
 	}
 	if !slices.Contains(q.executors, q.Conn) {
 		q.executors = append(q.executors, q.Conn)
+		go q.endAll(q.Conn)
 	}
 	return map[string]any{"authority": Authority, "ttl_ms": 10_000, "kinds": slices.Clone(q.kinds[q.Conn])}, nil
 }
@@ -368,10 +372,7 @@ func (q query) check() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var token int64
-	if len(q.Params) > 2 {
-		token, _ = q.Params[2].(int64)
-	}
+	token, _ := q.param(2).(int64)
 	if a := q.activations[key]; a == nil || a.holder != q.Conn || a.Token != token || a.leaving {
 		return nil, refuse(placement.ErrActivationEnded, "the activation of token %d has ended", token)
 	}
@@ -389,6 +390,7 @@ func (q query) watch() (any, error) {
 	sent := make(chan struct{})
 	close(sent)
 	q.watchers[q.Conn] = &watcher{events, sent}
+	go q.endAll(q.Conn)
 	return map[string]any{"authority": Authority, "state": "member"}, nil
 }
 
