@@ -1,5 +1,5 @@
-// Package keyname holds the one rule for the names that clients choose: keys of locks and
-// sequences, kinds and identities of actors.
+// Package keyname holds the rules for the names that clients choose: one for keys of locks and
+// sequences, kinds and identities of actors, and Forms for names in ASCII.
 package keyname
 
 import (
@@ -31,3 +31,46 @@ func Check(name string, most int) error {
 	}
 	return nil
 }
+
+// Form is the length and the characters of a name in ASCII. Each request is compared with
+// some: a regular expression takes ten times as long.
+type Form struct {
+	least, most int
+	has         [utf8.RuneSelf]bool
+}
+
+// NewForm is the form of names of least to most characters. The ranges are pairs of
+// characters, the first and the last one of each range.
+func NewForm(least, most int, ranges string) *Form {
+	f := &Form{least: least, most: most}
+	for i := 0; i < len(ranges); i += 2 {
+		for c := ranges[i]; c <= ranges[i+1]; c++ {
+			f.has[c] = true
+		}
+	}
+	return f
+}
+
+// Matches reports whether the name has the form.
+func (f *Form) Matches(name string) bool {
+	if len(name) < f.least || len(name) > f.most {
+		return false
+	}
+	for i := range len(name) {
+		if name[i] >= utf8.RuneSelf || !f.has[name[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+// Forms of names that locks and sequences have in common.
+var (
+	// Tenant is what the lease server's credentials allow: 1 to 64 of A-Z a-z 0-9 . _ @ -.
+	Tenant = NewForm(1, 64, "AZaz09..__@@--")
+	// RequestID is up to MaxRequestID visible characters.
+	RequestID = NewForm(1, MaxRequestID, "!~")
+)
+
+// MaxRequestID is how many characters a request ID may have.
+const MaxRequestID = 128

@@ -37,3 +37,24 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+// A form has all characters of its ranges, no others, and its two lengths.
+func TestForm(t *testing.T) {
+	f := NewForm(2, 4, "acZZ--")
+	for name, want := range map[string]bool{
+		"ab": true, "ac-Z": true, "--": true, "": false, "a": false, "abcab": false, "ad": false, "aY": false, "a\x00": false, "a.": false, "aé": false, "a\xff": false,
+	} {
+		if f.Matches(name) != want {
+			t.Errorf("%q: %v", name, !want)
+		}
+	}
+	for c := range 256 {
+		name := string([]byte{byte(c)})
+		if want := strings.Contains("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._@-", name); Tenant.Matches(name) != want {
+			t.Errorf("tenant %q: %v", name, !want)
+		}
+		if want := c > ' ' && c < 0x7f; RequestID.Matches(name) != want {
+			t.Errorf("request ID %q: %v", name, !want)
+		}
+	}
+}

@@ -429,7 +429,7 @@ func FuzzValue(f *testing.F) {
 	f.Add(s.value(false), true)
 	f.Fuzz(func(t *testing.T, value []byte, head bool) {
 		s, err := parseState(record.Record{Value: value, EndMS: t0}, head)
-		if err == nil && (s.Token < 1 || !leaseIDForm.MatchString(s.LeaseID)) {
+		if err == nil && (s.Token < 1 || !leaseIDForm.Matches(s.LeaseID)) {
 			t.Errorf("%x is read as %+v", value, s)
 		}
 	})

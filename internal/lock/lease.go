@@ -3,7 +3,6 @@ package lock
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/keyname"
@@ -33,8 +32,8 @@ func (o Op) String() string {
 
 // Limits of what a caller may name.
 const (
-	MaxKey       = 512 // bytes of UTF-8
-	MaxRequestID = 128 // characters
+	MaxKey       = 512                  // bytes of UTF-8
+	MaxRequestID = keyname.MaxRequestID // characters
 	// MaxNote is in bytes: with it the part of a record that lists show (record.MaxHead)
 	// has all that is known of the lease.
 	MaxNote = 3072
@@ -51,12 +50,9 @@ const (
 )
 
 var (
-	// tenantName is what the lease server's credentials allow.
-	tenantName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
-	// ownerName has room for a host's name and its user's.
-	ownerName     = regexp.MustCompile(`^[A-Za-z0-9._@:/+=-]{1,128}$`)
-	requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
-	leaseIDForm   = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	// ownerForm has room for a host's name and its user's.
+	ownerForm   = keyname.NewForm(1, 128, "AZaz09..__@@:://++==--")
+	leaseIDForm = keyname.NewForm(leaseDigits, leaseDigits, "09af")
 )
 
 // Request asks for one transition of one key.
@@ -102,11 +98,11 @@ func (r Request) Validate() error {
 	switch {
 	case r.Op < Acquire || r.Op > Release:
 		return fmt.Errorf("%w: there is no operation %v", ErrInvalid, r.Op)
-	case !ownerName.MatchString(r.Owner):
+	case !ownerForm.Matches(r.Owner):
 		return fmt.Errorf("%w: owner %q must be 1 to 128 of A-Z a-z 0-9 . _ @ : / + = -", ErrInvalid, clip(r.Owner))
-	case r.RequestID != "" && !requestIDForm.MatchString(r.RequestID):
+	case r.RequestID != "" && !keyname.RequestID.Matches(r.RequestID):
 		return fmt.Errorf("%w: the request ID must be 1 to %d visible ASCII characters", ErrInvalid, MaxRequestID)
-	case (r.Op == Acquire || r.LeaseID != "") && !leaseIDForm.MatchString(r.LeaseID):
+	case (r.Op == Acquire || r.LeaseID != "") && !leaseIDForm.Matches(r.LeaseID):
 		return fmt.Errorf("%w: the lease ID must be 32 hexadecimal digits in lower case", ErrInvalid)
 	case r.Op == Release && r.TTLMS != 0:
 		return fmt.Errorf("%w: a release has no term", ErrInvalid)
@@ -121,7 +117,7 @@ func (r Request) Validate() error {
 // CheckKey says what is wrong with the name of a lock; the error wraps
 // ErrInvalid.
 func CheckKey(tenant, key string) error {
-	if !tenantName.MatchString(tenant) {
+	if !keyname.Tenant.Matches(tenant) {
 		return fmt.Errorf("%w: tenant %q must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid, clip(tenant))
 	}
 	if err := keyname.Check(key, MaxKey); err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/receipt"
@@ -39,8 +41,9 @@ const (
 	idIsUUID  = 0xfd // likewise, with hyphens
 )
 
-// receiptBytes is how long most receipts are at least.
-const receiptBytes = 36
+// receiptBytes is how long most receipts are at least: that of an acquire, whose request ID is
+// the lease's.
+const receiptBytes = 22
 
 // leaseDigits is how long a lease ID is, written in hexadecimal.
 const leaseDigits = 32
@@ -50,7 +53,7 @@ var errDamaged = errors.New("its record is damaged")
 // value is the state as records keep it. The end of a lease is the record's own. fresh:
 // the lease is granted by this write.
 func (s State) value(fresh bool) []byte {
-	b := make([]byte, 0, 128+len(s.Receipts)*64)
+	b := make([]byte, 0, 128+len(s.Receipts)*(receiptBytes+2))
 	var flags byte
 	if s.Status == Released {
 		flags |= valueReleased
@@ -161,33 +164,31 @@ func appendID(b []byte, id, leaseID string) []byte {
 	switch {
 	case id == leaseID:
 		return append(b, idIsLease)
-	case isLeaseID(id):
+	case leaseIDForm.Matches(id):
 		return appendLease(append(b, idIsHex), id)
 	case receipt.IsUUID(id):
-		if hex := id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]; isLeaseID(hex) {
+		if hex := id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]; leaseIDForm.Matches(hex) {
 			return appendLease(append(b, idIsUUID), hex)
 		}
 	}
 	return appendText(b, id)
 }
 
-// isLeaseID is leaseIDForm for a hot path.
-func isLeaseID(id string) bool {
-	if len(id) != leaseDigits {
-		return false
+// inHex is hex.EncodeToString without a second copy.
+func inHex(b []byte) string {
+	var text strings.Builder
+	text.Grow(hex.EncodedLen(len(b)))
+	var part [64]byte
+	for chunk := range slices.Chunk(b, len(part)/2) {
+		text.Write(hex.AppendEncode(part[:0], chunk))
 	}
-	for _, c := range []byte(id) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return text.String()
 }
 
 // parseState reads what value wrote, with the record's term as it is now. The marks
 // and receipts of a head may be incomplete, and are left out.
 func parseState(r record.Record, head bool) (State, error) {
-	v := reader{rest: r.Value, text: string(r.Value), digits: hex.EncodeToString(r.Value)}
+	v := reader{rest: r.Value, text: string(r.Value), digits: inHex(r.Value)}
 	format, flags := v.byte(), v.byte()
 	if format != valueFormat {
 		return State{}, fmt.Errorf("%w: it has the format %d, and this kazahanad knows %d", errDamaged, format, valueFormat)

@@ -104,7 +104,11 @@ const (
 	idUntimed = 0x80 // in a recorded state only
 )
 
-const uuidBytes = 16
+const (
+	uuidBytes = 16
+	// receiptBytes is how long most receipts are at least: a UUID, a value and a count.
+	receiptBytes = 1 + uuidBytes + 2
+)
 
 func saveID(id string) savedID {
 	kind, digits := byte(idHex), id
@@ -202,7 +206,7 @@ func decode(recorded []byte) (s State, err error) {
 		s.Moved, s.Forgotten, s.MovedMS, s.Began = receipt.Stamp(number()), receipt.Stamp(number()), number(), number()
 	}
 	if ok && len(rest) > 0 {
-		s.Receipts = make([]Receipt, 0, 2*MaxReceipts)
+		s.Receipts = make([]Receipt, 0, len(rest)/receiptBytes+1)
 	}
 	for ok && len(rest) > 0 {
 		untimed := rest[0]&idUntimed != 0

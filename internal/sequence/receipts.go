@@ -83,7 +83,7 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 	if _, ok := madeAt(r.RequestID.String(), nowMS); !ok {
 		r.DoneMS = nowMS
 	}
-	all := append(slices.Clip(s.Receipts), r)
+	all := append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
 	overdue, old := -MaxReceipts, false
 	for i := range all {
 		if all[i].DoneMS == 0 {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
@@ -46,14 +45,8 @@ type Declaration struct {
 
 // Limits of what a caller may name.
 const (
-	MaxKey       = 512 // bytes of UTF-8
-	MaxRequestID = 128 // characters
-)
-
-var (
-	// tenantName is what the lease server's credentials allow.
-	tenantName    = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
-	requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
+	MaxKey       = 512                  // bytes of UTF-8
+	MaxRequestID = keyname.MaxRequestID // characters
 )
 
 // Request asks for values of one key.
@@ -89,7 +82,7 @@ func (r Request) Validate() error {
 		return fmt.Errorf("%w: count: %d is not 1 to %d", ErrInvalid, r.Count, MaxCount)
 	case r.Least() < 1 || r.Least() > r.Count:
 		return fmt.Errorf("%w: at least %d values of %d cannot be had", ErrInvalid, r.AtLeast, r.Count)
-	case r.RequestID != "" && !requestIDForm.MatchString(r.RequestID):
+	case r.RequestID != "" && !keyname.RequestID.Matches(r.RequestID):
 		return fmt.Errorf("%w: the request ID must be 1 to %d visible ASCII characters", ErrInvalid, MaxRequestID)
 	case !r.Options.fits(r.Least()):
 		return fmt.Errorf("%w: count: %d values one step of %d apart do not fit between the first value, %d, and the maximum, %d",
@@ -116,7 +109,7 @@ func (d Declaration) Validate() error {
 // CheckKey says what is wrong with the name of a sequence; the error wraps
 // ErrInvalid.
 func CheckKey(tenant, key string) error {
-	if !tenantName.MatchString(tenant) {
+	if !keyname.Tenant.Matches(tenant) {
 		return fmt.Errorf("%w: the tenant must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid)
 	}
 	if err := keyname.Check(key, MaxKey); err != nil {

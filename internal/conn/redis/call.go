@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/workers"
 )
 
 const (
@@ -31,10 +32,8 @@ type Client struct {
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
-	workers   sync.WaitGroup // goroutines that carry them out, or wait for one
-	waiting   atomic.Int64   // how many of those wait
-	jobs      chan func()    // to one that waits
-	mu        sync.Mutex     // held to add to calls, or to close closing
+	workers   *workers.Workers
+	mu        sync.Mutex // held to add to calls, or to close closing
 	closeErr  error
 }
 
@@ -47,7 +46,8 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	return &Client{cfg: cfg, redis: client, closing: make(chan struct{}), jobs: make(chan func())}, nil
+	closing := make(chan struct{})
+	return &Client{cfg: cfg, redis: client, closing: closing, workers: workers.New(poolSize, closing)}, nil
 }
 
 // Config is what the client was opened with.
@@ -120,7 +120,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		sent = &sending{}
 	}
 	done := make(chan result, 1)
-	c.start(func() {
+	c.workers.Start(func() {
 		defer c.calls.Done()
 		opCtx, cancel := bounded(ctx, sent)
 		defer cancel()
@@ -177,32 +177,6 @@ func bounded(ctx context.Context, sent *sending) (context.Context, context.Cance
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, longestCall)
-}
-
-// start has a goroutine carry out a job: one that has done others before, if there is one,
-// because its stack has grown already.
-func (c *Client) start(job func()) {
-	select {
-	case c.jobs <- job:
-	default:
-		c.workers.Go(func() { c.work(job) })
-	}
-}
-
-func (c *Client) work(job func()) {
-	for {
-		job()
-		if c.waiting.Add(1) > poolSize {
-			c.waiting.Add(-1)
-			return
-		}
-		select {
-		case job = <-c.jobs:
-			c.waiting.Add(-1)
-		case <-c.closing:
-			return
-		}
-	}
 }
 
 // again reports whether an operation that failed may be tried once more.

@@ -32,6 +32,9 @@ func (a *Asked) Add(e *UnseenError) {
 
 // Windows names each window once.
 func (a Asked) Windows() []string {
+	if len(a.find)+len(a.move) == 0 {
+		return nil
+	}
 	all := slices.Concat(a.find, a.move)
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -75,8 +75,9 @@ func (c *change) prepare(writes []record.Write) *batch {
 				b.raised = max(b.raised, mark)
 			}
 		} else {
-			after = encode(w, c.nonce)
-			b.texts = append(b.texts, after.text)
+			var text string
+			after, text = encode(w, c.nonce)
+			b.texts = append(b.texts, text)
 			if after.timed {
 				code |= codeTimed
 			}
@@ -160,7 +161,7 @@ func (c *change) words(b *batch) []any {
 	head = append(append(head, byte(len(c.ask.Ranges)), b.mode), b.codes...)
 	words = append(words, head)
 	for _, k := range c.seen {
-		words = append(words, k.tag())
+		words = append(words, k.tag)
 	}
 	for i, r := range c.ask.Ranges {
 		from, seen := "-", []string(nil)

@@ -52,8 +52,8 @@ type nonce [8]byte
 
 // known is what was seen of one record.
 type known struct {
-	text    string // as it is stored; "": it is absent
-	value   string // the end of text
+	tag     string // the part that is compared; "": it is absent
+	value   string
 	version string
 	timed   bool
 	atMS    int64 // of the commit, where it is timed
@@ -65,7 +65,7 @@ type known struct {
 	listed  bool
 }
 
-func (k known) absent() bool { return k.text == "" }
+func (k known) absent() bool { return k.tag == "" }
 
 // endMS is when the record's term ends, 0 where it has none.
 func (k known) endMS() int64 {
@@ -82,26 +82,27 @@ func (k known) vanishes() bool {
 	return k.timed && k.mark == 0 && len(k.index) == 0 && !k.told && !k.listed
 }
 
-// tag is the part that is compared.
-func (k known) tag() string { return k.text[:min(len(k.text), tagBytes)] }
+// tagOf is the part of a stored record that is compared.
+func tagOf(text string) string { return text[:min(len(text), tagBytes)] }
 
 // wrote reports whether the record was written with that nonce.
-func (k known) wrote(n nonce) bool { return k.text != "" && k.version == string(n[:len(k.version)]) }
+func (k known) wrote(n nonce) bool { return k.tag != "" && k.version == string(n[:len(k.version)]) }
 
-func (k known) size() int { return len(k.text) }
+func (k known) size() int { return len(k.tag) + len(k.value) }
 
 // record is what a rule is shown.
 func (k known) record(nowMS int64) record.Record {
 	return record.WithTerm([]byte(k.value), k.endMS(), nowMS)
 }
 
-// encode is the record of a write as it is stored, apart from the moment of its commit:
+// encode is the record of a write, and its text as it is stored, apart from the moment of its
+// commit:
 //
 //	flags version [term keep] [mark] [number of entries (length entry)...] value
 //
 // Numbers are varints.
-func encode(w record.Write, n nonce) known {
-	k := known{
+func encode(w record.Write, n nonce) (k known, stored string) {
+	k = known{
 		timed: w.TermMS+w.KeepMS > 0, termMS: w.TermMS, keepMS: w.KeepMS, mark: w.Mark,
 		index: slices.Clone(w.Index), told: w.Tell, listed: !w.Unlisted,
 	}
@@ -142,25 +143,19 @@ func encode(w record.Write, n nonce) known {
 	text.Write(version)
 	text.Write(head)
 	text.Write(w.Value)
-	k = k.with(text.String(), len(w.Value))
-	k.version = k.text[1 : 1+len(version)]
-	return k
-}
-
-// with is the record with its text, the end of which is the value.
-func (k known) with(text string, size int) known {
-	k.text, k.value = text, text[len(text)-size:]
-	return k
+	stored = text.String()
+	k.tag, k.version, k.value = tagOf(stored), stored[1:1+len(version)], stored[len(stored)-len(w.Value):]
+	return k, stored
 }
 
 // committed is a record that encode made, with the moment of its commit.
 func (k known) committed(atMS int64) known {
-	if !k.timed {
-		return k
+	if k.timed {
+		k.atMS = atMS
+		tag := appendMoment(make([]byte, 0, momentBytes+tagBytes), atMS)
+		k.tag = tagOf(string(append(tag, k.tag...)))
 	}
-	k.atMS = atMS
-	var moment [8]byte
-	return k.with(string(appendMoment(moment[:0], atMS))+k.text, len(k.value))
+	return k
 }
 
 // parse reads a record, "" for none. The value may be cut.
@@ -193,7 +188,8 @@ func parse(key, text string) (known, error) {
 	if r.broken || k.timed == (flags&isUntimed != 0) {
 		return known{}, fmt.Errorf("record %q %w: %.100q", key, errDamaged, text)
 	}
-	return k.with(text, len(r.rest)), nil
+	k.tag, k.value = tagOf(text), r.rest
+	return k, nil
 }
 
 // reader reads what encode wrote.

@@ -7,9 +7,12 @@
 --   ARGV     the tag of each record; from, to, limit and what was seen of each range; a
 --            record for each write that is none a deletion, and when it vanishes; then
 --            commands, each after the number of its words
+--
+-- Lua hashes every byte that it is given, so records and the state are read in full only
+-- where that is needed.
 local head = ARGV[1]
-local state = redis.call('GET', {{state}})
-if not state or string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
+local state = redis.call('GETRANGE', {{state}}, 0, 21)
+if string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
 local _, before, from, floor, raised, ranges, mode = struct.unpack('>c8I6I6c8c8BB', head)
 if mode ~= {{frees}} then
   local info = redis.call('INFO', 'replication')
@@ -22,13 +25,11 @@ local last = struct.unpack('>I6', state, 9)
 if last > now then now = last end
 
 local none = '\255\255\255\255\255\255\255\255'
-local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or string.sub(state, 15, 22) == floor)
-local seen = {}
+local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or string.sub(state, 15) == floor)
 for i, key in ipairs(KEYS) do
-  local record, tag = redis.call('GET', key) or '', ARGV[i + 1]
-  -- A tag of 40 bytes is the beginning of a record.
-  if record ~= tag and (#tag < 40 or string.sub(record, 1, 40) ~= tag) then same = false end
-  seen[i] = record
+  local tag = ARGV[i + 1]
+  -- A tag of 40 bytes is the beginning of a record, a shorter one all of it.
+  if redis.call('GETRANGE', key, 0, math.min(#tag, 39)) ~= tag then same = false end
 end
 local at, spans = #KEYS + 2, {}
 for i = 1, ranges do
@@ -37,7 +38,11 @@ for i = 1, ranges do
   at = at + 4
 end
 if not same and mode == {{frees}} then return {'life'} end -- the present is seen with a look at the server
-if not same then return {'present', now, state, seen, spans} end
+if not same then
+  local seen = {}
+  for i, key in ipairs(KEYS) do seen[i] = redis.call('GET', key) or '' end
+  return {'present', now, redis.call('GET', {{state}}), seen, spans}
+end
 
 local moment = struct.pack('>I6', now)
 for i = 39, #head do
@@ -66,9 +71,8 @@ while ARGV[at] do
   end
   at = at + words + 1
 end
-if raised ~= none then
-  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. raised .. string.sub(state, 23))
-elseif now - last >= 1000 then
-  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. string.sub(state, 15))
+if raised ~= none or now - last >= 1000 then
+  if raised == none then raised = string.sub(state, 15) end
+  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. raised .. string.sub(redis.call('GET', {{state}}), 23))
 end
 return now
