@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/receipt"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // timed is a request ID that tells the clock's next time.
@@ -48,6 +49,7 @@ func (r *rigged) size() (records, largest, all int) {
 // is there for receipt.Keep. Later the request is refused, and the store has deleted what
 // was kept for it.
 func TestAnswersAreKeptForTheirTime(t *testing.T) {
+	ring.WithoutRace(t)
 	for pace, further := range map[time.Duration]int{time.Millisecond: 20_000, 10 * time.Millisecond: 20_000, 100 * time.Millisecond: 5000, 10 * time.Second: 60} {
 		t.Run(pace.String(), func(t *testing.T) {
 			r := newRigged(t)

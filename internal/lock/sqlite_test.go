@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // inFile closes the file with the store.
@@ -29,6 +30,7 @@ func openFile(path string) (inFile, error) {
 }
 
 func TestSQLite(t *testing.T) {
+	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
 		dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
 		if err != nil {

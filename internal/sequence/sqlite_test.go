@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // inFile closes the file with the store.
@@ -40,6 +41,7 @@ func newPath(t *testing.T) string {
 }
 
 func TestSQLiteConformance(t *testing.T) {
+	ring.All(t)
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		var clock atomic.Int64
 		clock.Store(time.Now().UnixMilli())

@@ -27,7 +27,10 @@ const (
 // KAZAHANA_, because the daemon refuses a variable of that kind that it does not know.
 const ChildEnv = "KZTEST_CHILD"
 
-// binDir holds what Executable builds. Main makes and removes it.
+// sharedEnv names a directory in which the packages share the daemons that they build.
+const sharedEnv = "KZTEST_BIN"
+
+// binDir holds what Executable builds, unless it is shared. Main makes and removes it.
 var binDir string
 
 // Main is the TestMain of a package that runs daemons. With ChildEnv set, the process
@@ -65,6 +68,18 @@ var (
 	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "-tags", "kztest") })
 )
 
+// takeTurn makes the directory, and waits until no other process has it open this way.
+func takeTurn(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	}
+	return f, err
+}
+
 // Executable is the daemon as it is shipped, or the same with the race detector. The
 // first call builds it.
 func Executable() string { return shipped() }
@@ -74,6 +89,17 @@ func build(name string, args ...string) string {
 		panic(errors.New("the TestMain of this package does not call testkit.Main"))
 	}
 	path := filepath.Join(binDir, name)
+	if shared := os.Getenv(sharedEnv); shared != "" {
+		path = filepath.Join(shared, fmt.Sprintf("race-%v", ring.Race), name)
+		turn, err := takeTurn(filepath.Dir(path))
+		if err != nil {
+			panic(err)
+		}
+		defer turn.Close()
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
 	args = append([]string{"build", "-o", path, "-buildvcs=false",
 		"-ldflags", "-s -w -X main.version=" + Version + " -X main.commit=" + Commit}, args...)
 	cgo := "CGO_ENABLED=0"

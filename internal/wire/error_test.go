@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestErrorText(t *testing.T) {
@@ -136,6 +138,7 @@ func TestErrorIsAndDetail(t *testing.T) {
 
 // A text of a megabyte must not take longer than its length warrants.
 func TestErrorTextIsParsedInLinearTime(t *testing.T) {
+	ring.WithoutRace(t)
 	for _, word := range []string{"a=b ", `a=" `, `a="b" `, "a", "a=b B "} {
 		text := "X: " + strings.Repeat(word, 1<<20/len(word)) + "!"
 		ParseErrorText(Failed, text)

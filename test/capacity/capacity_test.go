@@ -94,6 +94,7 @@ func TestAllHostsAtOnce(t *testing.T) {
 // TestRecoveryFromTooManyHosts: once the hosts in excess are gone, a quarantine
 // and a longest wait between two tries later every host has a lease.
 func TestRecoveryFromTooManyHosts(t *testing.T) {
+	ring.WithoutRace(t)
 	s := calm(540)
 	s.length, s.guests, s.guestsLeave = 2*hour, 80, 39*minute // of 512 slots 105%, then 90%
 	w := play(s, 512)
@@ -105,6 +106,7 @@ func TestRecoveryFromTooManyHosts(t *testing.T) {
 // TestTooFewSlots: the simulation notices when there are too many hosts, and when
 // nothing is handed back: each lease would take its slot for its quarantine too.
 func TestTooFewSlots(t *testing.T) {
+	ring.WithoutRace(t)
 	kept := calm(7000)
 	kept.keepReleases = true
 	for name, s := range map[string]scenario{"8,300 hosts": calm(8300), "7,000 hosts without hand-back": kept} {
@@ -188,6 +190,7 @@ func TestPollsChangeNothing(t *testing.T) {
 // TestSQLiteIsTheSame: the default provider grants and refuses as the one in
 // memory does.
 func TestSQLiteIsTheSame(t *testing.T) {
+	ring.WithoutRace(t)
 	s := rough()
 	s.hosts, s.length = 30, 90*minute
 	for _, slots := range []int{31, 50} {

@@ -57,6 +57,7 @@ func depthOf(t *testing.T, fast, deep int) int {
 }
 
 func TestEachRuleIsNeeded(t *testing.T) {
+	ring.WithoutRace(t)
 	oneSlot, layouts, quarantine := worlds[0].world, worlds[1].world, worlds[2].world
 	later := oneSlot
 	later.times++ // after the first reservation

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // bounded is a world whose every state is looked at, to a depth: that of the fast rings, and
@@ -32,6 +34,7 @@ func TestOneHostRelies(t *testing.T) {
 }
 
 func TestEachRuleOfLocksIsNeeded(t *testing.T) {
+	ring.WithoutRace(t)
 	plain := locksSetting{ticks: 4, requests: 3}
 	idle := locksSetting{requests: 2, lapses: true}
 	falls := locksSetting{ticks: 2, leaps: true, requests: 3, forgets: true, without: []int8{renews, releases, asksAgain, givesUp}}
@@ -87,6 +90,7 @@ func TestNoValueComesTwice(t *testing.T) {
 }
 
 func TestEachRuleOfSequencesIsNeeded(t *testing.T) {
+	ring.WithoutRace(t)
 	defer func(r io.Reader) { rand.Reader = r }(rand.Reader)
 	without := func(r rule, forgets bool, moves int) broken {
 		return broken{r, newSequences(sequencesSetting{calls: 3, forgets: forgets, off: r}), moves, moves > 7}
@@ -134,6 +138,7 @@ func TestOneProcessRelies(t *testing.T) {
 }
 
 func TestEachRuleOfPlacementIsNeeded(t *testing.T) {
+	ring.WithoutRace(t)
 	stops, late, joins, apart := calm, calm, calm, calm
 	stops.most, stops.without = 1, []int8{looksDue, neverHears, processDies, hostCrashes, answerIsLost, comesLate}
 	stopsLong := stops

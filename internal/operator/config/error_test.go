@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func wantError(t *testing.T, err error, parts ...string) {
@@ -25,6 +27,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 }
 
 func TestFileErrors(t *testing.T) {
+	ring.WithoutRace(t)
 	for i, c := range []struct{ file, want string }{
 		{"# x\nmax_thruput_per_ms: 1\n", "unknown key max_thruput_per_ms in FILE line 2: did you mean max_throughput_per_ms?"},
 		{"max-backward: 1s\n", "unknown key max-backward in FILE line 1: did you mean max_backward?"},

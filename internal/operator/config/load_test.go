@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 var testNow = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
@@ -163,6 +164,7 @@ var precedenceCases = map[string][3]string{
 // Each key can be set in the file, in the environment, which outranks it, and by its
 // flag, which outranks both.
 func TestPrecedence(t *testing.T) {
+	ring.WithoutRace(t)
 	checkPrecedence(t, keys, precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sources) any {
 		s := mustLoad(t, src)
 		s.origin, s.Config, s.overrides = nil, "", nil

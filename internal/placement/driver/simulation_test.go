@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 var seeds = flag.Int("placement.seeds", 80, "worlds that TestSimulation looks at")
@@ -337,6 +338,7 @@ func (w *world) settled() {
 // TestSimulation: in no world do two processes rely on a key at once, and each
 // world finds its way back in time.
 func TestSimulation(t *testing.T) {
+	ring.WithoutRace(t)
 	var sum stats
 	for seed := range uint64(*seeds) {
 		w := simulate(t, seed, careless{})
@@ -353,6 +355,7 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationWithoutAGuard: whatever guard is left out, some world shows it.
 func TestSimulationWithoutAGuard(t *testing.T) {
+	ring.WithoutRace(t)
 	const most = 4000 // worlds to look at
 	for name, without := range map[string]careless{
 		"the old owner's membership has ended":     {trusting: true},

@@ -177,36 +177,36 @@ func TestServersAreOpenedOnUse(t *testing.T) {
 		"postgres://127.0.0.1:1?ca_file=/does/not/exist":                     "no such file",
 		"etcd://127.0.0.1:1,127.0.0.1:2?term=1m":                             "127.0.0.1:1",
 	} {
-		limit := time.Minute
-		if strings.HasPrefix(url, "etcd") { // which takes all of the time
-			if ring.IsFast() {
-				continue
+		t.Run(strings.SplitN(url, ":", 2)[0], func(t *testing.T) {
+			limit := time.Minute
+			if strings.HasPrefix(url, "etcd") { // which takes all of the time
+				ring.All(t)
+				limit = 8 * time.Second
 			}
-			limit = 8 * time.Second
-		}
-		p, err := backend.Open(url, backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}})
-		if err != nil {
-			t.Errorf("%s: %v", url, err)
-			continue
-		}
-		info := p.Info()
-		if info.Scope != provider.ScopeShared || info.OwnClock == (info.Name == "etcd") || !info.Coordinated || strings.Contains(info.URL, "hunter2") {
-			t.Errorf("%s: Info is %+v", url, info)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), limit)
-		for range 2 {
-			err := p.Release(ctx, provider.ReleaseRequest{})
-			if !errors.Is(err, provider.ErrNotSent) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: Release: %v, want ErrNotSent and %q", url, err, want)
+			p, err := backend.Open(url, backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}})
+			if err != nil {
+				t.Errorf("%s: %v", url, err)
+				return
 			}
-		}
-		if err := p.Ready(ctx); err == nil {
-			t.Errorf("%s is ready", url)
-		}
-		cancel()
-		if err := p.Close(); err != nil {
-			t.Errorf("%s: Close: %v", url, err)
-		}
+			info := p.Info()
+			if info.Scope != provider.ScopeShared || info.OwnClock == (info.Name == "etcd") || !info.Coordinated || strings.Contains(info.URL, "hunter2") {
+				t.Errorf("%s: Info is %+v", url, info)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			for range 2 {
+				err := p.Release(ctx, provider.ReleaseRequest{})
+				if !errors.Is(err, provider.ErrNotSent) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("%s: Release: %v, want ErrNotSent and %q", url, err, want)
+				}
+			}
+			if err := p.Ready(ctx); err == nil {
+				t.Errorf("%s is ready", url)
+			}
+			cancel()
+			if err := p.Close(); err != nil {
+				t.Errorf("%s: Close: %v", url, err)
+			}
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // randomMarks is records of slots in all sizes up to 2^(bits-1).
@@ -121,6 +122,7 @@ func TestOrderIsLeastEndThenRoundRobin(t *testing.T) {
 
 // Many slots are free since the same time: more than a page.
 func TestOrderAmongManyEquals(t *testing.T) {
+	ring.WithoutRace(t)
 	const slots = 300
 	var marks []Mark
 	for id := range int64(slots) {

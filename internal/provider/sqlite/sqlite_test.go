@@ -241,6 +241,7 @@ func TestNewFileBeginsAtRandom(t *testing.T) {
 // What ended long ago is forgotten, a little with each grant. A lease that is extended
 // for longer than the history is kept stays in it, from its beginning.
 func TestHistoryIsForgotten(t *testing.T) {
+	ring.All(t)
 	var clock atomic.Int64
 	clock.Store(snowflake.DefaultEpochMS + 1000)
 	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: defaultServices(), NowMS: clock.Load})

@@ -62,6 +62,16 @@ func Deep(t testing.TB) {
 	needs(t, deep, "deep")
 }
 
+// WithoutRace skips the test under the race detector, for long runs in which one
+// goroutine at a time works: the detector finds nothing there that shorter runs do not
+// show, and takes ten times as long. `make test` runs them with the ring "all".
+func WithoutRace(t testing.TB) {
+	t.Helper()
+	if Race {
+		t.Skipf("runs with %s=all, without the race detector", variable)
+	}
+}
+
 // IsDeep reports whether this is the deep ring, for a test that runs longer there.
 func IsDeep(t testing.TB) bool {
 	t.Helper()
