@@ -181,12 +181,7 @@ func (c *channel) pause() time.Duration {
 func (c *channel) open(o *opening, pause time.Duration) {
 	defer c.work.Done()
 	defer close(o.done)
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.ctx.Done():
-	}
+	newLimit(c.ctx, pause).wait(nil) // or until the channel ends
 	nc, err := c.dial(c.ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()

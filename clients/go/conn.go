@@ -344,10 +344,12 @@ func readResult(r *msgpack.Reader, target any) (value any, err error) {
 		last := ID(0)
 		for n := r.Array(); n > 0 && r.Err() == nil; n-- {
 			id := ID(r.Int())
-			if end := len(*t) - 1; end >= 0 && id == last+1 {
-				(*t)[end].count++
-			} else if *t = append(*t, run{id, 1}); r.Err() == nil && id <= last {
+			if end := len(*t) - 1; r.Err() == nil && id <= last {
 				return nil, impossible(id)
+			} else if end >= 0 && id == last+1 {
+				(*t)[end].count++
+			} else {
+				*t = append(*t, run{id, 1})
 			}
 			last = id
 		}
@@ -378,10 +380,7 @@ func (c *Conn) writeAll() {
 			}
 		}
 		if _, err := c.nc.Write(batch); err != nil {
-			select {
-			case <-c.done:
-			case <-time.After(farewellGrace):
-			}
+			newLimit(context.Background(), farewellGrace).wait(c.done)
 			c.fail(lost(err))
 			return
 		}

@@ -133,6 +133,14 @@ func FuzzAnswers(f *testing.F) {
 			if id, err := c.NextID(t.Context()); err == nil && id < 1 {
 				t.Errorf("%x is taken for the ID %d", answer, id)
 			}
+			last, ahead := ID(0), newClient(t, WithTimeout(time.Second), scripted(t, repeating(answer)), WithPrefetch(2, time.Minute))
+			for range 2 { // of one batch
+				id, err := ahead.NextID(t.Context())
+				if err == nil && id <= last {
+					t.Errorf("%x is taken for the ID %d after %d, ahead", answer, id, last)
+				}
+				last = id
+			}
 		})
 	})
 }

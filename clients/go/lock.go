@@ -42,9 +42,9 @@ type Lock struct {
 	until   time.Duration   // on a clock that counts suspend
 	holding context.Context // ends with Release
 	stop    context.CancelFunc
-	watched chan struct{}  // closed when watch has returned
-	lost    chan struct{}  // closed by watch, once
-	err     *LockLostError // set before lost is closed
+	watched chan struct{}   // closed when watch has returned
+	lost    context.Context // ends with the loss, which is its cause
+	end     context.CancelCauseFunc
 
 	released atomic.Bool
 }
@@ -72,8 +72,9 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	if opts.TTL%time.Millisecond != 0 || opts.Wait < 0 {
 		return nil, invalid(ErrInvalidParams, "a term of %v and a wait of %v: both must be whole milliseconds, and the wait not negative", opts.TTL, opts.Wait)
 	}
-	l := &Lock{ttl: opts.TTL, watched: make(chan struct{}), lost: make(chan struct{})}
+	l := &Lock{ttl: opts.TTL, watched: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
+	l.lost, l.end = context.WithCancelCause(context.Background())
 	notices := make(chan lease, 1)
 	if err := l.acquire(ctx, c, key, opts.Wait, notices); err != nil {
 		l.stop()
@@ -168,17 +169,10 @@ func (l *Lock) OwnerID() string { return l.lease.OwnerID }
 
 // Lost returns a channel that is closed when the lock can no longer be relied upon. Err then
 // says why. A release is not a loss. Release a lost lock too, to free its connection.
-func (l *Lock) Lost() <-chan struct{} { return l.lost }
+func (l *Lock) Lost() <-chan struct{} { return l.lost.Done() }
 
 // Err returns a *LockLostError once the lock is lost, else nil.
-func (l *Lock) Err() error {
-	select {
-	case <-l.lost:
-		return l.err
-	default:
-		return nil
-	}
-}
+func (l *Lock) Err() error { return context.Cause(l.lost) }
 
 // Release gives the lock back. If it was lost before, the error is the *LockLostError. Only
 // the first call has an effect.
@@ -208,11 +202,14 @@ func (l *Lock) watch(notices <-chan lease) {
 	defer close(l.watched)
 	timer := time.NewTimer(l.ttl / checkPart)
 	defer timer.Stop()
-	for {
+	for l.holding.Err() == nil {
 		select {
 		case <-l.holding.Done():
 			return
 		case lost := <-notices:
+			if lost.LeaseID != l.lease.LeaseID {
+				continue // an attempt was granted before, and lost
+			}
 			l.lose(lost.Reason, nil)
 			return
 		case <-l.conn.Done():
@@ -240,14 +237,10 @@ func (l *Lock) check() (time.Duration, error) {
 	switch {
 	case err == nil:
 		return l.ttl / checkPart, nil
-	case isGone(err), boottime.Now() >= l.until:
+	case isGone(err), boottime.Now() >= l.until && l.holding.Err() == nil: // Release ends a check without an answer
 		return 0, fmt.Errorf("the daemon does not confirm it: %w", err)
 	}
 	return min(l.ttl/retryPart, max(l.until-boottime.Now(), 0)), nil
 }
 
-// lose is called by watch, at its end.
-func (l *Lock) lose(reason string, why error) {
-	l.err = &LockLostError{Key: l.lease.Key, Reason: reason, Err: why}
-	close(l.lost)
-}
+func (l *Lock) lose(reason string, why error) { l.end(&LockLostError{l.lease.Key, reason, why}) }

@@ -4,10 +4,14 @@ package kazahana
 
 import (
 	"errors"
+	"net"
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
 // expectLost waits for the loss and returns why.
@@ -150,4 +154,67 @@ func TestWrongLocks(t *testing.T) {
 	if _, err := missing.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrDaemonUnavailable) {
 		t.Error(err)
 	}
+}
+
+// granting answers a lock's calls with a lease, and leaves the others to the function.
+func granting(id string, expiresInMS int, others func(net.Conn, *peer, *message) bool) script {
+	held := map[string]any{"lock_key": "k", "lease_id": id, "fencing_token": 1, "state": "ACTIVE", "expires_in_ms": expiresInMS}
+	return func(conn net.Conn) {
+		answering(func(p *peer, m *message) bool {
+			if m.Method == "Lock.Acquire" || m.Method == "Lock.Watch" && id != "lost" {
+				return p.Reply(m.ID, held)
+			}
+			return others(conn, p, m)
+		})(conn)
+	}
+}
+
+// The loss of a lease that an earlier attempt was granted is none of the present one.
+func TestLossOfAnEarlierAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		notice, err := msgpack.Append(nil, []any{2, "Lock.Lost", []any{map[string]any{"lease_id": "lost", "reason": "expired"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked := make(chan struct{})
+		c := newClient(t, scripted(t,
+			granting("lost", 60_000, func(conn net.Conn, p *peer, m *message) bool {
+				_, err := conn.Write(notice)
+				return err == nil && p.Refuse(m.ID, text(ErrLockExpired, "its term is over"))
+			}),
+			granting("held", 60_000, func(_ net.Conn, p *peer, m *message) bool {
+				if m.Method == "Lock.Get" {
+					close(checked)
+				}
+				return p.Reply(m.ID, map[string]any{"lease_id": "held", "state": "ACTIVE", "expires_in_ms": 60_000})
+			})))
+		l := mustLock(t, c, "k", LockOptions{TTL: time.Minute})
+		select {
+		case <-checked:
+		case <-l.Lost():
+			t.Errorf("the lease %s is lost: %v", l.LeaseID(), l.Err())
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Past the end of the term as it is known here, the daemon may still hold the lock: its
+// answer to a release says so, and not the check that the release cuts off.
+func TestReleaseDuringACheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checking := make(chan struct{})
+		l := mustLock(t, newClient(t, scripted(t, granting("held", 0, func(_ net.Conn, p *peer, m *message) bool {
+			if m.Method == "Lock.Get" {
+				close(checking)
+				return true
+			}
+			return p.Reply(m.ID, nil)
+		}))), "k", LockOptions{TTL: time.Hour})
+		<-checking
+		if err := l.Release(t.Context()); err != nil || l.Err() != nil {
+			t.Errorf("%v, %v", err, l.Err())
+		}
+	})
 }

@@ -320,6 +320,16 @@ func TestMiscountedAnswers(t *testing.T) {
 	}
 }
 
+// The greatest ID has no next one, however integers overflow.
+func TestPrefetchedIDsEnd(t *testing.T) {
+	beyond := scripted(t, answering(func(c *peer, r *message) bool {
+		return c.Reply(r.ID, []any{int64(math.MaxInt64), int64(math.MinInt64)})
+	}))
+	if id, err := newClient(t, beyond, WithPrefetch(2, 0)).NextID(t.Context()); !errors.Is(err, ErrProtocol) {
+		t.Error(id, err)
+	}
+}
+
 func TestPrefetchFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(time.Millisecond)

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,12 +23,17 @@ func Clients(t *testing.T, root string) (python, classes string) {
 	return Output(t, filepath.Join(root, "clients/python/scripts/test"), "interpreter"), classes
 }
 
-// Output runs a program that has to succeed, and returns the last line of its output.
+// Output runs a program that has to succeed, and returns the last line of its standard
+// output. What goes to standard error is for people: Maven ends that with an escape
+// sequence and no newline.
 func Output(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stderr = &said
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+		t.Fatalf("%s %v: %v\n%s%s", program, args, err, out, said.Bytes())
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return lines[len(lines)-1]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
@@ -36,6 +37,8 @@ func TestAnswersAreADaemons(t *testing.T) {
 		{"NextID", nil},
 		{"NextID", []any{options{"format": "string"}}},
 		{"NextID", []any{options{"format": "external"}}},
+		{"NextID", []any{options{"format": "int"}}},
+		{"NextID", []any{options{"format": "words"}}},
 		{"NextIDs", []any{3}},
 		{"NextIDs", []any{2, options{"format": "string"}}},
 		{"NextIDs", []any{0}},
@@ -45,14 +48,28 @@ func TestAnswersAreADaemons(t *testing.T) {
 		{"Inspect", []any{id}},
 		{"Inspect", []any{-1}},
 		{"Inspect", nil},
+		{"Inspect", []any{fmt.Sprint(id)}},
+		{"Inspect", []any{fmt.Sprintf("0x%x", id)}},
+		{"Inspect", []any{external}},
 		{"Bounds", []any{int64(1_800_000_000_000), int64(1_800_000_001_000)}},
 		{"Bounds", []any{int64(1_800_000_000_000), int64(1_800_000_000_000)}},
 		{"Bounds", []any{int64(1_800_000_000_000)}},
 		{"ToExternal", []any{id}},
 		{"ToExternal", nil},
+		{"ToExternal", []any{-1}},
+		{"ToExternal", []any{fmt.Sprint(id)}},
+		{"ToExternal", []any{fmt.Sprintf("0X%X", id)}},
+		{"ToExternal", []any{external}},
+		{"ToExternal", []any{"9223372036854775808"}}, // 64 bits
+		{"ToExternal", []any{"0x"}},
+		{"ToExternal", []any{"0x?????????"}}, // as long as an external ID
+		{"ToExternal", []any{"short"}},
+		{"ToExternal", []any{""}},
+		{"ToExternal", []any{1.5}},
 		{"ToInternal", []any{external}},
 		{"ToInternal", []any{external, options{"latest_ms": int64(1_700_000_000_000)}}},
 		{"ToInternal", []any{"short"}},
+		{"ToInternal", []any{nil}},
 		{"ToInternal", []any{1}},
 		{"UUID", nil},
 		{"UUID", []any{4}},
@@ -73,8 +90,18 @@ func TestAnswersAreADaemons(t *testing.T) {
 		{"Lock.Acquire", []any{"k", options{"ttl_ms": 60_000, "request_id": "e"}}}, // held
 		{"Lock.Get", []any{"k"}},
 		{"Lock.Release", []any{"k", options{"lease_id": "00000000000000000000000000000000"}}},
+		{"Lock.Renew", []any{"k", options{"lease_id": "00000000000000000000000000000000"}}},
+		{"Lock.Renew", []any{"k"}},
+		{"Lock.Renew", []any{"never held"}},
+		{"Lock.Watch", []any{"never held"}},
+		{"Lock.Release", []any{"never held"}},
+		{"Lock.Release", []any{"k"}},
+		{"Lock.Release", []any{"k"}}, // again
+		{"Lock.Get", []any{"k"}},
+		{"Lock.Acquire", []any{"k", options{"ttl_ms": 60_000, "request_id": "f"}}},
 		{"Lock.Acquire", nil},
 	}
+	computed := []string{"Inspect", "Bounds", "ToExternal", "ToInternal", "Ping", "Sequence.Next", "Sequence.NextBatch"} // from the parameters alone
 	for _, call := range calls {
 		var want, got any
 		refused := real.Call(t.Context(), call.method, &want, call.params...)
@@ -84,11 +111,16 @@ func TestAnswersAreADaemons(t *testing.T) {
 			t.Errorf("%s: the fake answers %v, and a daemon %v", what, err, refused)
 		}
 		alike(t, what, got, want)
-		if call.method[:2] == "Se" && !reflect.DeepEqual(got, want) {
+		if call.method[:2] == "Lo" && err == nil && state(got) != state(want) {
+			t.Errorf("%s: the fake's lock is %v, and a daemon's %v", what, state(got), state(want))
+		}
+		if slices.Contains(computed, call.method) && !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: the fake gives %v, and a daemon %v", what, got, want)
 		}
 	}
 }
+
+func state(answer any) any { return answer.(map[string]any)["state"] }
 
 func code(err error) kazahana.Code {
 	var e *kazahana.Error

@@ -58,8 +58,7 @@ type failure struct {
 
 type lock struct {
 	holder *kazahana.Conn
-	key    string
-	answer map[string]any // never changed: it may be on its way
+	answer map[string]any // replaced, and never changed: it may be on its way
 }
 
 // A Request is a call of a client, for functions of Handle.
@@ -93,10 +92,9 @@ func (f *Fake) Handle(method string, handle func(Request) (any, error)) {
 }
 
 // Now returns the time of the clock.
-func (f *Fake) Now() time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.now
+func (f *Fake) Now() (now time.Time) {
+	f.locked(func() { now = f.now })
+	return now
 }
 
 // Client returns a client of the Fake, which must be closed. It panics if the
@@ -181,11 +179,11 @@ func (f *Fake) Start() {
 func (f *Fake) LoseLock(key, reason string) bool {
 	f.mu.Lock()
 	l := f.locks[key]
-	if l == nil {
+	if !l.active() {
 		f.mu.Unlock()
 		return false
 	}
-	notice := f.end(l, "EXPIRED")
+	notice := maps.Clone(l.end("EXPIRED"))
 	f.mu.Unlock()
 	notice["reason"] = reason
 	_ = l.holder.Notify("Lock.Lost", notice) // or it is gone
@@ -193,10 +191,9 @@ func (f *Fake) LoseLock(key, reason string) bool {
 }
 
 // Calls returns the methods that were called, in order, by their names on the wire.
-func (f *Fake) Calls() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.calls)
+func (f *Fake) Calls() (all []string) {
+	f.locked(func() { all = slices.Clone(f.calls) })
+	return all
 }
 
 // await frees what a client leaves behind.
@@ -206,7 +203,11 @@ func (f *Fake) await(c *kazahana.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.conns, c)
-	maps.DeleteFunc(f.locks, func(_ string, l *lock) bool { return l.holder == c })
+	for _, l := range f.locks {
+		if l.holder == c && l.active() {
+			l.end("RELEASED")
+		}
+	}
 }
 
 // told answers a request.

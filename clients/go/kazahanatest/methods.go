@@ -3,6 +3,7 @@ package kazahanatest
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
@@ -13,6 +14,7 @@ const (
 	sequenceBits = 8
 	lowBits      = 22
 	fallbackBit  = 1 << (lowBits - 1)
+	externalLen  = 11
 )
 
 var layout = kazahana.DefaultLayout()
@@ -29,7 +31,7 @@ var methods = map[string]func(query) any{
 	"NextIDs":            query.nextIDs,
 	"Inspect":            query.inspect,
 	"Bounds":             query.bounds,
-	"ToExternal":         func(q query) any { return q.codec.Encode(kazahana.ID(q.integer(0))) },
+	"ToExternal":         func(q query) any { return q.codec.Encode(q.id()) },
 	"ToInternal":         query.toInternal,
 	"UUID":               query.uuid,
 	"Ping":               func(query) any { return "pong" },
@@ -38,9 +40,9 @@ var methods = map[string]func(query) any{
 	"Sequence.NextBatch": func(q query) any { return q.values(q.count(1)) },
 	"Lock.Acquire":       query.lockAcquire,
 	"Lock.Watch":         func(q query) any { return q.held().answer },
-	"Lock.Get":           func(q query) any { return q.held().answer },
+	"Lock.Get":           query.lockGet,
 	"Lock.Renew":         func(q query) any { return q.held().answer },
-	"Lock.Release":       func(q query) any { return q.end(q.held(), "RELEASED") },
+	"Lock.Release":       func(q query) any { return q.held().end("RELEASED") },
 }
 
 // answer calls a method, and returns the error that it panics with.
@@ -90,15 +92,33 @@ func (q query) count(i int) int {
 	return int(n)
 }
 
+// numeral is what a text is that can be no external ID, unless it has the length of one.
+var numeral = regexp.MustCompile("^([0-9]+$|0[xX])")
+
+// id is the first parameter: an integer, or a text that is decimal, hexadecimal or external.
+func (q query) id() kazahana.ID {
+	text, ok := param[any](q, 0, "an ID").(string)
+	if !ok {
+		return must(layout.Inspect(kazahana.ID(q.integer(0)))).ID // or it is negative
+	}
+	id, err := kazahana.ParseID(text)
+	if err != nil && (len(text) == externalLen || !numeral.MatchString(text)) {
+		id, err = q.codec.Decode(text)
+	}
+	return must(id, err)
+}
+
 func (q query) nextID() any {
 	id := q.newID()
 	switch q.Options["format"] {
+	case nil, "int":
+		return int64(id)
 	case "string":
 		return id.String()
 	case "external":
 		return q.codec.Encode(id)
 	}
-	return int64(id)
+	panic(invalid("the formats are int, string and external"))
 }
 
 // newID returns the ID after the last one: of the clock's time, or of the first later
@@ -127,14 +147,10 @@ func (q query) nextIDs() any {
 }
 
 func (q query) inspect() any {
-	in := must(layout.Inspect(kazahana.ID(q.integer(0))))
-	kind := "regular"
-	if in.Fallback {
-		kind = "fallback"
-	}
+	in := must(layout.Inspect(q.id()))
 	return map[string]any{
 		"id": int64(in.ID), "external": q.codec.Encode(in.ID), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
-		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": kind,
+		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": map[bool]string{false: "regular", true: "fallback"}[in.Fallback],
 		"bit_id": layout.BitID, "bit_seq": layout.BitSeq, "epoch_ms": layout.Epoch.UnixMilli(),
 	}
 }
@@ -164,10 +180,7 @@ func (q query) uuid() any {
 }
 
 func (q query) status() any {
-	mode := "regular"
-	if q.fallback {
-		mode = "fallback_random"
-	}
+	mode := map[bool]string{false: "regular", true: "fallback_random"}[q.fallback]
 	return map[string]any{
 		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences"},
 		"provider": "memory:", "scope": "unverified", "mode": mode, "clock_ms": q.now.UnixMilli(),
@@ -194,7 +207,7 @@ func (q query) values(n int) []int64 {
 
 func (q query) lockAcquire() any {
 	key := q.text(0)
-	if held := q.locks[key]; held != nil {
+	if held := q.locks[key]; held.active() {
 		e := refuse(kazahana.ErrLockHeld, "somebody else holds the lock")
 		e.Details = map[string]string{"retry_after_ms": fmt.Sprint(held.answer["expires_in_ms"]), "owner": fmt.Sprint(held.answer["owner_id"])}
 		panic(e)
@@ -205,31 +218,36 @@ func (q query) lockAcquire() any {
 	}
 	q.tokens++
 	end := q.now.Add(time.Duration(ttl) * time.Millisecond)
-	q.locks[key] = &lock{q.Conn, key, map[string]any{
+	q.locks[key] = &lock{q.Conn, map[string]any{
 		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("%032x", q.tokens), "owner_id": "fake",
 		"fencing_token": q.tokens, "state": "ACTIVE", "acquired_at": rfc3339(q.now), "expires_at": rfc3339(end), "expires_in_ms": ttl,
 	}}
 	return q.locks[key].answer
 }
 
+func (q query) lockGet() any {
+	if l := q.locks[q.text(0)]; l != nil {
+		return l.answer
+	}
+	panic(refuse(kazahana.ErrLockNotFound, "nobody has held the lock lately"))
+}
+
 // held is the lock, if it is held by the lease that the options may name.
 func (q query) held() *lock {
 	l := q.locks[q.text(0)]
-	if l == nil {
-		panic(refuse(kazahana.ErrLockNotFound, "nobody has held the lock lately"))
-	}
-	if id := q.Options["lease_id"]; id != nil && id != l.answer["lease_id"] {
-		panic(refuse(kazahana.ErrLockNotOwned, "the lock is held by another lease"))
+	if id := q.Options["lease_id"]; !l.active() || id != nil && id != l.answer["lease_id"] {
+		panic(refuse(kazahana.ErrLockNotOwned, "the lock is not held by this lease"))
 	}
 	return l
 }
 
-// end removes a lock, and returns what there is to say about it.
-func (f *Fake) end(l *lock, state string) map[string]any {
-	delete(f.locks, l.key)
-	answer := maps.Clone(l.answer)
-	answer["state"], answer["expires_in_ms"] = state, 0
-	return answer
+func (l *lock) active() bool { return l != nil && l.answer["state"] == "ACTIVE" }
+
+// end ends a lock, and returns what there is to say about it.
+func (l *lock) end(state string) map[string]any {
+	l.answer = maps.Clone(l.answer)
+	l.answer["state"], l.answer["expires_in_ms"] = state, 0
+	return l.answer
 }
 
 func rfc3339(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
