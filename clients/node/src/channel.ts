@@ -35,11 +35,10 @@ export class Waiter {
     readonly body?: Body,
   ) {
     this.deadline = performance.now() + timeout;
-    channel.watch(this);
-    if (!signal) return;
-    setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
-    signal.addEventListener('abort', this);
-    if (signal.aborted) this.handleEvent();
+    if (signal) setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
+    signal?.addEventListener('abort', this);
+    channel.watch(this); // not before: what is no signal throws, and nobody would see this wait fail
+    if (signal?.aborted) this.handleEvent();
   }
 
   /** The signal's event. */
@@ -87,7 +86,7 @@ export class Connection extends Protocol<Waiter> {
       this.feed(chunk);
     } catch (error) {
       // An exception that left a socket's callback would end the process.
-      this.refusal = new ProtocolError(`the daemon's message cannot be read: ${String(error)}`, { cause: error });
+      this.refusal = new ProtocolError(`the daemon's message cannot be read: ${(error as Error).message}`, { cause: error });
       this.socket.destroy();
     }
     if (this.waiting.size === 0 && this.channel.connection !== this) this.socket.destroy();
@@ -140,7 +139,8 @@ export class Channel {
   /** Fails all waiting calls and closes the connection. */
   close(reason: KazahanaError = new ClientClosedError('the client is closed')): void {
     this.closedBy ??= reason;
-    clearTimeout(this.retry);
+    for (const timer of [this.retry, this.sweeper]) clearTimeout(timer);
+    this.sweepAt = -Infinity; // no later call begins a timer, which would keep the connection's memory
     for (const waiter of this.waiters) waiter.reject(reason);
     for (const { socket } of this.connections) socket.destroy();
   }
@@ -164,8 +164,9 @@ export class Channel {
     const now = performance.now();
     this.sweepAt = Infinity;
     for (const waiter of this.waiters) {
-      if (waiter.deadline > now) this.watch(waiter);
-      else waiter.reject(this.lastFailure ?? timedOut(waiter));
+      const { deadline, timeout } = waiter;
+      if (deadline > now) this.watch(waiter);
+      else waiter.reject(this.lastFailure ?? new RequestTimeoutError(`no answer from the daemon within ${timeout} ms`, { details: { waited_ms: String(timeout) } }));
     }
   }
 
@@ -219,7 +220,7 @@ export class Channel {
 
   closed(connection: Connection): void {
     this.connections.delete(connection);
-    if (this.closedBy) return;
+    if (this.closedBy) return void (this.connection = undefined);
     const { file, error, refusal, waiting } = connection;
     const failure = unavailable(file, error ?? new Error('the connection was closed'));
     if (refusal || this.isSingle) for (const call of waiting.values()) call.reject(refusal ?? failure);
@@ -247,8 +248,4 @@ export class Channel {
       this.flush();
     }, delay).unref();
   }
-}
-
-function timedOut({ timeout }: Waiter): RequestTimeoutError {
-  return new RequestTimeoutError(`no answer from the daemon within ${timeout} ms`, { details: { waited_ms: String(timeout) } });
 }

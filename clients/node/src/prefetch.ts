@@ -1,3 +1,4 @@
+import { performance } from 'node:perf_hooks'; // the global one is looked up at each use
 import { Waiter, type Channel } from './channel.js';
 
 const MAX_BATCH = 65_536;
@@ -45,9 +46,9 @@ export class Prefetcher {
   }
 
   /** An ID that is here, or from the next batch. */
-  async nextId(timeout: number, signal?: AbortSignal): Promise<bigint> {
+  nextId(timeout: number, signal?: AbortSignal): Promise<bigint> {
     const id = signal?.aborted ? undefined : this.take();
-    if (id !== undefined) return id;
+    if (id !== undefined) return Promise.resolve(id);
     const waiter = new Waiter(this.channel, timeout, signal);
     if (this.channel.waiters.has(waiter)) this.refill([waiter]);
     return waiter.promise as Promise<bigint>;

@@ -312,6 +312,7 @@ test('close fails the calls under way, and later ones', async (t) => {
     for (const call of [...calls, client.nextId(), client.nextIds(2)]) await assert.rejects(call, kazahana.ClientClosedError);
     assert.equal(client.tryNextId(), undefined);
     await client.close();
+    await until('the memory of the connection is free', () => client.channel.connection === undefined);
   }
   await until('the connections close', () => script.connections.every((socket) => socket.destroyed));
 });
@@ -329,7 +330,7 @@ test('a client that is closed in the tick of its first call makes no connection'
 test('more calls at once than a socket takes', async (t) => {
   const answer = counting();
   const script = await Script.start(t, answer);
-  const client = connect(t, script.socket);
+  const client = connect(t, script.socket, { timeout: 3_600_000 }); // however slow the machine
   const ids = await Promise.all(Array.from({ length: 40_000 }, () => client.nextId()));
   assert.equal(new Set(ids).size, 40_000);
   assert.equal(script.connections.length, 1);
@@ -354,4 +355,32 @@ test('an idle client lets the process end, a pending call does not', async (t) =
   assert.equal(await run(script.socket, { body: 'client.nextId().then(() => client.ping()).then(() => console.log("pong"))' }), 'pong\n');
   // A process that only waits for a daemon to come back still waits.
   assert.equal(await run(script.socket + '.none', { body: 'client.ping().catch((error) => console.log(error.code))' }), 'DAEMON_UNAVAILABLE\n');
+});
+
+test('what is no signal fails its call and nothing else', async (t) => {
+  const script = await Script.start(t, counting());
+  for (const prefetch of [0, 8]) {
+    const body = `process.on('unhandledRejection', () => console.log('unhandled'));
+      client.nextId({ timeout: 50, signal: new AbortController() }).catch((error) => console.log(error.code));`;
+    assert.equal(await run(script.socket, { prefetch, body }), 'ERR_INVALID_ARG_TYPE\n');
+  }
+});
+
+test('a closed client leaves no timer behind', async (t) => {
+  const script = await Script.start(t, counting());
+  const timers = `const timers = new Set();
+    require('node:async_hooks').createHook({ init: (id, type) => type === 'Timeout' && timers.add(id), destroy: (id) => timers.delete(id) }).enable();`;
+  for (const prefetch of [0, 8]) {
+    const body = `${timers}
+      (async () => {
+        await client.nextId();
+        const under = client.nextId();
+        await client.close();
+        await Promise.allSettled([under, client.nextId({ timeout: 5000 }), client.ping({ timeout: 4000 })]);
+        client.tryNextId();
+        await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+        console.log(timers.size);
+      })();`;
+    assert.equal(await run(script.socket, { prefetch, body }), '0\n');
+  }
 });
