@@ -16,6 +16,7 @@ CONSTANTS Hosts,       \* how many hosts there are
           Term,        \* of a lease
           MaxRequests, \* how many requests the hosts make in all
           MaxWrites,   \* how many writes the store makes in all
+          MaxLives,    \* how many lives the store has: it falls back one time less
           Faults,      \* "forget": the store may fall back to an earlier state
           Off          \* the rules that are switched off
 
@@ -203,7 +204,7 @@ Save ==
 \* have ended that may be missing. Rule "floor of a life": a life's tokens begin above
 \* all of the lives before.
 Forget ==
-    /\ "forget" \in Faults
+    /\ "forget" \in Faults /\ state.life < MaxLives
     /\ \E s \in earlier :
         state' = [s EXCEPT !.life = state.life + 1,
                            !.floor = IF On("floor of a life") THEN greatest ELSE @,

@@ -98,12 +98,12 @@ var pool = specification{
 var locks = specification{
 	module:   "Locks",
 	promises: []string{"OneHolder", "TokensRise"},
-	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4, "MaxLives": 2},
 	worlds: []bounded{
 		{bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}},
 		{bounds: map[string]int{"MaxRequests": 2, "MaxWrites": 3}},
 		{bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5}},
-		{faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2, "MaxWrites": 3}},
+		{faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxRequests": 2, "MaxWrites": 2}},
 	},
 	rules: []rule{
 		{"version", "a commit compares the version on which the decision rests", bounded{}},

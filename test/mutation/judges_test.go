@@ -25,7 +25,7 @@ type judge struct {
 }
 
 // wholeOnly are the files whose rules only the whole worlds of test/proof run.
-var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement)/`)
+var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(conn|provider)/sqlite)/`)
 
 // judges are asked in this order, until one catches the mutation. Those that do not
 // import the mutated package are left out.
@@ -88,6 +88,7 @@ var (
 	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|nothing happened`)              // a mutant that does nothing breaks no promise
 	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal|, no promise broken| states .* moves .*)$`) // of what went well before
 	panicLine  = regexp.MustCompile(`(?m)^panic: (.+?)( \[recovered.*)?$`)
+	memoryPath = regexp.MustCompile(`/dev/shm/kazahana-live-[0-9]+`)
 	timeLine   = regexp.MustCompile(`(?m)^FAIL\t\S+\t([0-9.]+)s$`)
 )
 
@@ -138,7 +139,7 @@ func (j judge) ask(t *testing.T, overlay string) verdict {
 // cell is the beginning of a message, fit for a table.
 func cell(message string) string {
 	const most = 120
-	message = strings.ReplaceAll(message, "|", "/")
+	message = memoryPath.ReplaceAllString(strings.ReplaceAll(message, "|", "/"), "")
 	if runes := []rune(message); len(runes) > most {
 		message = string(runes[:most]) + " ..."
 	}

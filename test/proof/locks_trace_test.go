@@ -19,7 +19,7 @@ import (
 type lockTrail struct {
 	w      *world
 	traces map[string]*trace.Locks // by the keys of locks
-	life   int                     // of the store, as of the last message
+	life   string                  // of the store, as of the last message
 	leases map[string]leaseOf      // by lease ID
 	shown  map[string]lock.Lease   // by key, as of the last message
 	calls  map[*lock.Request]string
@@ -37,7 +37,8 @@ type requestKey struct{}
 
 func newLockTrail(w *world) *lockTrail {
 	return &lockTrail{
-		w: w, traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{}, calls: map[*lock.Request]string{}, asked: map[string]bool{},
+		w: w, life: w.records.view().Life, traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
+		calls: map[*lock.Request]string{}, asked: map[string]bool{},
 	}
 }
 
@@ -95,10 +96,14 @@ func (t *lockTrail) deliver(m *message) {
 	before := t.shown[m.request.Key]
 	at, storeMS := time.Since(t.w.began), t.w.records.now()
 	m.err = m.do(noting{t.w.records, m})
-	if m.err != nil || !m.changes {
+	if !m.changes {
 		return
 	}
 	after := t.get(m.request.Key)
+	if m.err != nil && (!m.wrote || after == before) {
+		return
+	}
+	// From here on it was carried out. With an error, the process was killed after the commit.
 	t.shown[m.request.Key] = after
 	s := trace.LockStep{At: at, StoreMS: storeMS, Token: after.Token, LeftMS: after.RemainingMS}
 	if m.request.Op == lock.Acquire {
@@ -112,7 +117,7 @@ func (t *lockTrail) deliver(m *message) {
 		}
 		t.step(m, "Commit", s)
 		t.w.placeTrail.membership(m, after, s)
-		m.told = true
+		m.told = m.err == nil
 	case m.request.Op != lock.Release && before.State == lock.Active:
 		t.step(m, "Repeat", s)
 		m.told = true
@@ -150,8 +155,8 @@ func (t *lockTrail) answers(m *message) {
 
 // look notes what the store shows of a lock, and what it did by itself since the last look.
 func (t *lockTrail) look(key string) {
-	if t.life != t.w.records.life {
-		t.life = t.w.records.life
+	if life := t.w.records.view().Life; life != t.life {
+		t.life = life
 		for _, other := range slices.Sorted(maps.Keys(t.traces)) {
 			t.sees(other, "Forget")
 		}
@@ -163,15 +168,11 @@ func (t *lockTrail) look(key string) {
 }
 
 func (t *lockTrail) sees(key, do string) {
-	l := t.get(key)
-	v, err := t.w.records.Read(context.Background(), record.Ask{})
-	if err != nil {
-		panic(err)
-	}
+	l, v := t.get(key), t.w.records.view()
 	t.shown[key] = l
 	t.of(key).Steps = append(t.of(key).Steps, trace.LockStep{
 		Do: do, At: time.Since(t.w.began), StoreMS: t.w.records.now(), Token: l.Token, Active: l.State == lock.Active,
-		EndMS: l.ExpiresMS, Floor: v.Floor, FenceMS: t.w.records.untilMS,
+		EndMS: l.ExpiresMS, Floor: v.Floor, FenceMS: v.Fence.UntilMS,
 	})
 }
 

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -106,15 +107,19 @@ func (t *placeTrail) deliver(m *message) {
 	if m.err = m.do(t.w.records); m.placed == nil {
 		return
 	}
-	r := m.placed.record
+	after, killed := t.load(m.placed.key), errors.Is(m.err, errKilled)
+	if killed && after.Version == before.Version && after.Owner == before.Owner {
+		return // before the commit
+	}
+	r, carriedOut := m.placed.record, killed || m.err == nil
 	s := trace.PlaceStep{Host: m.from.name, Authority: m.from.d.name + ":1", Life: r.Owner.Token, Version: r.Version, Token: r.Token}
 	again := before.Version == r.Version && before.Owner == r.Owner
 	switch {
-	case m.placed.remove && m.err == nil:
+	case m.placed.remove && carriedOut:
 		s.Do, s.Stored = "Remove", true
-	case m.placed.remove || again || m.err == nil && t.load(m.placed.key).Version != r.Version:
+	case m.placed.remove || again || carriedOut && after.Version != r.Version:
 		return
-	case m.err == nil:
+	case carriedOut:
 		s.Do = "Written"
 	default:
 		s.Do = "Outrun"

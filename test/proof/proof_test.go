@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -37,8 +36,8 @@ const (
 // play runs one world in a bubble of its own.
 func play(t *testing.T, s setting) (w *world) {
 	defer func(r io.Reader) { rand.Reader = r }(rand.Reader)
-	if s.whole && runtime.GOOS == "linux" {
-		s.dir = disktest.Memory(t)
+	if s.whole {
+		s.dir = disktest.MemoryIfAny(t)
 		defer func() { must(os.RemoveAll(s.dir), nil) }()
 	}
 	synctest.Test(t, func(*testing.T) {

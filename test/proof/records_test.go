@@ -96,6 +96,13 @@ func (s *records) Read(ctx context.Context, ask record.Ask) (record.View, error)
 	return s.shown(v), err
 }
 
+// view is what the store says of itself.
+func (s *records) view() record.View {
+	v, err := s.Read(context.Background(), record.Ask{})
+	must(err, nil)
+	return v
+}
+
 // shown is the view of a server that knows what it may have forgotten.
 func (s *records) shown(v record.View) record.View {
 	v.Life = fmt.Sprint("life ", s.life)

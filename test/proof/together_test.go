@@ -22,7 +22,7 @@ type together struct {
 	records   *records
 	forgets   bool        // the stores fall back now and then
 	servers   *servers    // of leases; nil: the daemons use the provider directly
-	onFiles   bool        // all stores are the product's SQLite files
+	onFiles   bool        // the records are in the product's SQLite file; leases too, if real is set
 	databases []*database // those files
 	leases    *database   // nil: the leases are in none
 	errands   []*errand
@@ -44,7 +44,8 @@ type together struct {
 	placeSteps int
 }
 
-// drawFiles draws whether the stores are real files: in one world of five.
+// drawFiles draws whether the store of records is a real file: in one world of five. In half of
+// those, the ones with real, the store of leases is one too.
 func (w *world) drawFiles() bool {
 	return w.dir != "" && (w.focus == witnessKept || w.focus < allRules && w.rnd.IntN(5) == 0)
 }
@@ -129,6 +130,9 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	lossObeyed:            {"a holder ends when its host tells of the loss", "it goes on"},
 }
 
+// onSQLite is a state that needs a file system in memory.
+const onSQLite = "on SQLite"
+
 // states are what a daemon may be in when a fault comes.
 var states = []struct {
 	name string
@@ -158,7 +162,7 @@ var states = []struct {
 	{"actors activated", (*daemon).hasActors},
 	{"daemon down", func(d *daemon) bool { return d.life == nil }},
 	{"store fenced", func(d *daemon) bool { return d.w.records.fenced() }},
-	{"on SQLite", func(d *daemon) bool { return d.w.records.file != nil }},
+	{onSQLite, func(d *daemon) bool { return d.w.records.file != nil }},
 }
 
 func (d *daemon) has(is func(*stream) bool) bool {

@@ -169,6 +169,30 @@ func compareLine(whole pool.Segment, segments []pool.Segment, marks []pool.Mark)
 	return nil
 }
 
+// TestRecordsOutweighTheLine: a slot whose record has not ended is not granted again, and nor is
+// one that overlaps it, whatever the line says.
+func TestRecordsOutweighTheLine(t *testing.T) {
+	coarse, fine := provider.DefaultTerms(), provider.DefaultTerms().WithBitSeq(snowflake.DefaultBitSeq-1)
+	coarse.IDs, fine.IDs = provider.IDRange{Low: 0, End: 1}, provider.IDRange{Low: 1, End: 2}
+	services := provider.Services{Default: coarse, Named: map[string]provider.Terms{"fine": fine}}
+	for _, service := range [][2]string{{"fine", ""}, {"", "fine"}, {"", ""}} {
+		path := newPath(memoryDir(t))
+		p := mustOpen(t, Config{Path: path, Services: services})
+		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[0]}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		execute(t, path, "UPDATE segment SET free_at = 0")
+		p = mustOpen(t, Config{Path: path, Services: services})
+		leases, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[1]})
+		if !errors.Is(err, sqlitefile.ErrInconsistent) {
+			t.Errorf("%q: %v was granted, with the error %v", service, leases, err)
+		}
+	}
+}
+
 // Callers at once share commits, and each gets what it would get alone: a lease, the
 // refusal of a full pool, the refusal of a forged extension.
 func TestManyTogether(t *testing.T) {
