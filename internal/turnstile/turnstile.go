@@ -102,10 +102,3 @@ func (t *Turnstile[C]) Waiting() (n int) {
 	}
 	return n
 }
-
-// Under is how many calls are let through now.
-func (t *Turnstile[C]) Under() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.under
-}

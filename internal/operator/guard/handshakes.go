@@ -98,7 +98,11 @@ func (c *conn) beginHandshake(ctx context.Context) error {
 		return err
 	}
 	c.shaking.Store(true)
-	return ctx.Err()
+	if err := ctx.Err(); err != nil { // Close may have been here before it was shaking
+		c.endHandshake()
+		return err
+	}
+	return nil
 }
 
 // endHandshake ends the connection's turn, if it has one.
@@ -109,16 +113,20 @@ func (c *conn) endHandshake() {
 }
 
 // Read implements net.Conn. Each part of what needs another turn has one, which ends when the next
-// part is waited for.
+// part is waited for. net/http reads during a request as well: when the request begins while a read
+// is under way, the read has no turn, which would last as long as the request.
 func (c *conn) Read(b []byte) (int, error) {
 	if !c.more.Load() {
 		return c.Conn.Read(b)
 	}
 	c.endHandshake()
 	n, err := c.Conn.Read(b)
-	if n > 0 {
+	if n > 0 && c.more.Load() {
 		if err := c.beginHandshake(context.Background()); err != nil {
 			return 0, err
+		}
+		if !c.more.Load() { // the request began while it waited, and found no turn to end
+			c.endHandshake()
 		}
 	}
 	return n, err

@@ -88,7 +88,14 @@ func tagOf(text string) string { return text[:min(len(text), tagBytes)] }
 // wrote reports whether the record was written with that nonce.
 func (k known) wrote(n nonce) bool { return k.tag != "" && k.version == string(n[:len(k.version)]) }
 
-func (k known) size() int { return len(k.tag) + len(k.value) }
+// size is about how many bytes the record takes here.
+func (k known) size() int {
+	n := len(k.tag) + len(k.value)
+	for _, entry := range k.index {
+		n += len(entry)
+	}
+	return n
+}
 
 // record is what a rule is shown.
 func (k known) record(nowMS int64) record.Record {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -75,4 +77,76 @@ func TestConformance(t *testing.T) {
 			Between: true,
 		}
 	})
+}
+
+// A change is not carried out where the stored record differs from what it was decided on, even
+// if its version is the same, as far as the version has half of its bytes: then all is compared.
+func TestCommitComparesRecords(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	raw := server.Raw()
+	defer raw.Close()
+	stored := r.store.recordKey("k")
+	set := func(text string) {
+		t.Helper()
+		var err error
+		if text == "" {
+			err = raw.Del(testContext(t), stored).Err()
+		} else {
+			err = raw.Set(testContext(t), stored, text, 0).Err()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit := func(what, seen, other string) {
+		t.Helper()
+		set(seen)
+		c := r.store.newChange(record.Ask{Keys: []string{"k"}})
+		c.seen = make([]known, 1)
+		if err := c.look(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		set(other)
+		_, got, _ := c.Commit(testContext(t), []record.Write{{Key: "k", Value: []byte("decided on what was seen")}})
+		if now := raw.Get(testContext(t), stored).Val(); got == turns.Done || now != other {
+			t.Errorf("where %q became %s, the change was carried out", seen, what)
+		}
+	}
+	for _, term := range []int64{0, 60 * minute} {
+		version := 1
+		if term > 0 {
+			version += momentBytes
+		}
+		for _, size := range []int{1, 10, 18, 20, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 40} {
+			set("")
+			r.put(record.Write{Key: "k", Value: []byte(strings.Repeat("v", size)), TermMS: term})
+			text := raw.Get(testContext(t), stored).Val()
+			commit("nothing", text, "")
+			commit("a record, from nothing", "", text)
+			commit("one of another version", text, text[:version]+string([]byte{text[version] ^ 1})+text[version+1:])
+			commit("half of it", text, text[:len(text)/2])
+			if len(text) < tagBytes {
+				commit("one byte more", text, text+"v")
+				commit("much more", text, text+strings.Repeat("v", 2*tagBytes))
+			}
+			if len(text) <= tagBytes {
+				commit("one byte less", text, text[:len(text)-1])
+			}
+			if text[version-1]&isLong == 0 && len(text) >= tagBytes {
+				t.Errorf("%q has half a version, and is not compared as a whole", text)
+			}
+		}
+	}
+}
+
+// What is remembered is limited by its size, in which index entries count: they can be longer than
+// the rest.
+func TestSizeOfWhatIsRemembered(t *testing.T) {
+	entry := strings.Repeat("e", record.MaxKey)
+	k, text := encode(record.Write{Key: "k", Value: []byte("v"), Index: []string{entry, entry + "2"}}, nonce{})
+	read, err := parse("k", text)
+	if err != nil || k.size() < len(text) || read.size() < len(text) {
+		t.Errorf("a record of %d bytes takes %d where it was written, and %d where it was read (%v)", len(text), k.size(), read.size(), err)
+	}
 }
