@@ -144,10 +144,13 @@ func (h *History) Check() error {
 	return nil
 }
 
-// resent reports that a call met its own request, and no earlier call sent that.
+// resent reports that an earlier attempt of the call may have been carried out: its answer
+// is that of a repeated request, and no earlier call sent that. To a renewal whose lease is
+// over by then the store does not tell that it is repeated.
 func (h *History) resent(i int) bool {
 	c := h.calls[i]
-	if !h.Resends || c.request.RequestID == "" || !c.lease.Repeated && !errors.Is(c.err, lock.ErrRequestReused) {
+	over := c.request.Op == lock.Renew && (errors.Is(c.err, lock.ErrExpired) || errors.Is(c.err, lock.ErrNotOwned))
+	if !h.Resends || c.request.RequestID == "" || !c.lease.Repeated && !over && !errors.Is(c.err, lock.ErrRequestReused) {
 		return false
 	}
 	return !slices.ContainsFunc(h.calls[:i], func(o call) bool { return o.request.RequestID == c.request.RequestID })

@@ -155,6 +155,16 @@ func TestCheck(t *testing.T) {
 	}{
 		{"carried out by the first attempt", false, true, []said{acquired("alice", 1, repeated)}},
 		{"and ended before the second", false, true, []said{refused(acq, "alice", 1, lock.ErrRequestReused).during(3, 11), release.during(2, 7)}},
+		{"renewed by the first attempt, and ended before the second", false, true, []said{
+			first.during(1, 2), refused(ren, "alice", 3, lock.ErrExpired).during(3, 8), held("bob", 4, renewed(a, 500), 600).during(5, 6),
+		}},
+		{"renewed by the first attempt, and released before the second", false, true, []said{
+			first.during(1, 2), refused(ren, "alice", 3, lock.ErrNotOwned).during(3, 12), held("bob", 4, renewed(a, 500), 600).during(5, 6),
+			said{request: req(rel, "alice", 5), lease: released(renewed(a, 500))}.during(9, 10),
+		}},
+		{"renewed by nobody", false, false, []said{
+			first.during(1, 2), refused(ren, "alice", 3, lock.ErrExpired).during(7, 8), held("bob", 4, renewed(a, 500), 600).during(5, 6),
+		}},
 		{"repeated by the caller", true, true, []said{first, acquired("alice", 1, repeated)}},
 		{"reused, and never held", false, false, []said{refused(acq, "alice", 1, lock.ErrRequestReused), {request: get, err: lock.ErrNotFound}}},
 		{"granted twice", false, false, []said{first, acquired("bob", 2, with(granted("bob", 2, 2, 10), func(l *lock.Lease) { l.Repeated = true }))}},
