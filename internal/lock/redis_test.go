@@ -173,8 +173,10 @@ func (l lasting) Get(ctx context.Context, tenant, key string) (lock.Lease, error
 func (l lasting) until(ctx context.Context, ask func() (lock.Lease, error)) (lock.Lease, error) {
 	for {
 		lease, err := ask()
-		if lock.IsAnswer(err) || ctx.Err() != nil {
+		if lock.IsAnswer(err) {
 			l.answers.Add(1)
+		}
+		if lock.IsAnswer(err) || ctx.Err() != nil {
 			return lease, err
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -121,13 +121,13 @@ func (h *History) Check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	byKey := map[name][]porcupine.Operation{}
-	for i, c := range h.calls {
+	for _, c := range h.calls {
 		if c.unknown() && c.request.Op == 0 {
 			continue // tells nothing and does nothing
 		}
 		n := name{c.request.Tenant, c.request.Key}
 		byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
-		if h.resent(i) {
+		if h.resent(c) {
 			c.lease, c.err = lock.Lease{}, errUnknown
 			byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
 		}
@@ -145,15 +145,11 @@ func (h *History) Check() error {
 }
 
 // resent reports that an earlier attempt of the call may have been carried out: its answer
-// is that of a repeated request, and no earlier call sent that. To a renewal whose lease is
-// over by then the store does not tell that it is repeated.
-func (h *History) resent(i int) bool {
-	c := h.calls[i]
+// is that of a repeated request. To a renewal whose lease is over by then the store does
+// not tell that it is repeated.
+func (h *History) resent(c call) bool {
 	over := c.request.Op == lock.Renew && (errors.Is(c.err, lock.ErrExpired) || errors.Is(c.err, lock.ErrNotOwned))
-	if !h.Resends || c.request.RequestID == "" || !c.lease.Repeated && !over && !errors.Is(c.err, lock.ErrRequestReused) {
-		return false
-	}
-	return !slices.ContainsFunc(h.calls[:i], func(o call) bool { return o.request.RequestID == c.request.RequestID })
+	return h.Resends && c.request.RequestID != "" && (c.lease.Repeated || over || errors.Is(c.err, lock.ErrRequestReused))
 }
 
 // Len is how many calls were recorded, and how many of them have an unknown outcome.

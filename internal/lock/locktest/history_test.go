@@ -162,6 +162,10 @@ func TestCheck(t *testing.T) {
 			first.during(1, 2), refused(ren, "alice", 3, lock.ErrNotOwned).during(3, 12), held("bob", 4, renewed(a, 500), 600).during(5, 6),
 			said{request: req(rel, "alice", 5), lease: released(renewed(a, 500))}.during(9, 10),
 		}},
+		{"refused to one call, and carried out by the first attempt of the next", false, true, []said{
+			acquired("bob", 2, bob).during(1, 2), held("alice", 3, bob, 100).during(3, 4), said{request: req(rel, "bob", 4), lease: released(bob)}.during(5, 6),
+			acquired("alice", 3, with(granted("alice", 3, 2, 200), func(l *lock.Lease) { l.Repeated = true })).during(7, 8),
+		}},
 		{"renewed by nobody", false, false, []said{
 			first.during(1, 2), refused(ren, "alice", 3, lock.ErrExpired).during(7, 8), held("bob", 4, renewed(a, 500), 600).during(5, 6),
 		}},
