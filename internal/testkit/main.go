@@ -68,13 +68,17 @@ var (
 	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "-tags", "kztest") })
 )
 
-// takeTurn makes the directory, and waits until no other process has it open this way.
+// takeTurn locks the directory, which it makes if need be. It waits while another process
+// holds the lock. Closing the file gives the lock back.
 func takeTurn(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	f, err := os.Open(dir)
-	if err == nil {
+	if err != nil {
+		return nil, err
+	}
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 	}
 	return f, err

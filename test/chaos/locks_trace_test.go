@@ -96,7 +96,7 @@ func (t *lockTrace) order(res *lockResult, key string) {
 	}
 }
 
-// asks adds the steps of whoever asked.
+// asks adds the steps of one request.
 func (t *lockTrace) asks(a *lockAsked) {
 	s, ok := t.step(a)
 	at := slices.IndexFunc(t.commits, func(c lockCommit) bool { return c.lockAsked == a })

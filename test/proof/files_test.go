@@ -18,8 +18,8 @@ import (
 )
 
 // database is a real SQLite file of the product's, with its witness, in a directory in
-// memory. The process that has it open is killed between any two steps of a write; operators
-// copy the file, and put copies back.
+// memory. Its process can be killed at each step of a write. Operators copy the file, and
+// put copies back.
 type database struct {
 	w          *world
 	what       string
@@ -114,7 +114,7 @@ func (d *database) witnesses() copied {
 	return c
 }
 
-// put writes the copy in the place of the files, while no process has them open.
+// put replaces the files by the copy. No process may have them open.
 func (d *database) put(c copied) {
 	for _, part := range []string{"-wal", "-shm"} {
 		must(os.RemoveAll(d.path+part), nil)

@@ -49,7 +49,7 @@ func (g *Guard) gate(server *http.Server) {
 			if err := c.beginHandshake(hello.Context()); err != nil {
 				return nil, err
 			}
-			if hungUp(c.Conn) { // while it waited
+			if stoppedSending(c.Conn) { // while it waited
 				return nil, net.ErrClosed
 			}
 		}
@@ -65,8 +65,9 @@ func (g *Guard) gate(server *http.Server) {
 	server.TLSConfig = config
 }
 
-// hungUp reports whether the client has closed its end: it will send no more of its handshake.
-func hungUp(nc net.Conn) (gone bool) {
+// stoppedSending reports whether the client has closed its sending side, or all of the
+// connection: it cannot end its handshake.
+func stoppedSending(nc net.Conn) (gone bool) {
 	socket, ok := innermost(nc).(syscall.Conn)
 	if !ok {
 		return false

@@ -256,7 +256,7 @@ func TestHandshakesOfClientsThatAreGone(t *testing.T) {
 		gone := 0
 		for _, p := range s.guard.peers {
 			for at := p.unproven.Front(); at != nil; at = at.Next() {
-				if hungUp(at.Value.(*conn).Conn) {
+				if stoppedSending(at.Value.(*conn).Conn) {
 					gone++
 				}
 			}
