@@ -59,7 +59,8 @@ func example(ctx context.Context, client *kazahana.Client, db *sql.DB, id kazaha
 // unused marks the variables that an example makes for its reader.
 var unused = regexp.MustCompile(`(?m)^(\w+(?:, \w+)*) := `)
 
-// The README's examples compile, and go vet has nothing against them.
+// The README's examples compile, and go vet has nothing against them: that of the release of
+// Go that README_TOOLCHAIN names, if it does.
 func TestREADMECompiles(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
@@ -79,6 +80,9 @@ func TestREADMECompiles(t *testing.T) {
 	}
 	cmd := exec.Command("go", "vet", "./...")
 	cmd.Dir = userModule(t, texts...)
+	if toolchain := os.Getenv("README_TOOLCHAIN"); toolchain != "" {
+		cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain)
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
