@@ -3,6 +3,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,9 +63,21 @@ const (
 type subject struct {
 	store, way string
 	clients    []client
+	services   []*process.Service // of its store
 }
 
 func (s *subject) name() string { return s.store + ", " + s.way }
+
+// used is the CPU time of this process and the services, up to now. Those that the subject
+// does not use are idle.
+func (s *subject) used() (time.Duration, error) {
+	all, err := process.CPUTime(os.Getpid())
+	for _, p := range s.services {
+		one, failed := process.CPUTime(p.PID())
+		all, err = all+one, cmp.Or(err, failed)
+	}
+	return all, err
+}
 
 // bench is a run.
 type bench struct {
@@ -73,7 +86,8 @@ type bench struct {
 	launch   process.Launcher
 	closers  []func() // in the order of opening
 	subjects []*subject
-	absent   []string // stores that there are not, and why
+	services []*process.Service // started for the store that is being opened
+	absent   []string           // stores that there are not, and why
 	samples  report.Samples
 }
 
@@ -94,8 +108,14 @@ func run(ctx context.Context, name string, p plan) (err error) {
 			continue
 		}
 		open := map[string]func(context.Context) error{onSQLite: b.openSQLite, onRedis: b.openRedis, onEtcd: b.openEtcd}[store]
+		b.services = nil
 		if err := open(ctx); err != nil {
 			return fmt.Errorf("%s: %w", store, err)
+		}
+		for _, s := range b.subjects {
+			if s.store == store {
+				s.services = b.services
+			}
 		}
 	}
 	for round := range p.Rounds {
@@ -155,7 +175,7 @@ func (b *bench) add(ctx context.Context, name, url, ofDaemon string) error {
 	if err := store.Init(ctx); err != nil {
 		return err
 	}
-	b.subjects = append(b.subjects, &subject{name, within, []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
+	b.subjects = append(b.subjects, &subject{store: name, way: within, clients: []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
 	return b.addDaemon(ctx, name, ofDaemon)
 }
 
@@ -171,6 +191,7 @@ func (b *bench) start(ctx context.Context, ready func(context.Context) error, pr
 		return fmt.Errorf("%w (make build makes the daemon)", err)
 	}
 	b.defers(service.Stop)
+	b.services = append(b.services, service)
 	return service.Await(ctx, startLimit, ready)
 }
 
@@ -258,7 +279,7 @@ func (b *bench) openRedis(ctx context.Context) error {
 	if err := b.start(ctx, ready, path, "--port", "0", "--unixsocket", sock, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", b.dir); err != nil {
 		return err
 	}
-	b.subjects = append(b.subjects, &subject{onRedis, bare, []client{bareRedis{c}}})
+	b.subjects = append(b.subjects, &subject{store: onRedis, way: bare, clients: []client{bareRedis{c}}})
 	return b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock)
 }
 
