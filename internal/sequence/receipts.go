@@ -77,13 +77,19 @@ func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
 	return Receipt{}, false, nil
 }
 
-// remember adds a receipt, and moves others to windows once there are enough of them. The
-// state from before stays as it is.
-func (s State) remember(r Receipt, nowMS int64) (State, error) {
+// remember adds a receipt. The state from before stays as it is.
+func (s State) remember(r Receipt, nowMS int64) State {
 	if _, ok := r.RequestID.madeAt(nowMS + tooFar.Milliseconds()); !ok {
 		r.DoneMS = nowMS
 	}
-	all := append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
+	s.Receipts = append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
+	return s
+}
+
+// tidied is the state without receipts whose time is over; others move to windows once there
+// are enough of them. The state from before stays as it is. The error is a *receipt.UnseenError.
+func (s State) tidied(nowMS int64) (State, error) {
+	all := s.Receipts
 	overdue, old := -MaxReceipts, false
 	for i := range all {
 		if all[i].DoneMS == 0 {
@@ -97,7 +103,6 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 	}
 	moves := overdue > 0
 	if !moves && !old {
-		s.Receipts = all
 		return s, nil
 	}
 	s.Receipts = make([]Receipt, 0, len(all))
