@@ -44,11 +44,12 @@ func isStore(word string) bool { return slices.Contains(allStores, word) }
 const (
 	bare   = "bare"
 	within = "in process"
+	apart  = "processes" // likewise, with a store for each client
 	socket = "socket"
 	server = "HTTP" // of a lease server
 )
 
-var allWays = []string{bare, within, socket, server}
+var allWays = []string{bare, within, apart, socket, server}
 
 const (
 	startLimit = 20 * time.Second
@@ -131,6 +132,9 @@ func run(ctx context.Context, name string, p plan) (err error) {
 func (b *bench) round(ctx context.Context, round int) error {
 	for _, r := range b.rows {
 		for _, s := range b.subjects {
+			if s.way == apart && !r.apart {
+				continue
+			}
 			name := fmt.Sprintf("%s-%d", r.key, round)
 			_, err := r.measure(ctx, s, name+"-warm", b.Duration/warmup)
 			var got map[string]float64
@@ -163,20 +167,44 @@ func (b *bench) defers(f func()) { b.closers = append(b.closers, f) }
 
 // add opens a store in process, and a daemon on another URL or the same.
 func (b *bench) add(ctx context.Context, name, url, ofDaemon string) error {
-	store, err := stores.Open(url, stores.Options{})
+	store, c, err := b.open(url)
 	if err != nil {
 		return err
+	}
+	if err := store.Init(ctx); err != nil {
+		return err
+	}
+	b.subjects = append(b.subjects, &subject{store: name, way: within, clients: []client{c}})
+	return b.addDaemon(ctx, name, ofDaemon)
+}
+
+// open opens a store in process.
+func (b *bench) open(url string) (*stores.Store, client, error) {
+	store, err := stores.Open(url, stores.Options{})
+	if err != nil {
+		return nil, nil, err
 	}
 	host := lock.NewHost(store.Locks, elapsed{}, callTimeout)
 	b.defers(func() {
 		_ = host.Close(context.Background())
 		_ = store.Close()
 	})
-	if err := store.Init(ctx); err != nil {
-		return err
+	return store, inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}, nil
+}
+
+// addApart opens a store for each client. They share this process' memory, and nothing of the
+// store.
+func (b *bench) addApart(name, url string) error {
+	s := &subject{store: name, way: apart}
+	for range manyClients {
+		_, c, err := b.open(url)
+		if err != nil {
+			return err
+		}
+		s.clients = append(s.clients, c)
 	}
-	b.subjects = append(b.subjects, &subject{store: name, way: within, clients: []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
-	return b.addDaemon(ctx, name, ofDaemon)
+	b.subjects = append(b.subjects, s)
+	return nil
 }
 
 type elapsed struct{}
@@ -280,7 +308,10 @@ func (b *bench) openRedis(ctx context.Context) error {
 		return err
 	}
 	b.subjects = append(b.subjects, &subject{store: onRedis, way: bare, clients: []client{bareRedis{c}}})
-	return b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock)
+	if err := b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock); err != nil {
+		return err
+	}
+	return b.addApart(onRedis, "redis+unix:"+sock)
 }
 
 func (b *bench) openEtcd(ctx context.Context) error {
