@@ -33,6 +33,7 @@ type Client struct {
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
 	workers   *workers.Workers
+	flights   flights
 	mu        sync.Mutex // held to add to calls, or to close closing
 	closeErr  error
 }

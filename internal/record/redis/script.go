@@ -140,9 +140,11 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []a
 		words = append(words[:len(words):len(words)], s.cfg.NowMS())
 	}
 	cmd := redis.NewCmd(ctx, words...)
-	_ = conn.(interface {
-		Process(context.Context, redis.Cmder) error
-	}).Process(ctx, cmd)
+	if own, ok := conn.(*redis.Conn); ok {
+		_ = own.Process(ctx, cmd)
+	} else {
+		s.client.Process(ctx, cmd)
+	}
 	answer, err := cmd.Result()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		now, err := s.hello(ctx, conn)
