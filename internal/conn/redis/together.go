@@ -30,7 +30,8 @@ type passenger struct {
 
 // Process carries a command out, on any connection. Where enough exchanges are under way, it
 // waits for the end of one, and goes together with others that wait: many callers then cost
-// the server and this process fewer system calls. Its error is the command's.
+// the server and this process fewer system calls. Its error is the command's. It is for
+// operations, whose context has a deadline.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) {
 	f := &c.flights
 	f.mu.Lock()
