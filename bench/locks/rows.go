@@ -31,7 +31,12 @@ const (
 	perSecond = "1000/s"
 	p50       = "p50, µs"
 	p99       = "p99, µs"
+	// processor is the CPU time of client, store and all between for one call. Other programs
+	// on the machine disturb it less than a rate.
+	processor = "CPU, µs"
 	trips     = "round trips"
+	// fewest is how often the client was served that was served least, as a part of the mean.
+	fewest = "fewest / mean"
 )
 
 // row is one kind of work.
@@ -42,6 +47,8 @@ type row struct {
 	// work does it once as the nth client, and returns how much that was and what
 	// to note as its time: 0 for nothing.
 	work func(ctx context.Context, c client, n int, s *shared) (amount int, took time.Duration, err error)
+	// apart: also measured with clients that have a store each, as processes have.
+	apart bool
 }
 
 // shared is what the clients of one measurement know of each other.
@@ -52,15 +59,15 @@ type shared struct {
 }
 
 var (
-	onePair    = row{"pair", "acquire and release, 1 client", 1, []string{perSecond, p50, p99}, pair}
-	manyPairs  = row{"pair64", "acquire and release, 64 clients with a lock each", manyClients, []string{perSecond, p50, p99}, pair}
-	handovers  = row{"handover", "handover: release to next holder, 64 clients of one lock", manyClients, []string{p50, p99, trips}, handover}
-	oneValue   = row{"next", "one value, 1 client", 1, []string{perSecond, p50, p99}, next(1, 0)}
-	manyValues = row{"next64", "one value, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99}, next(1, 0)}
-	batches    = row{"batch", "100 values at once, 1 client", 1, []string{perSecond, p50, p99}, next(batch, 0)}
+	onePair    = row{"pair", "acquire and release, 1 client", 1, []string{perSecond, p50, p99, processor}, pair, false}
+	manyPairs  = row{"pair64", "acquire and release, 64 clients with a lock each", manyClients, []string{perSecond, p50, p99, processor}, pair, false}
+	handovers  = row{"handover", "handover: release to next holder, 64 clients of one lock", manyClients, []string{p50, p99, trips, fewest}, handover, true}
+	oneValue   = row{"next", "one value, 1 client", 1, []string{perSecond, p50, p99, processor}, next(1, 0), false}
+	manyValues = row{"next64", "one value, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99, processor, fewest}, next(1, 0), true}
+	batches    = row{"batch", "100 values at once, 1 client", 1, []string{perSecond, p50, p99, processor}, next(batch, 0), false}
 	// Many values a second: in order between hosts, and not.
-	manyBatches = row{"batch64", "100 values at once, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99}, next(batch, 0)}
-	ofBlocks    = row{"block64", "one value, 64 clients of one sequence, blocks of 1,000", manyClients, []string{perSecond, p50, p99}, next(1, block)}
+	manyBatches = row{"batch64", "100 values at once, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99, processor}, next(batch, 0), false}
+	ofBlocks    = row{"block64", "one value, 64 clients of one sequence, blocks of 1,000", manyClients, []string{perSecond, p50, p99, processor}, next(1, block), false}
 )
 
 var (
@@ -142,6 +149,10 @@ func (r row) measure(ctx context.Context, s *subject, name string, duration time
 	times, done, errs := make([][]time.Duration, r.clients), make([]int, r.clients), make([]error, r.clients)
 	var over atomic.Bool
 	var all sync.WaitGroup
+	usedBefore, err := s.used()
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	for i := range r.clients {
 		all.Go(func() {
@@ -169,7 +180,8 @@ func (r row) measure(ctx context.Context, s *subject, name string, duration time
 	over.Store(true)
 	elapsed := time.Since(began)
 	all.Wait() // those in line get the lock one after the other
-	if err := errors.Join(errs...); err != nil {
+	used, err := s.used()
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
 	sorted := slices.Concat(times...)
@@ -181,7 +193,9 @@ func (r row) measure(ctx context.Context, s *subject, name string, duration time
 		total += n
 	}
 	return map[string]float64{
+		fewest:    float64(slices.Min(done)*r.clients) / float64(total),
 		perSecond: float64(total) / elapsed.Seconds(), p50: percentile(sorted, 50), p99: percentile(sorted, 99),
+		processor: float64(used-usedBefore) / float64(len(sorted)),
 	}, nil
 }
 
@@ -191,5 +205,5 @@ func percentile(sorted []time.Duration, p int) float64 {
 }
 
 var formats = map[string]func(float64) string{
-	perSecond: report.Kilo, p50: report.Microseconds, p99: report.Microseconds, trips: report.Ratio,
+	perSecond: report.Kilo, p50: report.Microseconds, p99: report.Microseconds, processor: report.Microseconds, trips: report.Ratio, fewest: report.Ratio,
 }

@@ -3,6 +3,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +44,12 @@ func isStore(word string) bool { return slices.Contains(allStores, word) }
 const (
 	bare   = "bare"
 	within = "in process"
+	apart  = "processes" // likewise, with a store for each client
 	socket = "socket"
 	server = "HTTP" // of a lease server
 )
 
-var allWays = []string{bare, within, socket, server}
+var allWays = []string{bare, within, apart, socket, server}
 
 const (
 	startLimit = 20 * time.Second
@@ -62,9 +64,21 @@ const (
 type subject struct {
 	store, way string
 	clients    []client
+	services   []*process.Service // of its store
 }
 
 func (s *subject) name() string { return s.store + ", " + s.way }
+
+// used is the CPU time of this process and the services, up to now. Those that the subject
+// does not use are idle.
+func (s *subject) used() (time.Duration, error) {
+	all, err := process.CPUTime(os.Getpid())
+	for _, p := range s.services {
+		one, failed := process.CPUTime(p.PID())
+		all, err = all+one, cmp.Or(err, failed)
+	}
+	return all, err
+}
 
 // bench is a run.
 type bench struct {
@@ -73,7 +87,8 @@ type bench struct {
 	launch   process.Launcher
 	closers  []func() // in the order of opening
 	subjects []*subject
-	absent   []string // stores that there are not, and why
+	services []*process.Service // started for the store that is being opened
+	absent   []string           // stores that there are not, and why
 	samples  report.Samples
 }
 
@@ -94,8 +109,14 @@ func run(ctx context.Context, name string, p plan) (err error) {
 			continue
 		}
 		open := map[string]func(context.Context) error{onSQLite: b.openSQLite, onRedis: b.openRedis, onEtcd: b.openEtcd}[store]
+		b.services = nil
 		if err := open(ctx); err != nil {
 			return fmt.Errorf("%s: %w", store, err)
+		}
+		for _, s := range b.subjects {
+			if s.store == store {
+				s.services = b.services
+			}
 		}
 	}
 	for round := range p.Rounds {
@@ -111,6 +132,9 @@ func run(ctx context.Context, name string, p plan) (err error) {
 func (b *bench) round(ctx context.Context, round int) error {
 	for _, r := range b.rows {
 		for _, s := range b.subjects {
+			if s.way == apart && !r.apart {
+				continue
+			}
 			name := fmt.Sprintf("%s-%d", r.key, round)
 			_, err := r.measure(ctx, s, name+"-warm", b.Duration/warmup)
 			var got map[string]float64
@@ -143,20 +167,44 @@ func (b *bench) defers(f func()) { b.closers = append(b.closers, f) }
 
 // add opens a store in process, and a daemon on another URL or the same.
 func (b *bench) add(ctx context.Context, name, url, ofDaemon string) error {
-	store, err := stores.Open(url, stores.Options{})
+	store, c, err := b.open(url)
 	if err != nil {
 		return err
+	}
+	if err := store.Init(ctx); err != nil {
+		return err
+	}
+	b.subjects = append(b.subjects, &subject{store: name, way: within, clients: []client{c}})
+	return b.addDaemon(ctx, name, ofDaemon)
+}
+
+// open opens a store in process.
+func (b *bench) open(url string) (*stores.Store, client, error) {
+	store, err := stores.Open(url, stores.Options{})
+	if err != nil {
+		return nil, nil, err
 	}
 	host := lock.NewHost(store.Locks, elapsed{}, callTimeout)
 	b.defers(func() {
 		_ = host.Close(context.Background())
 		_ = store.Close()
 	})
-	if err := store.Init(ctx); err != nil {
-		return err
+	return store, inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}, nil
+}
+
+// addApart opens a store for each client. They share this process' memory, and nothing of the
+// store.
+func (b *bench) addApart(name, url string) error {
+	s := &subject{store: name, way: apart}
+	for range manyClients {
+		_, c, err := b.open(url)
+		if err != nil {
+			return err
+		}
+		s.clients = append(s.clients, c)
 	}
-	b.subjects = append(b.subjects, &subject{name, within, []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
-	return b.addDaemon(ctx, name, ofDaemon)
+	b.subjects = append(b.subjects, s)
+	return nil
 }
 
 type elapsed struct{}
@@ -171,6 +219,7 @@ func (b *bench) start(ctx context.Context, ready func(context.Context) error, pr
 		return fmt.Errorf("%w (make build makes the daemon)", err)
 	}
 	b.defers(service.Stop)
+	b.services = append(b.services, service)
 	return service.Await(ctx, startLimit, ready)
 }
 
@@ -258,8 +307,11 @@ func (b *bench) openRedis(ctx context.Context) error {
 	if err := b.start(ctx, ready, path, "--port", "0", "--unixsocket", sock, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", b.dir); err != nil {
 		return err
 	}
-	b.subjects = append(b.subjects, &subject{onRedis, bare, []client{bareRedis{c}}})
-	return b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock)
+	b.subjects = append(b.subjects, &subject{store: onRedis, way: bare, clients: []client{bareRedis{c}}})
+	if err := b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock); err != nil {
+		return err
+	}
+	return b.addApart(onRedis, "redis+unix:"+sock)
 }
 
 func (b *bench) openEtcd(ctx context.Context) error {

@@ -101,6 +101,20 @@ func TestMissed(t *testing.T) {
 	}
 }
 
+// A target with a bound of its own for checks fails below that, and nowhere else.
+func TestFails(t *testing.T) {
+	target := Target{Of: ours, Bound: 0.40, Fails: 0.30, Format: Ratio}
+	for value, want := range map[float64]string{0.41: "ok", 0.32: "short by 20%", 0.28: "short by 30%, and of 0.30 too"} {
+		v := target.Judge(samplesOf(t, map[Series][]float64{ours: {value}}), nil)
+		if missed := len(Missed([]Verdict{v}, false)) > 0; v.String() != want || missed != (value < 0.30) {
+			t.Errorf("%v: %v, and a check fails: %v", value, v, missed)
+		}
+	}
+	if missed := Missed([]Verdict{target.Judge(new(Samples), func(Series) string { return "absent" })}, false); len(missed) > 0 {
+		t.Errorf("a check fails for what was not measured: %v", missed)
+	}
+}
+
 func TestTables(t *testing.T) {
 	s := samplesOf(t, map[Series][]float64{
 		ours: {1500, 3000}, theirs: {1000, 1500},

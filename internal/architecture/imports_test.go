@@ -88,7 +88,7 @@ var own = map[string][]string{
 	"internal/record/postgres":               {"internal/conn/postgres", "internal/record"},
 	"internal/record/redis":                  {"internal/conn/redis", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
-	"internal/record/receipt":                {},
+	"internal/record/receipt":                {"internal/record"},
 	"internal/record/allowance":              {"internal/record"},
 	"internal/record/fair":                   {"internal/record", "internal/turnstile"},
 	"internal/turnstile":                     {},

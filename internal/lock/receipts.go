@@ -174,7 +174,10 @@ func (k Known) move(s State) (State, error) {
 		}
 		n--
 	}
-	moved, left, _, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID }, until-from, k.Windows)
+	moved, left, _, err := receipt.Move(leaving, func(r Receipt) receipt.Stamp {
+		made, _ := receipt.MadeAt(r.RequestID, math.MaxInt64)
+		return made
+	}, until-from, k.Windows)
 	if err != nil {
 		return s, err
 	}

@@ -61,10 +61,13 @@ const MaxList = 1000
 // IsAnswer reports whether an error of a Store is its answer to the request.
 // Anything else leaves open whether the request was carried out.
 func IsAnswer(err error) bool {
+	if err == nil { // without a look at all of them
+		return true
+	}
 	var held *HeldError
 	var fenced *FencedError
 	var full *record.FullError
-	if err == nil || errors.As(err, &held) || errors.As(err, &fenced) || errors.As(err, &full) {
+	if errors.As(err, &held) || errors.As(err, &fenced) || errors.As(err, &full) {
 		return true
 	}
 	return slices.ContainsFunc(refusals, func(known error) bool { return errors.Is(err, known) })

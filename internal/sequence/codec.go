@@ -142,6 +142,14 @@ func (s savedID) String() string {
 	return string(s[1:])
 }
 
+// madeAt is receipt.MadeAt of the request ID.
+func (s savedID) madeAt(latestMS int64) (receipt.Stamp, bool) {
+	if s[0] == idHex || s[0] == idUUID {
+		return receipt.MadeAtUUID(string(s[1:]), latestMS)
+	}
+	return receipt.MadeAt(s.String(), latestMS)
+}
+
 // savedSize is how long the savedID is with which a text begins.
 func savedSize(text string) int {
 	switch kind := text[0] &^ idUntimed; {

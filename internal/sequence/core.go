@@ -46,13 +46,15 @@ func (s State) Known() bool { return s.Options.Step != 0 }
 // Next is the transition that a request makes: what the key's state is
 // afterwards, and the values that the request gets. With an error nothing
 // changes; a *receipt.UnseenError names the windows that the transition depends on. The
-// request must be valid. A key whose TTL has passed is not known.
+// request must be valid. A key whose TTL has passed is not known. A state that has got receipts
+// must be tidied before it is written.
 func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	if !s.Known() {
 		if err := s.fresh(r, nowMS); err != nil {
 			return s, Range{}, err
 		}
-		fresh := State{Options: r.Options, UsedMS: nowMS}
+		fresh := s.unknown()
+		fresh.Options, fresh.UsedMS = r.Options, nowMS
 		fresh.Options.Block = 0
 		return fresh.restarted().take(r, FreshCount(r), nowMS)
 	}
@@ -121,8 +123,21 @@ func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Ran
 	case nowMS < until:
 		return s, Range{}, false, &FencedError{Key: r.Key, UntilMS: until, Reason: d.Reason}
 	}
-	after, got, err = Next(State{}, r, nowMS)
+	after, got, err = Next(s.unknown(), r, nowMS)
 	return after, got, true, err
+}
+
+// unknown is the state of the same key when it is not known. It has no receipts, and the
+// windows are those of an earlier count.
+func (s State) unknown() State {
+	none := State{NoRoom: s.NoRoom}
+	for name := range s.Windows {
+		if none.Windows == nil {
+			none.Windows = map[string][]Receipt{}
+		}
+		none.Windows[name] = nil
+	}
+	return none
 }
 
 // left is how many values there are before the limit.
@@ -155,11 +170,7 @@ func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
 	if r.RequestID == "" {
 		return s, got, nil
 	}
-	after, err := s.remember(Receipt{RequestID: saveID(r.RequestID), Last: s.Last, Count: count}, nowMS)
-	if err != nil {
-		return s, Range{}, err
-	}
-	return after, got, nil
+	return s.remember(Receipt{RequestID: saveID(r.RequestID), Last: s.Last, Count: count}, nowMS), got, nil
 }
 
 // Declared is the state that an operator declares. The key may count in another way from then

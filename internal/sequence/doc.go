@@ -24,6 +24,7 @@
 // Next is the whole of the rules, as a pure transition from one State to the
 // next. A Store carries it out in one atomic step, by its own clock, and answers
 // when that is as durable as the store ever makes it: OnRecords on any record
-// store. A store that may have forgotten values that it
+// store. Calls of one caller that wait for the same key are carried out by one
+// change (together.go), one after the other. A store that may have forgotten values that it
 // handed out refuses with a FencedError rather than guess; see docs/sequences.md.
 package sequence

@@ -77,13 +77,19 @@ func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
 	return Receipt{}, false, nil
 }
 
-// remember adds a receipt, and moves others to windows once there are enough of them. The
-// state from before stays as it is.
-func (s State) remember(r Receipt, nowMS int64) (State, error) {
-	if _, ok := madeAt(r.RequestID.String(), nowMS); !ok {
+// remember adds a receipt. The state from before stays as it is.
+func (s State) remember(r Receipt, nowMS int64) State {
+	if _, ok := r.RequestID.madeAt(nowMS + tooFar.Milliseconds()); !ok {
 		r.DoneMS = nowMS
 	}
-	all := append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
+	s.Receipts = append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
+	return s
+}
+
+// tidied is the state without receipts whose time is over; others move to windows once there
+// are enough of them. The state from before stays as it is. The error is a *receipt.UnseenError.
+func (s State) tidied(nowMS int64) (State, error) {
+	all := s.Receipts
 	overdue, old := -MaxReceipts, false
 	for i := range all {
 		if all[i].DoneMS == 0 {
@@ -97,7 +103,6 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 	}
 	moves := overdue > 0
 	if !moves && !old {
-		s.Receipts = all
 		return s, nil
 	}
 	s.Receipts = make([]Receipt, 0, len(all))
@@ -109,7 +114,7 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 			s.Receipts = append(s.Receipts, r)
 		default:
 			overdue--
-			if made, _ := madeAt(r.RequestID.String(), nowMS); s.NoRoom || made <= endOf(nowMS) {
+			if made, _ := r.RequestID.madeAt(math.MaxInt64); s.NoRoom || made <= endOf(nowMS) {
 				s = s.forget(r)
 			} else {
 				leaving = append(leaving, r)
@@ -123,12 +128,15 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 		s.Began = nowMS
 	}
 	// So many calls have come since the last time.
-	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) string { return r.RequestID.String() }, nowMS-s.MovedMS, s.Windows)
+	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) receipt.Stamp {
+		made, _ := r.RequestID.madeAt(math.MaxInt64)
+		return made
+	}, nowMS-s.MovedMS, s.Windows)
 	if err != nil {
 		return s, err
 	}
 	for _, r := range leaving {
-		made, _ := madeAt(r.RequestID.String(), nowMS)
+		made, _ := r.RequestID.madeAt(math.MaxInt64)
 		s.Moved = max(s.Moved, made)
 	}
 	for _, r := range dropped {
@@ -140,7 +148,7 @@ func (s State) remember(r Receipt, nowMS int64) (State, error) {
 
 // forget keeps a call from being carried out again whose receipt is dropped.
 func (s State) forget(r Receipt) State {
-	if made, ok := receipt.MadeAt(r.RequestID.String(), math.MaxInt64); ok && r.DoneMS == 0 {
+	if made, ok := r.RequestID.madeAt(math.MaxInt64); ok && r.DoneMS == 0 {
 		s.Forgotten = max(s.Forgotten, made)
 	}
 	return s
@@ -159,7 +167,7 @@ func (s State) forgetAll(nowMS int64) State {
 func keepMS(window []Receipt, nowMS int64) int64 {
 	latest := nowMS
 	for _, r := range window {
-		made, _ := madeAt(r.RequestID.String(), nowMS)
+		made, _ := r.RequestID.madeAt(math.MaxInt64)
 		latest = max(latest, made.MS())
 	}
 	return latest - nowMS + receipt.Keep.Milliseconds() + time.Second.Milliseconds()

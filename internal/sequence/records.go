@@ -22,10 +22,15 @@ const (
 
 // OnRecords keeps sequences as records: the value of each is a State, and its TTL the
 // record's term. The records are closed by their owner.
-func OnRecords(records record.Store) *Records { return &Records{records} }
+func OnRecords(records record.Store) *Records {
+	return &Records{records: records, crowds: crowds{waiting: map[crowd][]*waiter{}}}
+}
 
 // Records is a Store that runs its steps as rules over records.
-type Records struct{ records record.Store }
+type Records struct {
+	records record.Store
+	crowds  crowds
+}
 
 var _ Store = (*Records)(nil)
 
@@ -37,22 +42,83 @@ func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
 	if err := r.Validate(); err != nil {
 		return Range{}, err
 	}
-	var got Range
-	step := func(before State, over bool, v record.View) (after State, err error) {
-		after, got, err = nextIn(before, over, r, v)
-		return after, err
+	var got answer
+	try := func() error {
+		got = s.together(ctx, r)
+		return got.err
 	}
-	try := func() error { return s.changeSeeing(ctx, r.Tenant, r.Key, step) }
-	var err error
 	if r.RequestID == "" {
-		err = try()
+		_ = try()
 	} else {
-		err = record.Settle(try, IsAnswer)
+		got.err = record.Settle(try, IsAnswer)
 	}
-	if err != nil {
-		return Range{}, err
+	if got.err != nil {
+		return Range{}, got.err
 	}
-	return got, nil
+	return got.values, nil
+}
+
+// answer is what became of a call.
+type answer struct {
+	values Range
+	err    error
+}
+
+var (
+	// errLater is the answer to a call that was not carried out, and is to be by another change.
+	errLater = errors.New("to be carried out by another change")
+	// errNothing: no call is to change anything.
+	errNothing = errors.New("all calls were refused")
+)
+
+// carryOut carries requests for one key out in one change, one after the other. An answer of
+// errLater is never that of the first.
+func (s *Records) carryOut(ctx context.Context, requests []Request) []answer {
+	answers := make([]answer, len(requests)) // not read after an error: the rule may still run
+	err := s.changeSeeing(ctx, requests[0].Tenant, requests[0].Key, func(before State, over bool, v record.View) (State, error) {
+		return nextOf(before, over, requests, v, answers)
+	})
+	if err == nil || errors.Is(err, errNothing) {
+		return answers
+	}
+	answers = make([]answer, len(requests))
+	for i := range answers {
+		answers[i].err = err
+	}
+	if _, full := errors.AsType[*record.FullError](err); full && len(requests) > 1 { // a smaller change may fit
+		for i := range answers {
+			answers[i].err = errLater
+		}
+		answers[0] = s.carryOut(ctx, requests[:1])[0]
+	}
+	return answers
+}
+
+// nextOf is nextIn for one request after the other, as if each had a change of its own. The
+// first decides which windows are asked for.
+func nextOf(s State, over bool, requests []Request, v record.View, answers []answer) (State, error) {
+	changed, more := false, false
+	for i, r := range requests {
+		after, got, err := nextIn(s, over, r, v)
+		if _, unseen := errors.AsType[*receipt.UnseenError](err); unseen {
+			if i == 0 {
+				return s, err
+			}
+			err = errLater
+		}
+		answers[i] = answer{got, err}
+		if err == nil {
+			more = more || len(after.Receipts) > len(s.Receipts)
+			s, over, changed = after, false, true
+		}
+	}
+	if !changed {
+		return s, errNothing
+	}
+	if !more {
+		return s, nil
+	}
+	return s.tidied(v.NowMS)
 }
 
 // changeSeeing is change, again with the windows that it depends on, and then without those
@@ -87,7 +153,7 @@ func nextIn(before State, over bool, r Request, v record.View) (after State, got
 		return after, got, err
 	}
 	if over {
-		before = State{NoRoom: before.NoRoom}
+		before = before.unknown()
 	}
 	after, got, err = Next(before, r, v.NowMS)
 	after.Life = v.Life

@@ -33,6 +33,7 @@ type Client struct {
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
 	workers   *workers.Workers
+	flights   flights
 	mu        sync.Mutex // held to add to calls, or to close closing
 	closeErr  error
 }
@@ -122,8 +123,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	done := make(chan result, 1)
 	c.workers.Start(func() {
 		defer c.calls.Done()
-		opCtx, cancel := bounded(ctx, sent)
-		defer cancel()
+		opCtx := bounded(ctx, sent)
 		value, err := op(opCtx)
 		neverBegan := noConnection(err)
 		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
@@ -169,15 +169,26 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 }
 
 // bounded is the context that an operation is carried out with.
-func bounded(ctx context.Context, sent *sending) (context.Context, context.CancelFunc) {
+func bounded(ctx context.Context, sent *sending) context.Context {
 	if sent != nil {
 		ctx = context.WithValue(ctx, sendingKey{}, sent)
 	}
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < longestCall {
-		return ctx, func() {}
+	longest := time.Now().Add(longestCall)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(longest) {
+		return ctx
 	}
-	return context.WithTimeout(ctx, longestCall)
+	return until{ctx, longest}
 }
+
+// until is a context with a deadline and without a timer: the client library sets the deadline
+// of a connection to it, and bounds all else that it waits for.
+type until struct {
+	context.Context
+	deadline time.Time
+}
+
+// Deadline implements context.Context.
+func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
 
 // again reports whether an operation that failed may be tried once more.
 func (c *Client) again(err error, times Times, sent *sending) bool {
@@ -251,6 +262,9 @@ func noConnection(err error) bool {
 }
 
 func isRefusedDial(err error) bool {
+	if err == nil { // without room for an answer
+		return false
+	}
 	var failed *net.OpError
 	return errors.As(err, &failed) && failed.Op == "dial"
 }

@@ -2,8 +2,9 @@ package receipt
 
 import (
 	"fmt"
-	"math"
 	"slices"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // UnseenError: a decision depends on windows that the store was not asked for: those in which a
@@ -16,6 +17,9 @@ type UnseenError struct {
 func (e *UnseenError) Error() string {
 	return fmt.Sprintf("the windows %q are to be seen", e.Windows)
 }
+
+// Unwrap implements errors.
+func (e *UnseenError) Unwrap() error { return record.ErrMore }
 
 // Asked is which windows a request asks the store for, by the errors so far. They are few
 // enough for one record.Ask, together with the key's record.
@@ -60,12 +64,11 @@ func Find[R any](seen map[string][]R, made Stamp, is func(R) bool) (found R, ok 
 // moved is what those have then. What belongs to a window that was not seen is left, for the
 // next time. dropped did not fit into a full window. The error is an *UnseenError where none
 // was seen.
-func Move[R any](leaving []R, id func(R) string, spanMS int64, seen map[string][]R) (moved map[string][]R, left, dropped []R, err error) {
+func Move[R any](leaving []R, madeAt func(R) Stamp, spanMS int64, seen map[string][]R) (moved map[string][]R, left, dropped []R, err error) {
 	var names []string
 	moved = map[string][]R{}
 	for _, r := range leaving {
-		made, _ := MadeAt(id(r), math.MaxInt64)
-		name := Window(made, spanMS)
+		name := Window(madeAt(r), spanMS)
 		if !slices.Contains(names, name) && len(names) < MaxMoved {
 			names = append(names, name)
 		}

@@ -8,7 +8,7 @@
 package receipt
 
 import (
-	"fmt"
+	"encoding/hex"
 	"strconv"
 	"strings"
 	"time"
@@ -55,12 +55,27 @@ func MadeAt(id string, latestMS int64) (made Stamp, ok bool) {
 	if IsUUID(id) {
 		id = strings.ReplaceAll(id, "-", "")
 	}
-	if len(id) != idDigits || id[12] != '7' || !strings.ContainsRune("89abAB", rune(id[16])) {
+	var uuid [idDigits / 2]byte
+	if len(id) != idDigits {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(id[:12]+id[13:16], 16, 60)
-	made = Stamp(n)
-	return made, err == nil && made.MS() >= firstMS && made.MS() <= latestMS
+	if _, err := hex.Decode(uuid[:], []byte(id)); err != nil {
+		return 0, false
+	}
+	return MadeAtUUID(string(uuid[:]), latestMS)
+}
+
+// MadeAtUUID is MadeAt for the 16 bytes of a UUID.
+func MadeAtUUID(uuid string, latestMS int64) (made Stamp, ok bool) {
+	const version, variant = 7, 2
+	if uuid[6]>>4 != version || uuid[8]>>6 != variant {
+		return 0, false
+	}
+	for _, b := range []byte(uuid[:6]) {
+		made = made<<8 | Stamp(b)
+	}
+	made = made<<12 | Stamp(uuid[6]&0xf)<<8 | Stamp(uuid[7])
+	return made, made.MS() >= firstMS && made.MS() <= latestMS
 }
 
 // IsUUID reports whether the ID has the length and the hyphens of a UUID.
@@ -87,4 +102,6 @@ func Windows(made Stamp) []string {
 	return all
 }
 
-func window(made Stamp, width int) string { return fmt.Sprintf("%x.%x", width, made.MS()>>width) }
+func window(made Stamp, width int) string {
+	return strconv.FormatInt(int64(width), 16) + "." + strconv.FormatInt(made.MS()>>width, 16)
+}

@@ -37,7 +37,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
 	}
-	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)"
+	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000"
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
@@ -140,9 +140,11 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []a
 		words = append(words[:len(words):len(words)], s.cfg.NowMS())
 	}
 	cmd := redis.NewCmd(ctx, words...)
-	_ = conn.(interface {
-		Process(context.Context, redis.Cmder) error
-	}).Process(ctx, cmd)
+	if own, ok := conn.(*redis.Conn); ok {
+		_ = own.Process(ctx, cmd)
+	} else {
+		s.client.Process(ctx, cmd)
+	}
 	answer, err := cmd.Result()
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		now, err := s.hello(ctx, conn)

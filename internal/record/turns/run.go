@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -73,7 +74,7 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 			err = ask.ValidateWrites(writes)
 		}
 		if err != nil || len(writes) == 0 {
-			if c.Settled(err != nil) {
+			if errors.Is(err, record.ErrMore) || c.Settled(err != nil) {
 				return v.NowMS, err
 			}
 			if err := c.Confirm(ctx); err != nil {

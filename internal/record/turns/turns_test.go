@@ -84,6 +84,30 @@ func TestRemembers(t *testing.T) {
 	}
 }
 
+// remembers shows what may be old, and notes whether it was asked for the present.
+type remembers struct{ races }
+
+func (r *remembers) Settled(bool) bool             { return false }
+func (r *remembers) Confirm(context.Context) error { return errConfirms }
+
+var errConfirms = errors.New("the present is looked at")
+
+// A refusal rests on the present; a rule that wants to see more is called again anyway.
+func TestARuleThatWantsMore(t *testing.T) {
+	all := New(text)
+	ask := record.Ask{Keys: []string{"k"}}
+	more := fmt.Errorf("windows: %w", record.ErrMore)
+	refuses := errors.New("held")
+	for answer, want := range map[error]error{more: more, refuses: errConfirms} {
+		h := take(t, all, "k")
+		_, err := Run(t.Context(), h, &remembers{}, "place", ask, func(record.View) ([]record.Write, error) { return nil, answer })
+		h.Give()
+		if !errors.Is(err, want) {
+			t.Errorf("%v ends with %v, want %v", answer, err, want)
+		}
+	}
+}
+
 // races loses so many races, and then wins.
 type races struct{ losses int }
 

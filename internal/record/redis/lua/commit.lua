@@ -9,39 +9,40 @@
 --            commands, each after the number of its words
 --
 -- Lua hashes every byte that it is given, so records and the state are read in full only
--- where that is needed.
-local head = ARGV[1]
-local state = redis.call('GETRANGE', {{state}}, 0, 21)
-if string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
-local _, before, from, floor, raised, ranges, mode = struct.unpack('>c8I6I6c8c8BB', head)
+-- where that is needed. Numbers that a command is given are texts where they can be: each
+-- number is formatted as one with a fraction may be, which takes longer than most commands.
+local call, head = redis.call, ARGV[1]
+local stamp, before, from, floor, raised, ranges, mode = struct.unpack('>c8I6I6c8c8BB', head)
+local state = call('GETRANGE', {{state}}, '0', '21')
+if #state < 22 then return {'life'} end
+local known, last, now_floor = struct.unpack('>c8I6c8', state)
+if known ~= stamp then return {'life'} end
 if mode ~= {{frees}} then
-  local info = redis.call('INFO', 'replication')
+  local info = call('INFO', 'replication')
   if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
   local replicas = {{min_replicas}} > 0 and tonumber(string.match(info, '\nconnected_slaves:(%d+)'))
   if replicas and mode ~= {{looks}} and replicas < {{min_replicas}} then return {'replicas', replicas} end
 end
 {{clock}}
-local last = struct.unpack('>I6', state, 9)
 if last > now then now = last end
 
 local none = '\255\255\255\255\255\255\255\255'
-local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or string.sub(state, 15) == floor)
+local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or now_floor == floor)
 for i, key in ipairs(KEYS) do
-  local tag = ARGV[i + 1]
   -- A tag of 40 bytes is the beginning of a record, a shorter one all of it.
-  if redis.call('GETRANGE', key, 0, math.min(#tag, 39)) ~= tag then same = false end
+  if call('GETRANGE', key, '0', '39') ~= ARGV[i + 1] then same = false end
 end
 local at, spans = #KEYS + 2, {}
 for i = 1, ranges do
-  spans[i] = redis.call('ZRANGE', {{index}}, ARGV[at], ARGV[at + 1], 'BYLEX', 'LIMIT', 0, ARGV[at + 2])
+  spans[i] = call('ZRANGE', {{index}}, ARGV[at], ARGV[at + 1], 'BYLEX', 'LIMIT', 0, ARGV[at + 2])
   if table.concat(spans[i], '\0\0') ~= ARGV[at + 3] then same = false end
   at = at + 4
 end
 if not same and mode == {{frees}} then return {'life'} end -- the present is seen with a look at the server
 if not same then
   local seen = {}
-  for i, key in ipairs(KEYS) do seen[i] = redis.call('GET', key) or '' end
-  return {'present', now, redis.call('GET', {{state}}), seen, spans}
+  for i, key in ipairs(KEYS) do seen[i] = call('GET', key) or '' end
+  return {'present', now, call('GET', {{state}}), seen, spans}
 end
 
 local moment = struct.pack('>I6', now)
@@ -49,30 +50,30 @@ for i = 39, #head do
   local code = string.byte(head, i)
   local key = KEYS[code % 16 + 1]
   if code >= 128 then
-    redis.call('DEL', key)
+    call('DEL', key)
   else
     local record = ARGV[at]
     at = at + 1
     if code >= 64 then record = moment .. record end
     if code % 64 >= 32 then
-      redis.call('SET', key, record, 'PXAT', now + ARGV[at])
+      call('SET', key, record, 'PXAT', now + ARGV[at])
       at = at + 1
     else
-      redis.call('SET', key, record)
+      call('SET', key, record)
     end
   end
 end
 while ARGV[at] do
   local words = tonumber(ARGV[at])
   if ARGV[at + 1] == 'DUE' then
-    redis.call('ZADD', {{due}}, now + ARGV[at + 2], ARGV[at + 3])
+    call('ZADD', {{due}}, now + ARGV[at + 2], ARGV[at + 3])
   else
-    redis.call(unpack(ARGV, at + 1, at + words))
+    call(unpack(ARGV, at + 1, at + words))
   end
   at = at + words + 1
 end
 if raised ~= none or now - last >= 1000 then
-  if raised == none then raised = string.sub(state, 15) end
-  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. raised .. string.sub(redis.call('GET', {{state}}), 23))
+  if raised == none then raised = now_floor end
+  call('SET', {{state}}, stamp .. moment .. raised .. string.sub(call('GET', {{state}}), 23))
 end
 return now

@@ -1,0 +1,144 @@
+package sequence
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// maxTogether is how many calls one change carries out at most.
+const maxTogether = 64
+
+// crowds are the calls of this process that wait for the end of a change of the same key. The
+// next change carries them out together: many clients of one sequence then cost the store
+// little more than one.
+type crowds struct {
+	mu      sync.Mutex
+	waiting map[crowd][]*waiter // first come first; of each crowd with a change under way
+}
+
+// crowd names the calls that one change can carry out. They have the same caller, who has one
+// turn in the queue before the store, and one allowance.
+type crowd struct{ tenant, key, caller string }
+
+// waiter is a call that has waited.
+type waiter struct {
+	ctx     context.Context
+	request Request
+	group   *group // that carries it out; nil while it waits
+	answer  answer // written before done is closed
+	done    chan struct{}
+}
+
+// group is the calls of one change. Its context lasts for as long as one of them has a caller,
+// and has the values of the first. here is how many callers have not left.
+type group struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	here   int
+}
+
+func newGroup(calls []*waiter) *group {
+	g := &group{here: len(calls)}
+	ctx, latest, bounded := context.WithoutCancel(calls[0].ctx), time.Time{}, true
+	for _, one := range calls {
+		one.group = g
+		deadline, ok := one.ctx.Deadline()
+		if bounded = bounded && ok; deadline.After(latest) {
+			latest = deadline
+		}
+	}
+	if bounded {
+		g.ctx, g.cancel = context.WithDeadline(ctx, latest)
+	} else {
+		g.ctx, g.cancel = context.WithCancel(ctx)
+	}
+	return g
+}
+
+// together carries a call out: by itself where no other change is under way, and else
+// together with those that wait for the end of that one too.
+func (s *Records) together(ctx context.Context, r Request) answer {
+	c := &s.crowds
+	name := crowd{r.Tenant, r.Key, record.Caller(ctx)}
+	c.mu.Lock()
+	if _, busy := c.waiting[name]; !busy {
+		c.waiting[name] = nil
+		c.mu.Unlock()
+		defer func() {
+			if next := c.next(name, nil); len(next) > 0 {
+				go s.serve(name, next)
+			}
+		}()
+		return s.carryOut(ctx, []Request{r})[0]
+	}
+	one := &waiter{ctx: ctx, request: r, done: make(chan struct{})}
+	c.waiting[name] = append(c.waiting[name], one)
+	c.mu.Unlock()
+	select {
+	case <-one.done:
+		return one.answer
+	case <-ctx.Done():
+		return answer{err: c.leave(name, one)}
+	}
+}
+
+// next ends a change and returns the calls of the next one. Those that come again are first.
+func (c *crowds) next(name crowd, again []*waiter) []*waiter {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := append(again, c.waiting[name]...)
+	if len(all) == 0 {
+		delete(c.waiting, name)
+		return nil
+	}
+	n := min(len(all), maxTogether)
+	c.waiting[name] = all[n:]
+	newGroup(all[:n])
+	return all[:n:n]
+}
+
+// leave is for a caller whose time is up. The error says whether the call may be carried out.
+func (c *crowds) leave(name crowd, one *waiter) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if one.group == nil {
+		c.waiting[name] = slices.DeleteFunc(c.waiting[name], func(other *waiter) bool { return other == one })
+		return fmt.Errorf("%w: %w", record.ErrCrowded, one.ctx.Err())
+	}
+	if one.group.here--; one.group.here == 0 {
+		one.group.cancel()
+	}
+	return fmt.Errorf("sequence %q: the store has not answered yet: %w", name.key, one.ctx.Err())
+}
+
+// serve carries calls out that have waited, and those that wait meanwhile.
+func (s *Records) serve(name crowd, calls []*waiter) {
+	for len(calls) > 0 {
+		calls = s.crowds.next(name, s.carryOutGroup(calls))
+	}
+}
+
+// carryOutGroup carries out the calls of a group. It returns those that need another change.
+func (s *Records) carryOutGroup(calls []*waiter) (again []*waiter) {
+	g := calls[0].group
+	defer g.cancel()
+	requests := make([]Request, len(calls))
+	for i, one := range calls {
+		requests[i] = one.request
+	}
+	for i, got := range s.carryOut(g.ctx, requests) {
+		one := calls[i]
+		if got.err != errLater {
+			one.answer = got
+			close(one.done)
+		} else if one.ctx.Err() == nil {
+			again = append(again, one)
+		}
+	}
+	return again
+}

@@ -1,0 +1,257 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/memory"
+)
+
+// gated holds changes up until the gate is open, and counts them.
+type gated struct {
+	record.Store
+	gate    chan struct{}
+	changes int
+	ended   int // whose context ended
+	fails   error
+}
+
+func (g *gated) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	g.changes++
+	select {
+	case <-g.gate:
+	case <-ctx.Done():
+		g.ended++
+		return 0, ctx.Err()
+	}
+	at, err := g.Store.Change(ctx, ask, rule)
+	if g.fails != nil && err == nil {
+		err = g.fails
+	}
+	return at, err
+}
+
+func inCrowd(t *testing.T, test func(*testing.T, *gated, *Records)) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC))) // a bubble begins when no request ID tells a time
+		g := &gated{Store: memory.New(nil), gate: make(chan struct{}, 1000)}
+		s := OnRecords(g)
+		test(t, g, s)
+		synctest.Wait()
+		if len(s.crowds.waiting) != 0 {
+			t.Errorf("%d crowds are left", len(s.crowds.waiting))
+		}
+	})
+}
+
+// Callers that wait for a change are answered by the next one, together, and first come, first
+// served; a repetition is one wherever it comes.
+func TestManyCallsInOneChange(t *testing.T) {
+	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
+		const many = 1 + 3*maxTogether
+		var ids []string
+		got := make([]int64, 2*many)
+		ask := func(i int) {
+			r := asking(1, DefaultOptions())
+			r.RequestID = ids[i%many]
+			values, err := s.Next(t.Context(), r)
+			if err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+			got[i] = values.First
+		}
+		for i := range many {
+			ids = append(ids, NewRequestID())
+			go ask(i)
+			time.Sleep(time.Second)
+		}
+		open := func() {
+			for range cap(g.gate) {
+				g.gate <- struct{}{}
+			}
+			synctest.Wait()
+			for len(g.gate) > 0 {
+				<-g.gate
+			}
+		}
+		open()
+		if most := 1 + 3*2; g.changes > most { // each group asks for windows to move receipts to
+			t.Errorf("%d calls took %d changes, want %d at most", many, g.changes, most)
+		}
+		for i := many; i < 2*many; i++ { // most depend on windows, each on its own
+			go ask(i)
+			synctest.Wait()
+		}
+		open()
+		for i, value := range got {
+			if want := int64(i%many) + 1; value != want {
+				t.Errorf("call %d got %d, want %d", i, value, want)
+			}
+		}
+	})
+}
+
+// A caller that leaves before its call is carried out takes nothing, and one that leaves later
+// holds up nobody. A change without callers ends.
+func TestCallersLeaveACrowd(t *testing.T) {
+	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
+		var mu sync.Mutex
+		results := map[string]error{}
+		values := map[string]int64{}
+		ask := func(name string) (leave func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				got, err := s.Next(ctx, asking(1, DefaultOptions()))
+				mu.Lock()
+				defer mu.Unlock()
+				results[name], values[name] = err, got.First
+			}()
+			synctest.Wait()
+			return cancel
+		}
+		open := func() {
+			g.gate <- struct{}{}
+			synctest.Wait()
+		}
+		ask("first")
+		leaves := ask("left while it waited")
+		stays := ask("stayed")
+		under := ask("left under way")
+		leaves()
+		synctest.Wait()
+		open() // the first; the group of two others is under way
+		under()
+		synctest.Wait()
+		ask("after")
+		open()
+		lonely := ask("alone")
+		open()
+		other := ask("alone too") // with the one before
+		lonely()
+		other()
+		synctest.Wait()
+		stays()
+		if err := results["left while it waited"]; !errors.Is(err, record.ErrCrowded) || !errors.Is(err, context.Canceled) {
+			t.Errorf("who left while waiting got %v", err)
+		}
+		if err := results["left under way"]; !errors.Is(err, context.Canceled) || errors.Is(err, record.ErrCrowded) || IsAnswer(err) {
+			t.Errorf("who left a change under way got %v", err)
+		}
+		for name, want := range map[string]int64{"first": 1, "stayed": 2, "after": 4} {
+			if results[name] != nil || values[name] != want {
+				t.Errorf("%s got %d (%v), want %d", name, values[name], results[name], want)
+			}
+		}
+		if g.ended == 0 {
+			t.Error("a change went on without callers")
+		}
+	})
+}
+
+// A failure is everybody's, and each asks again by itself.
+func TestACrowdFails(t *testing.T) {
+	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
+		const many = 5
+		for i := range many {
+			go func() {
+				r := asking(1, DefaultOptions())
+				r.RequestID = NewRequestID()
+				_, err := s.Next(t.Context(), r)
+				if i > 0 && !errors.Is(err, errLost) {
+					t.Errorf("%d: %v", i, err)
+				}
+				if got, err := s.Next(t.Context(), r); err != nil || got.First != int64(i+1) {
+					t.Errorf("%d asks again and gets %d (%v)", i, got.First, err)
+				}
+			}()
+			synctest.Wait()
+		}
+		g.gate <- struct{}{}
+		synctest.Wait() // the first has its answer, and the group is held up
+		g.fails = errLost
+		g.gate <- struct{}{}
+		synctest.Wait()
+		g.fails = nil
+		close(g.gate)
+		synctest.Wait()
+	})
+}
+
+// Calls that one change carries out get what each would get by itself.
+func TestTogetherAsOneAfterTheOther(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		nowMS := int64(1_800_000_000_000)
+		now := func() int64 { return nowMS }
+		crowd, alone := OnRecords(memory.New(now)), OnRecords(memory.New(now))
+		options := DefaultOptions()
+		if random.IntN(3) == 0 {
+			options.TTL = time.Hour
+		}
+		if random.IntN(3) == 0 {
+			options.Max = 300
+		}
+		if random.IntN(2) == 0 {
+			options.OnMax = Fail
+		}
+		var asked []Request
+		era := 0
+		request := func() Request {
+			r := asking(1+random.IntN(3), options)
+			made := nowMS - int64(random.IntN(3000))
+			switch n := random.IntN(20); {
+			case n < 3 && len(asked) > 0:
+				return asked[len(asked)-1-random.IntN(min(len(asked), 150))]
+			case n == 3:
+			case n == 4:
+				r.RequestID = fmt.Sprint("untimed-", era, "-", random.IntN(400))
+			case n == 5:
+				made -= int64(random.IntN(1200_000))
+				fallthrough
+			default:
+				r.RequestID = fmt.Sprintf("%08x-%04x-7%03x-8000-%012x", made>>16, made&0xffff, random.IntN(1<<12), random.IntN(1<<40))
+			}
+			if random.IntN(50) == 0 {
+				r.Options.Step = 7
+			}
+			asked = append(asked, r)
+			return r
+		}
+		for range 15 {
+			var requests []Request
+			for range 1 + random.IntN(maxTogether) {
+				requests = append(requests, request())
+			}
+			for len(requests) > 0 {
+				var later []Request
+				for i, got := range crowd.carryOut(t.Context(), requests) {
+					if errors.Is(got.err, errLater) {
+						later = append(later, requests[i])
+						continue
+					}
+					want, err := alone.Next(t.Context(), requests[i])
+					if fmt.Sprint(err) != fmt.Sprint(got.err) || err == nil && !slices.Equal(got.values.Values(), want.Values()) {
+						t.Fatalf("seed %d: %+v got %v (%v), and by itself %v (%v)", seed, requests[i], got.values, got.err, want, err)
+					}
+				}
+				if len(later) == len(requests) {
+					t.Fatalf("seed %d: none of %d calls was carried out", seed, len(requests))
+				}
+				requests = later
+			}
+			nowMS += int64(random.IntN(2000))
+			if random.IntN(8) == 0 {
+				nowMS += 3600_000 // a change may drop receipts later than several do
+				asked, era = nil, era+1
+			}
+		}
+	}
+}
