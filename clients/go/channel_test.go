@@ -198,20 +198,25 @@ func TestPatience(t *testing.T) {
 	})
 }
 
+// After the first failure the next connection is tried at once, and then after pauses.
 func TestPausesGrow(t *testing.T) {
-	var c channel
-	for failures, most := range []time.Duration{0, 0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
-		c.failures = failures
-		for range 100 {
-			if got := c.pause(); got < most/2 || got > most {
-				t.Fatalf("after %d failures: %v", failures, got)
+	synctest.Test(t, func(t *testing.T) {
+		var c channel
+		for failures, most := range []time.Duration{0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
+			before := c.pause
+			for range 100 {
+				c.link, c.pause = new(link), before
+				c.drop(nil)
+				if got := time.Until(c.next); got < most/2 || got > most {
+					t.Fatalf("after %d failures: %v", failures, got)
+				}
 			}
 		}
-	}
-	c.failures = 1 << 40
-	if got := c.pause(); got > maxPause || got < maxPause/2 {
-		t.Error(got)
-	}
+		c.repeats(nil, nil, nil)
+		if c.pause != 0 {
+			t.Error("an answer does not end the pauses")
+		}
+	})
 }
 
 // What waiting cannot mend fails at once.
