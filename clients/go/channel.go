@@ -97,12 +97,16 @@ func (c *channel) waiter(ctx context.Context, timeout time.Duration) *waiter {
 func (c *channel) call(ctx context.Context, timeout time.Duration, r request) (any, error) {
 	w := c.waiter(ctx, timeout)
 	err := c.do(w, r.method, func(conn *Conn) error { return conn.call(w, r) })
+	stopped := w.timer.Stop()
+	if err != nil {
+		return nil, err
+	}
 	value := w.value
-	if w.timer.Stop() && err == nil { // nobody else has it: neither a timer nor a connection
+	if stopped { // neither the timer nor a connection has the waiter any more
 		w.ctx, w.value = nil, nil
 		c.idle.Put(w)
 	}
-	return value, err
+	return value, nil
 }
 
 // do makes attempts until one succeeds, or fails for good, or the time is up.

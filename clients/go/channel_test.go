@@ -134,6 +134,26 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
+// An answer may come in the very moment of the deadline: the call returns it, or the error.
+func TestAnAnswerAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(WithTimeout(time.Second), scripted(t, answering(func(p *peer, m *message) bool {
+			time.Sleep(time.Second)
+			return p.Reply(m.ID, 7)
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 2000 {
+			id, err := c.NextID(t.Context())
+			if id != 7 && err == nil || id != 0 && err != nil || err != nil && !errors.Is(err, ErrTimeout) {
+				t.Fatal(id, err)
+			}
+		}
+	})
+}
+
 // The daemon hears how long it has, a little less than the call.
 func TestDaemonIsToldTheTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]int64{10 * time.Second: 9899, time.Second: 949, 2 * time.Millisecond: 1} {

@@ -37,7 +37,7 @@ type Conn struct {
 
 	mu       sync.Mutex
 	lastID   uint32
-	waiting  map[uint32]*waiter // who takes one out of the map answers it, or is the waiter
+	waiting  map[uint32]*waiter // mu is held while one of them is answered
 	farewell error              // an answer with msgid 0: the daemon's last word
 	err      error              // set before done is closed
 }
@@ -104,9 +104,9 @@ func (c *Conn) call(w *waiter, r request) error {
 		case <-w.done: // fail answers every call, too
 			return w.err
 		case <-w.ctx.Done():
-			return c.abandon(id)
+			return c.abandon(id, w)
 		case <-w.timer.C:
-			return c.abandon(id)
+			return c.abandon(id, w)
 		}
 	}
 }
@@ -127,10 +127,14 @@ func (c *Conn) register(w *waiter, read reading) (uint32, error) {
 	return c.lastID, nil
 }
 
-// abandon forgets a call whose time is up.
-func (c *Conn) abandon(id uint32) error {
+// abandon forgets a call whose time is up, unless its answer has come meanwhile.
+func (c *Conn) abandon(id uint32, w *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.waiting[id] != w {
+		<-w.done
+		return w.err
+	}
 	delete(c.waiting, id)
 	return errExpired
 }
@@ -145,14 +149,13 @@ func (c *Conn) fail(reason error) {
 	if c.farewell != nil && reason != ErrClosed {
 		reason = c.farewell
 	}
-	waiting := c.waiting
+	for _, w := range c.waiting {
+		w.answer(nil, reason)
+	}
 	c.err, c.waiting = reason, nil
 	c.mu.Unlock()
 	_ = c.nc.Close()
 	close(c.done)
-	for _, w := range waiting {
-		w.answer(nil, reason)
-	}
 }
 
 func lost(err error) error {
@@ -216,13 +219,12 @@ func (c *Conn) answer(id uint32, r *msgpack.Reader) {
 		return
 	}
 	c.mu.Lock()
-	w = c.waiting[id] // it may have given up while the value came
-	delete(c.waiting, id)
+	defer c.mu.Unlock()
 	if id == 0 && err != nil {
 		c.farewell = err
 	}
-	c.mu.Unlock()
-	if w != nil {
+	if w = c.waiting[id]; w != nil { // it may have given up while the value came
+		delete(c.waiting, id)
 		w.answer(value, err)
 	}
 }
