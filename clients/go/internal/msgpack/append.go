@@ -1,5 +1,6 @@
-// Package msgpack reads and writes the part of MessagePack that the daemon uses, which is
-// all of it but the extension types.
+// Package msgpack reads and writes the part of MessagePack that the daemon uses: all of it
+// but extension types, floats of 32 bits, integers above 2^63-1, and maps with other keys
+// than strings.
 package msgpack
 
 import (

@@ -1,7 +1,6 @@
 package msgpack
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"math"
@@ -24,13 +23,15 @@ func (e FormatError) Error() string { return string(e) }
 // A Reader reads messages from a stream in one pass: it waits for what has not come yet.
 // After an error it reads zeros.
 type Reader struct {
-	in   *bufio.Reader
-	left int // how many bytes the message may still have
-	err  error
+	in     io.Reader
+	buffer []byte
+	come   []byte // the part of buffer that has come, and is not read yet
+	left   int    // how many bytes the message may still have
+	err    error
 }
 
 // NewReader returns a Reader of a stream.
-func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in, bufferSize)} }
+func NewReader(in io.Reader) *Reader { return &Reader{in: in, buffer: make([]byte, bufferSize)} }
 
 // Next begins a message of a limited size.
 func (r *Reader) Next(limit int) { r.left = limit }
@@ -50,18 +51,18 @@ func (r *Reader) number(size int) (n uint64) {
 	if r.left -= size; r.left < 0 {
 		r.Fail("a message is too large")
 	}
+	if len(r.come) < size && r.err == nil {
+		old := copy(r.buffer, r.come)
+		n, err := io.ReadAtLeast(r.in, r.buffer[old:], size-old)
+		r.come, r.err = r.buffer[:old+n], err
+	}
 	if r.err != nil {
 		return 0
 	}
-	b, err := r.in.Peek(size)
-	if err != nil {
-		r.err = err
-		return 0
-	}
-	for _, one := range b {
+	for _, one := range r.come[:size] {
 		n = n<<8 | uint64(one)
 	}
-	_, _ = r.in.Discard(size)
+	r.come = r.come[size:]
 	return n
 }
 
@@ -177,8 +178,10 @@ func (r *Reader) value(depth int) any {
 func (r *Reader) bytes(length uint64) []byte {
 	b := make([]byte, length)
 	r.left -= int(length)
+	n := copy(b, r.come)
+	r.come = r.come[n:]
 	if r.err == nil {
-		_, r.err = io.ReadFull(r.in, b)
+		_, r.err = io.ReadFull(r.in, b[n:])
 	}
 	return b
 }
