@@ -104,7 +104,7 @@ func WithPrefetch(n int, maxAge time.Duration) Option {
 }
 
 // A CallOption is an option of a single call. The daemon refuses those that the method does
-// not have, with ErrInvalidParams.
+// not have, with ErrInvalidParams. Sequences take WithRequestID, and ignore the others.
 type CallOption func(callOptions)
 
 // callOptions are sent by these names.
