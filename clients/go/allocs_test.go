@@ -42,10 +42,8 @@ func TestAllocations(t *testing.T) {
 			t.Logf("%s: %v allocations", name, got)
 		}
 	}
-	p := newPrefetcher(MaxBatch, DefaultMaxAge, newSource(0).fetch)
-	defer p.close()
-	p.now.Store(chain([]run{{start: 1, count: MaxBatch}}, 1<<62, 1<<62))
-	p.now.Load().refillAt = -1
+	p := newPrefetcher(newChannel(nil, false, nil), MaxBatch, DefaultMaxAge, newSource(0).fetch)
+	p.now.Store(&batch{ids: make([]ID, MaxBatch), until: 1 << 62, wallUntil: 1 << 62, refillAt: -1})
 	if got := testing.AllocsPerRun(1000, func() { _, _ = p.get(ctx) }); got != 0 {
 		t.Errorf("an ID from memory makes %v allocations", got)
 	}

@@ -10,16 +10,23 @@ import (
 )
 
 const (
-	// firstConnect is how long to wait for a daemon that was never reached: long enough
-	// for one that is starting, and short enough to report a missing one soon.
+	// firstConnect is how long a call waits for a daemon that was never reached: long
+	// enough for one that is starting, and short enough to report a missing one soon.
 	firstConnect = time.Second
 	// The pause before a connection is tried again doubles from one to the other.
 	minPause = 5 * time.Millisecond
 	maxPause = 200 * time.Millisecond
 )
 
-// dialer connects to the daemon. Its errors are *DaemonUnavailableErrors, and hopeless if
-// waiting cannot help.
+// errExpired is the error of an attempt whose time is up.
+var errExpired = errors.New("the time is up")
+
+// again is the error of an attempt that is to be repeated over another connection.
+type again struct{ error }
+
+func (e again) Unwrap() error { return e.error }
+
+// dialer connects to the daemon. Its errors are *DaemonUnavailableErrors.
 type dialer func(context.Context) (net.Conn, error)
 
 // channel keeps one connection, and makes another whenever it is lost.
@@ -29,19 +36,19 @@ type channel struct {
 	told   func(*Conn, *Message)
 	ctx    context.Context // ends with the channel
 	end    context.CancelFunc
-	work   sync.WaitGroup // openings
+	work   sync.WaitGroup // goroutines
+	idle   sync.Pool      // waiters to be used again
 
-	mu           sync.Mutex
-	conn         *Conn
-	former       map[*Conn]struct{} // stopping daemons still answer what they began
-	opening      *opening
-	failures     int // in a row, since the last answer
-	failingSince time.Time
-	connected    bool // ever
+	mu        sync.Mutex
+	link      *link         // the present one, or nil
+	kept      *Conn         // survives the channel
+	connected bool          // ever
+	next      time.Time     // no connection is tried before
+	pause     time.Duration // after the next failure
 }
 
-// opening is an attempt to connect, shared by all calls that need a connection.
-type opening struct {
+// link is a connection, or the attempt to make it, shared by all calls.
+type link struct {
 	done chan struct{} // closed when the others are set
 	conn *Conn
 	err  error
@@ -49,188 +56,170 @@ type opening struct {
 
 func newChannel(dial dialer, single bool, told func(*Conn, *Message)) *channel {
 	ctx, end := context.WithCancel(context.Background())
-	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*Conn]struct{}{}}
+	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end}
 }
 
 // close fails the calls under way with ErrClosed, and returns when the goroutines have
 // ended, except those of the connection to keep.
 func (c *channel) close(keep *Conn) {
 	c.mu.Lock()
-	c.end() // under the lock: no opening begins after it
+	c.kept = keep
+	c.end() // under the lock: nothing is spawned after it
 	c.mu.Unlock()
 	c.work.Wait()
-	c.mu.Lock()
-	all := c.former
-	if c.conn != nil {
-		all[c.conn] = struct{}{}
-	}
-	c.conn, c.former = nil, map[*Conn]struct{}{}
-	c.mu.Unlock()
-	for conn := range all {
-		if conn != keep {
-			_ = conn.Close()
-		}
-	}
 }
 
-// again is an attempt's error that is worth another attempt.
-type again struct{ error }
+// spawn begins a goroutine, unless the channel is closed. mu is held.
+func (c *channel) spawn(run func()) error {
+	if c.ctx.Err() != nil {
+		return ErrClosed
+	}
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		run()
+	}()
+	return nil
+}
+
+// waiter returns one who waits. Whoever has got an answer may return it.
+func (c *channel) waiter(ctx context.Context, timeout time.Duration) *waiter {
+	w, _ := c.idle.Get().(*waiter)
+	if w == nil {
+		return newWaiter(ctx, timeout)
+	}
+	w.begin(ctx, timeout)
+	return w
+}
 
 // call repeats the request until there is an answer, or the time is up. It is used only
 // for methods that can be repeated without harm.
-func (c *channel) call(ctx context.Context, timeout time.Duration, r *request, result any) error {
-	return c.do(ctx, timeout, r.method, func(l limit, conn *Conn) error { return conn.call(l, r, result) })
+func (c *channel) call(ctx context.Context, timeout time.Duration, r request) (any, error) {
+	w := c.waiter(ctx, timeout)
+	err := c.do(w, r.method, func(conn *Conn) error { return conn.call(w, r) })
+	stopped := w.timer.Stop()
+	if err != nil {
+		return nil, err
+	}
+	value := w.value
+	if stopped { // neither the timer nor a connection has the waiter any more
+		w.ctx, w.value = nil, nil
+		c.idle.Put(w)
+	}
+	return value, nil
 }
 
 // do makes attempts until one succeeds, or fails for good, or the time is up.
-func (c *channel) do(ctx context.Context, timeout time.Duration, what string, attempt func(limit, *Conn) error) error {
-	l := newLimit(ctx, timeout)
-	var last error
-	for {
-		conn, err := c.connection(l)
+func (c *channel) do(w *waiter, what string, attempt func(*Conn) error) error {
+	for last := errExpired; ; {
+		conn, err := c.connection(w)
 		if err == nil {
-			err = attempt(l, conn)
+			err = attempt(conn)
 		}
 		switch {
-		case err == nil:
-			c.answered()
-			return nil
-		case err == errExpired && (last == nil || ctx.Err() == context.Canceled):
-			return l.end(what)
+		case err == errExpired && (last == errExpired || w.ctx.Err() == context.Canceled):
+			return w.end(what)
 		case err == errExpired:
 			return last
-		}
-		repeat := c.judge(conn, err)
-		if wish, ok := err.(again); ok {
-			err = wish.error
-		}
-		if !repeat || c.single {
+		case !c.repeats(w, conn, err):
 			return err
 		}
 		last = err
 	}
 }
 
-// judge reports whether another attempt may succeed.
-func (c *channel) judge(conn *Conn, err error) bool {
-	var wish again
-	switch {
-	case errors.Is(err, ErrShuttingDown), errors.As(err, &wish):
-		c.retire(conn)
-		return true
-	case !errors.Is(err, ErrDaemonUnavailable):
-		c.answered()
-		return false
-	case conn != nil:
-		return true
-	case errors.Is(err, errHopeless):
-		return false
-	}
+// repeats reports whether the outcome of an attempt calls for another one.
+func (c *channel) repeats(w *waiter, conn *Conn, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.connected || c.failingSince.IsZero() || time.Since(c.failingSince) < firstConnect {
-		return true
+	if err == nil {
+		c.pause = 0
+		return false
 	}
-	c.failures, c.failingSince = 0, time.Time{} // the next call has its own patience
-	return false
+	var wish again
+	var away *DaemonUnavailableError
+	switch {
+	case errors.Is(err, ErrShuttingDown), errors.As(err, &wish):
+		c.drop(conn)
+	case !errors.As(err, &away):
+		c.pause = 0
+		return false
+	case away.hopeless, !c.connected && time.Since(w.began) >= firstConnect:
+		return false
+	}
+	return !c.single
 }
 
 // connection returns the present connection, or waits for the next one.
-func (c *channel) connection(l limit) (*Conn, error) {
+func (c *channel) connection(w *waiter) (*Conn, error) {
+	if w.isOver() {
+		return nil, errExpired
+	}
+	l, err := c.present()
+	if err != nil {
+		return nil, err
+	}
+	if !w.wait(l.done) {
+		return nil, errExpired
+	}
+	return l.conn, l.err
+}
+
+// present returns the present link, or begins the next one.
+func (c *channel) present() (*link, error) {
 	c.mu.Lock()
-	switch {
-	case c.ctx.Err() != nil:
-		c.mu.Unlock()
-		return nil, ErrClosed
-	case l.over():
-		c.mu.Unlock()
-		return nil, errExpired
+	defer c.mu.Unlock()
+	if l := c.link; l != nil && l.conn != nil && l.conn.Err() != nil {
+		c.drop(l.conn)
 	}
-	if c.conn != nil {
-		if c.conn.Err() == nil {
-			defer c.mu.Unlock()
-			return c.conn, nil
+	if c.link == nil {
+		l, pause := &link{done: make(chan struct{})}, time.Until(c.next)
+		if err := c.spawn(func() { c.open(l, pause) }); err != nil {
+			return nil, err
 		}
-		c.drop(c.conn)
+		c.link = l
 	}
-	o := c.opening
-	if o == nil {
-		o = &opening{done: make(chan struct{})}
-		c.opening = o
-		pause := c.pause()
-		c.work.Add(1)
-		go c.open(o, pause)
-	}
-	c.mu.Unlock()
-	if !l.wait(o.done) {
-		return nil, errExpired
-	}
-	return o.conn, o.err
+	return c.link, nil
 }
 
-// pause is how long to wait before the next connection. mu is held.
-func (c *channel) pause() time.Duration {
-	if c.failures <= 1 {
-		return 0
-	}
-	longest := min(minPause<<min(c.failures-2, 16), maxPause)
-	return longest/2 + rand.N(longest/2)
-}
-
-// open connects, after the pause.
-func (c *channel) open(o *opening, pause time.Duration) {
-	defer c.work.Done()
-	defer close(o.done)
-	newLimit(c.ctx, pause).wait(nil) // or until the channel ends
+// open connects after the pause, and closes the connection with the channel.
+func (c *channel) open(l *link, pause time.Duration) {
+	newWaiter(c.ctx, pause).wait(nil)
 	nc, err := c.dial(c.ctx)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.opening = nil
 	switch {
+	case err == nil:
+		l.conn = NewConn(nc, c.told)
+		c.connected = true
 	case c.ctx.Err() != nil:
-		if err == nil {
-			_ = nc.Close()
-		}
-		o.err = ErrClosed
-	case err != nil:
-		if c.failures++; c.failingSince.IsZero() {
-			c.failingSince = time.Now()
-		}
-		o.err = err
+		l.err = ErrClosed
 	default:
-		c.connected, c.failingSince = true, time.Time{}
-		c.conn = NewConn(nc, c.told)
-		o.conn = c.conn
+		l.err = err
+		c.drop(nil)
 	}
-}
-
-// answered notes that the daemon has answered.
-func (c *channel) answered() {
-	c.mu.Lock()
-	c.failures = 0
 	c.mu.Unlock()
-}
-
-// retire stops using a connection for new requests. It stays open for the answers that
-// are still due.
-func (c *channel) retire(conn *Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conn == conn {
-		c.drop(conn)
+	close(l.done)
+	if l.conn == nil {
+		return
 	}
-}
-
-// drop makes room for the next connection. mu is held.
-func (c *channel) drop(conn *Conn) {
-	c.conn = nil
-	c.failures++
-	for old := range c.former {
-		if old.Err() != nil {
-			delete(c.former, old)
+	select {
+	case <-l.conn.Done():
+	case <-c.ctx.Done():
+		if l.conn == c.kept {
+			return
 		}
 	}
-	if conn.Err() == nil {
-		c.former[conn] = struct{}{}
+	_ = l.conn.Close()
+}
+
+// drop makes room for the next connection: after a pause, unless this is the first failure
+// since the last answer. The dropped one stays open for the answers that are due, since
+// stopping daemons answer what they have begun. mu is held.
+func (c *channel) drop(conn *Conn) {
+	if c.link == nil || c.link.conn != conn {
+		return
 	}
+	c.link = nil
+	c.next = time.Now().Add(c.pause/2 + rand.N(c.pause/2+1))
+	c.pause = min(max(2*c.pause, minPause), maxPause)
 }

@@ -134,6 +134,26 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
+// An answer may come in the very moment of the deadline: the call returns it, or the error.
+func TestAnAnswerAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(WithTimeout(time.Second), scripted(t, answering(func(p *peer, m *message) bool {
+			time.Sleep(time.Second)
+			return p.Reply(m.ID, 7)
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 2000 {
+			id, err := c.NextID(t.Context())
+			if id != 7 && err == nil || id != 0 && err != nil || err != nil && !errors.Is(err, ErrTimeout) {
+				t.Fatal(id, err)
+			}
+		}
+	})
+}
+
 // The daemon hears how long it has, a little less than the call.
 func TestDaemonIsToldTheTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]int64{10 * time.Second: 9899, time.Second: 949, 2 * time.Millisecond: 1} {
@@ -198,20 +218,25 @@ func TestPatience(t *testing.T) {
 	})
 }
 
+// After the first failure the next connection is tried at once, and then after pauses.
 func TestPausesGrow(t *testing.T) {
-	var c channel
-	for failures, most := range []time.Duration{0, 0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
-		c.failures = failures
-		for range 100 {
-			if got := c.pause(); got < most/2 || got > most {
-				t.Fatalf("after %d failures: %v", failures, got)
+	synctest.Test(t, func(t *testing.T) {
+		var c channel
+		for failures, most := range []time.Duration{0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
+			before := c.pause
+			for range 100 {
+				c.link, c.pause = new(link), before
+				c.drop(nil)
+				if got := time.Until(c.next); got < most/2 || got > most {
+					t.Fatalf("after %d failures: %v", failures, got)
+				}
 			}
 		}
-	}
-	c.failures = 1 << 40
-	if got := c.pause(); got > maxPause || got < maxPause/2 {
-		t.Error(got)
-	}
+		c.repeats(nil, nil, nil)
+		if c.pause != 0 {
+			t.Error("an answer does not end the pauses")
+		}
+	})
 }
 
 // What waiting cannot mend fails at once.

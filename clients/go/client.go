@@ -2,8 +2,9 @@ package kazahana
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"encoding/json"
+	"maps"
+	"reflect"
 	"time"
 )
 
@@ -12,28 +13,28 @@ import (
 // pipelined over one connection.
 type Client struct {
 	*channel
-	service string
-	timeout time.Duration
-	ahead   *prefetcher // nil: without
+	defaults callOptions // of calls without options: never changed
+	timeout  time.Duration
+	ahead    *prefetcher // nil: without
 }
 
 // New returns a Client. It does not connect; errors are about the options.
 func New(opts ...Option) (*Client, error) {
-	s := settings{dial: dialSocket(""), timeout: DefaultTimeout}
+	s := settings{dial: dialSocket(findSocket), timeout: DefaultTimeout}
 	for _, opt := range opts {
-		if err := opt(&s); err != nil {
-			return nil, err
-		}
+		opt(&s)
 	}
-	c := &Client{channel: newChannel(s.dial, s.single, nil), service: s.service, timeout: s.timeout}
+	if s.err != nil {
+		return nil, s.err
+	}
+	c := &Client{channel: newChannel(s.dial, s.single, nil), defaults: callOptions{}, timeout: s.timeout}
+	if s.service != "" {
+		c.defaults["service"] = s.service
+	}
 	if s.prefetch > 0 {
-		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) (runs []run, err error) {
-			r := request{method: "NextIDs", count: n, ids: c.options(nil)}
+		c.ahead = newPrefetcher(c.channel, s.prefetch, s.maxAge, func(n int) ([]ID, error) {
 			// Those who wait get the error of the fetch, and not that of their own time.
-			if err := c.call(context.Background(), DaemonTime(c.timeout), &r, &runs); err != nil {
-				return nil, err
-			}
-			return runs, miscounted(total(runs), n)
+			return some[ID](context.Background(), c, DaemonTime(c.timeout), n, c.defaults, readIDs)
 		})
 	}
 	return c, nil
@@ -44,7 +45,7 @@ func New(opts ...Option) (*Client, error) {
 func (c *Client) Close() error {
 	c.channel.close(nil)
 	if c.ahead != nil {
-		c.ahead.close()
+		c.ahead.drop()
 	}
 	return nil
 }
@@ -52,8 +53,11 @@ func (c *Client) Close() error {
 // Timeout returns the time limit of a call: see WithTimeout.
 func (c *Client) Timeout() time.Duration { return c.timeout }
 
-func (c *Client) options(opts []CallOption) *callOptions {
-	o := &callOptions{service: c.service}
+func (c *Client) options(opts []CallOption) callOptions {
+	if len(opts) == 0 {
+		return c.defaults
+	}
+	o := maps.Clone(c.defaults)
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -68,56 +72,49 @@ func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
 		if id, ok := c.ahead.take(); ok {
 			return id, nil
 		}
-		return c.ahead.wait(newLimit(ctx, c.timeout))
+		return c.ahead.wait(ctx, c.timeout)
 	}
 	return c.askID(ctx, opts)
 }
 
 // askID is a function of its own to keep the path of prefetched IDs in NextID short.
-func (c *Client) askID(ctx context.Context, opts []CallOption) (id ID, err error) {
-	err = c.ask(ctx, 0, "", opts, &id)
+func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
+	defer c.passed()
+	value, err := c.call(ctx, c.timeout, request{method: "NextID", ids: c.options(opts), read: readID})
+	id, _ := value.(ID)
 	return id, err
 }
 
-// ask calls NextIDs or, with a count of 0, NextID.
-func (c *Client) ask(ctx context.Context, count int, format string, opts []CallOption, result any) error {
+// passed drops the IDs in memory, once greater ones may have come another way.
+func (c *Client) passed() {
 	if c.ahead != nil {
-		defer c.ahead.drop()
+		c.ahead.drop()
 	}
-	r := request{method: "NextID", count: count, ids: c.options(opts), format: format}
-	if count != 0 {
-		r.method = "NextIDs"
-	}
-	return c.call(ctx, c.timeout, &r, result)
 }
 
 // NextIDs returns n ascending IDs; n is 1 to MaxBatch.
 func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
-	return some[ID](ctx, c, n, "", opts)
+	defer c.passed()
+	return some[ID](ctx, c, c.timeout, n, c.options(opts), readIDs)
 }
 
 // NextExternalIDs returns n external IDs, in the order of their IDs.
 func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) ([]string, error) {
-	return some[string](ctx, c, n, "external", opts)
+	defer c.passed()
+	o := maps.Clone(c.options(opts))
+	o["format"] = "external"
+	return some[string](ctx, c, c.timeout, n, o, nil)
 }
 
-func some[T any](ctx context.Context, c *Client, n int, format string, opts []CallOption) (ids []T, err error) {
+func some[T any](ctx context.Context, c *Client, timeout time.Duration, n int, o callOptions, read reading) (ids []T, err error) {
 	if n < 1 || n > MaxBatch {
 		return nil, invalid(ErrInvalidParams, "a count of %d is out of range: 1 to %d", n, MaxBatch)
 	}
-	if err := c.ask(ctx, n, format, opts, &ids); err != nil {
+	r := request{method: "NextIDs", params: []any{n}, ids: o, read: read}
+	if err := c.ask(ctx, timeout, r, &ids); err != nil {
 		return nil, err
 	}
 	return ids, miscounted(len(ids), n)
-}
-
-// incomplete is the error about an answer that lacks a field.
-func incomplete(method, field string) error {
-	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer to %s has no %s", method, field)}
-}
-
-func impossible(id ID) error {
-	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has the ID %d: IDs are 1 to 2^63-1, and ascend within an answer", id)}
 }
 
 // miscounted returns an error unless the numbers are equal.
@@ -125,13 +122,13 @@ func miscounted(got, want int) error {
 	if got == want {
 		return nil
 	}
-	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d values instead of %d", got, want)}
+	return protocolError("the answer has %d values instead of %d", got, want)
 }
 
-// ofService calls a method whose only option, beside the given ones, is the service.
-func (c *Client) ofService(ctx context.Context, o *callOptions, method string, result any, params ...any) error {
-	if o.service != "" {
-		params = append(params, map[string]any{"service": o.service})
+// ofService calls a method that knows the options that are given, and no others.
+func (c *Client) ofService(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
+	if o := c.options(opts); len(o) > 0 {
+		params = append(params, map[string]any(o))
 	}
 	return c.Call(ctx, method, result, params...)
 }
@@ -150,11 +147,11 @@ func (c *Client) Inspect(ctx context.Context, id ID, opts ...CallOption) (Inspec
 		BitSeq      int    `json:"bit_seq"`
 		EpochMS     int64  `json:"epoch_ms"`
 	}
-	if err := c.ofService(ctx, c.options(opts), "Inspect", &in, int64(id)); err != nil {
+	if err := c.ofService(ctx, opts, "Inspect", &in, int64(id)); err != nil {
 		return Inspection{}, err
 	}
 	if in.Time == "" {
-		return Inspection{}, incomplete("Inspect", "time")
+		return Inspection{}, protocolError("the answer to Inspect has no time")
 	}
 	return Inspection{
 		ID: id, External: in.External, Time: time.UnixMilli(in.TimestampMS).UTC(),
@@ -176,7 +173,7 @@ func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOpt
 	// The daemon counts in milliseconds: round up, so that the one with `to` belongs to
 	// the interval.
 	end := to.Add(time.Millisecond - 1).UnixMilli()
-	if err := c.ofService(ctx, c.options(opts), "Bounds", &bounds, from.UnixMilli(), end); err != nil {
+	if err := c.ofService(ctx, opts, "Bounds", &bounds, from.UnixMilli(), end); err != nil {
 		return 0, 0, err
 	}
 	if len(bounds) != 2 {
@@ -188,25 +185,18 @@ func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOpt
 // ToExternal returns the external ID, made with the service's secret, which the daemon
 // knows.
 func (c *Client) ToExternal(ctx context.Context, id ID, opts ...CallOption) (external string, err error) {
-	err = c.ofService(ctx, c.options(opts), "ToExternal", &external, int64(id))
+	err = c.ofService(ctx, opts, "ToExternal", &external, int64(id))
 	return external, err
 }
 
 // ToInternal returns the ID of an external ID.
 func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOption) (ID, error) {
-	o, options := c.options(opts), map[string]any{}
-	if o.service != "" {
-		options["service"] = o.service
-	}
-	if !o.latest.IsZero() {
-		options["latest_ms"] = o.latest.UnixMilli()
-	}
-	var id int64
-	err := c.Call(ctx, "ToInternal", &id, external, options)
+	id := int64(-1)
+	err := c.ofService(ctx, opts, "ToInternal", &id, external)
 	if err == nil && id < 0 {
-		return 0, impossible(ID(id))
+		return 0, protocolError("the answer has the ID %d", id)
 	}
-	return ID(id), err
+	return ID(max(id, 0)), err
 }
 
 // UUID returns a UUID of version 7, which begins with its time.
@@ -234,7 +224,38 @@ func (c *Client) Call(ctx context.Context, method string, result any, params ...
 
 // CallWithin is Call with another time limit than the Client's.
 func (c *Client) CallWithin(ctx context.Context, timeout time.Duration, method string, result any, params ...any) error {
-	return c.call(ctx, timeout, &request{method: method, params: params}, result)
+	return c.ask(ctx, timeout, request{method: method, params: params}, result)
+}
+
+func (c *Client) ask(ctx context.Context, timeout time.Duration, r request, result any) error {
+	value, err := c.call(ctx, timeout, r)
+	if err != nil {
+		return err
+	}
+	return assign(value, result)
+}
+
+// assign stores an answer's value in target, a pointer or nil, by the rules and the tags of
+// encoding/json.
+func assign(value, target any) error {
+	to, from := reflect.Indirect(reflect.ValueOf(target)), reflect.ValueOf(value)
+	switch {
+	case target == nil:
+		return nil
+	case value != nil && to.CanSet() && from.Type().AssignableTo(to.Type()):
+		to.Set(from)
+		return nil
+	case value == nil && to.Kind() != reflect.Interface:
+		return protocolError("the answer has no result")
+	}
+	text, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(text, target)
+	}
+	if err != nil {
+		return protocolError("unreadable answer: %v", err)
+	}
+	return nil
 }
 
 // Open returns a new connection of the caller's own, which does not end with the Client.
@@ -243,17 +264,14 @@ func (c *Client) CallWithin(ctx context.Context, timeout time.Duration, method s
 // as ctx and the timeout allow. told is called for each notification and each request of
 // the daemon, one after another; it must not wait for the connection, and may be nil.
 func (c *Client) Open(ctx context.Context, timeout time.Duration, told func(*Conn, *Message), begin func(context.Context, *Conn) error) (*Conn, error) {
-	own := newChannel(c.dial, c.single, told)
+	own, w := newChannel(c.dial, c.single, told), newWaiter(ctx, timeout)
+	defer w.timer.Stop()
+	within, cancel := context.WithDeadline(ctx, w.deadline)
+	defer cancel()
 	var conn *Conn
-	err := own.do(ctx, timeout, "Open", func(l limit, one *Conn) error {
-		within, cancel := context.WithDeadline(ctx, l.deadline)
-		defer cancel()
+	err := own.do(w, "Open", func(one *Conn) error {
 		conn = one
-		err := begin(within, one)
-		if err != nil && l.over() && (errors.Is(err, ErrTimeout) || errors.Is(err, context.Canceled)) {
-			return errExpired
-		}
-		return err
+		return begin(within, one)
 	})
 	if err != nil {
 		conn = nil

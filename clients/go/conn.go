@@ -1,7 +1,9 @@
 package kazahana
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -15,10 +17,6 @@ import (
 const (
 	maxRequest = 1 << 20 // bytes, as the daemon has it
 	maxAnswer  = 4 << 20 // 65,536 IDs as decimal strings are 1.4 MB
-	// leastBuffer is what an idle connection keeps for answers, and mostBuffer what it
-	// keeps after a large one.
-	leastBuffer = 4 << 10
-	mostBuffer  = 64 << 10
 	// maxWaiting is how many requests wait to be written. A further caller waits, as long
 	// as its time allows.
 	maxWaiting = 64
@@ -27,9 +25,6 @@ const (
 	farewellGrace = 100 * time.Millisecond
 	maxRefusal    = 1024 // bytes of an error's text that go to the daemon
 )
-
-// errExpired is the error of an attempt whose time is up.
-var errExpired = errors.New("the time is up")
 
 // A Conn is one connection to the daemon. Client.Open returns one, for methods whose
 // effect ends with the connection. Calls may be concurrent: they are pipelined.
@@ -42,27 +37,16 @@ type Conn struct {
 
 	mu       sync.Mutex
 	lastID   uint32
-	waiting  map[uint32]*pending
-	idle     []*pending // to be used again
-	farewell error      // an answer with msgid 0: the daemon's last word
-	err      error      // set before done is closed
-}
-
-// pending is a call that waits for its answer. The goroutine that takes it out of the
-// map sets value and err, and then sends to done.
-type pending struct {
-	target any
-	value  any // the result, where the caller is to store it in target
-	err    error
-	done   chan struct{} // has room for one
-	timer  *time.Timer
+	waiting  map[uint32]*waiter // mu is held while one of them is answered
+	farewell error              // an answer with msgid 0: the daemon's last word
+	err      error              // set before done is closed
 }
 
 // NewConn returns a Conn over a connection that is there already, for programs that talk
 // with a client as the daemon does, such as package kazahanatest. told is that of
 // Client.Open.
 func NewConn(nc net.Conn, told func(*Conn, *Message)) *Conn {
-	c := &Conn{nc: nc, told: told, send: make(chan []byte, maxWaiting), done: make(chan struct{}), waiting: map[uint32]*pending{}}
+	c := &Conn{nc: nc, told: told, send: make(chan []byte, maxWaiting), done: make(chan struct{}), waiting: map[uint32]*waiter{}}
 	c.work.Add(2)
 	go c.readAll()
 	go c.writeAll()
@@ -90,106 +74,69 @@ func (c *Conn) Err() error {
 // Call calls a method over this connection and no other, for as long as ctx allows: see
 // Client.Call. An error of the connection is a *DaemonUnavailableError.
 func (c *Conn) Call(ctx context.Context, method string, result any, params ...any) error {
-	l := newLimit(ctx, MaxTimeout)
-	err := c.call(l, &request{method: method, params: params}, result)
-	if err == errExpired {
-		return l.end(method)
+	w := newWaiter(ctx, MaxTimeout)
+	defer w.timer.Stop()
+	switch err := c.call(w, request{method: method, params: params}); err {
+	case nil:
+		return assign(w.value, result)
+	case errExpired:
+		return w.end(method)
+	default:
+		return err
 	}
-	return err
 }
 
 // call sends a request, and waits for its answer.
-func (c *Conn) call(l limit, r *request, target any) error {
-	p, id, err := c.register(target)
+func (c *Conn) call(w *waiter, r request) error {
+	out, err := r.encode(w.left())
 	if err != nil {
 		return err
 	}
-	out, err := r.encode(id, l)
+	id, err := c.register(w, r.read)
 	if err != nil {
-		c.take(id)
 		return err
 	}
-	if left := time.Until(l.deadline); p.timer == nil {
-		p.timer = time.NewTimer(left)
-	} else {
-		p.timer.Reset(left)
-	}
-	send, expired := c.send, false
-	for waits := true; waits; {
+	binary.BigEndian.PutUint32(out[msgidAt:], id)
+	for send := c.send; ; {
 		select {
 		case send <- out:
 			send = nil
-		case <-p.done: // fail answers every call, too
-			waits = false
-		case <-l.ctx.Done():
-			waits, expired = false, true
-		case <-p.timer.C:
-			waits, expired = false, true
+		case <-w.done: // fail answers every call, too
+			return w.err
+		case <-w.ctx.Done():
+			return c.abandon(id, w)
+		case <-w.timer.C:
+			return c.abandon(id, w)
 		}
 	}
-	if expired {
-		if c.take(id) != nil {
-			p.timer.Stop()
-			return errExpired
-		}
-		<-p.done // the answer is being delivered
-	}
-	err = p.err
-	if value := p.value; value != nil && err == nil {
-		if bad := msgpack.Assign(value, target); bad != nil {
-			err = unreadable(bad)
-		}
-	}
-	c.recycle(p)
-	return err
 }
 
 // register reserves a msgid that no waiting call has. It never uses 0, with which the
 // daemon answers messages that it could not read.
-func (c *Conn) register(target any) (*pending, uint32, error) {
+func (c *Conn) register(w *waiter, read reading) (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return nil, 0, c.err
+		return 0, c.err
 	}
-	for {
+	for c.lastID++; c.lastID == 0 || c.waiting[c.lastID] != nil; {
 		c.lastID++
-		if _, taken := c.waiting[c.lastID]; c.lastID != 0 && !taken {
-			break
-		}
 	}
-	var p *pending
-	if last := len(c.idle) - 1; last >= 0 {
-		p, c.idle = c.idle[last], c.idle[:last]
-	} else {
-		p = &pending{done: make(chan struct{}, 1)}
-	}
-	p.target = target
-	c.waiting[c.lastID] = p
-	return p, c.lastID, nil
+	w.read = read
+	c.waiting[c.lastID] = w
+	return c.lastID, nil
 }
 
-// recycle keeps an answered call for the next one. A timer that has fired is not used
-// again: its channel may not be empty.
-func (c *Conn) recycle(p *pending) {
-	if !p.timer.Stop() {
-		p.timer = nil
-	}
-	p.target, p.value, p.err = nil, nil, nil
+// abandon forgets a call whose time is up, unless its answer has come meanwhile.
+func (c *Conn) abandon(id uint32, w *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.idle) < maxWaiting {
-		c.idle = append(c.idle, p)
+	if c.waiting[id] != w {
+		<-w.done
+		return w.err
 	}
-}
-
-// take removes a waiting call, so that it gets exactly one answer.
-func (c *Conn) take(id uint32) *pending {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.waiting[id]
 	delete(c.waiting, id)
-	return p
+	return errExpired
 }
 
 // fail ends the connection for the given reason. Only the first reason counts.
@@ -202,185 +149,140 @@ func (c *Conn) fail(reason error) {
 	if c.farewell != nil && reason != ErrClosed {
 		reason = c.farewell
 	}
-	waiting := c.waiting
+	for _, w := range c.waiting {
+		w.answer(nil, reason)
+	}
 	c.err, c.waiting = reason, nil
 	c.mu.Unlock()
 	_ = c.nc.Close()
 	close(c.done)
-	for _, p := range waiting {
-		p.err = reason
-		p.done <- struct{}{}
-	}
 }
 
 func lost(err error) error {
 	return &DaemonUnavailableError{Err: fmt.Errorf("connection lost: %w", err)}
 }
 
-func unreadable(err error) error {
-	return &Error{Code: ErrProtocol, Message: "unreadable answer: " + err.Error()}
-}
-
-// readAll hands answers to their calls until the stream ends.
+// readAll hands messages to those whom they are for, until the stream ends.
 func (c *Conn) readAll() {
 	defer c.work.Done()
-	in, have := make([]byte, leastBuffer), 0
-	var scan msgpack.Scanner
-	for {
-		n, err := c.nc.Read(in[have:])
-		have += n
-		used := 0
-		for {
-			size, bad := scan.Scan(in[used:have], maxAnswer)
-			if bad == nil && size > 0 {
-				bad = c.deliver(in[used : used+size])
-			}
-			if bad != nil {
-				c.fail(&Error{Code: ErrProtocol, Message: "the peer is not a kazahana daemon: " + bad.Error()})
-				return
-			}
-			if used += size; size == 0 {
-				break
-			}
-		}
-		if err != nil {
-			c.fail(lost(err))
-			return
-		}
-		have = copy(in, in[used:have])
-		switch {
-		case have == len(in):
-			in = append(in, make([]byte, len(in))...)
-		case have == 0 && len(in) > mostBuffer:
-			in = make([]byte, leastBuffer)
-		}
+	r := msgpack.NewReader(c.nc)
+	for r.Err() == nil {
+		c.read(r)
+	}
+	var wrong msgpack.FormatError
+	if err := r.Err(); errors.As(err, &wrong) {
+		c.fail(protocolError("the peer is not a kazahana daemon: %v", wrong))
+	} else {
+		c.fail(lost(err))
 	}
 }
 
-// deliver hands one message to its call, or to the one who is told.
-func (c *Conn) deliver(message []byte) error {
-	r := msgpack.NewReader(message)
-	switch n, kind := r.Array(), r.Int(); {
-	case r.Err() == nil && n == 4 && kind == 1:
-		return c.answer(&r)
-	case r.Err() == nil && (n == 4 && kind == 0 || n == 3 && kind == 2):
+// read reads one message.
+func (c *Conn) read(r *msgpack.Reader) {
+	r.Next(maxAnswer)
+	size := r.Array()
+	if size != 3 && size != 4 {
+		r.Fail("an array of %d is no message", size)
+	}
+	switch kind := r.Int(); {
+	case size == 4 && kind == 1:
+		c.answer(uint32(r.Int()), r)
+	case size == 4 && kind == 0 || size == 3 && kind == 2:
 		m := &Message{IsRequest: kind == 0}
 		if m.IsRequest {
 			m.id = uint32(r.Int())
 		}
-		m.Method = r.Text()
+		m.Method, _ = r.Value().(string)
 		m.Params, _ = r.Value().([]any)
 		if r.Err() == nil && c.told != nil {
 			c.told(c, m)
 		}
-		return r.Err()
+	default:
+		r.Fail("a message of the kind %d", kind)
 	}
-	return errors.New("an array that is no message")
 }
 
-// answer hands an answer to its call.
-func (c *Conn) answer(r *msgpack.Reader) error {
-	id := uint32(r.Int())
-	refusal := readRefusal(r)
-	if err := r.Err(); err != nil {
-		return err
+// answer reads an answer for its call.
+func (c *Conn) answer(id uint32, r *msgpack.Reader) {
+	refusal, read := r.Value(), reading(readValue)
+	c.mu.Lock()
+	w := c.waiting[id]
+	if w != nil && w.read != nil && refusal == nil {
+		read = w.read
 	}
-	if id == 0 && refusal != nil {
-		c.mu.Lock()
-		c.farewell = refusal
-		c.mu.Unlock()
+	c.mu.Unlock()
+	value, err := read(r)
+	if refusal != nil {
+		err = refused(refusal)
 	}
-	p := c.take(id)
-	if p == nil {
-		return nil // its call gave up, or never was
+	if r.Err() != nil {
+		return
 	}
-	if p.err = refusal; refusal == nil {
-		if p.value, p.err = readResult(r, p.target); p.err == nil && r.Err() != nil {
-			p.err = unreadable(r.Err())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id == 0 && err != nil {
+		c.farewell = err
+	}
+	if w = c.waiting[id]; w != nil { // it may have given up while the value came
+		delete(c.waiting, id)
+		w.answer(value, err)
+	}
+}
+
+// refused is the error of an answer.
+func refused(refusal any) error {
+	if pair, ok := refusal.([]any); ok && len(pair) == 2 {
+		if text, ok := pair[1].(string); ok {
+			return parseError(text)
 		}
 	}
-	p.done <- struct{}{}
-	return nil
+	return protocolError("the answer's error is not [kind, text]")
 }
 
-// readRefusal reads the error of an answer: nil, [kind, text] or, from other servers, a
-// text.
-func readRefusal(r *msgpack.Reader) error {
-	if r.Nil() {
+// readValue reads a result of any form, readID an ID, and readIDs an array of them.
+func readValue(r *msgpack.Reader) (any, error) { return r.Value(), nil }
+
+func readID(r *msgpack.Reader) (any, error) {
+	id := ID(r.Int())
+	return id, ascend(0, id)
+}
+
+func readIDs(r *msgpack.Reader) (any, error) {
+	n, last := r.Array(), ID(0)
+	ids, err := make([]ID, 0, min(n, MaxBatch)), error(nil)
+	for ; n > 0 && r.Err() == nil; n-- {
+		id := ID(r.Int())
+		if err == nil {
+			err = ascend(last, id)
+		}
+		ids, last = append(ids, id), id
+	}
+	return ids, err
+}
+
+func ascend(last, id ID) error {
+	if id > last {
 		return nil
 	}
-	refusal := r.Value()
-	if pair, ok := refusal.([]any); ok && len(pair) == 2 {
-		refusal = pair[1]
-	}
-	switch text := refusal.(type) {
-	case string:
-		return parseError(text)
-	case []byte:
-		return parseError(string(text))
-	}
-	return parseError("the answer's error has an unknown form")
-}
-
-// readResult stores a result of a frequent type in target, and returns any other.
-func readResult(r *msgpack.Reader, target any) (value any, err error) {
-	switch t := target.(type) {
-	case nil:
-		return nil, nil
-	case *ID:
-		if *t = ID(r.Int()); r.Err() == nil && *t <= 0 {
-			return nil, impossible(*t)
-		}
-	case *[]ID:
-		ids, last := make([]ID, r.Array()), ID(0)
-		for i := range ids {
-			if ids[i] = ID(r.Int()); r.Err() == nil && ids[i] <= last {
-				return nil, impossible(ids[i])
-			}
-			last = ids[i]
-		}
-		*t = ids
-	case *[]run:
-		last := ID(0)
-		for n := r.Array(); n > 0 && r.Err() == nil; n-- {
-			id := ID(r.Int())
-			if end := len(*t) - 1; r.Err() == nil && id <= last {
-				return nil, impossible(id)
-			} else if end >= 0 && id == last+1 {
-				(*t)[end].count++
-			} else {
-				*t = append(*t, run{id, 1})
-			}
-			last = id
-		}
-	case *string:
-		*t = r.Text()
-	default:
-		return r.Value(), nil
-	}
-	return nil, nil
+	return protocolError("the answer has the ID %d: IDs are 1 to 2^63-1, and ascend within an answer", id)
 }
 
 // writeAll writes requests until the connection ends, all waiting ones at once.
 func (c *Conn) writeAll() {
 	defer c.work.Done()
+	w := bufio.NewWriter(c.nc)
 	for {
-		var batch []byte
 		select {
-		case batch = <-c.send:
+		case out := <-c.send:
+			_, _ = w.Write(out) // Flush returns its error
 		case <-c.done:
 			return
 		}
-		for more := true; more && len(batch) < mostBuffer; {
-			select {
-			case out := <-c.send:
-				batch = append(batch, out...)
-			default:
-				more = false
-			}
+		if len(c.send) > 0 {
+			continue
 		}
-		if _, err := c.nc.Write(batch); err != nil {
-			newLimit(context.Background(), farewellGrace).wait(c.done)
+		if err := w.Flush(); err != nil {
+			newWaiter(context.Background(), farewellGrace).wait(c.done)
 			c.fail(lost(err))
 			return
 		}
@@ -400,28 +302,28 @@ func (m *Message) Decode(target any) error {
 	if len(m.Params) == 0 {
 		return fmt.Errorf("kazahana: %s has no parameters", m.Method)
 	}
-	return msgpack.Assign(m.Params[0], target)
+	return assign(m.Params[0], target)
 }
 
 // Answer answers a request, with the text of refusal or, if that is nil, with result. An
 // error says that nothing was sent.
 func (c *Conn) Answer(m *Message, result any, refusal error) error {
-	b := append([]byte{0x94, 1}, msgpack.AppendUint(nil, uint64(m.id))...)
 	if refusal == nil {
-		return c.post(msgpack.Append(append(b, 0xc0), result))
+		return c.post(1, m.id, nil, result)
 	}
 	text := strings.TrimPrefix(refusal.Error(), prefix)
 	text = strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD")
-	return c.post(append(msgpack.AppendString(append(b, 0x92, 0), text), 0xc0), nil)
+	return c.post(1, m.id, []any{0, text}, nil)
 }
 
 // Notify sends a notification. An error says that nothing was sent.
 func (c *Conn) Notify(method string, params ...any) error {
-	return c.post(msgpack.Append(msgpack.AppendString([]byte{0x93, 2}, method), params))
+	return c.post(2, method, params)
 }
 
-// post sends a message that gets no answer, if it could be encoded.
-func (c *Conn) post(message []byte, err error) error {
+// post sends a message that gets no answer, if it can be encoded.
+func (c *Conn) post(message ...any) error {
+	out, err := msgpack.Append(nil, message)
 	if err == nil {
 		err = c.Err()
 	}
@@ -429,7 +331,7 @@ func (c *Conn) post(message []byte, err error) error {
 		return err
 	}
 	select {
-	case c.send <- message:
+	case c.send <- out:
 	case <-c.done: // it was lost with the connection
 	}
 	return nil

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // A Code is the kind of an error, the same in every language. Codes are errors themselves,
@@ -63,16 +61,12 @@ func (e *Error) Error() string {
 	sort.Strings(keys)
 	for _, key := range keys {
 		value := e.Details[key]
-		if value == "" || !utf8.ValidString(value) || strings.ContainsFunc(value, mustQuote) {
+		if !bare.MatchString(value) {
 			value = strconv.Quote(value)
 		}
 		text += " " + key + "=" + value
 	}
 	return text
-}
-
-func mustQuote(r rune) bool {
-	return r == '"' || r == '=' || !unicode.IsGraphic(r) || unicode.IsSpace(r)
 }
 
 // Is reports whether target is the error's code.
@@ -128,6 +122,8 @@ func (e *RequestTimeoutError) Timeout() bool { return true }
 type DaemonUnavailableError struct {
 	Socket string // empty if none was found
 	Err    error  // the system's error, or the search's
+
+	hopeless bool // waiting cannot help
 }
 
 func (e *DaemonUnavailableError) Error() string {
@@ -144,6 +140,7 @@ const detailForm = `([a-z][a-z0-9_]*)=("(?:[^"\\]|\\.)*"|[^" ][^ ]*)(?: |$)`
 var (
 	errorForm = regexp.MustCompile(`(?s)^(?:([A-Z][A-Z0-9_]*):(?: |$))?(|.*? |.*)((?:` + detailForm + `)*)$`)
 	details   = regexp.MustCompile(`(?s)` + detailForm)
+	bare      = regexp.MustCompile(`^[!#-<>-~]+$`) // ASCII that needs no quotes
 )
 
 // parseError makes an error of its text: of the type that belongs to its code. Text in
@@ -180,3 +177,6 @@ func parseError(text string) error {
 func invalid(code Code, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
+
+// protocolError is the error for an answer that no daemon gives.
+func protocolError(format string, args ...any) error { return invalid(ErrProtocol, format, args...) }

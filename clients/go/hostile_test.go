@@ -85,7 +85,8 @@ func TestHostileAnswers(t *testing.T) {
 // ends, and of notifications.
 func TestDeadlineOfATrickle(t *testing.T) {
 	for name, begun := range map[string][]byte{
-		"an answer":      {0x94, 1, 1, 0xc0, 0xc6, 0, 0x0f, 0xff, 0xff},
+		"an answer":      {0x94, 1, 1, 0xc0, 0xcf},
+		"a refusal":      {0x94, 1, 1, 0x92, 0, 0xda, 0x0f, 0xff},
 		"a notification": {0x93, 2, 0xc6, 0, 0x0f, 0xff, 0xff},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,13 +42,12 @@ func TestNoLockIsHeldDuringIO(t *testing.T) {
 	}
 	check := func(what string) {
 		free(what, &c.channel.mu)
-		c.channel.mu.Lock()
-		conn := c.channel.conn
-		c.channel.mu.Unlock()
 		mu.Lock()
-		if conn != nil {
-			conns = append(conns, conn)
+		c.channel.mu.Lock()
+		if c.link != nil && c.link.conn != nil {
+			conns = append(conns, c.link.conn)
 		}
+		c.channel.mu.Unlock()
 		all := append([]*Conn(nil), conns...)
 		mu.Unlock()
 		for _, conn := range all {
@@ -99,7 +98,9 @@ func TestWaitersGetTheRefillersError(t *testing.T) {
 	<-began
 	for waiting := 0; waiting < waiters; time.Sleep(time.Millisecond) {
 		c.ahead.mu.Lock()
-		waiting = len(c.ahead.fetching.queue)
+		if c.ahead.next != nil {
+			waiting = int(c.ahead.next.used.Load())
+		}
 		c.ahead.mu.Unlock()
 	}
 	close(release)

@@ -110,7 +110,7 @@ func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Dur
 			return err
 		}
 		if l.lease.LeaseID == "" || l.lease.Token <= 0 {
-			return incomplete("Lock.Acquire", "lease_id or fencing_token")
+			return protocolError("the answer to Lock.Acquire has no lease_id or fencing_token")
 		}
 		// The acquire may have waited: this answer has the remaining time.
 		if err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID}); isGone(err) {

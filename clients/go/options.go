@@ -1,6 +1,7 @@
 package kazahana
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -20,7 +21,7 @@ const (
 )
 
 // An Option is an option of New.
-type Option func(*settings) error
+type Option func(*settings)
 
 type settings struct {
 	dial     dialer
@@ -29,6 +30,13 @@ type settings struct {
 	single   bool
 	prefetch int
 	maxAge   time.Duration
+	err      error // the first one
+}
+
+func (s *settings) require(right bool, format string, args ...any) {
+	if !right && s.err == nil {
+		s.err = invalid(ErrInvalidParams, format, args...)
+	}
 }
 
 // WithSocket names the daemon's socket, by its path or as a unix:///PATH URI. Default:
@@ -36,13 +44,10 @@ type settings struct {
 // $XDG_RUNTIME_DIR/kazahana/kazahanad.sock, /run/kazahana/kazahanad.sock,
 // /tmp/kazahana-UID/kazahanad.sock.
 func WithSocket(path string) Option {
-	return func(s *settings) error {
+	return func(s *settings) {
 		parsed, err := parseSocket(path)
-		if err != nil {
-			return invalid(ErrInvalidParams, "the socket %.120q %v", path, err)
-		}
-		s.dial = dialSocket(parsed)
-		return nil
+		s.require(err == nil, "the socket %.120q %v", path, err)
+		s.dial = dialSocket(func() (string, error) { return parsed, nil })
 	}
 }
 
@@ -50,29 +55,28 @@ func WithSocket(path string) Option {
 // tunnel, or to the fake of package kazahanatest. Closing a connection must end its blocked
 // reads and writes.
 func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
-	return func(s *settings) error {
-		s.dial = dialWith(dial)
-		return nil
+	return func(s *settings) {
+		s.dial = func(ctx context.Context) (net.Conn, error) {
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, &DaemonUnavailableError{Err: err}
+			}
+			return conn, nil
+		}
 	}
 }
 
 // WithService names the service of calls that name none. Default: the daemon's own default.
 func WithService(name string) Option {
-	return func(s *settings) error {
-		s.service = name
-		return nil
-	}
+	return func(s *settings) { s.service = name }
 }
 
 // WithTimeout limits the time of a call over all its attempts, 1 ms to MaxTimeout. A context
 // may end it sooner. Default: DefaultTimeout.
 func WithTimeout(timeout time.Duration) Option {
-	return func(s *settings) error {
-		if timeout < time.Millisecond || timeout > MaxTimeout {
-			return invalid(ErrInvalidParams, "a timeout of %v: must be 1ms to %v", timeout, MaxTimeout)
-		}
+	return func(s *settings) {
+		s.require(timeout >= time.Millisecond && timeout <= MaxTimeout, "a timeout of %v: must be 1ms to %v", timeout, MaxTimeout)
 		s.timeout = timeout
-		return nil
 	}
 }
 
@@ -80,10 +84,7 @@ func WithTimeout(timeout time.Duration) Option {
 // repeating, if there is no daemon, if the daemon is stopping, or if the connection is lost.
 // That suits probes, and callers with retries of their own.
 func WithSingleAttempt() Option {
-	return func(s *settings) error {
-		s.single = true
-		return nil
-	}
+	return func(s *settings) { s.single = true }
 }
 
 // WithPrefetch makes NextID take IDs from memory. Batches of at least n IDs are fetched
@@ -95,47 +96,39 @@ func WithSingleAttempt() Option {
 // The age does not count time while the machine is suspended. After a suspend, up to 15
 // older IDs may be returned before the suspend is noticed.
 func WithPrefetch(n int, maxAge time.Duration) Option {
-	return func(s *settings) error {
-		if maxAge == 0 {
-			maxAge = DefaultMaxAge
-		}
-		if n < 0 || n > MaxBatch || maxAge < time.Millisecond || maxAge > maxMaxAge {
-			return invalid(ErrInvalidParams, "a prefetch of %d for %v: must be 0 to %d IDs, for 1ms to %v", n, maxAge, MaxBatch, maxMaxAge)
-		}
-		s.prefetch, s.maxAge = n, maxAge
-		return nil
+	return func(s *settings) {
+		s.prefetch, s.maxAge = n, cmp.Or(maxAge, DefaultMaxAge)
+		s.require(n >= 0 && n <= MaxBatch, "a prefetch of %d IDs: must be 0 to %d", n, MaxBatch)
+		s.require(s.maxAge >= time.Millisecond && s.maxAge <= maxMaxAge, "an age of %v: must be 1ms to %v", maxAge, maxMaxAge)
 	}
 }
 
-// A CallOption is an option of a single call.
-type CallOption func(*callOptions)
+// A CallOption is an option of a single call. The daemon refuses those that the method does
+// not have, with ErrInvalidParams. Sequences take WithRequestID, and ignore the others.
+type CallOption func(callOptions)
 
-type callOptions struct {
-	service     string
-	regularOnly bool
-	latest      time.Time
-	requestID   string
-}
+// callOptions are sent by these names.
+type callOptions map[string]any
 
 // ForService names the daemon's service.
 func ForService(name string) CallOption {
-	return func(o *callOptions) { o.service = name }
+	return func(o callOptions) { o["service"] = name }
 }
 
 // RegularOnly makes a call fail instead of returning a fallback ID, which the daemon makes
 // while it has no lease.
 func RegularOnly() CallOption {
-	return func(o *callOptions) { o.regularOnly = true }
+	return func(o callOptions) { o["regular_only"] = true }
 }
 
 // NotAfter makes ToInternal refuse IDs with a later time, and so almost every forged one.
 func NotAfter(latest time.Time) CallOption {
-	return func(o *callOptions) { o.latest = latest }
+	return func(o callOptions) { o["latest_ms"] = latest.UnixMilli() }
 }
 
 // WithRequestID makes a sequence give the same values to the same request ID: up to 128
 // visible ASCII characters. Without it each call has a request ID of its own, which its
 // repetitions share.
 func WithRequestID(id string) CallOption {
-	return func(o *callOptions) { o.requestID = id }
+	return func(o callOptions) { o["request_id"] = id }
 }

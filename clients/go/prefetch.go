@@ -1,6 +1,7 @@
 package kazahana
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,8 +9,7 @@ import (
 
 const (
 	// Batches grow up to maxGrowth times the smallest while each is used up within the
-	// time. 64 times 64 IDs are 37 KB, which come with one read; larger answers cost more
-	// per ID.
+	// time. 64 times 64 IDs are 37 KB; larger answers cost more per ID.
 	maxGrowth  = 64
 	busyWithin = time.Millisecond
 	// refillPart is the used part of a batch at which the next one is fetched: early
@@ -22,64 +22,38 @@ const (
 
 // prefetcher hands out IDs from batches.
 type prefetcher struct {
-	least  int
-	maxAge time.Duration
-	fetch  func(n int) ([]run, error)
-	start  time.Time // of the monotonic clock that ages are counted by
-	now    atomic.Pointer[batch]
-	work   sync.WaitGroup
+	channel *channel
+	least   int
+	maxAge  time.Duration
+	fetch   func(n int) ([]ID, error)
+	start   time.Time // of the monotonic clock that ages are counted by
+	now     atomic.Pointer[batch]
 
-	mu       sync.Mutex // guards the rest, and the replacement of now
-	next     *batch
-	fetching *fetching
-	era      uint64 // batches of an earlier one are not used
-	size     int
-	asked    time.Duration // when the last fetch began
-	closed   bool
+	mu    sync.Mutex    // guards the rest, and the replacement of now
+	next  *batch        // on its way, or here already
+	size  int           // of the last one
+	asked time.Duration // when its fetch began
 }
 
-// batch is IDs of one answer that follow each other without a gap, as most do.
-// Nothing but used changes.
+// batch is the IDs of one answer. mu guards it until it has come; then only used changes.
 type batch struct {
-	first     ID
-	count     int64
-	refillAt  int64         // fetch another answer with this one of them; -1: do not
+	came      chan struct{} // closed when ids or err are set
+	ids       []ID
+	err       error
 	until     time.Duration // since start
 	wallUntil int64         // Unix ns
-	rest      *batch        // what comes behind in the answer
-	used      atomic.Int64
+	refillAt  int64         // fetch the next batch with this one of them
+	// used counts those who have got an ID, or wait for one: the first ones are theirs.
+	// Otherwise a goroutine that takes IDs without a pause would leave them none of any batch.
+	used atomic.Int64
 }
 
-func (b *batch) usedUp() bool { return b.used.Load() >= b.count }
+func (b *batch) isUsedUp() bool { return b.used.Load() >= int64(len(b.ids)) }
 
-type fetching struct {
-	done chan struct{} // closed when err is set
-	err  error
-	// queue holds the waiting calls, longest first; guarded by the prefetcher's mu. They
-	// are served first: otherwise a goroutine that takes IDs without a pause would leave
-	// them none of any batch.
-	queue []chan given
-}
-
-// given is the ID of one who waited.
-type given struct {
-	id ID
-	of *batch
-}
-
-func newPrefetcher(least int, maxAge time.Duration, fetch func(int) ([]run, error)) *prefetcher {
-	p := &prefetcher{least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
+func newPrefetcher(c *channel, least int, maxAge time.Duration, fetch func(int) ([]ID, error)) *prefetcher {
+	p := &prefetcher{channel: c, least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
 	p.now.Store(new(batch))
 	return p
-}
-
-// close returns when no fetch is under way. The channel is closed already.
-func (p *prefetcher) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.drop()
-	p.work.Wait()
 }
 
 // take returns a fresh ID, if there is one. Most of its time goes into the clock, which it
@@ -89,46 +63,37 @@ func (p *prefetcher) close() {
 func (p *prefetcher) take() (ID, bool) {
 	b := p.now.Load()
 	i := b.used.Add(1) - 1
-	if i >= b.count {
+	if i >= int64(len(b.ids)) {
 		return 0, false
 	}
-	var fresh bool
-	if i%wallEvery == 0 {
-		now := time.Now()
-		fresh = now.Sub(p.start) <= b.until && now.UnixNano() <= b.wallUntil
-	} else {
-		fresh = time.Since(p.start) <= b.until
-	}
-	if !fresh {
-		b.used.Store(b.count)
+	if time.Since(p.start) > b.until || i%wallEvery == 0 && time.Now().UnixNano() > b.wallUntil {
+		b.used.Store(int64(len(b.ids)))
 		return 0, false
 	}
 	if i == b.refillAt {
 		p.refill()
 	}
-	return b.first + ID(i), true
+	return b.ids[i], true
 }
 
 // wait returns an ID that is not at hand yet.
-func (p *prefetcher) wait(l limit) (ID, error) {
+func (p *prefetcher) wait(ctx context.Context, timeout time.Duration) (ID, error) {
+	w := newWaiter(ctx, timeout)
+	defer w.timer.Stop()
 	for {
-		f, mine := p.advance()
-		if f != nil {
-			if !l.wait(f.done) {
-				return 0, l.end("NextID")
+		if b, mine := p.advance(); b != nil {
+			if !w.wait(b.came) {
+				return 0, w.end("NextID")
 			}
-			if f.err != nil {
-				return 0, f.err
+			if b.err != nil {
+				return 0, b.err
 			}
-			select {
-			case g := <-mine:
-				// An ID that was asked for since the call began sorts rightly, however slow
-				// the answer was.
-				now, began := time.Now(), l.began.Sub(p.start)
-				if began <= g.of.until-p.maxAge || now.Sub(p.start) <= g.of.until && now.UnixNano() <= g.of.wallUntil {
-					return g.id, nil
-				}
-			default: // there were not enough
+			// An ID that was asked for since the call began sorts rightly, however slow the
+			// answer was.
+			isNew := w.began.Sub(p.start) <= b.until-p.maxAge
+			isFresh := time.Since(p.start) <= b.until && time.Now().UnixNano() <= b.wallUntil
+			if mine < len(b.ids) && (isNew || isFresh) {
+				return b.ids[mine], nil
 			}
 		}
 		if id, ok := p.take(); ok {
@@ -137,25 +102,23 @@ func (p *prefetcher) wait(l limit) (ID, error) {
 	}
 }
 
-// advance replaces a batch that is used up. Without another one it returns the
-// fetch to wait for, which gives an ID unless it brings too few.
-func (p *prefetcher) advance() (*fetching, <-chan given) {
+// advance replaces a batch that is used up. Without another one it returns the batch to
+// wait for, and which of its IDs is the caller's.
+func (p *prefetcher) advance() (b *batch, mine int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch now := p.now.Load(); {
-	case !now.usedUp():
-		return nil, nil // another goroutine was faster
-	case now.rest != nil:
-		p.now.Store(now.rest)
-		return nil, nil
-	case p.next != nil:
-		p.now.Store(p.next)
-		p.next = nil
-		return nil, nil
+	if !p.now.Load().isUsedUp() {
+		return nil, 0 // another goroutine was faster
 	}
-	f, mine := p.begin(), make(chan given, 1)
-	f.queue = append(f.queue, mine)
-	return f, mine
+	if b = p.next; b == nil {
+		b = p.begin()
+	}
+	if b.ids != nil {
+		p.now.Store(b)
+		p.next = nil
+		return nil, 0
+	}
+	return b, int(b.used.Add(1) - 1)
 }
 
 func (p *prefetcher) refill() {
@@ -166,106 +129,50 @@ func (p *prefetcher) refill() {
 	}
 }
 
-// begin fetches a batch, unless one is on its way. mu is held.
-func (p *prefetcher) begin() *fetching {
-	switch {
-	case p.fetching != nil:
-		return p.fetching
-	case p.closed:
-		f := &fetching{done: make(chan struct{}), err: ErrClosed}
-		close(f.done)
-		return f
-	}
+// begin fetches the next batch. mu is held.
+func (p *prefetcher) begin() *batch {
 	now := time.Since(p.start)
 	if p.size /= 2; now-p.asked < busyWithin {
 		p.size *= 4
 	}
 	p.size = min(max(p.size, p.least), maxGrowth*p.least, MaxBatch)
 	p.asked = now
-	f := &fetching{done: make(chan struct{})}
-	p.fetching = f
 	// An ID is not older than the request for it.
-	until, wallUntil := now+p.maxAge, time.Now().Add(p.maxAge).UnixNano()
-	size, era := p.size, p.era
-	p.work.Add(1)
-	go func() {
-		defer p.work.Done()
-		defer close(f.done)
-		var runs []run // none with an error
-		runs, f.err = p.fetch(size)
-		p.accept(chain(runs, until, wallUntil), era)
-	}()
-	return f
-}
-
-// run is IDs without a gap.
-type run struct {
-	start ID
-	count int
-}
-
-func total(runs []run) (n int) {
-	for _, r := range runs {
-		n += r.count
-	}
-	return n
-}
-
-// chain makes batches of an answer.
-func chain(runs []run, until time.Duration, wallUntil int64) (first *batch) {
-	end := int64(total(runs))
-	refillAt := end / refillPart
-	for i := len(runs) - 1; i >= 0; i-- {
-		r := runs[i]
-		first = &batch{first: r.start, count: int64(r.count), refillAt: -1, until: until, wallUntil: wallUntil, rest: first}
-		if end -= first.count; end <= refillAt && refillAt < end+first.count {
-			first.refillAt = refillAt - end
-		}
-	}
-	return first
-}
-
-// accept puts an answer where take finds it.
-func (p *prefetcher) accept(b *batch, era uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.fetching != nil && era == p.era {
-		b = b.serve(p.fetching.queue)
-	}
-	p.fetching = nil
-	switch now := p.now.Load(); {
-	case b == nil || era != p.era:
-	case now.usedUp() && now.rest == nil:
-		p.now.Store(b)
-	default:
-		p.next = b
-	}
-}
-
-// serve gives an ID to each who waits, as far as there are enough, and returns
-// the batches that are left.
-func (b *batch) serve(queue []chan given) *batch {
-	for _, mine := range queue {
-		for b != nil && b.usedUp() {
-			b = b.rest
-		}
-		if b == nil {
-			return nil
-		}
-		mine <- given{b.first + ID(b.used.Add(1)-1), b}
-		if b.refillAt >= 0 {
-			b.refillAt = min(max(b.refillAt, b.used.Load()), b.count-1)
-		}
+	b := &batch{came: make(chan struct{}), until: now + p.maxAge, wallUntil: time.Now().Add(p.maxAge).UnixNano()}
+	size := p.size
+	p.channel.mu.Lock()
+	b.err = p.channel.spawn(func() { p.accept(b, size) })
+	p.channel.mu.Unlock()
+	if p.next = b; b.err != nil {
+		p.next = nil
+		close(b.came)
 	}
 	return b
 }
 
-// drop forgets what is here or on its way, because greater IDs have been
-// handed out.
+// accept fetches a batch, and puts it where take finds it.
+func (p *prefetcher) accept(b *batch, size int) {
+	ids, err := p.fetch(size)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer close(b.came)
+	b.err = err
+	if p.next != b {
+		return // dropped: those who wait get none of it
+	}
+	b.ids, b.refillAt = ids, max(int64(len(ids)/refillPart), b.used.Load())
+	if err != nil || p.now.Load().isUsedUp() {
+		p.next = nil
+	}
+	if p.next == nil && err == nil {
+		p.now.Store(b)
+	}
+}
+
+// drop forgets what is here or on its way, because greater IDs have been handed out.
 func (p *prefetcher) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.era++
 	p.next = nil
 	p.now.Store(new(batch))
 }

@@ -26,8 +26,7 @@ type source struct {
 	sizes []int
 }
 
-// fetch answers with runs of up to maxRun.
-func (s *source) fetch(n int) (runs []run, err error) {
+func (s *source) fetch(n int) (ids []ID, err error) {
 	began := time.Now()
 	time.Sleep(s.took) // a bubble's time stands still while a mutex is waited for
 	s.mu.Lock()
@@ -36,21 +35,30 @@ func (s *source) fetch(n int) (runs []run, err error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	for left := n; left > 0; {
-		run := run{start: s.last + 1, count: min(left, 1+rand.N(maxRun))}
-		runs = append(runs, run)
-		left -= run.count
-		for range run.count {
-			s.last++
-			s.asked[s.last] = began
-		}
+	ids = count(s.last+1, n)
+	for _, s.last = range ids {
+		s.asked[s.last] = began
 	}
-	return runs, nil
+	return ids, nil
 }
 
-const maxRun = 40
+// count returns n IDs from the first one on.
+func count(first ID, n int) (ids []ID) {
+	for i := range n {
+		ids = append(ids, first+ID(i))
+	}
+	return ids
+}
 
 const getTimeout = 10 * time.Second
+
+// newAhead returns a prefetcher without a client.
+func newAhead(least int, maxAge time.Duration, fetch func(int) ([]ID, error)) *prefetcher {
+	return newPrefetcher(newChannel(nil, false, nil), least, maxAge, fetch)
+}
+
+// close is Client.Close without the client.
+func (p *prefetcher) close() { _ = (&Client{channel: p.channel, ahead: p}).Close() }
 
 // get is Client.NextID without the client.
 func (p *prefetcher) get(ctx context.Context) (ID, error) {
@@ -72,7 +80,7 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxAge = 50 * time.Millisecond
 		s := newSource(time.Millisecond)
-		p := newPrefetcher(8, maxAge, s.fetch)
+		p := newAhead(8, maxAge, s.fetch)
 		var last ID
 		for range 5000 {
 			if rand.N(3) == 0 {
@@ -104,7 +112,7 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 func TestSlowAnswersAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, fetches := newSource(time.Second), 0
-		p := newPrefetcher(8, 50*time.Millisecond, func(n int) ([]run, error) {
+		p := newAhead(8, 50*time.Millisecond, func(n int) ([]ID, error) {
 			if fetches++; fetches > 2 {
 				return nil, errors.New("asked once more")
 			}
@@ -134,13 +142,13 @@ func TestDeadlineOverSeveralAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *prefetcher
 		began := time.Now()
-		p = newPrefetcher(8, time.Hour, func(n int) ([]run, error) {
+		p = newAhead(8, time.Hour, func(n int) ([]ID, error) {
 			time.Sleep(getTimeout * 2 / 3)
 			if time.Since(began) > 10*getTimeout {
 				return nil, errors.New("far beyond the deadline")
 			}
 			p.drop() // as another call that asks for IDs
-			return []run{{start: 1, count: n}}, nil
+			return count(1, n), nil
 		})
 		if id, err := p.get(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != getTimeout {
 			t.Errorf("%d, %v after %v", id, err, time.Since(began))
@@ -152,13 +160,11 @@ func TestDeadlineOverSeveralAnswers(t *testing.T) {
 // A suspended machine's monotonic clock stands still; the wall clock tells.
 func TestPrefetchNoticesSuspend(t *testing.T) {
 	s := newSource(0)
-	p := newPrefetcher(64, time.Hour, s.fetch)
+	p := newAhead(64, time.Hour, s.fetch)
 	if id, err := p.get(t.Context()); id != 1 || err != nil {
 		t.Fatal(id, err)
 	}
-	for b := p.now.Load(); b != nil; b = b.rest {
-		b.wallUntil = time.Now().Add(-time.Second).UnixNano()
-	}
+	p.now.Load().wallUntil = time.Now().Add(-time.Second).UnixNano()
 	for i := range wallEvery {
 		id, err := p.get(t.Context())
 		if err != nil {
@@ -178,9 +184,9 @@ func TestPrefetchNoticesSuspend(t *testing.T) {
 func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		last := ID(0)
-		p := newPrefetcher(64, time.Second, func(n int) ([]run, error) {
+		p := newAhead(64, time.Second, func(n int) ([]ID, error) {
 			last += 1000
-			return []run{{start: last, count: n}}, nil
+			return count(last, n), nil
 		})
 		for i := range ID(wallEvery) {
 			if id, err := p.get(t.Context()); id != 1000+i || err != nil {
@@ -199,18 +205,17 @@ func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 	})
 }
 
-// What is left of an answer comes before the next one.
+// What is left of an answer comes before the next one, whatever gaps it has.
 func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
-	p := newPrefetcher(8, time.Hour, newSource(0).fetch)
-	far := time.Now().Add(time.Hour).UnixNano()
-	p.now.Store(chain([]run{{start: 1, count: 1}, {start: 10, count: 1}}, time.Hour, far))
-	p.now.Load().refillAt = -1
-	for i, want := range []ID{1, 10, 100} {
+	p := newAhead(8, time.Hour, newSource(0).fetch)
+	here := func(ids ...ID) *batch {
+		return &batch{ids: ids, refillAt: -1, until: time.Hour, wallUntil: math.MaxInt64}
+	}
+	p.now.Store(here(1, 10))
+	p.next = here(100)
+	for _, want := range []ID{1, 10, 100} {
 		if id, err := p.get(t.Context()); id != want || err != nil {
 			t.Errorf("%d, not %d (%v)", id, want, err)
-		}
-		if i == 0 {
-			p.accept(chain([]run{{start: 100, count: 9}}, time.Hour, far), p.era)
 		}
 	}
 	p.close()
@@ -218,7 +223,7 @@ func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
 
 func TestPrefetchSharedByGoroutines(t *testing.T) {
 	s := newSource(0)
-	p := newPrefetcher(16, time.Minute, s.fetch)
+	p := newAhead(16, time.Minute, s.fetch)
 	const each, many = 5000, 8
 	all := make([][]ID, many)
 	var work sync.WaitGroup
@@ -281,7 +286,7 @@ func TestPrefetchKeepsTheOrder(t *testing.T) {
 func TestDropForgetsWhatIsOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(time.Millisecond)
-		p := newPrefetcher(8, time.Minute, s.fetch)
+		p := newAhead(8, time.Minute, s.fetch)
 		var got atomic.Int64
 		go func() {
 			id, _ := p.get(t.Context())
@@ -334,7 +339,7 @@ func TestPrefetchFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(time.Millisecond)
 		s.err = errors.New("no")
-		p := newPrefetcher(8, time.Minute, s.fetch)
+		p := newAhead(8, time.Minute, s.fetch)
 		if _, err := p.get(t.Context()); !errors.Is(err, s.err) {
 			t.Error(err)
 		}
@@ -349,26 +354,31 @@ func TestPrefetchFailures(t *testing.T) {
 	})
 }
 
-// The next answer is fetched once a sixteenth of one is used, whatever runs it
-// comes in.
+// The next answer is fetched once a sixteenth of one is used, or all who waited are served.
 func TestRefillIsAskedForOnce(t *testing.T) {
-	for _, runs := range [][]run{
-		{{start: 1, count: 160}},
-		{{start: 1, count: 10}, {start: 20, count: 150}},
-		{{start: 1, count: 5}, {start: 20, count: 5}, {start: 30, count: 1}, {start: 40, count: 149}},
-		{{start: 1, count: 11}, {start: 20, count: 149}},
-	} {
-		var at []int64
-		before := int64(0)
-		for b := chain(runs, 0, 0); b != nil; b = b.rest {
-			if b.refillAt >= 0 && b.refillAt < b.count {
-				at = append(at, before+b.refillAt)
+	for waiting, at := range map[int]int{1: 10, 10: 10, 25: 25, 159: 159} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSource(time.Millisecond)
+			p := newAhead(160, time.Hour, s.fetch)
+			for range waiting {
+				go func() {
+					if _, err := p.get(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}()
 			}
-			before += b.count
-		}
-		if before != 160 || !slices.Equal(at, []int64{10}) {
-			t.Errorf("%v: %d IDs, a refill with %v", runs, before, at)
-		}
+			time.Sleep(time.Second)
+			for i := waiting; i < 160; i++ {
+				if n := len(s.batches()); n != 1 && i <= at || n != 2 && i > at {
+					t.Errorf("%d batches with ID %d, after %d that were waited for", n, i, waiting)
+				}
+				if id, ok := p.take(); !ok || id != ID(i+1) {
+					t.Errorf("%d, %v", id, ok)
+				}
+				time.Sleep(time.Second)
+			}
+			p.close()
+		})
 	}
 }
 
@@ -376,7 +386,7 @@ func TestRefillIsAskedForOnce(t *testing.T) {
 func TestBatchesGrowAndShrink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(0)
-		p := newPrefetcher(8, time.Minute, s.fetch)
+		p := newAhead(8, time.Minute, s.fetch)
 		for range 10_000 {
 			if _, err := p.get(t.Context()); err != nil {
 				t.Fatal(err)
@@ -398,46 +408,45 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 	})
 }
 
-// A waiting call gets an ID of the answer that comes, however fast others take IDs. With one processor, a goroutine that takes IDs without a pause left the
-// others none.
+// A waiting call gets an ID of the answer that comes, however fast others take IDs. With
+// one processor, a goroutine that takes IDs without a pause left the others none.
 func TestWaitersAreServedFirst(t *testing.T) {
-	const waiters = 3
-	p := newPrefetcher(64, time.Hour, func(int) ([]run, error) {
-		t.Error("it fetches again")
-		return nil, errors.New("no")
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 3
+		release := make(chan struct{})
+		p := newAhead(64, time.Hour, func(int) ([]ID, error) {
+			<-release
+			return []ID{1, 2, 11, 12}, nil
+		})
+		got := make(chan ID, waiters)
+		for range waiters {
+			go func() {
+				id, err := p.get(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				got <- id
+			}()
+		}
+		synctest.Wait()
+		close(release)
+		for p.now.Load().ids == nil {
+			runtime.Gosched()
+		}
+		release = make(chan struct{}) // of the next batch
+		defer close(release)
+		if id, ok := p.take(); !ok || id != 12 {
+			t.Errorf("%d, %v beside %d who wait", id, ok, waiters)
+		}
+		if id, ok := p.take(); ok {
+			t.Errorf("%d is one too many", id)
+		}
+		seen := map[ID]bool{}
+		for range waiters {
+			seen[<-got] = true
+		}
+		if len(seen) != waiters || !seen[1] || !seen[2] || !seen[11] {
+			t.Errorf("they got %v", seen)
+		}
 	})
-	f := &fetching{done: make(chan struct{})}
-	p.fetching = f // as if it were on its way
-	got := make(chan ID, waiters)
-	for range waiters {
-		go func() {
-			id, err := p.get(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			got <- id
-		}()
-	}
-	for registered := 0; registered < waiters; runtime.Gosched() {
-		p.mu.Lock()
-		registered = len(f.queue)
-		p.mu.Unlock()
-	}
-	answer := chain([]run{{start: 1, count: 2}, {start: 11, count: 2}}, time.Hour, math.MaxInt64)
-	answer.refillAt = -1
-	p.accept(answer, p.era)
-	if id, ok := p.take(); !ok || id != 12 {
-		t.Errorf("%d, %v beside %d who wait", id, ok, waiters)
-	}
-	if id, ok := p.take(); ok {
-		t.Errorf("%d is one too many", id)
-	}
-	close(f.done)
-	seen := map[ID]bool{}
-	for range waiters {
-		seen[<-got] = true
-	}
-	if len(seen) != waiters || !seen[1] || !seen[2] || !seen[11] {
-		t.Errorf("they got %v", seen)
-	}
 }

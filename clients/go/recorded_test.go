@@ -69,31 +69,14 @@ func plain(v any) any {
 	return v
 }
 
-// decoded is a value of the wire, with its integers as int64.
+// decoded is a value of the wire.
 func decoded(t *testing.T, b []byte) any {
 	t.Helper()
-	r := msgpack.NewReader(b)
+	r := msgpack.NewReader(bytes.NewReader(b))
+	r.Next(len(b))
 	v := r.Value()
 	if r.Err() != nil {
 		t.Fatal(r.Err())
-	}
-	return signed(v)
-}
-
-func signed(v any) any {
-	switch v := v.(type) {
-	case uint64:
-		if v <= 1<<63-1 {
-			return int64(v)
-		}
-	case []any:
-		for i := range v {
-			v[i] = signed(v[i])
-		}
-	case map[string]any:
-		for key := range v {
-			v[key] = signed(v[key])
-		}
 	}
 	return v
 }
@@ -111,20 +94,20 @@ func TestRecordedExchanges(t *testing.T) {
 			if err := errors.Join(err1, err2); err != nil {
 				t.Fatal(err)
 			}
+			if bytes.Contains(request, []byte{0xcf, 0x80}) { // what has 64 bits is no ID, and is not even asked for
+				if err := newClient(t, scripted(t, silent)).Call(t.Context(), e.Method, nil, uint64(1<<63)); !errors.Is(err, e.Error.Code) {
+					t.Errorf("%v, want %s", err, e.Error.Code)
+				}
+				return
+			}
 			want := decoded(t, request).([]any)
 			c := newClient(t, scripted(t, func(conn net.Conn) {
-				var got []byte
-				for b, s := make([]byte, 4096), new(msgpack.Scanner); ; {
-					n, err := conn.Read(b)
-					if err != nil {
-						return
-					}
-					got = append(got, b[:n]...)
-					if n, err := s.Scan(got, 1<<20); n > 0 || err != nil {
-						break
-					}
+				r := msgpack.NewReader(conn)
+				r.Next(1 << 20)
+				sent, _ := r.Value().([]any)
+				if r.Err() != nil {
+					return
 				}
-				sent := decoded(t, got).([]any)
 				if sent[2] != want[2] || !reflect.DeepEqual(sent[3], want[3]) {
 					t.Errorf("sent %v, want %v", sent, want)
 				}
@@ -136,7 +119,7 @@ func TestRecordedExchanges(t *testing.T) {
 			var result any
 			err := c.Call(t.Context(), e.Method, &result, want[3].([]any)...)
 			if e.Error == nil {
-				if err != nil || !reflect.DeepEqual(signed(result), plain(e.Result)) {
+				if err != nil || !reflect.DeepEqual(result, plain(e.Result)) {
 					t.Errorf("%v, %v, want %v", result, err, e.Result)
 				}
 				return

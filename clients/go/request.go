@@ -2,7 +2,6 @@ package kazahana
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -12,11 +11,13 @@ import (
 // request is a call of a method.
 type request struct {
 	method string
-	count  int // if not 0, the first parameter
 	params []any
-	ids    *callOptions // if not nil, the last parameter
-	format string       // of IDs
+	ids    map[string]any // if not nil, the options of NextID or NextIDs
+	read   reading        // nil: any value
 }
+
+// reading reads a result.
+type reading func(*msgpack.Reader) (value any, err error)
 
 // Remaining, as a parameter of a call, stands for what the function returns for the time
 // that is left, at each attempt.
@@ -38,31 +39,32 @@ func DaemonTime(left time.Duration) time.Duration {
 	return max(left-min(left/marginPart, maxMargin), 0)
 }
 
-func (r *request) encode(id uint32, l limit) (b []byte, err error) {
-	b = make([]byte, 0, 96)
-	b = binary.BigEndian.AppendUint32(append(b, 0x94, 0, 0xce), id)
+// msgidAt is where the msgid of an encoded request belongs.
+const msgidAt = 3
+
+// encode leaves the msgid out.
+func (r request) encode(left time.Duration) (b []byte, err error) {
+	b = append(make([]byte, 0, 96), 0x94, 0, 0xce, 0, 0, 0, 0)
 	b = msgpack.AppendString(b, r.method)
-	n := len(r.params)
-	if r.count != 0 {
-		n++
-	}
+	size := len(r.params)
 	if r.ids != nil {
-		n++
+		size++
 	}
-	b = msgpack.AppendArray(b, n)
-	if r.count != 0 {
-		b = msgpack.AppendInt(b, int64(r.count))
-	}
+	b = msgpack.AppendArray(b, size)
 	for i, p := range r.params {
 		if rest, ok := p.(Remaining); ok {
-			p = rest(time.Until(l.deadline))
+			p = rest(left)
 		}
 		if b, err = msgpack.Append(b, p); err != nil {
 			return nil, invalid(ErrInvalidParams, "parameter %d of %s: %v", i+1, r.method, err)
 		}
 	}
 	if r.ids != nil {
-		b = r.ids.append(b, r.format, min(DaemonTime(time.Until(l.deadline)), maxDaemonWait))
+		b = msgpack.AppendMap(b, len(r.ids)+1)
+		for name, value := range r.ids {
+			b, _ = msgpack.Append(msgpack.AppendString(b, name), value) // a string or a bool
+		}
+		b = msgpack.AppendInt(msgpack.AppendString(b, "timeout_ms"), min(DaemonTime(left), maxDaemonWait).Milliseconds())
 	}
 	if len(b) > maxRequest {
 		return nil, invalid(ErrInvalidParams, "a request of %d bytes: at most %d are allowed", len(b), maxRequest)
@@ -70,63 +72,61 @@ func (r *request) encode(id uint32, l limit) (b []byte, err error) {
 	return b, nil
 }
 
-// append writes the options of NextID and NextIDs.
-func (o *callOptions) append(b []byte, format string, wait time.Duration) []byte {
-	n := 1
-	for _, there := range [...]bool{o.service != "", format != "", o.regularOnly} {
-		if there {
-			n++
-		}
-	}
-	b = msgpack.AppendString(msgpack.AppendMap(b, n), "timeout_ms")
-	b = msgpack.AppendInt(b, wait.Milliseconds())
-	if o.service != "" {
-		b = msgpack.AppendString(msgpack.AppendString(b, "service"), o.service)
-	}
-	if format != "" {
-		b = msgpack.AppendString(msgpack.AppendString(b, "format"), format)
-	}
-	if o.regularOnly {
-		b = msgpack.AppendBool(msgpack.AppendString(b, "regular_only"), true)
-	}
-	return b
-}
-
-// limit is how long a call may take, over all its attempts.
-type limit struct {
+// waiter is one who waits, until a deadline: as a rule for the answer to a call, over all
+// its attempts.
+type waiter struct {
 	ctx             context.Context
 	began, deadline time.Time
+	timer           *time.Timer // of the deadline: only the last wait lets it fire
+	read            reading
+	done            chan struct{} // has room for one: value and err are set
+	value           any
+	err             error
 }
 
-func newLimit(ctx context.Context, timeout time.Duration) limit {
-	now := time.Now()
-	l := limit{ctx, now, now.Add(timeout)}
-	if d, ok := ctx.Deadline(); ok && d.Before(l.deadline) {
-		l.deadline = d
-	}
-	return l
+func newWaiter(ctx context.Context, timeout time.Duration) *waiter {
+	w := &waiter{done: make(chan struct{}, 1)}
+	w.begin(ctx, timeout)
+	return w
 }
+
+func (w *waiter) begin(ctx context.Context, timeout time.Duration) {
+	w.ctx, w.began = ctx, time.Now()
+	w.deadline = w.began.Add(timeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(w.deadline) {
+		w.deadline = end
+	}
+	if w.timer == nil {
+		w.timer = time.NewTimer(w.left())
+	} else {
+		w.timer.Reset(w.left())
+	}
+}
+
+func (w *waiter) left() time.Duration { return time.Until(w.deadline) }
+func (w *waiter) isOver() bool        { return w.ctx.Err() != nil || w.left() <= 0 }
 
 // wait waits for done, and reports whether it came in time.
-func (l limit) wait(done <-chan struct{}) bool {
-	timer := time.NewTimer(time.Until(l.deadline))
-	defer timer.Stop()
+func (w *waiter) wait(done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true
-	case <-l.ctx.Done():
-	case <-timer.C:
+	case <-w.ctx.Done():
+	case <-w.timer.C:
 	}
 	return false
 }
 
-func (l limit) over() bool { return l.ctx.Err() != nil || !time.Now().Before(l.deadline) }
+func (w *waiter) answer(value any, err error) {
+	w.value, w.err = value, err
+	w.done <- struct{}{}
+}
 
 // end is the error of a call whose time is up.
-func (l limit) end(what string) error {
-	if l.ctx.Err() == context.Canceled {
+func (w *waiter) end(what string) error {
+	if w.ctx.Err() == context.Canceled {
 		return fmt.Errorf("kazahana: %s: %w", what, context.Canceled)
 	}
 	e := &Error{Code: ErrTimeout, Message: "no answer to " + what + " from the daemon"}
-	return &RequestTimeoutError{Waited: time.Since(l.began), Err: e}
+	return &RequestTimeoutError{Waited: time.Since(w.began), Err: e}
 }

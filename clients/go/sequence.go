@@ -18,8 +18,8 @@ func (c *Client) NextSequences(ctx context.Context, key string, n int, opts ...C
 
 // sequence sends the same request ID with every attempt, so that values are taken once.
 func (c *Client) sequence(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
-	id := c.options(opts).requestID
-	if id == "" {
+	id := c.options(opts)["request_id"]
+	if id == nil {
 		id = newRequestID()
 	}
 	return c.Call(ctx, method, result, append(params, map[string]any{"request_id": id})...)

@@ -5,33 +5,33 @@ package kazahana
 import (
 	"go/scanner"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// parts are the parts of the client, and how many lines they may have, without comments
-// and blank ones.
+// parts are the parts of the client: how many lines each may have, without comments and
+// blank ones, and how many it should have, where there is an aim. docs/decisions.md says
+// why both are missed.
 var parts = []struct {
-	name  string
-	most  int
-	files []string
+	name      string
+	most, aim int // 0: none
+	files     []string
 }{
-	{"IDs, batches, prefetch, errors", 888, []string{
-		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go"}},
-	{"the connection and the wire", 1178, []string{
-		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go", "internal/boottime/*.go"}},
-	{"locks and sequences", 269, []string{"lock.go", "lock_errors.go", "sequence.go"}},
-	{"the fake", 399, []string{"kazahanatest/*.go"}},
-	{"placement", 614, []string{"placement/*.go"}},
-	{"placement's fake", 381, []string{"placement/placementtest/*.go"}},
-	{"tests only", 234, []string{"internal/clienttest/*.go"}},
+	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1752, 900, []string{
+		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go",
+		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
+	{"locks, sequences and the fake", 690, 500, []string{
+		"lock.go", "lock_errors.go", "sequence.go", "internal/boottime/*.go", "kazahanatest/*.go"}},
+	{"placement and its fake", 995, 0, []string{"placement/*.go", "placement/placementtest/*.go"}},
+	{"tests only", 223, 0, []string{"internal/clienttest/*.go"}},
 }
 
 // A user can read the client: its parts stay small.
 func TestSizes(t *testing.T) {
-	counted := map[string]bool{}
+	counted := map[string]string{}
 	for _, part := range parts {
 		lines := 0
 		for _, pattern := range part.files {
@@ -40,24 +40,34 @@ func TestSizes(t *testing.T) {
 				t.Fatalf("there is no %s: %v", pattern, err)
 			}
 			for _, file := range files {
-				if !strings.HasSuffix(file, "_test.go") {
-					lines += codeLines(t, file)
-					counted[file] = true
+				if strings.HasSuffix(file, "_test.go") {
+					continue
 				}
+				if other := counted[file]; other != "" {
+					t.Errorf("%s belongs to %s, and to %s", file, other, part.name)
+				}
+				lines += codeLines(t, file)
+				counted[file] = part.name
 			}
 		}
 		if lines > part.most {
-			t.Errorf("%s: %d lines, at most %d are to be read", part.name, lines, part.most)
+			t.Errorf("%s: %d lines, and %d are the most", part.name, lines, part.most)
 		}
-		t.Logf("%s: %d lines", part.name, lines)
+		t.Logf("%s: %d lines (aim: %d)", part.name, lines, part.aim)
 	}
-	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go"} {
-		files, _ := filepath.Glob(pattern)
-		for _, file := range files {
-			if !counted[file] && !strings.HasSuffix(file, "_test.go") && !strings.HasPrefix(file, "programs/") {
-				t.Errorf("%s belongs to no part", file)
-			}
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case file == "programs": // a module of its own, which no user gets
+			return fs.SkipDir
+		case strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go") && counted[file] == "":
+			t.Errorf("%s belongs to no part", file)
 		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

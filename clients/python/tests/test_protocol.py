@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -258,3 +259,23 @@ def test_what_is_tried_again() -> None:
     assert Retry(0, 10, False).pause(lost("/x"), 0) > 0
     with pytest.raises(InvalidParamsError):
         Retry(0, 10, True).pause(InvalidParamsError(), 0)
+
+
+def test_a_library_for_messagepack_rpc(daemon: Daemon) -> None:
+    """What docs/protocol.md says of aio-msgpack-rpc: it delivers an error as the array, and goes on."""
+    library = pytest.importorskip("aio_msgpack_rpc")
+
+    async def ask() -> list[int]:
+        client = library.Client(*await asyncio.open_unix_connection(daemon.socket))
+        try:
+            ids = [await client.call("NextID"), *await client.call("NextIDs", 3)]
+            with pytest.raises(library.error.RPCResponseError) as refused:
+                await client.call("NextIDs", 0)
+            ((kind, text),) = refused.value.args
+            assert kind == 1 and text.startswith("INVALID_PARAMS: a count of 0")
+            return [*ids, await client.call("NextID")]
+        finally:
+            client.close()
+
+    ids = asyncio.run(ask())
+    assert len(ids) == 5 and ids == sorted(set(ids))

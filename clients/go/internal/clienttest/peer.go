@@ -75,12 +75,11 @@ func Text(code, message string, details ...any) string {
 // Peer is a daemon's end of a connection, whose every word is the test's.
 type Peer struct {
 	conn net.Conn
-	in   []byte
-	scan msgpack.Scanner
+	in   *msgpack.Reader
 }
 
 // NewPeer returns the Peer of a connection.
-func NewPeer(conn net.Conn) *Peer { return &Peer{conn: conn} }
+func NewPeer(conn net.Conn) *Peer { return &Peer{conn, msgpack.NewReader(conn)} }
 
 // Message is a request or an answer from the client.
 type Message struct {
@@ -94,22 +93,12 @@ type Message struct {
 
 // Next returns the next message, or nil when the client has gone.
 func (p *Peer) Next() *Message {
-	for b := make([]byte, 4096); ; {
-		size, err := p.scan.Scan(p.in, 1<<20)
-		if err != nil {
-			return nil
-		}
-		if size > 0 {
-			r := msgpack.NewReader(p.in[:size])
-			all, _ := r.Value().([]any)
-			p.in = p.in[size:]
-			return message(all)
-		}
-		n, err := p.conn.Read(b)
-		if p.in = append(p.in, b[:n]...); err != nil {
-			return nil
-		}
+	p.in.Next(1 << 20)
+	all, ok := p.in.Value().([]any)
+	if !ok || p.in.Err() != nil {
+		return nil
 	}
+	return message(all)
 }
 
 func message(all []any) *Message {

@@ -1,29 +1,17 @@
+// Package msgpack reads and writes the part of MessagePack that the daemon uses: all of it
+// but extension types, floats of 32 bits, integers above 2^63-1, and maps with other keys
+// than strings.
 package msgpack
 
 import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
 )
-
-// AppendUint appends an integer: in one byte if it is small, else in nine.
-func AppendUint(b []byte, n uint64) []byte {
-	if n < 0x80 {
-		return append(b, byte(n))
-	}
-	return binary.BigEndian.AppendUint64(append(b, 0xcf), n)
-}
-
-// AppendInt appends an integer.
-func AppendInt(b []byte, n int64) []byte {
-	if n >= 0 {
-		return AppendUint(b, uint64(n))
-	}
-	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
-}
 
 // appendHead appends the head of a value of n bytes or elements: of one byte for fewer than
 // most, else of code and 4 bytes.
@@ -34,23 +22,30 @@ func appendHead(b []byte, n int, fixed byte, most int, code byte) []byte {
 	return binary.BigEndian.AppendUint32(append(b, code), uint32(n))
 }
 
-// AppendString appends a string.
-func AppendString(b []byte, s string) []byte {
-	return append(appendHead(b, len(s), 0xa0, 32, 0xdb), s...)
-}
-
 // AppendArray appends the head of an array of n values.
 func AppendArray(b []byte, n int) []byte { return appendHead(b, n, 0x90, 16, 0xdd) }
 
 // AppendMap appends the head of a map of n pairs.
 func AppendMap(b []byte, n int) []byte { return appendHead(b, n, 0x80, 16, 0xdf) }
 
-// AppendBool appends a bool.
-func AppendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 0xc3)
+// AppendString appends a string.
+func AppendString(b []byte, s string) []byte {
+	return append(appendHead(b, len(s), 0xa0, 32, 0xdb), s...)
+}
+
+// AppendInt appends an integer: in one byte if it is small, else in nine.
+func AppendInt(b []byte, n int64) []byte {
+	switch {
+	case n >= 0 && n < 0x80:
+		return append(b, byte(n))
+	case n < 0:
+		return append64(b, 0xd3, uint64(n))
 	}
-	return append(b, 0xc2)
+	return append64(b, 0xcf, uint64(n))
+}
+
+func append64(b []byte, code byte, n uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, code), n)
 }
 
 // Append appends any value. Structs and other types become what encoding/json makes of
@@ -60,31 +55,20 @@ func Append(b []byte, value any) (_ []byte, err error) {
 	case nil:
 		return append(b, 0xc0), nil
 	case bool:
-		return AppendBool(b, v), nil
+		if v {
+			return append(b, 0xc3), nil
+		}
+		return append(b, 0xc2), nil
 	case int:
 		return AppendInt(b, int64(v)), nil
 	case int64:
 		return AppendInt(b, v), nil
-	case uint64:
-		return AppendUint(b, v), nil
 	case float64:
-		return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(v)), nil
+		return append64(b, 0xcb, math.Float64bits(v)), nil
 	case string:
 		return AppendString(b, v), nil
 	case []byte:
 		return append(appendHead(b, len(v), 0, 0, 0xc6), v...), nil
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return AppendInt(b, n), nil
-		}
-		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
-			return AppendUint(b, n), nil
-		}
-		f, err := v.Float64()
-		if err != nil {
-			return b, err
-		}
-		return Append(b, f)
 	case []any:
 		b = AppendArray(b, len(v))
 		for i := 0; i < len(v) && err == nil; i++ {
@@ -99,6 +83,13 @@ func Append(b []byte, value any) (_ []byte, err error) {
 			}
 		}
 		return b, nil
+	case json.Number:
+		n, err := v.Int64()
+		if err == nil || errors.Is(err, strconv.ErrRange) {
+			return AppendInt(b, n), err
+		}
+		f, err := v.Float64()
+		return append64(b, 0xcb, math.Float64bits(f)), err
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
