@@ -11,12 +11,14 @@ import (
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // machine has a disk, memory, and boots now and then.
 type machine struct {
 	w            *world
-	id           string
+	name         string
+	id           string // a clone may have it too
 	boots        int
 	disk, memory *fileSystem
 
@@ -149,10 +151,10 @@ func (l *life) begin() (err error) {
 func (s *stream) begin() {
 	w := s.d.w
 	saved, floor := s.Load(), s.sv.Mark()
+	w.trail.starts(s, saved, floor)
 	w.tells("%s starts in %s with the mark at %d ms and %v", s.name(), s.st.Health().Live, floor-w.began.UnixMilli(), saved.Held)
 	if len(saved.Held) > 0 || saved.Cached != nil {
 		w.count("leases adopted")
-		w.markCovers(s, append(deref(saved.Cached), saved.Held...), floor)
 	}
 	if w.without(markExclusive) && floor > 0 {
 		floor--
@@ -209,6 +211,7 @@ func (l *life) bury() {
 		if s.gen != nil {
 			s.gen.Stop()
 		}
+		l.d.w.trail.killed(s)
 	}
 	if l.d.life == l {
 		l.d.life = nil
@@ -291,6 +294,7 @@ func (m *machine) shut() {
 }
 
 func (m *machine) start() {
+	m.w.trail.note(trace.PoolStep{Do: "Boot", Machine: m.name})
 	m.boots = m.w.number()
 	m.memory = newFileSystem(m.w, memoryDevice, m.w.reusesInodes())
 	m.disturbed++
@@ -328,6 +332,9 @@ func (l *life) look() {
 			w.tells("%s leaves its folder for %s", l.d.name, live)
 			w.count("lost folders written anew")
 			l.d.folder = live
+			for _, s := range l.streams {
+				w.trail.moves(s)
+			}
 			if w.without(lostFolderVoided) {
 				marks[expectWord] = expect
 			}

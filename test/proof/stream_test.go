@@ -32,7 +32,7 @@ type stream struct {
 	waiting []*request
 	reading generator.Reading // an old one
 
-	trail  string       // its name in the world's trail
+	trail  trailed      // what the world's trail knows of it
 	unsent *state.Saved // with removedBeforeSending off: not written yet
 }
 
@@ -40,6 +40,7 @@ type stream struct {
 type request struct {
 	pending *generator.Pending
 	after   snowflake.ID // its IDs are greater
+	from    int          // steps of the world's trail when it came
 	ended   atomic.Bool
 }
 
@@ -87,7 +88,11 @@ func (s *stream) Save(saved state.Saved) error {
 
 func (s *stream) save(saved state.Saved) error {
 	s.unsent = nil
+	s.d.w.trail.saves(s, saved)
 	err := s.sv.Save(saved)
+	if err == nil {
+		s.d.w.trail.saved(s, saved)
+	}
 	if err != nil {
 		s.d.w.count("live state not written")
 	} else if s.d.w.without(adoptedFromLiveStateOnly) {
@@ -149,10 +154,11 @@ func (s *stream) publish(p keeper.Publish) {
 			}
 		}
 	}
+	had, hadCached := s.held, s.cached
 	s.held, s.cached, s.cause = p.Held, p.Cached, p.Cause
-	s.d.w.trail.uses(s, p.Held)
-	s.d.w.oneUser(s)
+	s.d.w.trail.gets(s, p.Held)
 	s.give()
+	s.d.w.trail.loses(s, had, hadCached)
 }
 
 func (s *stream) give() {
@@ -186,7 +192,7 @@ func (s *stream) ask(n int64, regularOnly bool) {
 			at = s.reading // of a burst that takes long
 		}
 		timeout := pick(w, timeouts)
-		r := &request{after: s.svc.last}
+		r := &request{after: s.svc.last, from: len(w.trail.Steps)}
 		req := generator.Request{Count: n, RegularOnly: regularOnly, Timeout: timeout}
 		ranges, pending, err := s.gen.Start(at, req, nil)
 		if err == nil && pending == nil {
@@ -243,7 +249,7 @@ func (s *stream) got(r *request, ranges []generator.Range) {
 	for _, part := range ranges {
 		for i := range part.Count {
 			id := part.Start + snowflake.ID(i)
-			s.d.w.issued(s, id, part.Kind, before)
+			s.d.w.issued(s, id, part.Kind, before, r.from)
 			before = id
 		}
 	}
@@ -274,6 +280,7 @@ func (s *stream) turn(e keeper.Event) {
 		e = s.perform(s.core.Handle(s.moment(), e))
 	}
 	s.busy = false
+	s.d.w.trail.ends(s)
 	s.flush()
 }
 
@@ -294,9 +301,12 @@ func (s *stream) perform(action keeper.Action) keeper.Event {
 		return keeper.Acquired{Leases: leases, Err: err}
 	case keeper.Verify:
 		lost, err := s.verify(a.Leases)
+		s.d.w.trail.lost(s, lost)
 		return keeper.Verified{Lost: lost, Err: err}
 	case keeper.Release:
-		return keeper.Released{Err: s.release(a.Request)}
+		err := s.release(a.Request)
+		s.d.w.trail.hears(s, a.Request, err)
+		return keeper.Released{Err: err}
 	}
 	return nil
 }
@@ -322,3 +332,12 @@ func contains(leases []lease.Lease, l lease.Lease) bool {
 func isCached(cached *lease.Lease, l lease.Lease) bool {
 	return cached != nil && cached.Key() == l.Key()
 }
+
+func deref(l *lease.Lease) []lease.Lease {
+	if l == nil {
+		return nil
+	}
+	return []lease.Lease{*l}
+}
+
+func (s *stream) name() string { return s.d.name + "/" + s.svc.name }
