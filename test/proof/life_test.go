@@ -164,16 +164,17 @@ func (s *stream) begin() {
 		StartupWait: pick(w, []time.Duration{0, 20 * time.Millisecond}),
 		Clock:       s, Mark: s, Rand: newRand(w.rnd.Uint64()),
 	})
-	core, first := keeper.NewCore(s.keeperConfig(), saved, w.rnd, s.moment())
-	s.core = core
-	s.perform(first)
+	s.keeper = s.newKeeper()
 }
+
+// callDeadline is longer than a world: what a call without an answer comes to, the wire says.
+const callDeadline = 24 * time.Hour
 
 func (s *stream) keeperConfig() keeper.Config {
 	pace := time.Duration(s.d.w.pace)
 	return keeper.Config{
 		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: pace * 4 * time.Millisecond,
-		RetryMax: pace * 20 * time.Millisecond, VerifyEvery: pace * 15 * time.Millisecond, OwnClock: s.d.w.provider.Info().OwnClock,
+		RetryMax: pace * 20 * time.Millisecond, VerifyEvery: pace * 15 * time.Millisecond, CallTimeout: callDeadline,
 	}
 }
 
@@ -181,7 +182,7 @@ func (s *stream) keeperConfig() keeper.Config {
 func (s *stream) reload() {
 	s.run(func() {
 		s.svc.cfg = s.d.w.drawConfig()
-		s.core.Configure(s.keeperConfig())
+		s.keeper.SetConfig(s.keeperConfig())
 		s.gen.SetConfig(s.svc.cfg)
 		s.collect()
 	})
@@ -247,7 +248,7 @@ func (d *daemon) stop() {
 			if first {
 				s.gen.Stop()
 			}
-			s.turn(keeper.Stop{})
+			s.turn(s.keeper.Shutdown)
 			if saved := s.sv.Load(); len(saved.Held) > 0 || saved.Cached != nil {
 				w.count("leases kept at a stop")
 			}

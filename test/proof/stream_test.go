@@ -15,15 +15,15 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// stream is a service in one life of its daemon: the generator and the keeper's
-// core, and what is between the rooms, where most of the rules are switched off.
+// stream is a service in one life of its daemon: the generator and the keeper, and
+// what is between the rooms, where most of the rules are switched off.
 type stream struct {
 	*life
-	svc  *service
-	sv   *state.Service
-	gen  *generator.Generator
-	core *keeper.Core
-	busy bool // the keeper waits for what becomes of an action
+	svc    *service
+	sv     *state.Service
+	gen    *generator.Generator
+	keeper *keeper.Keeper
+	busy   bool // the keeper waits for what becomes of an action
 
 	held    []lease.Lease // as the keeper published them
 	cached  *lease.Lease
@@ -166,15 +166,6 @@ func (s *stream) give() {
 	s.collect()
 }
 
-// moment is what the keeper sees. Here the clock is believed whatever it shows.
-func (s *stream) moment() keeper.Moment {
-	at := keeper.Moment{MS: s.d.clock(), Elapsed: time.Since(s.d.w.began)}
-	if s.gen != nil && !s.d.w.without(releaseCoversLastEmbedded) {
-		at.LastMS = s.gen.LastMS()
-	}
-	return at
-}
-
 // ask asks the generator for n IDs, as a caller does. Some callers stand in the
 // queue when it returns.
 func (s *stream) ask(n int64, regularOnly bool) {
@@ -267,48 +258,8 @@ func (s *stream) impatient() {
 // step lets the keeper do what is due.
 func (s *stream) step() {
 	s.run(func() {
-		s.turn(keeper.Tick{})
+		s.turn(s.doDue)
 	})
-}
-
-// turn lets the keeper's core act on a Tick or a Stop, to the end.
-func (s *stream) turn(e keeper.Event) {
-	if s.busy {
-		return
-	}
-	for s.busy = true; e != nil; {
-		e = s.perform(s.core.Handle(s.moment(), e))
-	}
-	s.busy = false
-	s.d.w.trail.ends(s)
-	s.flush()
-}
-
-// perform carries out what the keeper decided.
-func (s *stream) perform(action keeper.Action) keeper.Event {
-	switch a := action.(type) {
-	case keeper.Publish:
-		s.publish(a)
-		return keeper.Published{}
-	case keeper.Rebase:
-		return keeper.Rebased{OK: s.gen.Rebase(a.Timeline)}
-	case keeper.Save:
-		return keeper.Saved{Err: s.Save(a.Content)}
-	case keeper.Confirm:
-		return keeper.Confirmed{}
-	case keeper.Acquire:
-		leases, err := s.acquire(a.Request)
-		return keeper.Acquired{Leases: leases, Err: err}
-	case keeper.Verify:
-		lost, err := s.verify(a.Leases)
-		s.d.w.trail.lost(s, lost)
-		return keeper.Verified{Lost: lost, Err: err}
-	case keeper.Release:
-		err := s.release(a.Request)
-		s.d.w.trail.hears(s, a.Request, err)
-		return keeper.Released{Err: err}
-	}
-	return nil
 }
 
 // reservation is until when the lease that gave low at the time is reserved.

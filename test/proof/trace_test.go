@@ -158,8 +158,12 @@ func (n noted) Release(ctx context.Context, req provider.ReleaseRequest) error {
 
 // released is the lease that a release is about.
 func (t *trail) released(req provider.ReleaseRequest) (lease.Lease, bool) {
+	return t.leaseOf(req.ID, req.BitSeq, req.Signed)
+}
+
+func (t *trail) leaseOf(id int64, bitSeq int, signed func(secret string) bool) (lease.Lease, bool) {
 	for secret, g := range t.grants {
-		if g.lease.ID == req.ID && g.lease.BitSeq == req.BitSeq && req.Signed(secret) {
+		if g.lease.ID == id && g.lease.BitSeq == bitSeq && signed(secret) {
 			return g.lease, true
 		}
 	}
@@ -190,13 +194,11 @@ func (t *trail) loses(s *stream, had []lease.Lease, hadCached *lease.Lease) {
 	}
 }
 
-// lost notes that the stream hears of leases that were taken over.
-func (t *trail) lost(s *stream, lost []lease.Lease) {
-	for _, l := range lost {
-		if s.trail.uses[l.Secret] {
-			t.of(s, "Verify", l)
-			s.trail.uses[l.Secret] = false
-		}
+// lost notes that the stream hears of a lease that was taken over.
+func (t *trail) lost(s *stream, claim provider.Claim) {
+	if l, known := t.leaseOf(claim.ID, claim.BitSeq, claim.Signed); known && s.trail.uses[l.Secret] {
+		t.of(s, "Verify", l)
+		s.trail.uses[l.Secret] = false
 	}
 }
 

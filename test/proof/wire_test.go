@@ -156,16 +156,13 @@ func (s *stream) wire(send func() error) error {
 	return send()
 }
 
-func (s *stream) verify(leases []lease.Lease) ([]lease.Lease, error) {
+func (s *stream) verify(claims []provider.Claim) ([]int, error) {
 	w := s.d.w
-	if w.plain {
-		return nil, errors.ErrUnsupported
-	}
 	s.travel()
 	if w.unreachable() {
 		return nil, errLost
 	}
-	lost, err := provider.Verify(context.Background(), w.provider, s.svc.name, leases)
+	lost, err := w.provider.Verify(context.Background(), s.svc.name, claims)
 	s.travel()
 	if w.rnd.IntN(20) == 0 {
 		return nil, errLost
