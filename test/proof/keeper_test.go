@@ -35,7 +35,16 @@ func (s *stream) turn(do func(context.Context)) {
 	s.flush()
 }
 
-func (s *stream) doDue(ctx context.Context) { s.keeper.Step(ctx) }
+func (s *stream) doDue(ctx context.Context) {
+	if !s.stopped {
+		s.keeper.Step(ctx)
+	}
+}
+
+func (s *stream) shutDown(ctx context.Context) {
+	s.stopped = true
+	s.keeper.Shutdown(ctx)
+}
 
 // remote is the provider at the end of the wire.
 type remote struct {

@@ -248,7 +248,7 @@ func (d *daemon) stop() {
 			if first {
 				s.gen.Stop()
 			}
-			s.turn(s.keeper.Shutdown)
+			s.turn(s.shutDown)
 			if saved := s.sv.Load(); len(saved.Held) > 0 || saved.Cached != nil {
 				w.count("leases kept at a stop")
 			}

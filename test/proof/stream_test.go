@@ -24,6 +24,8 @@ type stream struct {
 	gen    *generator.Generator
 	keeper *keeper.Keeper
 	busy   bool // the keeper waits for what becomes of an action
+	// stopped: the keeper's last turn has begun.
+	stopped bool
 
 	held    []lease.Lease // as the keeper published them
 	cached  *lease.Lease
