@@ -93,7 +93,7 @@ func (t *trail) starts(s *stream, found state.Saved, mark int64) {
 func (t *trail) folder(s *stream) string {
 	at, found := s.d.ownFolder()
 	if !found {
-		return "none of " + s.trail.name + fmt.Sprint(" ", t.lives)
+		return fmt.Sprint("of life ", t.lives, " alone")
 	}
 	if t.folders[at.node()] == "" {
 		t.folders[at.node()] = fmt.Sprint("folder ", len(t.folders)+1)
