@@ -179,9 +179,9 @@ func (c *chaos) perform(t *testing.T, s chaosScenario) (row string, violations [
 	res := c.end()
 	c.say("checked %d regular IDs (%d twice), the order of %d IDs on %d hosts (%d out of order), gaps (longest %v of %s, allowed %v), "+
 		"the return to normal mode (last host %v after the provider was well), both outliers; fallback IDs that met: %d; "+
-		"followed %d grants and %d regular IDs through docs/model/Pool.tla, with %d pairs of grants on one slot",
+		"followed %d grants and %d regular IDs through docs/model/Pool.tla, with %d pairs of grants on one slot, and %d steps of hosts' lives",
 		res.regular, res.count[chaosTwice], res.regular+res.fallback, len(c.hosts), res.count[chaosUnordered], res.longestGap.Round(time.Millisecond), res.longestOf, c.record.gap,
-		res.backAfter.Round(time.Millisecond), res.fallbackTwice, res.followed.Grants, res.followed.Emits, res.followed.Pairs)
+		res.backAfter.Round(time.Millisecond), res.fallbackTwice, res.followed.Grants, res.followed.Emits, res.followed.Pairs, res.steps)
 	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%v\t%v\t%s\t", s.name, res.regular, res.fallback, res.count[chaosTwice], res.count[chaosUnordered],
 		res.longestGap.Round(time.Millisecond), res.backAfter.Round(10*time.Millisecond), res.verdict()), res.violations
 }

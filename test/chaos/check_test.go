@@ -75,6 +75,7 @@ type chaosResult struct {
 	longestOf         string        // the host with that gap
 	backAfter         time.Duration // until the last host was back in normal mode
 	followed          trace.Result
+	steps             int // of hosts' leases that were followed, host by host
 }
 
 func (f *findings) violates(what, format string, args ...any) {

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -26,6 +27,30 @@ type leaseLine struct {
 // leaseName tells the grants of a pool with one layout apart.
 type leaseName struct{ id, created int64 }
 
+func (l leaseLine) name() leaseName { return leaseName{*l.WorkerID, l.Created.UnixMilli()} }
+
+const (
+	allocated   = "worker id allocated"
+	adopted     = "lease adopted from an earlier run"
+	released    = "worker id released"
+	notReleased = "lease not released; it runs out by itself"
+)
+
+// leaseLines are the lines about leases in the log of one life, which may be cut short.
+func leaseLines(log string) (all []leaseLine, _ error) {
+	for line := range strings.Lines(log) {
+		if !strings.HasSuffix(line, "\n") || !strings.Contains(line, `"worker_id":`) {
+			continue
+		}
+		var l leaseLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
 // leasesOf reads the grants of one host from the logs of its daemon's lives, the last one of
 // which has ended by itself. A daemon that is killed may have sent a release that it tells
 // nothing of: the next life then does not adopt the lease.
@@ -33,17 +58,14 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 	grants := map[leaseName]*trace.Grant{}
 	for i, log := range lives {
 		used := map[leaseName]bool{} // in this life
-		for line := range strings.Lines(log) {
-			var l leaseLine
-			if !strings.HasSuffix(line, "\n") || !strings.Contains(line, `"worker_id":`) {
-				continue
-			}
-			if err := json.Unmarshal([]byte(line), &l); err != nil {
-				return nil, err
-			}
-			name := leaseName{*l.WorkerID, l.Created.UnixMilli()}
+		lines, err := leaseLines(log)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range lines {
+			name := l.name()
 			switch l.Msg {
-			case "worker id allocated", "lease adopted from an earlier run":
+			case allocated, adopted:
 				used[name] = true
 				if grants[name] == nil {
 					grants[name] = &trace.Grant{
@@ -51,7 +73,7 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 						Expired: l.Expired.UnixMilli(), ReservedUntil: l.Expired.Add(quarantine).UnixMilli(),
 					}
 				}
-			case "worker id released", "lease not released; it runs out by itself":
+			case released, notReleased:
 				if g := grants[name]; g != nil {
 					g.Left = true
 				}
@@ -66,6 +88,61 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 		all = append(all, *grants[name])
 	}
 	return all, nil
+}
+
+// livesOf is what the lives of one host did to their leases, as the logs tell, in their order. The
+// times of releases are not in the logs, so none is judged here; nor are IDs. A lease for fallback
+// is adopted without a line: it was there until the last line about it.
+func livesOf(host string, lives []string, quarantine time.Duration) (p trace.Pool, _ error) {
+	logs, last := make([][]leaseLine, len(lives)), map[leaseName]int{}
+	for i, log := range lives {
+		var err error
+		if logs[i], err = leaseLines(log); err != nil {
+			return p, err
+		}
+		for _, l := range logs[i] {
+			last[l.name()] = i
+		}
+	}
+	var granted []leaseName
+	for i, lines := range logs {
+		proc := fmt.Sprint(host, "/", i+1)
+		do := func(l leaseLine, steps ...string) {
+			for _, step := range steps {
+				p.Steps = append(p.Steps, trace.PoolStep{Do: step, Proc: proc, Lease: fmt.Sprint(l.name()), Request: fmt.Sprint(l.name()), MS: l.Created.UnixMilli()})
+			}
+		}
+		start := trace.PoolStep{Do: "Start", Proc: proc, Folder: host, Machine: host}
+		for _, name := range granted {
+			if last[name] >= i {
+				start.Leases = append(start.Leases, fmt.Sprint(name))
+			}
+		}
+		p.Steps = append(p.Steps, start)
+		for _, l := range lines {
+			switch known := slices.Contains(granted, l.name()); {
+			case l.Msg == allocated && !known, l.Msg == adopted && !known:
+				granted = append(granted, l.name())
+				p.Steps = append(p.Steps, trace.PoolStep{
+					Do: "Grant", Lease: fmt.Sprint(l.name()), Request: fmt.Sprint(l.name()), Slot: snowflake.DefaultLayout().Slot(*l.WorkerID),
+					Created: l.Created.UnixMilli(), Expired: l.Expired.UnixMilli(), Until: l.Expired.Add(quarantine).UnixMilli(),
+				})
+				if l.Msg == allocated {
+					p.Steps[len(p.Steps)-1].Proc = proc
+				}
+				do(l, "Receive")
+			case !known: // it was refused, and never used
+			case l.Msg == released:
+				do(l, "Seal", "Forget", "Send", "TakeBack", "Released")
+			case l.Msg == notReleased && last[l.name()] > i:
+				do(l, "Seal", "Forget", "Send", "Refused")
+			case l.Msg == notReleased:
+				do(l, "Seal", "Forget", "Send", "Unanswered")
+			}
+		}
+		p.Steps = append(p.Steps, trace.PoolStep{Do: "Kill", Proc: proc})
+	}
+	return p, nil
 }
 
 // emitsOf are the regular IDs of a stream.
@@ -96,6 +173,14 @@ func (c *chaos) followed(res *chaosResult) {
 			c.T.Fatal(err)
 		}
 		t.Grants, t.Emits = append(t.Grants, grants...), append(t.Emits, emitsOf(h.stream)...)
+		p, err := livesOf(h.Host, lives, c.term)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		for _, broken := range p.Check().Broken {
+			res.violates(chaosStep, "%s", broken)
+		}
+		res.steps += len(p.Steps)
 	}
 	r := t.Check()
 	res.followed = r
@@ -118,6 +203,27 @@ func TestLeasesOf(t *testing.T) {
 		line("worker id allocated", "1", 0, 100) + line("worker id allocated", "1", 0, 100) + line("worker id released", "1", 0, 100) +
 			line("worker id allocated", "2", 90, 190) + line("worker id allocated", "3", 95, 195) + `{"level":"info","msg":"cut short","worker_id":`,
 		line("lease adopted from an earlier run", "2", 90, 190) + line("worker id allocated", "1", 180, 280),
+	}
+	follow := func(lives ...string) []string {
+		p, err := livesOf("h", lives, 50*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Check().Broken
+	}
+	if broken := follow(lives...); len(broken) > 0 {
+		t.Errorf("without fault: %q", broken)
+	}
+	for name, test := range map[string]struct{ want, life string }{
+		"adopts what was released":          {"Adoptable: h/2 adopts {1 1800000000000}", line(adopted, "1", 0, 100)},
+		"adopts what nobody was granted":    {"Receive: h/3 takes up {7 1800000000000}", line(adopted, "7", 0, 100)},
+		"releases twice":                    {"Seal: h/3 is cut off from {2 1800000000090}", line(adopted, "2", 90, 190) + line(released, "2", 90, 190) + line(released, "2", 90, 190)},
+		"adopts what another life released": {"Adoptable: h/4 adopts {2 1800000000090}", line(adopted, "2", 90, 190) + line(released, "2", 90, 190) + "---" + line(adopted, "2", 90, 190)},
+		"a grant while another is reserved": {"Free: {2 1800000000200} is granted", line(allocated, "2", 200, 300)},
+	} {
+		if broken := follow(append(slices.Clone(lives), strings.Split(test.life, "---")...)...); !strings.Contains(strings.Join(broken, "\n"), test.want) {
+			t.Errorf("%s: found %q, want %q", name, broken, test.want)
+		}
 	}
 	grants, err := leasesOf("h", lives, 50*time.Millisecond)
 	if err != nil {

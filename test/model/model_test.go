@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-var full = flag.Bool("model.full", false, "search all worlds to their end, not only the first of each specification")
+var full = flag.Bool("model.full", false, "search all worlds to their end, not only those of make check")
 
 // specification is one module, with the worlds in which it is searched to the end and
 // the rules without which a world breaks a promise.
@@ -34,6 +35,8 @@ type specification struct {
 type bounded struct {
 	faults []string
 	bounds map[string]int
+	name   string // in the page's table
+	brief  bool   // make check searches it too
 }
 
 // rule is a rule that a specification can switch off, with a world where that shows.
@@ -50,17 +53,21 @@ var pool = specification{
 	lemmas:   map[string]string{"GrantsApart": "4", "OneUser": "13", "ReleasedIsGone": "8"},
 	bounds:   map[string]int{"Daemons": 2, "MaxTime": 3, "Term": 2, "Quarantine": 1, "MaxGrants": 2, "MaxAccidents": 3},
 	worlds: []bounded{
-		{},
-		{bounds: map[string]int{"MaxGrants": 3, "MaxTime": 2, "Term": 1, "Quarantine": 0}},
-		{faults: faults("layouts"), bounds: map[string]int{"MaxTime": 1, "Term": 1}},
-		{faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Quarantine": 0}},
-		{faults: faults("store"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
-		{faults: faults("boot"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
-		{faults: faults("copies", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1, "MaxAccidents": 2}},
-		{faults: faults("folders", "copies"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxAccidents": 2, "MaxGrants": 1}},
-		{faults: faults("files"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
-		{faults: faults("files", "inodes"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
-		{faults: faults("disk", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{name: "Pool", brief: true},
+		{name: "Pool, three leases in a row", bounds: map[string]int{"MaxGrants": 3, "MaxTime": 2, "Term": 1, "Quarantine": 0}},
+		{name: "Pool, layouts", faults: faults("layouts"), bounds: map[string]int{"MaxTime": 1, "Term": 1}},
+		{name: "Pool, layouts, extend", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Quarantine": 0}},
+		{name: "Pool, layouts, extend, short leases", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "Quarantine": 0}, brief: true},
+		{name: "Pool, store", faults: faults("store"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
+		{name: "Pool, store, short", faults: faults("store"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxAccidents": 2}, brief: true},
+		{name: "Pool, boot", faults: faults("boot"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
+		{name: "Pool, copies, boot", faults: faults("copies", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1, "MaxAccidents": 2}, brief: true},
+		{name: "Pool, folders, copies", faults: faults("folders", "copies"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxAccidents": 2, "MaxGrants": 1}, brief: true},
+		{name: "Pool, files; and with inodes", faults: faults("files"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{name: "Pool, files; and with inodes", faults: faults("files", "inodes"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{name: "Pool, files, inodes, short", faults: faults("files", "inodes"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxGrants": 1, "MaxAccidents": 2}, brief: true},
+		{name: "Pool, disk, boot", faults: faults("disk", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1}},
+		{name: "Pool, disk, boot, short", faults: faults("disk", "boot"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxGrants": 1, "MaxAccidents": 2}, brief: true},
 	},
 	rules: []rule{
 		{"1", "the embedded timestamp is checked against the lease", bounded{}},
@@ -100,10 +107,10 @@ var locks = specification{
 	promises: []string{"OneHolder", "TokensRise"},
 	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4, "MaxLives": 2},
 	worlds: []bounded{
-		{bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}},
-		{bounds: map[string]int{"MaxRequests": 2, "MaxWrites": 3}},
-		{bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5}},
-		{faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxRequests": 2, "MaxWrites": 2}},
+		{name: "Locks", bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}, brief: true},
+		{name: "Locks, two ticks", bounds: map[string]int{"MaxRequests": 2, "MaxWrites": 3}},
+		{name: "Locks, three requests", bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5}},
+		{name: "Locks, forget", faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxRequests": 2, "MaxWrites": 2}, brief: true},
 	},
 	rules: []rule{
 		{"version", "a commit compares the version on which the decision rests", bounded{}},
@@ -129,9 +136,9 @@ var placement = specification{
 	promises: []string{"OneLive", "TokensRise"},
 	bounds:   map[string]int{"Hosts": 2, "MaxTime": 1, "TTL": 2, "Promise": 1, "Patience": 2, "MaxTokens": 2, "MaxLives": 2},
 	worlds: []bounded{
-		{},
-		{faults: faults("crash")},
-		{bounds: map[string]int{"MaxTime": 2, "TTL": 1}},
+		{name: "Placement", brief: true},
+		{name: "Placement, crash", faults: faults("crash"), brief: true},
+		{name: "Placement, short memberships", bounds: map[string]int{"MaxTime": 2, "TTL": 1}},
 	},
 	rules: []rule{
 		{"ended", "nobody takes over while the old owner's membership lasts", bounded{}},
@@ -168,16 +175,16 @@ func need(t *testing.T) {
 	}
 }
 
-// TestPromisesHold: all invariants hold in every state of the worlds.
+// TestPromisesHold: all invariants hold in every state of the worlds, and there are as many states
+// as the page says.
 func TestPromisesHold(t *testing.T) {
 	ring.Deep(t)
 	need(t)
 	for _, s := range []specification{pool, locks, placement} {
-		worlds := s.worlds
-		if !*full {
-			worlds = worlds[:1]
-		}
-		for _, b := range worlds {
+		for _, b := range s.worlds {
+			if !*full && !b.brief {
+				continue
+			}
 			w := s.world(b, "")
 			w.promises = slices.Concat(w.promises, slices.Sorted(maps.Keys(s.lemmas)))
 			o := check(t, w)
@@ -185,15 +192,82 @@ func TestPromisesHold(t *testing.T) {
 				story, err := tell(s.lines, o.steps)
 				t.Fatalf("%s with the faults %v: %s does not hold (%v):\n%s", s.module, w.faults, o.broken, err, strings.Join(story, "\n"))
 			}
-			t.Logf("| %s | %s | %s | %d | %d | hold |", s.module, strings.Join(w.faults, ", "), boundsOf(w), o.states, o.depth)
+			t.Logf("| %s | %s | %d | %d | hold |", b.name, boundsOf(w), o.states, o.depth)
+			if row := pageRow(t, b.name); row.states != o.states || row.depth > o.depth || row.depth+overshoot < o.depth {
+				t.Errorf("the page says that %s has %d states to a depth of %d; TLC says %d and %d", b.name, row.states, row.depth, o.states, o.depth)
+			}
 		}
 	}
+}
+
+// overshoot is by how much TLC may take a search for deeper than it is: where several workers
+// search, some are ahead of the others.
+const overshoot = 2
+
+// TestCheckHasEachFault: make check has a world for each kind of fault, and each world has its row
+// on the page, with its bounds.
+func TestCheckHasEachFault(t *testing.T) {
+	for _, s := range []specification{pool, locks, placement} {
+		had := map[string]bool{}
+		for _, b := range s.worlds {
+			for _, f := range b.faults {
+				had[f] = had[f] || b.brief
+			}
+			unlike := maps.Clone(b.bounds)
+			maps.DeleteFunc(unlike, func(name string, n int) bool { return s.bounds[name] == n })
+			if row := pageRow(t, b.name); !maps.Equal(row.bounds, unlike) {
+				t.Errorf("the page says that %s has the bounds %v; it has %v", b.name, row.bounds, unlike)
+			}
+		}
+		for _, found := range faultKinds.FindAllStringSubmatch(read(t, s.module+".tla"), -1) {
+			if !had[found[1]] {
+				t.Errorf("make check has no world of %s with the fault %q", s.module, found[1])
+			}
+		}
+	}
+}
+
+var faultKinds = regexp.MustCompile(`Fault\("([^"]+)"\)`)
+
+// figures are what the page says of a world.
+type figures struct {
+	bounds        map[string]int
+	states, depth int
+}
+
+// pageRow is the page's row of a world.
+func pageRow(t *testing.T, name string) figures {
+	t.Helper()
+	f := figures{bounds: map[string]int{}}
+	row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` \| ([^|]*)\| ([0-9,]+) \| (\d+) \|$`).FindStringSubmatch(read(t, "README.md"))
+	if row == nil {
+		t.Fatalf("the page has no row for %s", name)
+	}
+	for bound := range strings.SplitSeq(strings.TrimSpace(row[1]), ", ") {
+		if name, n, found := strings.Cut(bound, " "); found {
+			f.bounds[name], _ = strconv.Atoi(n)
+		}
+	}
+	f.states, _ = strconv.Atoi(strings.ReplaceAll(row[2], ",", ""))
+	f.depth, _ = strconv.Atoi(row[3])
+	return f
+}
+
+// read returns a file beside the specifications.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(specifications, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestEachRuleIsNeeded: without any of the rules a promise is broken.
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	need(t)
+	page := read(t, "README.md")
 	for _, s := range []specification{pool, locks, placement} {
 		for _, r := range s.rules {
 			w := s.world(r.bounded, r.name)
@@ -206,7 +280,11 @@ func TestEachRuleIsNeeded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("| %s %s | %s | %s | %d |\n\t%s\n\t%s", s.module, r.name, r.text, o.broken, len(story), strings.Join(story, "\n\t"), s.breaks[o.broken])
+			row := fmt.Sprintf("| %s %s | %s | %s | %d |", s.module, r.name, r.text, o.broken, len(story))
+			t.Logf("%s\n\t%s\n\t%s", row, strings.Join(story, "\n\t"), s.breaks[o.broken])
+			if !strings.Contains(page, row+"\n") {
+				t.Errorf("the page lacks the row %s", row)
+			}
 		}
 	}
 }
@@ -240,15 +318,7 @@ var switches = regexp.MustCompile(`On\("([^"]+)"\)`)
 // TestPageHasTheRules: the table of docs/model has the rules that the specifications can
 // switch off.
 func TestPageHasTheRules(t *testing.T) {
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(filepath.Join(specifications, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	page := read("README.md")
+	page := read(t, "README.md")
 	for _, s := range []specification{pool, locks, placement} {
 		listed := map[string]bool{}
 		for _, r := range s.rules {
@@ -258,7 +328,7 @@ func TestPageHasTheRules(t *testing.T) {
 			}
 		}
 		inModule := map[string]bool{}
-		for _, found := range switches.FindAllStringSubmatch(read(s.module+".tla"), -1) {
+		for _, found := range switches.FindAllStringSubmatch(read(t, s.module+".tla"), -1) {
 			inModule[found[1]] = true
 		}
 		if !maps.Equal(listed, inModule) {

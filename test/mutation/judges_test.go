@@ -24,6 +24,12 @@ type judge struct {
 	args     []string
 }
 
+// key names the judge's packages.
+func (j judge) key() string { return strings.Join(j.packages, " ") }
+
+// roomTests is the name of the judge that is asked last.
+const roomTests = "tests of its room"
+
 // wholeOnly are the files whose rules only the whole worlds of test/proof run.
 var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(conn|provider)/sqlite)/`)
 
@@ -38,7 +44,7 @@ func judges(m mutation) []judge {
 		simulation,
 		{strings.TrimSuffix("search, "+*ringFlag+" ring", ", fast ring"), []string{"test/search"}, []string{"-skip=^TestEach"}},
 		{"placement's simulation", []string{"internal/placement/driver"}, []string{"-run=^TestSimulation$", fmt.Sprint("-placement.seeds=", *seeds)}},
-		{"tests of its room", rooms(m.file), nil},
+		{roomTests, rooms(m.file), nil},
 	}
 }
 
@@ -57,6 +63,20 @@ func rooms(file string) []string {
 		return []string{own, "internal/placement/storage"}
 	}
 	return []string{own}
+}
+
+// importsOfJudges are the imports of each judge of the mutations, by its key.
+func importsOfJudges(t *testing.T, all []mutation) map[string][]string {
+	t.Helper()
+	imported := map[string][]string{}
+	for _, m := range all {
+		for _, j := range judges(m) {
+			if imported[j.key()] == nil {
+				imported[j.key()] = imports(t, j.packages)
+			}
+		}
+	}
+	return imported
 }
 
 // imports are the packages that each judge's tests import, directly or not.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,8 @@ var (
 	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
 	limit    = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
 	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
-	sample   = flag.Int("mutation.sample", 1, "run the first of each so many mutations, the same ones each time; 1: all")
+	sample   = flag.Int("mutation.sample", 1, "run one of each so many mutations; 1: all")
+	shift    = flag.Int("mutation.shift", 0, "which one of each so many: each number in a row brings others, until all have come round")
 	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
 	page     = flag.Bool("mutation.page", false, "write the table of this run to docs/model/mutations.md")
 )
@@ -35,19 +37,12 @@ func TestEachMutationIsCaught(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := mutations(t)
-	imported := map[string][]string{}
-	for _, m := range all {
-		for _, j := range judges(m) {
-			if key := strings.Join(j.packages, " "); imported[key] == nil {
-				imported[key] = imports(t, j.packages)
-			}
-		}
-	}
+	imported := importsOfJudges(t, all)
 	rows, done := known(t, all), 0
 	var mu sync.Mutex
 	t.Run("mutants", func(t *testing.T) {
 		for i, m := range all {
-			if i%*sample != 0 || !names.MatchString(m.name) {
+			if !sampled(i) || !names.MatchString(m.name) {
 				continue
 			}
 			t.Run(m.name, func(t *testing.T) {
@@ -76,6 +71,9 @@ func TestEachMutationIsCaught(t *testing.T) {
 	}
 }
 
+// sampled reports whether this run has the mutation with the index.
+func sampled(i int) bool { return (i+*shift)%*sample == 0 }
+
 // known are the page's rows, for mutations that this run leaves out.
 func known(t *testing.T, all []mutation) []string {
 	rows := make([]string, len(all))
@@ -94,7 +92,7 @@ func known(t *testing.T, all []mutation) []string {
 func (m mutation) judged(t *testing.T, imported map[string][]string) string {
 	overlay := m.overlay(t)
 	for _, j := range judges(m) {
-		if !concerns(imported[strings.Join(j.packages, " ")], m) {
+		if !concerns(imported[j.key()], m) {
 			continue
 		}
 		if v := j.ask(t, overlay); v.caught {
@@ -135,16 +133,50 @@ func rewrite(t *testing.T, table string) {
 	}
 }
 
-// TestPageHasTheMutations: the page's table has those of the list, in their order.
+// TestPageHasTheMutations: the page's table has those of the list, in their order, each caught by
+// a judge that the mutation's file has. Enough of them are caught by what runs the rules together:
+// the simulations and the search.
 func TestPageHasTheMutations(t *testing.T) {
 	_, table, _ := readPage(t)
 	rows, all := strings.Split(strings.TrimSuffix(table, "\n"), "\n"), mutations(t)
 	if len(rows) != len(all) {
 		t.Fatalf("the page has %d rows, and there are %d mutations; make mutants MUTANTS=-mutation.page writes it", len(rows), len(all))
 	}
+	imported, together := importsOfJudges(t, all), 0
 	for i, m := range all {
-		if !strings.HasPrefix(rows[i], m.row()) {
+		rest, found := strings.CutPrefix(rows[i], m.row())
+		if !found {
 			t.Errorf("row %d of the page is\n%s\nand should begin with\n%s", i+1, rows[i], m.row())
+			continue
 		}
+		by, _, _ := strings.Cut(rest, " | ")
+		at := slices.IndexFunc(judges(m), func(j judge) bool { return by == j.name && concerns(imported[j.key()], m) })
+		if at < 0 {
+			t.Errorf("the page says that %s is caught by %q, which does not run %s", m.name, by, m.file)
+		}
+		if by != roomTests {
+			together++
+		}
+	}
+	if together < least {
+		t.Errorf("the simulations and the search catch %d mutations, fewer than %d", together, least)
+	}
+}
+
+// TestSampleComesRound: as many runs as the sample is one of, each with the next shift, have each
+// mutation once.
+func TestSampleComesRound(t *testing.T) {
+	defer func(n, by int) { *sample, *shift = n, by }(*sample, *shift)
+	*sample = 16
+	times := make([]int, len(mutations(t)))
+	for *shift = 1000; *shift < 1000+*sample; *shift++ {
+		for i := range times {
+			if sampled(i) {
+				times[i]++
+			}
+		}
+	}
+	if slices.Min(times) != 1 || slices.Max(times) != 1 {
+		t.Errorf("the mutations have come so many times: %v", times)
 	}
 }

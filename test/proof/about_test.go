@@ -181,9 +181,11 @@ func (w *world) restoreStore() {
 		return
 	}
 	if w.rnd.IntN(3) > 0 || len(w.stores) == 0 {
+		w.trail.befalls("Backup")
 		w.stores = append(w.stores[max(0, len(w.stores)-3):], w.store.copied())
 		return
 	}
 	w.count("stores restored")
 	w.store.restore(pick(w, w.stores))
+	w.trail.befalls("Restore")
 }

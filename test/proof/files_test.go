@@ -179,6 +179,7 @@ func (d *database) event(often int) {
 		d.reboot()
 	case 4, 5:
 		if d == d.w.leases && d.fallBack() {
+			d.w.trail.befalls("Restore")
 			d.w.count("stores restored")
 		}
 	}

@@ -11,12 +11,14 @@ import (
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 // machine has a disk, memory, and boots now and then.
 type machine struct {
 	w            *world
-	id           string
+	name         string
+	id           string // a clone may have it too
 	boots        int
 	disk, memory *fileSystem
 
@@ -149,10 +151,10 @@ func (l *life) begin() (err error) {
 func (s *stream) begin() {
 	w := s.d.w
 	saved, floor := s.Load(), s.sv.Mark()
+	w.trail.starts(s, saved, floor)
 	w.tells("%s starts in %s with the mark at %d ms and %v", s.name(), s.st.Health().Live, floor-w.began.UnixMilli(), saved.Held)
 	if len(saved.Held) > 0 || saved.Cached != nil {
 		w.count("leases adopted")
-		w.markCovers(s, append(deref(saved.Cached), saved.Held...), floor)
 	}
 	if w.without(markExclusive) && floor > 0 {
 		floor--
@@ -162,16 +164,17 @@ func (s *stream) begin() {
 		StartupWait: pick(w, []time.Duration{0, 20 * time.Millisecond}),
 		Clock:       s, Mark: s, Rand: newRand(w.rnd.Uint64()),
 	})
-	core, first := keeper.NewCore(s.keeperConfig(), saved, w.rnd, s.moment())
-	s.core = core
-	s.perform(first)
+	s.keeper = s.newKeeper()
 }
+
+// callDeadline is longer than a world: what a call without an answer comes to, the wire says.
+const callDeadline = 24 * time.Hour
 
 func (s *stream) keeperConfig() keeper.Config {
 	pace := time.Duration(s.d.w.pace)
 	return keeper.Config{
 		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: pace * 4 * time.Millisecond,
-		RetryMax: pace * 20 * time.Millisecond, VerifyEvery: pace * 15 * time.Millisecond, OwnClock: s.d.w.provider.Info().OwnClock,
+		RetryMax: pace * 20 * time.Millisecond, VerifyEvery: pace * 15 * time.Millisecond, CallTimeout: callDeadline,
 	}
 }
 
@@ -179,7 +182,7 @@ func (s *stream) keeperConfig() keeper.Config {
 func (s *stream) reload() {
 	s.run(func() {
 		s.svc.cfg = s.d.w.drawConfig()
-		s.core.Configure(s.keeperConfig())
+		s.keeper.SetConfig(s.keeperConfig())
 		s.gen.SetConfig(s.svc.cfg)
 		s.collect()
 	})
@@ -209,6 +212,7 @@ func (l *life) bury() {
 		if s.gen != nil {
 			s.gen.Stop()
 		}
+		l.d.w.trail.killed(s)
 	}
 	if l.d.life == l {
 		l.d.life = nil
@@ -244,7 +248,7 @@ func (d *daemon) stop() {
 			if first {
 				s.gen.Stop()
 			}
-			s.turn(keeper.Stop{})
+			s.turn(s.shutDown)
 			if saved := s.sv.Load(); len(saved.Held) > 0 || saved.Cached != nil {
 				w.count("leases kept at a stop")
 			}
@@ -291,6 +295,7 @@ func (m *machine) shut() {
 }
 
 func (m *machine) start() {
+	m.w.trail.note(trace.PoolStep{Do: "Boot", Machine: m.name})
 	m.boots = m.w.number()
 	m.memory = newFileSystem(m.w, memoryDevice, m.w.reusesInodes())
 	m.disturbed++
@@ -328,6 +333,9 @@ func (l *life) look() {
 			w.tells("%s leaves its folder for %s", l.d.name, live)
 			w.count("lost folders written anew")
 			l.d.folder = live
+			for _, s := range l.streams {
+				w.trail.moves(s)
+			}
 			if w.without(lostFolderVoided) {
 				marks[expectWord] = expect
 			}

@@ -91,6 +91,9 @@ func (w *world) backUp(d *daemon) {
 	if !ok {
 		return
 	}
+	if live {
+		w.trail.befalls("CopyFiles")
+	}
 	w.keep(backup{live: live, name: at.name, files: filesIn(at.node())})
 }
 
@@ -145,6 +148,7 @@ const (
 func (w *world) put(at place, b backup, how manner, files []string) {
 	w.count("backups put back")
 	w.tells("a copy of %s is put at %s, manner %d", b.name, at.name, how)
+	w.befell(b, files)
 	w.disturb(at.fs)
 	if len(files) == 0 {
 		files = slices.Sorted(maps.Keys(b.files))
@@ -158,6 +162,20 @@ func (w *world) put(at place, b backup, how manner, files []string) {
 		} else {
 			at.fs.put(at.node(), name, at.fs.newFile(b.files[name]))
 		}
+	}
+}
+
+// befell notes which files of a backup are put back; none are all.
+func (w *world) befell(b backup, files []string) {
+	puts := func(name string) bool { return b.live && (len(files) == 0 || slices.Contains(files, name)) }
+	if !b.live {
+		w.trail.befalls("CopyDirectory")
+	}
+	if puts("leases") {
+		w.trail.befalls("PutLeases")
+	}
+	if puts("marks") {
+		w.trail.befalls("PutMarks")
 	}
 }
 
@@ -204,6 +222,7 @@ func (w *world) moveAway(at place) {
 	if strings.HasSuffix(at.name, asideSuffix) || at.node() == nil {
 		return
 	}
+	w.trail.befalls("MoveAway")
 	w.disturb(at.fs)
 	at.fs.move(at.up, at.name, at.up, at.name+asideSuffix)
 	w.asides = append(w.asides, at)
@@ -221,6 +240,7 @@ func (w *world) moveBack() {
 	if a.up.entries[a.name+asideSuffix] == nil {
 		return
 	}
+	w.trail.befalls("MoveBack")
 	w.disturb(a.fs)
 	w.count("moved back")
 	a.fs.move(a.up, a.name+asideSuffix, a.up, a.name)
@@ -276,5 +296,6 @@ func (w *world) cloneMachine(from *machine) {
 		to.id = from.id
 	}
 	to.start()
+	w.trail.befalls("CloneMachine")
 	w.count("machines cloned")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/test/trace"
 )
 
 var seedsFlag = flag.Int("proof.seeds", 0, "how many worlds to run for the proof; 0 = as many as the ring has time for")
@@ -72,7 +73,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 	} else if seeds == 0 {
 		seeds = fewSeeds
 	}
-	happened, pairs := map[string]int{}, 0
+	happened, shown, pairs := map[string]int{}, map[string]int{}, 0
 	for _, real := range []bool{false, true} {
 		regular, cached := 0, 0
 		for seed := range uint64(seeds) {
@@ -85,6 +86,9 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 			for what, n := range w.happened {
 				happened[what] += n
 			}
+			for _, s := range w.trail.Steps {
+				shown[s.Do]++
+			}
 		}
 		if regular < seeds*500 || cached < seeds*200 {
 			t.Errorf("only %d regular and %d cached fallback IDs in %d worlds: too little happens", regular, cached, seeds)
@@ -94,7 +98,12 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 		t.Log(strings.TrimSpace(line))
 		rewrite(t, begin, line)
 	}
-	t.Logf("the trace of each world was followed through docs/model/Pool.tla, with %d pairs of grants on one slot, no two equal IDs", pairs)
+	t.Logf("the trace of each world was followed through docs/model/Pool.tla, with %d pairs of grants on one slot, no two equal IDs; steps: %v", pairs, shown)
+	for _, do := range trace.PoolActions() {
+		if reason, n := notShown[do], shown[do]; n > 0 && reason != "" || n == 0 && reason == "" && seeds >= manySeeds {
+			t.Errorf("%s happened %d times in the traces; the reason why it cannot: %q", do, n, reason)
+		}
+	}
 	if pairs < seeds*100 {
 		t.Errorf("only %d pairs of grants on one slot: too little happens", pairs)
 	}

@@ -15,15 +15,17 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// stream is a service in one life of its daemon: the generator and the keeper's
-// core, and what is between the rooms, where most of the rules are switched off.
+// stream is a service in one life of its daemon: the generator and the keeper, and
+// what is between the rooms, where most of the rules are switched off.
 type stream struct {
 	*life
-	svc  *service
-	sv   *state.Service
-	gen  *generator.Generator
-	core *keeper.Core
-	busy bool // the keeper waits for what becomes of an action
+	svc    *service
+	sv     *state.Service
+	gen    *generator.Generator
+	keeper *keeper.Keeper
+	busy   bool // the keeper waits for what becomes of an action
+	// stopped: the keeper's last turn has begun.
+	stopped bool
 
 	held    []lease.Lease // as the keeper published them
 	cached  *lease.Lease
@@ -32,7 +34,7 @@ type stream struct {
 	waiting []*request
 	reading generator.Reading // an old one
 
-	trail  string       // its name in the world's trail
+	trail  trailed      // what the world's trail knows of it
 	unsent *state.Saved // with removedBeforeSending off: not written yet
 }
 
@@ -40,6 +42,7 @@ type stream struct {
 type request struct {
 	pending *generator.Pending
 	after   snowflake.ID // its IDs are greater
+	from    int          // steps of the world's trail when it came
 	ended   atomic.Bool
 }
 
@@ -87,7 +90,11 @@ func (s *stream) Save(saved state.Saved) error {
 
 func (s *stream) save(saved state.Saved) error {
 	s.unsent = nil
+	s.d.w.trail.saves(s, saved)
 	err := s.sv.Save(saved)
+	if err == nil {
+		s.d.w.trail.saved(s, saved)
+	}
 	if err != nil {
 		s.d.w.count("live state not written")
 	} else if s.d.w.without(adoptedFromLiveStateOnly) {
@@ -149,24 +156,16 @@ func (s *stream) publish(p keeper.Publish) {
 			}
 		}
 	}
+	had, hadCached := s.held, s.cached
 	s.held, s.cached, s.cause = p.Held, p.Cached, p.Cause
-	s.d.w.trail.uses(s, p.Held)
-	s.d.w.oneUser(s)
+	s.d.w.trail.gets(s, p.Held)
 	s.give()
+	s.d.w.trail.loses(s, had, hadCached)
 }
 
 func (s *stream) give() {
 	s.gen.Update(s.given, s.cached, s.cause)
 	s.collect()
-}
-
-// moment is what the keeper sees. Here the clock is believed whatever it shows.
-func (s *stream) moment() keeper.Moment {
-	at := keeper.Moment{MS: s.d.clock(), Elapsed: time.Since(s.d.w.began)}
-	if s.gen != nil && !s.d.w.without(releaseCoversLastEmbedded) {
-		at.LastMS = s.gen.LastMS()
-	}
-	return at
 }
 
 // ask asks the generator for n IDs, as a caller does. Some callers stand in the
@@ -186,7 +185,7 @@ func (s *stream) ask(n int64, regularOnly bool) {
 			at = s.reading // of a burst that takes long
 		}
 		timeout := pick(w, timeouts)
-		r := &request{after: s.svc.last}
+		r := &request{after: s.svc.last, from: len(w.trail.Steps)}
 		req := generator.Request{Count: n, RegularOnly: regularOnly, Timeout: timeout}
 		ranges, pending, err := s.gen.Start(at, req, nil)
 		if err == nil && pending == nil {
@@ -243,7 +242,7 @@ func (s *stream) got(r *request, ranges []generator.Range) {
 	for _, part := range ranges {
 		for i := range part.Count {
 			id := part.Start + snowflake.ID(i)
-			s.d.w.issued(s, id, part.Kind, before)
+			s.d.w.issued(s, id, part.Kind, before, r.from)
 			before = id
 		}
 	}
@@ -261,44 +260,8 @@ func (s *stream) impatient() {
 // step lets the keeper do what is due.
 func (s *stream) step() {
 	s.run(func() {
-		s.turn(keeper.Tick{})
+		s.turn(s.doDue)
 	})
-}
-
-// turn lets the keeper's core act on a Tick or a Stop, to the end.
-func (s *stream) turn(e keeper.Event) {
-	if s.busy {
-		return
-	}
-	for s.busy = true; e != nil; {
-		e = s.perform(s.core.Handle(s.moment(), e))
-	}
-	s.busy = false
-	s.flush()
-}
-
-// perform carries out what the keeper decided.
-func (s *stream) perform(action keeper.Action) keeper.Event {
-	switch a := action.(type) {
-	case keeper.Publish:
-		s.publish(a)
-		return keeper.Published{}
-	case keeper.Rebase:
-		return keeper.Rebased{OK: s.gen.Rebase(a.Timeline)}
-	case keeper.Save:
-		return keeper.Saved{Err: s.Save(a.Content)}
-	case keeper.Confirm:
-		return keeper.Confirmed{}
-	case keeper.Acquire:
-		leases, err := s.acquire(a.Request)
-		return keeper.Acquired{Leases: leases, Err: err}
-	case keeper.Verify:
-		lost, err := s.verify(a.Leases)
-		return keeper.Verified{Lost: lost, Err: err}
-	case keeper.Release:
-		return keeper.Released{Err: s.release(a.Request)}
-	}
-	return nil
 }
 
 // reservation is until when the lease that gave low at the time is reserved.
@@ -322,3 +285,12 @@ func contains(leases []lease.Lease, l lease.Lease) bool {
 func isCached(cached *lease.Lease, l lease.Lease) bool {
 	return cached != nil && cached.Key() == l.Key()
 }
+
+func deref(l *lease.Lease) []lease.Lease {
+	if l == nil {
+		return nil
+	}
+	return []lease.Lease{*l}
+}
+
+func (s *stream) name() string { return s.d.name + "/" + s.svc.name }

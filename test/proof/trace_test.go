@@ -1,56 +1,293 @@
 package proof
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"slices"
 
+	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/test/trace"
 )
 
-// trail is what a world knows of its leases and regular IDs. At the end test/trace holds it
-// against docs/model/Pool.tla.
+// trail is what a world knows of its leases and IDs: at the end test/trace holds it against
+// docs/model/Pool.tla. It sees what a keeper does to its generator, its file and the wire, and
+// what the store does.
 type trail struct {
-	trace.Trace
-	grants map[string]int // by secrets
-	lives  int            // of streams
+	trace.Pool
+	w        *world
+	names    map[string]string // of leases, by their secrets
+	grants   map[string]granted
+	askers   map[string]*trailed // by request
+	answered map[string]bool     // requests with a grant
+	carried  string              // the request that has arrived last: lease servers give it another ID
+	folders  map[*node]string
+	lives    int // of streams
 }
 
-// uses notes that the generator gets the leases.
-func (t *trail) uses(s *stream, leases []lease.Lease) {
-	if t.grants == nil {
-		t.grants = map[string]int{}
+// notShown says which actions of Pool.tla no trace of a world has, and why.
+var notShown = map[string]string{
+	"Extend":   "no keeper extends a lease: clients of lease servers do, and test/search has those",
+	"Extended": "nobody hears of an extension where nobody asks for one",
+}
+
+// granted is a lease with the request that it was granted to.
+type granted struct {
+	lease   lease.Lease
+	request string
+}
+
+// trailed is what the trail knows of a stream.
+type trailed struct {
+	name, folder string
+	request      string          // the latest
+	got          bool            // its answer
+	uses         map[string]bool // leases that the generator has or had
+	lists        map[string]bool // what the leases file may list
+	failed       map[string]bool // releases without success, in this turn
+	ended        bool
+}
+
+func newTrail(w *world) trail {
+	return trail{w: w, names: map[string]string{}, grants: map[string]granted{}, askers: map[string]*trailed{}, answered: map[string]bool{}, folders: map[*node]string{}}
+}
+
+// note adds a step. Without one of the rules only equal IDs count.
+func (t *trail) note(s trace.PoolStep) {
+	if !t.w.off {
+		t.Steps = append(t.Steps, s)
 	}
-	if s.trail == "" {
-		t.lives++
-		s.trail = fmt.Sprint(s.name(), " in life ", t.lives)
+}
+
+func (t *trail) of(s *stream, do string, l lease.Lease) {
+	t.note(trace.PoolStep{Do: do, Proc: s.trail.name, Lease: t.names[l.Secret], Request: t.grants[l.Secret].request})
+}
+
+// befalls notes what happens to files and copies.
+func (t *trail) befalls(do string) { t.note(trace.PoolStep{Do: do}) }
+
+// starts notes that the stream begins with what it has found.
+func (t *trail) starts(s *stream, found state.Saved, mark int64) {
+	t.lives++
+	s.trail = trailed{
+		name: fmt.Sprint(s.name(), " in life ", t.lives), folder: t.folder(s),
+		uses: map[string]bool{}, lists: map[string]bool{}, failed: map[string]bool{},
 	}
+	step := trace.PoolStep{Do: "Start", Proc: s.trail.name, Folder: s.trail.folder, Machine: s.d.at.name, MS: mark}
+	for _, l := range append(deref(found.Cached), found.Held...) {
+		step.Leases = append(step.Leases, t.names[l.Secret])
+		s.trail.uses[l.Secret], s.trail.lists[l.Secret] = true, true
+	}
+	t.note(step)
+	if found.Cached != nil {
+		t.of(s, "Keep", *found.Cached)
+	}
+}
+
+// folder names the stream's folder. Without a live directory nothing survives the process.
+func (t *trail) folder(s *stream) string {
+	at, found := s.d.ownFolder()
+	if !found {
+		return fmt.Sprint("of life ", t.lives, " alone")
+	}
+	if t.folders[at.node()] == "" {
+		t.folders[at.node()] = fmt.Sprint("folder ", len(t.folders)+1)
+	}
+	return t.folders[at.node()] + "/" + s.svc.name
+}
+
+// asks notes a request, and that its life takes no answer to the one before.
+func (t *trail) asks(s *stream, request string) {
+	q := &s.trail
+	if request != q.request && !q.got && t.answered[q.request] {
+		t.note(trace.PoolStep{Do: "GiveUp", Proc: q.name, Request: q.request})
+	}
+	if request != q.request {
+		q.request, q.got = request, false
+	}
+	t.askers[request] = q
+}
+
+// noted is the provider as the store's side of the trail.
+type noted struct {
+	provider.Provider
+	t *trail
+}
+
+// Acquire implements provider.Provider.
+func (n noted) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	leases, err := n.Provider.Acquire(ctx, req)
 	for _, l := range leases {
-		i, known := t.grants[l.Secret]
-		if !known {
-			i = len(t.Grants)
-			t.grants[l.Secret] = i
-			t.Grants = append(t.Grants, trace.Grant{Slot: l.Slot(), Created: l.Created, Expired: l.Expired, ReservedUntil: l.ReservedUntil})
+		n.t.granted(l, n.t.carried)
+	}
+	return leases, err
+}
+
+// granted notes a grant, unless it was answered before.
+func (t *trail) granted(l lease.Lease, request string) {
+	if t.names[l.Secret] != "" {
+		return
+	}
+	t.names[l.Secret] = fmt.Sprint("lease ", len(t.names)+1)
+	t.grants[l.Secret], t.answered[request] = granted{l, request}, true
+	asker := ""
+	if by := t.askers[request]; by != nil {
+		asker = by.name
+	}
+	t.note(trace.PoolStep{
+		Do: "Grant", Proc: asker, Lease: t.names[l.Secret], Request: request, Slot: l.Slot(), Created: l.Created, Expired: l.Expired, Until: l.ReservedUntil,
+	})
+}
+
+// Release implements provider.Provider. If the store's process was killed, it may have carried
+// the release out.
+func (n noted) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	err := n.Provider.Release(ctx, req)
+	if err == nil || errors.Is(err, errKilled) {
+		if l, known := n.t.released(req); known {
+			n.t.note(trace.PoolStep{Do: "TakeBack", Lease: n.t.names[l.Secret], MS: req.TimestampMS, Maybe: err != nil})
 		}
-		if g := &t.Grants[i]; !slices.Contains(g.By, s.trail) {
-			g.By = append(g.By, s.trail)
+	}
+	return err
+}
+
+// released is the lease that a release is about.
+func (t *trail) released(req provider.ReleaseRequest) (lease.Lease, bool) {
+	return t.leaseOf(req.ID, req.BitSeq, req.Signed)
+}
+
+func (t *trail) leaseOf(id int64, bitSeq int, signed func(secret string) bool) (lease.Lease, bool) {
+	for secret, g := range t.grants {
+		if g.lease.ID == id && g.lease.BitSeq == bitSeq && signed(secret) {
+			return g.lease, true
+		}
+	}
+	return lease.Lease{}, false
+}
+
+// gets notes that the generator gets leases.
+func (t *trail) gets(s *stream, leases []lease.Lease) {
+	for _, l := range leases {
+		if !s.trail.uses[l.Secret] {
+			s.trail.uses[l.Secret], s.trail.got = true, true
+			t.of(s, "Receive", l)
 		}
 	}
 }
 
-// leaves notes that a release may be sent.
-func (t *trail) leaves(req provider.ReleaseRequest) {
-	for secret, i := range t.grants {
-		t.Grants[i].Left = t.Grants[i].Left || req.Signed(secret)
+// loses notes that the generator is cut off from what it had, but for a lease that stays for
+// fallback. It has answered by now what it was asked before.
+func (t *trail) loses(s *stream, had []lease.Lease, hadCached *lease.Lease) {
+	for _, l := range append(deref(hadCached), had...) {
+		if !contains(s.held, l) && !isCached(s.cached, l) && s.trail.uses[l.Secret] {
+			t.of(s, "Seal", l)
+			s.trail.uses[l.Secret] = false
+		}
+	}
+	if s.cached != nil && !isCached(hadCached, *s.cached) {
+		t.of(s, "Keep", *s.cached)
 	}
 }
 
-// emits notes a regular ID. In which order those who asked at one time are answered is open.
-func (t *trail) emits(s *stream, line snowflake.Timeline, id snowflake.ID) {
-	t.Emits = append(t.Emits, trace.Emit{By: s.trail, MS: line.UnixMS(id), Low: line.Low(id), Order: int64(id)})
+// lost notes that the stream hears of a lease that was taken over.
+func (t *trail) lost(s *stream, claim provider.Claim) {
+	if l, known := t.leaseOf(claim.ID, claim.BitSeq, claim.Signed); known && s.trail.uses[l.Secret] {
+		t.of(s, "Verify", l)
+		s.trail.uses[l.Secret] = false
+	}
+}
+
+// saves notes what the leases file may list from now on, even if the write fails.
+func (t *trail) saves(s *stream, content state.Saved) {
+	for _, l := range append(deref(content.Cached), content.Held...) {
+		if s.trail.lists[l.Secret] {
+			continue
+		}
+		s.trail.lists[l.Secret] = true
+		used, known := s.trail.uses[l.Secret]
+		switch {
+		case known && !used:
+			delete(s.trail.failed, l.Secret)
+			t.of(s, "Refused", l)
+		case isCached(content.Cached, l):
+			t.of(s, "Keep", l)
+		default:
+			t.of(s, "Receive", l)
+			s.trail.uses[l.Secret], s.trail.got = true, true
+		}
+	}
+}
+
+// saved notes what it lists no longer, for certain.
+func (t *trail) saved(s *stream, content state.Saved) {
+	for _, secret := range slices.Sorted(maps.Keys(s.trail.lists)) {
+		if l := t.grants[secret].lease; !contains(content.Held, l) && !isCached(content.Cached, l) {
+			delete(s.trail.lists, secret)
+			t.of(s, "Forget", l)
+		}
+	}
+}
+
+// sends notes a release. A lease that was refused at once was never used.
+func (t *trail) sends(s *stream, req provider.ReleaseRequest) {
+	l, known := t.released(req)
+	if !known {
+		return
+	}
+	if _, used := s.trail.uses[l.Secret]; !used {
+		s.trail.uses[l.Secret] = false
+		t.of(s, "Receive", l)
+		t.of(s, "Seal", l)
+		t.of(s, "Forget", l)
+	}
+	t.note(trace.PoolStep{Do: "Send", Proc: s.trail.name, Lease: t.names[l.Secret], MS: req.TimestampMS})
+}
+
+// hears notes the answer to a release, or that there was none yet.
+func (t *trail) hears(s *stream, req provider.ReleaseRequest, err error) {
+	l, known := t.released(req)
+	switch {
+	case known && err == nil:
+		t.of(s, "Released", l)
+	case known:
+		s.trail.failed[l.Secret] = true
+	}
+}
+
+// ends notes, at the end of a turn, which leases were not put back.
+func (t *trail) ends(s *stream) {
+	for _, secret := range slices.Sorted(maps.Keys(s.trail.failed)) {
+		t.of(s, "Unanswered", t.grants[secret].lease)
+	}
+	clear(s.trail.failed)
+}
+
+// emits notes an ID that was asked for when there were from steps.
+func (t *trail) emits(s *stream, line snowflake.Timeline, id snowflake.ID, kind generator.Kind, from int) {
+	low := line.Low(id)
+	if kind == generator.FallbackCachedID {
+		low -= line.FallbackBit()
+	}
+	t.note(trace.PoolStep{Do: "Emit", Proc: s.trail.name, MS: line.UnixMS(id), ID: int64(id), Low: low, Cached: kind == generator.FallbackCachedID, From: from})
+}
+
+// moves notes that the stream goes on in another folder.
+func (t *trail) moves(s *stream) {
+	s.trail.folder = t.folder(s)
+	t.note(trace.PoolStep{Do: "Notice", Proc: s.trail.name, Folder: s.trail.folder})
+}
+
+// killed notes the end of the stream.
+func (t *trail) killed(s *stream) {
+	if s.trail.name != "" && !s.trail.ended {
+		s.trail.ended = true
+		t.note(trace.PoolStep{Do: "Kill", Proc: s.trail.name})
+	}
 }
 
 // follow judges the steps of the world, unless a rule is switched off: then only equal IDs count.
@@ -62,7 +299,6 @@ func (w *world) follow() {
 		w.lockTrail.follow()
 		w.placeTrail.follow()
 	}
-	w.trail.UntilMS = math.MaxInt64
 	w.followed = w.trail.Check()
 	if broken := w.followed.Broken; len(broken) > 0 {
 		w.fault = "no step of docs/model/Pool.tla: " + broken[0]

@@ -61,12 +61,13 @@ func (w *world) deliver() {
 
 func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 	w := s.d.w
+	w.trail.asks(s, req.RequestID)
 	s.travel()
 	if w.unreachable() {
 		return nil, errLost
 	}
 	if w.rnd.IntN(20) == 0 {
-		w.later(func() { _, _ = w.provider.Acquire(context.Background(), req) })
+		w.later(func() { _, _ = s.carryOut(req) })
 		return nil, context.DeadlineExceeded
 	}
 	if w.rnd.IntN(20) == 0 && len(w.answers) > 0 {
@@ -76,7 +77,7 @@ func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 		}
 		return nil, errLost
 	}
-	leases, err := w.provider.Acquire(context.Background(), req)
+	leases, err := s.carryOut(req)
 	if err == nil {
 		w.count("leases granted")
 		w.tells("%s is granted %v", s.name(), leases)
@@ -89,16 +90,21 @@ func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 	return leases, err
 }
 
+// carryOut lets a request to acquire arrive.
+func (s *stream) carryOut(req provider.AcquireRequest) ([]lease.Lease, error) {
+	s.d.w.trail.carried = req.RequestID
+	return s.d.w.provider.Acquire(context.Background(), req)
+}
+
 func (s *stream) release(req provider.ReleaseRequest) error {
 	defer s.flush()
 	w := s.d.w
-	w.trail.leaves(req)
+	w.trail.sends(s, req)
 	send := func() error {
 		err := w.provider.Release(context.Background(), req)
 		if err == nil {
 			w.count("leases released")
 			w.tells("the store takes machine ID %d back until %d ms", req.ID, req.TimestampMS-w.began.UnixMilli())
-			w.noUser(req)
 		}
 		return err
 	}
@@ -150,16 +156,13 @@ func (s *stream) wire(send func() error) error {
 	return send()
 }
 
-func (s *stream) verify(leases []lease.Lease) ([]lease.Lease, error) {
+func (s *stream) verify(claims []provider.Claim) ([]int, error) {
 	w := s.d.w
-	if w.plain {
-		return nil, errors.ErrUnsupported
-	}
 	s.travel()
 	if w.unreachable() {
 		return nil, errLost
 	}
-	lost, err := provider.Verify(context.Background(), w.provider, s.svc.name, leases)
+	lost, err := w.provider.Verify(context.Background(), s.svc.name, claims)
 	s.travel()
 	if w.rnd.IntN(20) == 0 {
 		return nil, errLost

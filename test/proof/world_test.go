@@ -69,8 +69,7 @@ type world struct {
 	seen      map[snowflake.ID]origin
 	regular   int
 	cached    int
-	last      map[string]int64 // the last timestamp of each lease, by its secret
-	digest    uint64           // of all IDs
+	digest    uint64 // of all IDs
 	happened  map[string]int
 	fallbacks []generator.Fallback
 	certain   bool   // no daemon makes random fallback IDs: cached ones are unique without exception
@@ -150,9 +149,10 @@ func newWorld(s setting) *world {
 	time.Sleep(offGrid)
 	w := &world{
 		setting: s, rnd: newRand(s.seed), names: &folderNames{rnd: newRand(^s.seed)}, began: time.Now(),
-		deadliness: 200, deadlyCalls: 40, seen: map[snowflake.ID]origin{}, last: map[string]int64{}, happened: map[string]int{},
+		deadliness: 200, deadlyCalls: 40, seen: map[snowflake.ID]origin{}, happened: map[string]int{},
 	}
 	crand.Reader = w.names
+	w.trail = newTrail(w)
 	w.pace = 1
 	if w.whole {
 		w.pace, w.onFiles = wholePace, w.drawFiles()
@@ -209,7 +209,7 @@ func (w *world) drawDaemons() {
 		machines = 1
 	}
 	for range machines {
-		m := &machine{w: w, id: fmt.Sprint("machine ", w.number())}
+		m := &machine{w: w, name: fmt.Sprint("machine ", len(w.machines)), id: fmt.Sprint("machine ", w.number())}
 		m.disk = newFileSystem(w, diskDevice, w.rnd.IntN(2) == 0)
 		m.start()
 		w.machines = append(w.machines, m)
@@ -268,7 +268,7 @@ func (w *world) drawProvider(term, quarantine int64) {
 	}
 	if !w.real {
 		w.store = &store{now: clock, w: w, terms: byService, content: content{requests: map[string][]lease.Lease{}}}
-		w.provider = w.store
+		w.provider = noted{w.store, &w.trail}
 		return
 	}
 	services := provider.Services{Default: named[serviceNames[0]], Named: named}
@@ -279,6 +279,7 @@ func (w *world) drawProvider(term, quarantine int64) {
 		must(err, nil)
 		w.provider = p
 	}
+	w.provider = noted{w.provider, &w.trail}
 	if w.whole && w.rnd.IntN(2) == 0 {
 		w.serve(w.provider, services, clock)
 	}
@@ -320,8 +321,8 @@ func (w *world) run(n int) string {
 }
 
 // issued judges a new ID, which its caller got after the answer that ended in
-// before.
-func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before snowflake.ID) {
+// before, and asked for when the trail had from steps.
+func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before snowflake.ID, from int) {
 	if w.fault != "" {
 		return
 	}
@@ -336,11 +337,10 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 	switch kind {
 	case generator.Regular:
 		w.regular++
-		w.trail.emits(s, w.timeline, id)
-		w.embedded(s, id)
+		w.trail.emits(s, w.timeline, id, kind, from)
 	case generator.FallbackCachedID:
 		w.cached++
-		w.embedded(s, id)
+		w.trail.emits(s, w.timeline, id, kind, from)
 		o.reserved = s.reservation(low-w.timeline.FallbackBit(), at)
 	}
 	w.tells("%s makes (%d ms, %d)", by, ms, low)

@@ -33,8 +33,16 @@ type leases struct {
 	late     []message // sent, and not yet there: nobody waits for their answers
 	grants   []lease.Lease
 	lives    uint64
+	forgot   bool       // the store has
+	passing  *overheard // the answer to an acquire that went over the wire last
 	seen     *watched
 	fault    string
+}
+
+// overheard is an answer that a proxy may give to another request.
+type overheard struct {
+	request string
+	leases  []lease.Lease
 }
 
 // leasesSetting is the bounds of a world.
@@ -45,6 +53,8 @@ type leasesSetting struct {
 	layouts    []int // the bit_seq of each daemon's service
 	grants     int   // at most so many are made
 	verify     bool  // keepers ask all the time whether the leases are theirs
+	forgets    bool  // the store may forget everything, once
+	mixes      bool  // a request to acquire may get the answer to another
 	off        rule  // the rule that is broken
 }
 
@@ -140,12 +150,14 @@ const (
 	isNotSent
 	isLate
 	lateArrives // who: the message
+	storeForgets
+	mixesUp
 )
 
 var leaseMoves = [...]string{
 	starts: "%s starts", isKilled: "%s is killed", watches: "%s is asked for the ID to watch", looks: "%s looks what is due", stops: "%s stops",
 	hears: "the answer reaches %s", losesAnswer: "the answer is lost", storeAnswers: "the store answers %s", isNotSent: "%s is not sent",
-	isLate: "%s is late", lateArrives: "late arrives %s",
+	isLate: "%s is late", lateArrives: "late arrives %s", storeForgets: "the store forgets", mixesUp: "the answer that went over the wire last reaches %s",
 }
 
 // moves is every next event.
@@ -186,10 +198,27 @@ func (w *leases) moves(all []move) []move {
 			}
 		}
 	}
+	for i, d := range w.daemons {
+		if w.passing != nil && d.acquires() {
+			always(i, mixesUp)
+		}
+	}
 	for i := range w.late {
 		always(i, lateArrives)
 	}
+	if w.forgets && !w.forgot && len(w.grants) > 0 {
+		all = append(all, move{storeForgets, 0, noClock})
+	}
 	return all
+}
+
+// acquires reports whether the daemon waits for leases.
+func (d *daemon) acquires() bool {
+	if d.request == nil {
+		return false
+	}
+	_, acquires := d.request.content.(provider.AcquireRequest)
+	return acquires
 }
 
 func (w *leases) do(m move) {
@@ -199,6 +228,10 @@ func (w *leases) do(m move) {
 		w.late = slices.Delete(w.late, int(m.who), int(m.who)+1)
 		w.now = at
 		late.send()
+		return
+	}
+	if m.kind == storeForgets {
+		w.forget()
 		return
 	}
 	d := w.daemons[m.who]
@@ -227,12 +260,39 @@ func (w *leases) do(m move) {
 	case isLate:
 		d.postpone(true)
 		d.hears(at, d.failure(errLost))
+	case mixesUp:
+		if d.passes() || w.off == answersEchoed {
+			d.hears(at, keeper.Acquired{Leases: w.passing.leases})
+		} else {
+			d.hears(at, d.failure(errLost))
+		}
 	}
+}
+
+// passes reports whether the answer that went over the wire last is to the daemon's request,
+// as the client of lease servers looks at it.
+func (d *daemon) passes() bool {
+	return d.w.passing != nil && d.acquires() && d.request.content.(provider.AcquireRequest).RequestID == d.w.passing.request
+}
+
+// forget has the store lose its records. The fence ends when all has ended that was granted.
+func (w *leases) forget() {
+	fence := int64(0)
+	for _, l := range w.grants {
+		fence = max(fence, l.ReservedUntil)
+	}
+	if w.off == restoredStoreFenced {
+		fence = 0
+	}
+	w.forgot = true
+	w.store.Forget(fence)
 }
 
 func (w *leases) text(m move) string {
 	of := ""
 	switch m.kind {
+	case storeForgets:
+		return leaseMoves[m.kind]
 	case lateArrives:
 		of = w.late[m.who].text
 	case storeAnswers, isNotSent, isLate:
@@ -262,8 +322,11 @@ func (d *daemon) postpone(does bool) {
 func (d *daemon) start() {
 	d.w.lives++
 	floor := d.mark
-	if d.w.off == markExclusive && floor > 0 {
+	switch {
+	case d.w.off == markExclusive && floor > 0:
 		floor--
+	case d.w.off == markInLiveState:
+		floor = 0 // the state file's, which is behind
 	}
 	cfg := generator.Config{MaxThroughput: 1 << 20, Fallback: generator.FallbackCached, MaxBackwardMS: -1}
 	d.gen = generator.NewCore(cfg, d.live.Timeline, floor, nil)
@@ -333,7 +396,11 @@ func (d *daemon) publish(p keeper.Publish) {
 	if d.w.off == sealedBeforeSending && len(p.Held) == 0 {
 		return // it goes on
 	}
-	d.gen.SetLeases(p.Held, p.Cached, p.Cause)
+	cached := p.Cached
+	if d.w.off == releasedNeverCached && cached == nil && len(p.Held) == 0 && len(d.live.Held) > 0 {
+		cached = &d.live.Held[0]
+	}
+	d.gen.SetLeases(p.Held, cached, p.Cause)
 	if p.Cause != nil {
 		d.gen.EndStartup()
 	}
@@ -343,6 +410,9 @@ func (d *daemon) save(content state.Saved) {
 	if d.w.off == removedBeforeSending {
 		d.unsaved = &content
 		return
+	}
+	if d.w.off == releasedNeverCached && content.Cached == nil && len(content.Held) == 0 && len(d.live.Held) > 0 {
+		content.Cached = &d.live.Held[0]
 	}
 	d.live = content
 }
@@ -365,6 +435,9 @@ func (d *daemon) acquire(req provider.AcquireRequest) *message {
 		}
 		if err == nil {
 			w.grants = append(w.grants, got...)
+			if w.mixes {
+				w.passing = &overheard{req.RequestID, got}
+			}
 		}
 		return keeper.Acquired{Leases: got, Err: err}
 	}}
@@ -437,8 +510,7 @@ func (w *leases) release(req provider.ReleaseRequest) error {
 	}
 	err := w.provider.Release(context.Background(), req)
 	if err == nil && w.off == recordKept {
-		fresh := memory.NewStore(func() int64 { return w.now })
-		reflect.ValueOf(w.store).Elem().Set(reflect.ValueOf(fresh).Elem())
+		w.store.Forget(0)
 	}
 	return err
 }
@@ -490,7 +562,10 @@ func init() {
 // fingerprint does not tell apart worlds in which two daemons have changed places.
 func (w *leases) fingerprint() fingerprint {
 	s := sum{skip: unimportant, field: w.openRequests}
-	s.add(w.store, w.seen != nil, len(w.grants), w.fault != "")
+	s.add(w.store, w.seen != nil, len(w.grants), w.fault != "", w.forgot, w.passing != nil)
+	if w.passing != nil {
+		s.add(w.passing.leases)
+	}
 	if w.seen != nil {
 		s.add(*w.seen)
 	}
@@ -500,7 +575,7 @@ func (w *leases) fingerprint() fingerprint {
 	var each []fingerprint
 	for _, d := range w.daemons {
 		one := sum{skip: unimportant}
-		one.add(d.service, d.live, d.mark, d.last, d.gen != nil, d.request != nil)
+		one.add(d.service, d.live, d.mark, d.last, d.gen != nil, d.request != nil, d.passes())
 		if d.gen != nil {
 			one.add(d.gen, d.core, d.unsaved, d.answer)
 		}

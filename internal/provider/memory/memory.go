@@ -25,8 +25,9 @@ import (
 type Store struct {
 	nowMS func() int64
 
-	mu    sync.Mutex
-	pools map[string]*records
+	mu      sync.Mutex
+	pools   map[string]*records
+	fenceMS int64 // nothing is granted before
 }
 
 // NewStore returns an empty store. nowMS is the provider's clock in Unix
@@ -36,6 +37,22 @@ func NewStore(nowMS func() int64) *Store {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
 	return &Store{nowMS: nowMS, pools: map[string]*records{}}
+}
+
+// Forget empties the store, as if an empty backup had been put back. Nothing is granted
+// before fenceMS, in Unix milliseconds, when all that is forgotten has ended.
+func (s *Store) Forget(fenceMS int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pools, s.fenceMS = map[string]*records{}, fenceMS
+}
+
+// fence is the refusal of a store that has forgotten, nil at any other time.
+func (s *Store) fence(nowMS int64) *provider.FencedError {
+	if nowMS >= s.fenceMS {
+		return nil
+	}
+	return &provider.FencedError{UntilMS: s.fenceMS, Reason: "the store has forgotten its records"}
 }
 
 type requestKey struct{ service, id string }
@@ -263,7 +280,8 @@ func (s *Store) enter(name string) (r *records, m pool.Moment, done func()) {
 		r = newRecords()
 		s.pools[name] = r
 	}
-	return r, pool.Moment{NowMS: s.nowMS(), Random: func(n int64) int64 { return n - 1 }}, s.mu.Unlock
+	now := s.nowMS()
+	return r, pool.Moment{NowMS: now, Fence: s.fence(now), Random: func(n int64) int64 { return n - 1 }}, s.mu.Unlock
 }
 
 // Release implements provider.Provider.
@@ -297,9 +315,9 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	r, m, done := p.store.enter(p.services.Of(service).Pool)
 	defer done()
-	return pool.Verify(r, false, claims)
+	return pool.Verify(r, m.Fence != nil, claims)
 }
 
 // Locate implements provider.Provider. It knows every grant.
