@@ -43,6 +43,7 @@ type load struct {
 	Sent        int64 // bytes
 	Asked       int64 // requests
 	Refused     int64 // connections
+	Idle        int64 // attackers that did nothing
 }
 
 // attacker is a process that attacks until it is killed.
@@ -64,7 +65,9 @@ func RunPart(args []string) error {
 	chosen, _ := find(a.Attack)
 	go chosen.begin(a)
 	for report := json.NewEncoder(os.Stdout); ; time.Sleep(lookEvery) {
-		l := load{a.now.open.Load(), a.now.dialed.Load(), a.now.sent.Load(), a.now.asked.Load(), a.now.refused.Load()}
+		l := load{
+			Connections: a.now.open.Load(), Dialed: a.now.dialed.Load(), Sent: a.now.sent.Load(), Asked: a.now.asked.Load(), Refused: a.now.refused.Load(),
+		}
 		if err := report.Encode(l); err != nil {
 			return err
 		}
@@ -105,9 +108,15 @@ func (all *attackers) stop() (sum load) {
 	for _, s := range all.services {
 		s.Stop()
 	}
+	return all.load()
+}
+
+// load is what the attackers have put on the server together until now.
+func (all *attackers) load() (sum load) {
 	for _, path := range all.logs {
 		text, err := os.ReadFile(path)
 		if err != nil {
+			sum.Idle++
 			continue
 		}
 		var last load
@@ -117,6 +126,9 @@ func (all *attackers) stop() (sum load) {
 			if json.Unmarshal(line, &l) == nil { // the last one may be cut
 				last, most = l, max(most, l.Connections)
 			}
+		}
+		if last.Dialed+last.Sent+last.Asked == 0 {
+			sum.Idle++
 		}
 		sum.Connections += most
 		sum.Dialed += last.Dialed
@@ -169,9 +181,15 @@ type counted struct {
 	of *attacker
 }
 
-func (c *counted) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.of.now.sent.Add(int64(n))
+// Write writes in parts, so that what a server has taken counts while the rest is held up.
+func (c *counted) Write(b []byte) (n int, err error) {
+	const part = 64 << 10
+	for err == nil && n < len(b) {
+		var done int
+		done, err = c.Conn.Write(b[n:min(n+part, len(b))])
+		n += done
+		c.of.now.sent.Add(int64(done))
+	}
 	return n, err
 }
 

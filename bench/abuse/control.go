@@ -26,6 +26,7 @@ func (a *attacker) burn() {
 				if _, err := l.WriteTo(b, l.LocalAddr()); err != nil {
 					continue
 				}
+				a.now.sent.Add(int64(len(b)))
 				_, _, _ = l.ReadFrom(b)
 			}
 		}()

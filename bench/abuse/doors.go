@@ -15,7 +15,7 @@ import (
 // onDoors are the attacks on memcached_listen and http_listen. The new connections of the
 // innocent also ask for an ID at each of both.
 var onDoors = []attack{
-	{name: "memcached: idle connections", users: 4, begin: func(a *attacker) { a.keep(4000, a.memcached, untilEnd) }},
+	{name: "memcached: idle connections", users: 4, quiet: true, begin: func(a *attacker) { a.keep(4000, a.memcached, untilEnd) }},
 	{name: "memcached: half commands", users: 4, begin: func(a *attacker) { a.keep(1000, a.memcached, a.halfCommand) }},
 	{name: "memcached: slow commands", users: 4, begin: func(a *attacker) { a.keep(500, a.memcached, a.slowCommand) }},
 	{name: "memcached: IDs never read", users: 4, begin: func(a *attacker) { a.keep(500, a.memcached, a.commandsUnread) }},

@@ -17,7 +17,7 @@ import (
 // and is probed: its new connections also ask for /readyz.
 var onAdmin = []attack{
 	{name: "admin: idle after an answer", users: 4, begin: func(a *attacker) { a.keep(5300, a.admin, a.askAndIdle("/healthz")) }},
-	{name: "admin: idle, one address", users: 1, begin: func(a *attacker) { a.keep(18_000, a.admin, untilEnd) }},
+	{name: "admin: idle, one address", users: 1, quiet: true, begin: func(a *attacker) { a.keep(18_000, a.admin, untilEnd) }},
 	{name: "admin: slow heads", users: 4, begin: func(a *attacker) { a.keep(300, a.admin, a.slowly("GET /healthz HTTP/1.1\r\nHost: localhost\r\n")) }},
 	{name: "admin: answers never read", users: 4, begin: func(a *attacker) { a.keep(300, a.admin, a.unreadPages("/metrics", "")) }},
 	{name: "admin: requests on end", users: 4, begin: func(a *attacker) { a.keep(16, a.admin, a.pourPages("/metrics", "")) }},
@@ -28,9 +28,9 @@ var onAdmin = []attack{
 // onServer are the attacks on the lease server, by peers without and with a credential of
 // another tenant.
 var onServer = []attack{
-	{name: "server: silent connections", users: 4, begin: func(a *attacker) { a.keep(4100, a.server, untilEnd) }},
+	{name: "server: silent connections", users: 4, quiet: true, begin: func(a *attacker) { a.keep(4100, a.server, untilEnd) }},
 	{name: "server: half a handshake", users: 4, begin: func(a *attacker) { a.keep(4100, a.server, a.halfHandshake) }},
-	{name: "server: handshakes on end", users: 4, begin: func(a *attacker) { a.keep(16, a.secure, func(net.Conn) {}) }},
+	{name: "server: handshakes on end", users: 4, quiet: true, begin: func(a *attacker) { a.keep(16, a.secure, func(net.Conn) {}) }},
 	{name: "server: idle without a credential", users: 2, begin: func(a *attacker) { a.keep(1000, a.secure, a.askAndIdle("/healthz")) }},
 	{name: "server: idle with a credential", users: 2, begin: func(a *attacker) { a.keep(1000, a.secure, a.askWithTokenAndIdle) }},
 	{name: "server: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.slowly("GET /leases HTTP/1.1\r\nHost: localhost\r\n")) }},

@@ -17,11 +17,11 @@ type result struct {
 	attack
 	at                  aim
 	users               bool
+	memory              int64 // bytes that the server may use
 	load                load
 	before, peak, after int64 // bytes in memory
 	charged             int64 // bytes that the control group was charged with at most; 0: not known
 	disk                int64
-	settled             time.Duration // until the memory was given back
 	served              *served
 	died, later         error
 }
@@ -39,7 +39,9 @@ func (r result) broken() (all []string) {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	add(r.peak > memoryLimit, "RSS of %s MiB", report.MiB(float64(r.peak)))
+	add(r.load.Idle > 0, "%d of %d attackers did nothing", r.load.Idle, r.attack.users)
+	add(!r.enough(), "the attackers did too little to show anything")
+	add(r.peak > r.memory, "RSS of %s MiB", report.MiB(float64(r.peak)))
 	add(r.disk > diskLimit*int64(r.attack.users), "%s MiB on the disk", report.MiB(float64(r.disk)))
 	// Without users of their own the attackers use up the innocent's share.
 	if n := len(r.served.failed); n > 0 && r.users {
@@ -49,12 +51,25 @@ func (r result) broken() (all []string) {
 	return all
 }
 
+// enough reports whether the attackers did what shows something. What they should do at
+// least is little beside what they do in a second on a busy machine.
+func (r result) enough() bool {
+	const (
+		connections, requests = 100, 100
+		bytes                 = 64 << 10
+	)
+	if r.quiet {
+		return r.load.Dialed >= connections
+	}
+	return r.load.Asked >= requests || r.load.Sent >= bytes
+}
+
 // slow reports whether the innocent waited for longer than promised.
 func (r result) slow() bool { return r.users && quantile(r.served.calls, 0.99) > promptly }
 
-// keeps reports whether the server still has much of the memory after settleLimit. How
-// soon the runtime gives it back depends on the machine.
-func (r result) keeps() bool { return r.after > r.before+settleRoom }
+// keeps reports whether the server still has much of the memory. How soon the runtime gives
+// it back depends on the machine.
+func (r result) keeps() bool { return r.after > r.before+r.memory/8 }
 
 func (r result) verdict() string {
 	switch {
@@ -85,9 +100,10 @@ func (l load) String() string {
 const columns = "%-42s %-50s %4s %4s %5s %5s %4s  %5s %6s %6s %6s %6s  %s\n"
 
 func printMethod(out io.Writer, f *field) {
-	where := "a control group of 256 MiB for each server"
-	if g, err := newGroup(memoryLimit); err != nil {
-		where = fmt.Sprintf("no control group (%v): memory_limit is 256 MiB, and the RSS is checked", err)
+	mib := report.Whole(float64(f.memory) / (1 << 20))
+	where := "a control group of " + mib + " MiB for each server"
+	if g, err := newGroup(f.memory); err != nil {
+		where = fmt.Sprintf("no control group (%v): memory_limit is %s MiB, and the RSS is checked", err, mib)
 	} else {
 		g.remove()
 	}

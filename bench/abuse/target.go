@@ -53,7 +53,7 @@ func (f *field) start(ctx context.Context, dir string, at aim, more []string) (*
 	if t.live, err = os.MkdirTemp("/dev/shm", "kz-abuse-"); err != nil {
 		return t, err
 	}
-	if t.group, err = newGroup(memoryLimit); err != nil {
+	if t.group, err = newGroup(f.memory); err != nil {
 		t.group = nil
 	}
 	arguments := t.daemon
@@ -69,7 +69,7 @@ func (f *field) start(ctx context.Context, dir string, at aim, more []string) (*
 	}
 	args = slices.Concat(args, more)
 	if t.group == nil {
-		args = append(args, "--memory-limit", strconv.Itoa(memoryLimit))
+		args = append(args, "--memory-limit", strconv.FormatInt(f.memory, 10))
 	}
 	path, args := t.group.within(f.plan.Daemon, args...)
 	if t.Service, err = f.launch.Launch(filepath.Join(dir, "log"), path, args...); err != nil {

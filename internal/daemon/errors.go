@@ -53,7 +53,11 @@ func (s *Server) refusalOf(err error) quota.Refusal {
 	case errors.Is(err, errLongAnswers):
 		return quota.Refusal{Quota: quota.FixedAnswers, Limit: maxMaking, Whose: s.budget.most(madeFor)}
 	case errors.Is(err, errTooManyKinds):
-		return quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
+		r := quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
+		if s.cfg.Placement != nil {
+			r.Whose = s.cfg.Placement.executors.most()
+		}
+		return r
 	}
 	return quota.Refusal{}
 }

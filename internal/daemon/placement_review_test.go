@@ -3,11 +3,13 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -152,6 +154,9 @@ func TestPeersAreBounded(t *testing.T) {
 	q := r.dial()
 	q.result("Placement.Register", long)
 	q.fails(wire.CodeOverloaded, "Placement.Register", []string{strings.Repeat("y", placement.MaxKind)})
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedKinds || got[0].Limit != maxAllKinds || got[0].Whose != fmt.Sprintf("UID %d", os.Getuid()) {
+		t.Errorf("the book has %+v", got)
+	}
 	q.result("Placement.Register", kinds(0, 1)) // it is known
 	p.result("Placement.Watch")
 	p.fails(wire.CodeInvalidParams, "Placement.Watch")

@@ -457,12 +457,19 @@ func TestBodiesAreStrict(t *testing.T) {
 // TestUpkeepIsNotRefused: however many requests are under way and wait, a lock can be
 // renewed, looked at and given back. Where too many do just that, the next ones wait.
 func TestUpkeepIsNotRefused(t *testing.T) {
-	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 2 })
+	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 3 })
 	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
-	for range cap(g.server.slots) {
-		g.server.slots <- struct{}{}
+	for _, tenant := range []string{"busy", "other", "busy"} {
+		leave, err := g.server.enter(t.Context(), tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
 	}
 	g.want("another acquire", g.send("POST", "/v1/locks/other/acquire", tokenHost, ``), problem.Overloaded)
+	if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Quota != "max_in_flight" || seen[0].Whose != "tenant busy" {
+		t.Errorf("seen %+v", seen)
+	}
 	g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`)
 	for range cap(g.server.upkeep) {
 		g.server.upkeep <- struct{}{}
@@ -474,7 +481,9 @@ func TestUpkeepIsNotRefused(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	g.locked("release", "k", tokenHost, `{}`)
-	<-g.server.upkeep
+	for range cap(g.server.upkeep) - 1 {
+		<-g.server.upkeep
+	}
 	if n := len(g.server.upkeep); n != 0 {
 		t.Errorf("%d places are taken", n)
 	}

@@ -94,6 +94,7 @@ type Server struct {
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
 	waiting    map[string]int64 // the same by tenant; guarded by mu
+	underWay   map[string]int64 // requests that have a place, by tenant; guarded by mu
 	bodies     bodies
 }
 
@@ -117,7 +118,7 @@ func New(o Options) *Server {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		o: o, waiting: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		o: o, waiting: map[string]int64{}, underWay: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
@@ -236,7 +237,7 @@ func (s *Server) upkeepAPI(pattern string, scope Scope, h handler) {
 
 // placed registers a handler that gets a place, which it may leave early. The body is read
 // before: slow senders take no places.
-func (s *Server) placed(pattern string, scope Scope, enter func(context.Context) (leave func(), err error),
+func (s *Server) placed(pattern string, scope Scope, enter func(_ context.Context, tenant string) (leave func(), err error),
 	h func(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error,
 ) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
@@ -249,7 +250,7 @@ func (s *Server) placed(pattern string, scope Scope, enter func(context.Context)
 			return err
 		}
 		defer give()
-		leave, err := enter(r.Context())
+		leave, err := enter(r.Context(), who.Tenant)
 		if err != nil {
 			return err
 		}
@@ -259,34 +260,59 @@ func (s *Server) placed(pattern string, scope Scope, enter func(context.Context)
 }
 
 // enter takes a place among the requests under way, until leave.
-func (s *Server) enter(context.Context) (leave func(), err error) {
+func (s *Server) enter(_ context.Context, tenant string) (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots))},
+		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots)), Whose: s.busiest()},
 			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
-	return s.left(s.slots), nil
+	return s.left(s.slots, tenant), nil
 }
 
-func (s *Server) left(place chan struct{}) (leave func()) {
+func (s *Server) left(place chan struct{}, tenant string) (leave func()) {
+	s.count(tenant, 1)
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
+		s.count(tenant, -1)
 		s.o.Metrics.InFlight.Dec()
 		<-place
 	})
 }
 
+// count counts a request of the tenant that has got a place, or has left it.
+func (s *Server) count(tenant string, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.underWay[tenant] += n; s.underWay[tenant] == 0 {
+		delete(s.underWay, tenant)
+	}
+}
+
+// busiest is the tenant with the most requests under way, which are also those that wait
+// for the store; "" if there are none.
+func (s *Server) busiest() (whose string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := int64(0)
+	for tenant, n := range s.underWay {
+		if n > most {
+			whose, most = "tenant "+tenant, n
+		}
+	}
+	return whose
+}
+
 // enterUpkeep is enter for requests that have places of their own, and wait for one: a client
 // that is refused may lose its lock.
-func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
+func (s *Server) enterUpkeep(ctx context.Context, tenant string) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	select {
 	case s.upkeep <- struct{}{}:
-		return s.left(s.upkeep), nil
+		return s.left(s.upkeep, tenant), nil
 	case <-ctx.Done():
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep))},
+		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep)), Whose: s.busiest()},
 			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
 	}
 }
@@ -392,7 +418,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
 	}
 	if errors.Is(err, record.ErrCrowded) {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: quota.FixedStoreCalls})
+		s.o.Quotas.Refuse(quota.Refusal{Quota: quota.FixedStoreCalls, Whose: s.busiest()})
 	}
 	if p.Code == problem.Unavailable && r.Context().Err() == nil {
 		s.sparing.Do(func() { s.o.Log.Error("the store failed", zap.String("route", r.Pattern), zap.Error(err)) })

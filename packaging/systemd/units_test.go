@@ -3,7 +3,6 @@
 package systemd_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,7 +170,7 @@ func TestUnderSystemd(t *testing.T) {
 		name string
 		test func(*host)
 	}{
-		{"install", install}, {"first connection", firstConnection}, {"sandbox", sandbox},
+		{"install", install}, {"first connection", firstConnection}, {"sandbox", sandbox}, {"memory limit", memoryLimit},
 		{"credentials", credentials}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }},
 		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration}, {"error that passes", errorThatPasses},
 		{"gate", gate}, {"stop", stop}, {"lease server", leaseServer},
@@ -291,11 +290,6 @@ func sandbox(h *host) {
 	if got := h.do("stat", "-c", "%U", "/proc/"+pid); got != "kazahana" {
 		h.t.Errorf("it runs as %s", got)
 	}
-	// What the unit gives is what the daemon takes for its limit.
-	if high := h.show(service, "MemoryHigh"); high != fmt.Sprint(int64(memlimit.Default)) {
-		h.t.Errorf("MemoryHigh is %s", high)
-	}
-	h.logged(`"memory_limit":` + fmt.Sprint(int64(memlimit.Default)))
 	inside := []string{"nsenter", "-t", pid, "-m", "runuser", "-u", "kazahana", "--"}
 	for path, want := range map[string]bool{"/var/lib/kazahana/x": true, "/run/kazahana-live/x": true, "/etc/x": false, "/usr/x": false, "/run/kazahana/x": false} {
 		if got := h.try(append(inside, "touch", path)...).code == 0; got != want {
@@ -316,6 +310,26 @@ func sandbox(h *host) {
 	h.do("rm", "/etc/kazahana/kazahanad.yaml")
 	h.do("systemctl", "reload", service)
 	h.eventually("root may connect again", func() bool { return h.try("kazahanad", "id").code == 0 })
+}
+
+// What the unit gives is what the daemon takes for its limit. The figure is not that of
+// the shipped unit, which is also what a daemon takes that sees no limit.
+func memoryLimit(h *host) {
+	const want = "671088640"
+	h.dropIn(service, "memory", "[Service]\nMemoryHigh="+want+"\nMemoryMax=800M\n")
+	defer func() {
+		h.do("rm", "/etc/systemd/system/"+service+".d/memory.conf")
+		h.do("systemctl", "daemon-reload")
+		h.do("systemctl", "restart", service)
+	}()
+	h.do("systemctl", "restart", service)
+	if high := h.show(service, "MemoryHigh"); high != want {
+		h.t.Errorf("MemoryHigh is %s", high)
+	}
+	if file := "/sys/fs/cgroup" + h.show(service, "ControlGroup") + "/memory.high"; h.try("test", "-e", file).code != 0 {
+		h.t.Skipf("there is no %s: on this machine the memory belongs to control groups of version 1, and a booted systemd has those of version 2 only", file)
+	}
+	h.logged(`"memory_limit":` + want + `\b`)
 }
 
 // logged waits for a line of the daemon's log.
