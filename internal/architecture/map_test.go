@@ -33,7 +33,8 @@ func TestSourcePageHasTheFolders(t *testing.T) {
 	}
 }
 
-// TestSourcePageNamesFiles: where docs/source.md says that a rule is, there is a file.
+// TestSourcePageNamesFiles: where docs/source.md says that a rule is, there is a file, with
+// the functions that the page names.
 func TestSourcePageNamesFiles(t *testing.T) {
 	root := filepath.Join("..", "..")
 	page, err := os.ReadFile(filepath.Join(root, "docs", "source.md"))
@@ -41,7 +42,7 @@ func TestSourcePageNamesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "## Where a rule is")
-	paths := regexp.MustCompile("`([a-z_]+/[a-z_/.]+)`").FindAllStringSubmatch(table, -1)
+	paths := regexp.MustCompile("`([a-z_]+/[a-z_/.]+)`(?:: ((?:`\\w+`(?:, )?)+))?").FindAllStringSubmatch(table, -1)
 	if !found || len(paths) == 0 {
 		t.Fatal("docs/source.md does not say where a rule is")
 	}
@@ -52,6 +53,12 @@ func TestSourcePageNamesFiles(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join(below, path[1])); err != nil {
 			t.Error(err)
+		}
+		for _, name := range regexp.MustCompile(`\w+`).FindAllString(path[2], -1) {
+			text, _ := os.ReadFile(filepath.Join(below, path[1]))
+			if !regexp.MustCompile(`(?m)^(func|class)\b.*\b` + name + `\b`).Match(text) {
+				t.Errorf("%s has no %s", path[1], name)
+			}
 		}
 	}
 }
