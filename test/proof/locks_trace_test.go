@@ -111,6 +111,8 @@ func (t *lockTrail) deliver(m *message) {
 		m.lease = after.LeaseID
 	}
 	switch {
+	case m.wrote && m.request.Op == lock.Acquire && after.State != lock.Active:
+		t.givenBack(m, s)
 	case m.wrote:
 		if s.LeftMS = 0; m.request.Op != lock.Release {
 			s.TermMS = after.ExpiresMS - storeMS
@@ -120,7 +122,16 @@ func (t *lockTrail) deliver(m *message) {
 		m.told = m.err == nil
 	case m.request.Op != lock.Release && before.State == lock.Active:
 		t.step(m, "Repeat", s)
+		t.w.placeTrail.repeated(m, after)
 		m.told = true
+	}
+}
+
+// givenBack notes that an acquire, of whose grant nobody was sure, has ended its lease.
+func (t *lockTrail) givenBack(m *message, s trace.LockStep) {
+	s.Op, s.Number, s.Host, s.Sent, s.LeftMS = "release", t.calls[m.request]+" given back", t.calls[m.request], s.At, 0
+	for _, s.Do = range []string{"Discard", "Commit"} {
+		t.of(m.request.Key).Steps = append(t.of(m.request.Key).Steps, s)
 	}
 }
 
@@ -155,7 +166,7 @@ func (t *lockTrail) answers(m *message) {
 
 // look notes what the store shows of a lock, and what it did by itself since the last look.
 func (t *lockTrail) look(key string) {
-	if life := t.w.records.view().Life; life != t.life {
+	if life := t.w.records.view().Life; life != t.life && t.w.kind != onEtcd { // which forgets nothing
 		t.life = life
 		for _, other := range slices.Sorted(maps.Keys(t.traces)) {
 			t.sees(other, "Forget")

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/test/trace"
 )
 
@@ -104,10 +105,10 @@ func (t *placeTrail) deliver(m *message) {
 	if m.placed != nil {
 		before = t.load(m.placed.key)
 	}
-	if m.err = m.do(t.w.records); m.placed == nil {
+	if m.err = m.do(t.w.records); m.placed == nil || errors.Is(m.err, errLater) || errors.Is(m.err, errFenced) {
 		return
 	}
-	after, killed := t.load(m.placed.key), errors.Is(m.err, errKilled)
+	after, killed := t.load(m.placed.key), errors.Is(m.err, errKilled) || errors.Is(m.err, record.ErrUnconfirmed)
 	if killed && after.Version == before.Version && after.Owner == before.Owner {
 		return // before the commit
 	}
@@ -148,6 +149,13 @@ func (t *placeTrail) membership(m *message, l lock.Lease, s trace.LockStep) {
 		t.lives[m] = membershipOf{l.Token, s.TermMS}
 	}
 	t.all(step)
+}
+
+// repeated notes that the store says once more what it did with the lock of a membership.
+func (t *placeTrail) repeated(m *message, l lock.Lease) {
+	if strings.HasPrefix(m.request.Key, membersPrefix) {
+		t.lives[m] = membershipOf{l.Token, l.RemainingMS}
+	}
 }
 
 // joined notes that a host hears of its membership.

@@ -165,6 +165,9 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 	return after, true
 }
 
+// trust: an operator has said that nothing is missing.
+func (f *facts) trust() { f.Trusted, f.UntilMS, f.Reason, f.MissingMS = true, 0, "", 0 }
+
 // longest is at least that term. It is doubled so that it seldom changes.
 func longest(termMS int64) int64 {
 	l := int64(leastLongestMS)
