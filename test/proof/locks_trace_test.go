@@ -37,7 +37,7 @@ type requestKey struct{}
 
 func newLockTrail(w *world) *lockTrail {
 	return &lockTrail{
-		w: w, life: w.records.view().Life, traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
+		w: w, life: w.records.era(), traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
 		calls: map[*lock.Request]string{}, asked: map[string]bool{},
 	}
 }
@@ -166,7 +166,7 @@ func (t *lockTrail) answers(m *message) {
 
 // look notes what the store shows of a lock, and what it did by itself since the last look.
 func (t *lockTrail) look(key string) {
-	if life := t.w.records.view().Life; life != t.life && t.w.kind != onEtcd { // which forgets nothing
+	if life := t.w.records.era(); life != t.life {
 		t.life = life
 		for _, other := range slices.Sorted(maps.Keys(t.traces)) {
 			t.sees(other, "Forget")

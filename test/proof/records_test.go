@@ -188,6 +188,15 @@ func (s *records) view() record.View {
 	return v
 }
 
+// era changes whenever the store may have forgotten something. The life alone does not: where
+// one is forgotten too, the next one has its number on Redis.
+func (s *records) era() string {
+	if s.kind == onEtcd {
+		return "" // it forgets nothing
+	}
+	return fmt.Sprint(s.view().Life, " ", s.life)
+}
+
 // shown completes the view of a model.
 func (s *records) shown(v record.View) record.View {
 	if s.lives == nil {
@@ -221,6 +230,7 @@ func (s *records) fenced() bool {
 // fallBack puts the store back to what it was some changes ago, or to a copy that was made.
 // Nobody uses it meanwhile.
 func (s *records) fallBack(changes int) {
+	s.w.sleep(2 * time.Millisecond) // no two lives of a server begin in one millisecond
 	switch {
 	case s.file != nil:
 		if s.file.fallBack() {

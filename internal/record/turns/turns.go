@@ -28,7 +28,7 @@ type Turns[K any] struct {
 	number func(key string) int // of its stripe
 	spread func(time.Duration) time.Duration
 	size   func(K) int
-	all  [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
+	all    [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
 }
 
 // stripe remembers some of the keys. Only the caller that holds it uses it.
