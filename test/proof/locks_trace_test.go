@@ -204,6 +204,8 @@ func (t *lockTrail) follow() {
 				one.Relied = append(one.Relied, trace.Reliance{Host: t.leases[b.lease.LeaseID].host, Token: b.lease.Token, From: b.from, Until: b.end()})
 			}
 		}
+		// Hosts go on while the disk of the store is frozen: what they do comes after the commit.
+		slices.SortStableFunc(one.Steps, func(a, b trace.LockStep) int { return cmp.Compare(a.At, b.At) })
 		r := one.Check()
 		t.w.lockSteps += len(one.Steps)
 		if len(r.Broken) > 0 {

@@ -191,8 +191,11 @@ func (s *records) view() record.View {
 // era changes whenever the store may have forgotten something. The life alone does not: where
 // one is forgotten too, the next one has its number on Redis.
 func (s *records) era() string {
-	if s.kind == onEtcd {
+	switch s.kind {
+	case onEtcd:
 		return "" // it forgets nothing
+	case onSQLite:
+		return s.view().Life // which stays where nothing was lost
 	}
 	return fmt.Sprint(s.view().Life, " ", s.life)
 }

@@ -85,7 +85,8 @@ var mustHappenTogether = []string{
 // mustHappenOnFiles is what those must have seen whose stores are SQLite files.
 var mustHappenOnFiles = []string{
 	"SQLite file overwritten with an older copy", "SQLite file replaced by an older copy", "SQLite process killed between two operations",
-	"SQLite process killed in the middle of a write", "host of the SQLite file rebooted",
+	"SQLite process killed in the middle of a write", "SQLite log torn in the middle of a commit", "SQLite file on a frozen disk",
+	"SQLite log lost what was written", "host of the SQLite file rebooted",
 	"stores restored",
 }
 
