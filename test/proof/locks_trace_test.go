@@ -76,6 +76,14 @@ func (t *lockTrail) sends(fresh []*message) {
 				t.leases[r.LeaseID] = leaseOf{cmp.Or(t.leases[r.LeaseID].host, t.calls[r]), t.leases[r.LeaseID].token, t.leases[r.LeaseID].known}
 			}
 		}
+		if r.Op == lock.Release && t.leases[r.LeaseID].host == "" {
+			// The acquire waited for its turn in the process until the host gave up: it was asked
+			// for, and never sent.
+			t.leases[r.LeaseID] = leaseOf{host: r.LeaseID}
+			t.of(r.Key).Steps = append(t.of(r.Key).Steps, trace.LockStep{
+				Do: "Ask", At: m.sent, Sent: m.sent, Op: lock.Acquire.String(), Number: r.LeaseID, Host: r.LeaseID,
+			})
+		}
 		do := "Ask"
 		if number := t.calls[r]; t.asked[number] {
 			do = "Again"

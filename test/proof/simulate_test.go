@@ -13,7 +13,7 @@ import (
 
 const (
 	fewWhole  = 3
-	manyWhole = 40
+	manyWhole = 60
 )
 
 // TestSimulation runs whole worlds: IDs, locks and sequences of the same daemons, which
