@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"slices"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/lock"
@@ -137,12 +138,17 @@ func (l postgresLives) forget(s *records, changes int) {
 	s.w.count("PostgreSQL started from a copy")
 	s.lose(changes)
 	now := s.lives.(postgresLives)
-	for _, p := range s.w.sessions() {
+	now.LogEnd += s.w.rnd.Int64N(3000) // recovery writes to the log
+	s.lives = now
+	all := s.w.sessions()
+	for _, p := range all {
 		if after, fenced := now.lookedBy(s, p.memory); fenced {
 			s.lives = after
 			return
 		}
 	}
-	// No process is left that has seen more: an operator has to say it.
+	if slices.ContainsFunc(all, func(p *session) bool { return p.fences == now.Fences && p.changed >= now.NextXID }) {
+		return // a process knows of a change that is missing, and has to say so
+	}
 	s.lives = now.fence(s, "an operator said that the database was put back")
 }

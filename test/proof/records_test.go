@@ -28,6 +28,9 @@ const (
 
 func (k storeKind) String() string { return [...]string{"SQLite", "Redis", "etcd", "PostgreSQL"}[k] }
 
+// state is that of all daemons whose store is of the kind.
+func (k storeKind) state() string { return "on " + k.String() }
+
 // records is the store of records: a SQLite file, or the model of a server. A model is the
 // memory store, which the conformance suite accepts, with what is peculiar to its kind. It may
 // fall back to an earlier copy of itself.

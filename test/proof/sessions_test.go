@@ -37,6 +37,9 @@ type session struct {
 	s      *records
 	way    way
 	memory postgresconn.Memory
+	// changed is its latest transaction, since there were so many fences, whose commit it was
+	// told of: for the world.
+	changed, fences int64
 }
 
 // errFenced: the transaction has found a loss, and the process has begun a fence.
@@ -96,6 +99,12 @@ func (p *session) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 		return 0, err
 	}
 	p.memory.Acknowledged(row)
+	if row.Fences > p.fences {
+		p.changed, p.fences = 0, row.Fences
+	}
+	if row.Fences == p.fences {
+		p.changed = max(p.changed, row.XID)
+	}
 	return <-at, nil
 }
 

@@ -168,10 +168,10 @@ var states = []struct {
 	{"actors activated", (*daemon).hasActors},
 	{"daemon down", func(d *daemon) bool { return d.life == nil }},
 	{"store fenced", func(d *daemon) bool { return d.w.records.fenced() }},
-	{"on SQLite", func(d *daemon) bool { return d.w.kind == onSQLite }},
-	{"on Redis", func(d *daemon) bool { return d.w.kind == onRedis }},
-	{"on etcd", func(d *daemon) bool { return d.w.kind == onEtcd }},
-	{"on PostgreSQL", func(d *daemon) bool { return d.w.kind == onPostgres }},
+	{onSQLite.state(), func(d *daemon) bool { return d.w.kind == onSQLite }},
+	{onRedis.state(), func(d *daemon) bool { return d.w.kind == onRedis }},
+	{onEtcd.state(), func(d *daemon) bool { return d.w.kind == onEtcd }},
+	{onPostgres.state(), func(d *daemon) bool { return d.w.kind == onPostgres }},
 }
 
 func (d *daemon) has(is func(*stream) bool) bool {
