@@ -244,7 +244,7 @@ func (h *host) useLocks() {
 	want := &wanted{by: h, keep: w.rnd.IntN(2) == 0, Wanted: lock.Wanted{
 		Tenant: "t", Key: pick(w, lockKeys), Owner: fmt.Sprint(h.d.name, ":", w.rnd.IntN(3)),
 		TTL:  time.Duration(100+w.rnd.IntN(500)) * time.Millisecond,
-		Wait: time.Duration(w.rnd.IntN(800)-200) * time.Millisecond,
+		Wait: time.Duration(w.rnd.IntN(800)-200)*time.Millisecond + offGrid, // it ends at no moment at which a call does
 	}}
 	if w.rnd.IntN(2) == 0 {
 		want.RequestID, want.Elsewhere = h.d.requestID(), !want.keep && w.rnd.IntN(2) == 0

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -78,7 +79,9 @@ func (t *placeTrail) note(key placement.Key, s trace.PlaceStep) {
 		}
 	}
 	if t.w.records.life == 0 {
-		s.At, s.StoreMS = time.Since(t.w.began), t.w.records.now()
+		if s.At == 0 {
+			s.At, s.StoreMS = time.Since(t.w.began), t.w.records.now()
+		}
 		t.steps[key] = append(t.steps[key], s)
 	}
 }
@@ -142,7 +145,7 @@ func (t *placeTrail) membership(m *message, l lock.Lease, s trace.LockStep) {
 	if !is {
 		return
 	}
-	step := trace.PlaceStep{Do: "Grant", Host: m.from.name, Authority: authority, Life: l.Token, TermMS: s.TermMS}
+	step := trace.PlaceStep{Do: "Grant", Host: m.from.name, Authority: authority, Life: l.Token, TermMS: s.TermMS, At: s.At, StoreMS: s.StoreMS}
 	if m.request.Op == lock.Release {
 		step.Do = "Leave"
 	} else {
@@ -169,6 +172,7 @@ func (t *placeTrail) joined(m *message) {
 // follow judges the steps of each actor.
 func (t *placeTrail) follow() {
 	for _, key := range slices.SortedFunc(maps.Keys(t.steps), placement.Key.Compare) {
+		slices.SortStableFunc(t.steps[key], func(a, b trace.PlaceStep) int { return cmp.Compare(a.At, b.At) }) // as in lockTrail.follow
 		one := trace.Placement{Steps: t.steps[key], Promise: placement.MaxPromise, Patience: patienceOfHosts}
 		r := one.Check()
 		t.w.placeSteps += len(one.Steps)
