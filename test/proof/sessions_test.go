@@ -98,14 +98,20 @@ func (p *session) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 	if err != nil {
 		return 0, err
 	}
+	p.acknowledged(row)
+	return <-at, nil
+}
+
+func (p *session) acknowledged(row postgresconn.Row) {
 	p.memory.Acknowledged(row)
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
 	if row.Fences > p.fences {
 		p.changed, p.fences = 0, row.Fences
 	}
 	if row.Fences == p.fences {
 		p.changed = max(p.changed, row.XID)
 	}
-	return <-at, nil
 }
 
 // unsure draws whether a commit does not wait for a standby.
