@@ -31,7 +31,7 @@ func (j judge) key() string { return strings.Join(j.packages, " ") }
 const roomTests = "tests of its room"
 
 // wholeOnly are the files whose rules only the whole worlds of test/proof run.
-var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(conn|provider)/sqlite)/`)
+var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(conn|provider)/sqlite|conn/postgres)/`)
 
 // judges are asked in this order, until one catches the mutation. Those that do not
 // import the mutated package are left out.
@@ -105,7 +105,7 @@ type verdict struct {
 var (
 	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	failedLine = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: (.+)$`)
-	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|nothing happened`)              // a mutant that does nothing breaks no promise
+	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|never met`)                     // a mutant that does nothing breaks no promise
 	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal|, no promise broken| states .* moves .*)$`) // of what went well before
 	panicLine  = regexp.MustCompile(`(?m)^panic: (.+?)( \[recovered.*)?$`)
 	memoryPath = regexp.MustCompile(`/dev/shm/kazahana-live-[0-9]+`)

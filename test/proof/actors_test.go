@@ -41,7 +41,7 @@ func (h *host) place() {
 	a := &actors{host: h, ended: make(chan struct{}), live: map[placement.Key]int64{}}
 	a.driver = driver.New(driver.Config{
 		Tenant: "t", Authority: h.d.name + ":1", Owner: h.d.name, TTL: membershipTTL, Interval: 50 * time.Millisecond,
-		Locks: locks{lock.OnRecords(h.link)}, Records: placedRecords{storage.OnRecords(h.link), h}, Executor: a, Clock: h, NowMS: h.d.clock,
+		Locks: locks{lock.OnRecords(h.records)}, Records: placedRecords{storage.OnRecords(h.records), h}, Executor: a, Clock: h, NowMS: h.d.clock,
 	})
 	a.driver.SetKinds([]string{actorKind})
 	var ctx context.Context

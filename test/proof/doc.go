@@ -14,11 +14,11 @@
 // In whole worlds the daemons have locks, sequences and placement too, at the end of a network
 // to one store of records: the product's hosts, blocks and drivers, whose goroutines the world
 // lets go on one at a time. Some of them lease from two lease servers, the product's with its
-// client. In one world of five the store of records is the product's SQLite file, in a directory
-// in memory, and in half of those, the even seeds, the store of leases is one too: their process is
-// killed between any two steps of a write, their host boots, and older copies are put back. In the
-// others the store of records may fall back to an earlier copy of itself. Without a file system in
-// memory, all worlds are like those. `make simulate` runs them, and prints which faults met which states.
+// client. The records of one world of four are in the product's SQLite file, in a directory in
+// memory, and in half of those, the even seeds, the leases are in one too: their process is killed
+// between any two steps of a write, commits are torn, disks freeze or lose writes, their host
+// boots, and older copies are put back. The others have models of Redis, etcd and PostgreSQL,
+// which forget in their own ways. Without a file system in memory, all worlds have those. `make simulate` runs them, and prints which faults met which states.
 //
 // Times are small on purpose: terms of some tens of milliseconds and clocks that
 // are off by as much make IDs meet wherever nothing keeps them apart.

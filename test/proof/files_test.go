@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -29,6 +30,8 @@ type database struct {
 	copies     []copied
 	deadly     string // the step at which the process is killed next; "": none
 	killed     copied // what the kill left behind; nil: it did not come
+	written    copied // what there was before a commit that is torn
+	frozen     string // the step at which the disk freezes next; "": none
 	stamps     int64
 }
 
@@ -42,6 +45,9 @@ var errKilled = errors.New("the process was killed")
 
 var steps = []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed}
 
+// torn is in the middle of a commit's write to the log.
+const torn = "torn"
+
 func newDatabase(w *world, what string) *database {
 	dir := filepath.Join(w.dir, what)
 	return &database{w: w, what: what, path: filepath.Join(dir, what+".db"), live: filepath.Join(dir, "live")}
@@ -49,28 +55,65 @@ func newDatabase(w *world, what string) *database {
 
 // at is called at each step of a write.
 func (d *database) at(step string) error {
-	if step != d.deadly {
+	if step == d.frozen {
+		d.w.count("SQLite file on a frozen disk")
+		d.frozen = ""
+		time.Sleep(time.Duration(1+d.w.rnd.IntN(60))*time.Millisecond + time.Nanosecond)
+	}
+	switch {
+	case d.deadly == torn && step == sqlitefile.StepWritten:
+		d.written = d.copy()
+		return nil
+	case d.deadly == torn && step == sqlitefile.StepCommitted:
+		d.killed = d.copy()
+		d.killed["-wal"] = d.tear(d.written["-wal"], d.killed["-wal"])
+		d.w.count("SQLite log torn in the middle of a commit")
+	case step == d.deadly:
+		d.killed = d.copy()
+	default:
 		return nil
 	}
-	d.killed, d.deadly = d.copy(), ""
-	for name, content := range d.witnesses() {
-		d.killed[name] = content
-	}
+	d.killed, d.deadly = d.withWitnesses(d.killed), ""
 	return errKilled
+}
+
+// sector is what a disk writes as a whole.
+const sector = 512
+
+// tear is a log of which a disk has written some sectors, or a process all bytes to one.
+func (d *database) tear(before, after []byte) []byte {
+	if d.w.rnd.IntN(2) == 0 {
+		n := d.w.rnd.IntN(len(after) + 1)
+		return slices.Concat(after[:n], before[min(n, len(before)):])
+	}
+	mixed := make([]byte, len(after)) // what no write has reached is zero
+	copy(mixed, before)
+	for at := 0; at < len(mixed); at += sector {
+		if d.w.rnd.IntN(2) == 0 {
+			copy(mixed[at:min(at+sector, len(mixed))], after[at:])
+		}
+	}
+	return mixed
 }
 
 // around lets the process be killed during the operation, and begins the next one.
 func (d *database) around(operation func()) {
-	if d.w.rnd.IntN(100) == 0 {
+	switch d.w.rnd.IntN(100) {
+	case 0:
 		d.deadly = pick(d.w, steps)
 		if d.w.rnd.IntN(4) == 0 {
 			d.w.count("SQLite process killed between two operations")
 			must(d.at(d.deadly), errKilled)
 			d.restart()
 		}
+	case 1:
+		d.deadly = torn
+	case 2:
+		d.frozen = pick(d.w, steps)
 	}
 	operation()
-	d.deadly = ""
+	d.w.streams((*stream).collect) // time may have passed
+	d.deadly, d.frozen = "", ""
 	if d.killed != nil {
 		d.w.count("SQLite process killed in the middle of a write")
 		d.restart()
@@ -100,9 +143,8 @@ func (d *database) copy() copied {
 	return c
 }
 
-// witnesses are the files in the live directory.
-func (d *database) witnesses() copied {
-	c := copied{}
+// withWitnesses adds the files in the live directory.
+func (d *database) withWitnesses(c copied) copied {
 	entries, err := os.ReadDir(d.live)
 	must(err, nil)
 	for _, e := range entries {
@@ -142,23 +184,41 @@ func (d *database) keep() {
 }
 
 // fallBack has an operator put an older copy back: over the file, or by a file that gets its
-// name. It reports whether there is one.
+// name. Or the disk loses what it said was written. It reports whether there is a copy.
 func (d *database) fallBack() bool {
 	if len(d.copies) == 0 {
 		return false
 	}
-	must(d.close(), nil)
-	if d.w.without(witnessKept) {
+	now := d.withWitnesses(d.copy())
+	must(d.close(), nil) // which writes the log into the file
+	older := pick(d.w, d.copies)
+	switch {
+	case d.w.without(witnessKept):
 		must(os.RemoveAll(d.live), nil)
-	} else if d.w.rnd.IntN(2) == 0 {
+	case d.w.rnd.IntN(3) == 0 && d.loseWrites(older, now):
+		return true
+	case d.w.rnd.IntN(2) == 0:
 		d.w.count("SQLite file replaced by an older copy")
 		must(os.Rename(d.path, d.path+".aside"), nil) // so that no file gets its inode
-	} else {
+	default:
 		d.w.count("SQLite file overwritten with an older copy")
 	}
-	d.put(pick(d.w, d.copies))
+	d.put(older)
 	must(d.open(), nil)
 	must(os.RemoveAll(d.path+".aside"), nil)
+	return true
+}
+
+// loseWrites has the disk lose some of what was written to the log since the copy was made. It
+// does nothing where the log has begun anew since.
+func (d *database) loseWrites(older, now copied) bool {
+	if len(now["-wal"]) == 0 || !bytes.Equal(now[""], older[""]) {
+		return false
+	}
+	d.w.count("SQLite log lost what was written")
+	now["-wal"] = d.tear(older["-wal"], now["-wal"])
+	d.put(now)
+	must(d.open(), nil)
 	return true
 }
 

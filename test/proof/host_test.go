@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/test/trace"
 )
@@ -20,14 +21,16 @@ import (
 // and its blocks of sequences, at the end of a link to the store of records.
 type host struct {
 	*life
-	link   *link
-	locks  *lock.Host
-	blocks *sequence.Blocks
-	rules  *sequence.Records
-	actors *actors
-	parted bool            // its processes know that it ends
-	ctx    context.Context // ends with the process, as its connections do
-	end    context.CancelFunc
+	link *link
+	// records is the store at the end of the link, as the process sees it.
+	records record.Store
+	locks   *lock.Host
+	blocks  *sequence.Blocks
+	rules   *sequence.Records
+	actors  *actors
+	parted  bool            // its processes know that it ends
+	ctx     context.Context // ends with the process, as its connections do
+	end     context.CancelFunc
 }
 
 // callTimeout is a host's for one request.
@@ -37,9 +40,10 @@ func (l *life) openHost() {
 	w := l.d.w
 	h := &host{life: l, link: &link{net: w.net, d: l.d, name: fmt.Sprint(l.d.name, " life ", w.number())}}
 	h.ctx, h.end = context.WithCancel(context.Background())
-	h.locks = lock.NewHost(locks{lock.OnRecords(h.link)}, h, callTimeout)
+	h.records = w.records.client(h.link, h.link, l.d.clock)
+	h.locks = lock.NewHost(locks{lock.OnRecords(h.records)}, h, callTimeout)
 	h.locks.UseRandom(newRand(w.rnd.Uint64()).Float64)
-	h.rules = sequence.OnRecords(h.link)
+	h.rules = sequence.OnRecords(h.records)
 	h.blocks = sequence.NewBlocks(h.rules, h.Elapsed)
 	h.place()
 	l.host = h
@@ -240,7 +244,7 @@ func (h *host) useLocks() {
 	want := &wanted{by: h, keep: w.rnd.IntN(2) == 0, Wanted: lock.Wanted{
 		Tenant: "t", Key: pick(w, lockKeys), Owner: fmt.Sprint(h.d.name, ":", w.rnd.IntN(3)),
 		TTL:  time.Duration(100+w.rnd.IntN(500)) * time.Millisecond,
-		Wait: time.Duration(w.rnd.IntN(800)-200) * time.Millisecond,
+		Wait: time.Duration(w.rnd.IntN(800)-200)*time.Millisecond + offGrid, // it ends at no moment at which a call does
 	}}
 	if w.rnd.IntN(2) == 0 {
 		want.RequestID, want.Elsewhere = h.d.requestID(), !want.keep && w.rnd.IntN(2) == 0

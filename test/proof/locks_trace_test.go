@@ -37,7 +37,7 @@ type requestKey struct{}
 
 func newLockTrail(w *world) *lockTrail {
 	return &lockTrail{
-		w: w, life: w.records.view().Life, traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
+		w: w, life: w.records.era(), traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
 		calls: map[*lock.Request]string{}, asked: map[string]bool{},
 	}
 }
@@ -76,6 +76,14 @@ func (t *lockTrail) sends(fresh []*message) {
 				t.leases[r.LeaseID] = leaseOf{cmp.Or(t.leases[r.LeaseID].host, t.calls[r]), t.leases[r.LeaseID].token, t.leases[r.LeaseID].known}
 			}
 		}
+		if r.Op == lock.Release && t.leases[r.LeaseID].host == "" {
+			// The acquire waited for its turn in the process until the host gave up: it was asked
+			// for, and never sent.
+			t.leases[r.LeaseID] = leaseOf{host: r.LeaseID}
+			t.of(r.Key).Steps = append(t.of(r.Key).Steps, trace.LockStep{
+				Do: "Ask", At: m.sent, Sent: m.sent, Op: lock.Acquire.String(), Number: r.LeaseID, Host: r.LeaseID,
+			})
+		}
 		do := "Ask"
 		if number := t.calls[r]; t.asked[number] {
 			do = "Again"
@@ -111,6 +119,8 @@ func (t *lockTrail) deliver(m *message) {
 		m.lease = after.LeaseID
 	}
 	switch {
+	case m.wrote && m.request.Op == lock.Acquire && after.State != lock.Active:
+		t.givenBack(m, s)
 	case m.wrote:
 		if s.LeftMS = 0; m.request.Op != lock.Release {
 			s.TermMS = after.ExpiresMS - storeMS
@@ -120,7 +130,16 @@ func (t *lockTrail) deliver(m *message) {
 		m.told = m.err == nil
 	case m.request.Op != lock.Release && before.State == lock.Active:
 		t.step(m, "Repeat", s)
+		t.w.placeTrail.repeated(m, after)
 		m.told = true
+	}
+}
+
+// givenBack notes that an acquire, of whose grant nobody was sure, has ended its lease.
+func (t *lockTrail) givenBack(m *message, s trace.LockStep) {
+	s.Op, s.Number, s.Host, s.Sent, s.LeftMS = "release", t.calls[m.request]+" given back", t.calls[m.request], s.At, 0
+	for _, s.Do = range []string{"Discard", "Commit"} {
+		t.of(m.request.Key).Steps = append(t.of(m.request.Key).Steps, s)
 	}
 }
 
@@ -155,7 +174,7 @@ func (t *lockTrail) answers(m *message) {
 
 // look notes what the store shows of a lock, and what it did by itself since the last look.
 func (t *lockTrail) look(key string) {
-	if life := t.w.records.view().Life; life != t.life {
+	if life := t.w.records.era(); life != t.life {
 		t.life = life
 		for _, other := range slices.Sorted(maps.Keys(t.traces)) {
 			t.sees(other, "Forget")
@@ -193,6 +212,8 @@ func (t *lockTrail) follow() {
 				one.Relied = append(one.Relied, trace.Reliance{Host: t.leases[b.lease.LeaseID].host, Token: b.lease.Token, From: b.from, Until: b.end()})
 			}
 		}
+		// Hosts go on while the disk of the store is frozen: what they do comes after the commit.
+		slices.SortStableFunc(one.Steps, func(a, b trace.LockStep) int { return cmp.Compare(a.At, b.At) })
 		r := one.Check()
 		t.w.lockSteps += len(one.Steps)
 		if len(r.Broken) > 0 {

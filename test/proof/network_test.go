@@ -46,7 +46,7 @@ type message struct {
 	placed         *placed // for the trace of placement; nil: it is not about a record of that
 }
 
-// link is the connection of one process.
+// link is the connection of one process. It is the way of its client.
 type link struct {
 	net  *network
 	d    *daemon
@@ -88,6 +88,13 @@ func (l *link) send(ctx context.Context, what string, do func(record.Store) erro
 		m.waits.Store(false)
 		return context.Cause(ctx)
 	}
+}
+
+// turn returns when the world lets the call go on: those that come at one moment wait for each
+// other in an order that is the same each time.
+func (l *link) turn(ctx context.Context, what string) error {
+	ctx = context.WithValue(context.WithValue(ctx, requestKey{}, nil), placedKey{}, nil)
+	return l.send(ctx, what, nil)
 }
 
 // Change implements record.Store.
@@ -141,6 +148,25 @@ func (l *link) Close() error { return nil }
 // settle lets every goroutine go on until it waits for a message or for the time, and
 // takes what they have sent. Which came first is chance: they are sorted.
 func (n *network) settle() {
+	var fresh []*message
+	for turns := n.sent(); len(turns) > 0; turns = n.sent() {
+		for _, m := range turns {
+			if m.do != nil {
+				fresh = append(fresh, m)
+				continue
+			}
+			close(m.back)
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+		}
+	}
+	n.w.lockTrail.sends(fresh)
+	n.under = append(n.under, fresh...)
+	n.w.settled()
+}
+
+// sent takes what the goroutines have sent, when all of them wait.
+func (n *network) sent() []*message {
 	synctest.Wait()
 	n.mu.Lock()
 	fresh := n.fresh
@@ -149,9 +175,7 @@ func (n *network) settle() {
 	slices.SortStableFunc(fresh, func(a, b *message) int {
 		return cmp.Or(strings.Compare(a.from.name, b.from.name), strings.Compare(a.what, b.what), strings.Compare(a.about, b.about))
 	})
-	n.w.lockTrail.sends(fresh)
-	n.under = append(n.under, fresh...)
-	n.w.settled()
+	return fresh
 }
 
 // step lets one message go a part of its way.
@@ -186,7 +210,13 @@ func (n *network) step() bool {
 	case trouble && w.rnd.IntN(2) == 0:
 		n.drop(i)
 		n.deliver(m)
-		w.count("answers lost")
+		if w.rnd.IntN(2) == 0 {
+			w.count("answers lost")
+			break
+		}
+		w.count("connections broken before the answer")
+		m.err, m.told = errLost, false
+		n.answer(m)
 	case trouble:
 		n.deliver(m)
 		w.count("answers late")

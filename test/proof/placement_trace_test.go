@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/test/trace"
 )
 
@@ -77,7 +79,9 @@ func (t *placeTrail) note(key placement.Key, s trace.PlaceStep) {
 		}
 	}
 	if t.w.records.life == 0 {
-		s.At, s.StoreMS = time.Since(t.w.began), t.w.records.now()
+		if s.At == 0 {
+			s.At, s.StoreMS = time.Since(t.w.began), t.w.records.now()
+		}
 		t.steps[key] = append(t.steps[key], s)
 	}
 }
@@ -104,10 +108,10 @@ func (t *placeTrail) deliver(m *message) {
 	if m.placed != nil {
 		before = t.load(m.placed.key)
 	}
-	if m.err = m.do(t.w.records); m.placed == nil {
+	if m.err = m.do(t.w.records); m.placed == nil || errors.Is(m.err, errLater) || errors.Is(m.err, errFenced) {
 		return
 	}
-	after, killed := t.load(m.placed.key), errors.Is(m.err, errKilled)
+	after, killed := t.load(m.placed.key), errors.Is(m.err, errKilled) || errors.Is(m.err, record.ErrUnconfirmed)
 	if killed && after.Version == before.Version && after.Owner == before.Owner {
 		return // before the commit
 	}
@@ -141,13 +145,20 @@ func (t *placeTrail) membership(m *message, l lock.Lease, s trace.LockStep) {
 	if !is {
 		return
 	}
-	step := trace.PlaceStep{Do: "Grant", Host: m.from.name, Authority: authority, Life: l.Token, TermMS: s.TermMS}
+	step := trace.PlaceStep{Do: "Grant", Host: m.from.name, Authority: authority, Life: l.Token, TermMS: s.TermMS, At: s.At, StoreMS: s.StoreMS}
 	if m.request.Op == lock.Release {
 		step.Do = "Leave"
 	} else {
 		t.lives[m] = membershipOf{l.Token, s.TermMS}
 	}
 	t.all(step)
+}
+
+// repeated notes that the store says once more what it did with the lock of a membership.
+func (t *placeTrail) repeated(m *message, l lock.Lease) {
+	if strings.HasPrefix(m.request.Key, membersPrefix) {
+		t.lives[m] = membershipOf{l.Token, l.RemainingMS}
+	}
 }
 
 // joined notes that a host hears of its membership.
@@ -161,6 +172,7 @@ func (t *placeTrail) joined(m *message) {
 // follow judges the steps of each actor.
 func (t *placeTrail) follow() {
 	for _, key := range slices.SortedFunc(maps.Keys(t.steps), placement.Key.Compare) {
+		slices.SortStableFunc(t.steps[key], func(a, b trace.PlaceStep) int { return cmp.Compare(a.At, b.At) }) // as in lockTrail.follow
 		one := trace.Placement{Steps: t.steps[key], Promise: placement.MaxPromise, Patience: patienceOfHosts}
 		r := one.Check()
 		t.w.placeSteps += len(one.Steps)

@@ -1,9 +1,11 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,42 +16,99 @@ import (
 
 var errUnsupported = errors.ErrUnsupported
 
-// records is the model of a server that keeps records: the memory store, which the
-// conformance suite accepts, and which may fall back to an earlier copy of itself.
-// Then it knows that it may have forgotten something, and begins another life.
+// storeKind is what keeps the records of a world.
+type storeKind int
+
+const (
+	onSQLite storeKind = iota
+	onRedis
+	onEtcd
+	onPostgres
+)
+
+func (k storeKind) String() string { return [...]string{"SQLite", "Redis", "etcd", "PostgreSQL"}[k] }
+
+// state is that of all daemons whose store is of the kind.
+func (k storeKind) state() string { return "on " + k.String() }
+
+// records is the store of records: a SQLite file, or the model of a server. A model is the
+// memory store, which the conformance suite accepts, with what is peculiar to its kind. It may
+// fall back to an earlier copy of itself.
 type records struct {
-	w *world
+	w     *world
+	kind  storeKind
+	clock func() int64
 
 	mu sync.Mutex
 	record.Store
 	done     []change // by which the present content came about
-	life     int
-	floor    int64
-	fromMS   int64 // of the fence
-	untilMS  int64
-	greatest int64   // the greatest end that was ever granted
-	rate     float64 // of the store's clock
-	replayed int64   // its time while a copy is made; 0: now
+	stamps   map[string]stamp
+	versions int64 // that were given to writes
+	lives    lives // nil: the model forgets nothing
+	first    lives // at the beginning
+	life     int   // how often it fell back
+	cluster  int   // etcd: how often it was restored, with all that it had
+	ahead    int64 // of the clock of the first server, in ms
+	rate     float64
+	replayed int64 // its time while a copy is made; 0: now
 
 	file  *database // nil: a model
 	known func() sqlitefile.Fence
+}
+
+// lives is what the content of a model says of the lives of its server. Methods that change
+// something return the lives after it.
+type lives interface {
+	// looked is after a process without a memory has looked at the server.
+	looked(s *records) lives
+	granting(termMS int64) lives
+	written() lives
+	// show completes a view.
+	show(v *record.View)
+	// forget has the server lose the latest changes, if there is a loss.
+	forget(s *records, changes int)
 }
 
 // change is one that was carried out.
 type change struct {
 	atMS   int64
 	ask    record.Ask
-	writes []record.Write
+	writes []record.Write // with the terms that the server gives them
+	stamps map[string]stamp
+	lives  lives // after it
+}
+
+// stamp is what a server knows of a record besides what a view shows.
+type stamp struct {
+	version int64
+	by      *attempt // whose write it is; nil: that of a process that runs its rules at the server
+	atMS    int64    // by the clock of the writer, or of the server
+	write   record.Write
 }
 
 func newRecords(w *world) *records {
-	s := &records{w: w, rate: 1 + (w.rnd.Float64()-0.5)/50}
-	if w.onFiles {
+	s := &records{w: w, kind: w.kind, rate: 1 + (w.rnd.Float64()-0.5)/50}
+	s.clock = func() int64 {
+		return s.ahead + s.w.began.Add(time.Duration(float64(time.Since(s.w.began))*s.rate)).UnixMilli()
+	}
+	if s.kind == onSQLite {
 		s.openRecords()
 	} else {
-		s.Store = memory.New(s.now)
+		s.begin()
 	}
 	return s
+}
+
+// begin makes an empty model.
+func (s *records) begin() {
+	s.Store, s.stamps = memory.New(s.now), map[string]stamp{}
+	switch s.kind {
+	case onRedis:
+		s.first = firstRedis(s)
+	case onPostgres:
+		s.first = firstPostgres(s)
+	}
+	s.lives = s.first
 }
 
 // now is the store's clock. It runs at a rate of its own.
@@ -57,7 +116,7 @@ func (s *records) now() int64 {
 	if s.replayed != 0 {
 		return s.replayed
 	}
-	return s.w.began.Add(time.Duration(float64(time.Since(s.w.began)) * s.rate)).UnixMilli()
+	return s.clock()
 }
 
 // Change implements record.Store.
@@ -68,21 +127,50 @@ func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 		s.file.around(func() { at, err = s.Store.Change(ctx, ask, rule) })
 		return at, err
 	}
+	var writes []record.Write
 	c := change{ask: ask}
-	at, err = s.Store.Change(ctx, ask, func(v record.View) (writes []record.Write, err error) {
-		c.writes, err = rule(s.shown(v))
+	at, err = s.Store.Change(ctx, ask, func(v record.View) (_ []record.Write, err error) {
+		if writes, err = rule(s.shown(v)); err == nil {
+			err = ask.ValidateWrites(writes)
+		}
+		c.writes = s.lasting(writes)
 		return c.writes, err
 	})
-	if err == nil && len(c.writes) > 0 {
+	if err == nil && len(writes) > 0 {
 		c.atMS = at
-		s.done = append(s.done, c)
-		for _, w := range c.writes {
-			if w.Grant {
-				s.greatest = max(s.greatest, at+w.TermMS)
-			}
-		}
+		s.carriedOut(ctx, c, writes)
 	}
 	return at, err
+}
+
+// carriedOut notes a change. Its writes are what the caller has asked for.
+func (s *records) carriedOut(ctx context.Context, c change, writes []record.Write) {
+	c.stamps = map[string]stamp{}
+	s.versions++
+	one := stamp{version: s.versions, atMS: c.atMS}
+	if by, is := ctx.Value(attemptKey{}).(*attempt); is {
+		one.by, one.atMS = by, cmp.Or(by.atMS, c.atMS)
+	}
+	for _, w := range writes {
+		one.write = w
+		c.stamps[w.Key] = one
+		if w.Grant && s.lives != nil {
+			s.lives = s.lives.granting(w.TermMS)
+		}
+	}
+	if s.lives != nil {
+		s.lives = s.lives.written()
+	}
+	c.lives = s.lives
+	s.apply(c)
+}
+
+// apply makes the change the latest one.
+func (s *records) apply(c change) {
+	s.done = append(s.done, c)
+	for key, stamp := range c.stamps {
+		s.stamps[key] = stamp
+	}
 }
 
 // Read implements record.Store.
@@ -103,18 +191,36 @@ func (s *records) view() record.View {
 	return v
 }
 
-// shown is the view of a server that knows what it may have forgotten.
+// era changes whenever the store may have forgotten something. The life alone does not: where
+// one is forgotten too, the next one has its number on Redis.
+func (s *records) era() string {
+	switch s.kind {
+	case onEtcd:
+		return "" // it forgets nothing
+	case onSQLite:
+		return s.view().Life // which stays where nothing was lost
+	}
+	return fmt.Sprint(s.view().Life, " ", s.life)
+}
+
+// shown completes the view of a model.
 func (s *records) shown(v record.View) record.View {
-	v.Life = fmt.Sprint("life ", s.life)
-	if !s.w.without(floorOverLives) {
-		v.Floor = max(v.Floor, s.floor)
+	if s.lives == nil {
+		v.Life = fmt.Sprint("cluster ", s.cluster)
+		return v
 	}
-	until := s.untilMS
+	s.lives = s.lives.looked(s)
+	floor := v.Floor
+	s.lives.show(&v)
+	if s.w.without(floorOverLives) {
+		v.Floor = floor
+	}
 	if s.w.without(forgottenTermsFenced) {
-		until = 0
+		v.Fence.UntilMS = 0
 	}
-	doubt := s.life > 0 && !s.w.without(forgottenValuesFenced)
-	v.Fence = record.Fence{Doubt: doubt, FromMS: s.fromMS, UntilMS: until, Reason: "the store fell back to an earlier copy"}
+	if s.w.without(forgottenValuesFenced) {
+		v.Fence.Doubt = false
+	}
 	return v
 }
 
@@ -123,31 +229,58 @@ func (s *records) fenced() bool {
 	if s.file != nil {
 		return s.known().Holds(s.now())
 	}
-	return s.now() < s.untilMS
+	v := s.view()
+	return v.NowMS < v.Fence.UntilMS
 }
 
 // fallBack puts the store back to what it was some changes ago, or to a copy that was made.
+// Nobody uses it meanwhile.
 func (s *records) fallBack(changes int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.file != nil {
+	s.w.sleep(2 * time.Millisecond) // no two lives of a server begin in one millisecond
+	switch {
+	case s.file != nil:
 		if s.file.fallBack() {
 			s.w.count("record stores fell back")
 			s.life++
 		}
 		return
+	case s.lives == nil:
+		s.w.count("etcd restored from what it had last")
+		s.cluster++
+		return
 	}
+	s.lives.forget(s, changes)
+}
+
+// lose takes the latest changes back.
+func (s *records) lose(changes int) {
 	s.w.count("record stores fell back")
-	now := s.now()
-	s.done = s.done[:max(0, len(s.done)-changes)]
+	left := s.done[:max(0, len(s.done)-changes)]
+	s.done, s.lives, s.stamps = nil, s.first, map[string]stamp{}
 	s.Store = memory.New(s.now)
-	for _, c := range s.done {
+	for _, c := range left {
 		s.replayed = c.atMS
 		if _, err := s.Store.Change(context.Background(), c.ask, func(record.View) ([]record.Write, error) { return c.writes, nil }); err != nil {
 			panic(err)
 		}
+		s.apply(c)
+		s.lives = c.lives
 	}
 	s.replayed = 0
 	s.life++
-	s.floor, s.fromMS, s.untilMS = now*1000, now, max(s.greatest, now)
+}
+
+// lasting are the writes with the terms that the server gives them: those of etcd last longer,
+// by a fifth and a second at most.
+func (s *records) lasting(writes []record.Write) []record.Write {
+	if s.kind != onEtcd {
+		return writes
+	}
+	writes = slices.Clone(writes)
+	for i := range writes {
+		if w := &writes[i]; w.TermMS > 0 {
+			w.TermMS = min(w.TermMS+s.w.rnd.Int64N(w.TermMS/5+1000), record.MaxTermMS)
+		}
+	}
+	return writes
 }

@@ -22,8 +22,8 @@ type together struct {
 	records   *records
 	forgets   bool        // the stores fall back now and then
 	servers   *servers    // of leases; nil: the daemons use the provider directly
-	onFiles   bool        // the records are in the product's SQLite file; leases too, if real is set
-	databases []*database // those files
+	kind      storeKind   // what keeps the records. Where that is SQLite, leases are in a file too, if real is set
+	databases []*database // of SQLite
 	leases    *database   // nil: the leases are in none
 	errands   []*errand
 	beliefs   map[string][]*belief
@@ -44,10 +44,19 @@ type together struct {
 	placeSteps int
 }
 
-// drawFiles draws whether the store of records is a real file: in one world of five. In half of
-// those, the ones with real, the store of leases is one too.
-func (w *world) drawFiles() bool {
-	return w.dir != "" && (w.focus == witnessKept || w.focus < allRules && w.rnd.IntN(5) == 0)
+// drawKind says by the seed what keeps the records: each kind as often as the others. A rule of
+// stores that may forget needs one of those.
+func (w *world) drawKind() storeKind {
+	kinds := []storeKind{onRedis, onPostgres, onEtcd, onSQLite}
+	switch {
+	case w.focus == witnessKept:
+		return onSQLite
+	case w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced:
+		kinds = kinds[:2]
+	case w.dir == "": // there is no file system in memory
+		kinds = kinds[:3]
+	}
+	return kinds[w.seed/2%uint64(len(kinds))] // with either provider, see TestSimulation
 }
 
 // join makes the store of records and the way to it.
@@ -130,9 +139,6 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	lossObeyed:            {"a holder ends when its host tells of the loss", "it goes on"},
 }
 
-// onSQLite is a state that needs a file system in memory.
-const onSQLite = "on SQLite"
-
 // states are what a daemon may be in when a fault comes.
 var states = []struct {
 	name string
@@ -162,7 +168,10 @@ var states = []struct {
 	{"actors activated", (*daemon).hasActors},
 	{"daemon down", func(d *daemon) bool { return d.life == nil }},
 	{"store fenced", func(d *daemon) bool { return d.w.records.fenced() }},
-	{onSQLite, func(d *daemon) bool { return d.w.records.file != nil }},
+	{onSQLite.state(), func(d *daemon) bool { return d.w.kind == onSQLite }},
+	{onRedis.state(), func(d *daemon) bool { return d.w.kind == onRedis }},
+	{onEtcd.state(), func(d *daemon) bool { return d.w.kind == onEtcd }},
+	{onPostgres.state(), func(d *daemon) bool { return d.w.kind == onPostgres }},
 }
 
 func (d *daemon) has(is func(*stream) bool) bool {

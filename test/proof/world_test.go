@@ -155,7 +155,7 @@ func newWorld(s setting) *world {
 	w.trail = newTrail(w)
 	w.pace = 1
 	if w.whole {
-		w.pace, w.onFiles = wholePace, w.drawFiles()
+		w.pace, w.kind = wholePace, w.drawKind()
 	}
 	term := w.pace * (20 + w.rnd.Int64N(60))
 	quarantine := []int64{0, w.pace * w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
@@ -272,7 +272,7 @@ func (w *world) drawProvider(term, quarantine int64) {
 		return
 	}
 	services := provider.Services{Default: named[serviceNames[0]], Named: named}
-	if w.onFiles {
+	if w.whole && w.kind == onSQLite {
 		w.provider = w.openLeases(services, clock)
 	} else {
 		p, err := memory.New(memory.NewStore(clock), services)

@@ -85,6 +85,25 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestFloorsRise: the tokens of a life are above those of all before it, also of those that the
+// server has forgotten.
+func TestFloorsRise(t *testing.T) {
+	next := func(before state, name string, afterMS int64) state {
+		after, _ := settle(&before, server{runID: name, replID: name, nowMS: began + afterMS}, limits{maxTermMS: minute})
+		return after
+	}
+	first, _ := settle(nil, server{runID: "one", replID: "one", nowMS: began}, limits{maxTermMS: minute})
+	second := next(first, "two", 1000)
+	third := next(second, "three", 2000)
+	instead := next(first, "four", 3000)
+	if tokens := instead.floor - third.floor; tokens < hiddenTokens {
+		t.Errorf("a life that has forgotten two has a floor that is %d above theirs", tokens)
+	}
+	if behind := next(first, "five", -1000); behind.floor < first.floor+hiddenTokens {
+		t.Errorf("where the clock is behind, the floor is %d, after %d", behind.floor, first.floor)
+	}
+}
+
 // rig is a store, whose clock the test sets, on servers that come and go.
 type rig struct {
 	*testing.T

@@ -17,9 +17,13 @@ const (
 	stampBytes = 8
 	floorBytes = 8
 	factsAt    = stampBytes + momentBytes + floorBytes
-	// aheadMS is how far the floor of a new life is above the clock and the floor before,
-	// in microseconds: more than the tokens that may be forgotten.
+	// aheadMS is how far the floor of a new life is above the clock, in microseconds: more
+	// than a clock is behind the one before. It is the same in each life. Where it added up
+	// from life to life, lives that are forgotten would have had floors above later ones.
 	aheadMS = 60_000
+	// hiddenTokens is how far the floor is above that of the life before at least: more than
+	// the tokens of the second in which a clock that is behind may not show.
+	hiddenTokens = 100_000
 	// leastLongestMS is the first of the doubling steps that Facts.LongestMS takes.
 	leastLongestMS = 60_000
 )
@@ -161,9 +165,12 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		return *before, false
 	}
 	after.RunID, after.ReplID, after.ReplIn = s.runID, s.replID, s.replIn
-	after.floor = max(after.floor, after.lastMS*1000) + aheadMS*1000
+	after.floor = max(after.floor+hiddenTokens, (after.lastMS+aheadMS)*1000)
 	return after, true
 }
+
+// trust: an operator has said that nothing is missing.
+func (f *facts) trust() { f.Trusted, f.UntilMS, f.Reason, f.MissingMS = true, 0, "", 0 }
 
 // longest is at least that term. It is doubled so that it seldom changes.
 func longest(termMS int64) int64 {

@@ -72,7 +72,7 @@ func (s *Store) Check(ctx context.Context) error {
 
 // Init implements record.Store.
 func (s *Store) Init(ctx context.Context) error {
-	_, err := s.edit(ctx, func(f *facts) { f.Trusted, f.UntilMS, f.Reason, f.MissingMS = true, 0, "", 0 })
+	_, err := s.edit(ctx, (*facts).trust)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
@@ -55,7 +54,7 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 		return fmt.Errorf("%s: record %q: %w: %w", place, ask.Keys, record.ErrBusy, why)
 	}
 	if h.pace > firstWait { // others race for the records: it is their turn
-		if err := pause(ctx, h.pace); err != nil {
+		if err := h.pause(ctx, h.pace); err != nil {
 			return 0, busy(err)
 		}
 		wait = h.pace / 2
@@ -87,7 +86,7 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 			return atMS, err
 		}
 		if outcome == Raced {
-			if err := pause(ctx, wait); err != nil {
+			if err := h.pause(ctx, wait); err != nil {
 				return 0, busy(err)
 			}
 			wait = min(2*wait, maxWait)
@@ -97,8 +96,8 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 }
 
 // pause waits for about so long.
-func pause(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait/2 + rand.N(wait/2))
+func (h *Held[K]) pause(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(h.turns.spread(wait))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -7,7 +7,9 @@ package turns
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -23,9 +25,10 @@ const (
 
 // Turns gives turns at keys, and remembers a K of each.
 type Turns[K any] struct {
-	seed maphash.Seed
-	size func(K) int
-	all  [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
+	number func(key string) int // of its stripe
+	spread func(time.Duration) time.Duration
+	size   func(K) int
+	all    [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
 }
 
 // stripe remembers some of the keys. Only the caller that holds it uses it.
@@ -42,12 +45,27 @@ type entry[K any] struct {
 
 // New returns turns that remember nothing. size is about how many bytes a K takes.
 func New[K any](size func(K) int) *Turns[K] {
-	t := &Turns[K]{seed: maphash.MakeSeed(), size: size}
+	seed := maphash.MakeSeed() // nobody can choose keys that wait for each other
+	t := &Turns[K]{
+		number: func(key string) int { return int(maphash.String(seed, key) % stripes) },
+		spread: func(wait time.Duration) time.Duration { return wait/2 + rand.N(wait/2) },
+		size:   size,
+	}
 	for i := range t.all {
 		t.all[i] = make(chan *stripe[K], 1)
 		t.all[i] <- &stripe[K]{entries: map[string]entry[K]{}}
 	}
 	return t
+}
+
+// Repeatable takes chance away, before the first call: simulations do the same each time.
+func (t *Turns[K]) Repeatable() {
+	t.number = func(key string) int {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(key))
+		return int(h.Sum32() % stripes)
+	}
+	t.spread = func(wait time.Duration) time.Duration { return wait * 3 / 4 }
 }
 
 // Held is the turns of one caller.
@@ -88,8 +106,6 @@ func (t *Turns[K]) Take(ctx context.Context, keys []string) (*Held[K], error) {
 	}
 	return h, nil
 }
-
-func (t *Turns[K]) number(key string) int { return int(maphash.String(t.seed, key) % stripes) }
 
 func (h *Held[K]) of(key string) *stripe[K] {
 	if len(h.stripes) == 1 {

@@ -1,0 +1,49 @@
+package redis
+
+import (
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Life is what the store's record says of its present life, and the rules by which that
+// changes, without a server: a simulation of servers that forget runs them.
+type Life struct {
+	state  state
+	limits limits
+}
+
+// Server is what a server says of itself.
+type Server struct {
+	RunID, ReplID, ReplIn string
+	WasReplica            bool
+	NowMS                 int64
+}
+
+func (s Server) server() server { return server{s.RunID, s.ReplID, s.ReplIn, s.WasReplica, s.NowMS} }
+
+// FirstLife is that of a store of which an operator has said that it is new.
+func FirstLife(s Server, maxTerm time.Duration) Life {
+	l := Life{limits: limits{maxTermMS: maxTerm.Milliseconds()}}
+	l.state, _ = settle(nil, s.server(), l.limits)
+	l.state.Life = 1
+	l.state.trust()
+	return l
+}
+
+// On is the life of the store on that server.
+func (l Life) On(s Server) Life {
+	l.state, _ = settle(&l.state, s.server(), l.limits)
+	return l
+}
+
+// Granting is the life once it knows that something is granted for so long.
+func (l Life) Granting(termMS int64) Life {
+	l.state.LongestMS = max(l.state.LongestMS, termMS)
+	return l
+}
+
+// Show completes a view, whose time is the server's.
+func (l Life) Show(v *record.View) {
+	v.Life, v.Floor, v.Fence = l.state.life(), max(v.Floor, l.state.floor), l.state.fence(l.limits, v.NowMS)
+}

@@ -1,0 +1,64 @@
+package proof
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/recordtest"
+)
+
+// direct is a way on which nothing happens.
+type direct struct{ *records }
+
+func (direct) turn(context.Context, string) error { return nil }
+
+func (d direct) send(_ context.Context, _ string, do func(record.Store) error) error {
+	return do(d.records)
+}
+
+// open leaves the model open.
+type open struct{ record.Store }
+
+func (open) Close() error { return nil }
+
+// TestModelsAreStores holds each model to the suite that its real store passes.
+func TestModelsAreStores(t *testing.T) {
+	for _, kind := range []storeKind{onRedis, onEtcd, onPostgres} {
+		t.Run(kind.String(), func(t *testing.T) {
+			recordtest.Run(t, func(t *testing.T) recordtest.Target {
+				var clock atomic.Int64
+				clock.Store(1_800_000_000_000)
+				s := &records{w: &world{rnd: newRand(1), began: time.Now()}, kind: kind, clock: clock.Load}
+				s.begin()
+				t.Cleanup(func() { s.Close() })
+				target := recordtest.Target{
+					Open:    func() (record.Store, error) { return open{s.client(direct{s}, s, clock.Load)}, nil },
+					Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+					Between: kind != onPostgres,
+				}
+				if kind == onEtcd {
+					target.Advance, target.Expire = nil, func(key string) { s.expire(key, &clock) }
+				}
+				return target
+			})
+		})
+	}
+}
+
+// expire ends the term of a record as etcd does.
+func (s *records) expire(key string, clock *atomic.Int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.stamps[key].write
+	w.TermMS, w.Tell = 1, true
+	if w.KeepMS == 0 && w.Mark == 0 && len(w.Index) == 0 {
+		w = record.Write{Key: key, Tell: true}
+	}
+	if _, err := s.Store.Change(context.Background(), record.Ask{Keys: []string{key}}, func(record.View) ([]record.Write, error) { return []record.Write{w}, nil }); err != nil {
+		panic(err)
+	}
+	clock.Add(1)
+}

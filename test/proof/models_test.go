@@ -1,0 +1,154 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/redis"
+)
+
+// longestTerm is that of a lock in a whole world. The stores know it from the beginning, as
+// docs/providers advise: a term that is longer than all before it may be forgotten with its grant.
+const longestTerm = 600
+
+// redisLives is what Redis has in the store's record. The rules are the product's.
+type redisLives struct {
+	redis.Life
+	server *redis.Server
+}
+
+func firstRedis(s *records) lives {
+	server := &redis.Server{RunID: "run 0", ReplID: "history 0", ReplIn: "0", NowMS: s.now()}
+	return redisLives{redis.FirstLife(*server, lock.MaxTTL), server}.granting(longestTerm)
+}
+
+// looked implements lives. The script compares this in each commit.
+func (l redisLives) looked(s *records) lives {
+	l.server.NowMS = s.now()
+	after := redisLives{l.On(*l.server), l.server}
+	if after != l {
+		s.apply(change{lives: after})
+	}
+	return after
+}
+
+func (l redisLives) granting(termMS int64) lives { return redisLives{l.Granting(termMS), l.server} }
+func (l redisLives) written() lives              { return l }
+func (l redisLives) show(v *record.View)         { l.Show(v) }
+
+// forget implements lives: the server starts again, or another one takes its place, or it is
+// the primary again, which it was before.
+func (l redisLives) forget(s *records, changes int) {
+	number := s.w.number()
+	after := redis.Server{RunID: l.server.RunID, ReplID: fmt.Sprint("history ", number), ReplIn: l.server.ReplIn}
+	switch s.w.rnd.IntN(4) {
+	case 0:
+		s.w.count("Redis restarted")
+		after.RunID, after.ReplIn = fmt.Sprint("run ", number), "0"
+	case 1:
+		s.w.count("Redis replica promoted")
+		after.RunID, after.ReplIn, after.WasReplica = fmt.Sprint("run ", number), fmt.Sprint(number), true
+		s.ahead += s.w.rnd.Int64N(20)
+	case 2:
+		s.w.count("Redis primary demoted and promoted again")
+		after.ReplIn, after.WasReplica = fmt.Sprint(number), s.w.rnd.IntN(2) == 0
+	case 3:
+		s.w.count("Redis has another replication ID")
+		*l.server = after
+		return
+	}
+	*l.server = after
+	s.lose(changes)
+}
+
+// postgresLives is what PostgreSQL has in table life, and beside it.
+type postgresLives struct {
+	postgresconn.Row
+	server *postgresServer
+}
+
+type postgresServer struct{ timeline int }
+
+func (p postgresServer) session() string { return fmt.Sprintf("1/%08X", p.timeline) }
+
+func firstPostgres(s *records) lives {
+	server := &postgresServer{timeline: 1}
+	row := postgresconn.Row{Fences: 1, Server: server.session(), NextXID: 1000, LogEnd: 1000}
+	row.Life, row.Trusted = "life 0", true
+	return postgresLives{row, server}.granting(longestTerm)
+}
+
+// looked implements lives.
+func (l postgresLives) looked(s *records) lives {
+	after, _ := l.lookedBy(s, postgresconn.NewMemory())
+	return after
+}
+
+// lookedBy is after a process has looked at the row: where it doubts, it begins a fence.
+func (l postgresLives) lookedBy(s *records, m postgresconn.Memory) (after postgresLives, fenced bool) {
+	l.Session, l.NowMS, l.LastMS, l.XID = l.server.session(), s.now(), s.now(), l.NextXID
+	reason := m.Doubt(l.Row)
+	if reason == "" {
+		return l, false
+	}
+	return l.fence(s, reason), true
+}
+
+// fence is what the statement does that begins a fence.
+func (l postgresLives) fence(s *records, reason string) postgresLives {
+	l.Life, l.Fences, l.Server = fmt.Sprint("life ", s.w.number()), l.Fences+1, l.server.session()
+	l.Trusted, l.Forgot, l.Reason = false, true, reason
+	l.FromMS, l.UntilMS = s.now(), max(l.UntilMS, s.now()+l.LongestMS)
+	l = l.written().(postgresLives)
+	s.apply(change{lives: l})
+	return l
+}
+
+func (l postgresLives) granting(termMS int64) lives {
+	l.LongestMS = max(l.LongestMS, termMS)
+	return l
+}
+
+func (l postgresLives) written() lives {
+	l.NextXID, l.LogEnd = l.NextXID+1, l.LogEnd+100
+	return l
+}
+
+func (l postgresLives) show(v *record.View) {
+	v.Life = l.Life
+	v.Fence = record.Fence{Doubt: !l.Trusted, FromMS: l.FromMS, UntilMS: l.UntilMS, Reason: l.Reason}
+	if l.Forgot {
+		v.Floor = max(v.Floor, v.NowMS*1000)
+	}
+}
+
+// forget implements lives: an asynchronous standby is promoted, or an operator starts a copy of
+// the server's files, which gives numbers of transactions out again.
+func (l postgresLives) forget(s *records, changes int) {
+	if s.w.rnd.IntN(2) == 0 {
+		s.w.count("PostgreSQL standby promoted")
+		l.server.timeline++
+		s.ahead += s.w.rnd.Int64N(20)
+		s.lose(changes)
+		return
+	}
+	s.w.count("PostgreSQL started from a copy")
+	s.lose(changes)
+	now := s.lives.(postgresLives)
+	now.LogEnd += s.w.rnd.Int64N(3000) // recovery writes to the log
+	s.lives = now
+	all := s.w.sessions()
+	for _, p := range all {
+		if after, fenced := now.lookedBy(s, p.memory); fenced {
+			s.lives = after
+			return
+		}
+	}
+	if slices.ContainsFunc(all, func(p *session) bool { return p.fences == now.Fences && p.changed >= now.NextXID }) {
+		return // a process knows of a change that is missing, and has to say so
+	}
+	s.lives = now.fence(s, "an operator said that the database was put back")
+}
