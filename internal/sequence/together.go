@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -42,22 +41,13 @@ type group struct {
 	here   int
 }
 
-func newGroup(calls []*waiter) *group {
+// newGroup has no deadline of its own: each caller leaves at its own, and the last one ends the change.
+func newGroup(calls []*waiter) {
 	g := &group{here: len(calls)}
-	ctx, latest, bounded := context.WithoutCancel(calls[0].ctx), time.Time{}, true
+	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(calls[0].ctx))
 	for _, one := range calls {
 		one.group = g
-		deadline, ok := one.ctx.Deadline()
-		if bounded = bounded && ok; deadline.After(latest) {
-			latest = deadline
-		}
 	}
-	if bounded {
-		g.ctx, g.cancel = context.WithDeadline(ctx, latest)
-	} else {
-		g.ctx, g.cancel = context.WithCancel(ctx)
-	}
-	return g
 }
 
 // together carries a call out: by itself where no other change is under way, and else
