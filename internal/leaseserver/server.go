@@ -5,9 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -22,7 +20,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
-	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
@@ -257,122 +254,6 @@ func (s *Server) placed(pattern string, scope Scope, enter func(_ context.Contex
 		defer leave()
 		return h(w, who.calls(r), who, leave)
 	})
-}
-
-// enter takes a place among the requests under way, until leave.
-func (s *Server) enter(_ context.Context, tenant string) (leave func(), err error) {
-	select {
-	case s.slots <- struct{}{}:
-	default:
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots)), Whose: s.busiest()},
-			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
-	}
-	return s.left(s.slots, tenant), nil
-}
-
-func (s *Server) left(place chan struct{}, tenant string) (leave func()) {
-	s.count(tenant, 1)
-	s.o.Metrics.InFlight.Inc()
-	return sync.OnceFunc(func() {
-		s.count(tenant, -1)
-		s.o.Metrics.InFlight.Dec()
-		<-place
-	})
-}
-
-// count counts a request of the tenant that has got a place, or has left it.
-func (s *Server) count(tenant string, n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.underWay[tenant] += n; s.underWay[tenant] == 0 {
-		delete(s.underWay, tenant)
-	}
-}
-
-// busiest is the tenant with the most requests under way, which are also those that wait
-// for the store; "" if there are none.
-func (s *Server) busiest() (whose string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most := int64(0)
-	for tenant, n := range s.underWay {
-		if n > most {
-			whose, most = "tenant "+tenant, n
-		}
-	}
-	return whose
-}
-
-// enterUpkeep is enter for requests that have places of their own, and wait for one: a client
-// that is refused may lose its lock.
-func (s *Server) enterUpkeep(ctx context.Context, tenant string) (leave func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
-	defer cancel()
-	select {
-	case s.upkeep <- struct{}{}:
-		return s.left(s.upkeep, tenant), nil
-	case <-ctx.Done():
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep)), Whose: s.busiest()},
-			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
-	}
-}
-
-// overloaded is the problem of a refusal by quota.
-func (s *Server) overloaded(r quota.Refusal, format string, args ...any) error {
-	s.o.Quotas.Refuse(r)
-	return problem.New(problem.Overloaded, format, args...).After(overloadedRetry)
-}
-
-// admit finds the credential of the request, which must have the scope.
-func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
-	who, err := s.authenticate(r)
-	if err != nil {
-		return Credential{}, err
-	}
-	if s.o.Tokens != nil || s.o.ClientCertificates {
-		guard.Proven(r.Context())
-	} else {
-		guard.Patient(r.Context()) // every client gets this far
-	}
-	var wait time.Duration
-	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
-		s.pause(r.Context())
-		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
-	}
-	if !slices.Contains(who.Scopes, scope) {
-		return Credential{}, problem.New(problem.Forbidden, "this credential does not have the scope %q", scope)
-	}
-	// A page in a browser must not take machine IDs from a server that trusts every
-	// client that reaches it.
-	if err := s.origins.Check(r); err != nil || guard.FromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
-		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
-	}
-	return who, nil
-}
-
-// pause delays the answer to a request that is refused: a client that asks again at once would
-// keep the server busy.
-func (s *Server) pause(ctx context.Context) {
-	select {
-	case <-s.after(refusalPause):
-	case <-ctx.Done():
-	case <-s.leaving.Done():
-	}
-}
-
-// ofRenamedPage reports whether the request comes from a browser whose page may be
-// another site's, with a name that DNS rebinding has pointed at this server.
-func ofRenamedPage(r *http.Request) bool {
-	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
-		return false // not a browser
-	}
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
-	return err != nil && host != "localhost"
 }
 
 // route registers a handler with the wrappers that all routes share.
