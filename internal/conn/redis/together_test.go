@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,11 +31,10 @@ func TestProcessTogether(t *testing.T) {
 			return cmd.Result()
 		})
 	}
-	if _, err := do(t.Context(), "CLIENT", "PAUSE", "300", "ALL"); err != nil {
-		t.Fatal(err)
-	}
-	const many, first, gone = 300, 20, 50
-	var all sync.WaitGroup
+	const many, gone = 300, 50
+	server.Signal(syscall.SIGSTOP)
+	defer server.Signal(syscall.SIGCONT)
+	var all, left sync.WaitGroup
 	for i := range many {
 		all.Go(func() {
 			word := fmt.Sprint("word ", i)
@@ -48,20 +48,25 @@ func TestProcessTogether(t *testing.T) {
 				t.Errorf("%d got %v (%v)", i, got, err)
 			}
 		})
-		if i == first {
-			time.Sleep(100 * time.Millisecond) // these are under way, or wait
-			ctx, leave := context.WithCancel(t.Context())
-			for range gone {
-				all.Go(func() {
-					if _, err := do(ctx, "INCR", "n"); !errors.Is(err, context.Canceled) {
-						t.Errorf("who left got %v", err)
-					}
-				})
-			}
-			time.Sleep(50 * time.Millisecond)
-			leave()
+	}
+	waiting := func(n int) {
+		for client.Waiting() != n {
+			time.Sleep(time.Millisecond)
 		}
 	}
+	waiting(many - redisconn.MaxFlights)
+	ctx, leave := context.WithCancel(t.Context())
+	for range gone {
+		left.Go(func() {
+			if _, err := do(ctx, "INCR", "n"); !errors.Is(err, context.Canceled) {
+				t.Errorf("who left got %v", err)
+			}
+		})
+	}
+	waiting(many - redisconn.MaxFlights + gone)
+	leave()
+	left.Wait()
+	server.Signal(syscall.SIGCONT)
 	all.Wait()
 	if n, err := do(t.Context(), "EXISTS", "n"); err != nil || n != int64(0) {
 		t.Errorf("commands of callers who had left were sent: %v (%v)", n, err)
