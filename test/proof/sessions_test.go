@@ -18,8 +18,8 @@ type way interface {
 	send(ctx context.Context, what string, do func(record.Store) error) error
 }
 
-// client is the store as a process has it at the end of its way. rest does what needs no more
-// than the way.
+// client is what a process calls. rest is the same store without a memory of it: each of its
+// calls goes the way and back.
 func (s *records) client(w way, rest record.Store, nowMS func() int64) record.Store {
 	switch s.kind {
 	case onRedis, onEtcd:

@@ -39,7 +39,8 @@ func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example f
 // actionName is a name with arguments, or at the end of a line: others are sets and numbers.
 var actionName = regexp.MustCompile(`(?m)\b([A-Z][a-z]\w*)(?:\(|$)`)
 
-// actionsOf are the names of the actions in Next of a specification. Pool.tla has them in two parts.
+// actionsOf returns the names of a specification's actions. They stand in Next, and in Pool.tla
+// also in Usual, the part of Next above it.
 func actionsOf(t *testing.T, module string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/model/" + module + ".tla")
