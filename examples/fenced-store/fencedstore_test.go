@@ -33,8 +33,9 @@ const (
 // is what it adds.
 const writerEnv = "FENCEDTEST_WRITER"
 
-// programs has what TestMain built.
-var programs string
+// programs has what TestMain built, and kazahanad is the daemon: the one that KAZAHANAD
+// names, or one of these.
+var programs, kazahanad string
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv(writerEnv); what != "" {
@@ -58,7 +59,12 @@ func buildAndRun(m *testing.M) int {
 	if ring.IsFast() {
 		return m.Run()
 	}
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), ".", "../../cmd/kazahanad").CombinedOutput()
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), ".")
+	if kazahanad = os.Getenv("KAZAHANAD"); kazahanad == "" {
+		kazahanad = filepath.Join(dir, "kazahanad")
+		build.Args = append(build.Args, "../../cmd/kazahanad")
+	}
+	out, err := build.CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
@@ -222,7 +228,7 @@ func newScene(t *testing.T, check bool) *scene {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "d.sock")
-	start(t, exec.Command(filepath.Join(programs, "kazahanad"), "serve", "--config", "none", "--socket", socket, "--state-dir", filepath.Join(dir, "state")))
+	start(t, exec.Command(kazahanad, "serve", "--config", "none", "--socket", socket, "--state-dir", filepath.Join(dir, "state")))
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {
@@ -306,7 +312,7 @@ func TestLateWriter(t *testing.T) {
 func TestWriterUnderLock(t *testing.T) {
 	s := newScene(t, true)
 	for i, what := range []string{"A", "B"} {
-		w := s.writer(what, filepath.Join(programs, "kazahanad"), "lock", "notes", "--wait", "1m", "--")
+		w := s.writer(what, kazahanad, "lock", "notes", "--wait", "1m", "--")
 		w.wantLine(fmt.Sprintf("token %d read %q", i+1, []string{"first", "first A"}[i]))
 		w.goOn()
 		w.wantLine("written")

@@ -125,7 +125,7 @@ var own = map[string][]string{
 	"internal/leaseapi":                      {"internal/lease", "internal/problem", "internal/provider"},
 	"internal/leaseapi/conformance":          {"internal/conn/http", "internal/lease", "internal/leaseapi", "internal/problem", "internal/provider"},
 	"internal/leaseserver":                   {"internal/lease", "internal/leaseapi", "internal/lock", "internal/lock/http", "internal/nearest", "internal/operator/guard", "internal/operator/metrics", "internal/operator/quota", "internal/operator/statuspage", "internal/placement", "internal/placement/storage", "internal/placement/storage/http", "internal/problem", "internal/provider", "internal/record", "internal/record/allowance", "internal/sequence", "internal/sequence/http", "internal/snowflake"},
-	"internal/provider/providertest":         {"internal/lease", "internal/provider", "internal/provider/pool", "internal/snowflake", "internal/testkit/await"},
+	"internal/provider/providertest":         {"internal/lease", "internal/provider", "internal/provider/pool", "internal/snowflake", "internal/testkit/await", "internal/testkit/ring"},
 	"internal/provider/backend":              {"internal/conn/url", "internal/lease", "internal/onuse", "internal/provider", "internal/provider/etcd", "internal/provider/httplease", "internal/provider/memory", "internal/provider/postgres", "internal/provider/redis", "internal/provider/sqlite", "internal/provider/static"},
 	"internal/runner":                        {"internal/clock", "internal/lease", "internal/provider", "internal/snowflake"},
 	"internal/keeper":                        {"internal/lease", "internal/provider", "internal/snowflake", "internal/state"},

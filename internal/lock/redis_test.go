@@ -62,7 +62,6 @@ func TestRedis(t *testing.T) {
 		cfg := server.Config()
 		declared := mustOpenRedis(t, cfg, true)
 		return locktest.Backend{
-			Replays: 20_000,
 			Open:    func() (lock.Store, error) { return openRedis(cfg) },
 			Restart: func() error { server.Restart(); return declared.records.Init(testContext(t)) },
 			Jumps:   true,

@@ -39,7 +39,6 @@ func TestSQLite(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		path := filepath.Join(dir, sqlitefile.StoreName)
 		return locktest.Backend{
-			Replays: 20_000,
 			Open:    func() (lock.Store, error) { return openFile(path) },
 			Restart: func() error { return nil }, // all is in the file, which every Open opens anew
 		}

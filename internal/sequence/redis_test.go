@@ -64,7 +64,6 @@ func TestRedisConformance(t *testing.T) {
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return openRedis(cfg) },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
-			Replays: 20_000,
 		}
 	})
 }

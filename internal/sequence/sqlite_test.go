@@ -49,7 +49,6 @@ func TestSQLiteConformance(t *testing.T) {
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return openFile(path, clock.Load) },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
-			Replays: 20_000,
 		}
 	})
 }

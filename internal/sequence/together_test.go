@@ -57,7 +57,7 @@ func inCrowd(t *testing.T, test func(*testing.T, *gated, *Records)) {
 func TestManyCallsInOneChange(t *testing.T) {
 	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
 		const many = 1 + 3*maxTogether
-		var ids []string
+		ids := make([]string, many)
 		got := make([]int64, 2*many)
 		ask := func(i int) {
 			r := asking(1, DefaultOptions())
@@ -69,7 +69,7 @@ func TestManyCallsInOneChange(t *testing.T) {
 			got[i] = values.First
 		}
 		for i := range many {
-			ids = append(ids, NewRequestID())
+			ids[i] = NewRequestID()
 			go ask(i)
 			time.Sleep(time.Second)
 		}

@@ -35,7 +35,7 @@ test('the links of the README work on the package index', () => {
 });
 
 test('what is said of speed names the daemon\'s cap', () => {
-  assert.match(readme, /The daemon gives at most\s+`max_throughput_per_ms` \(256\) IDs a millisecond/);
+  assert.match(readme, /The daemon\s+gives\s+at\s+most\s+`max_throughput_per_ms` \(256\) IDs a millisecond/);
   const bench = fs.readFileSync(path.join(packageDir, 'bench.mjs'), 'utf8');
   assert.match(bench, /'--max-throughput-per-ms', String\(CAP\)/);
   assert.match(bench, /console\.log\(.*a daemon with a cap of \$\{CAP\} IDs a millisecond/);

@@ -32,10 +32,6 @@ type Backend struct {
 	// lock.MinTTL.
 	MinTTL time.Duration
 
-	// Replays is how many requests come before some are sent again, at most; 200 where it
-	// is 0.
-	Replays int
-
 	Jumps   bool // as in Allowed
 	NoClock bool // likewise
 }

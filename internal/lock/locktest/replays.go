@@ -1,7 +1,6 @@
 package locktest
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,12 +13,9 @@ import (
 // delivers late. Each gets its first answer, or hears that its lease has ended, and none is
 // carried out twice.
 func testReplays(s *suite) {
-	for _, further := range []int{0, 20, 200, 20_000} {
-		if further > cmp.Or(s.backend.Replays, 200) {
-			break
-		}
+	for _, further := range []int{0, 20, 200} { // TestAnswersAreKeptForTheirTime has more
 		s.replay(further, lock.NewLeaseID)
-		s.replayRenewal(min(further, 200))
+		s.replayRenewal(further)
 	}
 	s.untimedReplays()
 }

@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 				return p, nil
 			},
 			SetClock:   clock.Store,
-			Checks:     40,
+			Checks:     10,
 			CrashSteps: []string{stepChosen, stepGranted},
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
 				p, err := open(services)

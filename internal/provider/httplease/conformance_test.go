@@ -119,6 +119,7 @@ func TestConformance(t *testing.T) {
 				return open(p, services, clock.Load)
 			},
 			SetClock: clock.Store,
+			Checks:   25,
 		}
 	})
 }

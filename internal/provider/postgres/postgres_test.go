@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 				return p, err
 			},
 			SetClock: set,
-			Checks:   40,
+			Checks:   10,
 			Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
 		}
 	})

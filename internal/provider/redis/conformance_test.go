@@ -105,6 +105,7 @@ func factory(settable bool) providertest.Factory {
 			Crash:      s.crash,
 			Forget:     s.forget,
 			Check:      func() error { return checkRings(server, s.prefix+provider.DefaultPool+":") },
+			Checks:     25,
 			Close:      func() { _ = s.forget() },
 		}
 		if settable {

@@ -111,6 +111,7 @@ func TestConformance(t *testing.T) {
 				return p, nil
 			},
 			SetClock:   clock.Store,
+			Checks:     25,
 			Check:      func() error { return checkIndex(first) },
 			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed},
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {

@@ -118,11 +118,7 @@ func (s *byTenant) Close() error {
 func connect(dir, urls string) (*byTenant, error) {
 	out := &byTenant{stores: map[string]sequence.Store{}}
 	for _, tenant := range tenants {
-		path := filepath.Join(dir, tenant)
-		if err := os.WriteFile(path, []byte(token(tenant)), 0o600); err != nil {
-			return nil, err
-		}
-		cfg, err := httpconn.ParseURL(urls + "?token_file=" + path)
+		cfg, err := httpconn.ParseURL(urls + "?token_file=" + filepath.Join(dir, tenant))
 		if err != nil {
 			return nil, err
 		}
@@ -136,12 +132,18 @@ func connect(dir, urls string) (*byTenant, error) {
 	return out, nil
 }
 
+// newDir has a file with the token of each tenant.
 func newDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
 	if err != nil {
 		dir = t.TempDir()
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for _, tenant := range tenants {
+		if err := os.WriteFile(filepath.Join(dir, tenant), []byte(token(tenant)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
 }
 
