@@ -84,11 +84,6 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 	return granted{l, sent}, err
 }
 
-// discard releases a lease that has no holder.
-func (c *hostCore) discard(r Request, end time.Duration) {
-	c.release(r, end, func(error) {}, func(error) { c.wake(name{r.Tenant, r.Key}) })
-}
-
 // renewal names the lease, so that it needs no request ID: done twice, it does
 // the same.
 func renewal(l Lease, ttl time.Duration) Request {
@@ -101,7 +96,10 @@ func (g *Holding) start() error {
 	before := c.held[g.name]
 	same := before != nil && before.lease.LeaseID == g.lease.LeaseID
 	late := c.now >= g.until
+	doomed := c.isDoomed(g.lease)
 	switch {
+	case doomed != nil:
+		return doomed
 	case c.closed && !same:
 		c.discard(renewal(g.lease, g.ttl), g.until)
 		return ErrClosed
@@ -179,6 +177,7 @@ func (g *Holding) step() {
 	case c.now >= g.until:
 		// The last renewal may have come through all the same: its lease is released.
 		r := renewal(g.lease, g.ttl)
+		c.doom(r)
 		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL()) })
 		return
 	case g.renewal == nil && c.now >= at:

@@ -172,6 +172,35 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		30s
 		holder lost 1
 		store RELEASED 1`},
+	"a new connection after the loss: the lost lease is being released": {"notified", `
+		holder holds id=x
+		holder has 1
+		h renew back down
+		h release way 2s
+		29s
+		holder lost 1
+		h up
+		holder' holds id=x
+		holder' is reused
+		holder' acquires id=x
+		holder' is reused
+		31s
+		store RELEASED 1`},
+	"a new connection after the loss: its answer comes after the release": {"notified", `
+		holder holds id=x
+		holder has 1
+		h renew back down
+		h release way 2s
+		29s
+		holder lost 1
+		h up
+		h renew back 2s
+		holder' holds id=x
+		30900ms
+		store RELEASED 1
+		holder' waits
+		31s
+		holder' is reused`},
 	"a renewal never returns": {"notified", `
 		holder holds
 		holder has 1

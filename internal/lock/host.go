@@ -57,7 +57,7 @@ type Host struct {
 // NewHost returns a Host. callTimeout bounds each request to the store.
 func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
 	h := &Host{store: store, clock: clock, callTimeout: callTimeout, done: make(chan struct{})}
-	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), lines: map[name]*line{}, held: map[name]*Holding{}}
+	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), lines: map[name]*line{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
 	h.workers = workers.New(maxIdle, h.life.Done())
@@ -212,6 +212,12 @@ func (h *Host) Acquire(ctx context.Context, want Wanted) (Lease, error) {
 func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took time.Duration, err error) {
 	began := h.clock.Elapsed()
 	got, err := h.acquire(ctx, want)
+	if err != nil {
+		return Lease{}, 0, err
+	}
+	if got.lease.Repeated {
+		h.turn(func() { err = h.core.isDoomed(got.lease) })
+	}
 	if err != nil {
 		return Lease{}, 0, err
 	}

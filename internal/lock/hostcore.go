@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -17,8 +18,9 @@ type hostCore struct {
 	gaveUp bool           // Close does not wait any more for what is still to be released
 	open   int            // calls and releases that have begun and not ended
 
-	lines map[name]*line
-	held  map[name]*Holding
+	lines  map[name]*line
+	held   map[name]*Holding
+	doomed map[string]bool // leases without a holder that are being released, or were; see doom
 
 	calls     []*call  // to begin
 	alarms    []*alarm // to set
@@ -89,6 +91,29 @@ func (c *hostCore) release(r Request, end time.Duration, failed, ended func(erro
 		}})
 	}
 	again.ring()
+}
+
+// doom keeps a lease from being taken up again: a repetition of its request still finds it in
+// the store. An answer of the store that is older than the release may come afterwards, and
+// counts for one term.
+func (c *hostCore) doom(r Request) { c.doomed[r.LeaseID] = true }
+
+// isDoomed is the refusal of a lease that is being released.
+func (c *hostCore) isDoomed(l Lease) error {
+	if !c.doomed[l.LeaseID] {
+		return nil
+	}
+	return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
+}
+
+// discard releases a lease that has no holder.
+func (c *hostCore) discard(r Request, end time.Duration) {
+	c.doom(r)
+	forget := &alarm{ring: func() { delete(c.doomed, r.LeaseID) }}
+	c.release(r, end, func(error) {}, func(error) {
+		c.wake(name{r.Tenant, r.Key})
+		c.wakeAt(forget, c.now+r.TTL())
+	})
 }
 
 // wake is the news that a lock may be free, for its line.

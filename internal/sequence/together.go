@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -77,11 +78,12 @@ func (s *Records) together(ctx context.Context, r Request) answer {
 	}
 }
 
-// next ends a change and returns the calls of the next one. Those that come again are first.
+// next ends a change and returns the calls of the next one. Those that come again are first. A
+// call whose time is up waits for nobody: it leaves.
 func (c *crowds) next(name crowd, again []*waiter) []*waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := append(again, c.waiting[name]...)
+	all := slices.DeleteFunc(append(again, c.waiting[name]...), (*waiter).late)
 	if len(all) == 0 {
 		delete(c.waiting, name)
 		return nil
@@ -92,12 +94,20 @@ func (c *crowds) next(name crowd, again []*waiter) []*waiter {
 	return all[:n:n]
 }
 
+// late reports whether the caller's time is up, even if nothing has told it so yet.
+func (w *waiter) late() bool {
+	end, limited := w.ctx.Deadline()
+	return w.ctx.Err() != nil || limited && !time.Now().Before(end)
+}
+
 // leave is for a caller whose time is up. The error says whether the call may be carried out.
 func (c *crowds) leave(name crowd, one *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if one.group == nil {
-		c.waiting[name] = slices.DeleteFunc(c.waiting[name], func(other *waiter) bool { return other == one })
+		if waiting, busy := c.waiting[name]; busy {
+			c.waiting[name] = slices.DeleteFunc(waiting, func(other *waiter) bool { return other == one })
+		}
 		return fmt.Errorf("%w: %w", record.ErrCrowded, one.ctx.Err())
 	}
 	if one.group.here--; one.group.here == 0 {
@@ -126,7 +136,7 @@ func (s *Records) carryOutGroup(calls []*waiter) (again []*waiter) {
 		if got.err != errLater {
 			one.answer = got
 			close(one.done)
-		} else if one.ctx.Err() == nil {
+		} else {
 			again = append(again, one)
 		}
 	}

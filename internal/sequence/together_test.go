@@ -156,6 +156,26 @@ func TestCallersLeaveACrowd(t *testing.T) {
 	})
 }
 
+// A caller whose time ends with the change that it waits for leaves without asking the store,
+// whichever of the two events is noticed first.
+func TestACrowdEndsAtOneMoment(t *testing.T) {
+	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
+		end := time.Now().Add(time.Second)
+		for i := range 2 * maxTogether {
+			go func() {
+				ctx, cancel := context.WithDeadline(t.Context(), end)
+				defer cancel()
+				_, err := s.Next(ctx, asking(1, DefaultOptions()))
+				if i > 0 && !errors.Is(err, record.ErrCrowded) {
+					t.Errorf("%d: %v", i, err)
+				}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+	})
+}
+
 // A failure is everybody's, and each asks again by itself.
 func TestACrowdFails(t *testing.T) {
 	inCrowd(t, func(t *testing.T, g *gated, s *Records) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
@@ -238,9 +239,8 @@ func (d *database) event(often int) {
 	case 3:
 		d.reboot()
 	case 4, 5:
-		if d == d.w.leases && d.fallBack() {
-			d.w.trail.befalls("Restore")
-			d.w.count("stores restored")
+		if f := d.w.leases; f != nil && f.database == d {
+			f.fallBack()
 		}
 	}
 }
@@ -272,8 +272,24 @@ func (w *world) openLeases(services provider.Services, nowMS func() int64) provi
 		return nil
 	}
 	must(f.database.open(), nil)
-	w.leases, w.databases = f.database, append(w.databases, f.database)
+	w.leases, w.databases = f, append(w.databases, f.database)
 	return f
+}
+
+// fallBack has the file be as it was. It is a restored store only if a record differs: what
+// the disk loses of a log may be what nobody reads.
+func (f *leaseFile) fallBack() {
+	before := f.records()
+	if f.database.fallBack() && !reflect.DeepEqual(f.records(), before) {
+		f.w.trail.befalls("Restore")
+		f.w.count("stores restored")
+	}
+}
+
+func (f *leaseFile) records() []provider.Record {
+	records, err := f.List(context.Background(), "")
+	must(err, nil)
+	return records
 }
 
 // Acquire implements provider.Provider.

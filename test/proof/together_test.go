@@ -24,7 +24,7 @@ type together struct {
 	servers   *servers    // of leases; nil: the daemons use the provider directly
 	kind      storeKind   // what keeps the records. Where that is SQLite, leases are in a file too, if real is set
 	databases []*database // of SQLite
-	leases    *database   // nil: the leases are in none
+	leases    *leaseFile  // nil: the leases are in none
 	errands   []*errand
 	beliefs   map[string][]*belief
 	back      map[string]bool  // leases that their holders gave back
