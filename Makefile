@@ -26,7 +26,7 @@ run: build
 build:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
 
-## test: the ring "all", in two parts at a time; installs what the tests need.
+## test: the ring "all", three parts at a time; installs what the tests need.
 test: setup
 	@scripts/test
 
