@@ -161,8 +161,7 @@ func TestConfigErrors(t *testing.T) {
 		c := patient(t)
 		test.change(&c)
 		_, err := embed.Open(t.Context(), c)
-		var wrong *embed.ConfigError
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), test.want) {
+		if _, ok := errors.AsType[*embed.ConfigError](err); !ok || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -116,8 +116,7 @@ func TestFind(t *testing.T) {
 	t.Run("none exists", func(t *testing.T) {
 		_, err := find([]string{missing, missing2}, false, missing2, uid)
 		wantError(t, err, missing+" (no such file or directory)", missing2, "KAZAHANA_SOCKET", "kazahanad serve")
-		var none *NotFoundError
-		if !errors.As(err, &none) || !errors.Is(err, fs.ErrNotExist) {
+		if _, ok := errors.AsType[*NotFoundError](err); !ok || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%T", err)
 		}
 	})

@@ -343,8 +343,7 @@ func TestStartupWait(t *testing.T) {
 			cause := errors.New("refused")
 			time.AfterFunc(100*time.Millisecond, func() { r.Update(nil, nil, cause) })
 			_, err := r.Next(context.Background(), Request{Count: 1, RegularOnly: true, Timeout: time.Minute}, nil)
-			var none *LeaseAcquisitionError
-			if !errors.As(err, &none) || !errors.Is(err, cause) {
+			if _, ok := errors.AsType[*LeaseAcquisitionError](err); !ok || !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -74,8 +74,7 @@ func TestUnavailableTellsNothing(t *testing.T) {
 func TestRefusalsAreBusy(t *testing.T) {
 	for _, code := range []problem.Code{problem.RateLimited, problem.Overloaded} {
 		err := leaseapi.ToError(problem.New(code, "slowly").After(90 * time.Second))
-		var busy *provider.BusyError
-		if !errors.As(err, &busy) || busy.RetryAfter != 90*time.Second || busy.Reason != "slowly" {
+		if busy, ok := errors.AsType[*provider.BusyError](err); !ok || busy.RetryAfter != 90*time.Second || busy.Reason != "slowly" {
 			t.Errorf("%s: %#v", code, err)
 		}
 	}

@@ -367,8 +367,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	must(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
 	_, err := tryOpen(t, p)
-	var e *FileError
-	if !errors.As(err, &e) || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
+	if e, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
 		t.Fatalf("error is %v, want a FileError about a full disk", err)
 	}
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {

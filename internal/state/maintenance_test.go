@@ -117,8 +117,7 @@ func TestMaintenanceNeedsAState(t *testing.T) {
 		for name, err := range map[string]error{
 			"ResetFloor": resetErr, "Inspect": inspectErr, "AcceptTimeline": acceptTimeline(t, p, "default", nil),
 		} {
-			var e *FileError
-			if !errors.As(err, &e) || e.Path != dir {
+			if e, ok := errors.AsType[*FileError](err); !ok || e.Path != dir {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

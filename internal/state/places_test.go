@@ -40,8 +40,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := tryOpen(t, p)
-			var e *FileError
-			if !errors.As(err, &e) || e.Path != p.live || !strings.Contains(err.Error(), c.text) {
+			if e, ok := errors.AsType[*FileError](err); !ok || e.Path != p.live || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("error is %v, want one about %s with %q", err, p.live, c.text)
 			}
 			if left := glob(t, p.live, "*"); len(left) > 0 {

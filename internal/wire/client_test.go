@@ -194,8 +194,7 @@ func TestErrorsFromTheServer(t *testing.T) {
 	want := Errorf(CodeTimeout, "waited").With("waited_ms", 10).With("cause", "a lease")
 	c := newPair(t, func(conn *ServerConn, r *Request) { conn.ReplyError(r.ID, want) })
 	err := c.Call(t.Context(), "NextID", new(uint64))
-	var got *Error
-	if !errors.As(err, &got) || !reflect.DeepEqual(got, want) {
+	if got, ok := errors.AsType[*Error](err); !ok || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %#v", err)
 	}
 }
@@ -289,8 +288,7 @@ func TestFormsOfErrors(t *testing.T) {
 	} {
 		c := NewClient(newServer(pack(t, []any{1, 1, x.err, nil})))
 		err := c.Call(t.Context(), "m", nil)
-		var got *Error
-		if !errors.As(err, &got) || !reflect.DeepEqual(*got, x.want) {
+		if got, ok := errors.AsType[*Error](err); !ok || !reflect.DeepEqual(*got, x.want) {
 			t.Errorf("%v: got %#v", x.err, err)
 		}
 		c.Close()

@@ -129,8 +129,7 @@ func allocated(f func()) uint64 {
 // wantError holds err against a code and words of its text.
 func wantError(t testing.TB, err error, code Code, words string) {
 	t.Helper()
-	var e *Error
-	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), words) {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != code || !strings.Contains(e.Error(), words) {
 		t.Fatalf("got error %v, want %s with %q", err, code, words)
 	}
 }

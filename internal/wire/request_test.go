@@ -90,8 +90,7 @@ func TestRequestRefuses(t *testing.T) {
 			var r Request
 			for range 2 { // no message after it is believed
 				err := conn.Read(&r)
-				var parse *ParseError
-				if !errors.As(err, &parse) || !strings.Contains(err.Error(), c.reason) {
+				if _, ok := errors.AsType[*ParseError](err); !ok || !strings.Contains(err.Error(), c.reason) {
 					t.Fatalf("got %v, want %q", err, c.reason)
 				}
 			}

@@ -133,9 +133,7 @@ func TestService(t *testing.T) {
 	for _, result := range []string{"ok", "refused", "unavailable", "timeout", "fenced", "mismatch"} {
 		want["kazahana_lease_acquires_total{result="+result+",service=orders}"] = 0
 	}
-	for name, value := range before {
-		want[name] = value
-	}
+	maps.Copy(want, before)
 	wantSeries(t, m, want)
 
 	orders.Acquired("fenced")
@@ -186,9 +184,7 @@ func TestWatch(t *testing.T) {
 	for name := range maps.Clone(want) {
 		want[strings.Replace(name, "service=a", "service=b", 1)] = 0
 	}
-	for name, value := range before {
-		want[name] = value
-	}
+	maps.Copy(want, before)
 	wantSeries(t, m, want)
 	if asked != 2 {
 		t.Errorf("asked %d times for 2 scrapes", asked)

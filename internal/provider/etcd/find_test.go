@@ -314,8 +314,7 @@ func TestScanAgreesWithTheWholeLine(t *testing.T) {
 					t.Fatal(err)
 				}
 				found, err := a.find(ctx, st)
-				var full *provider.FullError
-				if errors.As(err, &full) && len(want) == 0 && full.NextEndMS == nextMS {
+				if full, ok := errors.AsType[*provider.FullError](err); ok && len(want) == 0 && full.NextEndMS == nextMS {
 					continue
 				}
 				if err != nil || len(found) < len(want) {

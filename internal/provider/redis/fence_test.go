@@ -224,8 +224,7 @@ func TestLostPoolRecord(t *testing.T) {
 		}
 	}
 	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
-	var full *provider.FullError
-	if !errors.As(err, &full) {
+	if _, ok := errors.AsType[*provider.FullError](err); !ok {
 		t.Errorf("the error is %v, want a FullError", err)
 	}
 	// Its holder can still give it back.

@@ -131,8 +131,7 @@ func childCrash(args childArgs) error {
 func crashAt(t *testing.T, args childArgs) error {
 	cmd := child(t, "crash", args)
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return nil
 	}
 	return fmt.Errorf("the child ended with %v: %s", err, out)
@@ -276,8 +275,7 @@ func churnUntilKilled(t *testing.T, reports int, longer time.Duration, args chil
 		}
 	}
 	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return seen, nil
 	}
 	return seen, fmt.Errorf("it ended with %v: %s", err, stderr.Bytes())
