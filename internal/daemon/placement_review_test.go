@@ -56,7 +56,8 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 	r.activate(silent, "4")
 }
 
-// A process hears that it is to let go, also when it has been too busy to read.
+// A process hears that it is to let go, and the Ping that ends its silence, also when it
+// has been too busy to read.
 func TestLatePassivateIsSent(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
@@ -69,12 +70,10 @@ func TestLatePassivateIsSent(t *testing.T) {
 		}
 	}
 	e.conn.mu.Unlock()
-	q := w.next()
-	if q.method == "Activate" { // was on its way
-		q = w.next()
-	}
-	if q.method != "Passivate" {
-		t.Errorf("asked for %+v", q)
+	for _, method := range []string{"Activate", "Ping", "Passivate"} { // Activate was on its way
+		if q := w.request(); q.method != method {
+			t.Errorf("asked for %s, want %s", q.method, method)
+		}
 	}
 	w.alive()
 }
