@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -41,14 +42,10 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	ring.All(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// t.TempDir would have the test's name in it, and a socket's path is short.
 	dir, err := os.MkdirTemp("", "bench-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	t.Setenv(asSubMode, "1")
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
@@ -74,9 +71,7 @@ func started(t *testing.T, r reference) (*bench, *server) {
 	if errors.As(err, new(absence)) { // katsubushi, which scripts/setup cannot install
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b, s
 }
 
@@ -103,9 +98,7 @@ func TestEchoWithoutRoom(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workloads[0]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer conn.Close()
 			sent := make([]byte, 4<<20)
 			for i := range sent {
@@ -140,9 +133,7 @@ func TestEchoSizes(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workload{count: count}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer conn.Close()
 			size, answer := load.EchoSizes(count)
 			for round := range 2 {
@@ -167,9 +158,7 @@ func TestHold(t *testing.T) {
 	accepted := make(chan net.Conn, 10)
 	path := filepath.Join(b.dir, "s")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	go func() {
 		for {
@@ -183,9 +172,7 @@ func TestHold(t *testing.T) {
 	}()
 	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
 		arguments("hold", load.Options{Socket: path, Dialect: load.Echo, Count: 1, Connections: 3})...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer holder.Stop()
 	err = holder.Await(context.Background(), time.Minute, func(context.Context) error {
 		if !holder.Said(held + "\n") {

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -105,12 +106,8 @@ func resident(t *testing.T) int64 {
 		t.Skip("there is no /proc")
 	}
 	statm, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return pages * int64(syscall.Getpagesize())
 }

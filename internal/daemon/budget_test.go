@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -73,14 +74,10 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 func TestAnotherUserGivesWayWhereTheGreediestCannot(t *testing.T) {
 	const all = 4 * wire.MaxMessage
 	b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: all})
-	if err := b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""))
 	half := b.account(2)
 	for range 2 {
-		if err := half.Reserve(wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(wire.MaxMessage))
 	}
 	if err := b.account(3).Reserve(1024); err != nil || b.evicted[half] != 1 {
 		t.Errorf("%v, and the half messages have given way %d times", err, b.evicted[half])
@@ -96,9 +93,7 @@ func TestAConnectionIsLostOnce(t *testing.T) {
 			accounts := make([]*account, 4)
 			for i := range accounts {
 				accounts[i] = b.account(1)
-				if err := accounts[i].Reserve(wire.MaxMessage); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, accounts[i].Reserve(wire.MaxMessage))
 			}
 			asks := accounts[3]
 			var wg sync.WaitGroup

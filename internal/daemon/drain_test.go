@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -94,9 +95,7 @@ func TestDrainTellsThoseBehind(t *testing.T) {
 	r.waiters(1)
 	p.send(request(3, "NextID", []any{}))
 	r.server.draining.Store(true)
-	if err := server.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetReadDeadline(time.Unix(1, 0)))
 	r.clock.Advance(time.Millisecond)
 	if got := p.receive(); got.id != 2 || got.err != nil {
 		t.Errorf("%+v", got)
@@ -223,9 +222,7 @@ func TestServeOnce(t *testing.T) {
 	p := r.dial()
 	p.alive()
 	l, err := unixsock.Listen(r.path+"2", unixsock.Options{Mode: 0o600})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
 		t.Errorf("a second Serve, beside the first: %v", err)
@@ -245,9 +242,7 @@ func TestServeOfABrokenListener(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := l.UnixListener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.UnixListener.Close())
 	if err := r.server.Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}

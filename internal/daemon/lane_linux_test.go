@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -252,9 +253,7 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 2048 })
 	}).start()
 	client, server := unserved(t)
-	if err := server.SetWriteBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(4<<10))
 	client.send(slices.Concat(request(1, "NextIDs", []any{2048}), request(2, "NextID", []any{patient()}), request(3, "Ping", []any{})))
 	r.take(server)
 	r.placed(0, 1)
@@ -273,9 +272,7 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 	}
 	// And when its peer goes instead, nothing is left of it.
 	client, server = unserved(t)
-	if err := server.SetWriteBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(4<<10))
 	client.send(slices.Concat(request(1, "NextIDs", []any{2047}), request(2, "NextID", []any{patient()})))
 	r.take(server)
 	r.placed(1, 1)
@@ -358,9 +355,7 @@ func TestLaneMaxConnections(t *testing.T) {
 			t.Fatalf("the gauge shows %v connections, and %d are open", n, connections)
 		}
 		more, err := dial(t, r.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		more.fails(wire.CodeOverloaded, "Ping")
 		_ = more.Close()
 	}
@@ -469,13 +464,9 @@ func TestLaneMoreThanOneRead(t *testing.T) {
 func TestLaneTurnsEndByOutput(t *testing.T) {
 	r := newLaneRig(t, ample).start()
 	client, server := unserved(t)
-	if err := server.SetWriteBuffer(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(1<<20))
 	raw, err := server.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	room := 0
 	_ = raw.Control(func(fd uintptr) { room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
 	if room < laneOutput+2*wire.HighWater {
@@ -529,9 +520,7 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 			}
 		}
 		n, err := client.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		in := wire.NewInbox(wire.MaxMessage)
 		defer in.Release()
 		in.Preload(b[:n])

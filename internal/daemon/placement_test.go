@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -98,9 +99,7 @@ func (p *peer) next() asked {
 func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	var message []msgpack.RawMessage
 	p.decode(raw, &message)
 	if len(message) != 4 || !bytes.Equal(message[0], pack(0)) {
@@ -401,9 +400,7 @@ func TestPlacementEvents(t *testing.T) {
 				Method   string
 				Params   []map[string]any
 			}
-			if err := who.dec.Decode(&notice); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, who.dec.Decode(&notice))
 			if notice.Type != 2 || notice.Method != "Placement.Event" || notice.Params[0]["event"] != want || notice.Params[0]["identity"] != "1" {
 				t.Errorf("told is %+v, want %s", notice, want)
 			}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -98,9 +99,7 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 		half := r.dial()
 		half.send(request(1, "NextID", []any{})[:5])
 		unread, server := unserved(t)
-		if err := server.SetWriteBuffer(4 << 10); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, server.SetWriteBuffer(4<<10))
 		unread.send(bytes.Repeat(request(1, "Status", []any{}), 100))
 		r.take(server)
 		waits := r.dial()
@@ -131,9 +130,7 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 		r := newLaneRig(t, ample).start()
 		client, server := unserved(t)
 		if test.full {
-			if err := server.SetWriteBuffer(4 << 10); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.SetWriteBuffer(4<<10))
 		}
 		r.take(server)
 		client.alive()

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -238,12 +239,8 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 func onStore(t *testing.T, url string, inFlight int) *rig {
 	t.Helper()
 	store, err := stores.Open(url, stores.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, store.Init(t.Context()))
 	host := lock.NewHost(store.Locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	r := newRig(t, func(s *setup) {
 		s.MaxInFlight, s.UserInFlight = inFlight, 3*inFlight/4

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -16,9 +17,7 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
 		b.stuck = true
 		half := b.account(1)
-		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(2*wire.MaxMessage))
 		var asks []*account
 		for range crowd {
 			a := b.account(1)
@@ -51,9 +50,7 @@ func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
 		b.stuck = true
 		half, a := b.account(1), b.account(1)
-		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(2*wire.MaxMessage))
 		ended := make(chan error, 2)
 		for _, n := range []int{1000, 2000} {
 			go func() { ended <- a.Reserve(n) }()

@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -124,9 +125,7 @@ func (g *rig) listening(o Listening) (address string) {
 func (g *rig) serving(o Listening) (address string, stop context.CancelFunc, done <-chan struct{}) {
 	g.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	o.MaxConnections, o.DrainTimeout = cmp.Or(o.MaxConnections, 100), cmp.Or(o.DrainTimeout, long)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -147,13 +146,9 @@ func (g *rig) serving(o Listening) (address string, stop context.CancelFunc, don
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(long)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, conn.SetDeadline(time.Now().Add(long)))
 	return conn
 }
 
@@ -276,9 +271,7 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 				t.Errorf("the page has %s, %v", page.Body, err)
 			}
 			families, err := g.options.Metrics.Registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
 					if f.GetName() == "kazahana_server_quota_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == test.want.Quota) {

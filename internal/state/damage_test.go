@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -82,7 +83,7 @@ func TestDamagedStateFile(t *testing.T) {
 				t.Error("a file was changed")
 			}
 			// What the error says helps.
-			must(t, os.Rename(path, path+".away"))
+			must.Succeed(t, os.Rename(path, path+".away"))
 			wantLoads(t, mustOpen(t, p).service("default"), Saved{})
 		})
 	}
@@ -167,7 +168,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		for _, file := range []string{lockName, stateName} {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
-				must(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
+				must.Succeed(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
 				_, err := tryOpen(t, p)
 				wantFileError(t, err, p.disk(file), "is not a regular file")
 			})
@@ -176,7 +177,7 @@ func TestWrongKindOfFile(t *testing.T) {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
 				path := filepath.Join(p.folder(t), file)
-				must(t, errors.Join(os.Remove(path), put(path)))
+				must.Succeed(t, errors.Join(os.Remove(path), put(path)))
 				s, err := tryOpen(t, p)
 				switch {
 				case kind != "directory":
@@ -199,7 +200,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		t.Run("live lock "+kind, func(t *testing.T) {
 			p, _ := usedPlace(t)
 			path := filepath.Join(p.folder(t), lockName)
-			must(t, errors.Join(os.Remove(path), put(path)))
+			must.Succeed(t, errors.Join(os.Remove(path), put(path)))
 			_, err := tryOpen(t, p)
 			wantFileError(t, err, path, "is not a regular file")
 		})
@@ -293,7 +294,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil {
 		t.Error("Health says nothing of it")
 	}
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 
 	// A crash now, and a start on the full file system.
 	s.crash()
@@ -306,7 +307,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if err := sv.Save(want); err == nil {
 		t.Error("saved on a full file system")
 	}
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
 	if h := s.Health(); h.LiveErr != nil {
@@ -335,8 +336,8 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, os.Truncate(filler, info.Size()-marksSize-4096))
-	must(t, os.Remove(filepath.Join(folder, lockName)))
+	must.Succeed(t, os.Truncate(filler, info.Size()-marksSize-4096))
+	must.Succeed(t, os.Remove(filepath.Join(folder, lockName)))
 	for range 5 {
 		s.Look()
 		sv.RaiseMark(sv.Mark() + testMark/100)
@@ -347,9 +348,9 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if entries, err := os.ReadDir(p.live); err != nil || len(entries) != 1 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	// The old folder can be written again, and is the one that counts.
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	want := savedWith(testLease(2, 2))
 	mustSave(t, sv, want)
 	sv.RaiseMark(sv.Mark() + 1)
@@ -364,7 +365,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 func TestFullDiskAtFirstStart(t *testing.T) {
 	root := tmpfs(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	must(t, os.Mkdir(p.dir, 0o700))
+	must.Succeed(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
 	_, err := tryOpen(t, p)
 	if e, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
@@ -373,7 +374,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	mustOpen(t, p).service("default")
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -56,7 +57,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 func TestLiveDirectoryBehindALink(t *testing.T) {
 	p := newPlace(t)
 	there := filepath.Join(disktest.Memory(t), "there")
-	must(t, errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)))
+	must.Succeed(t, errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)))
 	mustSave(t, mustOpen(t, p).service("default"), savedWith(testLease(1, 1)))
 }
 
@@ -87,7 +88,7 @@ func TestChooseLive(t *testing.T) {
 
 func TestStateDirectoryThatEverybodyMayWrite(t *testing.T) {
 	p := newPlace(t)
-	must(t, errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)))
+	must.Succeed(t, errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)))
 	s := mustOpen(t, p)
 	s.wantSaid(zap.WarnLevel, "every user may write to the state directory")
 	mustClose(t, s)
@@ -121,7 +122,7 @@ func ownedPlace(t *testing.T, user *syscall.Credential) place {
 	memory := disktest.Memory(t)
 	if user != nil {
 		for _, dir := range []string{disk, memory} {
-			must(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
+			must.Succeed(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
 		}
 	}
 	return place{filepath.Join(disk, "state"), filepath.Join(memory, "live")}
@@ -151,7 +152,7 @@ func TestWithoutPermission(t *testing.T) {
 				t.Fatal(said)
 			}
 			folder := p.folder(t)
-			must(t, c.prepare(p, folder))
+			must.Succeed(t, c.prepare(p, folder))
 			defer os.Chmod(p.dir, 0o700)
 			defer os.Chmod(p.live, 0o700)
 			said := strings.ReplaceAll(runChild(t, "try", p, user), p.dir, "STATE")
@@ -194,7 +195,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 		func() error { return os.RemoveAll(p.live) }, // the machine has booted
 		func() error { return os.Remove(p.disk(lockName)) },
 	} {
-		must(t, prepare())
+		must.Succeed(t, prepare())
 		if _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +204,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 	// A daemon that root starts on them by mistake.
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-	must(t, os.RemoveAll(p.folder(t)))
+	must.Succeed(t, os.RemoveAll(p.folder(t)))
 	s.Look()
 	mustClose(t, s)
 	check()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // pipe is one end of an in-memory stream.
@@ -470,9 +472,7 @@ func TestMsgidsWrapAround(t *testing.T) {
 	c.lastID = 1<<32 - 3 // the number after it is taken
 	c.mu.Unlock()
 	for range 3 {
-		if err := c.Call(t.Context(), "m", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Call(t.Context(), "m", nil))
 	}
 	cancel()
 	first.Wait()
@@ -521,9 +521,7 @@ func TestNotifications(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		if err := c.Call(t.Context(), "m", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Call(t.Context(), "m", nil))
 	}
 	if want := []notice{{"event", "before", 1}, {"event", "before", 2}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -567,9 +565,7 @@ func TestAnswersToThePeer(t *testing.T) {
 		want   string // the error
 	}{{1, "yes", ""}, {2, "no", strings.TrimSpace(strings.Repeat("no! ", maxRefusal/4))}, {1 << 31, "large", "too large"}} {
 		request, err := encodeRequest(x.id, x.method, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := far.Write(request.out.buf); err != nil {
 			t.Fatal(err)
 		}
@@ -615,9 +611,7 @@ func TestIntegersOfEveryForm(t *testing.T) {
 			}
 			values = append(values, v)
 			var one uint64
-			if err := decodeResult(pack(t, v), &one); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, decodeResult(pack(t, v), &one))
 			want = append(want, one)
 		}
 		var got []uint64

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -47,9 +48,7 @@ func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Prov
 		p, err := sqlite.Open(context.Background(), sqlite.Config{
 			Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: terms}, NowMS: nowMS,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { p.Close() })
 		return p
 	}
@@ -146,9 +145,7 @@ func TestFitIsExact(t *testing.T) {
 		t.Errorf("seed %d: the run depends on the number of slots although they suffice", *seed)
 	}
 	records, err := w.provider.List(context.Background(), "service0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	taken := 0
 	for _, r := range records {
 		if r.End > w.nowMS() {

@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -54,21 +55,15 @@ type answer struct {
 func fetch(t testing.TB, c *http.Client, method, path string, header ...string) answer {
 	t.Helper()
 	request, err := http.NewRequest(method, "http://localhost"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
 	response, err := c.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return answer{response, string(body)}
 }
 
@@ -181,9 +176,7 @@ func TestNames(t *testing.T) {
 		nc := r.Dial(t)
 		fmt.Fprintf(nc, "GET /id HTTP/1.1\r\nHost: %s\r\n\r\n", host)
 		response, err := http.ReadResponse(bufio.NewReader(nc), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_ = response.Body.Close()
 		if response.StatusCode != want {
 			t.Errorf("%s: %d, want %d", host, response.StatusCode, want)

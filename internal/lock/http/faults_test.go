@@ -17,6 +17,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // site is a file, and what the test has in front of it.
@@ -29,9 +30,7 @@ func newSite(t *testing.T) *site { return &site{t, newDir(t)} }
 
 func (s *site) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, err)
 }
 
 func (s *site) serve() *front {
@@ -240,13 +239,9 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 	}))
 	defer server.Close()
 	cfg, err := httpconn.ParseURL(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c, err := httpconn.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
 	store := lockhttp.New(c)
 	l, err := store.AcquireWithin(t.Context(), acquire("r"), 25*time.Second)
@@ -276,9 +271,7 @@ func TestMalformedAnswers(t *testing.T) {
 		}))
 		cfg, _ := httpconn.ParseURL(server.URL)
 		c, err := httpconn.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if l, err := lockhttp.New(c).Do(t.Context(), acquire("r")); err == nil || lock.IsAnswer(err) {
 			t.Errorf("%s: %+v, %v", body, l, err)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -46,13 +47,9 @@ type childArgs struct {
 func child(t *testing.T, name string, args childArgs) *exec.Cmd {
 	t.Helper()
 	data, err := json.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, childArgsEnv+"="+string(data))
 	return cmd
@@ -317,9 +314,7 @@ func checkEvents(events []event) (grants int, err error) {
 func checkIntegrity(t *testing.T, path string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	var answer string
 	if err := s.QueryRow("PRAGMA integrity_check", nil, &answer); err != nil || answer != "ok" {
@@ -332,9 +327,7 @@ func checkIntegrity(t *testing.T, path string) {
 func checkHistory(t *testing.T, path string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	var pairs, rows int
 	err = s.QueryRow(`SELECT count(*) FROM history a JOIN history b
@@ -371,9 +364,7 @@ func TestProcessesCreateOneFile(t *testing.T) {
 		t.Errorf("%d records (%v), want one for each of 12 processes", len(records), err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, e := range entries {
 		if name := e.Name(); !slices.Contains([]string{"leases.db", "leases.db-wal", "leases.db-shm", "leases.db-witness"}, name) {
 			t.Errorf("%s was left behind", name)

@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -50,9 +51,7 @@ func newPath(dir string) string {
 func mustOpen(t *testing.T, cfg Config) *Provider {
 	t.Helper()
 	p, err := Open(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -64,9 +63,7 @@ func defaultServices() provider.Services {
 func mustAcquire(t *testing.T, p *Provider) lease.Lease {
 	t.Helper()
 	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return leases[0]
 }
 
@@ -78,9 +75,7 @@ func releaseOf(l lease.Lease) provider.ReleaseRequest {
 func isHeld(t *testing.T, p *Provider, l lease.Lease) bool {
 	t.Helper()
 	lost, err := provider.Verify(context.Background(), p, "", []lease.Lease{l})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return len(lost) == 0
 }
 
@@ -181,9 +176,7 @@ func TestRecordsOutweighTheLine(t *testing.T) {
 		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[0]}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Close())
 		execute(t, path, "UPDATE segment SET free_at = 0")
 		p = mustOpen(t, Config{Path: path, Services: services})
 		leases, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[1]})
@@ -273,9 +266,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 	acquire := func() []lease.Lease {
 		t.Helper()
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 256 * 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return leases
 	}
 	rows := func(table string) (n int) {
@@ -332,9 +323,7 @@ func TestStatementsUseIndexes(t *testing.T) {
 	ctx := context.Background()
 	for _, service := range []string{"", "coarse", ""} {
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: 2000, RequestID: provider.NewSecret()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		l := leases[0]
 		release := releaseOf(l)
 		release.BitSeq = provider.AnyBitSeq
