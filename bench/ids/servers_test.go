@@ -43,16 +43,12 @@ func newBench(t *testing.T) *bench {
 	ring.All(t)
 	self, err := os.Executable()
 	must.Succeed(t, err)
-	// t.TempDir would have the test's name in it, and a socket's path is short.
-	dir, err := os.MkdirTemp("", "bench-test-")
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	t.Setenv(asSubMode, "1")
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	return &bench{
-		plan: plan{Plan: suite.Plan{Duration: 100 * time.Millisecond}}, launch: process.Launcher{Core: -1, Self: self}, dir: dir, progress: io.Discard,
+		plan: plan{Plan: suite.Plan{Duration: 100 * time.Millisecond}}, launch: process.Launcher{Core: -1, Self: self}, dir: ring.Dir(t), progress: io.Discard,
 		absent: map[string]string{}, unmeasured: map[string]string{},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func lookupIn(variables map[string]string) Lookup {
@@ -90,9 +91,7 @@ func listen(t *testing.T, path string) string {
 }
 
 func TestFind(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	missing, missing2 := filepath.Join(dir, "no"), filepath.Join(dir, "no2")
 	first, second := listen(t, filepath.Join(dir, "1")), listen(t, filepath.Join(dir, "2"))
 	file := filepath.Join(dir, "file")
@@ -147,9 +146,7 @@ func TestFind(t *testing.T) {
 
 // Below /tmp anybody can make the directory first.
 func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k")
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	path, uid := listen(t, filepath.Join(dir, "own", "s")), os.Getuid()
 	trust := func(path string, uid int) error {
 		_, err := find([]string{path}, false, path, uid)

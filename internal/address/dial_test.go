@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The error of a failed connection says what to do.
 func TestDialExplains(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	missing, file, socket := filepath.Join(dir, "no"), filepath.Join(dir, "file"), filepath.Join(dir, "s")
 	must.Succeed(t, os.WriteFile(file, nil, fs.FileMode(0o600)))
 	listen(t, socket)

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -83,7 +84,7 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 			for _, p := range peers {
 				_ = p.Close()
 			}
-			until(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
+			await.Eventually(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -353,7 +354,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 		for _, p := range peers {
 			_ = p.Close()
 		}
-		until(t, "all is given back", func() bool { return r.held() == 0 })
+		await.Eventually(t, "all is given back", func() bool { return r.held() == 0 })
 	}
 }
 
@@ -369,7 +370,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			go func() { _, _ = p.Write(bytes.Repeat(request(1, "NextIDs", []any{smallBatch}), 10_000)) }()
 		}
-		until(t, "most have lost their connections", func() bool { return r.served() <= 4 && r.held() <= 4*wire.HighWater })
+		await.Eventually(t, "most have lost their connections", func() bool { return r.served() <= 4 && r.held() <= 4*wire.HighWater })
 		r.dial().id()
 	}
 }
@@ -402,7 +403,7 @@ func TestQuotasOfAUser(t *testing.T) {
 // open waits until no request waits and exactly so many connections are open.
 func (r *rig) open(connections int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
 		return r.server.connections() == connections && r.awaiting() == 0
 	})
 }

@@ -24,7 +24,7 @@ import (
 func (r *rig) drains() {
 	r.t.Helper()
 	r.cancel()
-	until(r.t, "the drain begins", r.server.draining.Load)
+	await.Eventually(r.t, "the drain begins", r.server.draining.Load)
 }
 
 func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
@@ -56,7 +56,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 		idle.fails(wire.CodeShuttingDown, method)
 	}
 	// Requests under way get their IDs as ever.
-	until(t, "all are served", func() bool {
+	await.Eventually(t, "all are served", func() bool {
 		r.clock.Advance(time.Millisecond)
 		return r.awaiting() == 0
 	})
@@ -159,7 +159,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		r := newRig(t, wide, hurried, func(s *setup) { s.source = clock.System{} }).start()
 		p := r.dial()
 		p.send([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000)))
-		until(t, "its writer is blocked", func() bool { return writing() == 1 })
+		await.Eventually(t, "its writer is blocked", func() bool { return writing() == 1 })
 		r.stop()
 	})
 	t.Run("by one that begins to write after the cut", func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 	t.Run("by one that is turned away and says nothing", func(t *testing.T) {
 		r := newRig(t, hurried, func(s *setup) { s.MaxConnections = 0 }).start()
 		p := r.dial()
-		until(t, "it is heard out", func() bool {
+		await.Eventually(t, "it is heard out", func() bool {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
 			return len(r.server.refused) == 1

@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -44,7 +45,7 @@ func (r *rig) places() (parked, running int) {
 // goroutine.
 func (r *rig) placed(parked, running int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
 		p, g := r.places()
 		return p == parked && g == running
 	})
@@ -68,7 +69,7 @@ func (r *rig) take(server *net.UnixConn) {
 // lane waits until there is one.
 func (r *rig) lane() {
 	r.t.Helper()
-	until(r.t, "the lane is open", func() bool {
+	await.Eventually(r.t, "the lane is open", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.lane != nil
@@ -150,7 +151,7 @@ func TestLanePeerIsGoneBeforeItWaits(t *testing.T) {
 			client.send(append(slices.Clone(before), request(2, "NextID", []any{patient()})...))
 			_ = client.Close()
 			r.take(server)
-			until(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
+			await.Eventually(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
 			r.open(1)
 			r.clock.Advance(time.Millisecond)
 			other.ids(256, options{"timeout_ms": 0})

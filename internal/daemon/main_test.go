@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +32,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -201,10 +201,7 @@ func (r *rig) step() {
 // start serves until stop is called, or the test ends.
 func (r *rig) start() *rig {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "kz") // t.TempDir may be longer than a socket's path may be
-	must.Succeed(r.t, err)
-	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.path = filepath.Join(dir, "s")
+	r.path = filepath.Join(ring.Dir(r.t), "s")
 	l, err := unixsock.Listen(r.path, unixsock.Options{Mode: 0o600})
 	must.Succeed(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -227,26 +224,11 @@ func (r *rig) stop() {
 	select {
 	case <-r.done:
 	case <-time.After(hang):
-		r.t.Fatalf("Serve does not return:\n%s", stacks())
+		r.t.Fatalf("Serve does not return:\n%s", await.Stacks())
 	}
 	if r.err != nil {
 		r.t.Errorf("Serve: %v", r.err)
 	}
-}
-
-// until waits for a condition. The pause only leaves the processor to others.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came about that %s:\n%s", what, stacks())
-		}
-	}
-}
-
-func stacks() string {
-	buf := make([]byte, 4<<20)
-	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // awaiting is how many requests wait for IDs.
@@ -254,7 +236,7 @@ func (r *rig) awaiting() int { return int(r.server.inFlight.Load()) }
 
 // writing is how many connections wait for their peers to read.
 func writing() (n int) {
-	for stack := range strings.SplitSeq(stacks(), "\n\n") {
+	for stack := range strings.SplitSeq(await.Stacks(), "\n\n") {
 		head, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(head, "[IO wait") && strings.Contains(stack, "(*patientWriter).Write(") {
 			n++
@@ -266,7 +248,7 @@ func writing() (n int) {
 // waiters waits until exactly n requests wait in a generator's queue.
 func (r *rig) waiters(n int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
+	await.Eventually(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
 }
 
 // peer is a client that sees what is on the wire.

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -32,7 +33,7 @@ func (e *executor) late(t *testing.T, one executorCall) error {
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
 	e.calls.ask(&one)
 	err := <-told
-	until(t, "the process is silent", e.calls.isSilent)
+	await.Eventually(t, "the process is silent", e.calls.isSilent)
 	return err
 }
 
@@ -114,7 +115,7 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 	if ping.method != "Ping" {
 		t.Fatalf("the daemon asks for %s", ping.method)
 	}
-	until(t, "the Ping is late", calls.isSilent)
+	await.Eventually(t, "the Ping is late", calls.isSilent)
 	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "2", options{"wait_ms": 1})
 	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
 	r.serves(r)
@@ -168,7 +169,7 @@ func TestSilentExecutorFreezesAgain(t *testing.T) {
 		}
 		if n == 0 {
 			w.answer(w.want("Activate", identity), nil, nil)
-			until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+			await.Eventually(t, "the process has answered", func() bool { return !e.calls.isSilent() })
 		}
 	}
 }
@@ -191,7 +192,7 @@ func TestSilentExecutorGetsNoCrowd(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	w.answer(w.want("Passivate", "1"), nil, nil)
-	until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+	await.Eventually(t, "the process has answered", func() bool { return !e.calls.isSilent() })
 	ask()
 	for range silentWindow + 1 {
 		w.answer(w.want("Activate", "2"), nil, nil)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -28,7 +29,7 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 		if half.over.Load() == nil || len(half.user.queue) != 1 {
 			t.Fatalf("%d are in front, and the half message has %v", len(half.user.queue), half.over.Load())
 		}
-		waits := func() int { return strings.Count(stacks(), "(*roomWait).wait(") }
+		waits := func() int { return strings.Count(await.Stacks(), "(*roomWait).wait(") }
 		b.mu.Lock()
 		asks[crowd/2].lose(b.exceeded(keyUserMemory, half.user))
 		b.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -318,7 +319,7 @@ func TestGuessesCostConnections(t *testing.T) {
 	if _, err := io.ReadAll(guess); err != nil {
 		t.Errorf("it stays open: %v", err)
 	}
-	g.eventually("the place is given back", func() bool {
+	await.Eventually(g.t, "the place is given back", func() bool {
 		_, err := ask(t, dial(t, address), "GET /leases")
 		return err == nil
 	})
@@ -338,7 +339,7 @@ func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
 	g.server.phases.unproven, g.server.phases.young = 50*time.Millisecond, 0
 	address := g.listening(Listening{MaxConnections: 1})
 	var conn net.Conn
-	g.eventually("a client is served", func() bool {
+	await.Eventually(g.t, "a client is served", func() bool {
 		conn = dial(t, address)
 		_, err := ask(t, conn, "GET /leases")
 		return err == nil
@@ -347,7 +348,7 @@ func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
 	if _, err := ask(t, conn, "GET /leases"); err != nil {
 		t.Errorf("the client may not wait: %v", err)
 	}
-	g.eventually("a newcomer is served", func() bool {
+	await.Eventually(g.t, "a newcomer is served", func() bool {
 		_, err := ask(t, dial(t, address), "GET /leases")
 		return err == nil
 	})
@@ -386,16 +387,16 @@ func TestDrain(t *testing.T) {
 		t.Fatal("before the stop:", res, err)
 	}
 	stop()
-	g.eventually("the server stops", g.server.stopping.Load)
+	await.Eventually(g.t, "the server stops", g.server.stopping.Load)
 	if res, err := get("/readyz"); err != nil || res.StatusCode != 503 {
 		t.Error("readiness while stopping:", res, err)
 	}
-	g.eventually("a connection is closed after its answer", func() bool {
+	await.Eventually(g.t, "a connection is closed after its answer", func() bool {
 		res, err := get("/healthz")
 		return err == nil && res.StatusCode == 200 && res.Close
 	})
 	close(over)
-	g.eventually("the listener is closed", func() bool { _, err := get("/healthz"); return err != nil })
+	await.Eventually(g.t, "the listener is closed", func() bool { _, err := get("/healthz"); return err != nil })
 	select {
 	case <-done:
 		t.Error("Serve returned while a request was under way")

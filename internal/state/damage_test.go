@@ -207,21 +207,6 @@ func TestWrongKindOfFile(t *testing.T) {
 	}
 }
 
-// tmpfs mounts a file system of that size, or skips the test.
-func tmpfs(t *testing.T, size string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("a small file system is needed, and mounting one is not permitted: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
-}
-
 func resize(t *testing.T, root, size string) {
 	disktest.Run(t, "mount", "-o", "remount,size="+size, root)
 }
@@ -230,7 +215,7 @@ func resize(t *testing.T, root, size string) {
 func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
 	for _, size := range []string{"4k", "16k", "64k", "72k"} {
 		t.Run(size, func(t *testing.T) {
-			root := tmpfs(t, size)
+			root := disktest.Small(t, size)
 			p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 			s, err := tryOpen(t, p)
 			if err == nil {
@@ -274,7 +259,7 @@ func fillDisk(t *testing.T, root string) (path string) {
 // The live directory fills up: IDs go on, a crash adopts nothing, and once there
 // is space again all is well without anybody's help.
 func TestFullLiveDirectoryWhileRunning(t *testing.T) {
-	root := tmpfs(t, "1m")
+	root := disktest.Small(t, "1m")
 	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 	s := mustOpen(t, p)
 	sv := s.service("default")
@@ -324,7 +309,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 // A folder that is lost while there is no space for another one: each try cleans
 // up after itself, the marks stay where they are, and nothing is adopted.
 func TestLostFolderWithoutSpace(t *testing.T) {
-	root := tmpfs(t, "256k")
+	root := disktest.Small(t, "256k")
 	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 	s := mustOpen(t, p)
 	sv := s.service("default")
@@ -363,7 +348,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 
 // The disk is full at the first start: that stops it, since nothing is known yet.
 func TestFullDiskAtFirstStart(t *testing.T) {
-	root := tmpfs(t, "16k")
+	root := disktest.Small(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	must.Succeed(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
@@ -381,7 +366,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 // The disk fills up under a daemon, which is killed and started again: nothing of
 // it needs the disk.
 func TestFullDiskWhileRunning(t *testing.T) {
-	root := tmpfs(t, "64k")
+	root := disktest.Small(t, "64k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	fillDisk(t, root)
@@ -422,7 +407,7 @@ func mustOpenFull(t *testing.T, p place) *testState {
 }
 
 func TestReadOnlyStateDirectory(t *testing.T) {
-	root := tmpfs(t, "1m")
+	root := disktest.Small(t, "1m")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))

@@ -25,7 +25,7 @@ import (
 func TestFullDisk(t *testing.T) {
 	ring.All(t)
 	const size = 64 << 20
-	dir := disktest.Small(t, size)
+	dir := disktest.Small(t, fmt.Sprint(size))
 	url := "sqlite:" + filepath.Join(dir, "store.db")
 	open := func() *Store {
 		s, err := Open(url, Options{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})

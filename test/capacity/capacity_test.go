@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,11 +38,7 @@ func play(s scenario, slots int) *world {
 // not survive anything: what a commit costs is not asked here.
 func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Provider {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-capacity-")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	return func(nowMS func() int64) provider.Provider {
 		p, err := sqlite.Open(context.Background(), sqlite.Config{
 			Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: terms}, NowMS: nowMS,

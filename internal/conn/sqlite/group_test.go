@@ -3,7 +3,6 @@ package sqlitefile
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	tests "github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { tests.Main(m) }
@@ -31,15 +31,7 @@ func mustOpen(t *testing.T, path string, opts Options) *File {
 	return f
 }
 
-// newPath names a file in a directory that need not survive anything.
-func newPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "notes.db")
-}
+func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), "notes.db") }
 
 func writing(ctx context.Context, text string) *job {
 	return &job{ctx: ctx, op: func(t *Tx) error { return note(t, text) }}

@@ -5,7 +5,6 @@ package doortest
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,7 +20,9 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -63,7 +64,7 @@ func Start(t testing.TB, o Options, serve Serve) *Rig {
 	must.Succeed(t, err)
 	r.Server = s
 	if o.Provider != "none:" {
-		r.Until("all IDs are regular", func() bool { return s.Ready(context.Background()) == nil && s.Status().Mode == "regular" })
+		await.Eventually(r.t, "all IDs are regular", func() bool { return s.Ready(context.Background()) == nil && s.Status().Mode == "regular" })
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -155,10 +156,7 @@ func (r *Rig) listen(tcp bool) net.Listener {
 
 func (r *Rig) unix(name string) *unixsock.Listener {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "kz") // t.TempDir may be longer than a socket's path may be
-	must.Succeed(r.t, err)
-	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := unixsock.Listen(filepath.Join(dir, name), unixsock.Options{Mode: 0o600})
+	l, err := unixsock.Listen(filepath.Join(ring.Dir(r.t), name), unixsock.Options{Mode: 0o600})
 	must.Succeed(r.t, err)
 	return l
 }
@@ -188,14 +186,4 @@ func (r *Rig) Dial(t testing.TB) net.Conn {
 	_ = nc.SetDeadline(time.Now().Add(Patience))
 	t.Cleanup(func() { _ = nc.Close() })
 	return nc
-}
-
-// Until waits for a condition.
-func (r *Rig) Until(what string, ok func() bool) {
-	r.t.Helper()
-	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("it never came about that %s", what)
-		}
-	}
 }

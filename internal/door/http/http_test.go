@@ -194,7 +194,7 @@ func TestWaits(t *testing.T) {
 	fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
 	waits := r.Dial(t)
 	fmt.Fprint(waits, "GET /id?timeout_ms=3600000 HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 	if got := fetch(t, c, "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "max_in_flight") {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
@@ -202,10 +202,10 @@ func TestWaits(t *testing.T) {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 	_ = waits.Close()
-	r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 })
+	await.Eventually(t, "its place is free", func() bool { return r.Server.Status().InFlight == 0 })
 	answered := make(chan answer)
 	go func() { answered <- fetch(t, c, "GET", "/id?timeout_ms=3600000") }()
-	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 	fake.Advance(time.Millisecond)
 	if got := <-answered; got.StatusCode != 200 {
 		t.Errorf("%d %s", got.StatusCode, got.body)
@@ -222,7 +222,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 	c.CloseIdleConnections()
-	r.Until("a place is free", func() bool { return r.Server.Status().Connections == 0 })
+	await.Eventually(t, "a place is free", func() bool { return r.Server.Status().Connections == 0 })
 	fetch(t, client(t, r), "GET", "/id")
 
 	o = doortest.Options{}
@@ -243,7 +243,7 @@ func TestStop(t *testing.T) {
 		fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
 		answered := make(chan answer)
 		go func() { answered <- fetch(t, c, "GET", "/id") }()
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		r.Ending()
 		want := 503
 		if timeout == doortest.Patience {

@@ -17,7 +17,9 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // site is a file, and what the test has in front of it.
@@ -26,7 +28,7 @@ type site struct {
 	dir string
 }
 
-func newSite(t *testing.T) *site { return &site{t, newDir(t)} }
+func newSite(t *testing.T) *site { return &site{t, ring.Dir(t)} }
 
 func (s *site) must(err error) {
 	s.Helper()
@@ -202,11 +204,7 @@ func TestServerWaits(t *testing.T) {
 		l, err = store.AcquireWithin(s.context(), r, time.Hour)
 		done <- err
 	}()
-	for deadline := time.Now().Add(patience); !f.host.HasLine("default", "k"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody waits")
-		}
-	}
+	await.Eventually(t, "the second waits", func() bool { return f.host.HasLine("default", "k") })
 	time.Sleep(30 * time.Millisecond)
 	_, err = store.Do(s.context(), release("third"))
 	s.must(err)

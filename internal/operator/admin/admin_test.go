@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -39,10 +40,7 @@ type site struct {
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
 	book := quota.New(zap.NewNop(), func(string) {})
-	dir, err := os.MkdirTemp("", "kz") // a socket's path must be short
-	must.Succeed(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	network, address := SplitAddress("unix:" + filepath.Join(dir, "admin"))
+	network, address := SplitAddress("unix:" + filepath.Join(ring.Dir(t), "admin"))
 	l, err := net.Listen(network, address)
 	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -37,6 +37,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
@@ -440,11 +441,7 @@ func TestSQLiteFaults(t *testing.T) {
 func TestStateFaults(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	live, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		t.Skip("there is no file system in memory: ", err)
-	}
-	t.Cleanup(func() { os.RemoveAll(live) })
+	live := disktest.Memory(t)
 	opts := state.Options{Live: live}
 	look := func(path string) []Finding {
 		t.Helper()

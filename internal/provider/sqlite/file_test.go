@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +14,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -387,7 +386,7 @@ func TestDatabaseFull(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	dir := mountTmpfs(t, "2m")
+	dir := disktest.Small(t, "2m")
 	path := filepath.Join(dir, "leases.db")
 	ballast := filepath.Join(dir, "ballast")
 	must.Succeed(t, os.WriteFile(ballast, make([]byte, 1<<20), 0o600))
@@ -409,9 +408,7 @@ func TestDiskFull(t *testing.T) {
 		t.Error(err)
 	}
 	checkIntegrity(t, path)
-	if out, err := exec.Command("mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
-		t.Fatalf("remount: %v: %s", err, out)
-	}
+	disktest.Run(t, "mount", "-o", "remount,ro", dir)
 	for _, name := range []string{"leases.db", "new.db"} {
 		p, err := Open(context.Background(), Config{Path: filepath.Join(dir, name), Services: defaultServices()})
 		if err == nil {
@@ -452,22 +449,4 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("%s: %v: %s: want %q", name, err, out, test.want)
 		}
 	}
-}
-
-// mountTmpfs mounts a file system of its own, where that is permitted.
-func mountTmpfs(t *testing.T, size string) (dir string) {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("tmpfs is Linux's")
-	}
-	dir = t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "kazahana-test", dir).CombinedOutput(); err != nil {
-		t.Skipf("mounting is not permitted: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
 }

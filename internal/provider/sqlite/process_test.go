@@ -71,9 +71,18 @@ func runChild(name string) int {
 	return 0
 }
 
+// open opens the file, by a clock that stands if the child was told one.
+func (args childArgs) open() (*Provider, error) {
+	cfg := Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir}
+	if args.ClockMS != 0 {
+		cfg.NowMS = func() int64 { return args.ClockMS }
+	}
+	return Open(context.Background(), cfg)
+}
+
 // childOpen opens the file, acquires once and says how that went.
 func childOpen(args childArgs) error {
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -85,9 +94,7 @@ func childOpen(args childArgs) error {
 // childHold acquires a number of leases by a clock that stands, reports them, and
 // holds the file open until it is killed, or told to end.
 func childHold(args childArgs) error {
-	p, err := Open(context.Background(), Config{
-		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
-	})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -109,9 +116,7 @@ func childHold(args childArgs) error {
 
 // childCrash acquires and is gone at the step, as by kill -9.
 func childCrash(args childArgs) error {
-	p, err := Open(context.Background(), Config{
-		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
-	})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -144,7 +149,7 @@ type event struct {
 // childChurn acquires and releases without end.
 func childChurn(args childArgs) error {
 	random := rand.New(rand.NewPCG(args.Seed, 0))
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,17 @@ func (h *history) mustAcquire(p *Provider, n int) []lease.Lease {
 	return granted
 }
 
+// backup copies the file, with some leases, while no process has it open.
+func (h *history) backup() (path string) {
+	h.Helper()
+	p := h.open()
+	h.mustAcquire(p, 3)
+	h.close(p)
+	path = filepath.Join(h.disk.Dir(), "backup")
+	disktest.Copy(h, h.path(), path)
+	return path
+}
+
 func (h *history) granted(leases []lease.Lease) {
 	h.Helper()
 	for _, l := range leases {
@@ -151,12 +162,8 @@ func TestPutBackWhileStopped(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t)
-			backup := filepath.Join(h.disk.Dir(), "backup")
+			backup := h.backup()
 			p := h.open()
-			h.mustAcquire(p, 3)
-			h.close(p)
-			disktest.Copy(t, h.path(), backup)
-			p = h.open()
 			h.clock.Add(1000)
 			forgotten := h.mustAcquire(p, 3)
 			h.close(p)
@@ -214,11 +221,7 @@ func TestPutBackBesideANewerLog(t *testing.T) {
 		t.Run(way.Name, func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t)
-			backup := filepath.Join(h.disk.Dir(), "backup")
-			p := h.open()
-			h.mustAcquire(p, 3)
-			h.close(p)
-			disktest.Copy(t, h.path(), backup)
+			backup := h.backup()
 			h.clock.Add(1000)
 			cmd, _, forgotten := h.hold(enough)
 			h.kill(cmd)
@@ -249,12 +252,8 @@ func TestPutBackWhileRunning(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
 				t.Parallel()
 				h := newHistory(t)
-				backup := filepath.Join(h.disk.Dir(), "backup")
+				backup := h.backup()
 				p := h.open()
-				h.mustAcquire(p, 3)
-				h.close(p)
-				disktest.Copy(t, h.path(), backup)
-				p = h.open()
 				h.clock.Add(1000)
 				forgotten := h.mustAcquire(p, enough)
 				way.Put(t, backup, h.path(), leaveLog)

@@ -31,17 +31,6 @@ func TestMain(m *testing.M) {
 	await.Main(m)
 }
 
-// memoryDir is a directory that need not survive anything, so that a test of
-// what is granted does not pay for the disk.
-func memoryDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 var files atomic.Int64
 
 func newPath(dir string) string {
@@ -89,7 +78,7 @@ func read(t *testing.T, p *Provider, op func(*sqlitefile.Session) error) {
 
 func TestConformance(t *testing.T) {
 	ring.All(t)
-	dir, live := memoryDir(t), disktest.Memory(t)
+	dir, live := ring.Dir(t), disktest.Memory(t)
 	providertest.Run(t, func(t *testing.T) providertest.Store {
 		var clock atomic.Int64
 		path := newPath(dir)
@@ -171,7 +160,7 @@ func TestRecordsOutweighTheLine(t *testing.T) {
 	coarse.IDs, fine.IDs = provider.IDRange{Low: 0, End: 1}, provider.IDRange{Low: 1, End: 2}
 	services := provider.Services{Default: coarse, Named: map[string]provider.Terms{"fine": fine}}
 	for _, service := range [][2]string{{"fine", ""}, {"", "fine"}, {"", ""}} {
-		path := newPath(memoryDir(t))
+		path := newPath(ring.Dir(t))
 		p := mustOpen(t, Config{Path: path, Services: services})
 		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[0]}); err != nil {
 			t.Fatal(err)
@@ -192,7 +181,7 @@ func TestManyTogether(t *testing.T) {
 	const slots, callers = 200, 250
 	services := defaultServices()
 	services.Default.IDs = provider.IDRange{Low: 0, End: slots}
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: services})
 	commits := 0
 	p.at = func(step string) error {
 		if step == sqlitefile.StepCommitted {
@@ -245,7 +234,7 @@ func TestManyTogether(t *testing.T) {
 }
 
 func TestNewFileBeginsAtRandom(t *testing.T) {
-	dir := memoryDir(t)
+	dir := ring.Dir(t)
 	seen := map[int64]bool{}
 	for range 5 {
 		seen[mustAcquire(t, mustOpen(t, Config{Path: newPath(dir), Services: defaultServices()})).ID] = true
@@ -261,7 +250,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 	ring.All(t)
 	var clock atomic.Int64
 	clock.Store(snowflake.DefaultEpochMS + 1000)
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: defaultServices(), NowMS: clock.Load})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: defaultServices(), NowMS: clock.Load})
 	ctx := context.Background()
 	acquire := func() []lease.Lease {
 		t.Helper()
@@ -319,7 +308,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 func TestStatementsUseIndexes(t *testing.T) {
 	base := provider.DefaultTerms()
 	services := provider.Services{Default: base, Named: map[string]provider.Terms{"coarse": base.WithBitSeq(10)}}
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: services})
 	ctx := context.Background()
 	for _, service := range []string{"", "coarse", ""} {
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: 2000, RequestID: provider.NewSecret()})

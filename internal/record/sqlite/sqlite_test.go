@@ -2,7 +2,6 @@ package sqlite_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -36,14 +35,7 @@ func open(path string, opts sqlitefile.Options) (owned, error) {
 	return owned{sqlite.New(file), file}, nil
 }
 
-func newPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, sqlitefile.StoreName)
-}
+func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), sqlitefile.StoreName) }
 
 // at is a clock.
 func at(ms int64) *atomic.Int64 {

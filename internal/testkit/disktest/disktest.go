@@ -157,14 +157,14 @@ func Run(t testing.TB, name string, args ...string) {
 	}
 }
 
-// Small mounts a file system in memory of so many bytes, until the test ends.
-func Small(t testing.TB, size int) (dir string) {
+// Small mounts a file system in memory of that size, for example "2m", until the test ends.
+func Small(t testing.TB, size string) (dir string) {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux system can mount a file system")
 	}
 	dir = t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", size), "none", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "none", dir).CombinedOutput(); err != nil {
 		t.Skipf("no file system in memory can be mounted: %v: %s", err, out)
 	}
 	t.Cleanup(func() {

@@ -135,7 +135,7 @@ func Writable(members ...*Member) error {
 func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 	t.Helper()
 	Needed(t)
-	members, err := NewMembers(MemoryDir(t), n, scheme, args...)
+	members, err := NewMembers(ring.Dir(t), n, scheme, args...)
 	must.Succeed(t, err)
 	for _, m := range members {
 		must.Succeed(t, m.Start())
@@ -145,14 +145,6 @@ func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 		must.Succeed(t, Writable(members...))
 	}
 	return members
-}
-
-// MemoryDir is a directory that need not survive anything.
-func MemoryDir(t testing.TB) string {
-	dir, err := ring.MemoryDir("kazahana-etcd-")
-	must.Succeed(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // shared is the server that most tests use, each with a prefix of its own.

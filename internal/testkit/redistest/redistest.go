@@ -49,7 +49,7 @@ func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	Binary(tb, "redis-server")
 	shared.once.Do(func() {
-		dir, err := os.MkdirTemp("", "kazahana-redis-")
+		dir, err := ring.MemoryDir("kazahana-redis-")
 		must.Succeed(tb, err)
 		shared.server = launch(tb, dir, "shared")
 	})
@@ -78,10 +78,7 @@ func Binary(tb testing.TB, name string) string {
 // New starts a server that ends with the test.
 func New(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "kazahana-redis-") // short: a socket's path has 108 bytes
-	must.Succeed(tb, err)
-	tb.Cleanup(func() { os.RemoveAll(dir) })
-	s := launch(tb, dir, "s", args...)
+	s := launch(tb, ring.Dir(tb), "s", args...)
 	tb.Cleanup(s.Kill)
 	return s
 }

@@ -27,9 +27,7 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 	tb.Helper()
 	bin := Binary(tb, "redis-sentinel")
 	for range 3 {
-		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
-		must.Succeed(tb, err)
-		tb.Cleanup(func() { os.RemoveAll(dir) })
+		dir := ring.Dir(tb)
 		port := FreePort(tb)
 		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
 			"sentinel down-after-milliseconds %[4]s 500\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
