@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/embed"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Whatever goroutines ask for, an ID is greater than all that were there before it was
@@ -71,9 +72,7 @@ func TestLives(t *testing.T) {
 	c, last := patient(t), int64(0)
 	for range 4 {
 		g, err := embed.Open(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		id := nextID(t, g)
 		if id <= last || isFallback(id) {
 			t.Errorf("%d after %d", id, last)
@@ -114,9 +113,7 @@ func TestStateDirInUse(t *testing.T) {
 
 func TestStateThatCannotBeUsed(t *testing.T) {
 	c := patient(t)
-	if err := os.WriteFile(c.StateDir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(c.StateDir, nil, 0o600))
 	_, err := embed.Open(t.Context(), c)
 	var broken *embed.StateError
 	if !errors.As(err, &broken) || broken.Path != c.StateDir || !strings.Contains(err.Error(), c.StateDir) {
@@ -161,8 +158,7 @@ func TestConfigErrors(t *testing.T) {
 		c := patient(t)
 		test.change(&c)
 		_, err := embed.Open(t.Context(), c)
-		var wrong *embed.ConfigError
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), test.want) {
+		if _, ok := errors.AsType[*embed.ConfigError](err); !ok || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -297,9 +293,7 @@ func TestUUIDs(t *testing.T) {
 func TestCloseUnderLoad(t *testing.T) {
 	for range 5 {
 		g, err := embed.Open(t.Context(), patient(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		nextID(t, g)
 		var some sync.WaitGroup // each has made an ID
 		var all sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) {
@@ -30,9 +31,7 @@ func patient(t *testing.T) embed.Config {
 func open(t *testing.T, c embed.Config, opts ...embed.Option) *embed.Generator {
 	t.Helper()
 	g, err := embed.Open(t.Context(), c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
@@ -44,9 +43,7 @@ func open(t *testing.T, c embed.Config, opts ...embed.Option) *embed.Generator {
 func nextID(t *testing.T, g *embed.Generator) int64 {
 	t.Helper()
 	id, err := g.NextID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return id
 }
 

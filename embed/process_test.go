@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -57,12 +58,8 @@ func startMaker(t *testing.T, c embed.Config) *maker {
 	cmd.Env = append(os.Environ(), testkit.ChildEnv+"=maker")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
 	m := &maker{cmd, bufio.NewScanner(out)}
 	t.Cleanup(m.kill)
 	return m
@@ -81,9 +78,7 @@ func (m *maker) next(t *testing.T, n int) (ids []int64) {
 			t.Fatalf("the process ended after %d IDs", len(ids))
 		}
 		id, err := strconv.ParseInt(m.ids.Text(), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		ids = append(ids, id)
 	}
 	return ids
@@ -144,12 +139,8 @@ func TestKilledWhileTheProviderIsAway(t *testing.T) {
 func initLeases(t *testing.T, url string) {
 	t.Helper()
 	p, err := backend.Open(url, backend.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(p.Init(t.Context(), "default"), p.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, errors.Join(p.Init(t.Context(), "default"), p.Close()))
 }
 
 // A program that this one has started holds nothing of the state directory.
@@ -159,16 +150,12 @@ func TestStartedProgramInheritsNothing(t *testing.T) {
 	g := open(t, c)
 	nextID(t, g)
 	child := exec.Command("sleep", "600")
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, child.Start())
 	defer func() {
 		_ = child.Process.Kill()
 		_ = child.Wait()
 	}()
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, g.Close())
 	nextID(t, open(t, c))
 }
 

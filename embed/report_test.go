@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/kazahana/kazahana/embed"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A grant is logged with its machine ID, counted, and a span; requests for IDs are
@@ -24,9 +25,7 @@ func TestReports(t *testing.T) {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
 	log := slog.New(slog.NewJSONHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g, err := embed.Open(t.Context(), patient(t), embed.WithLogger(log.With("program", "shop")), embed.WithMeter(meter), embed.WithTracer(tracer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := g.NextIDs(t.Context(), 5); err != nil {
 		t.Error(err)
 	}
@@ -36,9 +35,7 @@ func TestReports(t *testing.T) {
 	}
 	parent.End()
 	var counted metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &counted); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, reader.Collect(t.Context(), &counted))
 	machineID := g.Status().Leases[0].MachineID
 	if err := g.Close(); err != nil {
 		t.Error(err)

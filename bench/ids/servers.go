@@ -78,8 +78,7 @@ func (b *bench) startServers(ctx context.Context) error {
 		if s != nil {
 			b.servers = append(b.servers, s)
 		}
-		var absent absence
-		if errors.As(err, &absent) {
+		if absent, ok := errors.AsType[absence](err); ok {
 			b.absent[r.name] = absent.why
 		} else if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)

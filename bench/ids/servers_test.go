@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -41,21 +42,13 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	ring.All(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// t.TempDir would have the test's name in it, and a socket's path is short.
-	dir, err := os.MkdirTemp("", "bench-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	must.Succeed(t, err)
 	t.Setenv(asSubMode, "1")
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	return &bench{
-		plan: plan{Plan: suite.Plan{Duration: 100 * time.Millisecond}}, launch: process.Launcher{Core: -1, Self: self}, dir: dir, progress: io.Discard,
+		plan: plan{Plan: suite.Plan{Duration: 100 * time.Millisecond}}, launch: process.Launcher{Core: -1, Self: self}, dir: ring.Dir(t), progress: io.Discard,
 		absent: map[string]string{}, unmeasured: map[string]string{},
 	}
 }
@@ -74,9 +67,7 @@ func started(t *testing.T, r reference) (*bench, *server) {
 	if errors.As(err, new(absence)) { // katsubushi, which scripts/setup cannot install
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b, s
 }
 
@@ -103,9 +94,7 @@ func TestEchoWithoutRoom(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workloads[0]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer conn.Close()
 			sent := make([]byte, 4<<20)
 			for i := range sent {
@@ -140,9 +129,7 @@ func TestEchoSizes(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workload{count: count}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer conn.Close()
 			size, answer := load.EchoSizes(count)
 			for round := range 2 {
@@ -167,9 +154,7 @@ func TestHold(t *testing.T) {
 	accepted := make(chan net.Conn, 10)
 	path := filepath.Join(b.dir, "s")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	go func() {
 		for {
@@ -183,9 +168,7 @@ func TestHold(t *testing.T) {
 	}()
 	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
 		arguments("hold", load.Options{Socket: path, Dialect: load.Echo, Count: 1, Connections: 3})...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer holder.Stop()
 	err = holder.Await(context.Background(), time.Minute, func(context.Context) error {
 		if !holder.Said(held + "\n") {

@@ -7,13 +7,13 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestCPUTimeGrows(t *testing.T) {
 	before, err := CPUTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const work = 20 * time.Millisecond
 	for after := before; after-before < work; {
 		if after, err = CPUTime(os.Getpid()); err != nil {
@@ -27,9 +27,7 @@ func TestCPUTimeGrows(t *testing.T) {
 
 func TestResidentCounts(t *testing.T) {
 	before, err := Resident(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const more = 64 << 20
 	touched := make([]byte, more)
 	for i := 0; i < more; i += 4096 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -107,9 +108,7 @@ func TestSocketModeAndGroup(t *testing.T) {
 		s := newSite(t)
 		s.Start(c.args...)
 		info, err := os.Lstat(s.Socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := info.Sys().(*syscall.Stat_t).Gid; info.Mode() != c.mode|fs.ModeSocket || int(got) != c.gid {
 			t.Errorf("%q: the socket has %v and group %d", c.args, info.Mode(), got)
 		}
@@ -156,9 +155,7 @@ func TestSocketBelowTmp(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := newSite(t)
-	if err := os.Chown(s.Dir, uid, uid); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chown(s.Dir, uid, uid))
 	s.Socket = filepath.Join(dir, "kazahanad.sock")
 	asUser := func(args ...string) *exec.Cmd {
 		cmd := s.Command(args...)
@@ -182,13 +179,9 @@ func TestSocketBelowTmp(t *testing.T) {
 	d.Terminate()
 
 	// Another user was there first.
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(dir))
 	testkit.Mkdir(t, dir)
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o777))
 	said := s.LaunchCommand(asUser("serve", "--config", "none")).FailsToStart(exitFailure)
 	if !strings.Contains(said, dir) || !strings.Contains(said, "0700") {
 		t.Errorf("it said %q", said)

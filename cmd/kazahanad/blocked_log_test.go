@@ -14,6 +14,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,14 +22,10 @@ import (
 func fullPipe(t *testing.T) (reader, writer *os.File) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _, _ = reader.Close(), writer.Close() })
 	fd := int(writer.Fd()) // blocking from here on
-	if err := unix.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.SetNonblock(fd, true))
 	for _, chunk := range [][]byte{make([]byte, 4096), {'\n'}} {
 		for err = nil; err == nil; {
 			_, err = unix.Write(fd, chunk)
@@ -37,9 +34,7 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.SetNonblock(fd, false))
 	return reader, writer
 }
 
@@ -64,9 +59,7 @@ func droppedLines(t *testing.T, metrics string) int {
 		t.Fatalf("no kazahana_log_dropped_total in the metrics:\n%s", metrics)
 	}
 	n, err := strconv.Atoi(m[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return n
 }
 
@@ -172,9 +165,7 @@ func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cmd := s.Command(s.ServeArgs("--admin-listen", "unix:"+s.Path("admin.sock"))...)
 	cmd.Stderr = writer
 	d := s.LaunchCommand(cmd)
@@ -246,13 +237,9 @@ func TestJournalPriorities(t *testing.T) {
 func (s *site) launchJournaled(connected bool, args ...string) (d *testkit.Instance, journal func() string) {
 	s.T.Helper()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	var st unix.Stat_t
-	if err := unix.Fstat(int(writer.Fd()), &st); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, unix.Fstat(int(writer.Fd()), &st))
 	inode := st.Ino
 	if !connected {
 		inode++

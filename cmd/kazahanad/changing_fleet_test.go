@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -88,9 +89,7 @@ func (f *fleet) redis(name string) string {
 	f.t.Helper()
 	ring.Program(f.t, "redis-server")
 	dir := f.home.Path(name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, os.Mkdir(dir, 0o700))
 	socket := filepath.Join(dir, "s.sock")
 	var server *testkit.Instance
 	f.servers[name] = func() {
@@ -219,9 +218,7 @@ func (f *fleet) chosen(which string) (hosts []*host) {
 func section(t *testing.T, page, heading string) (blocks []string) {
 	t.Helper()
 	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, text, found := strings.Cut(string(content), "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("%s has no heading %q", page, heading)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // oldSystems make an ID of each system on docs/coming-from, by its published
@@ -43,9 +44,7 @@ var comingFromRow = regexp.MustCompile("(?m)^\\| \\[?([^|\\]]+?)(?:\\](?:\\([^)]
 func TestComingFrom(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/coming-from/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s, met := testkit.NewSite(t), map[string]bool{}
 	for _, row := range comingFromRow.FindAllStringSubmatch(string(page), -1) {
 		name, params, lasts := row[1], row[2], row[3]
@@ -81,9 +80,7 @@ func comingFromPages(t *testing.T) map[string]string {
 	pages := map[string]string{}
 	for _, file := range files {
 		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if name := strings.TrimSuffix(filepath.Base(file), ".md"); name != "README" {
 			pages[name] = string(content)
 		}
@@ -170,14 +167,10 @@ func comingFromCommand(t *testing.T, s *testkit.Site, command, want string, samp
 	}
 	if params := comingFromParams.FindStringSubmatch(command); params != nil {
 		old, err := os.ReadFile(s.Path("old"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, line := range strings.Fields(string(old)) {
 			id, err := strconv.ParseInt(line, 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			samples[params[1]] = max(samples[params[1]], id)
 		}
 	}
@@ -187,9 +180,7 @@ func comingFromCommand(t *testing.T, s *testkit.Site, command, want string, samp
 func oldSample(t *testing.T, s *testkit.Site, id func(ms, low int64) int64, day string) string {
 	t.Helper()
 	at, err := time.Parse(time.DateOnly, day)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r := rand.New(rand.NewPCG(1, 2))
 	lines := []string{fmt.Sprint(id(at.UnixMilli()-1, 1<<62-1))}
 	for range 100 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
@@ -44,15 +45,9 @@ func completionHome(t *testing.T) (dir string, env []string) {
 	dir = t.TempDir()
 	testkit.WriteFile(t, filepath.Join(dir, "onlyhere.yaml"), "")
 	bin := filepath.Join(dir, "onlydir")
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(testkit.Executable(), filepath.Join(bin, "kazahanad")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bin, "onlycommand"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(bin, 0o755))
+	must.Succeed(t, os.Symlink(testkit.Executable(), filepath.Join(bin, "kazahanad")))
+	must.Succeed(t, os.WriteFile(filepath.Join(bin, "onlycommand"), []byte("#!/bin/sh\n"), 0o755))
 	return dir, []string{"HOME=" + dir, "PATH=" + bin + ":/usr/bin:/bin", "TERM=dumb", "LC_ALL=C.UTF-8", "COLUMNS=200", "PS1=> ", "PROMPT=> "}
 }
 
@@ -75,16 +70,12 @@ func startShell(t *testing.T, argv ...string) *shell {
 	path := needShell(t, argv[0])
 	dir, env := completionHome(t)
 	outside, inside := terminal(t)
-	if err := unix.IoctlSetWinsize(int(inside.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.IoctlSetWinsize(int(inside.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200}))
 	cmd := exec.Command(path, argv[1:]...)
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	_ = inside.Close()
 	s := &shell{t: t, outside: outside}
 	read := make(chan struct{})

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // docPages are the pages of the repository, by path from its root.
@@ -25,14 +26,10 @@ func docPages(t *testing.T) map[string]string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for path := range pages {
 		content, err := os.ReadFile(filepath.Join("../..", path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		pages[path] = string(content)
 	}
 	return pages
@@ -72,9 +69,7 @@ func TestDocsLinks(t *testing.T) {
 		}
 		for _, path := range found {
 			page, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			pages[strings.TrimPrefix(path, "../../")] = string(page)
 		}
 	}

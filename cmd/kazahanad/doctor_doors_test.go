@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // The doors of a daemon, as doctor finds them.
@@ -28,23 +29,17 @@ func TestDoctorDoors(t *testing.T) {
 	s.Examined(nil, "--memcached-listen", "127.0.0.1:1").Has("door.silent")
 	s.Examined(nil, "--http-listen", "192.0.2.1:80", "--insecure").Has("door.not_local", "no door.silent") // of TEST-NET-1
 	if os.Geteuid() == 0 {
-		if err := os.Chown(http, 65534, -1); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(http, 65534, -1))
 		s.Examined(nil, configured...).Has("door.foreign", "door.answers")
 	}
 	d.Terminate()
 
 	// Another process has the place, and leaves its socket behind.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: http, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l.SetUnlinkOnClose(false)
 	s.Start()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Close())
 	s.Examined(nil, configured...).Has("door.stale", "door.silent")
 }
 
@@ -62,9 +57,7 @@ func TestServeCheckDoors(t *testing.T) {
 	}
 	closed := s.Path("closed")
 	testkit.Mkdir(t, closed)
-	if err := os.Chmod(closed, 0o500); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(closed, 0o500))
 	if os.Geteuid() != 0 { // whom no mode stops
 		s.Kazahanad("serve", "--check", "--http-listen", "unix:"+filepath.Join(closed, "d.sock")).Fails(t, exitFailure, "cannot be written")
 	}

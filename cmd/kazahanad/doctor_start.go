@@ -175,8 +175,7 @@ func (x *examination) mayBind(address string, who account) bool {
 func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
 	x.asDaemon(func() {
 		err = unixsock.Check(path, o, who.uid, who.groups)
-		var used *unixsock.InUseError
-		if errors.As(err, &used) && x.runs && used.PID == x.peer.PID {
+		if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.runs && used.PID == x.peer.PID {
 			err = nil
 		}
 		if err == nil {

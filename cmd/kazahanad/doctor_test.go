@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // content is everything below the site's directory, as it is.
@@ -37,9 +38,7 @@ func (s *site) content() map[string]string {
 		all[path] = fmt.Sprintf("%v %d:%d %v %x", info.Mode(), owner.Uid, owner.Gid, info.ModTime(), text)
 		return err
 	})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	return all
 }
 
@@ -109,13 +108,9 @@ func TestDoctorOfALostStateDirectory(t *testing.T) {
 	s.Start()
 	s.Dial().ID()
 	away := s.State + "-away"
-	if err := os.Rename(s.State, away); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(s.State, away))
 	s.Examined(nil).Has("state.lost", "no state.new")
-	if err := os.Rename(away, s.State); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(away, s.State))
 	s.Examined(nil).Has("no state.lost")
 }
 
@@ -148,13 +143,9 @@ func TestDoctorSocket(t *testing.T) {
 	s := newSite(t)
 	testkit.Mkdir(t, s.Socket)
 	s.Examined(nil).Has("socket.not_a_socket")
-	if err := os.Remove(s.Socket); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(s.Socket))
 	l, err := net.Listen("unix", s.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -165,9 +156,7 @@ func TestDoctorSocket(t *testing.T) {
 		}
 	}()
 	s.Examined(nil).Has("socket.silent")
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Close())
 	d := s.Start("--socket-mode", "0666")
 	s.Examined(nil).Has("socket.everybody")
 	s.Examined(nil, "--allow-uids", "0").Has("no socket.everybody")
@@ -204,22 +193,16 @@ func TestDoctorOfADaemonWithAnotherUser(t *testing.T) {
 	s := newSite(t)
 	testkit.Mkdir(t, s.State)
 	for _, path := range []string{s.Dir, s.State} {
-		if err := os.Chown(path, nobodyID, nobodyID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(path, nobodyID, nobodyID))
 	}
 	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 200; exec "$0" "$@"`, testkit.Executable()}, s.ServeArgs()...)...)
 	cmd.Env = s.Environment()
 	d := s.LaunchCommand(asNobody(t, cmd))
 	d.AwaitReady()
 	s.Examined(nil).Has("no account.unknown", "files.low", "no state.foreign_owner", "no state.open_foreign")
-	if err := os.Chown(s.State, 1234, -1); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chown(s.State, 1234, -1))
 	s.Examined(nil).Has("state.foreign_owner")
-	if err := os.Chmod(s.State, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(s.State, 0o777))
 	s.Examined(nil).Has("state.open_foreign")
 	d.Terminate()
 	before := s.content()

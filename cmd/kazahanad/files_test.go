@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // withFewFiles makes a command of the site that may have 256 files open.
@@ -25,9 +26,7 @@ func flood(t *testing.T, network, address string, n int) {
 	t.Helper()
 	for range n {
 		c, err := net.Dial(network, address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { c.Close() })
 		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\n") // its place may be gone already
 	}
@@ -52,9 +51,7 @@ func TestOpenFilesAreSetAside(t *testing.T) {
 	var all []net.Conn
 	for range 250 {
 		c, err := net.Dial("unix", s.Socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all = append(all, c)
 	}
 	for _, c := range all {

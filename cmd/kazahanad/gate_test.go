@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // breakage is something that happened to an installation.
@@ -137,16 +138,12 @@ func (s *site) own(paths ...string) {
 func (s *site) chown(path string, uid int) {
 	s.T.Helper()
 	needRoot(s.T)
-	if err := os.Lchown(path, uid, -1); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, os.Lchown(path, uid, -1))
 }
 
 func (s *site) chmod(path string, mode os.FileMode) {
 	s.T.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, os.Chmod(path, mode))
 }
 
 // ofRoot is a directory of root, which others may read.
@@ -158,16 +155,12 @@ func (s *site) ofRoot() string {
 
 func (s *site) remove(path string) {
 	s.T.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, os.RemoveAll(path))
 }
 
 func (s *site) link(to, path string) {
 	s.T.Helper()
-	if err := os.Symlink(to, path); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, os.Symlink(to, path))
 }
 
 // edit changes a file in place.
@@ -177,9 +170,7 @@ func (s *site) edit(path string, change func(string) string) {
 	if err == nil {
 		err = os.WriteFile(path, []byte(change(string(was))), 0o600)
 	}
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 }
 
 // folder is the state directory's folder in the live directory.
@@ -196,9 +187,7 @@ func (s *site) folder() string {
 func (s *site) taken() string {
 	s.T.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	s.T.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
@@ -333,9 +322,7 @@ var brokenSockets = []breakage{
 	{name: "left by a crash", do: func(s *site) []string { s.Start().Kill(); return nil }, code: "socket.stale"},
 	{name: "of another program", do: func(s *site) []string {
 		l, err := net.Listen("unix", s.Socket)
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, err)
 		s.T.Cleanup(func() { _ = l.Close() })
 		go func() {
 			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
@@ -445,9 +432,7 @@ var brokenProviders = []breakage{
 	{name: "another layout", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?bit_id=8&bit_seq=14" })},
 	{name: "another epoch", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?epoch=2025-06-01T00:00:00Z" }), code: "sqlite.refused"},
 	{name: "a pipe", do: provided(func(s *site) string {
-		if err := syscall.Mkfifo(s.Leases(), 0o600); err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, syscall.Mkfifo(s.Leases(), 0o600))
 		return "sqlite:" + s.Leases()
 	}), code: "sqlite.foreign"},
 	{name: "no room in its range", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?ids=99999-99999" })},

@@ -27,6 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -78,18 +79,14 @@ const podID = 65532
 func readManifests(t *testing.T, name string) (all []manifest) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "packaging", "k8s-"+name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var m manifest
 		err := documents.Decode(&m)
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all = append(all, m)
 	}
 }
@@ -171,9 +168,7 @@ func (p *pod) probe(probe containerProbe) bool {
 func (p *pod) emptyDir() string {
 	p.T.Helper()
 	dir := p.inMemory()
-	if err := errors.Join(os.Chown(dir, 0, podID), os.Chmod(dir, 0o777|os.ModeSetgid)); err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, errors.Join(os.Chown(dir, 0, podID), os.Chmod(dir, 0o777|os.ModeSetgid)))
 	return dir
 }
 
@@ -185,9 +180,7 @@ func (p *pod) inMemory() string {
 		p.T.Skipf("%s is not in memory here, as volumes of the manifests have to be", memory)
 	}
 	dir, err := os.MkdirTemp(memory, "kz-pod-")
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, err)
 	p.T.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -197,15 +190,11 @@ func (s *site) secretDir(name string, files map[string]string) string {
 	s.T.Helper()
 	dir := s.Path(name)
 	testkit.Mkdir(s.T, dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, os.Chmod(dir, 0o755))
 	for file, text := range files {
 		path := filepath.Join(dir, file)
 		testkit.WriteFile(s.T, path, text)
-		if err := errors.Join(os.Chown(path, 0, podID), os.Chmod(path, 0o440)); err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, errors.Join(os.Chown(path, 0, podID), os.Chmod(path, 0o440)))
 	}
 	return dir
 }
@@ -224,9 +213,7 @@ func loopbackCertificate(t *testing.T) (certificate, key string) {
 	server.Close()
 	own := server.TLS.Certificates[0]
 	secret, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 }
@@ -439,9 +426,7 @@ func TestKubernetesDaemonSet(t *testing.T) {
 	p := s.pod("kazahanad-x")
 	for _, m := range c.VolumeMounts {
 		dir := p.inMemory() // as the kubelet makes it: root's, 0755
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(dir, 0o755))
 		p.mount(m.MountPath, dir)
 	}
 	s.Socket = p.here("/run/kazahana/kazahanad.sock")
@@ -487,9 +472,7 @@ for a; do case $a in
 --key=*) cp "${a#*=}" "$SECRETS/$3/tls.key" ;;
 esac; done
 `)
-	if err := os.Chmod(s.Path("kubectl"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(s.Path("kubectl"), 0o755))
 	var script strings.Builder
 	for _, m := range docFence.FindAllStringSubmatch(docPages(t)["docs/kubernetes.md"], -1) {
 		if m[2] == "sh" && !strings.Contains(m[3], "docker ") {
@@ -527,9 +510,7 @@ esac; done
 	roots.AppendCertsFromPEM([]byte(read("kazahana-client/ca.crt")))
 	block, _ := pem.Decode([]byte(read("kazahana-lease-server-tls/tls.crt")))
 	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := certificate.Verify(x509.VerifyOptions{DNSName: "kazahana-lease-server.kazahana.svc", Roots: roots}); err != nil {
 		t.Error(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Daemons that reach one Redis directly and through a lease server are members of one
@@ -44,9 +45,7 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		locals := 0
 		for i := range 20 { // whose hosts follow from the names, and are both
 			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i), resolveWait)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if r.IsLocal() {
 				locals++
 				if key := snapshot(s, "room/"+r.Identity).Key; key == nil || key.Record == nil || key.Record.Owner != r.Authority || key.Record.Token != r.Token {
@@ -59,13 +58,9 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		}
 	}
 
-	if err := through.Dial().Try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, through.Dial().Try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}))
 	locks, err := stores.Open(server, stores.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer locks.Close()
 	for tenant, want := range map[string]string{placementTenant: "[members/a:1 members/b:1]", "default": "[members/evil:1]"} {
 		page, err := locks.Locks.List(t.Context(), tenant, "members/", lock.MaxList)

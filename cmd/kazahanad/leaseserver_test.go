@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -32,9 +33,7 @@ func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
 				return (&net.Dialer{}).DialContext(ctx, network, strings.TrimPrefix(l.Address, "unix:"))
 			}}}
 		res, err := client.Get("http://" + host + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer res.Body.Close()
 		return res.StatusCode
 	}
@@ -73,9 +72,7 @@ func TestLeaseServerSignals(t *testing.T) {
 		t.Errorf("status %d and %d", a, b)
 	}
 	testkit.WriteFile(t, tokens, "- {token: the-second-token-of-all, owner: o, scopes: [leases]}\n")
-	if err := server.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Cmd.Process.Signal(syscall.SIGHUP))
 	await.Eventually(t, "the new token is known", func() bool { return status("the-second-token-of-all") == 200 })
 	if got := status("the-first-token-of-all"); got != 401 {
 		t.Errorf("the old token: %d", got)
@@ -105,9 +102,7 @@ func TestLeaseServerShowsRefusedFiles(t *testing.T) {
 	}
 	hangup := func() {
 		t.Helper()
-		if err := server.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, server.Cmd.Process.Signal(syscall.SIGHUP))
 	}
 	shows("what it started with is in force", "1")
 	testkit.WriteFile(t, config, "log_levl: info\n")
@@ -162,9 +157,7 @@ func TestLeaseServerWalk(t *testing.T) {
 		ring.Program(t, tool)
 	}
 	page, err := os.ReadFile("../../docs/lease-server.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, section, found := strings.Cut(string(page), "## A walk with curl\n")
 	section, _, ended := strings.Cut(section, "\n## ")
 	if !found || !ended {

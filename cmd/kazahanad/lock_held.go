@@ -123,8 +123,7 @@ func (h *heldLock) explain(err error, wait time.Duration) error {
 // unanswered reports whether a repeated call may succeed: there was no answer, or
 // the daemon did not know the outcome yet.
 func unanswered(err error) bool {
-	var refusal *wire.Error
-	if errors.As(err, &refusal) {
+	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return caller.HasCode(err, wire.CodeStoreUnavailable, wire.CodeShuttingDown, wire.CodeOverloaded, wire.CodeTimeout)
 	}
 	return err != nil

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // lockArgs is lock on the site's daemon, with CMD as a shell script. more may name
@@ -33,9 +34,7 @@ func (s *site) lockStart(key, script string, more ...string) (d *testkit.Instanc
 	out = &testkit.Log{}
 	cmd.Stdout = out
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	d = s.LaunchCommand(cmd)
 	await.Eventually(s.T, "the command runs", func() bool {
 		select {
@@ -82,9 +81,7 @@ func TestLockRunsACommand(t *testing.T) {
 	}
 	// CMD cannot be executed: the lock is not kept.
 	testkit.WriteFile(t, s.Path("broken"), "\x7fELF")
-	if err := os.Chmod(s.Path("broken"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(s.Path("broken"), 0o755))
 	testkit.RunCommand(t, s.Command("lock", "broken", "--socket", s.Socket, "--", s.Path("broken"))).Says(t, exitFailure, "cannot run", "broken")
 	c.WantLock("broken", lock.Released, 1)
 }
@@ -287,9 +284,7 @@ func (s *site) lossy(method string, cut bool) *lossy {
 	s.T.Helper()
 	way := &lossy{socket: s.Path("way-" + method + ".sock"), method: []byte(method), cut: cut, lost: make(chan struct{})}
 	listener, err := net.Listen("unix", way.socket)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -19,20 +20,14 @@ import (
 func (s *site) secrets() (all []string) {
 	s.T.Helper()
 	db, err := sql.Open("sqlite", "file:"+s.Leases()+"?mode=ro")
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	defer db.Close()
 	rows, err := db.Query("SELECT secret FROM slot")
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	defer rows.Close()
 	for rows.Next() {
 		var secret string
-		if err := rows.Scan(&secret); err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, rows.Scan(&secret))
 		all = append(all, secret)
 	}
 	if err := rows.Err(); err != nil || len(all) < 2 || len(all[0]) < 16 {

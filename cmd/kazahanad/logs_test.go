@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/events"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // event is one that docs/logs.md lists. Text that ends with "..." begins the message.
@@ -41,9 +42,7 @@ func (e event) is(message string) bool {
 func documentedEvents(t *testing.T) (all []event) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/logs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	row := regexp.MustCompile("(?m)^\\| ((?:debug|info|warn|error)(?:, (?:warn|error))?) \\| ([a-z]+) \\| `([^`]+)` \\|")
 	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
 		for level := range strings.SplitSeq(m[1], ", ") {
@@ -70,9 +69,7 @@ func loggedIn(t *testing.T, dir string) (all []event) {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) == 0 {
@@ -158,9 +155,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 func sourceOf(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 

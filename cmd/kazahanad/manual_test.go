@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -18,9 +19,7 @@ func TestManualOfTheCommand(t *testing.T) {
 	t.Parallel()
 	page := newSite(t).Kazahanad("manual").OK(t)
 	parser, err := kong.New(&cli{}, kong.Name("kazahanad"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text := plain(page)
 	commands, flags := 0, 0
 	err = kong.Visit(parser.Model, func(v kong.Visitable, next kong.Next) error {
@@ -58,9 +57,7 @@ func TestManualOfTheConfigurations(t *testing.T) {
 		path := filepath.Join("..", "..", "packaging", name)
 		page := newSite(t).Kazahanad("manual", path).OK(t)
 		sample, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		text := plain(page)
 		keys := key.FindAllStringSubmatch(string(sample), -1)
 		var terms []string

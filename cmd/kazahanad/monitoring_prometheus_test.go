@@ -20,6 +20,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -53,9 +54,7 @@ func (s *site) startPrometheus(targets map[string]string) *prometheus {
 	s.T.Helper()
 	tool := ring.Program(s.T, "prometheus")
 	rules, err := os.ReadFile(alertRules)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	testkit.WriteFile(s.T, s.Path("rules.yaml"), string(regexp.MustCompile(`(?m)^( +for:) .*$`).ReplaceAll(rules, []byte("$1 1s"))))
 	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yaml]\nscrape_configs:\n"
 	for job, target := range targets {
@@ -86,14 +85,10 @@ func (p *prometheus) ask(path string, params url.Values, data any) bool {
 	p.T.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 	res, err := client.Get(p.url + path + "?" + params.Encode())
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, err)
 	if res.StatusCode == http.StatusServiceUnavailable {
 		return false
 	}

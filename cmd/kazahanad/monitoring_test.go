@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -149,14 +150,10 @@ func certified(t *testing.T) exported {
 	roots.AddCert(authority.Certificate())
 	client := &http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	answer, err := client.Get("https://" + server.Address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m := regexp.MustCompile(`(?m)^kazahana_certificate_expiry_timestamp_seconds\{file="([^"]+)"\} (\S+)$`).FindStringSubmatch(string(text))
 	if m == nil || m[1] != cert {
 		t.Fatalf("no end of the certificate: %s", text)
@@ -260,12 +257,8 @@ func (c *queryCheck) alerts(t *testing.T) {
 		}
 	}
 	b, err := os.ReadFile(alertRules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(b, &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, yaml.Unmarshal(b, &file))
 	templateQuery := regexp.MustCompile("query `([^`]*)`")
 	template := regexp.MustCompile(`\$labels\.(\w+)`)
 	for _, g := range file.Groups {
@@ -323,12 +316,8 @@ type dashboardTarget struct {
 func readDashboard(t *testing.T, path string) (d dashboardModel) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &d); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, json.Unmarshal(b, &d))
 	return d
 }
 
@@ -380,9 +369,7 @@ func checkDashboard(t *testing.T, title, path string) {
 		t.Errorf("uid %q, title %q, schema %d", d.UID, d.Title, d.SchemaVersion)
 	}
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, v := range d.Templating.List {
 		if !strings.Contains(string(b), "$"+v.Name) && !strings.Contains(string(b), "${"+v.Name+"}") {
 			t.Errorf("nothing uses the variable %s", v.Name)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -20,9 +21,7 @@ func noClientPage(t *testing.T) (s *testkit.Site, page string) {
 	s = testkit.NewSite(t)
 	s.Start("--memcached-listen", "unix:"+s.Path("memcached.sock"), "--http-listen", "unix:"+s.Path("http.sock"))
 	content, err := os.ReadFile("../../docs/no-client.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s, strings.ReplaceAll(string(content), "/run/kazahana/", s.Dir+"/")
 }
 
@@ -148,9 +147,7 @@ func TestNoClientGo(t *testing.T) {
 	t.Parallel()
 	s, page := noClientPage(t)
 	dir := s.Path("go")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(dir, 0o700))
 	testkit.WriteFile(t, filepath.Join(dir, "main.go"), program(t, page, "go"))
 	var out []byte
 	var err error
@@ -178,9 +175,7 @@ func TestNoClientReload(t *testing.T) {
 	status := func() string {
 		t.Helper()
 		out, err := exec.Command(curl, "-s", "-o", "/dev/null", "-w", "%{http_code}", "--unix-socket", http, "http://x/id").Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return string(out)
 	}
 	if got := status(); got != "200" {
@@ -191,9 +186,7 @@ func TestNoClientReload(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	testkit.WriteFile(t, file, strings.Replace(listeners, "http.sock", "other.sock", 1)+"allow_uids: ["+strconv.Itoa(os.Getuid()+1)+"]\n")
-	if err := d.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Cmd.Process.Signal(syscall.SIGHUP))
 	d.AwaitLog(`"changed":["allow_uids"]`)
 	d.AwaitLog(`"restart_needed":["http_listen"]`)
 	if got := status(); got != "403" {

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestStatusText(t *testing.T) {
@@ -66,22 +67,16 @@ func TestWatchedParts(t *testing.T) {
 	s := newSite(t)
 	var flags config.Flags
 	parser, err := kong.New(&flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}",
 		"--admin-listen", "unix:" + s.Path("admin.sock")}); err != nil {
 		t.Fatal(err)
 	}
 	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.Dir}, UID: os.Geteuid(), Now: time.Now()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	deaf := func(...string) (bool, error) { return false, nil }
 	d := &daemonParts{settings: settings, log: zap.NewNop(), sup: &supervision{notify: deaf}, metrics: metrics.New(metrics.Build{})}
-	if err := d.assemble(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.assemble(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()

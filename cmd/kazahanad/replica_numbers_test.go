@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -23,9 +24,7 @@ var numberRow = regexp.MustCompile("(?m)^\\| [^|]+ \\| `(--[^`]+)` \\| `?([^|`]*
 func numbersPage(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/replica-numbers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(page)
 }
 
@@ -42,9 +41,7 @@ func TestReplicaNumbers(t *testing.T) {
 	for i, row := range rows {
 		flags, command := strings.Fields(row[1]), row[2]
 		highest, err := strconv.ParseInt(flags[slices.Index(flags, "--max")+1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		url := fmt.Sprintf("sqlite:%s?pool=p%d", s.Path("numbers.db"), i)
 		for _, more := range []struct {
 			above  int64
@@ -112,9 +109,7 @@ func TestReplicaNumberManifests(t *testing.T) {
 	}
 	decoder := yaml.NewDecoder(strings.NewReader(compose))
 	decoder.KnownFields(true)
-	if err := decoder.Decode(&file); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, decoder.Decode(&file))
 	app := file.Services["app"]
 	starts := map[string][]string{"compose": append(app.Entrypoint, app.Command...)}
 	pod := readManifests(t, "replica-number")[0].Spec.Template.Spec.Containers[0]

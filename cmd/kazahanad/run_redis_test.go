@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // onProvider is the arguments of run on a provider.
@@ -32,14 +33,10 @@ const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
 // The page's arithmetic of --delay is that of the code.
 func TestRunPageHasTheDelay(t *testing.T) {
 	page, err := os.ReadFile("../../docs/run.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	flags := config.Flags{Config: config.Given("none")}
 	settings, err := flags.Load(config.Process{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	delay := runner.RobberyDelay(settings.VerifyInterval, settings.ProviderTimeout, provider.DefaultTerm)
 	if want := fmt.Sprintf("= %.0f s\n", delay.Seconds()); !strings.Contains(string(page), want) {
 		t.Errorf("docs/run.md does not say %q", want)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
@@ -158,9 +159,7 @@ func TestRunRolls(t *testing.T) {
 	ring.Deep(t)
 	ring.Program(t, "redis-server")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	replicas := *rollReplicas
 	r, machineIDs := newRoll(t, self, replicas)
 	spare := machineIDs - replicas
@@ -312,9 +311,7 @@ func (r *roll) check(machineIDs, programs int) {
 		_, name, _ := strings.Cut(filepath.Base(file), "-")
 		machineID, _, _ := strings.Cut(name, "-")
 		f, err := os.Open(file)
-		if err != nil {
-			r.T.Fatal(err)
-		}
+		must.Succeed(r.T, err)
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			key := machineID + " " + lines.Text()
 			if by[key] != "" {

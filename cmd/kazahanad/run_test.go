@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
@@ -198,9 +199,7 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	// And what CMD leaves behind itself.
 	o := testkit.RunCommand(t, s.Command(s.runArgs("term=10m", `sleep 600 >/dev/null 2>&1 & echo $!`, "-q")...))
 	left, err := strconv.Atoi(strings.TrimSpace(o.Stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	await.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
 }
 
@@ -238,13 +237,9 @@ func TestRunLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now := int64(grantedAt)
 			p, err := memory.New(memory.NewStore(func() int64 { return now }), provider.Services{Default: provider.DefaultTerms()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			now += test.now
 			j := &job{
 				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Common: config.Common{ProviderTimeout: await.Patience}}, provider: p,

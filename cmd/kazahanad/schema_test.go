@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // askShared are questions that need the record, by its name on Redis.
@@ -54,9 +55,7 @@ func TestNewerFormatOnRedis(t *testing.T) {
 	if was, err := client.HGet(t.Context(), pool, "format").Result(); was != "1" || err != nil {
 		t.Fatalf("%s has the format %q: %v", pool, was, err)
 	}
-	if err := client.HSet(t.Context(), pool, "format", "2").Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, client.HSet(t.Context(), pool, "format", "2").Err())
 	for record, ask := range askShared {
 		ask(s, url).Fails(t, exitFailure, "{kazahana}:"+record, newerFormat, "docs/compatibility.md")
 	}
@@ -70,9 +69,7 @@ func TestNewerFormatOnEtcd(t *testing.T) {
 		endpoints = append(endpoints, m.Client)
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Context: t.Context()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	url := "etcd://" + strings.Join(endpoints, ",")
 	s.filled(url)

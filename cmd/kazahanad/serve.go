@@ -195,8 +195,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 		StateFailed: d.metrics.StateErrors.Inc, ClockEvent: d.countClockEvent, StoreCalled: d.metrics.StoreCalled,
 		Wall: wallSource, Host: hostName,
 	})
-	var file *state.FileError
-	if errors.As(err, &file) && file.Lasting() {
+	if file, ok := errors.AsType[*state.FileError](err); ok && file.Lasting() {
 		err = exitStatus{code: exitState, error: err}
 	}
 	if err != nil {

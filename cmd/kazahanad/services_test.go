@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,9 +28,7 @@ func (s *site) take(service string, batches, size int, options map[string]any) (
 	s.T.Helper()
 	c := s.Dial()
 	all := map[string]any{"service": service}
-	for k, v := range options {
-		all[k] = v
-	}
+	maps.Copy(all, options)
 	for range batches {
 		ids = append(ids, c.IDs(size, all)...)
 	}

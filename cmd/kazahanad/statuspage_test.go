@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // picturesDir has the pages' tests write the pictures of docs/status-page.md.
@@ -46,9 +47,7 @@ func (s *site) picture(tab *browser.Tab, name string) {
 	err := os.WriteFile(filepath.Join(*picturesDir, name+".png"), tab.Picture(0), 0o644)
 	tab.Call("Page.reload", map[string]any{}, nil)
 	tab.Await(`window.asks === undefined && document.querySelector("#main:not([hidden])")`)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 }
 
 // clean fails if something went wrong in the tab, or it asked anybody else.
@@ -292,15 +291,11 @@ func TestDaemonPageData(t *testing.T) {
 	get := func(host, path string) (*http.Response, map[string]json.RawMessage) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.Host = host
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 		answer, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer answer.Body.Close()
 		var out map[string]json.RawMessage
 		_ = json.NewDecoder(answer.Body).Decode(&out)

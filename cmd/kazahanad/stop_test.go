@@ -16,20 +16,17 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // granted is what the provider's file says of all slots.
 func (s *site) granted() []provider.Record {
 	s.T.Helper()
 	p, err := sqlite.Open(s.T.Context(), sqlite.Config{Path: s.Leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	defer p.Close()
 	records, err := p.List(s.T.Context(), "default")
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	return records
 }
 
@@ -99,9 +96,7 @@ func TestGracefulStop(t *testing.T) {
 			t.Errorf("while it runs, the state holds %v", held)
 		}
 		answer, failure := s.slowBatch(20_000)
-		if err := d.Cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Cmd.Process.Signal(signal))
 		var last uint64
 		select {
 		case ids := <-answer:

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // handed is the daemon with descriptors that a service manager opened in advance.
@@ -33,14 +34,10 @@ func (s *site) handed(files []*os.File, args ...string) *exec.Cmd {
 func (s *site) manage() (*net.UnixListener, *os.File) {
 	s.T.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.Socket})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	s.T.Cleanup(func() { _ = l.Close() })
 	f, err := l.File()
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	s.T.Cleanup(func() { _ = f.Close() })
 	return l, f
 }
@@ -53,13 +50,9 @@ func TestSocketActivation(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			_, socket := s.manage()
-			if err := os.Chmod(s.Socket, 0o640); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Chmod(s.Socket, 0o640))
 			before, err := os.Lstat(s.Socket)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for range 2 {
 				early, err := testkit.DialSocket(s.Socket)
 				if err != nil {
@@ -120,19 +113,13 @@ func TestClientsOfADaemonThatCannotStart(t *testing.T) {
 	s := newSite(t)
 	_, socket := s.manage()
 	unusable := s.Path("unusable")
-	if err := os.Mkdir(unusable, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(unusable, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(unusable, 0o777))
+	must.Succeed(t, os.Chmod(unusable, 0o777))
 	if err := os.Lchown(unusable, 1, 1); err != nil {
 		unusable = "" // only root can give it away
 	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer taken.Close()
 	for _, c := range []struct {
 		args []string
@@ -177,9 +164,7 @@ func (s *site) asked() net.Conn {
 		_ = conn.SetDeadline(time.Now().Add(await.Patience))
 		_, err = conn.Write([]byte("\x94\x00\x01\xa4Ping\x90"))
 	}
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	s.T.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -210,9 +195,7 @@ func TestNotifications(t *testing.T) {
 	for range 3 {
 		e.Await("^WATCHDOG=1$")
 	}
-	if err := d.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.Cmd.Process.Signal(syscall.SIGHUP))
 	e.Await("^RELOADING=1$")
 	if last := e.All[len(e.All)-1]; !regexp.MustCompile(`^MONOTONIC_USEC=\d+$`).MatchString(last) {
 		t.Errorf("%q after RELOADING=1", last)
@@ -233,16 +216,12 @@ func TestLeaseServerNotifications(t *testing.T) {
 	config := s.Path("lease-server.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(config, []byte(text), 0o600))
 	}
 	write("log_level: info\n")
 	cmd := s.Command("lease-server", "--config", config, "--listen", "unix:"+s.Path("leases.sock"), "--state-dir", s.State, "--drain-delay", "0s")
 	cmd.Env = s.Environment("NOTIFY_SOCKET="+e.Path, "WATCHDOG_USEC=1000000")
-	if err := os.Mkdir(s.State, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(s.State, 0o700))
 	d := s.LaunchCommand(cmd)
 	e.Await("^READY=1$")
 	for range 3 {
@@ -273,34 +252,24 @@ func TestReload(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()
 		// In one piece: it may be read at any moment.
-		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		must.Succeed(t, os.Rename(path+".new", path))
 	}
 	write(secret, "one")
 	write(config, "external_secret_file: "+secret+"\n")
 	d := s.Start("--config", config)
 	hangup := func(log string) {
 		t.Helper()
-		if err := d.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Cmd.Process.Signal(syscall.SIGHUP))
 		d.AwaitLog(log)
 	}
 	external := func() string {
 		t.Helper()
 		c, err := testkit.DialSocket(s.Socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close()
 		var text string
-		if err := c.Call(t.Context(), "ToExternal", &text, int64(1)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Call(t.Context(), "ToExternal", &text, int64(1)))
 		return text
 	}
 	hangup("configuration read again: nothing has changed")
@@ -335,9 +304,7 @@ func TestReload(t *testing.T) {
 	if r := s.Kazahanad("seq", "second"); r.Code == 0 || !strings.Contains(r.Stderr, "quota_keys") {
 		t.Errorf("quota_keys of 1 is not in force: %+v", r)
 	}
-	if err := os.Remove(filepath.Clean(config)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(filepath.Clean(config)))
 	hangup(config + " does not exist")
 	d.Terminate()
 }
@@ -351,9 +318,7 @@ func TestHangupOfATerminal(t *testing.T) {
 	cmd.Stdin = inside
 	d := s.LaunchCommand(cmd)
 	d.AwaitReady()
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Signal(syscall.SIGHUP))
 	d.AwaitEnd()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGHUP {
 		t.Errorf("it ended with %v", cmd.ProcessState)
@@ -368,9 +333,7 @@ func TestIgnoredHangup(t *testing.T) {
 	cmd.Env = s.Environment()
 	d := s.LaunchCommand(cmd)
 	d.AwaitReady()
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Signal(syscall.SIGHUP))
 	d.Terminate()
 	if d.Err != nil || strings.Contains(d.Log.String(), "configuration read again") {
 		t.Errorf("%v\n%s", d.Err, d.Log)
@@ -388,9 +351,7 @@ func TestSocketActivationLeavesIdleKeys(t *testing.T) {
 		}
 		_, socket := s.manage()
 		// The key may name the manager's socket by another path, as /var/run does /run.
-		if err := os.Symlink(s.Dir, s.Path("same")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(s.Dir, s.Path("same")))
 		d := s.LaunchCommand(s.handed([]*os.File{socket}, "serve", "--config", "none", "--state-dir", s.State,
 			"--socket", s.Path("same/d.sock"), "--socket-mode", "0600", "--admin-listen", address))
 		d.AwaitReady()

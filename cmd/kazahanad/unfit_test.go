@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // TestStateThatNoRestartMends: the daemon names the state that it cannot use,
@@ -30,9 +31,7 @@ func TestStateThatNoRestartMends(t *testing.T) {
 			s.Start().Terminate()
 			path := filepath.Join(s.State, "state")
 			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			damaged := c.damage(string(before))
 			testkit.WriteFile(t, path, damaged)
 			if said := s.Launch().FailsToStart(exitState); !strings.Contains(said, path) || !strings.Contains(said, c.says) {
@@ -52,9 +51,7 @@ func TestStateThatNoRestartMends(t *testing.T) {
 // no restart mends, and after no other.
 func TestUnitKnowsTheExitCodes(t *testing.T) {
 	unit, err := os.ReadFile(filepath.Join("..", "..", "packaging", "systemd", "kazahanad.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	match := regexp.MustCompile(`(?m)^RestartPreventExitStatus=(.*)$`).FindSubmatch(unit)
 	if want := fmt.Sprintf("%d %d", exitUsage, exitState); match == nil || string(match[1]) != want {
 		t.Errorf("RestartPreventExitStatus=%s, want %s", match, want)

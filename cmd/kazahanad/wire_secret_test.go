@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // In all bytes between daemon and lease server each secret is there once: in the
@@ -18,9 +19,7 @@ func TestSecretTravelsOnce(t *testing.T) {
 	through := func(terms string) *providertest.Proxy {
 		t.Helper()
 		proxy, err := providertest.NewProxy("tcp", s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?"+terms).Address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(proxy.Close)
 		return proxy
 	}
@@ -54,9 +53,7 @@ func TestSecretTravelsOnce(t *testing.T) {
 	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", "http://"+proxy.Addr(), "--", "sh", "-c",
 		"while [ ! -e "+done+" ]; do sleep 0.05; done"))
 	seen(proxy, "POST /leases/extend", 2)
-	if err := os.WriteFile(done, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(done, nil, 0o600))
 	run.AwaitEnd()
 	seen(proxy, "DELETE /lease/", 1)
 	secrets(proxy, 1)

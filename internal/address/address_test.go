@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func lookupIn(variables map[string]string) Lookup {
@@ -80,29 +83,19 @@ func TestCandidates(t *testing.T) {
 // listen makes a socket and whatever directories it needs.
 func listen(t *testing.T, path string) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	return path
 }
 
 func TestFind(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	missing, missing2 := filepath.Join(dir, "no"), filepath.Join(dir, "no2")
 	first, second := listen(t, filepath.Join(dir, "1")), listen(t, filepath.Join(dir, "2"))
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, nil, 0o600))
 	uid := os.Getuid()
 
 	t.Run("the first that exists", func(t *testing.T) {
@@ -116,8 +109,7 @@ func TestFind(t *testing.T) {
 	t.Run("none exists", func(t *testing.T) {
 		_, err := find([]string{missing, missing2}, false, missing2, uid)
 		wantError(t, err, missing+" (no such file or directory)", missing2, "KAZAHANA_SOCKET", "kazahanad serve")
-		var none *NotFoundError
-		if !errors.As(err, &none) || !errors.Is(err, fs.ErrNotExist) {
+		if _, ok := errors.AsType[*NotFoundError](err); !ok || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%T", err)
 		}
 	})
@@ -143,9 +135,7 @@ func TestFind(t *testing.T) {
 			t.Skip("root may go everywhere")
 		}
 		closed := listen(t, filepath.Join(dir, "closed", "s"))
-		if err := os.Chmod(filepath.Dir(closed), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(filepath.Dir(closed), 0))
 		_, err := find([]string{closed, missing}, false, missing2, uid)
 		wantError(t, err, closed+" (permission denied)", missing, "belongs to group")
 		if !errors.Is(err, fs.ErrPermission) {
@@ -156,11 +146,7 @@ func TestFind(t *testing.T) {
 
 // Below /tmp anybody can make the directory first.
 func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	path, uid := listen(t, filepath.Join(dir, "own", "s")), os.Getuid()
 	trust := func(path string, uid int) error {
 		_, err := find([]string{path}, false, path, uid)
@@ -170,13 +156,9 @@ func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
 		t.Error(err)
 	}
 	wantError(t, trust(path, uid+1), "belongs to another user")
-	if err := os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")))
 	wantError(t, trust(filepath.Join(dir, "link", "s"), uid), "is not a directory")
-	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(filepath.Dir(path), 0o770))
 	wantError(t, trust(path, uid), "can be written by others")
 }
 
@@ -184,17 +166,13 @@ func TestDenialHint(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
 	if os.Geteuid() == 0 {
-		if err := os.Chown(dir, -1, 65534); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(dir, -1, 65534))
 	}
 	for mode, want := range map[os.FileMode]string{
 		0o770: dir + " belongs to group ",
 		0o700: "--socket-group", // joining its group would not help
 	} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(dir, mode))
 		if hint := DenialHint(path); !strings.Contains(hint, want) {
 			t.Errorf("mode %o: %q, want %q in it", mode, hint, want)
 		}

@@ -27,8 +27,7 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 }
 
 func explain(path string, err error) error {
-	var call *os.SyscallError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*os.SyscallError](err); ok {
 		err = call.Err // without the operation and the path
 	}
 	info, statErr := os.Stat(path)

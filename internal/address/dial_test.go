@@ -5,19 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The error of a failed connection says what to do.
 func TestDialExplains(t *testing.T) {
-	dir, err := os.MkdirTemp("", "k") // short, since a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	missing, file, socket := filepath.Join(dir, "no"), filepath.Join(dir, "file"), filepath.Join(dir, "s")
-	if err := os.WriteFile(file, nil, fs.FileMode(0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, nil, fs.FileMode(0o600)))
 	listen(t, socket)
 	for path, want := range map[string]string{
 		missing: "kazahanad serve --socket " + missing, file: "it is not a socket",
@@ -27,8 +24,6 @@ func TestDialExplains(t *testing.T) {
 	}
 	t.Setenv("KAZAHANA_SOCKET", socket)
 	conn, err := Dial(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = conn.Close()
 }

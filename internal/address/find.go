@@ -135,8 +135,7 @@ func DenialHint(path string) string {
 
 // cause drops the operation and the path from the system's error.
 func cause(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err
 	}
 	return err

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // codesIn are the error codes that the files declare, in whatever language.
@@ -14,9 +16,7 @@ func codesIn(t *testing.T, declaration string, files ...string) (codes []string)
 	t.Helper()
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join("..", "..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, m := range regexp.MustCompile(declaration).FindAllStringSubmatch(string(text), -1) {
 			codes = append(codes, m[1])
 		}
@@ -57,9 +57,7 @@ func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
 	}
 
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "protocol.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, code := range append(daemon, own...) {
 		if !strings.Contains(string(page), "`"+code+"`") {
 			t.Errorf("docs/protocol.md does not tell of %s", code)

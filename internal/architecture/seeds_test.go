@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // seedRequirements is how many rows docs/seeds.md has for each seed: none gets lost.
@@ -126,9 +128,7 @@ func checkShown(t *testing.T, root, id, cell string) {
 func readFile(t *testing.T, root, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 
@@ -143,7 +143,5 @@ func TestNoManagers(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }

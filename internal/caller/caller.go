@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,14 +102,6 @@ func (c *Client) Close() error {
 
 // HasCode reports whether the daemon answered with one of the codes.
 func HasCode(err error, codes ...wire.Code) bool {
-	var refusal *wire.Error
-	if !errors.As(err, &refusal) {
-		return false
-	}
-	for _, code := range codes {
-		if refusal.Code == code {
-			return true
-		}
-	}
-	return false
+	refusal, ok := errors.AsType[*wire.Error](err)
+	return ok && slices.Contains(codes, refusal.Code)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -37,16 +38,12 @@ func busy(s *setup) {
 }
 
 func (c *conn) answerOne(t testing.TB) {
-	if err := c.wire.Read(&c.req); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.wire.Read(&c.req))
 	if w, _ := c.handle(t.Context()); w != nil {
 		c.await(t.Context(), w)
 	}
 	if !c.wire.Pending() {
-		if err := c.wire.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.wire.Flush())
 	}
 }
 

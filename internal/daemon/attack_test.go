@@ -18,6 +18,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -82,7 +84,7 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 			for _, p := range peers {
 				_ = p.Close()
 			}
-			until(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
+			await.Eventually(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
 		})
 	}
 }
@@ -105,12 +107,8 @@ func resident(t *testing.T) int64 {
 		t.Skip("there is no /proc")
 	}
 	statm, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return pages * int64(syscall.Getpagesize())
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -36,14 +37,14 @@ func TestBatchesThatWaitAreWithinTheBudget(t *testing.T) {
 		for range batch/256 + 1 {
 			r.clock.Advance(time.Millisecond)
 		}
-		until(t, "the other is answered", func() bool {
+		await.Eventually(t, "the other is answered", func() bool {
 			r.clock.Advance(time.Millisecond)
 			return r.awaiting() == 0
 		})
 		if got := peers[1].receive(); got.err != nil {
 			t.Error(got.err)
 		}
-		until(t, "nothing is held", func() bool { return r.held() == 0 })
+		await.Eventually(t, "nothing is held", func() bool { return r.held() == 0 })
 	}
 }
 

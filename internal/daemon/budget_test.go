@@ -16,6 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -73,14 +75,10 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 func TestAnotherUserGivesWayWhereTheGreediestCannot(t *testing.T) {
 	const all = 4 * wire.MaxMessage
 	b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: all})
-	if err := b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""))
 	half := b.account(2)
 	for range 2 {
-		if err := half.Reserve(wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(wire.MaxMessage))
 	}
 	if err := b.account(3).Reserve(1024); err != nil || b.evicted[half] != 1 {
 		t.Errorf("%v, and the half messages have given way %d times", err, b.evicted[half])
@@ -96,9 +94,7 @@ func TestAConnectionIsLostOnce(t *testing.T) {
 			accounts := make([]*account, 4)
 			for i := range accounts {
 				accounts[i] = b.account(1)
-				if err := accounts[i].Reserve(wire.MaxMessage); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, accounts[i].Reserve(wire.MaxMessage))
 			}
 			asks := accounts[3]
 			var wg sync.WaitGroup
@@ -358,7 +354,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 		for _, p := range peers {
 			_ = p.Close()
 		}
-		until(t, "all is given back", func() bool { return r.held() == 0 })
+		await.Eventually(t, "all is given back", func() bool { return r.held() == 0 })
 	}
 }
 
@@ -374,7 +370,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			go func() { _, _ = p.Write(bytes.Repeat(request(1, "NextIDs", []any{smallBatch}), 10_000)) }()
 		}
-		until(t, "most have lost their connections", func() bool { return r.served() <= 4 && r.held() <= 4*wire.HighWater })
+		await.Eventually(t, "most have lost their connections", func() bool { return r.served() <= 4 && r.held() <= 4*wire.HighWater })
 		r.dial().id()
 	}
 }
@@ -407,7 +403,7 @@ func TestQuotasOfAUser(t *testing.T) {
 // open waits until no request waits and exactly so many connections are open.
 func (r *rig) open(connections int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
 		return r.server.connections() == connections && r.awaiting() == 0
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -52,7 +53,7 @@ func TestConnectionsCostWhatTheyAreCountedFor(t *testing.T) {
 			}
 		}
 	}
-	until(t, "each has a goroutine", func() bool {
+	await.Eventually(t, "each has a goroutine", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return len(r.server.conns) == connections

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -23,7 +24,7 @@ import (
 func (r *rig) drains() {
 	r.t.Helper()
 	r.cancel()
-	until(r.t, "the drain begins", r.server.draining.Load)
+	await.Eventually(r.t, "the drain begins", r.server.draining.Load)
 }
 
 func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
@@ -55,7 +56,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 		idle.fails(wire.CodeShuttingDown, method)
 	}
 	// Requests under way get their IDs as ever.
-	until(t, "all are served", func() bool {
+	await.Eventually(t, "all are served", func() bool {
 		r.clock.Advance(time.Millisecond)
 		return r.awaiting() == 0
 	})
@@ -94,9 +95,7 @@ func TestDrainTellsThoseBehind(t *testing.T) {
 	r.waiters(1)
 	p.send(request(3, "NextID", []any{}))
 	r.server.draining.Store(true)
-	if err := server.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetReadDeadline(time.Unix(1, 0)))
 	r.clock.Advance(time.Millisecond)
 	if got := p.receive(); got.id != 2 || got.err != nil {
 		t.Errorf("%+v", got)
@@ -160,7 +159,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		r := newRig(t, wide, hurried, func(s *setup) { s.source = clock.System{} }).start()
 		p := r.dial()
 		p.send([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000)))
-		until(t, "its writer is blocked", func() bool { return writing() == 1 })
+		await.Eventually(t, "its writer is blocked", func() bool { return writing() == 1 })
 		r.stop()
 	})
 	t.Run("by one that begins to write after the cut", func(t *testing.T) {
@@ -175,7 +174,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 	t.Run("by one that is turned away and says nothing", func(t *testing.T) {
 		r := newRig(t, hurried, func(s *setup) { s.MaxConnections = 0 }).start()
 		p := r.dial()
-		until(t, "it is heard out", func() bool {
+		await.Eventually(t, "it is heard out", func() bool {
 			r.server.mu.Lock()
 			defer r.server.mu.Unlock()
 			return len(r.server.refused) == 1
@@ -223,9 +222,7 @@ func TestServeOnce(t *testing.T) {
 	p := r.dial()
 	p.alive()
 	l, err := unixsock.Listen(r.path+"2", unixsock.Options{Mode: 0o600})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
 		t.Errorf("a second Serve, beside the first: %v", err)
@@ -245,9 +242,7 @@ func TestServeOfABrokenListener(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := l.UnixListener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.UnixListener.Close())
 	if err := r.server.Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}

@@ -100,8 +100,7 @@ func asWireError(err error) *wire.Error {
 	if errors.Is(err, record.ErrCrowded) {
 		return wire.Errorf(wire.CodeOverloaded, "%v: ask again", record.ErrCrowded)
 	}
-	var store storeError
-	if errors.As(err, &store) {
+	if store, ok := errors.AsType[storeError](err); ok {
 		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").
 			With("cause", withoutPaths(store.Error()))
 	}

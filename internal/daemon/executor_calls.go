@@ -188,7 +188,7 @@ func (a *executorCalls) late(one *executorCall) {
 }
 
 // ping asks the peer whether it is there. Any answer says so, also that it does not know
-// what a Ping is.
+// what a Ping is. It is sent even after its time: only an answer ends the silence.
 func (a *executorCalls) ping(within time.Duration) {
 	a.mu.Lock()
 	already := a.pinged || a.silent
@@ -200,7 +200,7 @@ func (a *executorCalls) ping(within time.Duration) {
 		return
 	}
 	var pong any
-	a.ask(&executorCall{method: "Ping", params: struct{}{}, target: &pong, within: within, prompt: true, done: func(err error) {
+	a.ask(&executorCall{method: "Ping", params: struct{}{}, target: &pong, within: within, prompt: true, useful: true, done: func(err error) {
 		a.mu.Lock()
 		a.pinged = false
 		late := errors.Is(err, errLate) && !a.heard

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A process that does not read keeps nobody but itself waiting, and is asked
@@ -32,9 +34,7 @@ func TestExecutorThatDoesNotRead(t *testing.T) {
 	n := 0
 	for {
 		var message []any
-		if err := w.dec.Decode(&message); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.dec.Decode(&message))
 		if n++; message[2] == "Passivate" {
 			w.send(pack([]any{1, message[1], nil, nil}))
 			break
@@ -62,9 +62,7 @@ func TestCrowdWaitsForItsTurn(t *testing.T) {
 	ids := make([]any, 0, callWindow)
 	for n := range crowd - 1 {
 		var message []any
-		if err := w.dec.Decode(&message); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.dec.Decode(&message))
 		if at, _ := asInt(message[3].([]any)[0]); int(at) != n {
 			t.Fatalf("request %d comes in the place of %d", at, n)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // leaving is a store whose callers are gone when it answers.
@@ -54,7 +55,7 @@ func TestLockGrantedToNobodyIsReleased(t *testing.T) {
 	mu.Unlock()
 	c := r.dial()
 	for key := range peers {
-		until(t, key+" is released", func() bool {
+		await.Eventually(t, key+" is released", func() bool {
 			r := c.call("Lock.Get", key) // LOCK_NOT_FOUND until the request is read
 			var l map[string]any
 			if r.err == nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -20,7 +21,7 @@ func TestReleasedBeforeItWasHeld(t *testing.T) {
 	holds.mu.Lock() // nobody gets any further than the grant
 	holder.ask("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 60_000})
 	change := lock.Request{Tenant: localTenant, Key: "k", Owner: fmt.Sprintf("alpha/%d", os.Getuid())}
-	until(t, "the host keeps the lock", func() bool {
+	await.Eventually(t, "the host keeps the lock", func() bool {
 		shorter := change
 		shorter.Op, shorter.TTLMS = lock.Renew, 30_000
 		_, err := host.Change(t.Context(), shorter)

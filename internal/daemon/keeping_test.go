@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -52,9 +53,9 @@ func TestKeepingMetricValues(t *testing.T) {
 
 	waits := r.dial()
 	waits.ask("Lock.Acquire", "one", options{"wait_ms": hang.Milliseconds()})
-	until(t, "somebody waits", func() bool { return r.value("kazahana_lock_waiters") == 1 })
+	await.Eventually(t, "somebody waits", func() bool { return r.value("kazahana_lock_waiters") == 1 })
 	_ = waits.Close()
-	until(t, "nobody waits any more", func() bool { return r.value("kazahana_lock_requests_total", "acquire", "canceled") == 1 })
+	await.Eventually(t, "nobody waits any more", func() bool { return r.value("kazahana_lock_requests_total", "acquire", "canceled") == 1 })
 	count(0, "kazahana_lock_waiters")
 
 	store.fails.Store(true)
@@ -72,7 +73,7 @@ func TestKeepingMetricValues(t *testing.T) {
 	count(9, "kazahana_sequence_values_total")
 
 	_ = a.Close()
-	until(t, "the lock that a connection held is released", func() bool { return r.value("kazahana_locks_held") == 0 })
+	await.Eventually(t, "the lock that a connection held is released", func() bool { return r.value("kazahana_locks_held") == 0 })
 	count(0, "kazahana_locks_lost_total", "expired")
 }
 
@@ -100,10 +101,10 @@ func TestSlowRequestsAreTraced(t *testing.T) {
 	store.fails.Store(false)
 	gone := r.dial()
 	gone.ask("Lock.Acquire", "k", options{"wait_ms": hang.Milliseconds()})
-	until(t, "it waits", func() bool { return r.value("kazahana_lock_waiters") == 1 })
+	await.Eventually(t, "it waits", func() bool { return r.value("kazahana_lock_waiters") == 1 })
 	_ = gone.Close()
 	want := []string{`Lock.Acquire "ok"`, `Lock.Acquire "LOCK_HELD"`, `Lock.List "STORE_UNAVAILABLE"`, `Lock.Acquire ""`}
-	until(t, "all have ended", func() bool {
+	await.Eventually(t, "all have ended", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Equal(ended, want)

@@ -20,6 +20,8 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -43,7 +45,7 @@ func (r *rig) places() (parked, running int) {
 // goroutine.
 func (r *rig) placed(parked, running int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
 		p, g := r.places()
 		return p == parked && g == running
 	})
@@ -67,7 +69,7 @@ func (r *rig) take(server *net.UnixConn) {
 // lane waits until there is one.
 func (r *rig) lane() {
 	r.t.Helper()
-	until(r.t, "the lane is open", func() bool {
+	await.Eventually(r.t, "the lane is open", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.lane != nil
@@ -149,7 +151,7 @@ func TestLanePeerIsGoneBeforeItWaits(t *testing.T) {
 			client.send(append(slices.Clone(before), request(2, "NextID", []any{patient()})...))
 			_ = client.Close()
 			r.take(server)
-			until(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
+			await.Eventually(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
 			r.open(1)
 			r.clock.Advance(time.Millisecond)
 			other.ids(256, options{"timeout_ms": 0})
@@ -252,9 +254,7 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 2048 })
 	}).start()
 	client, server := unserved(t)
-	if err := server.SetWriteBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(4<<10))
 	client.send(slices.Concat(request(1, "NextIDs", []any{2048}), request(2, "NextID", []any{patient()}), request(3, "Ping", []any{})))
 	r.take(server)
 	r.placed(0, 1)
@@ -273,9 +273,7 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 	}
 	// And when its peer goes instead, nothing is left of it.
 	client, server = unserved(t)
-	if err := server.SetWriteBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(4<<10))
 	client.send(slices.Concat(request(1, "NextIDs", []any{2047}), request(2, "NextID", []any{patient()})))
 	r.take(server)
 	r.placed(1, 1)
@@ -358,9 +356,7 @@ func TestLaneMaxConnections(t *testing.T) {
 			t.Fatalf("the gauge shows %v connections, and %d are open", n, connections)
 		}
 		more, err := dial(t, r.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		more.fails(wire.CodeOverloaded, "Ping")
 		_ = more.Close()
 	}
@@ -469,13 +465,9 @@ func TestLaneMoreThanOneRead(t *testing.T) {
 func TestLaneTurnsEndByOutput(t *testing.T) {
 	r := newLaneRig(t, ample).start()
 	client, server := unserved(t)
-	if err := server.SetWriteBuffer(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.SetWriteBuffer(1<<20))
 	raw, err := server.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	room := 0
 	_ = raw.Control(func(fd uintptr) { room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
 	if room < laneOutput+2*wire.HighWater {
@@ -529,9 +521,7 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 			}
 		}
 		n, err := client.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		in := wire.NewInbox(wire.MaxMessage)
 		defer in.Release()
 		in.Preload(b[:n])

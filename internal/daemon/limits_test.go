@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -63,7 +64,7 @@ func TestMaxConnections(t *testing.T) {
 		t.Errorf("connections: %d", n)
 	}
 	_ = b.Close()
-	until(t, "a place is free", func() bool { return r.server.connections() == 1 })
+	await.Eventually(t, "a place is free", func() bool { return r.server.connections() == 1 })
 	r.dial().alive()
 	a.alive()
 }
@@ -76,7 +77,7 @@ func TestRefusalsAreLimited(t *testing.T) {
 	for range maxRefusals {
 		heard = append(heard, r.dial())
 	}
-	until(t, "all of them are heard out", func() bool {
+	await.Eventually(t, "all of them are heard out", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return len(r.server.refused) == maxRefusals
@@ -153,7 +154,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 		p.send([]byte(strings.Repeat(string(batch), 1000)))
 		silent = append(silent, p)
 	}
-	until(t, "all writers are blocked", func() bool { return writing() == peers })
+	await.Eventually(t, "all writers are blocked", func() bool { return writing() == peers })
 	held := heap() - before
 	if most := int64(peers * 512 << 10); held > most {
 		t.Errorf("%d peers hold %d bytes, at most %d are right", peers, held, most)
@@ -180,14 +181,14 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 	for _, p := range silent {
 		_ = p.Close()
 	}
-	until(t, "they are forgotten", func() bool { return r.server.connections() == 1 })
+	await.Eventually(t, "they are forgotten", func() bool { return r.server.connections() == 1 })
 }
 
 func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond }).start()
 	p := r.dial()
 	p.send([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000)))
-	until(t, "it is cut off", func() bool { return r.issued("default") > 0 && r.server.connections() == 0 })
+	await.Eventually(t, "it is cut off", func() bool { return r.issued("default") > 0 && r.server.connections() == 0 })
 	r.dial().id()
 }
 
@@ -200,7 +201,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	whole.id()
 	message := request(7, "NextID", []any{})
 	half.send(message[:len(message)-1])
-	until(t, "the half message is given up", func() bool { return r.server.connections() == 2 })
+	await.Eventually(t, "the half message is given up", func() bool { return r.server.connections() == 2 })
 	idle.id()
 	// Its end comes in time, and the deadline does not outlive it.
 	whole.send(message[:3])
@@ -210,7 +211,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	}
 	other := r.dial()
 	other.send(message[:3])
-	until(t, "another one is given up", func() bool { return r.server.connections() == 2 })
+	await.Eventually(t, "another one is given up", func() bool { return r.server.connections() == 2 })
 	whole.id()
 }
 
@@ -266,7 +267,7 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 		p.ask("NextID", patient())
 		r.waiters(3)
 		_ = p.Close()
-		until(t, "its place is free", func() bool { return r.server.inFlight.Load() == 2 })
+		await.Eventually(t, "its place is free", func() bool { return r.server.inFlight.Load() == 2 })
 	}
 	r.waiters(2)
 	r.clock.Jump(time.Hour + time.Millisecond)
@@ -280,5 +281,5 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 	if n := r.logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 0 {
 		t.Errorf("%d errors logged: %v", n, r.logs.All())
 	}
-	until(t, "they are forgotten", func() bool { return r.server.connections() <= 2 })
+	await.Eventually(t, "they are forgotten", func() bool { return r.server.connections() <= 2 })
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -221,7 +222,7 @@ func TestLockHeldByAConnection(t *testing.T) {
 	last := r.dial()
 	last.table("Lock.Acquire", "k", options{"ttl_ms": 3_600_000})
 	_ = next.Close()
-	until(t, "the connection is gone", func() bool { return r.server.connections() == 1 })
+	await.Eventually(t, "the connection is gone", func() bool { return r.server.connections() == 1 })
 	if now := last.table("Lock.Get", "k"); now["state"] != "ACTIVE" {
 		t.Errorf("it is shown as %v", now)
 	}
@@ -258,8 +259,8 @@ func TestLockWatch(t *testing.T) {
 		p.alive() // with no notice before the answer
 	}
 	holder.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
-	until(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "expired") == 1 })
-	until(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
+	await.Eventually(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "expired") == 1 })
+	await.Eventually(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
 	if n := r.value("kazahana_locks_held"); n != 0 {
 		t.Errorf("%v locks are held", n)
 	}
@@ -283,8 +284,8 @@ func TestHeldLockReleasedByAnotherConnection(t *testing.T) {
 	for _, p := range []*peer{holder, friend, other} {
 		p.alive() // with no notice before the answer: who releases it knows
 	}
-	until(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "released") == 1 })
-	until(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
+	await.Eventually(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "released") == 1 })
+	await.Eventually(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
 	if fields := r.logs.FilterMessage("lock lost").All()[0].ContextMap(); fields["key"] != "k" || fields["reason"] != "released" {
 		t.Errorf("the log has %v", fields)
 	}
@@ -304,7 +305,7 @@ func TestLockWatchTellsWhatIsLeft(t *testing.T) {
 	r, _ := withLocks(t)
 	p := r.dial()
 	granted, _ := asInt(p.table("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 3_600_000})["expires_in_ms"])
-	until(t, "less is left", func() bool {
+	await.Eventually(t, "less is left", func() bool {
 		left, _ := asInt(p.table("Lock.Watch", "k")["expires_in_ms"])
 		return left < granted
 	})
@@ -322,12 +323,12 @@ func TestLockHeldAgainElsewhere(t *testing.T) {
 		t.Fatalf("lease %v, then %v", lease, again)
 	}
 	_ = a.Close()
-	until(t, "the first connection is gone", func() bool { return r.server.connections() == 2 })
+	await.Eventually(t, "the first connection is gone", func() bool { return r.server.connections() == 2 })
 	if now := b.table("Lock.Get", "k"); now["state"] != "ACTIVE" || now["lease_id"] != lease {
 		t.Errorf("it is shown as %v", now)
 	}
 	_ = b.Close()
-	until(t, "the lock is free", func() bool { return watcher.table("Lock.Get", "k")["state"] == "RELEASED" })
+	await.Eventually(t, "the lock is free", func() bool { return watcher.table("Lock.Get", "k")["state"] == "RELEASED" })
 }
 
 // Whoever waits for a lock hears at once that the daemon stops, and what

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -44,7 +45,7 @@ func TestLongAnswersWaitForThePeer(t *testing.T) {
 			<-tokens
 		}
 	}()
-	until(t, "the first answer is being written", func() bool { return writing() == 1 })
+	await.Eventually(t, "the first answer is being written", func() bool { return writing() == 1 })
 	if made.Load() != 1 || r.held() < 8<<20 {
 		t.Errorf("%d answers are made, %d bytes are counted", made.Load(), r.held())
 	}
@@ -54,7 +55,7 @@ func TestLongAnswersWaitForThePeer(t *testing.T) {
 			t.Fatalf("%d bytes, %v", len(got.result), got.err)
 		}
 	}
-	until(t, "nothing is held", func() bool { return r.held() == 0 && r.awaiting() == 0 })
+	await.Eventually(t, "nothing is held", func() bool { return r.held() == 0 && r.awaiting() == 0 })
 }
 
 // Few long answers are made at a time, and one user leaves room for another.
@@ -67,9 +68,9 @@ func TestLongAnswersAreMadeInTurn(t *testing.T) {
 		r.dial().ask("Long")
 	}
 	r.waiters(peers)
-	until(t, "as many are made as may be", func() bool { return made.Load() == maxUserMaking && len(r.server.budget.making) == maxUserMaking })
+	await.Eventually(t, "as many are made as may be", func() bool { return made.Load() == maxUserMaking && len(r.server.budget.making) == maxUserMaking })
 	<-tokens
-	until(t, "the next one is", func() bool { return made.Load() == maxUserMaking+1 })
+	await.Eventually(t, "the next one is", func() bool { return made.Load() == maxUserMaking+1 })
 }
 
 // An answer for which it is not its turn in time is refused.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,6 +31,8 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -144,9 +145,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	if s.provider == nil {
 		var err error
 		s.provider, err = memory.New(memory.NewStore(believed.NowMS), provider.Services{Default: s.terms})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	r.line = providertest.NewFaulty(s.provider)
 	r.metrics = metrics.New(metrics.Build{Version: "v1.2.3", Commit: "abc", GoVersion: "go1"})
@@ -173,9 +172,7 @@ func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 	for name, one := range s.services {
 		if secret, ok := s.secrets[name]; ok {
 			one.ExternalSecretFile = filepath.Join(r.t.TempDir(), name)
-			if err := os.WriteFile(one.ExternalSecretFile, []byte(secret), 0o600); err != nil {
-				r.t.Fatal(err)
-			}
+			must.Succeed(r.t, os.WriteFile(one.ExternalSecretFile, []byte(secret), 0o600))
 		}
 		st := s.store[name]
 		if st == nil {
@@ -188,9 +185,7 @@ func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 			Name: name, Settings: one, Meta: map[string]string{"host": "alpha"}, ProviderTimeout: hang, VerifyInterval: 10 * time.Second,
 			Provider: r.line, State: st, Clock: believed, Observer: r.metrics.Service(name), Log: log,
 		})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, err)
 		r.services[name] = svc
 		r.t.Cleanup(func() { svc.Close(context.Background()) })
 	}
@@ -206,16 +201,9 @@ func (r *rig) step() {
 // start serves until stop is called, or the test ends.
 func (r *rig) start() *rig {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "kz") // t.TempDir may be longer than a socket's path may be
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.path = filepath.Join(dir, "s")
+	r.path = filepath.Join(ring.Dir(r.t), "s")
 	l, err := unixsock.Listen(r.path, unixsock.Options{Mode: 0o600})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel, r.done = cancel, make(chan struct{})
 	go func() {
@@ -236,26 +224,11 @@ func (r *rig) stop() {
 	select {
 	case <-r.done:
 	case <-time.After(hang):
-		r.t.Fatalf("Serve does not return:\n%s", stacks())
+		r.t.Fatalf("Serve does not return:\n%s", await.Stacks())
 	}
 	if r.err != nil {
 		r.t.Errorf("Serve: %v", r.err)
 	}
-}
-
-// until waits for a condition. The pause only leaves the processor to others.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came about that %s:\n%s", what, stacks())
-		}
-	}
-}
-
-func stacks() string {
-	buf := make([]byte, 4<<20)
-	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // awaiting is how many requests wait for IDs.
@@ -263,7 +236,7 @@ func (r *rig) awaiting() int { return int(r.server.inFlight.Load()) }
 
 // writing is how many connections wait for their peers to read.
 func writing() (n int) {
-	for stack := range strings.SplitSeq(stacks(), "\n\n") {
+	for stack := range strings.SplitSeq(await.Stacks(), "\n\n") {
 		head, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(head, "[IO wait") && strings.Contains(stack, "(*patientWriter).Write(") {
 			n++
@@ -275,7 +248,7 @@ func writing() (n int) {
 // waiters waits until exactly n requests wait in a generator's queue.
 func (r *rig) waiters(n int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
+	await.Eventually(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
 }
 
 // peer is a client that sees what is on the wire.
@@ -290,9 +263,7 @@ type peer struct {
 func (r *rig) dial() *peer {
 	r.t.Helper()
 	p, err := dial(r.t, r.path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	r.t.Cleanup(func() { _ = p.Close() })
 	return p
 }
@@ -457,9 +428,7 @@ func (p *peer) wantError(r reply, code wire.Code) {
 func (p *peer) id(options ...any) snowflake.ID {
 	p.t.Helper()
 	id, err := idOf(p.result("NextID", options...))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	return id
 }
 
@@ -530,18 +499,14 @@ func patient() options { return options{"timeout_ms": 3_600_000} }
 func socketpair(t testing.TB, kind int) (client, server *net.UnixConn) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ends := [2]*net.UnixConn{}
 	for i, fd := range fds {
 		syscall.CloseOnExec(fd)
 		f := os.NewFile(uintptr(fd), "socketpair")
 		nc, err := net.FileConn(f)
 		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = nc.Close() })
 		ends[i] = nc.(*net.UnixConn)
 	}

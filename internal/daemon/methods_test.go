@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -150,9 +151,7 @@ func TestBounds(t *testing.T) {
 func TestExternal(t *testing.T) {
 	const secret = "correct horse battery staple"
 	keyed, err := snowflake.NewCodec([]byte(secret), "keyed")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p := newRig(t, func(s *setup) {
 		s.services["keyed"] = settings()
 		s.secrets["keyed"] = secret + "\n"
@@ -200,9 +199,7 @@ func TestStatus(t *testing.T) {
 	got := p.table("Status")
 	// The JSON of the command has the same keys, down to every level.
 	var want map[string]any
-	if err := json.Unmarshal(mustJSON(r.server.Status()), &want); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(mustJSON(r.server.Status()), &want))
 	sameKeys(t, "Status", got, want)
 	features, _ := got["features"].([]any)
 	if got["version"] != "v1.2.3" || got["scope"] != "unverified" || !slices.Equal(features, []any{"ids", "uuid"}) || got["mode"] != "regular" {

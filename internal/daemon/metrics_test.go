@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -182,7 +183,7 @@ func TestMetricValues(t *testing.T) {
 	r.step()
 	want(1, "kazahana_lease_acquires_total", "unavailable", "default")
 	_ = other.Close()
-	until(t, "the gauge follows", func() bool { return r.value("kazahana_connections") == 1 })
+	await.Eventually(t, "the gauge follows", func() bool { return r.value("kazahana_connections") == 1 })
 }
 
 // What a peer sends must not become a label: it could choose any number of them.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -71,7 +72,7 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			said := func() []observer.LoggedEntry {
 				return r.logs.FilterMessage("a quota is used up: requests are refused").All()
 			}
-			until(t, "the refusal is seen", func() bool { return len(said()) > 0 })
+			await.Eventually(t, "the refusal is seen", func() bool { return len(said()) > 0 })
 			if got := r.server.Status().Overload[0]; got.Refusal != test.want {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // counted counts what a connection writes.
@@ -31,9 +32,7 @@ func serveBytes(t *testing.T, r *rig, sent []byte) (*peer, *counted) {
 	if _, err := client.Write(sent); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, client.CloseWrite())
 	nc := &counted{UnixConn: server}
 	done := make(chan struct{})
 	go func() {
@@ -130,9 +129,7 @@ func TestNothingUnasked(t *testing.T) {
 		sent = append(sent, pack(message)...)
 	}
 	p.send(sent)
-	if err := p.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.CloseWrite())
 	got, err := io.ReadAll(p)
 	if want := pack([]any{1, 1, nil, "pong"}); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the daemon sent %x, %v, want %x", got, err, want)

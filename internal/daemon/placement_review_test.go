@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -34,7 +35,7 @@ func (e *executor) late(t *testing.T, one executorCall) error {
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
 	e.calls.ask(&one)
 	err := <-told
-	until(t, "the process is silent", e.calls.isSilent)
+	await.Eventually(t, "the process is silent", e.calls.isSilent)
 	return err
 }
 
@@ -58,7 +59,8 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 	r.activate(silent, "4")
 }
 
-// A process hears that it is to let go, also when it has been too busy to read.
+// A process hears that it is to let go, and the Ping that ends its silence, also when it
+// has been too busy to read.
 func TestLatePassivateIsSent(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
@@ -71,12 +73,10 @@ func TestLatePassivateIsSent(t *testing.T) {
 		}
 	}
 	e.conn.mu.Unlock()
-	q := w.next()
-	if q.method == "Activate" { // was on its way
-		q = w.next()
-	}
-	if q.method != "Passivate" {
-		t.Errorf("asked for %+v", q)
+	for _, method := range []string{"Activate", "Ping", "Passivate"} { // Activate was on its way
+		if q := w.request(); q.method != method {
+			t.Errorf("asked for %s, want %s", q.method, method)
+		}
 	}
 	w.alive()
 }
@@ -117,7 +117,7 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 	if ping.method != "Ping" {
 		t.Fatalf("the daemon asks for %s", ping.method)
 	}
-	until(t, "the Ping is late", calls.isSilent)
+	await.Eventually(t, "the Ping is late", calls.isSilent)
 	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "2", options{"wait_ms": 1})
 	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
 	r.serves(r)
@@ -174,7 +174,7 @@ func TestSilentExecutorFreezesAgain(t *testing.T) {
 		}
 		if n == 0 {
 			w.answer(w.want("Activate", identity), nil, nil)
-			until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+			await.Eventually(t, "the process has answered", func() bool { return !e.calls.isSilent() })
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestSilentExecutorGetsNoCrowd(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	w.answer(w.want("Passivate", "1"), nil, nil)
-	until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+	await.Eventually(t, "the process has answered", func() bool { return !e.calls.isSilent() })
 	ask()
 	for range silentWindow + 1 {
 		w.answer(w.want("Activate", "2"), nil, nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -138,7 +139,7 @@ func TestRoguePeers(t *testing.T) {
 	all.Wait()
 	for _, h := range hosts {
 		h.dial().alive()
-		until(t, "everything has ended", func() bool {
+		await.Eventually(t, "everything has ended", func() bool {
 			x := h.placement.executors
 			x.mu.Lock()
 			gone := len(x.byConn) == 0 && len(x.byKind) == 0 && len(x.assigned) == 0 && len(x.running) == 0
@@ -155,7 +156,7 @@ func TestRoguePeers(t *testing.T) {
 	good.send([]any{0, 0, "Placement.Register", []any{[]any{"room", "user"}}})
 	var answers sync.WaitGroup
 	answers.Go(good.answer)
-	until(t, "the kinds are known", func() bool { return len(hosts[0].placement.executors.kinds()) == 2 })
+	await.Eventually(t, "the kinds are known", func() bool { return len(hosts[0].placement.executors.kinds()) == 2 })
 	for room := range 20 {
 		for _, kind := range []string{"room", "user"} {
 			if _, err := hosts[0].placement.driver.Resolve(t.Context(), placement.Key{Kind: kind, Identity: fmt.Sprint(room)}, hang); err != nil {

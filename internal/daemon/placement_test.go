@@ -18,6 +18,8 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -62,7 +64,7 @@ func (s *site) start(name string) *placed {
 // sees waits until the daemon knows so many members.
 func (p *placed) sees(members int) *placed {
 	p.t.Helper()
-	until(p.t, fmt.Sprintf("there are %d members", members), func() bool {
+	await.Eventually(p.t, fmt.Sprintf("there are %d members", members), func() bool {
 		now := p.placement.driver.Snapshot()
 		return len(now.Members) == members && now.State != placement.StateNotReady
 	})
@@ -98,9 +100,7 @@ func (p *peer) next() asked {
 func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	var message []msgpack.RawMessage
 	p.decode(raw, &message)
 	if len(message) != 4 || !bytes.Equal(message[0], pack(0)) {
@@ -142,7 +142,7 @@ func (r *placed) worker() *peer {
 // serves waits until the daemon knows that another one, or itself, serves rooms.
 func (r *placed) serves(other *placed) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%s serves rooms", other.placement.authority), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%s serves rooms", other.placement.authority), func() bool {
 		return slices.ContainsFunc(r.placement.driver.Overview().Members, func(h placement.Host) bool {
 			return h.Authority == other.placement.authority && slices.Contains(h.Kinds, "room")
 		})
@@ -245,7 +245,7 @@ func TestExecutorGone(t *testing.T) {
 			t.Errorf("room 1: version %d after %d", again.params.Version, a.params.Version)
 		}
 	}
-	until(t, "the gone one is forgotten", func() bool {
+	await.Eventually(t, "the gone one is forgotten", func() bool {
 		r.placement.executors.mu.Lock()
 		defer r.placement.executors.mu.Unlock()
 		return len(r.placement.executors.byConn) == 1 && len(r.placement.executors.assigned) == 2
@@ -373,7 +373,7 @@ func TestPlacementPending(t *testing.T) {
 	if _, err := s.locks.Do(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the store has answered in time", func() bool {
+	await.Eventually(t, "the store has answered in time", func() bool {
 		got := p.call("Placement.Resolve", "room", "2", options{"wait_ms": 1})
 		if got.err != nil && got.err.Code == wire.CodePlacementPending {
 			return false
@@ -401,9 +401,7 @@ func TestPlacementEvents(t *testing.T) {
 				Method   string
 				Params   []map[string]any
 			}
-			if err := who.dec.Decode(&notice); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, who.dec.Decode(&notice))
 			if notice.Type != 2 || notice.Method != "Placement.Event" || notice.Params[0]["event"] != want || notice.Params[0]["identity"] != "1" {
 				t.Errorf("told is %+v, want %s", notice, want)
 			}

@@ -54,8 +54,7 @@ func (p *Placement) observe(e placement.Event) {
 	case placement.Resolved, placement.PIDCached, placement.PIDDropped:
 		return
 	case placement.LockDenied:
-		var held *lock.HeldError
-		if errors.As(e.Err, &held) || errors.Is(e.Err, placement.ErrOwned) {
+		if _, ok := errors.AsType[*lock.HeldError](e.Err); ok || errors.Is(e.Err, placement.ErrOwned) {
 			p.counts.NotActivated(e.Key.Kind, true)
 		}
 	case placement.Activated:

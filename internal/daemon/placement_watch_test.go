@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 	"pgregory.net/rapid"
 )
@@ -30,7 +31,7 @@ func TestPlacementIsWatched(t *testing.T) {
 	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "house", "1", options{"wait_ms": 1})
 	count := func(want float64, name string, labels ...string) {
 		t.Helper()
-		until(t, fmt.Sprintf("%s%v is %v, not %v", name, labels, want, r.value(name, labels...)), func() bool { return r.value(name, labels...) == want })
+		await.Eventually(t, fmt.Sprintf("%s%v is %v, not %v", name, labels, want, r.value(name, labels...)), func() bool { return r.value(name, labels...) == want })
 	}
 	count(1, "kazahana_placement_state", "member")
 	count(0, "kazahana_placement_state", "client")

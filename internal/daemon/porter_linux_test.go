@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -57,7 +59,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	for _, p := range peers {
 		p.send(message)
 	}
-	until(t, "all have left or have to wait", func() bool {
+	await.Eventually(t, "all have left or have to wait", func() bool {
 		counted := make(chan int)
 		l.loop.Post(func() {
 			left := connections
@@ -71,7 +73,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	}
 	r.server.mu.Unlock()
 	r.placed(0, connections)
-	until(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
+	await.Eventually(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
 }
 
 // What users get in the lane is shared among them, and not among their connections.
@@ -98,9 +100,7 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 		half := r.dial()
 		half.send(request(1, "NextID", []any{})[:5])
 		unread, server := unserved(t)
-		if err := server.SetWriteBuffer(4 << 10); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, server.SetWriteBuffer(4<<10))
 		unread.send(bytes.Repeat(request(1, "Status", []any{}), 100))
 		r.take(server)
 		waits := r.dial()
@@ -112,7 +112,7 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 	if got := other.receive(); got.err != nil {
 		t.Errorf("%+v", got)
 	}
-	until(t, "nobody has a place", func() bool { return len(r.user().running) == 0 && len(r.server.budget.running) == 0 })
+	await.Eventually(t, "nobody has a place", func() bool { return len(r.user().running) == 0 && len(r.server.budget.running) == 0 })
 }
 
 // Answers cost their user time in the lane, also those that it could not send, or that left
@@ -131,9 +131,7 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 		r := newLaneRig(t, ample).start()
 		client, server := unserved(t)
 		if test.full {
-			if err := server.SetWriteBuffer(4 << 10); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, server.SetWriteBuffer(4<<10))
 		}
 		r.take(server)
 		client.alive()

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider/static"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // prodded reports whether both loops take a turn when they are asked to.
 func (r *rig) prodded() {
 	r.t.Helper()
 	accept, lane := r.server.AcceptTurns(), r.server.LaneTurns()
-	until(r.t, "both loops turn", func() bool {
+	await.Eventually(r.t, "both loops turn", func() bool {
 		r.server.Prod()
 		return r.server.AcceptTurns() > accept && r.server.LaneTurns() > lane
 	})
@@ -43,7 +44,7 @@ func TestStuckAcceptLoopTakesNoTurns(t *testing.T) {
 	}()
 	<-stuck
 	r.dial()
-	until(t, "the loop is stuck on the connection, and prods turn it no more", func() bool {
+	await.Eventually(t, "the loop is stuck on the connection, and prods turn it no more", func() bool {
 		before := r.server.AcceptTurns()
 		for range 10 {
 			_ = r.server.progress.listener.Load().SetDeadline(time.Now()) // as Prod does, which would be stuck too

@@ -16,6 +16,8 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -49,7 +51,7 @@ func TestLockWaitersHaveABudgetOfTheirOwn(t *testing.T) {
 	innocent.ids(256)
 	waits := options{"wait_ms": maxLockWait.Milliseconds()}
 	waiting := func(n int64) {
-		until(t, "they wait", func() bool { return r.server.inFlight[forLock].Load() == n })
+		await.Eventually(t, "they wait", func() bool { return r.server.inFlight[forLock].Load() == n })
 	}
 	for i := range 3 {
 		greedy.ask("Lock.Acquire", "taken", waits)
@@ -114,7 +116,7 @@ func TestUpkeepIsNeverRefused(t *testing.T) {
 	}
 	// Of each user's requests, one has a goroutine of its own, and the connection waits
 	// with the next.
-	until(t, "all that may have begun", func() bool { return store.calls.Load() == 2*int64(len(peers)) })
+	await.Eventually(t, "all that may have begun", func() bool { return store.calls.Load() == 2*int64(len(peers)) })
 	if n := r.server.inFlight[forUpkeep].Load(); n != 2*int64(len(peers)) {
 		t.Errorf("%d are under way", n)
 	}
@@ -126,7 +128,7 @@ func TestUpkeepIsNeverRefused(t *testing.T) {
 			}
 		}
 	}
-	until(t, "none is under way", func() bool { return r.server.inFlight.Load() == 0 })
+	await.Eventually(t, "none is under way", func() bool { return r.server.inFlight.Load() == 0 })
 }
 
 // A peer that hangs up ends the upkeep that its connection waits with.
@@ -184,14 +186,14 @@ func TestQuotaOfHolds(t *testing.T) {
 	lease = another.table("Lock.Acquire", "f", options{"hold": "connection", "request_id": "r"})["lease_id"]
 	another.refused(words, "Lock.Acquire", "g", held)
 	_ = greedy.Close()
-	until(t, "its holds are given back", func() bool { return holds() == 3 })
+	await.Eventually(t, "its holds are given back", func() bool { return holds() == 3 })
 	heir := r.dialAs(1000)
 	if again := heir.table("Lock.Acquire", "f", options{"hold": "connection", "request_id": "r"})["lease_id"]; again != lease {
 		t.Errorf("lease %v, then %v", lease, again)
 	}
 	_, _ = another.Close(), heir.Close()
 	_ = innocent.Close()
-	until(t, "all is given back", func() bool { return holds() == 0 })
+	await.Eventually(t, "all is given back", func() bool { return holds() == 0 })
 }
 
 // One user's requests wait for hundreds of locks that are held, for a day, as many as it
@@ -228,7 +230,7 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 				t.Errorf("%d wait for locks", n)
 			}
 			_ = waiters.Close()
-			until(t, "they wait no longer", func() bool { return r.server.inFlight.Load() == 0 })
+			await.Eventually(t, "they wait no longer", func() bool { return r.server.inFlight.Load() == 0 })
 			innocent.table("Lock.Release", "mine", options{"lease_id": lease})
 		})
 	}
@@ -238,12 +240,8 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 func onStore(t *testing.T, url string, inFlight int) *rig {
 	t.Helper()
 	store, err := stores.Open(url, stores.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, store.Init(t.Context()))
 	host := lock.NewHost(store.Locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	r := newRig(t, func(s *setup) {
 		s.MaxInFlight, s.UserInFlight = inFlight, 3*inFlight/4
@@ -272,5 +270,5 @@ func TestQuotaOfEventStreams(t *testing.T) {
 	again.refused("fixed_placement_watches: UID 1000 has 96 watches of events, as many as one UID may have: share one", "Placement.Watch")
 	r.dialAs(1001).table("Placement.Watch")
 	_ = first.Close()
-	until(t, "its place is free", func() bool { return again.call("Placement.Watch").err == nil })
+	await.Eventually(t, "its place is free", func() bool { return again.call("Placement.Watch").err == nil })
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -16,9 +18,7 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
 		b.stuck = true
 		half := b.account(1)
-		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(2*wire.MaxMessage))
 		var asks []*account
 		for range crowd {
 			a := b.account(1)
@@ -29,7 +29,7 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 		if half.over.Load() == nil || len(half.user.queue) != 1 {
 			t.Fatalf("%d are in front, and the half message has %v", len(half.user.queue), half.over.Load())
 		}
-		waits := func() int { return strings.Count(stacks(), "(*roomWait).wait(") }
+		waits := func() int { return strings.Count(await.Stacks(), "(*roomWait).wait(") }
 		b.mu.Lock()
 		asks[crowd/2].lose(b.exceeded(keyUserMemory, half.user))
 		b.mu.Unlock()
@@ -51,9 +51,7 @@ func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 		b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
 		b.stuck = true
 		half, a := b.account(1), b.account(1)
-		if err := half.Reserve(2 * wire.MaxMessage); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, half.Reserve(2*wire.MaxMessage))
 		ended := make(chan error, 2)
 		for _, n := range []int{1000, 2000} {
 			go func() { ended <- a.Reserve(n) }()

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -31,7 +32,7 @@ func TestConnectionsWaitForAPlaceToRun(t *testing.T) {
 				taken <- struct{}{}
 			}
 			p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
-			until(t, "it waits for a place", func() bool { return strings.Contains(stacks(), "(*conn).run(") })
+			await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
 			for range cap(taken) {
 				<-taken
 			}
@@ -54,8 +55,8 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 			p.alive()
 			half := func() {
 				p.send(request(1, strings.Repeat("x", 10*wire.FreeBuffer), []any{})[:5*wire.FreeBuffer])
-				until(t, "half a message is there", func() bool { return r.held() > 0 })
-				until(t, "nobody is at work", func() bool { return len(r.user().running) == 0 })
+				await.Eventually(t, "half a message is there", func() bool { return r.held() > 0 })
+				await.Eventually(t, "nobody is at work", func() bool { return len(r.user().running) == 0 })
 			}
 			if !queued {
 				half()
@@ -66,7 +67,7 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 			}
 			if queued {
 				p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
-				until(t, "it waits for a place", func() bool { return strings.Contains(stacks(), "(*conn).run(") })
+				await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
 			}
 			r.server.mu.Lock()
 			r.server.budget.mu.Lock()
@@ -99,18 +100,18 @@ func TestDiscardTakesTurns(t *testing.T) {
 	places := r.user().running
 	p.send([]byte{0xc1})
 	p.wantError(p.receive(), wire.CodeParseError)
-	until(t, "its answer is written, and it reads", func() bool { return strings.Contains(stacks(), "(*conn).discard(") })
+	await.Eventually(t, "its answer is written, and it reads", func() bool { return strings.Contains(await.Stacks(), "(*conn).discard(") })
 	for range cap(places) {
 		places <- struct{}{}
 	}
 	p.send(make([]byte, 1000))
-	until(t, "it waits for a place", func() bool { return strings.Contains(stacks(), "(*conn).discard.func") })
+	await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).discard.func") })
 	if n := len(places); n != cap(places) {
 		t.Errorf("%d places are taken", n)
 	}
 	for range cap(places) {
 		<-places
 	}
-	until(t, "it was read", func() bool { return !strings.Contains(stacks(), "(*conn).discard.func") })
+	await.Eventually(t, "it was read", func() bool { return !strings.Contains(await.Stacks(), "(*conn).discard.func") })
 	_ = p.Close() // it need not read until the end of its patience
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/static"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A service that starts on the state of an earlier life goes on above it,
@@ -23,13 +24,9 @@ func TestLivesOfAService(t *testing.T) {
 	var last snowflake.ID
 	for life := range 3 {
 		stored, err := state.Open(context.Background(), dir, state.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		st, err := stored.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if mark := st.Mark(); life > 0 && mark != startMS+int64(life) {
 			t.Errorf("life %d: the mark is %d", life, mark-startMS)
 		}
@@ -54,9 +51,7 @@ func TestLivesOfAService(t *testing.T) {
 		if saved := st.Load(); len(saved.Held) != 0 || saved.Source != state.SourceLease {
 			t.Errorf("life %d left %+v", life, saved)
 		}
-		if err := stored.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, stored.Close())
 	}
 }
 
@@ -165,9 +160,7 @@ func TestServiceRun(t *testing.T) {
 // A mark far ahead names the command that ends it.
 func TestMarkFarAheadNamesTheRemedy(t *testing.T) {
 	st, err := state.Ephemeral(state.Options{}).Service("default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	st.RaiseMark(startMS + 30*24*time.Hour.Milliseconds())
 	r := newRig(t, func(s *setup) { s.store["default"] = st }).start()
 	p := r.dial()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -71,7 +72,7 @@ func TestSlowRequestOvertakesOneThatWaitsForIDs(t *testing.T) {
 	if got := p.receive(); got.id != slow || got.err != nil {
 		t.Errorf("message %d: %v", got.id, got.err)
 	}
-	until(t, "the other is served", func() bool {
+	await.Eventually(t, "the other is served", func() bool {
 		r.clock.Advance(1e6)
 		return r.awaiting() == 0
 	})
@@ -126,7 +127,7 @@ func TestSlowRequestEndsWithItsPeer(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errHungUp) {
 		t.Errorf("it ended with %v", err)
 	}
-	until(t, "nothing is left of it", func() bool { return r.awaiting() == 0 && r.server.connections() == 0 })
+	await.Eventually(t, "nothing is left of it", func() bool { return r.awaiting() == 0 && r.server.connections() == 0 })
 }
 
 // Who has sent all there is to send still gets the answers; and who is gone
@@ -218,6 +219,6 @@ func TestWhatTheConnectionHolds(t *testing.T) {
 		t.Error("given back too early")
 	}
 	_ = p.Close()
-	until(t, "it is given back", func() bool { return held.Load() == 0 })
+	await.Eventually(t, "it is given back", func() bool { return held.Load() == 0 })
 	other.alive()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // A connection that has ended counts until its peer has read its answers, or is gone: the
@@ -22,14 +23,14 @@ func TestUnreadAnswersCountAfterTheEnd(t *testing.T) {
 			}
 			peers = append(peers, p)
 		}
-		until(t, "they have ended, and count", func() bool { return r.served() == 0 && r.server.connections() == 2 })
+		await.Eventually(t, "they have ended, and count", func() bool { return r.served() == 0 && r.server.connections() == 2 })
 		r.dial().ends() // a connection too many, which asks nothing
 		if got := peers[0].receive(); got.err != nil {
 			t.Error(got.err)
 		}
 		peers[0].ends()
 		_ = peers[1].Close()
-		until(t, "they count no longer", func() bool { return r.server.connections() == 0 })
+		await.Eventually(t, "they count no longer", func() bool { return r.server.connections() == 0 })
 		r.dial().id()
 	}
 }
@@ -48,7 +49,7 @@ func TestTheKernelHoldsWhatIsCounted(t *testing.T) {
 				p := r.dial()
 				go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{1000})), 100))) }()
 			}
-			until(t, "all writers are blocked", func() bool { return writing() == peers })
+			await.Eventually(t, "all writers are blocked", func() bool { return writing() == peers })
 			held, large := int64(0), 0
 			r.server.eachConn(func(c *conn) {
 				n := int64(unread(c.net))
@@ -73,7 +74,7 @@ func TestUnreadRefusalsAreLimited(t *testing.T) {
 	r.dial().id()
 	p := r.dial()
 	p.ask("Ping")
-	until(t, "one has not read", func() bool {
+	await.Eventually(t, "one has not read", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.unreadRefusals == 1
@@ -84,7 +85,7 @@ func TestUnreadRefusalsAreLimited(t *testing.T) {
 	r.dial().ends()
 	p.receive()
 	p.ends()
-	until(t, "it has", func() bool {
+	await.Eventually(t, "it has", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.unreadRefusals == maxUnreadRefusals-1

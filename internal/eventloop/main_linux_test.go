@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	tests "github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { tests.Main(m) }
@@ -21,9 +22,7 @@ const hang = 60 * time.Second
 func start(t *testing.T) (l *Loop, stop func()) {
 	t.Helper()
 	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -91,9 +90,7 @@ func (h handler) Ready(events uint32) { h(events) }
 func socketpair(t *testing.T) (here, there int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		_ = unix.Close(fds[0])
 		_ = unix.Close(fds[1])

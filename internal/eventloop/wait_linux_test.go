@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
@@ -16,9 +17,7 @@ import (
 func armed(t *testing.T, l *Loop) bool {
 	t.Helper()
 	var left unix.ItimerSpec
-	if err := unix.TimerfdGettime(l.timer, &left); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.TimerfdGettime(l.timer, &left))
 	return left.Value != unix.Timespec{}
 }
 
@@ -26,9 +25,7 @@ func armed(t *testing.T, l *Loop) bool {
 // again with the next event. The test takes the loop's place, step by step.
 func TestCoolDown(t *testing.T) {
 	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.close()
 	step := func() {
 		for _, event := range l.events[:l.wait()] {
@@ -65,9 +62,7 @@ func TestCoolDown(t *testing.T) {
 // An event between two looks keeps it hot.
 func TestEventsKeepItHot(t *testing.T) {
 	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.close()
 	l.heat()
 	for range 3 {
@@ -166,9 +161,7 @@ func TestProcessors(t *testing.T) {
 func TestNewWithoutDescriptors(t *testing.T) {
 	before := descriptors(t)
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer func() {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 			t.Error(err)
@@ -176,23 +169,17 @@ func TestNewWithoutDescriptors(t *testing.T) {
 	}()
 	// The next one that is free, if those in use have no gaps.
 	next, err := unix.Dup(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = unix.Close(next)
 	for room := range 3 {
 		few := limit
 		few.Cur = uint64(next + room)
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
 		if _, err := New(); !errors.Is(err, unix.EMFILE) {
 			t.Errorf("room for %d: %v", room, err)
 		}
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if n := descriptors(t); n != before {
 		t.Errorf("%d descriptors are left", n-before)
 	}

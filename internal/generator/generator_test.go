@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -67,9 +68,7 @@ func (r *rig) grant(ids ...int64) {
 func (r *rig) next(t *testing.T, n int64) []snowflake.ID {
 	t.Helper()
 	ids, err := r.try(n, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return ids
 }
 
@@ -248,9 +247,7 @@ func TestBackwardClock(t *testing.T) {
 					t.Errorf("the rest of the last millisecond: %v after %v, %v", ids, time.Since(began), err)
 				}
 				more, err := r.try(1, 2*time.Hour)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				ascending(t, append(append(first, ids...), more...))
 				if took := time.Since(began); took < tc.wait-time.Millisecond || took > tc.wait+maxNap {
 					t.Errorf("waited %v, want %v", took, tc.wait)
@@ -343,8 +340,7 @@ func TestStartupWait(t *testing.T) {
 			cause := errors.New("refused")
 			time.AfterFunc(100*time.Millisecond, func() { r.Update(nil, nil, cause) })
 			_, err := r.Next(context.Background(), Request{Count: 1, RegularOnly: true, Timeout: time.Minute}, nil)
-			var none *LeaseAcquisitionError
-			if !errors.As(err, &none) || !errors.Is(err, cause) {
+			if _, ok := errors.AsType[*LeaseAcquisitionError](err); !ok || !errors.Is(err, cause) {
 				t.Errorf("got %v", err)
 			}
 		})

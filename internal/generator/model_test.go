@@ -131,8 +131,7 @@ func (m *model) check(t *rapid.T, now, want int64, allow bool, r Range, stop Sto
 		}
 		return
 	case !ok:
-		var none *LeaseAcquisitionError
-		if !errors.As(stop.Err, &none) {
+		if _, ok := errors.AsType[*LeaseAcquisitionError](stop.Err); !ok {
 			t.Fatalf("no lease at %d: got %+v %+v", ms, r, stop)
 		}
 		return

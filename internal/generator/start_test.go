@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // handClock stands still until it is set, and counts how often it is read.
@@ -271,17 +272,11 @@ func TestPendingHoldsItsPlace(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		var firsts []snowflake.ID
 		c, err := third.Wait(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		b, err := second.Wait(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		a, err := first.Wait(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, rg := range a {
 			for i := range rg.Count {
 				firsts = append(firsts, rg.Start+snowflake.ID(i))

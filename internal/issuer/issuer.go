@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -218,9 +219,7 @@ func LeaseMeta(service, version string, more map[string]string) map[string]strin
 		host = "unknown"
 	}
 	meta := map[string]string{"host": host, "pid": strconv.Itoa(os.Getpid()), "version": version, "service": service}
-	for k, v := range more {
-		meta[k] = v
-	}
+	maps.Copy(meta, more)
 	return meta
 }
 

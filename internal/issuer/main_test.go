@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -37,9 +38,7 @@ func newService(t *testing.T, terms provider.Terms, st *state.Service) *Service 
 	t.Helper()
 	believed := clock.NewBelieved(clock.NewFake(startMS), clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	p, err := memory.New(memory.NewStore(believed.NowMS), provider.Services{Default: terms})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if st == nil {
 		if st, err = state.Ephemeral(state.Options{}).Service("default"); err != nil {
 			t.Fatal(err)
@@ -49,9 +48,7 @@ func newService(t *testing.T, terms provider.Terms, st *state.Service) *Service 
 		Name: "default", Settings: settings(), ProviderTimeout: time.Minute, VerifyInterval: time.Minute, Provider: p, State: st,
 		Clock: believed, Observer: metrics.New(metrics.Build{}).Service("default"), Log: zap.NewNop(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { svc.Close(t.Context()) })
 	return svc
 }

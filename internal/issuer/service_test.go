@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestSettleTimeline(t *testing.T) {
@@ -41,12 +42,8 @@ func TestSettleTimeline(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			st, err := state.Ephemeral(state.Options{}).Service("orders")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := st.Save(test.saved); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
+			must.Succeed(t, st.Save(test.saved))
 			if test.mark > 0 {
 				st.RaiseMark(test.mark)
 			}
@@ -69,12 +66,8 @@ func TestSettleTimeline(t *testing.T) {
 func TestSettleTimelineWithoutState(t *testing.T) {
 	closed := state.Ephemeral(state.Options{})
 	st, err := closed.Service("orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, closed.Close())
 	if _, err := settleTimeline("orders", settings(), st); !errors.Is(err, state.ErrClosed) {
 		t.Errorf("%v", err)
 	}
@@ -84,9 +77,7 @@ func TestLoadCodec(t *testing.T) {
 	dir := t.TempDir()
 	want := func(secret string) string {
 		codec, err := snowflake.NewCodec([]byte(secret), "orders")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return codec.Encode(42)
 	}
 	for name, test := range map[string]struct{ content, want, err string }{
@@ -101,9 +92,7 @@ func TestLoadCodec(t *testing.T) {
 		"nothing but a line": {"\n", "", "is empty"},
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(test.content), 0o600))
 		codec, err := LoadCodec(path, "orders")
 		switch {
 		case test.err != "":

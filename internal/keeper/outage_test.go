@@ -157,8 +157,7 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(10 * time.Second)
-		var full *provider.FullError
-		if !errors.As(r.keeper.Status().Cause, &full) {
+		if _, ok := errors.AsType[*provider.FullError](r.keeper.Status().Cause); !ok {
 			t.Errorf("the cause is %v", r.keeper.Status().Cause)
 		}
 		r.remote.takeAway(other[0])

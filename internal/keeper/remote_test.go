@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // travelTime is how long a message takes to the provider or back. It keeps what
@@ -332,9 +333,7 @@ func (p *remote) of(op providertest.Op) (calls []call) {
 // records is what the provider remembers, by machine ID.
 func (p *remote) records() map[int64]provider.Record {
 	list, err := p.inner.List(context.Background(), service)
-	if err != nil {
-		p.rig.t.Fatal(err)
-	}
+	must.Succeed(p.rig.t, err)
 	records := map[int64]provider.Record{}
 	for _, record := range list {
 		records[record.Lease.ID] = record
@@ -359,7 +358,5 @@ func (p *remote) takeAway(l lease.Lease) {
 	err := p.inner.Release(context.Background(), provider.ReleaseRequest{
 		Service: service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now),
 	})
-	if err != nil {
-		p.rig.t.Fatal(err)
-	}
+	must.Succeed(p.rig.t, err)
 }

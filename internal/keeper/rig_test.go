@@ -23,6 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -494,12 +495,8 @@ func newStore(t *testing.T, saved state.Saved) *store {
 	t.Helper()
 	st := state.Ephemeral(state.Options{})
 	sv, err := st.Service(service)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sv.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, sv.Save(saved))
 	return &store{Service: sv}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const now = 1_795_000_000_000
@@ -43,13 +44,9 @@ func TestErrorsTravel(t *testing.T) {
 				t.Errorf("%v: %s, status %d, Retry-After %q, want %s, %d, %q", sent, p.Code, p.Status, p.RetryAfter(), test.code, test.status, test.after)
 			}
 			b, err := json.Marshal(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			var arrived problem.Problem
-			if err := json.Unmarshal(b, &arrived); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(b, &arrived))
 			got := leaseapi.ToError(&arrived)
 			if test.is != nil && !errors.Is(got, test.is) || test.is == nil && !reflect.DeepEqual(got, test.err) {
 				t.Errorf("%v arrived as %#v", sent, got)
@@ -74,8 +71,7 @@ func TestUnavailableTellsNothing(t *testing.T) {
 func TestRefusalsAreBusy(t *testing.T) {
 	for _, code := range []problem.Code{problem.RateLimited, problem.Overloaded} {
 		err := leaseapi.ToError(problem.New(code, "slowly").After(90 * time.Second))
-		var busy *provider.BusyError
-		if !errors.As(err, &busy) || busy.RetryAfter != 90*time.Second || busy.Reason != "slowly" {
+		if busy, ok := errors.AsType[*provider.BusyError](err); !ok || busy.RetryAfter != 90*time.Second || busy.Reason != "slowly" {
 			t.Errorf("%s: %#v", code, err)
 		}
 	}

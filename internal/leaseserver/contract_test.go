@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // contract is api/openapi.yaml.
@@ -269,9 +270,7 @@ func (c *contract) checkBody(response []string, mediaType string, body []byte) e
 // fails the test at its end.
 func (g *rig) recorded(next http.Handler) http.Handler {
 	c, err := theContract()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	var mu sync.Mutex
 	var wrong []error
 	g.t.Cleanup(func() {
@@ -325,28 +324,18 @@ func (w *recorder) Write(b []byte) (int, error) {
 // operation has a name of its own, and every example is one.
 func TestContractIsOpenAPI(t *testing.T) {
 	c, err := theContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f, err := os.Open("testdata/openapi-3.1-schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer f.Close()
 	specification, err := jsonschema.UnmarshalJSON(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const id = "urn:openapi-specification"
 	delete(specification.(map[string]any), "$id")
 	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource(id, specification); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, compiler.AddResource(id, specification))
 	schema, err := compiler.Compile(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := schema.Validate(c.doc); err != nil {
 		t.Error(err)
 	}
@@ -427,9 +416,7 @@ func (c *contract) checkExamples(t *testing.T, names []string, holder map[string
 // way around.
 func TestContractHasTheRoutes(t *testing.T) {
 	c, err := theContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	g := newRig(t, nil)
 	var routes, described []string
 	for _, pattern := range g.server.patterns {
@@ -449,11 +436,9 @@ func TestContractHasTheRoutes(t *testing.T) {
 // TestContractSeesWhatIsWrong: the comparison is one that can fail.
 func TestContractSeesWhatIsWrong(t *testing.T) {
 	c, err := theContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const lost, jsonType = `{"lost":[0]}`, "application/json"
-	refusal := string(must(json.Marshal(problem.New(problem.InvalidRequest, "no"))))
+	refusal := string(made(json.Marshal(problem.New(problem.InvalidRequest, "no"))))
 	for name, test := range map[string]struct {
 		method, path, sent string
 		status             int
@@ -472,7 +457,7 @@ func TestContractSeesWhatIsWrong(t *testing.T) {
 		"no JSON":              {"POST", "/leases/verify", `{}`, 200, jsonType, `lost`, false},
 		"a body too many":      {"DELETE", "/lease/1", ``, 204, jsonType, lost, false},
 		"a code elsewhere":     {"POST", "/leases/verify", ``, 400, problem.MediaType, strings.Replace(refusal, "INVALID_REQUEST", "LOCK_HELD", 1), false},
-		"no Retry-After":       {"POST", "/lease", ``, 429, problem.MediaType, string(must(json.Marshal(problem.New(problem.RateLimited, "no").After(1e9)))), false},
+		"no Retry-After":       {"POST", "/lease", ``, 429, problem.MediaType, string(made(json.Marshal(problem.New(problem.RateLimited, "no").After(1e9)))), false},
 		"a request it forbids": {"POST", "/leases/verify", `{"leases":[{}]}`, 200, jsonType, lost, false},
 		"a member of a member": {"GET", "/v1/locks", ``, 200, jsonType, `{"locks":[{"secret":"x"}]}`, false},
 	} {
@@ -483,7 +468,7 @@ func TestContractSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func must[T any](v T, err error) T {
+func made[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}

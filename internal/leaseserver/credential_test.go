@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // The tokens of the tests. Each is longer than what can be guessed.
@@ -137,9 +138,7 @@ func TestListsAreTheTenants(t *testing.T) {
 	services := func(token, query string) string {
 		var out leaseapi.RecordsResponse
 		r := g.send("GET", "/leases"+query, token, "")
-		if err := json.Unmarshal([]byte(r.body), &out); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal([]byte(r.body), &out))
 		var names []string
 		for _, record := range out.Records {
 			names = append(names, record.ServiceID)
@@ -209,18 +208,12 @@ func TestReloaded(t *testing.T) {
 		t.Helper()
 		// As an editor does: beside it, then in its place.
 		next := path + ".new"
-		if err := os.WriteFile(next, []byte("- {token: "+token+", owner: o, scopes: [leases]}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(next, path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(next, []byte("- {token: "+token+", owner: o, scopes: [leases]}"), 0o600))
+		must.Succeed(t, os.Rename(next, path))
 	}
 	write(tokenHost)
 	r, err := NewReloaded("tokens_file", []string{path}, func() (*Tokens, error) { return ReadTokens(path) }, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	now := time.Unix(0, 0)
 	r.now = func() time.Time { return now }
 	r.checked = now
@@ -238,9 +231,7 @@ func TestReloaded(t *testing.T) {
 	if !known(tokenAdmin + "-longer") {
 		t.Error("a broken file locked everybody out")
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path))
 	now = now.Add(reloadCheck)
 	if !known(tokenAdmin + "-longer") {
 		t.Error("a missing file locked everybody out")

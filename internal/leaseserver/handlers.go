@@ -114,8 +114,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
 	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
-	var full *provider.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*provider.FullError](err); ok {
 		s.tellFullness(pool, provider.Full, zap.Int64("slots", full.Slots))
 	}
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -124,9 +126,7 @@ func (g *rig) listening(o Listening) (address string) {
 func (g *rig) serving(o Listening) (address string, stop context.CancelFunc, done <-chan struct{}) {
 	g.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	o.MaxConnections, o.DrainTimeout = cmp.Or(o.MaxConnections, 100), cmp.Or(o.DrainTimeout, long)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -147,13 +147,9 @@ func (g *rig) serving(o Listening) (address string, stop context.CancelFunc, don
 func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(long)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, conn.SetDeadline(time.Now().Add(long)))
 	return conn
 }
 
@@ -276,9 +272,7 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 				t.Errorf("the page has %s, %v", page.Body, err)
 			}
 			families, err := g.options.Metrics.Registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
 					if f.GetName() == "kazahana_server_quota_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == test.want.Quota) {
@@ -325,7 +319,7 @@ func TestGuessesCostConnections(t *testing.T) {
 	if _, err := io.ReadAll(guess); err != nil {
 		t.Errorf("it stays open: %v", err)
 	}
-	g.eventually("the place is given back", func() bool {
+	await.Eventually(g.t, "the place is given back", func() bool {
 		_, err := ask(t, dial(t, address), "GET /leases")
 		return err == nil
 	})
@@ -345,7 +339,7 @@ func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
 	g.server.phases.unproven, g.server.phases.young = 50*time.Millisecond, 0
 	address := g.listening(Listening{MaxConnections: 1})
 	var conn net.Conn
-	g.eventually("a client is served", func() bool {
+	await.Eventually(g.t, "a client is served", func() bool {
 		conn = dial(t, address)
 		_, err := ask(t, conn, "GET /leases")
 		return err == nil
@@ -354,7 +348,7 @@ func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
 	if _, err := ask(t, conn, "GET /leases"); err != nil {
 		t.Errorf("the client may not wait: %v", err)
 	}
-	g.eventually("a newcomer is served", func() bool {
+	await.Eventually(g.t, "a newcomer is served", func() bool {
 		_, err := ask(t, dial(t, address), "GET /leases")
 		return err == nil
 	})
@@ -393,16 +387,16 @@ func TestDrain(t *testing.T) {
 		t.Fatal("before the stop:", res, err)
 	}
 	stop()
-	g.eventually("the server stops", g.server.stopping.Load)
+	await.Eventually(g.t, "the server stops", g.server.stopping.Load)
 	if res, err := get("/readyz"); err != nil || res.StatusCode != 503 {
 		t.Error("readiness while stopping:", res, err)
 	}
-	g.eventually("a connection is closed after its answer", func() bool {
+	await.Eventually(g.t, "a connection is closed after its answer", func() bool {
 		res, err := get("/healthz")
 		return err == nil && res.StatusCode == 200 && res.Close
 	})
 	close(over)
-	g.eventually("the listener is closed", func() bool { _, err := get("/healthz"); return err != nil })
+	await.Eventually(g.t, "the listener is closed", func() bool { _, err := get("/healthz"); return err != nil })
 	select {
 	case <-done:
 		t.Error("Serve returned while a request was under way")

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // elapsed is a clock for waiting.
@@ -322,17 +323,8 @@ func (g *rig) wait(client *http.Client, address, body string) *waiting {
 		res.Body = io.NopCloser(bytes.NewReader(b))
 		w.reply <- res
 	}()
-	g.eventually("the request waits", func() bool { return g.server.waiters.Load() > before })
+	await.Eventually(g.t, "the request waits", func() bool { return g.server.waiters.Load() > before })
 	return w
-}
-
-func (g *rig) eventually(what string, is func() bool) {
-	g.t.Helper()
-	for deadline := time.Now().Add(long); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			g.t.Fatalf("it never came true that %s", what)
-		}
-	}
 }
 
 func (g *rig) client() *http.Client {
@@ -420,7 +412,7 @@ func TestWaitersHaveALimit(t *testing.T) {
 			g.locked("acquire", "k", tokenAcme, `{"wait_ms": 30000}`)
 		}
 		last.cancel()
-		g.eventually("the place is given back", func() bool { return g.server.waiters.Load() == 1 })
+		await.Eventually(g.t, "the place is given back", func() bool { return g.server.waiters.Load() == 1 })
 		g.want("when one has gone", third(), problem.LockHeld)
 	}
 }
@@ -566,9 +558,9 @@ func TestWaitEndsWithTheConnection(t *testing.T) {
 	gone := g.wait(g.client(), address, `{"wait_ms": 30000}`)
 	gone.cancel()
 	<-gone.reply
-	g.eventually("nobody waits", func() bool { return g.server.waiters.Load() == 0 })
+	await.Eventually(g.t, "nobody waits", func() bool { return g.server.waiters.Load() == 0 })
 	g.locked("release", "k", tokenHost, `{}`)
-	g.eventually("the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+	await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
 	if got := g.locked("acquire", "k", tokenHost, ``); got.FencingToken != 2 {
 		t.Errorf("somebody had it in between: %+v", got)
 	}
@@ -590,9 +582,9 @@ func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 		<-slow.entered
 		w.cancel()
 		<-w.reply
-		g.eventually("nobody waits", func() bool { return g.server.waiters.Load() == 0 })
+		await.Eventually(g.t, "nobody waits", func() bool { return g.server.waiters.Load() == 0 })
 		close(slow.letGo)
-		g.eventually("the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+		await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
 		if l, err := slow.Get(t.Context(), "default", "k"); err != nil || l.State != want {
 			t.Errorf("%s: the lock is %+v, %v; want it %s", body, l, err, want)
 		}

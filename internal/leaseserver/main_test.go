@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -68,9 +69,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 func (g *rig) memory() provider.Provider {
 	g.t.Helper()
 	p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	return p
 }
 
@@ -84,9 +83,7 @@ func (g *rig) pool(service, pool string) {
 // tokens has requests need one of the tokens of the YAML list.
 func (g *rig) tokens(yaml string) {
 	tokens, err := ParseTokens([]byte(yaml))
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	g.options.Tokens = func() *Tokens { return tokens }
 }
 
@@ -149,8 +146,6 @@ func (g *rig) want(what string, r reply, code problem.Code) {
 func mustJSON(t testing.TB, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(b)
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Bodies that are being read have a part of the memory, and one tenant not all of it.
@@ -68,7 +70,7 @@ func TestHalfBodies(t *testing.T) {
 	for range 3 {
 		half = append(half, post("{"))
 	}
-	g.eventually("the half bodies are counted", func() bool { return g.server.bodies.memory().Reserved == 3*size })
+	await.Eventually(g.t, "the half bodies are counted", func() bool { return g.server.bodies.memory().Reserved == 3*size })
 	if got := status(post("{")); got != http.StatusServiceUnavailable {
 		t.Errorf("one more: status %d", got)
 	}
@@ -78,7 +80,7 @@ func TestHalfBodies(t *testing.T) {
 	for _, conn := range half {
 		_ = conn.Close()
 	}
-	g.eventually("they are gone", func() bool { return g.server.bodies.memory().Reserved == 0 })
+	await.Eventually(g.t, "they are gone", func() bool { return g.server.bodies.memory().Reserved == 0 })
 	if got := status(post("{}" + strings.Repeat(" ", size-2))); got != http.StatusOK {
 		t.Errorf("a whole one: status %d", got)
 	}

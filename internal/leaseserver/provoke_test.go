@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // request is one of the contract's operations, ready to be sent.
@@ -79,9 +80,7 @@ var good = map[string]func(g *rig) request{
 func (g *rig) granted() lease.Lease {
 	g.t.Helper()
 	leases, err := g.stub.Provider.Acquire(context.Background(), provider.AcquireRequest{RequestID: "granted"})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 	return leases[0]
 }
 
@@ -95,9 +94,7 @@ func (g *rig) held() {
 	_, err := g.stub.locks.Do(context.Background(), lock.Request{
 		Op: lock.Acquire, Tenant: DefaultTenant, Key: "held", Owner: owner, LeaseID: lock.NewLeaseID(), TTLMS: 60_000, RequestID: "held",
 	})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 }
 
 // placed has the member a:1 own the actor room/lobby.
@@ -105,9 +102,7 @@ func (g *rig) placed() {
 	g.t.Helper()
 	err := g.stub.records.Store(context.Background(), "default@placement", placement.Key{Kind: "room", Identity: "lobby"},
 		placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.Succeed(g.t, err)
 }
 
 // least is a provider that can acquire and release only.
@@ -373,9 +368,7 @@ func lapsed(t *testing.T, o operation) reply {
 // too, here as in every test of this package.
 func TestContractIsKept(t *testing.T) {
 	c, err := theContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	used := map[string]bool{}
 	answers := 0
 	for _, o := range c.operations() {
@@ -428,9 +421,7 @@ func TestContractIsKept(t *testing.T) {
 // A path or a method that is not described is answered as the file says.
 func TestContractElsewhere(t *testing.T) {
 	c, err := theContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	g := contractRig(t, nil)
 	for _, path := range []string{"/v1", "/lease/7/x", "/locks", "//", "/v1/locks/", "/.", "/lease/../leases"} {
 		g.want(path, g.send("GET", path, "", ""), problem.NotFound)

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // counted is a provider whose List counts, and can be held up.
@@ -74,11 +75,7 @@ func TestManyViewersAreOneList(t *testing.T) {
 		})
 	}
 	<-c.entered
-	for deadline := time.Now().Add(long); len(g.server.slots) < viewers; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("only %d requests are under way", len(g.server.slots))
-		}
-	}
+	await.Eventually(t, "all requests are under way", func() bool { return len(g.server.slots) == viewers })
 	close(c.letGo)
 	all.Wait()
 	for _, target := range targets {

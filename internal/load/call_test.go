@@ -7,6 +7,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -24,9 +25,7 @@ type place struct {
 func answerAny(t *testing.T, number uint32, result any) []byte {
 	t.Helper()
 	out := wire.NewOutbox(nil)
-	if err := out.ReplyAny(number, result); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, out.ReplyAny(number, result))
 	return bytes.Clone(out.Unsent())
 }
 
@@ -36,13 +35,9 @@ func TestCallsAreReadable(t *testing.T) {
 		params int
 	}{Ping: {"Ping", 0}, Resolve("remote", "room", "a/b c"): {"Placement.Resolve", 2}} {
 		d, err := newDialect(name, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var r wire.Request
-		if err := r.Parse(d.appendRequest([]byte{}, firstNumber+7)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.Parse(d.appendRequest([]byte{}, firstNumber+7)))
 		if string(r.Method) != want.method || r.NumParams() != want.params || r.ID != firstNumber+7 {
 			t.Errorf("%s: %s with %d params, number %d", name, r.Method, r.NumParams(), r.ID)
 		}
@@ -70,9 +65,7 @@ func TestCallAnswers(t *testing.T) {
 	refusal.ReplyError(firstNumber, wire.Errorf(wire.CodePlacementNotReady, "not now"))
 	dialect := func() dialect {
 		d, err := newDialect(Resolve("remote", "room", "7"), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return d
 	}
 	first, second := answerAny(t, firstNumber, right), answerAny(t, firstNumber+1, later)
@@ -93,9 +86,7 @@ func TestCallAnswers(t *testing.T) {
 		}
 	}
 	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), "Activate", []any{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for name, c := range map[string]struct {
 		known  bool // after a right answer
 		answer []byte

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -42,9 +43,7 @@ func TestRequestsAreReadable(t *testing.T) {
 			b := newRPC(c.count, "").appendRequest([]byte("before"), number)
 			b = bytes.TrimPrefix(b, []byte("before"))
 			var r wire.Request
-			if err := r.Parse(b); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.Parse(b))
 			if len(b) != c.size || r.ID != number || string(r.Method) != c.method {
 				t.Errorf("request for %d: %d bytes, number %d, method %s", c.count, len(b), r.ID, r.Method)
 			}
@@ -81,9 +80,7 @@ func TestWrongAnswers(t *testing.T) {
 	refusal := wire.NewOutbox(nil)
 	refusal.ReplyError(firstNumber, wire.Errorf(wire.CodeOverloaded, "too much"))
 	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), "NextID", []any{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	repeated := ascendingFrom(100, 100)
 	repeated[50] = repeated[49]
 	for name, c := range map[string]struct {
@@ -147,9 +144,7 @@ func TestSampleIsChecked(t *testing.T) {
 func TestEchoAnswers(t *testing.T) {
 	for _, count := range []int{1, 100} {
 		d, err := newDialect(Echo, count)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		request := d.appendRequest(nil, firstNumber+5)
 		size := len(request)
 		if count > 1 {

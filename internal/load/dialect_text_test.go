@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // text answers of the two dialects that are not MessagePack.
@@ -36,9 +38,7 @@ func TestTextRequests(t *testing.T) {
 		{HTTP, 1, "GET /id HTTP/1.1\r\nHost: x\r\n\r\n"},
 	} {
 		d, err := newDialect(c.dialect, c.count)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := string(d.appendRequest([]byte("before"), 1)); got != "before"+c.want {
 			t.Errorf("%s, %d: %q, want %q", c.dialect, c.count, got, c.want)
 		}
@@ -63,9 +63,7 @@ func TestTextAnswersInPieces(t *testing.T) {
 		{HTTP, 1, []string{page("9"), page("10"), page("118203174246812468")}},
 	} {
 		d, err := newDialect(c.dialect, c.count)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, answer := range c.answers {
 			for cut := range len(answer) {
 				if n, err := d.take([]byte(answer[:cut]), 1); n != 0 || err != nil {
@@ -119,9 +117,7 @@ func TestWrongTextAnswers(t *testing.T) {
 		{HTTP, 1, []string{page("7"), page("7")}, "not above"},
 	} {
 		d, err := newDialect(c.dialect, c.count)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		last := len(c.answers) - 1
 		for _, answer := range c.answers[:last] {
 			if n, err := d.take([]byte(answer), 1); n != len(answer) || err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -54,17 +55,13 @@ func putInProcess(options string) error {
 func ask(t *testing.T, o Options) (result Result, err error) {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Setenv(asSubMode, "1")
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	options, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	err = process.Launcher{Core: -1, Self: self}.Ask(context.Background(), time.Minute, &result, string(options))
 	return result, err
 }
@@ -74,9 +71,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -124,9 +119,7 @@ func TestLoadOnEcho(t *testing.T) {
 			o := c.options
 			o.Socket, o.Dialect, o.Warmup, o.Duration = listen(t, c.serve), Echo, time.Millisecond, 300*time.Millisecond
 			result, err := ask(t, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if result.Requests < 1 || result.Requests%int64(o.Depth) != 0 || result.Elapsed <= 0 || result.P50 <= 0 ||
 				result.P90 < result.P50 || result.P99 < result.P90 || result.P999 < result.P99 || result.Max < result.P999 {
 				t.Errorf("result %+v", result)

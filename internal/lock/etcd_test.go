@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -94,9 +95,7 @@ func TestEtcdChaos(t *testing.T) {
 			m.Signal(syscall.SIGCONT)
 			time.Sleep(between)
 			m.Kill()
-			if err := m.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, m.Start())
 		}
 		more(t, &seen.answers, some)
 	})
@@ -105,9 +104,7 @@ func TestEtcdChaos(t *testing.T) {
 func mustOpenEtcd(t *testing.T, cfg etcdconn.Config) inEtcd {
 	t.Helper()
 	s, err := openEtcd(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -116,37 +113,29 @@ func mustOpenEtcd(t *testing.T, cfg etcdconn.Config) inEtcd {
 func TestEtcdRights(t *testing.T) {
 	members := etcdtest.Cluster(t, 1, "http")
 	admin, err := etcdtest.NewClient(clientv3.Config{Endpoints: configOf(members).Endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer admin.Close()
 	ctx := testContext(t)
 	from := etcdconn.DefaultPrefix + "@rec/"
-	must := func(_ any, err error) {
+	done := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
-	must(admin.RoleAdd(ctx, "locks"))
-	must(admin.RoleGrantPermission(ctx, "locks", from, clientv3.GetPrefixRangeEnd(from), clientv3.PermissionType(clientv3.PermReadWrite)))
+	done(admin.RoleAdd(ctx, "locks"))
+	done(admin.RoleGrantPermission(ctx, "locks", from, clientv3.GetPrefixRangeEnd(from), clientv3.PermissionType(clientv3.PermReadWrite)))
 	for user, role := range map[string]string{"kazahana": "locks", "nobody": "", "root": "root"} {
-		must(admin.UserAdd(ctx, user, "secret"))
+		done(admin.UserAdd(ctx, user, "secret"))
 		if role != "" {
-			must(admin.UserGrantRole(ctx, user, role))
+			done(admin.UserGrantRole(ctx, user, role))
 		}
 	}
-	must(admin.AuthEnable(ctx))
+	done(admin.AuthEnable(ctx))
 	cfg := configOf(members)
 	cfg.Username, cfg.PasswordFile = "kazahana", filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600))
 	s := mustOpenEtcd(t, cfg)
 	tokens, err := s.Notify(ctx, tenant, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	acquire := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: "alice", RequestID: "1", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	renew := lock.Request{Op: lock.Renew, Tenant: tenant, Key: key, Owner: "alice", TTLMS: 60_000}
 	longer, release := renew, renew

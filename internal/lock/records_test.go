@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
@@ -101,9 +102,7 @@ type rigged struct {
 
 func (r *rigged) must(err error) {
 	r.Helper()
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 }
 
 func newRigged(t *testing.T) *rigged {
@@ -196,9 +195,7 @@ func (f *failingOnce) Change(ctx context.Context, ask record.Ask, rule record.Ru
 func TestUnconfirmed(t *testing.T) {
 	r := newRigged(t)
 	tokens, err := r.store.Notify(t.Context(), tenant, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.records.failed = fmt.Errorf("redis: %w", record.ErrUnconfirmed)
 	_, err = r.store.Do(t.Context(), r.request(lock.Acquire, ""))
 	if !errors.Is(err, record.ErrUnconfirmed) || lock.IsAnswer(err) || !strings.Contains(err.Error(), "the lease was given back") {
@@ -262,9 +259,7 @@ func (b *between) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 func TestLongestTerm(t *testing.T) {
 	r := newRigged(t)
 	limited, err := r.store.Limit(time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for ttl, want := range map[time.Duration]error{time.Minute: nil, time.Minute + time.Millisecond: lock.ErrInvalid} {
 		q := r.request(lock.Acquire, "")
 		q.Key, q.TTLMS = ttl.String(), ttl.Milliseconds()
@@ -284,13 +279,9 @@ func TestLongestTerm(t *testing.T) {
 func TestTokensOfWatches(t *testing.T) {
 	r := newRigged(t)
 	members, err := r.store.Changes(t.Context(), tenant, "members/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	one, err := r.store.Notify(t.Context(), tenant, "members/a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	do := func(op lock.Op, key string, announce bool, wantMembers, wantOne bool) {
 		t.Helper()
 		q := r.request(op, "")
@@ -350,9 +341,7 @@ func TestDamagedRecord(t *testing.T) {
 	const path = "lock/" + tenant + "/" + key + "\x1f"
 	ask := record.Ask{Keys: []string{path}}
 	v, err := r.records.Read(t.Context(), ask)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	good := v.Records[path].Value
 	bad := []string{"", "{}", "\x02" + string(good[1:]), string(good) + "x"}
 	for i := range good {
@@ -381,9 +370,7 @@ func TestNote(t *testing.T) {
 	s := lock.OnRecords(memory.New(nil))
 	ctx := t.Context()
 	changes, err := s.Changes(ctx, "t", "members/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r := lock.Request{Op: lock.Acquire, Tenant: "t", Key: "members/a:1", Owner: "o", LeaseID: lock.NewLeaseID(), RequestID: "1", TTLMS: 60_000, Announce: true, Note: strings.Repeat("k", lock.MaxNote)}
 	for _, note := range []string{r.Note, "cart/room", ""} {
 		r.Note = note

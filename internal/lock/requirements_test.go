@@ -252,8 +252,7 @@ func (r *rigged) requestOf(asked []string) lock.Request {
 // end in both ways.
 func (r *rigged) answer(l lock.Lease, err error) string {
 	r.Helper()
-	var held *lock.HeldError
-	if errors.As(err, &held) {
+	if held, ok := errors.AsType[*lock.HeldError](err); ok {
 		if held.ExpiresMS != r.clock.Load()+held.RemainingMS {
 			r.Errorf("at %d, it is held: %+v", r.clock.Load(), held)
 		}

@@ -235,8 +235,7 @@ func (s *scenario) outcome(c *client, verb string, f []string) string {
 		return fmt.Sprintf("it was over at %v", got.at)
 	}
 	left := got.lease.RemainingMS
-	var held *lock.HeldError
-	if errors.As(got.err, &held) {
+	if held, ok := errors.AsType[*lock.HeldError](got.err); ok {
 		left = held.RemainingMS
 	}
 	if text, found := option(f, "left"); found && text != fmt.Sprint(left) {

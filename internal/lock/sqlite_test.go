@@ -2,7 +2,6 @@ package lock_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -32,12 +31,7 @@ func openFile(path string) (inFile, error) {
 func TestSQLite(t *testing.T) {
 	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
-		dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-		if err != nil {
-			dir = t.TempDir()
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(dir) })
-		path := filepath.Join(dir, sqlitefile.StoreName)
+		path := filepath.Join(ring.Dir(t), sqlitefile.StoreName)
 		return locktest.Backend{
 			Open:    func() (lock.Store, error) { return openFile(path) },
 			Restart: func() error { return nil }, // all is in the file, which every Open opens anew

@@ -4,6 +4,7 @@ package problem
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -64,13 +65,7 @@ var status = map[Code]int{
 }
 
 // Codes returns every code with its HTTP status.
-func Codes() map[Code]int {
-	all := make(map[Code]int, len(status))
-	for c, s := range status {
-		all[c] = s
-	}
-	return all
-}
+func Codes() map[Code]int { return maps.Clone(status) }
 
 // Limits of Retry-After, in whole seconds: a fence may be lifted early, and programs use
 // the more precise members of the problem.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // vectorFile is the golden vectors that every language is held to. They were
@@ -34,12 +36,8 @@ type vector struct{ ID, External string }
 func loadVectors(t *testing.T) (f vectorFile) {
 	t.Helper()
 	raw, err := os.ReadFile("../../testdata/external_ids.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &f); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, json.Unmarshal(raw, &f))
 	if len(f.Plain) < 20 || len(f.Keyed) < 3 || len(f.Rejected) < 15 || len(f.Untransformed) == 0 {
 		t.Fatalf("only %d plain, %d keyed and %d rejected vectors", len(f.Plain), len(f.Keyed), len(f.Rejected))
 	}
@@ -49,9 +47,7 @@ func loadVectors(t *testing.T) (f vectorFile) {
 func keyed(t testing.TB, secret, service string) Codec {
 	t.Helper()
 	c, err := NewCodec([]byte(secret), service)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return c
 }
 
@@ -63,21 +59,13 @@ func TestInspectedVectors(t *testing.T) {
 	}
 	for _, want := range f.Inspected {
 		n, err := strconv.ParseInt(want["id"].(string), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		in, err := Inspect(ID(n), DefaultLayout(), DefaultEpochMS, Codec{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		raw, err := json.Marshal(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var got map[string]any
-		if err := json.Unmarshal(raw, &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(raw, &got))
 		got["id"] = strconv.FormatInt(int64(in.ID), 10)
 		if !maps.Equal(got, want) {
 			t.Errorf("%d is %v, want %v", n, got, want)
@@ -89,9 +77,7 @@ func checkVectors(t *testing.T, c Codec, vectors []vector) {
 	t.Helper()
 	for _, v := range vectors {
 		n, err := strconv.ParseInt(v.ID, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := c.Encode(ID(n)); got != v.External {
 			t.Errorf("%d encodes as %q, want %q", n, got, v.External)
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func drawLayout(t *rapid.T) Layout {
@@ -57,9 +59,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatalf("ID %d: (%d, %d, %v), want (%d, %d, %v)", id, tl.UnixMS(id), tl.Low(id), tl.IsFallback(id), ms, low, fallback)
 		}
 		in, err := Inspect(id, layout, tl.EpochMS, Codec{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if in.TimestampMS != ms || in.MachineID != machine || in.Sequence != seq || in.Kind != kind || in.Layout() != layout {
 			t.Fatalf("inspection %+v of ms %d, machine %d, sequence %d, %s", in, ms, machine, seq, kind)
 		}
@@ -117,9 +117,7 @@ func TestBounds(t *testing.T) {
 	tl := DefaultTimeline()
 	at := func(s string) time.Time {
 		v, err := time.Parse(time.RFC3339Nano, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return v
 	}
 	for _, tc := range []struct {
@@ -179,9 +177,7 @@ func TestPicture(t *testing.T) {
 	layout := DefaultLayout()
 	tl := DefaultTimeline()
 	in, err := Inspect(tl.ID(tl.EpochMS+5, layout.Slot(3).Start+7), layout, tl.EpochMS, Codec{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := strings.Join([]string{
 		"0 00000000000000000000000000000000000000101 0 0000000000011 00000111",
 		"│ │                                         │ │             └ sequence 7",

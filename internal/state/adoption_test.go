@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -70,7 +71,7 @@ func TestForeignLeasesAreNotAdopted(t *testing.T) {
 			saved := savedWith(testLease(1, 1))
 			mustSave(t, s.service("default"), saved)
 			s.service("default").RaiseMark(testMark)
-			must(t, s.Sync())
+			must.Succeed(t, s.Sync())
 			s.crash()
 			opts := p.options()
 			identity(c.now)(&opts)
@@ -122,7 +123,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			sv.RaiseMark(testMark - 1)
-			must(t, s.Sync()) // the floor, which then falls behind
+			must.Succeed(t, s.Sync()) // the floor, which then falls behind
 			folder, aside := p.folder(t), disktest.Memory(t)
 			f := files{
 				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
@@ -130,7 +131,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			}
 			cp(t, f.leases, f.oldLeases)
 			cp(t, f.marks, f.oldMarks)
-			must(t, os.Link(f.leases, f.oldLeasesInode))
+			must.Succeed(t, os.Link(f.leases, f.oldLeasesInode))
 			mustSave(t, sv, savedWith(testLease(2, 2))) // and lease 1 is released
 			sv.RaiseMark(testMark)
 			s.crash()
@@ -155,10 +156,10 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 			for range 3 {
 				mustSave(t, s.service("default"), saved)
 			}
-			must(t, os.Link(path, away))
+			must.Succeed(t, os.Link(path, away))
 			mustSave(t, s.service("default"), saved.withoutLeases())
 			s.crash()
-			must(t, damage(path))
+			must.Succeed(t, damage(path))
 			mustOpen(t, p).crash()
 			disktest.Run(t, "mv", away, path)
 			wantRefused(t, p, saved, testMark, "an older file was put back")
@@ -185,7 +186,7 @@ func usedPlaceIn(t *testing.T, live string) (p place, saved Saved) {
 	saved = savedWith(testLease(11, 1000))
 	mustSave(t, s.service("default"), saved)
 	s.service("default").RaiseMark(testMark)
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	return p, saved
 }
@@ -210,7 +211,7 @@ func TestServiceThatIsNotConfiguredAnyMore(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("former"), savedWith(testLease(1, 1)))
 	mustClose(t, s)
-	must(t, os.RemoveAll(p.live)) // the machine boots
+	must.Succeed(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	saved := savedWith(testLease(2, 2))
 	mustSave(t, s.service("default"), saved)
@@ -225,9 +226,9 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
 	// Also through a lost folder.
-	must(t, os.RemoveAll(p.folder(t)))
+	must.Succeed(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	wantAdopted(t, p, saved)
 }
@@ -256,7 +257,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	}
 	// Under another name it is the same directory.
 	link := filepath.Join(disktest.Memory(t), "link")
-	must(t, os.Symlink(p.live, link))
+	must.Succeed(t, os.Symlink(p.live, link))
 	wantLoads(t, mustOpen(t, place{p.dir, link}).service("default"), saved)
 }
 
@@ -276,15 +277,15 @@ func TestFailedSaveDoesNotResurrect(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			blocked := filepath.Join(p.folder(t), leasesName+newSuffix)
-			must(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
+			must.Succeed(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
 			err := sv.Save(savedWith(testLease(2, 2)))
 			wantFileError(t, err, blocked, "left-over")
 			if h := s.Health(); h.LiveErr == nil {
 				t.Error("Health says nothing of it")
 			}
-			must(t, os.RemoveAll(blocked))
+			must.Succeed(t, os.RemoveAll(blocked))
 			next(t, s, p)
-			must(t, s.Sync())
+			must.Succeed(t, s.Sync())
 			s.crash()
 			after := mustOpen(t, p)
 			held := after.service("default").Load().Held
@@ -309,7 +310,7 @@ func TestCrashBeforeTheSequence(t *testing.T) {
 	s.live.tell(s.marks, s.live.sequence-1)
 	s.crash()
 	path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
-	must(t, os.Link(path, away))
+	must.Succeed(t, os.Link(path, away))
 	wantAdopted(t, p, saved)
 	disktest.Run(t, "mv", away, path)
 	wantRefused(t, p, saved, testMark, "an older file was put back")
@@ -363,10 +364,10 @@ func TestCopies(t *testing.T) {
 		backup := copyDir(t, p.dir)
 		s := mustOpen(t, p)
 		s.service("default").RaiseMark(testMark + 1)
-		must(t, s.Sync())
+		must.Succeed(t, s.Sync())
 		for _, how := range []string{"cp", "mv"} {
 			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
-			must(t, s.Sync())
+			must.Succeed(t, s.Sync())
 			if floor := p.inspect(t).Services[0].Floor; floor != testMark+1 {
 				t.Errorf("%s: the floor is %d", how, floor)
 			}
@@ -385,7 +386,7 @@ func TestFloorIsTheGreaterOne(t *testing.T) {
 		t.Errorf("the mark is %d", mark)
 	}
 	mustClose(t, s)
-	must(t, os.RemoveAll(p.live)) // the machine boots
+	must.Succeed(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	sv := s.service("default")
 	wantState(t, sv, saved.withoutLeases(), testMark+7)

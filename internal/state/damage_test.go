@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -82,7 +83,7 @@ func TestDamagedStateFile(t *testing.T) {
 				t.Error("a file was changed")
 			}
 			// What the error says helps.
-			must(t, os.Rename(path, path+".away"))
+			must.Succeed(t, os.Rename(path, path+".away"))
 			wantLoads(t, mustOpen(t, p).service("default"), Saved{})
 		})
 	}
@@ -167,7 +168,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		for _, file := range []string{lockName, stateName} {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
-				must(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
+				must.Succeed(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
 				_, err := tryOpen(t, p)
 				wantFileError(t, err, p.disk(file), "is not a regular file")
 			})
@@ -176,7 +177,7 @@ func TestWrongKindOfFile(t *testing.T) {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
 				path := filepath.Join(p.folder(t), file)
-				must(t, errors.Join(os.Remove(path), put(path)))
+				must.Succeed(t, errors.Join(os.Remove(path), put(path)))
 				s, err := tryOpen(t, p)
 				switch {
 				case kind != "directory":
@@ -199,26 +200,11 @@ func TestWrongKindOfFile(t *testing.T) {
 		t.Run("live lock "+kind, func(t *testing.T) {
 			p, _ := usedPlace(t)
 			path := filepath.Join(p.folder(t), lockName)
-			must(t, errors.Join(os.Remove(path), put(path)))
+			must.Succeed(t, errors.Join(os.Remove(path), put(path)))
 			_, err := tryOpen(t, p)
 			wantFileError(t, err, path, "is not a regular file")
 		})
 	}
-}
-
-// tmpfs mounts a file system of that size, or skips the test.
-func tmpfs(t *testing.T, size string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("a small file system is needed, and mounting one is not permitted: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
 }
 
 func resize(t *testing.T, root, size string) {
@@ -229,7 +215,7 @@ func resize(t *testing.T, root, size string) {
 func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
 	for _, size := range []string{"4k", "16k", "64k", "72k"} {
 		t.Run(size, func(t *testing.T) {
-			root := tmpfs(t, size)
+			root := disktest.Small(t, size)
 			p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 			s, err := tryOpen(t, p)
 			if err == nil {
@@ -273,7 +259,7 @@ func fillDisk(t *testing.T, root string) (path string) {
 // The live directory fills up: IDs go on, a crash adopts nothing, and once there
 // is space again all is well without anybody's help.
 func TestFullLiveDirectoryWhileRunning(t *testing.T) {
-	root := tmpfs(t, "1m")
+	root := disktest.Small(t, "1m")
 	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 	s := mustOpen(t, p)
 	sv := s.service("default")
@@ -293,7 +279,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil {
 		t.Error("Health says nothing of it")
 	}
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 
 	// A crash now, and a start on the full file system.
 	s.crash()
@@ -306,7 +292,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if err := sv.Save(want); err == nil {
 		t.Error("saved on a full file system")
 	}
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
 	if h := s.Health(); h.LiveErr != nil {
@@ -323,7 +309,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 // A folder that is lost while there is no space for another one: each try cleans
 // up after itself, the marks stay where they are, and nothing is adopted.
 func TestLostFolderWithoutSpace(t *testing.T) {
-	root := tmpfs(t, "256k")
+	root := disktest.Small(t, "256k")
 	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
 	s := mustOpen(t, p)
 	sv := s.service("default")
@@ -335,8 +321,8 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, os.Truncate(filler, info.Size()-marksSize-4096))
-	must(t, os.Remove(filepath.Join(folder, lockName)))
+	must.Succeed(t, os.Truncate(filler, info.Size()-marksSize-4096))
+	must.Succeed(t, os.Remove(filepath.Join(folder, lockName)))
 	for range 5 {
 		s.Look()
 		sv.RaiseMark(sv.Mark() + testMark/100)
@@ -347,9 +333,9 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if entries, err := os.ReadDir(p.live); err != nil || len(entries) != 1 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	// The old folder can be written again, and is the one that counts.
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	want := savedWith(testLease(2, 2))
 	mustSave(t, sv, want)
 	sv.RaiseMark(sv.Mark() + 1)
@@ -362,26 +348,25 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 
 // The disk is full at the first start: that stops it, since nothing is known yet.
 func TestFullDiskAtFirstStart(t *testing.T) {
-	root := tmpfs(t, "16k")
+	root := disktest.Small(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	must(t, os.Mkdir(p.dir, 0o700))
+	must.Succeed(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
 	_, err := tryOpen(t, p)
-	var e *FileError
-	if !errors.As(err, &e) || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
+	if e, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
 		t.Fatalf("error is %v, want a FileError about a full disk", err)
 	}
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
-	must(t, os.Remove(filler))
+	must.Succeed(t, os.Remove(filler))
 	mustOpen(t, p).service("default")
 }
 
 // The disk fills up under a daemon, which is killed and started again: nothing of
 // it needs the disk.
 func TestFullDiskWhileRunning(t *testing.T) {
-	root := tmpfs(t, "64k")
+	root := disktest.Small(t, "64k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	fillDisk(t, root)
@@ -422,7 +407,7 @@ func mustOpenFull(t *testing.T, p place) *testState {
 }
 
 func TestReadOnlyStateDirectory(t *testing.T) {
-	root := tmpfs(t, "1m")
+	root := disktest.Small(t, "1m")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))

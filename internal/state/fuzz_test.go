@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // filesDir is a directory of files that are only read.
@@ -55,9 +57,7 @@ func FuzzStateFile(f *testing.F) {
 	doc := documentOf(savedWith())
 	doc.FloorMS = testMark
 	written, err := seal(stateKind, stateFile{Folder: newFolderName(), Live: "/live", Services: map[string]document{"default": doc}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	for _, content := range damage(written) {
 		f.Add(content)
 	}
@@ -96,9 +96,7 @@ func FuzzFolder(f *testing.F) {
 		Folder: folder, Machine: host.machine(), Boot: "b", File: FileID{Device: 1, Inode: 2}, Marks: fuzzedID, Sequence: 3,
 		Services: map[string]document{"default": documentOf(saved)},
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	// The table without its free slots, which the target puts back: smaller inputs
 	// are mutated better.
 	used := marks[:marksHeader+2*slotSize]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -110,12 +111,12 @@ func TestLeftOversAreReplaced(t *testing.T) {
 		paths = append(paths, filepath.Join(p.folder(t), name+newSuffix))
 	}
 	for _, path := range paths {
-		must(t, os.WriteFile(path, []byte("half"), 0o600))
+		must.Succeed(t, os.WriteFile(path, []byte("half"), 0o600))
 	}
 	wantAdopted(t, p, saved)
 	s := mustOpen(t, p)
 	s.service("default").RaiseMark(testMark + 1)
-	must(t, errors.Join(s.Sync(), s.service("default").Save(saved)))
+	must.Succeed(t, errors.Join(s.Sync(), s.service("default").Save(saved)))
 	for _, path := range paths[:2] {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is still there", path)

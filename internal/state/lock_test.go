@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -63,7 +64,7 @@ func TestRemovedLockStillHolds(t *testing.T) {
 	p, _ := usedPlace(t)
 	holder := startChild(t, "hold", p, nil)
 	holder.ready(t)
-	must(t, os.Remove(p.disk(lockName)))
+	must.Succeed(t, os.Remove(p.disk(lockName)))
 	for range 2 {
 		var locked *LockedError
 		if _, err := p.open(); !errors.As(err, &locked) || locked.PID != 0 || !strings.Contains(err.Error(), "another process") {
@@ -85,7 +86,7 @@ func TestLockThatIsTakenForAnInstant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
+		must.Succeed(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
 		time.AfterFunc(3*lockInterval, func() { f.Close() })
 		wantAdopted(t, p, saved)
 	}
@@ -128,7 +129,7 @@ func TestDyingProcessIsWaitedFor(t *testing.T) {
 
 	s, opened := openWaiting(t, p)
 	holder.kill(t)
-	must(t, <-opened)
+	must.Succeed(t, <-opened)
 	wantLoads(t, s.service("default"), saved)
 	mustClose(t, s)
 }
@@ -140,7 +141,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		t.Skip("only Linux has containers")
 	}
 	zombie := exec.Command("true")
-	must(t, zombie.Start())
+	must.Succeed(t, zombie.Start())
 	defer zombie.Wait()
 	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
 	if dying(os.Getpid()) || exiting(os.Getpid()) || dying(1<<30) || exiting(1<<30) {
@@ -156,7 +157,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		"x y z":                    {},
 		"":                         {},
 	} {
-		must(t, os.WriteFile(path, []byte(record), 0o600))
+		must.Succeed(t, os.WriteFile(path, []byte(record), 0o600))
 		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -200,9 +201,9 @@ func TestAbandonedFolders(t *testing.T) {
 	damaged := filepath.Join(live, strings.Repeat("d", folderNameLen))
 	empty := filepath.Join(live, strings.Repeat("e", folderNameLen))
 	for _, dir := range []string{foreign, damaged, empty} {
-		must(t, os.Mkdir(dir, 0o700))
+		must.Succeed(t, os.Mkdir(dir, 0o700))
 	}
-	must(t, os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600))
 	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live}) // removes empty
 	used := s.Health().Live
 	check := func(at time.Time, own string, want ...string) {

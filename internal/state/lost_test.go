@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -26,7 +27,7 @@ func TestLostLiveFiles(t *testing.T) {
 	ring.All(t)
 	in := func(name string, f func(path string) error) func(*testing.T, place, string) {
 		return func(t *testing.T, _ place, folder string) {
-			must(t, f(filepath.Join(folder, name)))
+			must.Succeed(t, f(filepath.Join(folder, name)))
 		}
 	}
 	truncate := func(size int64) func(string) error {
@@ -99,7 +100,7 @@ func TestLostLiveFiles(t *testing.T) {
 					}
 				}
 				sv.RaiseMark(testMark + 3)
-				must(t, s.Sync())
+				must.Succeed(t, s.Sync())
 				if h := s.Health(); looks && h.LiveErr != nil {
 					t.Errorf("Health: %+v", h)
 				}
@@ -133,7 +134,7 @@ func TestTouchedLiveFiles(t *testing.T) {
 				s := mustOpen(t, p)
 				mustSave(t, s.service("other"), Saved{}) // its floor is that of the state file
 				before := s.folder
-				must(t, touch(filepath.Join(p.folder(t), name)))
+				must.Succeed(t, touch(filepath.Join(p.folder(t), name)))
 				s.Look()
 				if s.folder != before {
 					t.Errorf("the folder was given up: %s", s.said(zap.WarnLevel))
@@ -187,7 +188,7 @@ func TestOlderMarksAreNotTouchedOnes(t *testing.T) {
 				if s.folder == before && !(raisedAfter && name == "a raise") { // there, the words are as they should be
 					t.Error("they were taken for touched")
 				}
-				must(t, s.Sync())
+				must.Succeed(t, s.Sync())
 				mark := s.service("default").Mark()
 				s.crash()
 				if sv := mustOpen(t, p).service("default"); sv.Mark() != mark || len(sv.Load().Held) == 0 {
@@ -238,7 +239,7 @@ func TestFolderTakenByAnother(t *testing.T) {
 		t.Error("both have one identity")
 	}
 	sv.RaiseMark(testMark + 5)
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+5 {
 		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
@@ -251,7 +252,7 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)
 	sv := s.service("default")
-	must(t, errors.Join(os.RemoveAll(p.live), os.WriteFile(p.live, nil, 0o600)))
+	must.Succeed(t, errors.Join(os.RemoveAll(p.live), os.WriteFile(p.live, nil, 0o600)))
 	for i := range int64(10) {
 		s.Look()
 		sv.RaiseMark(testMark + i)
@@ -265,11 +266,11 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil || !strings.Contains(h.LiveErr.Error(), "not a directory") {
 		t.Errorf("Health: %+v", h)
 	}
-	must(t, s.Sync())
-	must(t, os.Remove(p.live))
+	must.Succeed(t, s.Sync())
+	must.Succeed(t, os.Remove(p.live))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+9 {
 		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
@@ -298,7 +299,7 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 				}
 			}
 		})
-		must(t, os.Remove(filepath.Join(s.Health().Live, marksName)))
+		must.Succeed(t, os.Remove(filepath.Join(s.Health().Live, marksName)))
 		s.Look()
 		close(stop)
 		raiser.Wait()
@@ -308,7 +309,7 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 			t.Fatalf("the marks have %d, and the mark is %d", word, sv.Mark())
 		}
 	}
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	mark := sv.Mark()
 	s.crash()
 	if got := mustOpen(t, p).service("default"); got.Mark() != mark || len(got.Load().Held) != 1 {
@@ -384,12 +385,12 @@ func TestMarksCutShortAtAnyMoment(t *testing.T) {
 		_ = sv.Save(savedWith(testLease(1, i)))
 		_, _ = s.Service([]string{"a", "b", "c"}[i%3])
 		s.Look()
-		must(t, s.Sync())
+		must.Succeed(t, s.Sync())
 	}
 	cancel()
 	background.Wait()
 	s.Look()
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	mark := sv.Mark()
 	s.crash()
 	for range 3 {

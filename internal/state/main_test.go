@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -142,7 +143,7 @@ func startCommand(t *testing.T, mode string, p place, attr *syscall.SysProcAttr,
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, cmd.Start())
+	must.Succeed(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return &child{Cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
 }
@@ -158,7 +159,7 @@ func (c *child) ready(t *testing.T) {
 // kill ends the child with SIGKILL and returns what it had still reported.
 func (c *child) kill(t *testing.T) []byte {
 	t.Helper()
-	must(t, c.Process.Signal(syscall.SIGKILL))
+	must.Succeed(t, c.Process.Signal(syscall.SIGKILL))
 	rest, err := io.ReadAll(c.stdout)
 	if err != nil {
 		t.Fatal(err)
@@ -369,21 +370,14 @@ func wantState(t testing.TB, sv *Service, want Saved, mark int64) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func mustSave(t testing.TB, sv *Service, saved Saved) {
 	t.Helper()
-	must(t, sv.Save(saved))
+	must.Succeed(t, sv.Save(saved))
 }
 
 func mustClose(t testing.TB, s *testState) {
 	t.Helper()
-	must(t, s.Close())
+	must.Succeed(t, s.Close())
 }
 
 const (
@@ -404,7 +398,7 @@ func usedPlace(t testing.TB) (p place, saved Saved) {
 	saved.Offered = &snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	mustSave(t, sv, saved)
 	sv.RaiseMark(testMark)
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	return p, saved
 }
@@ -422,7 +416,7 @@ func change(t testing.TB, path string, edit func([]byte) []byte) {
 		t.Fatal(err)
 	}
 	_, err = f.Write(content)
-	must(t, errors.Join(err, f.Close()))
+	must.Succeed(t, errors.Join(err, f.Close()))
 }
 
 func poke(offset int, value ...byte) func([]byte) []byte {

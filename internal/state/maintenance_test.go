@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func resetFloor(t *testing.T, p place, service string, ms int64) ([]Floor, error) {
@@ -91,7 +92,7 @@ func TestResetFloorOrder(t *testing.T) {
 func TestResetFloorThatFails(t *testing.T) {
 	p, _ := usedPlace(t)
 	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	must(t, os.MkdirAll(blocked, 0o700))
+	must.Succeed(t, os.MkdirAll(blocked, 0o700))
 	_, err := resetFloor(t, p, "", resetTo)
 	wantFileError(t, err, filepath.Dir(blocked), "left-over")
 	if r := serviceOf(t, p); r.Mark != testMark || r.Floor != testMark {
@@ -117,8 +118,7 @@ func TestMaintenanceNeedsAState(t *testing.T) {
 		for name, err := range map[string]error{
 			"ResetFloor": resetErr, "Inspect": inspectErr, "AcceptTimeline": acceptTimeline(t, p, "default", nil),
 		} {
-			var e *FileError
-			if !errors.As(err, &e) || e.Path != dir {
+			if e, ok := errors.AsType[*FileError](err); !ok || e.Path != dir {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -162,7 +162,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p, saved := usedPlace(t)
 				disktest.Run(t, "mv", p.live, p.live+"x")
-				must(t, maintain(t, p))
+				must.Succeed(t, maintain(t, p))
 				if left := glob(t, p.dir, "*"); len(left) != 2 {
 					t.Errorf("the state directory holds %v", left)
 				}
@@ -205,20 +205,20 @@ func TestAcceptTimeline(t *testing.T) {
 
 	// It fails as a whole, and can be tried again.
 	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	must(t, os.MkdirAll(blocked, 0o700))
+	must.Succeed(t, os.MkdirAll(blocked, 0o700))
 	wantFileError(t, acceptTimeline(t, p, "default", offered), filepath.Dir(blocked), "left-over")
-	must(t, os.RemoveAll(filepath.Dir(blocked)))
+	must.Succeed(t, os.RemoveAll(filepath.Dir(blocked)))
 	if got := serviceOf(t, p); got.Saved.Timeline != saved.Timeline || got.Saved.Offered == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
 
-	must(t, acceptTimeline(t, p, "default", offered))
+	must.Succeed(t, acceptTimeline(t, p, "default", offered))
 	got := serviceOf(t, p)
 	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease}); !reflect.DeepEqual(got.Saved, want) || got.Mark != testMark {
 		t.Errorf("afterwards: %+v", got)
 	}
 	// It is on the disk as well.
-	must(t, os.RemoveAll(p.live))
+	must.Succeed(t, os.RemoveAll(p.live))
 	if got := mustOpen(t, p).service("default").Load(); got.Timeline != *saved.Offered {
 		t.Errorf("after a boot: %+v", got)
 	}
@@ -259,7 +259,7 @@ func TestInspect(t *testing.T) {
 	s.crash()
 
 	// After a boot the state file still says something.
-	must(t, os.RemoveAll(p.live))
+	must.Succeed(t, os.RemoveAll(p.live))
 	report = p.inspect(t)
 	if got := report.Services[0]; !report.Missing || got.Mark != testMark || got.Saved.Timeline != saved.Timeline || got.Saved.leases() != 0 {
 		t.Errorf("report: %+v", report)
@@ -308,14 +308,14 @@ func TestCrossTimelines(t *testing.T) {
 // directory in memory: what it decides holds for the daemon all the same.
 func TestAcceptTimelineFromElsewhere(t *testing.T) {
 	p, _ := usedPlace(t)
-	must(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))
+	must.Succeed(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))
 	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	must(t, AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide))
+	must.Succeed(t, AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide))
 	if left := glob(t, p.dir, "*"); len(left) != 2 {
 		t.Errorf("the state directory holds %v", left)
 	}
-	must(t, errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)))
+	must.Succeed(t, errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)))
 	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
 		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
 	}

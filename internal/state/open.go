@@ -143,8 +143,7 @@ func (s *State) openMarks(ctx context.Context, known, blind bool) error {
 		return s.openMarksOnDisk()
 	}
 	l, err := s.openFolder(ctx, s.folder)
-	var locked *LockedError
-	if errors.As(err, &locked) {
+	if locked, ok := errors.AsType[*LockedError](err); ok {
 		s.opts.Log.Warn("this state directory is a copy of one that a running daemon uses; it begins under a new identity, without leases",
 			zap.String("state_dir", s.disk.Path()), zap.Stringer("daemon", locked.Holder), zap.String("live", locked.Path))
 		s.folder = newFolderName()

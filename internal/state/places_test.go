@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -40,8 +41,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := tryOpen(t, p)
-			var e *FileError
-			if !errors.As(err, &e) || e.Path != p.live || !strings.Contains(err.Error(), c.text) {
+			if e, ok := errors.AsType[*FileError](err); !ok || e.Path != p.live || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("error is %v, want one about %s with %q", err, p.live, c.text)
 			}
 			if left := glob(t, p.live, "*"); len(left) > 0 {
@@ -57,7 +57,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 func TestLiveDirectoryBehindALink(t *testing.T) {
 	p := newPlace(t)
 	there := filepath.Join(disktest.Memory(t), "there")
-	must(t, errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)))
+	must.Succeed(t, errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)))
 	mustSave(t, mustOpen(t, p).service("default"), savedWith(testLease(1, 1)))
 }
 
@@ -88,7 +88,7 @@ func TestChooseLive(t *testing.T) {
 
 func TestStateDirectoryThatEverybodyMayWrite(t *testing.T) {
 	p := newPlace(t)
-	must(t, errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)))
+	must.Succeed(t, errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)))
 	s := mustOpen(t, p)
 	s.wantSaid(zap.WarnLevel, "every user may write to the state directory")
 	mustClose(t, s)
@@ -122,7 +122,7 @@ func ownedPlace(t *testing.T, user *syscall.Credential) place {
 	memory := disktest.Memory(t)
 	if user != nil {
 		for _, dir := range []string{disk, memory} {
-			must(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
+			must.Succeed(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
 		}
 	}
 	return place{filepath.Join(disk, "state"), filepath.Join(memory, "live")}
@@ -152,7 +152,7 @@ func TestWithoutPermission(t *testing.T) {
 				t.Fatal(said)
 			}
 			folder := p.folder(t)
-			must(t, c.prepare(p, folder))
+			must.Succeed(t, c.prepare(p, folder))
 			defer os.Chmod(p.dir, 0o700)
 			defer os.Chmod(p.live, 0o700)
 			said := strings.ReplaceAll(runChild(t, "try", p, user), p.dir, "STATE")
@@ -195,7 +195,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 		func() error { return os.RemoveAll(p.live) }, // the machine has booted
 		func() error { return os.Remove(p.disk(lockName)) },
 	} {
-		must(t, prepare())
+		must.Succeed(t, prepare())
 		if _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 	// A daemon that root starts on them by mistake.
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-	must(t, os.RemoveAll(p.folder(t)))
+	must.Succeed(t, os.RemoveAll(p.folder(t)))
 	s.Look()
 	mustClose(t, s)
 	check()

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -227,9 +228,9 @@ func TestManyServices(t *testing.T) {
 			}
 		}
 	}
-	must(t, os.RemoveAll(p.folder(t)))
+	must.Succeed(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantQuiet()
@@ -379,12 +380,12 @@ func TestWithoutLiveDirectory(t *testing.T) {
 	}
 
 	// The marks are cut short under the process.
-	must(t, os.Truncate(p.disk(marksName), 0))
+	must.Succeed(t, os.Truncate(p.disk(marksName), 0))
 	sv.RaiseMark(testMark + 1)
 	s.Look()
 	s.wantSaid(zap.ErrorLevel, "the marks were lost")
 	sv.RaiseMark(testMark + 2)
-	must(t, s.Sync())
+	must.Succeed(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantSaid(zap.ErrorLevel, "the marks are damaged")
@@ -467,7 +468,7 @@ func TestIDFiles(t *testing.T) {
 	paths := []string{filepath.Join(dir, "missing")}
 	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
 		path := filepath.Join(dir, fmt.Sprint(i))
-		must(t, os.WriteFile(path, []byte(content), 0o600))
+		must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
 		paths = append(paths, path)
 	}
 	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {

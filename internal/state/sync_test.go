@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -162,7 +163,7 @@ func TestNothingWaitsForTheDisk(t *testing.T) {
 		if n := s.count("cannot be brought to the disk"); n != 4 || s.failed != 4 {
 			t.Errorf("%d lines in three minutes, %d failures: %v", n, s.failed, s.logs.All())
 		}
-		must(t, os.RemoveAll(s.Health().Live))
+		must.Succeed(t, os.RemoveAll(s.Health().Live))
 		sleep(2 * syncInterval)
 		if n := s.count("the live state has a new folder"); n != 1 {
 			t.Errorf("%d new folders: %v", n, s.logs.All())
@@ -275,12 +276,12 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 	disk.Freeze()
 	await.Eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
 	last := lastReported(t, values(10_000))
-	must(t, c.Process.Kill())
+	must.Succeed(t, c.Process.Kill())
 	await.Eventually(t, "it is dying", func() bool { return dying(c.Process.Pid) })
 
 	s, opened := openWaiting(t, p)
 	disk.Thaw()
-	must(t, <-opened)
+	must.Succeed(t, <-opened)
 	sv := s.service("default")
 	if got := sv.Load().Held; sv.Mark() < last || len(got) != 1 || got[0].Created < last {
 		t.Errorf("mark %d, want %d; held %v", sv.Mark(), last, got)

@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -24,13 +25,11 @@ import (
 func TestFullDisk(t *testing.T) {
 	ring.All(t)
 	const size = 64 << 20
-	dir := disktest.Small(t, size)
+	dir := disktest.Small(t, fmt.Sprint(size))
 	url := "sqlite:" + filepath.Join(dir, "store.db")
 	open := func() *Store {
 		s, err := Open(url, Options{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return s
 	}
 	s := open()
@@ -49,9 +48,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	must := func(errs ...error) {
 		t.Helper()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(errs...))
 	}
 	must(do(lock.Acquire), next("innocent", "orders"))
 

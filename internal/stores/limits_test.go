@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -16,9 +17,7 @@ import (
 func TestMaxLockTTL(t *testing.T) {
 	for query, longest := range map[string]time.Duration{"": lock.MaxTTL, "?max_lock_ttl=10m": 10 * time.Minute} {
 		s, err := Open("redis+unix:"+redistest.New(t).Sock+query, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -28,9 +27,7 @@ func TestMaxLockTTL(t *testing.T) {
 		if left := time.Duration(fenced.RemainingMS) * time.Millisecond; !ok || left > longest || left < longest-time.Minute {
 			t.Fatalf("%q: an empty server answers %v", query, err)
 		}
-		if err := s.Init(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Init(ctx))
 		if _, err := s.Locks.Do(ctx, r); err != nil {
 			t.Errorf("%q: a term of %v: %v", query, longest, err)
 		}

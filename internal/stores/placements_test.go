@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -32,9 +33,7 @@ func places(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := within(t)
 	first := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
-	if err := s.Placements.Store(ctx, "default", lobby, first); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Placements.Store(ctx, "default", lobby, first))
 	if r, err := s.Placements.Load(ctx, "default", lobby); err != nil || r.Owner != first.Owner || r.PID != "p" || string(r.Snapshot) != "snap" {
 		t.Errorf("stored is %+v, %v", r, err)
 	}
@@ -68,14 +67,10 @@ func places(t *testing.T, s *Store) {
 // leaseServer is the URL of one in front of a store of its own.
 func leaseServer(t *testing.T) string {
 	s, err := Open("memory:", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	p, err := memory.New(memory.NewStore(nil), terms)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	host := lock.NewHost(s.Locks, elapsed{time.Now()}, time.Minute)
 	server := httptest.NewServer(leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", ProviderTimeout: time.Minute, MaxInFlight: 100, RateBurst: 1,
@@ -105,9 +100,7 @@ func TestRights(t *testing.T) {
 	}
 	server.Do(t, words...)
 	s, err := Open("redis+unix://kazahana:secret@"+server.Sock, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	works(t, s)
 }

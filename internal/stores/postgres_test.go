@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -15,9 +16,7 @@ func TestPromotedPostgres(t *testing.T) {
 	primary := postgrestest.New(t)
 	url := primary.URL()
 	s, err := Open(url, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	works(t, s)
 	if s.Fenced() != nil {
@@ -27,9 +26,7 @@ func TestPromotedPostgres(t *testing.T) {
 	primary.Stop()
 	standby.Promote()
 	after, err := Open(standby.Move(url, primary), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer after.Close()
 	request := lock.Request{Op: lock.Acquire, Tenant: "default", Key: "another", Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 1000}
 	var fenced *lock.FencedError

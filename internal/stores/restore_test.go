@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // unknownTerm is how long a fence lasts where no witness knows better, and what
@@ -40,9 +41,7 @@ func (s *shop) path() string { return filepath.Join(s.disk.Dir(), sqlitefile.Sto
 func (s *shop) open() *Store {
 	s.Helper()
 	st, err := Open("sqlite:"+s.path(), Options{NowMS: s.clock.Load, LiveDir: s.live})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, err)
 	return st
 }
 
@@ -87,9 +86,7 @@ func (s *shop) next(st *Store, key string, o sequence.Options) (int64, error) {
 // use takes the lock for a while, and values; an hour is more than any before.
 func (s *shop) use(st *Store, owner string, ttl time.Duration) {
 	s.Helper()
-	if err := s.acquire(st, owner, ttl); err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, s.acquire(st, owner, ttl))
 	for range 3 {
 		if _, err := s.next(st, "orders", sequence.DefaultOptions()); err != nil {
 			s.Fatal(err)
@@ -242,14 +239,10 @@ func TestWhatAFencedStoreDoes(t *testing.T) {
 	acquire := request(lock.Acquire, "held", "alice", time.Hour)
 	acquire.RequestID = "r1"
 	l, err := st.Locks.Do(t.Context(), acquire)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	take := sequence.Request{Tenant: "default", Key: "k", Count: 2, RequestID: "r2", Options: sequence.DefaultOptions()}
 	got, err := st.Sequences.Next(t.Context(), take)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	brief := sequence.DefaultOptions()
 	brief.TTL = time.Minute
 	if _, err := s.next(st, "brief", brief); err != nil {
@@ -291,9 +284,7 @@ func TestWhatAFencedStoreDoes(t *testing.T) {
 			t.Errorf("a key with a TTL starts over with %d, %v", v, err)
 		}
 	}
-	if err := st.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, st.Init(t.Context()))
 	if f := st.Fenced(); f != nil {
 		t.Errorf("after Init: %+v", f)
 	}

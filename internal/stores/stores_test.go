@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -69,14 +70,10 @@ func works(t *testing.T, s *Store) lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := s.Init(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Init(ctx))
 	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: "k", Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	l, err := s.Locks.Do(ctx, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got, err := s.Locks.Get(ctx, "default", "k"); err != nil || got.LeaseID != l.LeaseID {
 		t.Errorf("it is shown as %+v, %v", got, err)
 	}
@@ -108,9 +105,7 @@ func TestStores(t *testing.T) {
 	} {
 		t.Run(scheme, func(t *testing.T) {
 			s, err := Open(url(t), Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			works(t, s)
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -129,19 +124,13 @@ func TestStores(t *testing.T) {
 func TestOpenedAtFirstUse(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store.db")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(path, 0o700))
 	s, err := Open("sqlite:"+path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil || !strings.Contains(err.Error(), "directory") {
 		t.Errorf("a directory: %v", err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path))
 	works(t, s)
 }

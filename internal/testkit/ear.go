@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Ear is a service manager's notification socket.
@@ -22,9 +23,7 @@ func NewEar(s *Site) *Ear {
 	s.T.Helper()
 	path := s.Path("notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	s.T.Cleanup(func() { _ = conn.Close() })
 	return &Ear{t: s.T, conn: conn, Path: path}
 }
@@ -33,9 +32,7 @@ func NewEar(s *Site) *Ear {
 func (e *Ear) Await(pattern string) string {
 	e.t.Helper()
 	want := regexp.MustCompile(pattern)
-	if err := e.conn.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, e.conn.SetReadDeadline(time.Now().Add(await.Patience)))
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := e.conn.Read(buf)

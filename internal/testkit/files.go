@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // LockLeases holds the write lock of a SQLite file, as a process that hangs in
@@ -13,13 +15,9 @@ import (
 func LockLeases(t *testing.T, path string) (unlock func()) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout(10000)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	conn, err := db.Conn(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
@@ -45,21 +43,15 @@ func DecodeJSON(t *testing.T, text string, target any) {
 
 func WriteFile(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func Rename(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(from, to))
 }
 
 func Mkdir(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(path, 0o700))
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // LeaseServer is a lease server that was started.
@@ -73,18 +74,14 @@ func (l *LeaseServer) Answer(method, path, token string, body any) (status int, 
 		}
 	}
 	r, err := http.NewRequestWithContext(l.T.Context(), method, l.URL()+path, bytes.NewReader(text))
-	if err != nil {
-		l.T.Fatal(err)
-	}
+	must.Succeed(l.T, err)
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 	res, err := client.Do(r)
-	if err != nil {
-		l.T.Fatal(err)
-	}
+	must.Succeed(l.T, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil {

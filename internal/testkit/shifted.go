@@ -6,6 +6,8 @@ import (
 	"io"
 	"os/exec"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Shifted is a daemon whose host's clock the test sets.
@@ -22,13 +24,9 @@ func (s *Site) LaunchShifted(shift time.Duration, args ...string) *Shifted {
 	// cmd/kazahanad/kztest.go reads both.
 	cmd.Env = s.Environment("KZTEST_CLOCK="+shift.String(), "KZTEST_HOST="+s.Host)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	return &Shifted{s.LaunchCommand(cmd), stdin, bufio.NewReader(stdout)}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -41,13 +42,9 @@ func NewSite(t *testing.T) *Site {
 	t.Helper()
 	ring.All(t)
 	dir, err := os.MkdirTemp("", "kz-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o755))
 	return &Site{T: t, Dir: dir, Socket: filepath.Join(dir, "d.sock"), State: filepath.Join(dir, "state"), Live: siteLiveDir(t)}
 }
 
@@ -60,13 +57,9 @@ func siteLiveDir(t *testing.T) string {
 		return "none"
 	}
 	dir, err := os.MkdirTemp(shm, "kz-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o777))
 	return filepath.Join(dir, "live")
 }
 
@@ -120,9 +113,7 @@ func (s *Site) LaunchCommand(cmd *exec.Cmd) *Instance {
 		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	}
 	cmd.WaitDelay = await.Patience
-	if err := cmd.Start(); err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, cmd.Start())
 	go func() {
 		d.Err = cmd.Wait()
 		close(d.Ended)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // managed is a socket as a service manager has it: bound, and listening for
@@ -17,9 +18,7 @@ func managed(t *testing.T) (*net.UnixListener, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l, path
 }
@@ -28,9 +27,7 @@ func managed(t *testing.T) (*net.UnixListener, string) {
 func given(t *testing.T, from interface{ File() (*os.File, error) }) *os.File {
 	t.Helper()
 	f, err := from.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return f
 }
 
@@ -38,28 +35,20 @@ func given(t *testing.T, from interface{ File() (*os.File, error) }) *os.File {
 // for the next process, and the path keeps its mode.
 func TestInheritedSocketOutlivesClose(t *testing.T) {
 	manager, path := managed(t)
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(path, 0o640))
 	before, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for round := range 3 {
 		waiting, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatalf("round %d: nobody can connect: %v", round, err)
 		}
 		l, err := Inherit(given(t, manager))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if l.Path() != path {
 			t.Errorf("path %s, want %s", l.Path(), path)
 		}
-		if err := l.SetDeadline(time.Now().Add(await.Patience)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.SetDeadline(time.Now().Add(await.Patience)))
 		conn, err := l.AcceptUnix()
 		if err != nil {
 			t.Fatalf("round %d: the connection that waited is lost: %v", round, err)
@@ -83,9 +72,7 @@ func TestInheritedSocketOutlivesClose(t *testing.T) {
 func TestInheritedSocketIsNotTakenByListen(t *testing.T) {
 	manager, path := managed(t)
 	l, err := Inherit(given(t, manager))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, when := range []string{"accepts", "has stopped"} {
 		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "in use") {
 			t.Errorf("while the process %s: %v", when, err)
@@ -97,29 +84,19 @@ func TestInheritedSocketIsNotTakenByListen(t *testing.T) {
 func TestInheritRefuses(t *testing.T) {
 	dir := t.TempDir()
 	regular, err := os.Create(filepath.Join(dir, "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer tcp.Close()
 	packets, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "packets")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer packets.Close()
 	manager, path := managed(t)
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	served, err := manager.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer served.Close()
 	for _, c := range []struct {
 		name string

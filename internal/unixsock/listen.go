@@ -300,8 +300,7 @@ func groupID(name string) (int, error) {
 
 // unwrapOp drops the addresses that package net repeats.
 func unwrapOp(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
 	}
 	return err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func listen(t *testing.T, path string, o Options) *Listener {
@@ -17,9 +19,7 @@ func listen(t *testing.T, path string, o Options) *Listener {
 		o.Mode = 0o660
 	}
 	l, err := Listen(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -37,9 +37,7 @@ func TestCloseRemovesTheSocketAndFreesThePath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	for range 3 {
 		l := listen(t, path, Options{})
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Close())
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			t.Errorf("the socket is still there: %v", err)
 		}
@@ -49,9 +47,7 @@ func TestCloseRemovesTheSocketAndFreesThePath(t *testing.T) {
 func TestStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	listen(t, path, Options{})
@@ -60,9 +56,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 func TestLiveSocketIsNeverReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	var inUse *InUseError
 	if _, err := Listen(path, Options{Mode: 0o660}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
@@ -89,9 +83,7 @@ func TestSecondListenerOfOurOwnIsRefused(t *testing.T) {
 func TestOnlyOneOfManyGetsAStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	var mu sync.Mutex
@@ -118,13 +110,9 @@ func TestOnlyOneOfManyGetsAStaleSocket(t *testing.T) {
 func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("precious"), 0o600))
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(file, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(file, link))
 	for _, path := range []string{file, link, dir} {
 		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 			t.Errorf("%s: %v", path, err)
@@ -139,15 +127,9 @@ func TestPrivateDirectory(t *testing.T) {
 	base := t.TempDir()
 	listen(t, filepath.Join(base, "mine", "s.sock"), Options{Private: true})
 	open := filepath.Join(base, "open")
-	if err := os.Mkdir(open, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(base, "mine"), filepath.Join(base, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(open, 0o777))
+	must.Succeed(t, os.Chmod(open, 0o777))
+	must.Succeed(t, os.Symlink(filepath.Join(base, "mine"), filepath.Join(base, "link")))
 	for _, dir := range []string{"open", "link"} {
 		if _, err := Listen(filepath.Join(base, dir, "s.sock"), Options{Mode: 0o660, Private: true}); err == nil || !strings.Contains(err.Error(), "0700") {
 			t.Errorf("%s: %v", dir, err)
@@ -161,9 +143,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("an unknown group: %v", err)
 	}
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	listen(t, filepath.Join(dir, "b"), Options{Group: me.Gid})
 }
 
@@ -177,14 +157,10 @@ func TestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l := listen(t, path, Options{})
 	client, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer client.Close()
 	server, err := l.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer server.Close()
 	peer, err := PeerOf(server)
 	if err != nil || peer.PID != os.Getpid() || int(peer.UID) != os.Geteuid() || int(peer.GID) != os.Getegid() {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // pipe is one end of an in-memory stream.
@@ -194,8 +196,7 @@ func TestErrorsFromTheServer(t *testing.T) {
 	want := Errorf(CodeTimeout, "waited").With("waited_ms", 10).With("cause", "a lease")
 	c := newPair(t, func(conn *ServerConn, r *Request) { conn.ReplyError(r.ID, want) })
 	err := c.Call(t.Context(), "NextID", new(uint64))
-	var got *Error
-	if !errors.As(err, &got) || !reflect.DeepEqual(got, want) {
+	if got, ok := errors.AsType[*Error](err); !ok || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %#v", err)
 	}
 }
@@ -289,8 +290,7 @@ func TestFormsOfErrors(t *testing.T) {
 	} {
 		c := NewClient(newServer(pack(t, []any{1, 1, x.err, nil})))
 		err := c.Call(t.Context(), "m", nil)
-		var got *Error
-		if !errors.As(err, &got) || !reflect.DeepEqual(*got, x.want) {
+		if got, ok := errors.AsType[*Error](err); !ok || !reflect.DeepEqual(*got, x.want) {
 			t.Errorf("%v: got %#v", x.err, err)
 		}
 		c.Close()
@@ -472,9 +472,7 @@ func TestMsgidsWrapAround(t *testing.T) {
 	c.lastID = 1<<32 - 3 // the number after it is taken
 	c.mu.Unlock()
 	for range 3 {
-		if err := c.Call(t.Context(), "m", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Call(t.Context(), "m", nil))
 	}
 	cancel()
 	first.Wait()
@@ -523,9 +521,7 @@ func TestNotifications(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		if err := c.Call(t.Context(), "m", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.Call(t.Context(), "m", nil))
 	}
 	if want := []notice{{"event", "before", 1}, {"event", "before", 2}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -569,9 +565,7 @@ func TestAnswersToThePeer(t *testing.T) {
 		want   string // the error
 	}{{1, "yes", ""}, {2, "no", strings.TrimSpace(strings.Repeat("no! ", maxRefusal/4))}, {1 << 31, "large", "too large"}} {
 		request, err := encodeRequest(x.id, x.method, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := far.Write(request.out.buf); err != nil {
 			t.Fatal(err)
 		}
@@ -617,9 +611,7 @@ func TestIntegersOfEveryForm(t *testing.T) {
 			}
 			values = append(values, v)
 			var one uint64
-			if err := decodeResult(pack(t, v), &one); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, decodeResult(pack(t, v), &one))
 			want = append(want, one)
 		}
 		var got []uint64

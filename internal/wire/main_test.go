@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -31,9 +32,7 @@ func unhex(t testing.TB, s string) []byte {
 func pack(t testing.TB, values ...any) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := newEncoder(&b).EncodeMulti(values...); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, newEncoder(&b).EncodeMulti(values...))
 	return b.Bytes()
 }
 
@@ -110,9 +109,7 @@ func decodeAll(t testing.TB, stream []byte) []any {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all = append(all, v)
 	}
 }
@@ -129,8 +126,7 @@ func allocated(f func()) uint64 {
 // wantError holds err against a code and words of its text.
 func wantError(t testing.TB, err error, code Code, words string) {
 	t.Helper()
-	var e *Error
-	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), words) {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != code || !strings.Contains(e.Error(), words) {
 		t.Fatalf("got error %v, want %s with %q", err, code, words)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // counter is a Memory with a limit for messages.
@@ -62,13 +64,13 @@ func TestMemoryIsCounted(t *testing.T) {
 				t.Fatalf("%d and %d bytes are counted, buffers have %d and %d", m.in, m.out, len(conn.in.buf), cap(conn.out.buf))
 			}
 			if !conn.Pending() {
-				must(t, conn.Flush())
+				must.Succeed(t, conn.Flush())
 			}
 		}
 		if n != len(sizes)+20_000 || !refuse && m.progress == 0 {
 			t.Errorf("%d messages, progress was told %d times", n, m.progress)
 		}
-		must(t, conn.Flush())
+		must.Succeed(t, conn.Flush())
 		conn.Discard()
 		conn.Release()
 		if m.in != 0 || m.out != 0 {
@@ -86,7 +88,7 @@ func TestNoMemory(t *testing.T) {
 		conn.SetMemory(m)
 		conn.Preload(stream[:preload])
 		var r Request
-		must(t, conn.Read(&r))
+		must.Succeed(t, conn.Read(&r))
 		for range 2 {
 			if err := conn.Read(&r); !errors.Is(err, errNoMemory) {
 				t.Fatalf("got %v", err)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestReplyBytes(t *testing.T) {
@@ -33,9 +35,9 @@ func TestReplyBytes(t *testing.T) {
 			"94 01 03 c0 93 cf000000000000000a cf000000000000000b cf000000000000001e"},
 		{"no elements", func(o *Outbox) { replyRanges(o, 3, nil) }, "94 01 03 c0 90"},
 		{"array of strings", func(o *Outbox) { o.BeginArray(3, 2); o.AppendString("a"); o.AppendString("") }, "94 01 03 c0 92 a161 a0"},
-		{"map in the order of its keys", func(o *Outbox) { must(t, o.ReplyAny(1, map[string]any{"b": 2, "a": true})) },
+		{"map in the order of its keys", func(o *Outbox) { must.Succeed(t, o.ReplyAny(1, map[string]any{"b": 2, "a": true})) },
 			"94 01 01 c0 82 a161 c3 a162 02"},
-		{"struct by its json tags", func(o *Outbox) { must(t, o.ReplyAny(1, row{ID: 7, Hidden: "x"})) },
+		{"struct by its json tags", func(o *Outbox) { must.Succeed(t, o.ReplyAny(1, row{ID: 7, Hidden: "x"})) },
 			"94 01 01 c0 82 a26964 cf0000000000000007 a5636f756e74 00"},
 		{"error", func(o *Outbox) { o.ReplyError(6, Errorf(CodeOverloaded, "no")) },
 			"94 01 06 92 00 ae4f5645524c4f414445443a206e6f c0"},
@@ -60,13 +62,6 @@ func TestReplyBytes(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestLargestArray(t *testing.T) {
 	const n = 65536
 	var w writes
@@ -81,7 +76,7 @@ func TestLargestArray(t *testing.T) {
 	}
 	o.ReplyString(1, "before") // the buffer need not be empty
 	replyRanges(o, 2, ranges)
-	must(t, o.Flush())
+	must.Succeed(t, o.Flush())
 	if w.largest > HighWater || w.calls > 10 {
 		t.Fatalf("%d writes, the largest of %d bytes", w.calls, w.largest)
 	}
@@ -117,7 +112,7 @@ func TestHighWater(t *testing.T) {
 		var w writes
 		o := NewOutbox(&w)
 		answer(o)
-		must(t, o.Flush())
+		must.Succeed(t, o.Flush())
 		if w.largest > HighWater || w.calls > 25 {
 			t.Errorf("%s: %d writes, the largest of %d bytes", name, w.calls, w.largest)
 		}
@@ -132,7 +127,7 @@ func TestUnencodableResultLeavesNoTrace(t *testing.T) {
 		t.Fatal("a channel was encoded")
 	}
 	o.ReplyError(2, Errorf(CodeTimeout, "x"))
-	must(t, o.Flush())
+	must.Succeed(t, o.Flush())
 	if got := decodeAll(t, w.Bytes()); len(got) != 2 || got[1].([]any)[1] != int64(2) {
 		t.Fatalf("got %v", got)
 	}
@@ -160,7 +155,7 @@ func TestWriteErrorsStay(t *testing.T) {
 		replyRanges(o, 1, []Range{{0, 65536}}) // fails on the way
 		o.ReplyUint64(2, 1)
 		o.ReplyError(3, Errorf(CodeTimeout, "x"))
-		must(t, o.ReplyAny(4, "x"))
+		must.Succeed(t, o.ReplyAny(4, "x"))
 		o.BeginArray(5, 2)
 		o.AppendString("x")
 		for range 2 {
@@ -197,7 +192,7 @@ func TestWrongNumberOfElementsPanics(t *testing.T) {
 func TestWithoutWriterEverythingWaits(t *testing.T) {
 	o := NewOutbox(nil)
 	replyRanges(o, 1, []Range{{0, 65536}})
-	must(t, o.Flush())
+	must.Succeed(t, o.Flush())
 	all := slices.Clone(o.Unsent())
 	if len(all) != 4+5+65536*9 {
 		t.Fatalf("%d bytes wait", len(all))
@@ -235,11 +230,11 @@ func TestReplyMap(t *testing.T) {
 			var want, got bytes.Buffer
 			library, quick := NewOutbox(&want), NewOutbox(&got)
 			for id := range uint32(3) {
-				must(t, library.ReplyAny(id<<16, a))
+				must.Succeed(t, library.ReplyAny(id<<16, a))
 				quick.ReplyMap(id<<16, TextField("s", a.Short), TextField("a_name_of_more_than_thirty-one_bytes", a.Long), NumberField("number", a.Number))
 			}
-			must(t, library.Flush())
-			must(t, quick.Flush())
+			must.Succeed(t, library.Flush())
+			must.Succeed(t, quick.Flush())
 			if !bytes.Equal(got.Bytes(), want.Bytes()) {
 				t.Fatalf("%d bytes of text, %d: %d bytes, want %d", length, number, got.Len(), want.Len())
 			}

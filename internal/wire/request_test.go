@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestRequestAccepts(t *testing.T) {
@@ -43,9 +45,7 @@ func TestRequestAccepts(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			msg := unhex(t, c.hex)
-			if err := r.Parse(msg); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.Parse(msg))
 			if r.Type != c.typ || r.ID != c.id || string(r.Method) != c.method || r.NumParams() != c.params {
 				t.Fatalf("got type %d id %d method %q params %d", r.Type, r.ID, r.Method, r.NumParams())
 			}
@@ -90,8 +90,7 @@ func TestRequestRefuses(t *testing.T) {
 			var r Request
 			for range 2 { // no message after it is believed
 				err := conn.Read(&r)
-				var parse *ParseError
-				if !errors.As(err, &parse) || !strings.Contains(err.Error(), c.reason) {
+				if _, ok := errors.AsType[*ParseError](err); !ok || !strings.Contains(err.Error(), c.reason) {
 					t.Fatalf("got %v, want %q", err, c.reason)
 				}
 			}
@@ -209,9 +208,7 @@ func TestParamsOfTheWrongKind(t *testing.T) {
 	}
 	for words, read := range reads {
 		r := parsed(t, request(t, 1, "m", 1, nil))
-		if err := r.Skip(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.Skip())
 		wantError(t, read(r), CodeInvalidParams, words)
 		wantError(t, read(r), CodeInvalidParams, "parameter 2: ") // it was not consumed
 		r = parsed(t, request(t, 1, "m", []any{nil}))
@@ -278,9 +275,7 @@ func TestOptions(t *testing.T) {
 		if service != "s" || timeout != 5 || !regular || err != nil {
 			t.Fatal(service, timeout, regular, err)
 		}
-		if err := r.End(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, r.End())
 		_, err = r.Int64()
 		wantError(t, err, CodeInvalidParams, "no option to read")
 	}
@@ -309,9 +304,7 @@ func TestSkipKeepsNothing(t *testing.T) {
 	r := parsed(t, msg)
 	if got := allocated(func() {
 		for range 10 {
-			if err := errors.Join(r.Parse(msg), r.Skip(), r.End()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(r.Parse(msg), r.Skip(), r.End()))
 		}
 	}); got > 100_000 {
 		t.Fatalf("%d bytes allocated", got)

@@ -108,8 +108,7 @@ func (c *ServerConn) Partial() bool { return c.in.Partial() }
 // Refuse answers a *ParseError of Read with one error response that has msgid 0, and
 // flushes. It does nothing for other errors. After it the connection must be closed.
 func (c *ServerConn) Refuse(err error) error {
-	var parse *ParseError
-	if errors.As(err, &parse) {
+	if parse, ok := errors.AsType[*ParseError](err); ok {
 		c.ReplyError(0, Errorf(CodeParseError, "%v", parse))
 	}
 	return c.Flush()

@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // serve answers requests the way a daemon does, and says why it stopped.
@@ -218,12 +220,12 @@ func TestBuffersShrink(t *testing.T) {
 	conn := NewServerConn(stream, io.Discard)
 	var r Request
 	for i := range 3 {
-		must(t, conn.Read(&r))
+		must.Succeed(t, conn.Read(&r))
 		if i == 0 && len(conn.in.buf) < 1_000_000 {
 			t.Fatal("where is it?")
 		}
 		conn.ReplyString(r.ID, strings.Repeat("x", 1_000_000>>(20*i)))
-		must(t, conn.Flush())
+		must.Succeed(t, conn.Flush())
 	}
 	if in, out := len(conn.in.buf), cap(conn.out.buf); in > smallBuffer || out > smallBuffer {
 		t.Fatalf("%d and %d bytes kept", in, out)
@@ -323,9 +325,9 @@ func TestIdleConnectionIsSmall(t *testing.T) {
 	before := heap()
 	for i := range conns {
 		conns[i] = NewServerConn(&endless{b: msg}, io.Discard)
-		must(t, conns[i].Read(&requests[i]))
+		must.Succeed(t, conns[i].Read(&requests[i]))
 		conns[i].ReplyUint64(1, 1)
-		must(t, conns[i].Flush())
+		must.Succeed(t, conns[i].Flush())
 	}
 	per := (heap() - before) / n
 	runtime.KeepAlive(conns)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const mit = "Permission is hereby granted, free of charge, to any person\nobtaining a copy of this software"
@@ -31,16 +33,12 @@ func TestIdentify(t *testing.T) {
 // A module that nobody has a licence of is an error, and not left out.
 func TestUnknownLicence(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("All rights reserved."), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("All rights reserved."), 0o600))
 	m := module{path: "example.org/closed", version: "v1.0.0"}
 	if err := m.readLicences(dir); err == nil || !strings.Contains(err.Error(), "example.org/closed@v1.0.0 has no licence") {
 		t.Errorf("the error is %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "COPYING.md"), []byte(mit), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "COPYING.md"), []byte(mit), 0o600))
 	if err := m.readLicences(dir); err != nil || !slices.Equal(m.spdx, []string{"MIT"}) {
 		t.Errorf("with a second file: %q, %v", m.spdx, err)
 	}
@@ -55,9 +53,7 @@ func TestBill(t *testing.T) {
 	}
 	doc := cycloneDX(info, modules, "1.0.0", time.Unix(0, 0))
 	text, err := json.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, part := range []string{
 		`"bomFormat":"CycloneDX","specVersion":"1.6"`, `"timestamp":"1970-01-01T00:00:00Z"`,
 		`"purl":"pkg:golang/github.com/kazahana/kazahana@v1.0.0"`,
@@ -86,25 +82,17 @@ func TestLicenceTexts(t *testing.T) {
 func TestProvenance(t *testing.T) {
 	dir := t.TempDir()
 	from := source{version: "1.0.0", commit: strings.Repeat("ab", 20), targets: "linux/amd64", epoch: 7, tools: []string{"npm@11", "nfpm@v2"}}
-	if err := os.WriteFile(filepath.Join(dir, "a.deb"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "a.deb"), nil, 0o600))
 	if err := writeProvenance(dir, from); err == nil {
 		t.Error("there is no bill of materials, and no error")
 	}
 	bill := `{"components": [{"purl": "pkg:golang/example.org/x@v1", "hashes": [{"alg": "SHA-256", "content": "E3B0"}]}]}`
-	if err := os.WriteFile(filepath.Join(dir, "kazahanad_1.0.0.cdx.json"), []byte(bill), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "kazahanad_1.0.0.cdx.json"), []byte(bill), 0o600))
 	var texts [2]string
 	for i := range texts { // the second time the file is there already
-		if err := writeProvenance(dir, from); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, writeProvenance(dir, from))
 		text, err := os.ReadFile(filepath.Join(dir, "kazahana_1.0.0.provenance.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		texts[i] = strings.Join(strings.Fields(string(text)), "")
 	}
 	if texts[0] != texts[1] {

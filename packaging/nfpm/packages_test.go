@@ -19,6 +19,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -61,9 +62,7 @@ func file(t *testing.T, pattern string) string {
 		t.Skip("packages are built on linux, with GNU tar")
 	}
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%s: %q (%v)", pattern, found, err)
@@ -99,13 +98,9 @@ func untar(t *testing.T, r io.Reader) map[string]entry {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if h.Typeflag != tar.TypeDir {
 			all[strings.TrimPrefix(h.Name, "./")] = entry{h.Mode & 0o7777, fmt.Sprintf("%d:%d", h.Uid, h.Gid), content}
 		}
@@ -238,9 +233,7 @@ func lookInside(t *testing.T, files map[string]entry) {
 		}
 	}
 	binary := filepath.Join(t.TempDir(), "kazahanad")
-	if err := os.WriteFile(binary, files["usr/bin/kazahanad"].content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(binary, files["usr/bin/kazahanad"].content, 0o755))
 	if got := string(output(t, binary, "version")); !strings.HasPrefix(got, "kazahanad v9.8.7-rc.1 (commit 0123456789abcdef, go") {
 		t.Errorf("it is %s", got)
 	}
@@ -290,14 +283,10 @@ func TestRPMPackage(t *testing.T) {
 
 func TestTarball(t *testing.T) {
 	f, err := os.Open(file(t, "*.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer f.Close()
 	r, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	files := untar(t, r)
 	for _, name := range []string{
 		"kazahanad", "LICENSE", "licenses.txt", "README.md", "CHANGELOG.md", "kazahanad.yaml", "lease-server.yaml", "man/kazahanad.1",

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -18,9 +19,7 @@ import (
 func fromDocs(t *testing.T, section, kind string) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "packages.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, rest, found := strings.Cut(string(page), "\n## "+section+"\n")
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	_, block, has := strings.Cut(rest, "\n```"+kind+"\n")
@@ -57,9 +56,7 @@ func sumAll(t *testing.T, dir string) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func sign(dir, key string) ([]byte, error) {
@@ -128,9 +125,7 @@ func newRepository(t *testing.T) *repository {
 	t.Helper()
 	r := &repository{t: t, packages: filepath.Dir(file(t, "*.deb")), site: filepath.Join(t.TempDir(), "site")}
 	keys, err := os.MkdirTemp("", "kz-gpg-") // the agent's socket needs a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.environment = append(os.Environ(), "GNUPGHOME="+keys)
 	t.Cleanup(func() {
 		r.command("gpgconf", "--kill", "all")
@@ -177,9 +172,7 @@ func (r *repository) apt(key string, args ...string) (string, error) {
 	r.t.Helper()
 	dir := r.t.TempDir()
 	for _, d := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "etc/apt/trusted.gpg.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "got"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	sources := strings.NewReplacer("https://packages.example", "file:"+r.site, "/etc/apt/keyrings/kazahana.asc", key).
 		Replace(fromDocs(r.t, "An apt and a yum repository", "deb822"))
@@ -256,9 +249,7 @@ func TestRepositoriesStayWithoutASignature(t *testing.T) {
 	}
 	tools, environment := t.TempDir(), r.environment
 	program := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--detach-sign*) exit 2;; esac\nexec %s \"$@\"\n", ring.Program(t, "gpg"))
-	if err := os.WriteFile(filepath.Join(tools, "gpg"), []byte(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(tools, "gpg"), []byte(program), 0o755))
 	r.environment = append(slices.Clone(environment), "PATH="+tools+":"+os.Getenv("PATH"))
 	if out, err := r.publish(); err == nil {
 		t.Fatalf("it is published without a signature:\n%s", out)
@@ -313,9 +304,7 @@ func (r *repository) packagesAreSigned(key string) {
 func damage(t *testing.T, path string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	content[len(content)/2] ^= 1
 	write(t, path, string(content))
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.yaml.in/yaml/v3"
 )
@@ -38,9 +39,7 @@ type rule struct {
 func readYAML(t *testing.T, path string, target any) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := yaml.Unmarshal(b, target); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -96,9 +95,7 @@ func TestAlertmanager(t *testing.T) {
 	}
 	// Every alert that the inhibition rules name exists.
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, name := range regexp.MustCompile(`\bKazahana\w+\b`).FindAllString(string(text), -1) {
 		if !slices.ContainsFunc(alerts(t), func(a rule) bool { return strings.HasPrefix(a.Alert, name) }) {
 			t.Errorf("%s names %s, which is no alert", file, name)
@@ -249,13 +246,9 @@ func TestExamplesAreOfTheAlert(t *testing.T) {
 		rules = append(rules, map[string]string{"record": fmt.Sprint("example:", i), "expr": q})
 	}
 	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "examples", "rules": rules}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	path := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, text, 0o600))
 	promtool(t, "check", "rules", path)
 }
 
@@ -263,9 +256,7 @@ func TestExamplesAreOfTheAlert(t *testing.T) {
 // an alert.
 func TestRunbookHasEveryAlert(t *testing.T) {
 	page, err := os.ReadFile(runbook)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var names []string
 	for _, a := range alerts(t) {
 		names = append(names, a.Alert)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A program that asks for IDs with one of the clients.
@@ -32,9 +34,7 @@ func programs(t *testing.T, root string) []program {
 		}
 		return exec.Command("cp", "-rL", src, filepath.Join(into, name)).Run()
 	}
-	if err := os.MkdirAll(into, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(into, 0o755))
 	build := exec.Command("go", "build", "-C", "../../clients/go/programs", "-o", filepath.Join(into, "load"), "./load")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -128,9 +128,7 @@ func (h *host) begin(ctx context.Context, args []string) *asking {
 	h.t.Helper()
 	a := &asking{cmd: h.command(ctx, args...)}
 	a.cmd.Stdout, a.cmd.Stderr = a, a
-	if err := a.cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, a.cmd.Start())
 	return a
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -26,9 +27,7 @@ func newDisk(t *testing.T) disk {
 	t.Helper()
 	d := disk{t, filepath.Join(t.TempDir(), "disk")}
 	image := d.dir + ".image"
-	if err := os.Mkdir(d.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(d.dir, 0o755))
 	for _, args := range [][]string{{"truncate", "-s", "256M", image}, {"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, d.dir}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("no disk can be made here that could be frozen: %v: %v: %s", args, err, out)
@@ -142,9 +141,7 @@ func (h *host) fedFor(d time.Duration) {
 	h.t.Helper()
 	fed := func() time.Duration {
 		us, err := strconv.ParseInt(h.show(service, "WatchdogTimestampMonotonic"), 10, 64)
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, err)
 		return time.Duration(us) * time.Microsecond
 	}
 	began, pid := fed(), h.show(service, "MainPID")

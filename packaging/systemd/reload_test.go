@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A reload checks the file, then signals, and ends as the check did. A mistake does not
@@ -20,26 +22,18 @@ func TestReloadChecksFirst(t *testing.T) {
 	for unit, checks := range map[string]string{service: "serve --check", server: "lease-server --check"} {
 		for _, code := range []int{0, 2} {
 			b, err := os.ReadFile(unit)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			lines := regexp.MustCompile(`(?m)^ExecReload=/bin/true\nExecReload=/bin/sh -c '(.*)'$`).FindAllStringSubmatch(string(b), -1)
 			if len(lines) != 1 || strings.Count(string(b), "\nExecReload=") != 2 {
 				t.Fatalf("%s has other lines ExecReload= than those that are known", unit)
 			}
 			said := filepath.Join(t.TempDir(), "said")
 			program := filepath.Join(t.TempDir(), "kazahanad")
-			if err := os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh\necho \"$@\" >>%s\nexit %d\n", said, code), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh\necho \"$@\" >>%s\nexit %d\n", said, code), 0o755))
 			main := exec.Command("/bin/sh", "-c", `trap 'echo signalled >>"$0"; exit 0' HUP; echo ready; while :; do sleep 0.1; done`, said)
 			out, err := main.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := main.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
+			must.Succeed(t, main.Start())
 			t.Cleanup(func() { _ = main.Process.Kill() })
 			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 				t.Fatalf("%q, %v", line, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -38,18 +38,12 @@ func play(s scenario, slots int) *world {
 // not survive anything: what a commit costs is not asked here.
 func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Provider {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-capacity-")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	return func(nowMS func() int64) provider.Provider {
 		p, err := sqlite.Open(context.Background(), sqlite.Config{
 			Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: terms}, NowMS: nowMS,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { p.Close() })
 		return p
 	}
@@ -146,9 +140,7 @@ func TestFitIsExact(t *testing.T) {
 		t.Errorf("seed %d: the run depends on the number of slots although they suffice", *seed)
 	}
 	records, err := w.provider.List(context.Background(), "service0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	taken := 0
 	for _, r := range records {
 		if r.End > w.nowMS() {

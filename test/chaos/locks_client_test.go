@@ -286,8 +286,7 @@ func (p *lockProcess) ask(ctx context.Context, a lockAttempt, do func(context.Co
 		if now.Outcome = lockOutcome(err); err != nil {
 			now.Error = err.Error()
 		}
-		var held *lock.HeldError
-		if errors.As(err, &held) {
+		if held, ok := errors.AsType[*lock.HeldError](err); ok {
 			now.Got = lock.Lease{Key: held.Key, Owner: held.Owner, Token: held.Token, ExpiresMS: held.ExpiresMS, RemainingMS: held.RemainingMS}
 		}
 		p.record(now)

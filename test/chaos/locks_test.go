@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -90,9 +91,7 @@ type lockProcesses struct {
 func (c *chaos) startLockProcesses(url string, from *protected, u chaosUsers) *lockProcesses {
 	c.T.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	must.Succeed(c.T, err)
 	p := &lockProcesses{chaos: c}
 	seed := c.rng.Uint64()
 	for i := range u.processes {
@@ -100,15 +99,11 @@ func (c *chaos) startLockProcesses(url string, from *protected, u chaosUsers) *l
 			URL: url, Protected: from.listener.Addr().String(), Process: i, Keys: u.keys, Sequences: u.sequences, TTLMS: u.ttl.Milliseconds(), Seed: seed, File: c.Path(fmt.Sprintf("asked-%d", i)),
 		}
 		text, err := json.Marshal(plan)
-		if err != nil {
-			c.T.Fatal(err)
-		}
+		must.Succeed(c.T, err)
 		cmd := exec.Command(exe, string(text))
 		cmd.Env = c.Environment(testkit.ChildEnv + "=locks")
 		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			c.T.Fatal(err)
-		}
+		must.Succeed(c.T, err)
 		p.stdin, p.procs, p.files = append(p.stdin, stdin), append(p.procs, c.LaunchCommand(cmd)), append(p.files, plan.File)
 	}
 	return p

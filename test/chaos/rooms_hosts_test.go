@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // roomPrograms are what the hosts of rooms run besides the daemon.
@@ -65,9 +66,7 @@ func launchLogged(s *testkit.Site, cmd *exec.Cmd, name string) *roomProcess {
 	s.T.Helper()
 	p := &roomProcess{file: s.Path(name + ".log")}
 	file, err := os.Create(p.file)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	defer file.Close()
 	cmd.Stdout = file
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
@@ -111,9 +110,7 @@ func (h *roomHost) awaitRooms() {
 // lines are what the process has printed so far; the last may not be whole.
 func (p *roomProcess) lines() []roomLine {
 	text, err := os.ReadFile(p.file)
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, err)
 	whole := text[:strings.LastIndexByte(string(text), '\n')+1]
 	return readLines[roomLine](p.T, p.file, strings.NewReader(string(whole)))
 }

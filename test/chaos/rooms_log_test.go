@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // roomRecord is all that was logged while rooms of examples/chat-rooms were used
@@ -125,18 +127,14 @@ func readLines[T any](t *testing.T, path string, from io.Reader) (all []T) {
 		}
 		all = append(all, one)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, lines.Err())
 	return all
 }
 
 func readFile[T any](t *testing.T, path string) []T {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer file.Close()
 	return readLines[T](t, path, file)
 }

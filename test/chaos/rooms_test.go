@@ -20,6 +20,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 var (
@@ -165,9 +166,7 @@ func (c *chatRooms) start(hosts, begin int) {
 	c.messages = launchLogged(c.Site, exec.Command(c.programs.store, "-listen", "127.0.0.1:0", "-log"), "messages")
 	await.Eventually(c.T, "the store of messages says where it is", func() bool {
 		text, err := os.ReadFile(c.messages.file)
-		if err != nil {
-			c.T.Fatal(err)
-		}
+		must.Succeed(c.T, err)
 		var whole bool
 		c.messagesURL, _, whole = strings.Cut(string(text), "\n")
 		return whole
@@ -269,22 +268,16 @@ func (c *chatRooms) final() {
 // kept is what the store has of a room.
 func (c *chatRooms) kept(room int) (texts []string) {
 	request, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, c.messagesURL+"/"+roomName(room), nil)
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	must.Succeed(c.T, err)
 	request.Header.Set("Fencing-Token", fmt.Sprint(math.MaxInt64))
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	must.Succeed(c.T, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err == nil && len(text) > 0 {
 		err = json.Unmarshal(text, &texts)
 	}
-	if err != nil {
-		c.T.Fatal(err)
-	}
+	must.Succeed(c.T, err)
 	return texts
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const (
@@ -84,13 +86,9 @@ func check(t *testing.T, w world) outcome {
 	t.Helper()
 	dir := t.TempDir()
 	copySpecification(t, w.module, dir)
-	if err := os.WriteFile(filepath.Join(dir, w.module+".cfg"), []byte(w.config()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, w.module+".cfg"), []byte(w.config()), 0o600))
 	tools, err := filepath.Abs(jar)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	// One worker finds the shortest way to a broken promise; where none is expected, all
@@ -117,12 +115,8 @@ func check(t *testing.T, w world) outcome {
 func copySpecification(t *testing.T, module, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(specifications, module+".tla"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, module+".tla"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, module+".tla"), text, 0o600))
 }
 
 func lastLines(said []byte) string {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const (
@@ -28,9 +30,7 @@ type mutation struct {
 func mutations(t *testing.T) (all []mutation) {
 	t.Helper()
 	list, err := os.ReadFile(listPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for part := range strings.SplitSeq(string(list), "\n\n") {
 		m, err := parse(part)
 		if err != nil {
@@ -72,9 +72,7 @@ func parse(part string) (m mutation, err error) {
 func (m mutation) applied(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, m.file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n := strings.Count(string(text), m.old); n != 1 {
 		t.Fatalf("%s: the old text occurs %d times in %s, not once: bring %s up to date:\n%s", m.name, n, m.file, listPath, m.old)
 	}

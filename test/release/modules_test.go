@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -38,12 +39,8 @@ func runIn(t *testing.T, dir string, env []string, program string, args ...strin
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // published makes a repository of this tree with the tags of a release, downloads its
@@ -91,9 +88,7 @@ func selected(t *testing.T, dir string, env []string) map[string]string {
 			Path, Version, GoVersion string
 			Main                     bool
 		}
-		if err := d.Decode(&m); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Decode(&m))
 		if all[m.Path] = m.Version; m.Main {
 			all["go"] = m.GoVersion
 		}

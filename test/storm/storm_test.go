@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -170,15 +171,11 @@ func (s *storm) launch(a asker, number int) {
 		cmd = exec.Command(s.golang, s.Socket, p.path)
 	default:
 		self, err := os.Executable()
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, err)
 		cmd = exec.Command(self, s.Socket, p.path)
 	}
 	src, err := filepath.Abs("../../clients/python/src")
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	cmd.Env = s.Environment("PYTHONPATH="+src, "PYTHONDONTWRITEBYTECODE=1", testkit.ChildEnv+"="+a.kind)
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		s.T.Fatal(err)
@@ -193,16 +190,12 @@ func (p *process) String() string { return p.language + " " + p.kind }
 func (p *process) written() map[string]int64 {
 	p.T.Helper()
 	files, err := filepath.Glob(p.path + "*")
-	if err != nil {
-		p.T.Fatal(err)
-	}
+	must.Succeed(p.T, err)
 	sizes := map[string]int64{}
 	for _, file := range files {
 		if file == p.path || strings.HasPrefix(file, p.path+"-") {
 			info, err := os.Stat(file)
-			if err != nil {
-				p.T.Fatal(err)
-			}
+			must.Succeed(p.T, err)
 			sizes[file] = info.Size()
 		}
 	}

@@ -112,8 +112,7 @@ func isTransient(err error) bool {
 }
 
 func codeOf(err error) codes.Code {
-	var e rpctypes.EtcdError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return e.Code()
 	}
 	return status.Code(err)

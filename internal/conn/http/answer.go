@@ -71,8 +71,7 @@ func isRequests(err error) bool {
 
 // transportError drops the URL, which the caller adds.
 func transportError(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -25,13 +26,9 @@ func TestMain(m *testing.M) { await.Main(m) }
 func open(t *testing.T, raw string) *Client {
 	t.Helper()
 	cfg, err := ParseURL(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -155,9 +152,7 @@ func TestOnceIsNotRepeated(t *testing.T) {
 		ok(w)
 	}))
 	call := Call{Method: "POST", Path: "/x", Answer: &struct{}{}, Limit: 100, Once: true}
-	if err := c.Do(t.Context(), call); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Do(t.Context(), call))
 	if err := c.Do(t.Context(), call); err == nil || calls.Load() != 2 || Settled(err) != nil {
 		t.Errorf("%v; %d requests", err, calls.Load())
 	}
@@ -201,9 +196,7 @@ func TestTokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("first-token\n")
 	c := open(t, server+"?token_file="+path)
@@ -228,9 +221,7 @@ func TestTokenFile(t *testing.T) {
 		}
 	}
 	cfg, err := ParseURL(server + "?token_file=" + path + "-missing")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := New(cfg); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}

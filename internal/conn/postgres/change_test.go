@@ -11,6 +11,7 @@ import (
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -20,7 +21,7 @@ func nothing(*pgx.Batch) {}
 // A key that many change at once takes one session, and leaves the others to other keys.
 func TestHotKeyLeavesSessions(t *testing.T) {
 	s := open(t, postgrestest.Shared(t).Config("max_connections=2"))
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	lock := func(key string) func(*pgx.Batch) {
 		return func(b *pgx.Batch) { b.Queue("SELECT pg_advisory_xact_lock(hashtext(current_schema() || $1))", key) }
 	}
@@ -57,7 +58,7 @@ func TestHotKeyLeavesSessions(t *testing.T) {
 	}
 	close(leave)
 	for range 9 {
-		must(t, <-done)
+		must.Succeed(t, <-done)
 	}
 }
 
@@ -68,7 +69,7 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 	server.SQL("SELECT pg_reload_conf()")
 	cfg := server.Config("synchronous_commit=local")
 	local := open(t, cfg) // which does not wait for a standby
-	must(t, note(t.Context(), local))
+	must.Succeed(t, note(t.Context(), local))
 	const sessions = "FROM pg_stat_activity WHERE application_name = 'kazahana' AND "
 	end := func(which string) {
 		await.Success(t, "the session ends", func() error {
@@ -98,7 +99,7 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 	})
 	server.SQL("ALTER SYSTEM SET synchronous_standby_names = ''")
 	server.SQL("SELECT pg_reload_conf()")
-	must(t, <-done)
+	must.Succeed(t, <-done)
 	if n := server.SQL("SELECT count(*) FROM " + cfg.Schema + ".note"); n != "2" {
 		t.Errorf("%s rows, want those of two changes", n)
 	}
@@ -110,14 +111,14 @@ func TestLongestIsKnownFirst(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
 	client, err := postgresconn.Open(cfg)
-	must(t, err)
+	must.Succeed(t, err)
 	defer client.Close()
 	longer := kind
 	longer.MaxMS = 24 * hour
 	s := client.Use(longer)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	calls := 0
-	must(t, s.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+	must.Succeed(t, s.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
 		if calls++; calls == 2 {
 			if known := server.SQL("SELECT longest_ms FROM " + cfg.Schema + ".life"); known != "18000000" {
 				t.Errorf("the store knows of %s ms, want five hours", known)
@@ -138,12 +139,12 @@ func TestOldSessionToAnOldPrimary(t *testing.T) {
 	old := postgrestest.New(t)
 	cfg := old.Config()
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	standby := old.Standby("standby")
 	fences := func() string { return old.SQL("SELECT fences, longest_ms FROM " + cfg.Schema + ".life") }
 	before := fences()
 	var promoted postgresconn.Moment
-	must(t, s.Change(t.Context(), nil, nothing, func(*postgresconn.Tx) error { // the old session
+	must.Succeed(t, s.Change(t.Context(), nil, nothing, func(*postgresconn.Tx) error { // the old session
 		standby.Promote()
 		old.LeadTo(standby)
 		promoted = look(t, s)

@@ -14,6 +14,7 @@ import (
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -40,13 +41,6 @@ func note(ctx context.Context, s *postgresconn.Store) error {
 		tx.Queue("INSERT INTO note VALUES ($1)", tx.NowMS)
 		return nil
 	})
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func look(t *testing.T, s *postgresconn.Store) (m postgresconn.Moment) {
@@ -76,7 +70,7 @@ func same(t *testing.T, before, after postgresconn.Moment) {
 
 func TestNewStore(t *testing.T) {
 	s := open(t, postgrestest.Shared(t).Config())
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	m := look(t, s)
 	if f := m.Fence; f.Life == "" || !f.Trusted || f.Forgot || f.UntilMS != 0 || m.LastMS == 0 || m.LastMS > m.NowMS {
 		t.Errorf("a new store has %+v", m)
@@ -90,7 +84,7 @@ func TestNewStore(t *testing.T) {
 // is no sign of a loss.
 func TestManyAtOnce(t *testing.T) {
 	s := open(t, postgrestest.Shared(t).Config())
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	var all sync.WaitGroup
 	for range 8 {
@@ -111,7 +105,7 @@ func TestPromotedStandby(t *testing.T) {
 	primary := postgrestest.New(t)
 	cfg := primary.Config()
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	standby := primary.Standby("standby")
 	far := cfg
@@ -125,7 +119,7 @@ func TestPromotedStandby(t *testing.T) {
 	after := look(t, promoted)
 	fenced(t, before, after, "a standby was promoted")
 	same(t, after, look(t, open(t, far)))
-	must(t, promoted.Init(t.Context()))
+	must.Succeed(t, promoted.Init(t.Context()))
 	if f := look(t, promoted).Fence; !f.Trusted || !f.Forgot || f.UntilMS != 0 || f.Life != after.Fence.Life {
 		t.Errorf("after Init the fence is %+v", f)
 	}
@@ -137,10 +131,10 @@ func TestFailoverWithoutAFence(t *testing.T) {
 	primary := postgrestest.New(t)
 	cfg := primary.Config("failover_fence=0")
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	standby := primary.Standby("standby")
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	primary.Caught(standby)
 	primary.Stop()
 	standby.Promote()
@@ -155,7 +149,7 @@ func TestCrash(t *testing.T) {
 	for _, fsync := range []string{"on", "off"} {
 		server := postgrestest.New(t, "-c", "fsync="+fsync)
 		s := open(t, server.Config())
-		must(t, note(t.Context(), s))
+		must.Succeed(t, note(t.Context(), s))
 		before := look(t, s)
 		server.Restart()
 		if after := look(t, s); fsync == "on" {
@@ -172,10 +166,10 @@ func TestBackupPutBack(t *testing.T) {
 	server := postgrestest.New(t)
 	cfg := server.Config()
 	s, other := open(t, cfg), open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	backup := server.Backup()
 	for range 100 {
-		must(t, note(t.Context(), s))
+		must.Succeed(t, note(t.Context(), s))
 	}
 	before := look(t, s)
 	same(t, before, look(t, other))
@@ -193,7 +187,7 @@ func TestTablesAreGone(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	fenced(t, before, look(t, s), "the tables were gone")
@@ -203,15 +197,15 @@ func TestTablesAreGone(t *testing.T) {
 func TestFenceOfTheLongest(t *testing.T) {
 	cfg := postgrestest.Shared(t).Config()
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	client, err := postgresconn.Open(cfg)
-	must(t, err)
+	must.Succeed(t, err)
 	defer client.Close()
 	longer := kind
 	longer.LongestMS = 5 * hour
 	before := look(t, client.Use(longer))
 	_, err = s.Fence(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	fenced(t, before, look(t, s), "an operator said") // a look without a fence has changed nothing
 	look(t, client.Use(longer))
 	if f := look(t, s).Fence; f.UntilMS-f.FromMS != 5*hour {
@@ -224,7 +218,7 @@ func TestFenceOfTheLongest(t *testing.T) {
 func TestWaitForAStandbyIsCancelled(t *testing.T) {
 	server := postgrestest.New(t, "-c", "synchronous_standby_names=nobody")
 	local := open(t, server.Config("synchronous_commit=local")) // which does not wait
-	must(t, note(t.Context(), local))
+	must.Succeed(t, note(t.Context(), local))
 	cfg := local.Client().Config()
 	cfg.SynchronousCommit = "on"
 	s := open(t, cfg)
@@ -246,7 +240,7 @@ func TestSharedSession(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config("max_connections=1")
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	ask := func(b *pgx.Batch) { b.Queue("RESET kazahana.life") }
 	if err := s.Change(t.Context(), nil, ask, func(*postgresconn.Tx) error { return nil }); err == nil || !strings.Contains(err.Error(), "pool_mode=session") {
 		t.Errorf("another session: %v", err)
@@ -261,7 +255,7 @@ func TestSharedSession(t *testing.T) {
 func TestFrozen(t *testing.T) {
 	server := postgrestest.New(t)
 	s := open(t, server.Config())
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	server.Freeze()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

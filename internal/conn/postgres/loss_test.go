@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -16,20 +17,20 @@ const lacks = "the server lacks what it had before"
 func TestRestoredToAPointUnderAProcess(t *testing.T) {
 	server := postgrestest.New(t)
 	s := open(t, server.Config("failover_fence=0"))
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	backup := server.Backup()
 	for range 50 {
-		must(t, note(t.Context(), s))
+		must.Succeed(t, note(t.Context(), s))
 	}
 	before := look(t, s)
 	server.Stop()
-	must(t, os.WriteFile(backup.Data()+"/recovery.signal", nil, 0o644))
+	must.Succeed(t, os.WriteFile(backup.Data()+"/recovery.signal", nil, 0o644))
 	server.PutBack(backup)
 	server.AddArgs("-c", "restore_command=false", "-c", "recovery_target_action=promote", "-c", "recovery_target=immediate")
 	server.Start()
 	after := look(t, s)
 	fenced(t, before, after, lacks)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	same(t, after, look(t, s))
 }
 
@@ -38,7 +39,7 @@ func TestAnotherClusterWithoutAFence(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config("failover_fence=0")
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	server.SQL("UPDATE " + cfg.Schema + ".life SET server = '123/00000001'")
 	fenced(t, before, look(t, open(t, cfg)), "another one than before")
@@ -49,19 +50,19 @@ func TestAnotherClusterWithoutAFence(t *testing.T) {
 func TestOldPrimaryComesBack(t *testing.T) {
 	old := postgrestest.New(t)
 	s := open(t, old.Config())
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	standby := old.Standby("standby")
 	old.Stop()
 	standby.Promote()
 	// The address of the old one leads to the new one for a while.
-	must(t, os.Rename(old.Dir, old.Dir+"-old"))
-	must(t, os.Symlink(standby.Dir, old.Dir))
+	must.Succeed(t, os.Rename(old.Dir, old.Dir+"-old"))
+	must.Succeed(t, os.Symlink(standby.Dir, old.Dir))
 	promoted := look(t, s)
 	fenced(t, before, promoted, "a standby was promoted")
 	standby.Stop()
-	must(t, os.Remove(old.Dir))
-	must(t, os.Rename(old.Dir+"-old", old.Dir))
+	must.Succeed(t, os.Remove(old.Dir))
+	must.Succeed(t, os.Rename(old.Dir+"-old", old.Dir))
 	old.Start()
 	fenced(t, promoted, look(t, s), lacks)
 }
@@ -72,11 +73,11 @@ func TestTablesAreMadeAnewByAnother(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
 	s := open(t, cfg)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	before := look(t, s)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	other := open(t, cfg)
-	must(t, note(t.Context(), other))
+	must.Succeed(t, note(t.Context(), other))
 	after := look(t, s)
 	fenced(t, before, after, lacks)
 	same(t, after, look(t, other))
@@ -102,12 +103,12 @@ func TestLookMakesNoTables(t *testing.T) {
 func raised(t *testing.T, cfg postgresconn.Config) int64 {
 	t.Helper()
 	client, err := postgresconn.Open(cfg)
-	must(t, err)
+	must.Succeed(t, err)
 	defer client.Close()
 	longer := kind
 	longer.LongestMS = 5 * hour
 	s := client.Use(longer)
-	must(t, note(t.Context(), s))
+	must.Succeed(t, note(t.Context(), s))
 	f := look(t, s).Fence
 	return f.UntilMS - f.FromMS
 }
@@ -124,7 +125,7 @@ func TestFenceOfTheLongestThatWasLost(t *testing.T) {
 	look(t, s)
 	server.SQL("UPDATE " + cfg.Schema + ".life SET longest_ms = 0")
 	f, err := open(t, cfg).Fence(t.Context())
-	must(t, err)
+	must.Succeed(t, err)
 	if f.UntilMS-f.FromMS != hour {
 		t.Errorf("the fence of another process lasts %d ms, want an hour", f.UntilMS-f.FromMS)
 	}
@@ -143,11 +144,11 @@ func TestFenceOfTheLongestWithFailoverFence(t *testing.T) {
 	}
 	byHand, failover, both := server.Config("failover_fence=1m"), server.Config("failover_fence=1m"), server.Config("failover_fence=1m")
 	for _, cfg := range []postgresconn.Config{byHand, failover, both} {
-		must(t, note(t.Context(), open(t, cfg)))
+		must.Succeed(t, note(t.Context(), open(t, cfg)))
 	}
 	for _, cfg := range []postgresconn.Config{byHand, both} {
 		_, err := open(t, cfg).Fence(t.Context())
-		must(t, err)
+		must.Succeed(t, err)
 	}
 	for _, cfg := range []postgresconn.Config{failover, both} {
 		promote(cfg)
@@ -170,8 +171,8 @@ func TestNumberOfALostTransaction(t *testing.T) {
 	server := postgrestest.New(t)
 	cfg := server.Config()
 	p, q := open(t, cfg), open(t, cfg)
-	must(t, note(t.Context(), p))
-	must(t, note(t.Context(), q))
+	must.Succeed(t, note(t.Context(), p))
+	must.Succeed(t, note(t.Context(), q))
 	err := p.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
 		server.Kill()
 		server.Start()

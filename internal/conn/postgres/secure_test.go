@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -23,17 +24,17 @@ func TestSecure(t *testing.T) {
 	server.SQL("CREATE ROLE app LOGIN PASSWORD 'right'", "CREATE DATABASE app OWNER app", "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 OWNER app")
 	server.Stop()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Succeed(t, err)
 	port := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
-	must(t, l.Close())
+	must.Succeed(t, l.Close())
 	hba := "local all postgres trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
-	must(t, os.WriteFile(server.Data()+"/pg_hba.conf", []byte(hba), 0o644))
+	must.Succeed(t, os.WriteFile(server.Data()+"/pg_hba.conf", []byte(hba), 0o644))
 	server.Listen("localhost", port)
 	server.AddArgs("-c", "ssl=on", "-c", "ssl_cert_file="+certFile, "-c", "ssl_key_file="+keyFile)
 	server.Start()
 
 	password := filepath.Join(t.TempDir(), "password")
-	must(t, os.WriteFile(password, []byte("right\n"), 0o600))
+	must.Succeed(t, os.WriteFile(password, []byte("right\n"), 0o600))
 	file := "&password_file=" + password
 	for url, want := range map[string]string{
 		"postgres://app:right@localhost:PORT/app?ca_file=" + ca.File:                         "",
@@ -68,7 +69,7 @@ func TestSecure(t *testing.T) {
 	server.AddArgs("-c", "ssl=off")
 	server.Start()
 	cfg, _, err := postgresconn.ParseURL("postgres://app@localhost:"+port+"/app?sslmode=verify-full"+file, nil)
-	must(t, err)
+	must.Succeed(t, err)
 	if _, err := open(t, cfg).Look(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "does not speak TLS") {
 		t.Errorf("a server without TLS: %v", err)
 	}

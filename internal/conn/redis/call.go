@@ -157,8 +157,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	if r.err == nil {
 		return r.value, nil
 	}
-	var told *answer
-	if errors.As(r.err, &told) {
+	if told, ok := errors.AsType[*answer](r.err); ok {
 		return none, told.error
 	}
 	err := c.cfg.explain(r.err)

@@ -105,8 +105,7 @@ func (k *Kind) explain(path string, err error) error {
 	case sqlite3.SQLITE_IOERR:
 		hint = "the disk failed or is full: "
 	}
-	var damaged *damagedError
-	if errors.As(err, &damaged) {
+	if _, ok := errors.AsType[*damagedError](err); ok {
 		hint = "the database is damaged, and is left as it is; " + k.Damaged + ": "
 	}
 	if errors.Is(err, ErrMoved) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // diskKind has two tables, so that one can be written to while the pages of the
@@ -35,9 +36,7 @@ func readText(t *testing.T, f *File, query string) string {
 		err = s.QueryRow(query, nil, &text)
 		return text, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return text
 }
 
@@ -50,25 +49,19 @@ func openAt(t *testing.T, path string, opts Options) *File {
 		opts.NowMS = func() int64 { return clockStart }
 	}
 	f, err := Open(t.Context(), path, &diskKind, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
 
 func mustClose(t *testing.T, f *File) {
 	t.Helper()
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.Close())
 }
 
 func mustWrite(t *testing.T, f *File, query string) {
 	t.Helper()
-	if err := write(f, query); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, write(f, query))
 }
 
 // add writes a row.
@@ -102,9 +95,7 @@ func inLive(live string) Options { return Options{LiveDir: live, TermMS: term} }
 // fenceOf is the fence as a read finds it.
 func fenceOf(t *testing.T, f *File) Fence {
 	t.Helper()
-	if err := f.Look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.Look(t.Context()))
 	return f.Known()
 }
 
@@ -180,12 +171,8 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 	f = openAt(t, path, inLive(live))
 	add(t, f, "y")
 	other, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(other.ExecOnce("PRAGMA wal_checkpoint(TRUNCATE)"), other.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, errors.Join(other.ExecOnce("PRAGMA wal_checkpoint(TRUNCATE)"), other.Close()))
 	mustNotBeFenced(t, f)
 	add(t, f, "z")
 	mustClose(t, f)
@@ -253,9 +240,7 @@ func TestFenceDuringAFence(t *testing.T) {
 	if err != nil || second.UntilMS != clockStart+4500+5000 || second.Life == first.Life {
 		t.Errorf("%+v, %v", second, err)
 	}
-	if err := f.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.Init(t.Context()))
 	if fence := fenceOf(t, f); fence.Holds(clock.Load()) || !fence.Trusted || !fence.Forgot || fence.Life != second.Life {
 		t.Errorf("after Init: %+v", fence)
 	}
@@ -302,9 +287,7 @@ func TestNoBirthTime(t *testing.T) {
 	f = openAt(t, path, inLive(live))
 	mustBeFenced(t, f, reasonUnknown)
 	mustClose(t, f)
-	if err := os.RemoveAll(live); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(live))
 	alone := openAt(t, path, Options{TermMS: term})
 	life := mustBeFenced(t, alone, reasonUnknown).Life
 	if beside := fenceOf(t, openAt(t, path, Options{TermMS: term})); beside.Life != life {
@@ -356,12 +339,8 @@ func TestWithoutAWitness(t *testing.T) {
 	add(t, f, "x")
 	add(t, f, "y")
 	s, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.ExecOnce("UPDATE life SET commits = 1"), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, errors.Join(s.ExecOnce("UPDATE life SET commits = 1"), s.Close()))
 	mustBeFenced(t, f, reasonOlder)
 }
 
@@ -370,20 +349,14 @@ func TestDamagedCopy(t *testing.T) {
 	path := newPath(t)
 	mustClose(t, openAt(t, path, Options{TermMS: term}))
 	s, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, q := range []string{
 		"INSERT INTO a VALUES ('x'), ('y')", "CREATE INDEX by_text ON a (text)", "PRAGMA writable_schema = ON",
 		"UPDATE sqlite_schema SET sql = 'CREATE INDEX by_text ON a (text DESC)' WHERE name = 'by_text'",
 	} {
-		if err := s.ExecOnce(q); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.ExecOnce(q))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Close())
 	disktest.Run(t, "cp", path, path+".copy")
 	_, err = Open(t.Context(), path+".copy", &diskKind, Options{TermMS: term})
 	if err == nil || !strings.Contains(err.Error(), "the database is damaged, and is left as it is") || !strings.Contains(err.Error(), "by_text") {
@@ -406,9 +379,7 @@ func TestKilledWhileFencing(t *testing.T) {
 		t.Fatalf("it was not killed: %v", err)
 	}
 	s, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	row, err := readLife(s)
 	if err := errors.Join(err, s.Close()); err != nil || !row.Forgot {
 		t.Fatalf("the file has %+v, %v", row, err)
@@ -424,9 +395,7 @@ func TestBackup(t *testing.T) {
 	f := openAt(t, path, inLive(live))
 	add(t, f, "x")
 	to := filepath.Join(t.TempDir(), "backup.db")
-	if err := f.Backup(t.Context(), to); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.Backup(t.Context(), to))
 	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the backup: %v, %v", info, err)
 	}
@@ -485,19 +454,13 @@ func TestCloseWhileTheWitnessIsHeld(t *testing.T) {
 	f := openAt(t, path, Options{LiveDir: live})
 	add(t, f, "x")
 	other, err := openWitness(f.met.witness.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.close()
-	if err := other.lock(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, other.lock(t.Context(), nil))
 	f.closeOnce.Do(func() { close(f.closing) })
 	// The worker tries the lock meanwhile, or later: it must not give up.
 	time.Sleep(50 * time.Millisecond)
-	if err := other.unlock(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, other.unlock())
 	<-f.stopped
 	mustClose(t, f)
 	if f.session != nil {

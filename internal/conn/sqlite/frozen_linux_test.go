@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -108,9 +109,7 @@ func freezeOnce(t *testing.T, disk *disktest.Disk, meanwhile func()) (held int) 
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
 		t.Fatalf("the disk was not frozen: %v", cmd.Wait())
@@ -122,8 +121,6 @@ func freezeOnce(t *testing.T, disk *disktest.Disk, meanwhile func()) (held int) 
 			t.Errorf("a thread waits in a page fault: %s", lines.Text())
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Wait())
 	return held
 }

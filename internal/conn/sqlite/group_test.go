@@ -3,13 +3,14 @@ package sqlitefile
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	tests "github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { tests.Main(m) }
@@ -25,22 +26,12 @@ var noteKind = Kind{
 func mustOpen(t *testing.T, path string, opts Options) *File {
 	t.Helper()
 	f, err := Open(context.Background(), path, &noteKind, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
 
-// newPath names a file in a directory that need not survive anything.
-func newPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "notes.db")
-}
+func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), "notes.db") }
 
 func writing(ctx context.Context, text string) *job {
 	return &job{ctx: ctx, op: func(t *Tx) error { return note(t, text) }}
@@ -156,21 +147,15 @@ func TestGroupWaitsForTheLock(t *testing.T) {
 	path := newPath(t)
 	f := mustOpen(t, path, Options{})
 	other, err := Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.Close()
-	if err := other.ExecOnce("BEGIN IMMEDIATE"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, other.ExecOnce("BEGIN IMMEDIATE"))
 	gone, leave := context.WithCancel(context.Background())
 	impatient, patient := writing(gone, "impatient"), writing(context.Background(), "patient")
 	var all sync.WaitGroup
 	all.Go(func() { together(f, impatient, patient) })
 	leave()
-	if err := other.ExecOnce("COMMIT"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, other.ExecOnce("COMMIT"))
 	all.Wait()
 	if got := notes(t, f); !errors.Is(impatient.err, context.Canceled) || patient.err != nil || got != "patient" {
 		t.Errorf("%v; %v; there is %q", impatient.err, patient.err, got)
@@ -180,9 +165,7 @@ func TestGroupWaitsForTheLock(t *testing.T) {
 // Two kinds of files are never taken for each other.
 func TestKindsAreKeptApart(t *testing.T) {
 	path := newPath(t)
-	if err := mustOpen(t, path, Options{}).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, mustOpen(t, path, Options{}).Close())
 	f, err := OpenStore(context.Background(), path, Options{}, nil)
 	if err == nil {
 		f.Close()
@@ -196,9 +179,7 @@ func TestKindsAreKeptApart(t *testing.T) {
 	if f, err = OpenStore(context.Background(), path, Options{}, noteKind.Schema); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.Close())
 	if f, err := Open(context.Background(), path, &noteKind, Options{}); err == nil {
 		f.Close()
 		t.Error("a store was opened as a notebook")
@@ -211,12 +192,8 @@ func TestNewerSchemaUnderARunningProcess(t *testing.T) {
 	path := newPath(t)
 	f := mustOpen(t, path, Options{})
 	s, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.ExecOnce("PRAGMA user_version=2"), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, errors.Join(s.ExecOnce("PRAGMA user_version=2"), s.Close()))
 	for what, err := range map[string]error{
 		"a write": f.Write(t.Context(), func(*Tx) error { t.Error("it writes"); return nil }, nil),
 		"a read":  f.Look(t.Context()),

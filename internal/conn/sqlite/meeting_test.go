@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -75,9 +76,7 @@ func TestUnreachableWitness(t *testing.T) {
 	ring.All(t)
 	live, path := disktest.Memory(t), newPath(t)
 	hide := func(t *testing.T) {
-		if err := os.Rename(live, live+".elsewhere"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(live, live+".elsewhere"))
 		t.Cleanup(func() { _ = os.RemoveAll(live + ".elsewhere") })
 	}
 	f := openAt(t, path, Options{LiveDir: live})
@@ -87,17 +86,13 @@ func TestUnreachableWitness(t *testing.T) {
 	mustNotShare(t, path, disktest.Memory(t))
 	// One of the same name is another one, as in another container.
 	other := filepath.Join(live, filepath.Base(f.met.witness.path))
-	if err := errors.Join(os.Mkdir(live, 0o700), makeWitness(other, newMark(), sight{})); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(live, 0o700), makeWitness(other, newMark(), sight{})))
 	mustNotShare(t, path, "")
 	mustNotShare(t, path, live)
 	mustClose(t, f)
 	// Nobody has it open any more.
 	f, err := tryOpen(t, path, live)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	mustNotBeFenced(t, f)
 	mustClose(t, f)
 
@@ -106,9 +101,7 @@ func TestUnreachableWitness(t *testing.T) {
 	if none.met.witness == nil {
 		t.Error("it does not use the witness of before")
 	}
-	if err := os.RemoveAll(live); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(live))
 	none = openAt(t, path, Options{})
 	if none.met.witness != nil {
 		t.Error("it found a witness")
@@ -121,9 +114,7 @@ func TestUnreachableWitness(t *testing.T) {
 func TestMeetingRemoved(t *testing.T) {
 	path := newPath(t)
 	f := openAt(t, path, Options{})
-	if err := os.Remove(path + meetingSuffix); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path+meetingSuffix))
 	if err := write(f, "INSERT INTO a VALUES ('x')"); !errors.Is(err, ErrMoved) || !strings.Contains(err.Error(), meetingSuffix) {
 		t.Errorf("a write: %v", err)
 	}
@@ -139,9 +130,7 @@ func TestMeetingOfAnySort(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	mustClose(t, openAt(t, path, Options{LiveDir: live}))
 	for _, text := range []string{"", "{", "no JSON", `{"witness":"x","path":"relative"}`, `{"path":"/dev/null"}`, `{"path":"` + path + `"}`, strings.Repeat("x", maxRecord+1)} {
-		if err := os.WriteFile(path+meetingSuffix, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path+meetingSuffix, []byte(text), 0o600))
 		for _, live := range []string{"", live} {
 			f, err := tryOpen(t, path, live)
 			if err != nil {
@@ -151,9 +140,7 @@ func TestMeetingOfAnySort(t *testing.T) {
 			mustClose(t, f)
 		}
 	}
-	if err := errors.Join(os.Remove(path+meetingSuffix), os.Symlink("/etc/passwd", path+meetingSuffix)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Remove(path+meetingSuffix), os.Symlink("/etc/passwd", path+meetingSuffix)))
 	if _, err := tryOpen(t, path, ""); err == nil {
 		t.Error("it followed a symbolic link")
 	}

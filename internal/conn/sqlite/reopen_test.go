@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // The only process that has the file removes its index when it closes the session: after it has
@@ -15,13 +17,9 @@ func TestIndexAfterReopen(t *testing.T) {
 	add(t, f, "x")
 	done := make(chan error, 1)
 	f.tasks <- func() { done <- f.reopen(t.Context()) }
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, <-done)
 	info, err := os.Stat(path + "-shm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	held, err := f.index.Stat()
 	if err != nil || !os.SameFile(held, info) {
 		t.Errorf("the index is another file than %v: %v", info, err)

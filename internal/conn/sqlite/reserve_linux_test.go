@@ -12,7 +12,7 @@ import (
 // everything goes on.
 func TestFullDisk(t *testing.T) {
 	for name, dir := range map[string]func(*testing.T) string{
-		"memory": func(t *testing.T) string { return disktest.Small(t, 32<<20) },
+		"memory": func(t *testing.T) string { return disktest.Small(t, "32m") },
 		"ext4":   func(t *testing.T) string { return disktest.Ext4(t).Dir() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func theWitness(t *testing.T, live string) string {
@@ -49,9 +50,7 @@ func TestLostWitness(t *testing.T) {
 	f := openAt(t, path, inLive(live))
 	beside := openAt(t, path, inLive(live))
 	add(t, f, "y")
-	if err := os.RemoveAll(live); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(live))
 	mustNotBeFenced(t, f)
 	add(t, f, "z")
 	add(t, beside, "beside")
@@ -79,9 +78,7 @@ func TestDamagedWitness(t *testing.T) {
 				if !running {
 					mustClose(t, f)
 				}
-				if err := harm(theWitness(t, live)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, harm(theWitness(t, live)))
 				if !running {
 					f = openAt(t, path, inLive(live))
 				}
@@ -100,9 +97,7 @@ func TestReplacedWitness(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	f := openAt(t, path, inLive(live))
 	witness := theWitness(t, live)
-	if err := errors.Join(os.Remove(witness), makeWitness(witness, newMark(), sight{})); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Remove(witness), makeWitness(witness, newMark(), sight{})))
 	if err := write(f, "INSERT INTO a VALUES ('x')"); err == nil || !strings.Contains(err.Error(), witness) {
 		t.Errorf("the error is %v", err)
 	}
@@ -167,9 +162,7 @@ func TestDoubtOutlivesAFailedOpening(t *testing.T) {
 	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
 		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
 		"a damaged witness": func(t *testing.T, live string) string {
-			if err := os.WriteFile(theWitness(t, live), []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(theWitness(t, live), []byte("x"), 0o600))
 			return live
 		},
 	} {

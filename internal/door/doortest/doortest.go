@@ -5,7 +5,6 @@ package doortest
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,6 +20,9 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -59,12 +61,10 @@ func Start(t testing.TB, o Options, serve Serve) *Rig {
 	o.fill()
 	services := r.services(o)
 	s, err := daemon.NewServer(daemon.Config{Limits: o.Limits, DefaultService: "default"}, services, r.Metrics, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r.Server = s
 	if o.Provider != "none:" {
-		r.Until("all IDs are regular", func() bool { return s.Ready(context.Background()) == nil && s.Status().Mode == "regular" })
+		await.Eventually(r.t, "all IDs are regular", func() bool { return s.Ready(context.Background()) == nil && s.Status().Mode == "regular" })
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -108,17 +108,13 @@ func (r *Rig) services(o Options) map[string]*issuer.Service {
 	}
 	believed := clock.NewBelieved(source, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	p, err := backend.Open(o.Provider, backend.Options{NowMS: believed.NowMS})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	r.t.Cleanup(func() { _ = p.Close() })
 	ephemeral := state.Ephemeral(state.Options{})
 	services := map[string]*issuer.Service{}
 	for _, name := range o.Services {
 		st, err := ephemeral.Service(name)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, err)
 		svc, err := issuer.NewService(issuer.ServiceOptions{
 			Name: name, Provider: p, State: st, Clock: believed, Observer: r.Metrics.Service(name), Log: zap.NewNop(),
 			ProviderTimeout: Patience, VerifyInterval: time.Hour,
@@ -128,9 +124,7 @@ func (r *Rig) services(o Options) map[string]*issuer.Service {
 				BitTS: snowflake.DefaultBitTS, DefaultEpoch: time.UnixMilli(snowflake.DefaultEpochMS),
 			},
 		})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, err)
 		services[name] = svc
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -151,9 +145,7 @@ func (r *Rig) listen(tcp bool) net.Listener {
 	r.t.Helper()
 	if tcp {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, err)
 		r.Network, r.Address = "tcp", l.Addr().String()
 		return l
 	}
@@ -164,15 +156,8 @@ func (r *Rig) listen(tcp bool) net.Listener {
 
 func (r *Rig) unix(name string) *unixsock.Listener {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "kz") // t.TempDir may be longer than a socket's path may be
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := unixsock.Listen(filepath.Join(dir, name), unixsock.Options{Mode: 0o600})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	l, err := unixsock.Listen(filepath.Join(ring.Dir(r.t), name), unixsock.Options{Mode: 0o600})
+	must.Succeed(r.t, err)
 	return l
 }
 
@@ -197,20 +182,8 @@ func (r *Rig) Ending() { r.stop() }
 func (r *Rig) Dial(t testing.TB) net.Conn {
 	t.Helper()
 	nc, err := net.Dial(r.Network, r.Address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = nc.SetDeadline(time.Now().Add(Patience))
 	t.Cleanup(func() { _ = nc.Close() })
 	return nc
-}
-
-// Until waits for a condition.
-func (r *Rig) Until(what string, ok func() bool) {
-	r.t.Helper()
-	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("it never came about that %s", what)
-		}
-	}
 }

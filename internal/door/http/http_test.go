@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -54,21 +55,15 @@ type answer struct {
 func fetch(t testing.TB, c *http.Client, method, path string, header ...string) answer {
 	t.Helper()
 	request, err := http.NewRequest(method, "http://localhost"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
 	response, err := c.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return answer{response, string(body)}
 }
 
@@ -181,9 +176,7 @@ func TestNames(t *testing.T) {
 		nc := r.Dial(t)
 		fmt.Fprintf(nc, "GET /id HTTP/1.1\r\nHost: %s\r\n\r\n", host)
 		response, err := http.ReadResponse(bufio.NewReader(nc), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_ = response.Body.Close()
 		if response.StatusCode != want {
 			t.Errorf("%s: %d, want %d", host, response.StatusCode, want)
@@ -201,7 +194,7 @@ func TestWaits(t *testing.T) {
 	fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
 	waits := r.Dial(t)
 	fmt.Fprint(waits, "GET /id?timeout_ms=3600000 HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 	if got := fetch(t, c, "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "max_in_flight") {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
@@ -209,10 +202,10 @@ func TestWaits(t *testing.T) {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 	_ = waits.Close()
-	r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 })
+	await.Eventually(t, "its place is free", func() bool { return r.Server.Status().InFlight == 0 })
 	answered := make(chan answer)
 	go func() { answered <- fetch(t, c, "GET", "/id?timeout_ms=3600000") }()
-	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 	fake.Advance(time.Millisecond)
 	if got := <-answered; got.StatusCode != 200 {
 		t.Errorf("%d %s", got.StatusCode, got.body)
@@ -229,7 +222,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 	c.CloseIdleConnections()
-	r.Until("a place is free", func() bool { return r.Server.Status().Connections == 0 })
+	await.Eventually(t, "a place is free", func() bool { return r.Server.Status().Connections == 0 })
 	fetch(t, client(t, r), "GET", "/id")
 
 	o = doortest.Options{}
@@ -250,7 +243,7 @@ func TestStop(t *testing.T) {
 		fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
 		answered := make(chan answer)
 		go func() { answered <- fetch(t, c, "GET", "/id") }()
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		r.Ending()
 		want := 503
 		if timeout == doortest.Patience {

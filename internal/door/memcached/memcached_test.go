@@ -252,7 +252,7 @@ func TestWaits(t *testing.T) {
 		if got := p.line(); got != "VERSION 1.2.3" { // which does not wait with the get
 			t.Fatal(got)
 		}
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		other := dial(t, r)
 		other.send("get id\r\n")
 		if got := other.line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "max_in_flight") {
@@ -304,9 +304,9 @@ func TestGone(t *testing.T) {
 		}
 		fake.Jump(-time.Second) // so that the wait has no end
 		p.send("get id\r\n")
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		_ = p.Close()
-		r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 && r.Server.Status().Connections == 0 })
+		await.Eventually(t, "its place is free", func() bool { return r.Server.Status().InFlight == 0 && r.Server.Status().Connections == 0 })
 		for _, code := range []string{"TIMEOUT", "CLOCK_BACKWARD"} {
 			if n := counted(t, r, code); n != 0 {
 				t.Errorf("it has waited to the end: %s %v", code, n)
@@ -329,7 +329,7 @@ func TestRefusals(t *testing.T) {
 		}
 		second.ends()
 		_ = first.Close()
-		r.Until("a place is free", func() bool { return r.Server.Status().Connections == 0 })
+		await.Eventually(t, "a place is free", func() bool { return r.Server.Status().Connections == 0 })
 		dial(t, r).get("id")
 
 		for allowed, want := range map[bool]string{true: "VALUE", false: "SERVER_ERROR PERMISSION_DENIED: "} {
@@ -406,7 +406,7 @@ func TestStop(t *testing.T) {
 		}
 		half.send("get i")
 		busy.send("get id\r\n")
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		r.Ending()
 		idle.ends()
 		half.ends()
@@ -429,7 +429,7 @@ func TestStopCuts(t *testing.T) {
 			p.get("id")
 		}
 		p.send("get id\r\n")
-		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		r.Stop()
 		if n := counted(t, r, "SHUTTING_DOWN"); n != 1 {
 			t.Errorf("%v requests heard of the stop", n)
@@ -505,6 +505,6 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 			p.ids(keys...)
 		}
 		_ = p.Close()
-		r.Until("it is forgotten", func() bool { return r.Server.Status().Connections <= 1 })
+		await.Eventually(t, "it is forgotten", func() bool { return r.Server.Status().Connections <= 1 })
 	})
 }

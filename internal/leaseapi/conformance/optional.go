@@ -221,8 +221,7 @@ func longBody(s *suite) error {
 	if err == nil {
 		return &missing{"clients can fill the server's memory"}
 	}
-	var p *problem.Problem
-	if errors.As(err, &p) {
+	if _, ok := errors.AsType[*problem.Problem](err); ok {
 		return refused(err)
 	}
 	return nil // the server closed the connection before the end of the body
@@ -233,8 +232,7 @@ func problems(s *suite) error {
 	if failed := refused(err); failed != nil {
 		return failed
 	}
-	var p *problem.Problem
-	if errors.As(err, &p) && p.Code == "" {
+	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code == "" {
 		return &missing{"logs show the status only"}
 	}
 	return nil

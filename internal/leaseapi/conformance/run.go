@@ -64,8 +64,7 @@ func Run(ctx context.Context, c Config, report func(Result)) bool {
 	for _, check := range append(required[:len(required):len(required)], optional...) {
 		err := check.run(s)
 		r := Result{Name: check.name, Outcome: OK}
-		var lacks *missing
-		if errors.As(err, &lacks) {
+		if lacks, ok := errors.AsType[*missing](err); ok {
 			r.Outcome, r.Note = Missing, lacks.without
 		} else if err != nil {
 			r.Outcome, r.Note = Failed, err.Error()

@@ -17,6 +17,9 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // site is a file, and what the test has in front of it.
@@ -25,13 +28,11 @@ type site struct {
 	dir string
 }
 
-func newSite(t *testing.T) *site { return &site{t, newDir(t)} }
+func newSite(t *testing.T) *site { return &site{t, ring.Dir(t)} }
 
 func (s *site) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, err)
 }
 
 func (s *site) serve() *front {
@@ -203,11 +204,7 @@ func TestServerWaits(t *testing.T) {
 		l, err = store.AcquireWithin(s.context(), r, time.Hour)
 		done <- err
 	}()
-	for deadline := time.Now().Add(patience); !f.host.HasLine("default", "k"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nobody waits")
-		}
-	}
+	await.Eventually(t, "the second waits", func() bool { return f.host.HasLine("default", "k") })
 	time.Sleep(30 * time.Millisecond)
 	_, err = store.Do(s.context(), release("third"))
 	s.must(err)
@@ -240,13 +237,9 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 	}))
 	defer server.Close()
 	cfg, err := httpconn.ParseURL(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c, err := httpconn.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
 	store := lockhttp.New(c)
 	l, err := store.AcquireWithin(t.Context(), acquire("r"), 25*time.Second)
@@ -276,9 +269,7 @@ func TestMalformedAnswers(t *testing.T) {
 		}))
 		cfg, _ := httpconn.ParseURL(server.URL)
 		c, err := httpconn.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if l, err := lockhttp.New(c).Do(t.Context(), acquire("r")); err == nil || lock.IsAnswer(err) {
 			t.Errorf("%s: %+v, %v", body, l, err)
 		}

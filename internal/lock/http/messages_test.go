@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Every refusal arrives as it was sent.
@@ -20,13 +21,9 @@ func TestRefusalsTravel(t *testing.T) {
 	} {
 		for _, sent := range []error{err, fmt.Errorf("%w: why", err)} {
 			b, jsonErr := json.Marshal(FromError(sent))
-			if jsonErr != nil {
-				t.Fatal(jsonErr)
-			}
+			must.Succeed(t, jsonErr)
 			var p problem.Problem
-			if err := json.Unmarshal(b, &p); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(b, &p))
 			got := toError("k", &p)
 			if !errors.Is(got, err) && !reflect.DeepEqual(got, err) || !lock.IsAnswer(got) {
 				t.Errorf("%v arrived as %#v", sent, got)

@@ -142,20 +142,11 @@ func (s *tenants) Close() error {
 	return errors.Join(errs...)
 }
 
-func newDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 // Each client has a server of its own, in front of one file.
 func TestConformance(t *testing.T) {
 	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
-		dir := newDir(t)
+		dir := ring.Dir(t)
 		return locktest.Backend{
 			Open: func() (lock.Store, error) {
 				f, err := serve(filepath.Join(dir, sqlitefile.StoreName))

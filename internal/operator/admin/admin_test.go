@@ -20,6 +20,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -38,16 +40,9 @@ type site struct {
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
 	book := quota.New(zap.NewNop(), func(string) {})
-	dir, err := os.MkdirTemp("", "kz") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	network, address := SplitAddress("unix:" + filepath.Join(dir, "admin"))
+	network, address := SplitAddress("unix:" + filepath.Join(ring.Dir(t), "admin"))
 	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, l, Handler(o), book) }()
@@ -83,15 +78,11 @@ func TestOtherSites(t *testing.T) {
 	}{{"cross-site", "cors", 403}, {"cross-site", "no-cors", 403}, {"cross-site", "navigate", 200}, {"same-origin", "cors", 200}, {"none", "navigate", 200}} {
 		for _, path := range []string{"/metrics", "/healthz", "/debug/pprof/"} {
 			req, err := http.NewRequest("GET", "http://kazahanad"+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			req.Header.Set("Sec-Fetch-Site", test.site)
 			req.Header.Set("Sec-Fetch-Mode", test.mode)
 			res, err := s.client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			_ = res.Body.Close()
 			if res.StatusCode != test.want {
 				t.Errorf("%s %s %s: %d", path, test.site, test.mode, res.StatusCode)
@@ -104,18 +95,12 @@ func TestOtherSites(t *testing.T) {
 func (s *site) get(method, path string) (status int, body, kind string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://kazahanad"+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	resp, err := s.client.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	return resp.StatusCode, string(text), resp.Header.Get("Content-Type")
 }
 
@@ -206,9 +191,7 @@ func TestConnectionsMakeRoom(t *testing.T) {
 			var all []net.Conn
 			for range MaxConnections + 20 {
 				c, err := dial(t.Context(), "", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				defer c.Close()
 				_ = c.SetWriteDeadline(time.Now().Add(5 * time.Millisecond)) // the server is to stop reading
 				// Its place may be gone already.
@@ -237,9 +220,7 @@ func TestConnectionsMakeRoom(t *testing.T) {
 
 func TestServeFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = l.Close()
 	if err := Serve(t.Context(), l, http.NotFoundHandler(), nil); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
 		t.Errorf("%v", err)

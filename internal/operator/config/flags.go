@@ -145,10 +145,10 @@ func typedValues(flags any) []value {
 // cite makes errors cite the fields of embed.Config, which are named as those of Flags.
 func cite(typed []value) {
 	fields := reflect.TypeFor[Flags]()
-	for i := range fields.NumField() {
+	for field := range fields.Fields() {
 		for k := range typed {
-			if typed[k].where == "--"+fields.Field(i).Tag.Get("name") {
-				typed[k].where = "Config." + fields.Field(i).Name
+			if typed[k].where == "--"+field.Tag.Get("name") {
+				typed[k].where = "Config." + field.Name
 			}
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const leaseServerSample = "../../../packaging/lease-server.yaml"
@@ -25,18 +27,14 @@ func loadLeaseServer(t *testing.T, src sources) (*LeaseServer, error) {
 		LeaseServer struct{ LeaseServerFlags } `cmd:"" name:"lease-server"`
 	}
 	parser, err := kong.New(&cli, kong.Name("kazahanad"), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) { t.Error("kong would exit") }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := parser.Parse(append([]string{"lease-server"}, src.args...)); err != nil {
 		t.Fatalf("kong: %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "absent.yaml")
 	if src.file != "" {
 		path = filepath.Join(t.TempDir(), "k.yaml")
-		if err := os.WriteFile(path, []byte(src.file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(src.file), 0o600))
 	}
 	return cli.LeaseServer.Load(Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: path})
 }
@@ -44,9 +42,7 @@ func loadLeaseServer(t *testing.T, src sources) (*LeaseServer, error) {
 func mustLoadLeaseServer(t *testing.T, src sources) *LeaseServer {
 	t.Helper()
 	s, err := loadLeaseServer(t, src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -159,9 +155,7 @@ func TestLeaseServerInsecure(t *testing.T) {
 // every key once, in the order of the table, with its default where it has one.
 func TestLeaseServerSample(t *testing.T) {
 	b, err := os.ReadFile(leaseServerSample)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got, want := mustLoadLeaseServer(t, sources{file: string(b)}), mustLoadLeaseServer(t, sources{})
 	got.Config = ""
 	if !reflect.DeepEqual(got, want) {

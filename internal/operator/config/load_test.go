@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -39,9 +40,7 @@ func parseFlags(t *testing.T, args ...string) (*Flags, error) {
 	}
 	parser, err := kong.New(&cli, kong.Name("kazahanad"), kong.Writers(io.Discard, io.Discard),
 		kong.Exit(func(int) { t.Error("kong would exit") }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, err = parser.Parse(append([]string{"serve"}, args...))
 	return &cli.Serve.Flags, err
 }
@@ -52,9 +51,7 @@ func load(t *testing.T, src sources) (*Serve, string, error) {
 	path := filepath.Join(t.TempDir(), "absent.yaml")
 	if src.file != "" {
 		path = filepath.Join(t.TempDir(), "k.yaml")
-		if err := os.WriteFile(path, []byte(src.file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(src.file), 0o600))
 	}
 	flags, err := parseFlags(t, src.args...)
 	if err != nil {
@@ -67,9 +64,7 @@ func load(t *testing.T, src sources) (*Serve, string, error) {
 func mustLoad(t *testing.T, src sources) *Serve {
 	t.Helper()
 	s, _, err := load(t, src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -317,9 +312,7 @@ func TestSourcesInDetail(t *testing.T) {
 func TestConfigFile(t *testing.T) {
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other.yaml")
-	if err := os.WriteFile(other, []byte("log_level: error\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(other, []byte("log_level: error\n"), 0o600))
 	missing := filepath.Join(dir, "missing.yaml")
 	present := "log_level: warn\n"
 	for _, c := range []struct {
@@ -349,9 +342,7 @@ func TestConfigFile(t *testing.T) {
 				wantError(t, err, c.err)
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if s.LogLevel != c.want {
 				t.Errorf("log level %s, want %s", s.LogLevel, c.want)
 			}
@@ -429,9 +420,7 @@ func TestFlagsAndKeys(t *testing.T) {
 func TestGiven(t *testing.T) {
 	f := Flags{Config: Given("none"), StateDir: Given("/s"), MaxBackward: Given("-1")}
 	s, err := f.Load(Process{Now: testNow})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if s.StateDir != "/s" || s.Provider != "sqlite:/s/leases.db" || s.base.MaxBackward >= 0 {
 		t.Errorf("%+v", s)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func reloaded(t *testing.T, before, after string) (*Serve, Reload, error) {
@@ -38,9 +40,7 @@ func TestReload(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			merged, r, err := reloaded(t, c.before, c.after)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if !slices.Equal(r.Changed, c.changed) || !slices.Equal(r.Restart, c.restart) {
 				t.Errorf("changed %v, restart %v; want %v, %v", r.Changed, r.Restart, c.changed, c.restart)
 			}
@@ -61,9 +61,7 @@ func TestReloadKeepsWhatNeedsARestart(t *testing.T) {
 	before := mustLoad(t, sources{file: "services: {orders: {fallback: none}}\n"})
 	after := mustLoad(t, sources{file: "socket: /x\nstate_dir: /y\nbit_ts: 40\ndefault_epoch: 2026-02-01T00:00:00Z\nmax_backward: 9s\nevent_loop: false\n"})
 	merged, _, err := before.Reload(after, testNow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if merged.Socket != before.Socket || merged.StateDir != before.StateDir || merged.Provider != before.Provider || merged.EventLoop != before.EventLoop {
 		t.Errorf("%+v", merged)
 	}

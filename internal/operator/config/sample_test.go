@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const samplePath = "../../../packaging/kazahanad.yaml"
@@ -43,9 +45,7 @@ func TestSampleShowsDefaults(t *testing.T) {
 func checkSample(t *testing.T, sample string, keys []key) {
 	t.Helper()
 	root, err := parseFile("sample", []byte(disabledSetting.ReplaceAllString(sample, "$1")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var shown []string
 	for _, v := range root.members {
 		shown = append(shown, v.key)
@@ -92,8 +92,6 @@ func TestSampleExplains(t *testing.T) {
 func readSample(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile(samplePath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(data)
 }

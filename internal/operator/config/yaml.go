@@ -43,8 +43,7 @@ func readFile(path, namedBy string, optional bool) (data []byte, found bool, err
 
 // cause drops the operation and the path that the message already names.
 func cause(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err
 	}
 	return err

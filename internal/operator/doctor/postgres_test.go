@@ -6,6 +6,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/postgres"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
@@ -28,9 +29,7 @@ func TestPostgresFaults(t *testing.T) {
 	want(t, "a new server", lookAtPostgres(t, cfg), "postgres.new")
 	want(t, "looking changes nothing", lookAtPostgres(t, cfg), "postgres.new")
 	p, err := postgres.Open(postgres.Config{Config: cfg, Services: provider.Services{Default: provider.DefaultTerms()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Close()
 	if _, err := p.Acquire(looking(t), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
@@ -40,9 +39,7 @@ func TestPostgresFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, "a fence", lookAtPostgres(t, cfg), "postgres.fenced")
-	if err := p.Init(looking(t), ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Init(looking(t), ""))
 
 	server.SQL("CREATE ROLE guest LOGIN", "GRANT USAGE ON SCHEMA "+cfg.Schema+" TO guest", "GRANT SELECT ON ALL TABLES IN SCHEMA "+cfg.Schema+" TO guest")
 	guest := cfg
@@ -64,15 +61,11 @@ func TestPostgresFaults(t *testing.T) {
 	loose := postgrestest.New(t, "-c", "fsync=off", "-c", "max_connections=12")
 	var held []func()
 	client, err := postgresconn.Open(loose.Config("max_connections=20"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer client.Close()
 	for range 10 {
 		_, release, err := client.Session(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		held = append(held, release)
 	}
 	want(t, "a server without fsync, and nearly full", lookAtPostgres(t, loose.Config()), "postgres.fsync_off postgres.connections")

@@ -195,8 +195,7 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 	res, err := client.Do(req)
 	at.ended = time.Now()
 	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) { // the finding names the URL
+		if wrapped, ok := errors.AsType[*url.Error](err); ok { // the finding names the URL
 			err = wrapped.Err
 		}
 		h.Err = err

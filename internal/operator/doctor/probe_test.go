@@ -37,7 +37,9 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -108,13 +110,9 @@ func TestRedisFaults(t *testing.T) {
 func TestRedisCannotWrite(t *testing.T) {
 	t.Parallel()
 	lost := filepath.Join(t.TempDir(), "lost")
-	if err := os.Mkdir(lost, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(lost, 0o700))
 	s := redistest.New(t, "--dir", lost, "--save", "3600 1")
-	if err := os.RemoveAll(lost); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(lost))
 	s.Do(t, "BGSAVE")
 	await.Success(t, "the snapshot fails", func() error {
 		if !strings.Contains(s.Do(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") {
@@ -134,9 +132,7 @@ func usedMemory(t *testing.T, s *redistest.Server) int {
 	_, rest, _ := strings.Cut(s.Do(t, "INFO", "memory"), "used_memory:")
 	text, _, _ := strings.Cut(rest, "\r")
 	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return n
 }
 
@@ -163,9 +159,7 @@ func TestRedisRights(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	as := func(user, secret string) []Finding {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(secret), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(secret), 0o600))
 		cfg := s.Config()
 		cfg.Username, cfg.PasswordFile = user, file
 		found := lookAtRedis(t, cfg)
@@ -216,9 +210,7 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	etcdtest.Needed(t)
 	member := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", strconv.Itoa(1<<20))[0]
 	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{member.Client}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer cl.Close()
 	value := strings.Repeat("x", 256<<10)
 	await.Success(t, "the quota is used up", func() error {
@@ -257,9 +249,7 @@ func server(t *testing.T, listen string, tlsConfig *tls.Config, answer http.Hand
 func lookAtHTTP(t *testing.T, address, caFile string, token error) (found []Finding, clock Clock) {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	clock = Clock{Known: true, Synchronised: true}
 	for _, h := range ProbeHTTP(looking(t), httpconn.Config{Servers: []*url.URL{u}, CAFile: caFile},
 		func(context.Context) error { return token }, &clock) {
@@ -308,9 +298,7 @@ func TestHTTPFaults(t *testing.T) {
 	}
 
 	l, err := net.Listen("tcp", here)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = l.Close()
 	found, _ = lookAtHTTP(t, "http://"+l.Addr().String(), "", nil)
 	want(t, "nobody there", found, "http.unreachable")
@@ -329,9 +317,7 @@ func TestHTTPCertificates(t *testing.T) {
 func TestHTTPInPlainText(t *testing.T) {
 	t.Parallel()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, a := range all {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
 			found, _ := lookAtHTTP(t, server(t, ip.IP.String()+":0", nil, ready), "", nil)
@@ -347,21 +333,15 @@ func TestHTTPInPlainText(t *testing.T) {
 func shortLived(t *testing.T) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
@@ -381,18 +361,14 @@ func snapshot(t *testing.T, dir string) string {
 		fmt.Fprintf(&all, "%s %v %v %x\n", path, info.Mode(), info.ModTime(), content)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return all.String()
 }
 
 func copyDir(t *testing.T, from string) string {
 	t.Helper()
 	to := t.TempDir()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.CopyFS(to, os.DirFS(from)))
 	return to
 }
 
@@ -418,9 +394,7 @@ func TestSQLiteFaults(t *testing.T) {
 	}
 	want(t, "no file", look(path), "sqlite.new")
 	p, err := sqlite.Open(looking(t), sqlite.Config{Path: path, Services: provider.Services{Default: provider.DefaultTerms()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := p.Acquire(looking(t), provider.AcquireRequest{Service: "default", ThroughputPerMS: 256, RequestID: "0123456789abcdef0123456789abcdef"}); err != nil {
 		t.Fatal(err)
 	}
@@ -430,30 +404,20 @@ func TestSQLiteFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, "a copy of a crash", look(crashed), "sqlite.copy")
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Close())
 	want(t, "a file at rest", look(path), "sqlite.ok")
 	used, err := sqlite.Open(looking(t), sqlite.Config{Path: crashed, Services: provider.Services{Default: provider.DefaultTerms()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := used.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, used.Close())
 	want(t, "a copy in use", look(crashed), "sqlite.fenced")
 
 	change := func(statement string) string {
 		t.Helper()
 		changed := filepath.Join(copyDir(t, dir), "leases.db")
 		db, err := sql.Open("sqlite", changed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = db.Exec(statement)
-		if err := errors.Join(err, db.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(err, db.Close()))
 		return changed
 	}
 	want(t, "no log", look(change("PRAGMA journal_mode=delete")), "sqlite.journal")
@@ -462,15 +426,11 @@ func TestSQLiteFaults(t *testing.T) {
 
 	damaged := filepath.Join(copyDir(t, dir), "leases.db")
 	content, err := os.ReadFile(damaged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i := 4096; i < len(content); i++ {
 		content[i] ^= 0xff
 	}
-	if err := os.WriteFile(damaged, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(damaged, content, 0o600))
 	want(t, "damaged pages", look(damaged), "sqlite.damaged")
 	if err := os.WriteFile(damaged, []byte("this is a letter, and long enough to be mistaken for something else by somebody who does not look at its beginning"), 0o600); err != nil {
 		t.Fatal(err)
@@ -481,11 +441,7 @@ func TestSQLiteFaults(t *testing.T) {
 func TestStateFaults(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	live, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		t.Skip("there is no file system in memory: ", err)
-	}
-	t.Cleanup(func() { os.RemoveAll(live) })
+	live := disktest.Memory(t)
 	opts := state.Options{Live: live}
 	look := func(path string) []Finding {
 		t.Helper()
@@ -500,27 +456,17 @@ func TestStateFaults(t *testing.T) {
 	}
 	want(t, "nothing there", look(dir), "state.new")
 	s, err := state.Open(context.Background(), dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	service, err := s.Service("orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	offered := snowflake.DefaultTimeline()
 	offered.EpochMS += 1000
 	saved := state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceLease, Offered: &offered}
-	if err := service.Save(saved); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, service.Save(saved))
 	want(t, "in use, and an epoch was refused", look(dir), "state.refused_epoch state.in_use")
 	saved.Offered = nil
-	if err := service.Save(saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, service.Save(saved))
+	must.Succeed(t, s.Close())
 	want(t, "at rest", look(dir), "state.ok")
 
 	if s, err = state.Open(context.Background(), dir, opts); err != nil {
@@ -530,9 +476,7 @@ func TestStateFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	service.RaiseMark(time.Now().Add(2 * markAhead).UnixMilli())
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Close())
 	want(t, "a mark far ahead", look(dir), "state.mark_ahead")
 	if _, err := state.ResetFloor(context.Background(), dir, "", time.Now().UnixMilli(), opts); err != nil {
 		t.Fatal(err)
@@ -543,28 +487,18 @@ func TestStateFaults(t *testing.T) {
 	if err != nil || len(marks) != 1 {
 		t.Fatal(marks, err)
 	}
-	if err := os.Truncate(marks[0], 4096); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(marks[0], 4096))
 	want(t, "the marks were cut short", look(dir), "state.live_damaged")
-	if err := os.RemoveAll(filepath.Dir(marks[0])); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(filepath.Dir(marks[0])))
 	want(t, "after a boot", look(dir), "state.ok")
 
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o777))
 	want(t, "open to everybody", look(dir), "state.open")
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chmod(dir, 0o700))
 	want(t, "a file", look(filepath.Join(dir, "state")), "state.not_a_directory")
 
 	lost := copyDir(t, dir)
-	if err := os.WriteFile(filepath.Join(lost, "state"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(lost, "state"), []byte("x"), 0o600))
 	found := look(lost)
 	want(t, "a damaged file", found, "state.damaged")
 	if !strings.HasPrefix(found[0].Says, filepath.Join(lost, "state")+": ") {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestOf(t *testing.T) {
@@ -31,12 +33,8 @@ func TestOf(t *testing.T) {
 		root := t.TempDir()
 		for path, text := range test.files {
 			path = filepath.Join(root, path)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		if got := Of(os.DirFS(root)); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)

@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // shown are type and labels of what a registry shows, by name.
 func shown(t *testing.T, r *prometheus.Registry) map[string]string {
 	t.Helper()
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	all := map[string]string{}
 	for _, f := range families {
 		var labels []string
@@ -34,9 +34,7 @@ func shown(t *testing.T, r *prometheus.Registry) map[string]string {
 func documented(t *testing.T, page string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	row := regexp.MustCompile("(?m)^\\| (`kazahana_[^|]*`) \\| (counter|gauge|histogram) \\|")
 	metric := regexp.MustCompile("`(kazahana_[a-z_]+)(?:\\{([a-z_,]+)\\})?`")
 	all := map[string]string{}

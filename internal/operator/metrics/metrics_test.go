@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -20,9 +21,7 @@ func TestMain(m *testing.M) { await.Main(m) }
 func series(t *testing.T, m *Metrics) map[string]float64 {
 	t.Helper()
 	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	all := map[string]float64{}
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "kazahana_") {
@@ -89,9 +88,7 @@ func TestNew(t *testing.T) {
 	}
 	wantSeries(t, m, want)
 	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, name := range []string{"process_cpu_seconds_total", "process_open_fds", "go_goroutines"} {
 		if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name }) {
 			t.Errorf("no %s", name)
@@ -133,9 +130,7 @@ func TestService(t *testing.T) {
 	for _, result := range []string{"ok", "refused", "unavailable", "timeout", "fenced", "mismatch"} {
 		want["kazahana_lease_acquires_total{result="+result+",service=orders}"] = 0
 	}
-	for name, value := range before {
-		want[name] = value
-	}
+	maps.Copy(want, before)
 	wantSeries(t, m, want)
 
 	orders.Acquired("fenced")
@@ -186,9 +181,7 @@ func TestWatch(t *testing.T) {
 	for name := range maps.Clone(want) {
 		want[strings.Replace(name, "service=a", "service=b", 1)] = 0
 	}
-	for name, value := range before {
-		want[name] = value
-	}
+	maps.Copy(want, before)
 	wantSeries(t, m, want)
 	if asked != 2 {
 		t.Errorf("asked %d times for 2 scrapes", asked)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -79,9 +80,7 @@ function report(made, read) {
 func ormRecipe(t *testing.T, name, language string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/databases.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m := regexp.MustCompile("(?s)\\*\\*" + name + "\\*\\*[^\n]*\n\n```" + language + "\n(.*?)```").FindSubmatch(page)
 	if m == nil {
 		t.Fatalf("the page has no recipe for %s", name)
@@ -103,12 +102,8 @@ func runIn(t *testing.T, dir string, env []string, name string, args ...string) 
 func writeIn(t *testing.T, dir, name, text string) {
 	t.Helper()
 	file := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 // goModule makes a module that uses this tree.
@@ -124,21 +119,13 @@ func goModule(t *testing.T, dir, root string) {
 func ormSite(t *testing.T) (root string, env []string) {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "kz-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	must.Succeed(t, err)
+	dir := ring.Dir(t)
 	binary, socket := filepath.Join(dir, "kazahanad"), filepath.Join(dir, "s")
 	runIn(t, root, nil, "go", "build", "-o", binary, "./cmd/kazahanad")
 	ctx, stop := context.WithCancel(context.Background())
 	daemon := exec.CommandContext(ctx, binary, "serve", "--config", "none", "--socket", socket, "--state-dir", filepath.Join(dir, "state"), "--live-dir", "none")
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, daemon.Start())
 	t.Cleanup(func() { stop(); _ = daemon.Wait() })
 	await.Eventually(t, "the daemon answers", func() bool {
 		return exec.Command(binary, "health", "--quiet", "--socket", socket).Run() == nil
@@ -166,9 +153,7 @@ func TestNodeORMs(t *testing.T) {
 				// Only migrations use the engine that it would download.
 				runIn(t, dir, []string{"PRISMA_SCHEMA_ENGINE_BINARY=/bin/true", "CHECKPOINT_DISABLE=1"}, "npx", "prisma", "generate", "--schema", "schema.prisma")
 			}
-			if err := os.Symlink(node, filepath.Join(dir, "node_modules", "kazahana")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Symlink(node, filepath.Join(dir, "node_modules", "kazahana")))
 			program := strings.NewReplacer("%BEFORE%", orm.before, "%RECIPE%", ormRecipe(t, orm.name, "js"), "%AFTER%", orm.after).Replace(nodeProgram)
 			writeIn(t, dir, "program.js", program)
 			if out := runIn(t, dir, env, "node", "program.js"); !strings.HasSuffix(out, "ok\n") {

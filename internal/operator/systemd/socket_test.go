@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -22,9 +23,7 @@ func TestNotify(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
 	if told, err := Notify(Ready, Status("all\nwell")); !told || err != nil {
@@ -49,14 +48,10 @@ func TestOnlyOneSocket(t *testing.T) {
 	var files []*os.File
 	for _, name := range []string{"a", "b"} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer l.Close()
 		f, err := l.File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		files = append(files, f)
 	}
 	if _, err := only(files); err == nil || !strings.Contains(err.Error(), "2 descriptors") {
@@ -67,9 +62,7 @@ func TestOnlyOneSocket(t *testing.T) {
 func listening(t *testing.T, most int) (*Listener, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return NewListener(l, most), l.Addr().String()
 }
@@ -95,9 +88,7 @@ func TestListenerCountsTheLoopsTurns(t *testing.T) {
 		await.Eventually(t, "the loop turns", func() bool { l.Prod(); return l.Turns() > before })
 	}
 	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
 	await.Eventually(t, "it is accepted", func() bool { return l.open.Load() == 1 })
 	before := l.Turns()
@@ -118,14 +109,10 @@ func TestListenerCountsTheLoopsTurns(t *testing.T) {
 func TestListenerAtItsLimit(t *testing.T) {
 	l, address := listening(t, 1)
 	out, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer out.Close()
 	in, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	before := l.Turns()
 	if l.Prod(); l.Turns() == before {
 		t.Error("at the limit, and taken for stuck")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,10 +25,8 @@ func (t *Tracing) Route(pattern string, next http.HandlerFunc) http.HandlerFunc 
 	if t == nil || !ok {
 		return next
 	}
-	for _, quiet := range untraced {
-		if path == quiet {
-			return next
-		}
+	if slices.Contains(untraced, path) {
+		return next
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx := t.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -77,9 +78,7 @@ func one(t *testing.T, c *otlptest.Collector, name string) otlptest.Span {
 func TestProviderCalls(t *testing.T) {
 	tr, c := to(t)
 	inner, err := backend.Open("memory:", backend.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p := tr.Provider(inner)
 	defer p.Close()
 	ctx := t.Context()
@@ -129,9 +128,7 @@ func TestProviderCalls(t *testing.T) {
 func TestFailedCall(t *testing.T) {
 	tr, c := to(t)
 	inner, err := backend.Open("redis://user:hunter2@127.0.0.1:1/0", backend.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p := tr.Provider(inner)
 	defer p.Close()
 	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err == nil {
@@ -227,9 +224,7 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 				t.Fatalf("%v, and the log has %v", tr, logs.All())
 			}
 			p, err := backend.Open("memory:", backend.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer p.Close()
 			locks, values := lock.OnRecords(memory.New(nil)), sequence.OnRecords(memory.New(nil))
 			if tr.Provider(p) != p || tr.Locks(locks, "") != lock.Store(locks) || tr.Sequences(values, "") != sequence.Store(values) || tr.Method() != nil {
@@ -422,9 +417,7 @@ func TestMethod(t *testing.T) {
 func TestHangingCollector(t *testing.T) {
 	ring.All(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer listener.Close()
 	for _, protocol := range []string{"grpc", "http/protobuf"} {
 		t.Run(protocol, func(t *testing.T) {

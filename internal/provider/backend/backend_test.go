@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -214,13 +215,9 @@ func TestServersAreOpenedOnUse(t *testing.T) {
 // none for the daemon; once it can be, it is.
 func TestOpensOnUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
-	if err := os.WriteFile(path, []byte("this is no database, and long enough to be looked at"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte("this is no database, and long enough to be looked at"), 0o600))
 	p, err := backend.Open("sqlite:"+path, backend.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for range 2 {
 		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("a file that is no database: %v", err)
@@ -229,9 +226,7 @@ func TestOpensOnUse(t *testing.T) {
 	if b, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(b), "this is no database") {
 		t.Errorf("the file was changed: %q, %v", b, err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(path))
 	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("after the file was taken away: %v, %v", leases, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -42,20 +43,14 @@ func TestFrozenDisk(t *testing.T) {
 			open := func() provider.Provider {
 				t.Helper()
 				p, err := backend.Open("sqlite:"+path, backend.Options{LiveDir: disktest.Memory(t)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				return p
 			}
 			p := open()
 			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if !openedBefore {
-				if err := p.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.Close())
 				p = open()
 			}
 			disk.Freeze()
@@ -100,9 +95,7 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 			disk := disktest.Ext4(t)
 			path := filepath.Join(disk.Dir(), "leases.db")
 			p, err := backend.Open("sqlite:"+path, backend.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if openedBefore {
 				if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
 					t.Fatal(err)

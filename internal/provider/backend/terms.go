@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -50,9 +51,7 @@ func Override(base provider.Terms, params url.Values, maxLeases int) (provider.T
 	if !base.IDs.IsAll() {
 		q.Set("ids", base.IDs.String())
 	}
-	for name, v := range params {
-		q[name] = v
-	}
+	maps.Copy(q, params)
 	out, err := provider.ParseTerms(q)
 	if err != nil {
 		return out, fmt.Errorf("its terms together: %w", err)

@@ -8,14 +8,13 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // What a service leaves out is as the provider's URL says.
 func TestTerms(t *testing.T) {
 	base, err := backend.Terms("redis://:hunter2@host/0?term=4m&quarantine=1m&bit_seq=9&pool=p&ids=0-99&min_replicas=1&prefix=x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := provider.DefaultTerms()
 	want.Term, want.Quarantine, want.Pool, want.BitSeq, want.BitID = 4*time.Minute, time.Minute, "p", 9, 13
 	want.IDs = provider.IDRange{Low: 0, End: 100}
@@ -38,9 +37,7 @@ func TestTerms(t *testing.T) {
 		}},
 	} {
 		q, err := url.ParseQuery(test.params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		want := base
 		test.change(&want)
 		if got, err := backend.Override(base, q, test.max); err != nil || got != want {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestJudge(t *testing.T) {
@@ -122,9 +123,7 @@ func TestFirstHostsAreWrong(t *testing.T) {
 		all = hosts(t, config(t, defaultServices(), nil), &now, off, off, off, 0, 0, 0)
 		for range 2 {
 			for _, h := range all[:3] {
-				if err := h.acquire(t); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, h.acquire(t))
 			}
 		}
 		for _, h := range all[3:] {
@@ -146,9 +145,7 @@ func TestVotesEnd(t *testing.T) {
 	cfg := config(t, defaultServices(), nil)
 	all := hosts(t, cfg, &now, 0, 0, 0, 0)
 	for _, h := range all[:3] {
-		if err := h.acquire(t); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, h.acquire(t))
 	}
 	for _, h := range all[:3] {
 		p := h.pool(provider.DefaultTerms())

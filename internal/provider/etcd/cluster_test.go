@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -73,9 +74,7 @@ func TestMembersAreLost(t *testing.T) {
 	}
 
 	for _, m := range []*member{lead, second} {
-		if err := m.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.Start())
 	}
 	eventually(t, "all back", acquire)
 	noneTwice(t, held)
@@ -99,9 +98,7 @@ func TestMemberWithoutLeader(t *testing.T) {
 	}
 	eventually(t, "three members", acquire)
 	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{alone.Client}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer cl.Close()
 	members[1].Kill()
 	members[2].Kill()
@@ -152,9 +149,7 @@ func TestHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
 	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	l, err := p.Acquire(testContext(t), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	m.Signal(syscall.SIGSTOP)
 	await.Stopped(t, m.PID())
 	const patience = 500 * time.Millisecond

@@ -15,14 +15,13 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func rawClient(t testing.TB, m *member) *clientv3.Client {
 	t.Helper()
 	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{m.Client}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { cl.Close() })
 	return cl
 }
@@ -33,9 +32,7 @@ func TestNoSpace(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
 	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cl := rawClient(t, m)
 	for i := 0; ; i++ {
 		if _, err := cl.Put(testContext(t), fmt.Sprint("/fill", i), strings.Repeat("x", 100_000)); err != nil {
@@ -104,13 +101,9 @@ func TestCrashBetweenTransactions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		found, err := a.find(ctx, st)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		size := a.batchSize(st)
 		if lost, err := a.commit(ctx, st, found[:size]); err != nil || len(lost) > 0 {
 			t.Fatal(lost, err)
@@ -154,9 +147,7 @@ func TestCompaction(t *testing.T) {
 	var held []lease.Lease
 	for range 100 {
 		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 256 * 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		held = append(held, leases...)
 	}
 	close(stop)
@@ -202,9 +193,7 @@ func TestRequestsAreForgotten(t *testing.T) {
 	prefix := cfg.Prefix + "default/request/"
 	count := func() int64 {
 		resp, err := cl.Get(testContext(t), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return resp.Count
 	}
 	acquire := func(n int) {
@@ -241,9 +230,7 @@ func TestRequestOfAnExtendedLeaseIsKept(t *testing.T) {
 	}
 	l, err := acquire("long")
 	for range 3 {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		clock.Add((10 * time.Hour).Milliseconds())
 		secret := l.Secret
 		l, err = provider.Extend(testContext(t), p, "", l)
@@ -285,9 +272,7 @@ func TestEstimate(t *testing.T) {
 	for range rounds {
 		op, _ := around(prefix, requestSample)
 		resp, err := p.conn.KV.Do(ctx, op)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		sum += estimate(prefix, resp.Get().Kvs)
 	}
 	if mean := sum / float64(rounds); mean < n/2 || mean > n*4 {

@@ -13,14 +13,13 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func acquireOne(t testing.TB, p *Provider) lease.Lease {
 	t.Helper()
 	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return leases[0]
 }
 
@@ -33,9 +32,7 @@ func of(terms provider.Terms, low, end int64) provider.Terms {
 func giveBack(t testing.TB, p *Provider, l lease.Lease, atMS int64) {
 	t.Helper()
 	req := provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: atMS, Signature: lease.Sign(l.Secret, l.ID, atMS)}
-	if err := p.Release(testContext(t), req); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Release(testContext(t), req))
 }
 
 // A record that the search did not see overlaps the slot: finer, coarser, or of a bit_seq
@@ -126,9 +123,7 @@ func TestRewriteIsMadeOnWhatWasRead(t *testing.T) {
 	l := acquireOne(t, p)
 	pl := p.pool(provider.DefaultTerms())
 	before, err := p.slots(testContext(t), pl.keys, []pool.Key{pool.KeyOf(l)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	giveBack(t, p, l, time.Now().UnixMilli())
 	if done, err := p.rewrite(testContext(t), p.conn.Commit, pl, before[0].record.record(pl.timeline), before[0]); done || err != nil {
 		t.Errorf("a record was replaced that had changed: %v, %v", done, err)
@@ -289,9 +284,7 @@ func TestScanAgreesWithTheWholeLine(t *testing.T) {
 	}
 	keys := p.pool(base).keys
 	all, _, err := p.page(ctx, keys, keys.slots(), after(keys.slots()), 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var marks []mark
 	for _, s := range all {
 		marks = append(marks, s.mark())
@@ -305,17 +298,12 @@ func TestScanAgreesWithTheWholeLine(t *testing.T) {
 				a := p.acquisition(terms, provider.AcquireRequest{}, clock.Load()+ahead)
 				a.attempts, a.need = 2, 1<<20 // so that it reads all
 				st, err := a.read(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				st.cursor = cursor
 				want, nextMS, err := a.ring.Choose(whole, cursor, 20, a.now)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				found, err := a.find(ctx, st)
-				var full *provider.FullError
-				if errors.As(err, &full) && len(want) == 0 && full.NextEndMS == nextMS {
+				if full, ok := errors.AsType[*provider.FullError](err); ok && len(want) == 0 && full.NextEndMS == nextMS {
 					continue
 				}
 				if err != nil || len(found) < len(want) {
@@ -344,9 +332,7 @@ func TestPoolOfSeveralPages(t *testing.T) {
 	var all []lease.Lease
 	for len(all) < 3000 {
 		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 256 * 256})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all = append(all, leases...)
 		clock.Add(1000)
 	}

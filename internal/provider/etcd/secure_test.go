@@ -14,15 +14,14 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // documented is the commands of docs/providers/etcd.md that set up a user.
 func documented(t *testing.T) []string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "providers", "etcd.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var commands []string
 	for line := range strings.Lines(string(page)) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "etcdctl "); ok && (strings.Contains(command, "role ") || strings.Contains(command, "user ") || strings.Contains(command, "auth ")) {
@@ -70,32 +69,24 @@ func TestTLSAndPassword(t *testing.T) {
 	}
 
 	write := func(name, content string) string {
-		if err := os.WriteFile(file(name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file(name), []byte(content), 0o600))
 		return file(name)
 	}
 	good := "etcd://" + m.Client + "?ca_file=" + ca.File + "&cert_file=" + clientCert + "&key_file=" + clientKey +
 		"&username=kazahana&password_file=" + write("password", password+"\n")
 	open := func(url string) (*Provider, error) {
 		cfg, err := ParseURL(url, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return Open(cfg)
 	}
 	p, err := open(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Close()
 	exercise := func() {
 		t.Helper()
 		ctx := testContext(t)
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		l := leases[0]
 		if _, err := provider.Extend(ctx, p, "", l); err != nil {
 			t.Errorf("Extend: %v", err)
@@ -118,9 +109,7 @@ func TestTLSAndPassword(t *testing.T) {
 	time.Sleep(2500 * time.Millisecond) // the token has a time to live of one second
 	exercise()
 	m.Kill() // and a simple token does not survive its member
-	if err := m.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.Start())
 	eventually(t, "after a restart", func(ctx context.Context) error { _, err := p.List(ctx, ""); return err })
 	exercise()
 

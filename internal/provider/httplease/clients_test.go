@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // What is counted are the clients of lease servers and not the servers, each once:
@@ -18,17 +19,13 @@ func TestClientsOfServersAreCounted(t *testing.T) {
 	kept := memory.NewStore(nil)
 	store := func() provider.Provider {
 		p, err := memory.New(kept, provider.Services{Default: provider.DefaultTerms()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return p
 	}
 	start := func(address string) *front {
 		t.Helper()
 		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return serveOn(l, options(store(), provider.Services{Default: provider.DefaultTerms()}))
 	}
 	stop := func(f *front) {
@@ -76,9 +73,7 @@ func TestClientsOfServersAreCounted(t *testing.T) {
 	// it says of itself.
 	for _, body := range []string{`{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"y"}}`} {
 		res, err := http.Post(a.url+"/lease", "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _ = res.Body.Close(); res.StatusCode != 200 {
 			t.Error(res.Status)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -128,27 +129,17 @@ func TestConformance(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l s.sock")
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p, err := memory.New(memory.NewStore(nil), provider.Services{Default: provider.DefaultTerms()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f := serveOn(l, options(p, provider.Services{Default: provider.DefaultTerms()}))
 	cfg, err := httplease.ParseURL("http+unix:" + strings.ReplaceAll(path, " ", "%20"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	h, err := httplease.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer h.Close()
 	leases, err := h.Acquire(t.Context(), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if lost, err := provider.Verify(t.Context(), h, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("lost %v: %v", lost, err)
 	}
@@ -156,9 +147,7 @@ func TestUnixSocket(t *testing.T) {
 		h.Info().History != p.Info().History {
 		t.Errorf("located %v (%v), history %q", found, err, h.Info().History)
 	}
-	if err := f.close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, f.close())
 	if _, err := h.Acquire(t.Context(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "http+unix:"+strings.ReplaceAll(path, " ", "%20")) {
 		t.Errorf("the server is gone: %v", err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // otherServer is a lease server by its answers, as others could have written it.
@@ -75,15 +76,11 @@ func (o *otherServer) set(change func()) {
 func openLogged(t *testing.T, urls string) (*httplease.Provider, *observer.ObservedLogs) {
 	t.Helper()
 	cfg, err := httplease.ParseURL(urls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	core, logs := observer.New(zap.DebugLevel)
 	cfg.Log = zap.New(core)
 	p, err := httplease.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p, logs
 }
@@ -164,9 +161,7 @@ func TestWhatIsLackingIsToldOnce(t *testing.T) {
 		o.echo, o.reserve, o.verify = func(string) string { return "" }, false, verify
 		p, logs := openLogged(t, o.URL)
 		l, err := acquireOne(t, p, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for range 3 {
 			if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); len(lost) > 0 || !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("%s: %v, %v", name, lost, err)
@@ -206,9 +201,7 @@ func TestNothingIsLacking(t *testing.T) {
 	o := newOtherServer(t)
 	p, logs := openLogged(t, o.URL)
 	l, err := acquireOne(t, p, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, failing := range []http.HandlerFunc{
 		plain(200, "application/json", `{}`), plain(200, "application/json", `{"lost":null}`), plain(500, "text/plain", "no"), plain(403, "text/plain", "no"), refusing(problem.New(problem.Unavailable, "no")),
 		refusing(problem.New(problem.RateLimited, "no")), plain(200, "application/json", `{"lost":[1]}`), plain(200, "text/html", `{"lost":[0]}`), cut,
@@ -234,9 +227,7 @@ func TestExtendIsLacking(t *testing.T) {
 		o.verify = plain(status, "text/plain", "")
 		p, logs := openLogged(t, o.URL)
 		l, err := acquireOne(t, p, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := provider.Extend(within(t, await.Patience), p, "", l); !errors.Is(err, errors.ErrUnsupported) || logs.Len() > 0 {
 			t.Errorf("%d: %v, logged %v", status, err, logs.All())
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestParseURL(t *testing.T) {
@@ -78,13 +79,9 @@ func TestParseURL(t *testing.T) {
 func mustOpen(t *testing.T, raw string) *httplease.Provider {
 	t.Helper()
 	cfg, err := httplease.ParseURL(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p, err := httplease.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }

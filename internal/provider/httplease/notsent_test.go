@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // behindProxy is a server, its provider, and a proxy in front of it.
@@ -19,13 +20,9 @@ func behindProxy(t *testing.T) (near provider.Provider, proxy *providertest.Prox
 	t.Helper()
 	services := provider.Services{Default: provider.DefaultTerms()}
 	near, err := memory.New(memory.NewStore(nil), services)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f, err := serve(options(near, services))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if proxy, err = providertest.NewProxy("tcp", strings.TrimPrefix(f.url, "http://")); err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +64,7 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 			near, proxy, direct := behindProxy(t)
 			p := mustOpen(t, "http://"+proxy.Addr()+","+direct)
 			leases, err := near.Acquire(t.Context(), provider.AcquireRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			test.fault(proxy)
 			err = p.Release(within(t, test.limit), releaseOf(leases[0]))
 			switch {
@@ -92,13 +87,9 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 func TestHandshakeSendsNothing(t *testing.T) {
 	near, proxy, _ := behindProxy(t)
 	leases, err := near.Acquire(t.Context(), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, in the kernel
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer silent.Close()
 	for name, url := range map[string]string{
 		"no TLS there": "https://" + proxy.Addr(), "silent": "https://" + silent.Addr().String(),

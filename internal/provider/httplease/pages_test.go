@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A pool larger than a page arrives whole, in order, and so does the answer about more
@@ -19,20 +20,14 @@ import (
 func TestMoreThanOneRequestHolds(t *testing.T) {
 	services := provider.Services{Default: provider.DefaultTerms()}
 	inner, err := memory.New(memory.NewStore(nil), services)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p, err := open(inner, services, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Close()
 	var leases []lease.Lease
 	for range 9 {
 		more, err := p.Acquire(t.Context(), provider.AcquireRequest{ThroughputPerMS: 256 << 8})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		leases = append(leases, more...)
 	}
 	got, err := p.List(t.Context(), "")

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // serveTLS runs a server on the files, and returns its URL and what reloads them.
@@ -31,19 +32,13 @@ func serveTLS(t *testing.T, files leaseserver.TLSFiles) (url string, reload func
 	t.Helper()
 	services := provider.Services{Default: provider.DefaultTerms()}
 	m, err := memory.New(memory.NewStore(nil), services)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	o := options(m, services)
 	o.ClientCertificates = files.ClientCA != ""
 	certificates, err := leaseserver.NewTLS(files, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -82,9 +77,7 @@ func TestHTTP2IsRefused(t *testing.T) {
 	either := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
 	defer either.CloseIdleConnections()
 	res, err := either.Get(server + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer res.Body.Close()
 	if res.ProtoMajor != 1 || res.StatusCode != http.StatusOK {
 		t.Errorf("%s, status %d", res.Proto, res.StatusCode)
@@ -95,9 +88,7 @@ func TestHTTP2IsRefused(t *testing.T) {
 		t.Errorf("HTTP/2 only: %v", err)
 	}
 	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(await.Patience))
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
@@ -129,12 +120,8 @@ func TestTLS(t *testing.T) {
 	newCert, newKey := theirs.Issue("server")
 	for from, to := range map[string]string{newCert: cert, newKey: key} {
 		b, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(to, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, os.WriteFile(to, b, 0o600))
 	}
 	reload()
 	if _, err := acquireOnce(t, server+"?ca_file="+theirs.File); err != nil {
@@ -152,9 +139,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 	a := as(ours, "host-a")
 	first, err := acquireOnce(t, a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if again, err := acquireOnce(t, a); err != nil || again != first {
 		t.Errorf("the same host's request was answered differently: %v", err)
 	}
@@ -175,9 +160,7 @@ func TestMutualTLS(t *testing.T) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Get(server + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if res.Body.Close(); res.StatusCode != 200 {
 		t.Errorf("healthz: %s", res.Status)
 	}
@@ -188,9 +171,7 @@ func TestTLSFiles(t *testing.T) {
 	a := certtest.New(t, "ours")
 	cert, key := a.Issue("client")
 	empty := filepath.Join(t.TempDir(), "empty.pem")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(empty, nil, 0o600))
 	for raw, want := range map[string]string{
 		"https://h?ca_file=/does/not/exist":                          "ca_file",
 		"https://h?ca_file=" + empty:                                 "no certificate in PEM form",
@@ -200,9 +181,7 @@ func TestTLSFiles(t *testing.T) {
 		"https://h?token_file=" + filepath.Join(t.TempDir(), "none"): "token_file",
 	} {
 		cfg, err := httplease.ParseURL(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, err := httplease.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", raw, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -43,9 +44,7 @@ func TestLineIsMadeAnew(t *testing.T) {
 	} {
 		cfg := Config{Config: s.Config(), Services: provider.Services{Default: terms}}
 		p, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer p.Close()
 		seen := map[int64]bool{}
 		for i := range 4 {
@@ -65,14 +64,10 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	s := postgrestest.Shared(t)
 	cfg := Config{Config: s.Config(), Services: provider.Services{Default: provider.DefaultTerms()}}
 	near, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer near.Close()
 	proxy, err := providertest.NewProxy("unix", s.Dir+"/.s.PGSQL."+postgrestest.Port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(proxy.Close)
 	far := cfg
 	far.Dir, far.Hosts = "", []string{proxy.Addr()}

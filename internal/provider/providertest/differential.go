@@ -63,8 +63,7 @@ func both[T any](t *rapid.T, d *differential, what string, ask func(c *client, o
 
 // word is as much of an error as both must agree on.
 func word(err error) string {
-	var full *provider.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*provider.FullError](err); ok {
 		return fmt.Sprintf("full %+v", *full)
 	}
 	for _, known := range []error{provider.ErrConflict, provider.ErrNotFound, provider.ErrBadSignature, provider.ErrTimestampSkew, provider.ErrInvalid} {

@@ -251,8 +251,7 @@ func (c *checker) acquire(t *rapid.T) {
 	terms := c.client.services.Of(req.Service)
 	before := c.now()
 	leases, err := c.turn().try(req)
-	var full *provider.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*provider.FullError](err); ok {
 		_, end := c.model.choose(terms)
 		if end <= before || *full != (provider.FullError{Pool: terms.Pool, Slots: terms.Range().Count(), NextEndMS: end}) {
 			t.Fatalf("%q at %d: FullError %+v; the first slot is free at %d", req.Service, before, full, end)

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Remote is a provider on a real server, with a proxy in between.
@@ -60,9 +61,7 @@ func RunRemote(t *testing.T, r Remote) {
 func (t *remoteTest) restart() {
 	t.Helper()
 	t.Proxy.Down()
-	if err := t.Proxy.Up(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, t.Proxy.Up())
 }
 
 // soon is a deadline that a silent server misses, on any machine.
@@ -79,22 +78,16 @@ func (t *remoteTest) within(d time.Duration) context.Context {
 func (t *remoteTest) open() provider.Provider {
 	t.Helper()
 	p, err := t.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
-	if err := p.Release(t.within(time.Minute), signedRelease(t.acquire(), time.Now().UnixMilli())); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Release(t.within(time.Minute), signedRelease(t.acquire(), time.Now().UnixMilli())))
 	return p
 }
 
 func (t *remoteTest) acquire() lease.Lease {
 	t.Helper()
 	leases, err := t.Near.Acquire(t.within(time.Minute), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return leases[0]
 }
 
@@ -102,9 +95,7 @@ func (t *remoteTest) acquire() lease.Lease {
 func (t *remoteTest) held(l lease.Lease) bool {
 	t.Helper()
 	lost, err := provider.Verify(t.within(time.Minute), t.Near, "", []lease.Lease{l})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return len(lost) == 0
 }
 
@@ -138,9 +129,7 @@ func (t *remoteTest) down() {
 		open = func() (provider.Provider, error) { return t.open(), nil }
 	}
 	p, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Close()
 	l := t.acquire()
 	t.Proxy.Down()

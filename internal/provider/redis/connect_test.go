@@ -19,6 +19,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -28,9 +29,7 @@ func useAll(t *testing.T, p *Provider) {
 	ctx := testContext(t)
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	must(p.Init(ctx, ""))
 	leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 1000})
@@ -64,9 +63,7 @@ func useAll(t *testing.T, p *Provider) {
 func mustParse(t *testing.T, url string) Config {
 	t.Helper()
 	cfg, err := ParseURL(url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return cfg
 }
 
@@ -107,9 +104,7 @@ func TestPasswords(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("hunter2!\n")
 	useAll(t, mustOpen(t, mustParse(t, "redis://:hunter2%21@"+at)))
@@ -126,9 +121,7 @@ func TestPasswords(t *testing.T) {
 	conn := raw.Conn()
 	defer conn.Close()
 	for _, words := range [][]any{{"AUTH", "hunter2!"}, {"CONFIG", "SET", "requirepass", "another"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
-		if err := conn.Do(testContext(t), words...).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, conn.Do(testContext(t), words...).Err())
 	}
 	write("another")
 	if _, err := p.List(testContext(t), ""); err != nil {
@@ -140,9 +133,7 @@ func TestPasswords(t *testing.T) {
 func TestLeastPrivileges(t *testing.T) {
 	s := redistest.New(t)
 	page, err := os.ReadFile("../../../docs/providers/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, rule, ok := strings.Cut(string(page), "ACL SETUSER kazahana ")
 	rule, _, _ = strings.Cut(rule, "\n")
 	if !ok {
@@ -223,9 +214,7 @@ func TestHungServer(t *testing.T) {
 	s.Signal(resume)
 	// Whether the calls above were granted or not: one request has one lease.
 	first, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	again, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request})
 	if err != nil || again[0] != first[0] {
 		t.Errorf("the request was answered with %v and %v (%v)", first, again, err)

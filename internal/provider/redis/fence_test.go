@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -58,9 +59,7 @@ func (r *rig) on(s *server, edit ...func(*Config)) *Provider {
 func (r *rig) acquire(p *Provider) lease.Lease {
 	r.Helper()
 	leases, err := p.Acquire(testContext(r), provider.AcquireRequest{RequestID: provider.NewSecret()})
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return leases[0]
 }
 
@@ -81,9 +80,7 @@ func (r *rig) fenced(p *Provider, untilMS int64, why string) {
 func (r *rig) lost(p *Provider, leases ...lease.Lease) int {
 	r.Helper()
 	lost, err := provider.Verify(testContext(r), p, "", leases)
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return len(lost)
 }
 
@@ -210,9 +207,7 @@ func TestLostPoolRecord(t *testing.T) {
 		c.Services.Named = map[string]provider.Terms{"long": long}
 	})
 	long, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: "long"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s.Do(t, "DEL", r.cfg.Prefix+"default:pool")
 	p := r.on(s, func(c *Config) { c.Services.Named = nil })
 	until := r.clock.Load() + p.cfg.longestMS(provider.DefaultPool)
@@ -224,8 +219,7 @@ func TestLostPoolRecord(t *testing.T) {
 		}
 	}
 	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
-	var full *provider.FullError
-	if !errors.As(err, &full) {
+	if _, ok := errors.AsType[*provider.FullError](err); !ok {
 		t.Errorf("the error is %v, want a FullError", err)
 	}
 	// Its holder can still give it back.

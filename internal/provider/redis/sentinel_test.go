@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -31,9 +32,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 	addrs := redistest.Sentinels(t, primary, 1, "", "")
 	url := fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ","))
 	cfg, err := ParseURL(url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	// A clock that the test moves: a fence of two seconds would be over before a busy
 	// machine looks.
 	var clock atomic.Int64
@@ -44,9 +43,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 	var held []lease.Lease
 	for range 3 {
 		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		held = append(held, leases...)
 	}
 	end(primary)
@@ -109,14 +106,10 @@ func TestSentinelPassword(t *testing.T) {
 	addrs := redistest.Sentinels(t, primary, 1, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "password")
-	if err := os.WriteFile(file, []byte("watch-secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("watch-secret\n"), 0o600))
 	url := "redis+sentinel://:data-secret@" + strings.Join(addrs, ",") + "/the-set?sentinel_username=default&sentinel_password_file=" + file
 	cfg, err := ParseURL(url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	mustInit(t, mustOpen(t, cfg))
 	cfg.SentinelPasswordFile = ""
 	if p, err := Open(testContext(t), cfg); err == nil || strings.Contains(err.Error(), "secret") {

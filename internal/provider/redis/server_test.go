@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -27,9 +28,7 @@ func defaultServices() provider.Services {
 func mustOpen(tb testing.TB, cfg Config) *Provider {
 	tb.Helper()
 	p, err := Open(testContext(tb), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	tb.Cleanup(func() { p.Close() })
 	return p
 }
@@ -44,9 +43,7 @@ func testContext(tb testing.TB) context.Context {
 // mustInit declares the default service's pool new.
 func mustInit(tb testing.TB, p *Provider) {
 	tb.Helper()
-	if err := p.Init(testContext(tb), ""); err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, p.Init(testContext(tb), ""))
 }
 
 const (

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +14,8 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // madeFile is a healthy file with some grants, that nobody has open.
@@ -28,9 +28,7 @@ func madeFile(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Close())
 	return path
 }
 
@@ -38,31 +36,23 @@ func madeFile(t *testing.T) string {
 func execute(t *testing.T, path string, statements ...string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	for _, q := range statements {
-		if err := s.ExecOnce(q); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.ExecOnce(q))
 	}
 }
 
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	write := func(data []byte) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(path, data, 0o600))
 		}
 	}
 	overwrite := func(offset, length int64) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer f.Close()
 			if _, err := f.WriteAt([]byte(strings.Repeat("\xa5", int(length))), offset); err != nil {
 				t.Fatal(err)
@@ -74,9 +64,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 	truncate := func(size int64) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
-			if err := os.Truncate(path, size); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Truncate(path, size))
 		}
 	}
 	for name, test := range map[string]struct {
@@ -102,9 +90,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			path := madeFile(t)
 			test.harm(t, path)
 			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			p, err := Open(context.Background(), Config{Path: path, Services: defaultServices()})
 			if err == nil {
 				p.Close()
@@ -124,15 +110,9 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 func TestPathsThatCannotBeUsed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(dir, "nowhere"), filepath.Join(dir, "dangling")); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("x"), 0o600))
+	must.Succeed(t, os.Symlink(filepath.Join(dir, "nowhere"), filepath.Join(dir, "dangling")))
+	must.Succeed(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	for path, want := range map[string]string{
 		dir:                            "it is a directory",
 		filepath.Join(dir, "dangling"): "symbolic link",
@@ -167,9 +147,7 @@ func TestCreatedModes(t *testing.T) {
 		path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600,
 	} {
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if info.Mode() != want {
 			t.Errorf("%s has mode %v, want %v", name, info.Mode(), want)
 		}
@@ -203,9 +181,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 		for _, step := range []string{"before", sqlitefile.StepWritten} {
 			target := madeFile(t)
 			path := filepath.Join(t.TempDir(), "leases.db")
-			if err := os.Symlink(target, path); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.Symlink(target, path))
 			p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 			l := mustAcquire(t, p)
 			harmed := false
@@ -217,9 +193,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 				return test.harm(path, target)
 			}
 			if step == "before" {
-				if err := p.at(step); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, p.at(step))
 			}
 			if got, err := p.Acquire(t.Context(), provider.AcquireRequest{}); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Errorf("%s, %s: Acquire gave %v and the error %v, want %v", name, step, got, err, test.want)
@@ -244,17 +218,13 @@ func TestCloseAfterReplacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		if err := os.Rename(path+suffix, path+".old"+suffix); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(path+suffix, path+".old"+suffix))
 	}
 	fresh := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	if _, err := fresh.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, old.Close())
 	if _, err := fresh.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Errorf("the new file's provider: %v", err)
 	}
@@ -265,12 +235,8 @@ func TestCloseAfterReplacement(t *testing.T) {
 func lockFile(t *testing.T, path string) (unlock func()) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.ExecOnce("BEGIN IMMEDIATE"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, s.ExecOnce("BEGIN IMMEDIATE"))
 	return func() {
 		if err := errors.Join(s.ExecOnce("ROLLBACK"), s.Close()); err != nil {
 			t.Error(err)
@@ -420,19 +386,15 @@ func TestDatabaseFull(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	dir := mountTmpfs(t, "2m")
+	dir := disktest.Small(t, "2m")
 	path := filepath.Join(dir, "leases.db")
 	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(ballast, make([]byte, 1<<20), 0o600))
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	defer p.Close() // before the file system goes
 	fillUp(t, p)
 	before, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if other, err := Open(t.Context(), Config{Path: filepath.Join(dir, "other.db"), Services: defaultServices()}); err == nil {
 		other.Close()
 		t.Error("a file was created on the full disk")
@@ -440,17 +402,13 @@ func TestDiskFull(t *testing.T) {
 	if after, err := os.ReadDir(dir); err != nil || len(after) != len(before) {
 		t.Errorf("left behind: %v (%v)", after, err)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(ballast))
 	mustAcquire(t, p) // with space again
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	checkIntegrity(t, path)
-	if out, err := exec.Command("mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
-		t.Fatalf("remount: %v: %s", err, out)
-	}
+	disktest.Run(t, "mount", "-o", "remount,ro", dir)
 	for _, name := range []string{"leases.db", "new.db"} {
 		p, err := Open(context.Background(), Config{Path: filepath.Join(dir, name), Services: defaultServices()})
 		if err == nil {
@@ -470,13 +428,9 @@ func TestPermissions(t *testing.T) {
 	exe := executable(t)
 	dir := filepath.Dir(exe) // others may enter it, unlike t.TempDir
 	writable := filepath.Join(dir, "writable")
-	if err := errors.Join(os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777)))
 	made := func(path string, mode os.FileMode) string {
-		if err := errors.Join(mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)))
 		return path
 	}
 	for name, test := range map[string]struct{ path, want string }{
@@ -495,22 +449,4 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("%s: %v: %s: want %q", name, err, out, test.want)
 		}
 	}
-}
-
-// mountTmpfs mounts a file system of its own, where that is permitted.
-func mountTmpfs(t *testing.T, size string) (dir string) {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("tmpfs is Linux's")
-	}
-	dir = t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "kazahana-test", dir).CombinedOutput(); err != nil {
-		t.Skipf("mounting is not permitted: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
 }

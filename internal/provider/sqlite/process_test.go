@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -46,13 +47,9 @@ type childArgs struct {
 func child(t *testing.T, name string, args childArgs) *exec.Cmd {
 	t.Helper()
 	data, err := json.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+name, childArgsEnv+"="+string(data))
 	return cmd
@@ -74,9 +71,18 @@ func runChild(name string) int {
 	return 0
 }
 
+// open opens the file, by a clock that stands if the child was told one.
+func (args childArgs) open() (*Provider, error) {
+	cfg := Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir}
+	if args.ClockMS != 0 {
+		cfg.NowMS = func() int64 { return args.ClockMS }
+	}
+	return Open(context.Background(), cfg)
+}
+
 // childOpen opens the file, acquires once and says how that went.
 func childOpen(args childArgs) error {
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -88,9 +94,7 @@ func childOpen(args childArgs) error {
 // childHold acquires a number of leases by a clock that stands, reports them, and
 // holds the file open until it is killed, or told to end.
 func childHold(args childArgs) error {
-	p, err := Open(context.Background(), Config{
-		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
-	})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -112,9 +116,7 @@ func childHold(args childArgs) error {
 
 // childCrash acquires and is gone at the step, as by kill -9.
 func childCrash(args childArgs) error {
-	p, err := Open(context.Background(), Config{
-		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
-	})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -131,8 +133,7 @@ func childCrash(args childArgs) error {
 func crashAt(t *testing.T, args childArgs) error {
 	cmd := child(t, "crash", args)
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return nil
 	}
 	return fmt.Errorf("the child ended with %v: %s", err, out)
@@ -148,7 +149,7 @@ type event struct {
 // childChurn acquires and releases without end.
 func childChurn(args childArgs) error {
 	random := rand.New(rand.NewPCG(args.Seed, 0))
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -276,8 +277,7 @@ func churnUntilKilled(t *testing.T, reports int, longer time.Duration, args chil
 		}
 	}
 	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return seen, nil
 	}
 	return seen, fmt.Errorf("it ended with %v: %s", err, stderr.Bytes())
@@ -319,9 +319,7 @@ func checkEvents(events []event) (grants int, err error) {
 func checkIntegrity(t *testing.T, path string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	var answer string
 	if err := s.QueryRow("PRAGMA integrity_check", nil, &answer); err != nil || answer != "ok" {
@@ -334,9 +332,7 @@ func checkIntegrity(t *testing.T, path string) {
 func checkHistory(t *testing.T, path string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	var pairs, rows int
 	err = s.QueryRow(`SELECT count(*) FROM history a JOIN history b
@@ -373,9 +369,7 @@ func TestProcessesCreateOneFile(t *testing.T) {
 		t.Errorf("%d records (%v), want one for each of 12 processes", len(records), err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, e := range entries {
 		if name := e.Name(); !slices.Contains([]string{"leases.db", "leases.db-wal", "leases.db-shm", "leases.db-witness"}, name) {
 			t.Errorf("%s was left behind", name)

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -48,9 +49,7 @@ func (h *history) config() Config {
 func (h *history) open() *Provider {
 	h.Helper()
 	p, err := Open(h.Context(), h.config())
-	if err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, err)
 	return p
 }
 
@@ -78,10 +77,19 @@ func (h *history) acquire(p *Provider, n int) (granted []lease.Lease, err error)
 func (h *history) mustAcquire(p *Provider, n int) []lease.Lease {
 	h.Helper()
 	granted, err := h.acquire(p, n)
-	if err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, err)
 	return granted
+}
+
+// backup copies the file, with some leases, while no process has it open.
+func (h *history) backup() (path string) {
+	h.Helper()
+	p := h.open()
+	h.mustAcquire(p, 3)
+	h.close(p)
+	path = filepath.Join(h.disk.Dir(), "backup")
+	disktest.Copy(h, h.path(), path)
+	return path
 }
 
 func (h *history) granted(leases []lease.Lease) {
@@ -154,12 +162,8 @@ func TestPutBackWhileStopped(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t)
-			backup := filepath.Join(h.disk.Dir(), "backup")
+			backup := h.backup()
 			p := h.open()
-			h.mustAcquire(p, 3)
-			h.close(p)
-			disktest.Copy(t, h.path(), backup)
-			p = h.open()
 			h.clock.Add(1000)
 			forgotten := h.mustAcquire(p, 3)
 			h.close(p)
@@ -189,29 +193,19 @@ func (h *history) hold(n int) (cmd *exec.Cmd, stdin io.Closer, granted []lease.L
 	h.Helper()
 	cmd = child(h.T, "hold", childArgs{Path: h.path(), Services: defaultServices(), LiveDir: h.live, ClockMS: h.clock.Load(), Count: n})
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		h.Fatal(err)
-	}
-	if err := json.NewDecoder(stdout).Decode(&granted); err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, cmd.Start())
+	must.Succeed(h, json.NewDecoder(stdout).Decode(&granted))
 	h.granted(granted)
 	return cmd, stdin, granted
 }
 
 func (h *history) kill(cmd *exec.Cmd) {
 	h.Helper()
-	if err := cmd.Process.Kill(); err != nil {
-		h.Fatal(err)
-	}
+	must.Succeed(h, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 }
 
@@ -227,11 +221,7 @@ func TestPutBackBesideANewerLog(t *testing.T) {
 		t.Run(way.Name, func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t)
-			backup := filepath.Join(h.disk.Dir(), "backup")
-			p := h.open()
-			h.mustAcquire(p, 3)
-			h.close(p)
-			disktest.Copy(t, h.path(), backup)
+			backup := h.backup()
 			h.clock.Add(1000)
 			cmd, _, forgotten := h.hold(enough)
 			h.kill(cmd)
@@ -262,12 +252,8 @@ func TestPutBackWhileRunning(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
 				t.Parallel()
 				h := newHistory(t)
-				backup := filepath.Join(h.disk.Dir(), "backup")
+				backup := h.backup()
 				p := h.open()
-				h.mustAcquire(p, 3)
-				h.close(p)
-				disktest.Copy(t, h.path(), backup)
-				p = h.open()
 				h.clock.Add(1000)
 				forgotten := h.mustAcquire(p, enough)
 				way.Put(t, backup, h.path(), leaveLog)
@@ -332,9 +318,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 			for range 3 { // and back, where a witness remembers less
 				h.disk.Remount()
 				for _, move := range [][2]string{{h.live, h.live + ".here"}, {elsewhere, h.live}, {h.live + ".here", elsewhere}} {
-					if err := os.Rename(move[0], move[1]); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, os.Rename(move[0], move[1]))
 				}
 				p := h.open()
 				if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
@@ -379,15 +363,11 @@ func TestFenceByHand(t *testing.T) {
 	cfg := h.config()
 	cfg.Services.Default.Term *= 3
 	longer, err := Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := h.acquire(longer, 1); !errors.As(err, &fenced) || fenced.UntilMS != at+cfg.Services.LongestMS() {
 		t.Errorf("a longer term: %v", err)
 	}
-	if err := longer.Init(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, longer.Init(t.Context(), ""))
 	if longer.Fenced() != nil {
 		t.Errorf("after Init: %v", longer.Fenced())
 	}
@@ -432,9 +412,7 @@ func TestWhoCannotShareTheWitness(t *testing.T) {
 			p := h.open()
 			h.mustAcquire(p, 1)
 			for _, err := range []error{os.Chmod(h.disk.Dir(), 0o777), os.Chmod(h.path(), 0o666)} {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 			}
 			h.close(p)
 			other := func(live string) (string, error) {
@@ -474,13 +452,9 @@ func TestWhoCannotShareTheWitness(t *testing.T) {
 func executable(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	dir, err := os.MkdirTemp("", "kazahana-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	exe := filepath.Join(dir, "child")
 	disktest.Run(t, "cp", self, exe)
@@ -502,9 +476,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 			grant := func() {
 				t.Helper()
 				p, err := Open(t.Context(), long)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				h.mustAcquire(p, 1)
 				h.close(p)
 			}
@@ -532,9 +504,7 @@ func TestIndexIsMadeAnew(t *testing.T) {
 		path := madeFile(t)
 		cfg := Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
 		p := mustOpen(t, cfg)
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Close())
 		if by == "fence" {
 			cfg.LiveDir = "" // nothing remembers the file
 			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
@@ -545,9 +515,7 @@ func TestIndexIsMadeAnew(t *testing.T) {
 			if _, err := p.Fence(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Init(t.Context(), ""); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.Init(t.Context(), ""))
 		} else {
 			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
 			p = mustOpen(t, cfg)
@@ -570,12 +538,8 @@ func TestGrantsAreNoted(t *testing.T) {
 	noted := func() (latest int64) {
 		t.Helper()
 		s, err := sqlitefile.Connect(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(s.QueryRow("SELECT latest_end_ms FROM life", nil, &latest), s.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, errors.Join(s.QueryRow("SELECT latest_end_ms FROM life", nil, &latest), s.Close()))
 		return latest
 	}
 	leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})

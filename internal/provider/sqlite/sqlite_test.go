@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -28,17 +29,6 @@ func TestMain(m *testing.M) {
 		os.Exit(runChild(name))
 	}
 	await.Main(m)
-}
-
-// memoryDir is a directory that need not survive anything, so that a test of
-// what is granted does not pay for the disk.
-func memoryDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 var files atomic.Int64
@@ -50,9 +40,7 @@ func newPath(dir string) string {
 func mustOpen(t *testing.T, cfg Config) *Provider {
 	t.Helper()
 	p, err := Open(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -64,9 +52,7 @@ func defaultServices() provider.Services {
 func mustAcquire(t *testing.T, p *Provider) lease.Lease {
 	t.Helper()
 	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return leases[0]
 }
 
@@ -78,9 +64,7 @@ func releaseOf(l lease.Lease) provider.ReleaseRequest {
 func isHeld(t *testing.T, p *Provider, l lease.Lease) bool {
 	t.Helper()
 	lost, err := provider.Verify(context.Background(), p, "", []lease.Lease{l})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return len(lost) == 0
 }
 
@@ -94,7 +78,7 @@ func read(t *testing.T, p *Provider, op func(*sqlitefile.Session) error) {
 
 func TestConformance(t *testing.T) {
 	ring.All(t)
-	dir, live := memoryDir(t), disktest.Memory(t)
+	dir, live := ring.Dir(t), disktest.Memory(t)
 	providertest.Run(t, func(t *testing.T) providertest.Store {
 		var clock atomic.Int64
 		path := newPath(dir)
@@ -177,14 +161,12 @@ func TestRecordsOutweighTheLine(t *testing.T) {
 	coarse.IDs, fine.IDs = provider.IDRange{Low: 0, End: 1}, provider.IDRange{Low: 1, End: 2}
 	services := provider.Services{Default: coarse, Named: map[string]provider.Terms{"fine": fine}}
 	for _, service := range [][2]string{{"fine", ""}, {"", "fine"}, {"", ""}} {
-		path := newPath(memoryDir(t))
+		path := newPath(ring.Dir(t))
 		p := mustOpen(t, Config{Path: path, Services: services})
 		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[0]}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Close())
 		execute(t, path, "UPDATE segment SET free_at = 0")
 		p = mustOpen(t, Config{Path: path, Services: services})
 		leases, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service[1]})
@@ -200,7 +182,7 @@ func TestManyTogether(t *testing.T) {
 	const slots, callers = 200, 250
 	services := defaultServices()
 	services.Default.IDs = provider.IDRange{Low: 0, End: slots}
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: services})
 	commits := 0
 	p.at = func(step string) error {
 		if step == sqlitefile.StepCommitted {
@@ -253,7 +235,7 @@ func TestManyTogether(t *testing.T) {
 }
 
 func TestNewFileBeginsAtRandom(t *testing.T) {
-	dir := memoryDir(t)
+	dir := ring.Dir(t)
 	seen := map[int64]bool{}
 	for range 5 {
 		seen[mustAcquire(t, mustOpen(t, Config{Path: newPath(dir), Services: defaultServices()})).ID] = true
@@ -269,14 +251,12 @@ func TestHistoryIsForgotten(t *testing.T) {
 	ring.All(t)
 	var clock atomic.Int64
 	clock.Store(snowflake.DefaultEpochMS + 1000)
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: defaultServices(), NowMS: clock.Load})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: defaultServices(), NowMS: clock.Load})
 	ctx := context.Background()
 	acquire := func() []lease.Lease {
 		t.Helper()
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 256 * 4})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return leases
 	}
 	rows := func(table string) (n int) {
@@ -329,13 +309,11 @@ func TestHistoryIsForgotten(t *testing.T) {
 func TestStatementsUseIndexes(t *testing.T) {
 	base := provider.DefaultTerms()
 	services := provider.Services{Default: base, Named: map[string]provider.Terms{"coarse": base.WithBitSeq(10)}}
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
+	p := mustOpen(t, Config{Path: newPath(ring.Dir(t)), Services: services})
 	ctx := context.Background()
 	for _, service := range []string{"", "coarse", ""} {
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: 2000, RequestID: provider.NewSecret()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		l := leases[0]
 		release := releaseOf(l)
 		release.BitSeq = provider.AnyBitSeq

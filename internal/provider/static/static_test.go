@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const start = snowflake.DefaultEpochMS + 100_000_000
@@ -22,9 +23,7 @@ func (c *clock) now() int64 { return c.ms }
 func mustParse(t *testing.T, raw string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return u
 }
 
@@ -32,24 +31,18 @@ func open(t *testing.T, raw string) (*Provider, *clock) {
 	t.Helper()
 	c := &clock{start}
 	p, err := FromStaticURL(mustParse(t, raw), c.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return p, c
 }
 
 func acquire(t *testing.T, p *Provider, req provider.AcquireRequest) lease.Lease {
 	t.Helper()
 	leases, err := p.Acquire(context.Background(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if len(leases) != 1 {
 		t.Fatalf("%d leases, want 1", len(leases))
 	}
-	if err := leases[0].Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, leases[0].Validate())
 	return leases[0]
 }
 
@@ -85,9 +78,7 @@ func TestCreatedNeverGoesBack(t *testing.T) {
 	}
 	c.ms = start + 1000
 	l := acquire(t, p, provider.AcquireRequest{})
-	if err := release(p, l, c.ms+500); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, release(p, l, c.ms+500))
 	c.ms -= 10
 	if next := acquire(t, p, provider.AcquireRequest{}); next.Created != start+1501 {
 		t.Errorf("after a release created is %d, want %d", next.Created, start+1501)
@@ -148,9 +139,7 @@ func TestStaticRequestID(t *testing.T) {
 		t.Errorf("ended: %v", err)
 	}
 	last := acquire(t, p, provider.AcquireRequest{RequestID: "c"})
-	if err := release(p, last, c.ms); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, release(p, last, c.ms))
 	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{RequestID: "c"}); !errors.Is(err, provider.ErrConflict) {
 		t.Errorf("released: %v", err)
 	}
@@ -209,9 +198,7 @@ func TestIPChoosesAddress(t *testing.T) {
 		}
 	}
 	p, err := FromIPURL(mustParse(t, "ip:"), nil, addresses)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if info := p.Info(); info.URL != "ip: (machine ID 3, the low 8 bits of 10.1.2.3 on eth0)" || info.Scope != provider.ScopeUnverified || info.Coordinated {
 		t.Errorf("Info is %+v", info)
 	}
@@ -244,9 +231,7 @@ func TestIPRefuses(t *testing.T) {
 func TestIPFollowsTheAddress(t *testing.T) {
 	address := at(2, "eth0", "10.0.0.5")
 	p, err := FromIPURL(mustParse(t, "ip:"), (&clock{start}).now, func() ([]HostAddress, error) { return []HostAddress{address}, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	first := acquire(t, p, provider.AcquireRequest{})
 	address.Addr = netip.MustParseAddr("10.0.0.6")
 	second := acquire(t, p, provider.AcquireRequest{})
@@ -265,9 +250,7 @@ func TestIPFollowsTheAddress(t *testing.T) {
 // The kernel's own list can be read, whatever is in it here.
 func TestHostAddresses(t *testing.T) {
 	all, err := hostAddresses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Log(all)
 }
 
@@ -277,9 +260,7 @@ func TestExtend(t *testing.T) {
 	p, err := FromIPURL(mustParse(t, "ip:?term=10m"), c.now, func() ([]HostAddress, error) {
 		return []HostAddress{{Interface: "eth0", Index: 2, Addr: address}}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	extend := func(l lease.Lease, want error) lease.Lease {
 		t.Helper()
 		longer, err := provider.Extend(context.Background(), p, "", l)
@@ -304,9 +285,7 @@ func TestExtend(t *testing.T) {
 	address = netip.MustParseAddr("192.168.5.17")
 	next := acquire(t, p, provider.AcquireRequest{})
 	extend(longer, provider.ErrBadSignature)
-	if err := release(p, next, c.ms); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, release(p, next, c.ms))
 	extend(next, provider.ErrConflict)
 	last := acquire(t, p, provider.AcquireRequest{})
 	c.ms = last.Expired

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
@@ -41,9 +42,7 @@ func open(cfg etcdconn.Config) (owned, error) {
 func mustOpen(t *testing.T, cfg etcdconn.Config) owned {
 	t.Helper()
 	s, err := open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -59,9 +58,7 @@ func leaseOf(t *testing.T, s owned, key string) clientv3.LeaseID {
 	t.Helper()
 	for _, path := range []string{s.markerPath(key), s.recordPath(key)} {
 		resp, err := s.conn.KV.Get(testContext(t), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, kv := range resp.Kvs {
 			if kv.Lease != 0 {
 				return clientv3.LeaseID(kv.Lease)
@@ -112,9 +109,7 @@ func mustPut(t *testing.T, s record.Store, w record.Write) {
 func value(t *testing.T, s record.Store, key string) string {
 	t.Helper()
 	v, err := s.Read(testContext(t), record.Ask{Keys: []string{key}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(v.Records[key].Value)
 }
 
@@ -402,18 +397,14 @@ func TestSweep(t *testing.T) {
 		others, err2 := s.List(testContext(t), "a", "", 1000)
 		for _, prefix := range []string{"ever", "held", "over"} {
 			more, err := s.List(testContext(t), prefix, "", 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			others = append(others, more...)
 		}
 		for _, h := range append(others, page...) {
 			keys = append(keys, h.Key)
 		}
 		v, err3 := s.Read(testContext(t), record.Ask{Ranges: []record.Range{{From: "due", To: "other0", Limit: record.MaxEntries}}})
-		if err := errors.Join(err, err2, err3); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(err, err2, err3))
 		if len(v.Ranges[0]) != min(len(keys), record.MaxEntries) {
 			t.Errorf("%d records are left, and %d index entries", len(keys), len(v.Ranges[0]))
 		}
@@ -464,12 +455,8 @@ func TestClosed(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
 	mustPut(t, s, record.Write{Key: "k", Value: []byte("1")})
 	tokens, err := s.Watch(testContext(t), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, s.Close())
 	for range tokens {
 	}
 	if _, err := put(t, s, record.Write{Key: "k", Value: []byte("1")}); !errors.Is(err, etcdconn.ErrClosed) {

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -35,12 +36,8 @@ func TestConformance(t *testing.T) {
 func TestClosed(t *testing.T) {
 	s := memory.New(nil)
 	tokens, err := s.Watch(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, s.Close())
 	for range tokens {
 	}
 	if _, err := s.Read(t.Context(), record.Ask{}); err == nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Target is a store, empty at first.
@@ -59,9 +60,7 @@ type rig struct {
 func (r *rig) open() record.Store {
 	r.Helper()
 	s, err := r.target.Open()
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	r.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			r.Errorf("Close: %v", err)
@@ -93,9 +92,7 @@ func text(key, value string) record.Write { return record.Write{Key: key, Value:
 func (r *rig) read(ask record.Ask) record.View {
 	r.Helper()
 	v, err := r.store.Read(r.context(), ask)
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return v
 }
 
@@ -265,9 +262,7 @@ func gone(r *rig) {
 // of a watch stays with a context that lasts.
 func closed(r *rig) {
 	s, err := r.target.Open()
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	var ctx lasting
 	if _, err := s.Watch(&ctx, "w/"); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		r.Error(err)
@@ -350,9 +345,7 @@ func lists(r *rig) {
 	after, pages := "", 0
 	for {
 		page, err := r.store.List(r.context(), "p/", after, 10)
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.Succeed(r, err)
 		if len(page) == 0 {
 			break
 		}
@@ -384,9 +377,7 @@ func watches(r *rig) {
 		cancel()
 		r.Skip("it cannot tell")
 	}
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	wait := func(what string) {
 		r.Helper()
 		select {

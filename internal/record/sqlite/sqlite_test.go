@@ -2,7 +2,6 @@ package sqlite_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -35,14 +35,7 @@ func open(path string, opts sqlitefile.Options) (owned, error) {
 	return owned{sqlite.New(file), file}, nil
 }
 
-func newPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, sqlitefile.StoreName)
-}
+func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), sqlitefile.StoreName) }
 
 // at is a clock.
 func at(ms int64) *atomic.Int64 {
@@ -68,9 +61,7 @@ func TestConformance(t *testing.T) {
 func mustOpen(t *testing.T, path string, clock *atomic.Int64) owned {
 	t.Helper()
 	s, err := open(path, sqlitefile.Options{NowMS: clock.Load})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -87,9 +78,7 @@ func put(t *testing.T, s record.Store, w record.Write) {
 func view(t *testing.T, s record.Store, keys ...string) record.View {
 	t.Helper()
 	v, err := s.Read(t.Context(), record.Ask{Keys: keys})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return v
 }
 
@@ -102,9 +91,7 @@ func TestFence(t *testing.T) {
 	put(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: time.Hour.Milliseconds(), KeepMS: 1, Grant: true})
 	put(t, s, record.Write{Key: "nobody's", Value: []byte("1"), TermMS: 24 * time.Hour.Milliseconds(), KeepMS: 1})
 	was := view(t, s, "k")
-	if err := s.file.Backup(t.Context(), copied); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.file.Backup(t.Context(), copied))
 	clock.Add(5000)
 	restored := mustOpen(t, copied, clock)
 	v := view(t, restored, "k")
@@ -119,9 +106,7 @@ func TestFence(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := restored.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, restored.Init(t.Context()))
 	clock.Add(5000)
 	if after := view(t, restored, "k"); after.Fence.Doubt || after.Floor != (began+10_000)*1000 || after.Fence.UntilMS != 0 || after.Life != v.Life || string(after.Records["k"].Value) != "1" {
 		t.Errorf("after Init: %+v", after)
@@ -171,9 +156,7 @@ func TestStatementsUseIndexes(t *testing.T) {
 func TestChangeThatIsGivenUp(t *testing.T) {
 	clock := at(began)
 	s, err := open(newPath(t), sqlitefile.Options{NowMS: clock.Load})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +26,15 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(Interval) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", Patience, what)
+			t.Fatalf("not within %v: %s:\n%s", Patience, what, Stacks())
 		}
 	}
+}
+
+// Stacks shows what every goroutine of this process does.
+func Stacks() string {
+	buf := make([]byte, 4<<20)
+	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // Success returns when try returns no error.

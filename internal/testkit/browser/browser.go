@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -225,8 +226,8 @@ func (b *Browser) Open(t testing.TB, url string, v View) *Tab {
 	var attached struct {
 		ID string `json:"sessionId"`
 	}
-	must(t, b.call("", "Target.createTarget", map[string]any{"url": "about:blank"}, &target))
-	must(t, b.call("", "Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &attached))
+	must.Succeed(t, b.call("", "Target.createTarget", map[string]any{"url": "about:blank"}, &target))
+	must.Succeed(t, b.call("", "Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &attached))
 	tab := &Tab{t: t, b: b, session: attached.ID}
 	t.Cleanup(func() { _ = b.call("", "Target.closeTarget", map[string]any{"targetId": target.ID}, nil) })
 	b.mu.Lock()
@@ -244,13 +245,6 @@ func (b *Browser) Open(t testing.TB, url string, v View) *Tab {
 	return tab
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Look changes the window.
 func (tab *Tab) Look(v View) {
 	tab.t.Helper()
@@ -265,7 +259,7 @@ func (tab *Tab) Look(v View) {
 // Call calls a method of the protocol on the tab.
 func (tab *Tab) Call(method string, params, result any) {
 	tab.t.Helper()
-	must(tab.t, tab.b.call(tab.session, method, params, result))
+	must.Succeed(tab.t, tab.b.call(tab.session, method, params, result))
 }
 
 // note remembers what a test may want to know.
@@ -309,7 +303,7 @@ func (tab *Tab) Asked() []string {
 // its value unless that is nil.
 func (tab *Tab) Eval(expression string, into any) {
 	tab.t.Helper()
-	must(tab.t, tab.eval(expression, into))
+	must.Succeed(tab.t, tab.eval(expression, into))
 }
 
 func (tab *Tab) eval(expression string, into any) error {

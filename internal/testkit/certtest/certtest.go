@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Authority issues certificates into files of a directory.
@@ -40,9 +42,7 @@ func New(t testing.TB, name string) *Authority {
 // Certificate is the authority's own.
 func (a *Authority) Certificate() *x509.Certificate {
 	cert, err := x509.ParseCertificate(a.der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return cert
 }
 
@@ -59,9 +59,7 @@ func (a *Authority) Issue(name string, hosts ...string) (cert, key string) {
 		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return a.sign(name+".pem", template, private), a.write(name+".key", "PRIVATE KEY", der)
 }
 
@@ -69,14 +67,10 @@ func (a *Authority) Issue(name string, hosts ...string) (cert, key string) {
 func (a *Authority) sign(file string, template *x509.Certificate, of *ecdsa.PrivateKey) (path string) {
 	a.t.Helper()
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, of.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	if a.der == nil {
 		a.der = der
 	}
@@ -86,17 +80,13 @@ func (a *Authority) sign(file string, template *x509.Certificate, of *ecdsa.Priv
 func (a *Authority) newKey() *ecdsa.PrivateKey {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return key
 }
 
 func (a *Authority) write(name, kind string, der []byte) (path string) {
 	a.t.Helper()
 	path = filepath.Join(a.dir, name)
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return path
 }

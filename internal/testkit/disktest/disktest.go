@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -41,12 +42,8 @@ func Ext4(t testing.TB, options ...string) *Disk {
 		t.Skip("only root of a Linux system can mount an ext4")
 	}
 	d := &Disk{t: t, image: filepath.Join(t.TempDir(), "image")}
-	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(d.image, imageSize); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(d.image, nil, 0o600))
+	must.Succeed(t, os.Truncate(d.image, imageSize))
 	if out, err := exec.Command("mkfs.ext4", append([]string{"-q", "-F", d.image}, options...)...).CombinedOutput(); err != nil {
 		t.Skipf("no ext4 can be made: %v: %s", err, out)
 	}
@@ -64,9 +61,7 @@ func (d *Disk) Dir() string { return d.dir }
 func (d *Disk) Remount() {
 	d.t.Helper()
 	d.unmount()
-	if err := d.mount(); err != nil {
-		d.t.Fatal(err)
-	}
+	must.Succeed(d.t, d.mount())
 }
 
 func (d *Disk) mount() error {
@@ -150,12 +145,8 @@ func MemoryIfAny(t testing.TB) string {
 // Reboot empties a directory in memory.
 func Reboot(t testing.TB, live string) {
 	t.Helper()
-	if err := os.RemoveAll(live); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(live, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.RemoveAll(live))
+	must.Succeed(t, os.Mkdir(live, 0o700))
 }
 
 // Run runs a command that has to succeed.
@@ -166,14 +157,14 @@ func Run(t testing.TB, name string, args ...string) {
 	}
 }
 
-// Small mounts a file system in memory of so many bytes, until the test ends.
-func Small(t testing.TB, size int) (dir string) {
+// Small mounts a file system in memory of that size, for example "2m", until the test ends.
+func Small(t testing.TB, size string) (dir string) {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux system can mount a file system")
 	}
 	dir = t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", size), "none", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "none", dir).CombinedOutput(); err != nil {
 		t.Skipf("no file system in memory can be mounted: %v: %s", err, out)
 	}
 	t.Cleanup(func() {
@@ -188,9 +179,7 @@ func Small(t testing.TB, size int) (dir string) {
 func Fill(t testing.TB, path string) (free func()) {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer f.Close()
 	for size := 1 << 20; size > 0; size /= 2 {
 		for err = nil; err == nil; {

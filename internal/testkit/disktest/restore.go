@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Way is a way to put a file back.
@@ -48,9 +50,7 @@ func untilReused(t testing.TB, path string, put func()) {
 	t.Helper()
 	before := inodeOf(t, path)
 	for range reuseTries {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Remove(path))
 		put()
 		if inodeOf(t, path) == before {
 			return
@@ -62,9 +62,7 @@ func untilReused(t testing.TB, path string, put func()) {
 func inodeOf(t testing.TB, path string) uint64 {
 	t.Helper()
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 

@@ -21,6 +21,7 @@ import (
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -134,32 +135,16 @@ func Writable(members ...*Member) error {
 func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 	t.Helper()
 	Needed(t)
-	members, err := NewMembers(MemoryDir(t), n, scheme, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	members, err := NewMembers(ring.Dir(t), n, scheme, args...)
+	must.Succeed(t, err)
 	for _, m := range members {
-		if err := m.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, m.Start())
 		t.Cleanup(m.Kill)
 	}
 	if scheme == "http" {
-		if err := Writable(members...); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, Writable(members...))
 	}
 	return members
-}
-
-// MemoryDir is a directory that need not survive anything.
-func MemoryDir(t testing.TB) string {
-	dir, err := ring.MemoryDir("kazahana-etcd-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // shared is the server that most tests use, each with a prefix of its own.

@@ -21,6 +21,7 @@ import (
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -115,9 +116,7 @@ func newDir(tb testing.TB) string {
 	if account := unprivileged(tb); err == nil && account != nil {
 		err = os.Chown(dir, int(account.Uid), int(account.Gid))
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return dir
 }
 
@@ -127,9 +126,7 @@ func unprivileged(tb testing.TB) *syscall.Credential {
 		return nil
 	}
 	account, err := user.Lookup(asUser)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	uid, err1 := strconv.ParseUint(account.Uid, 10, 32)
 	gid, err2 := strconv.ParseUint(account.Gid, 10, 32)
 	if err1 != nil || err2 != nil {
@@ -166,9 +163,7 @@ func (s *Server) initialise() {
 func (s *Server) Start() {
 	s.tb.Helper()
 	log, err := os.OpenFile(s.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, err)
 	defer log.Close()
 	args := append([]string{
 		"-D", s.Data(), "-k", s.Dir, "-p", s.port(), "-c", "listen_addresses=" + s.host, "-c", "max_connections=200",
@@ -306,9 +301,7 @@ func (s *Server) connect() (*pgx.Conn, error) {
 func (s *Server) SQL(statements ...string) string {
 	s.tb.Helper()
 	out, err := s.do(statements)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, err)
 	return out
 }
 
@@ -367,9 +360,7 @@ func (s *Server) URL(more ...string) string {
 func (s *Server) Config(more ...string) postgresconn.Config {
 	s.tb.Helper()
 	cfg, _, err := postgresconn.ParseURL(s.URL(more...), nil)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, err)
 	return cfg
 }
 
@@ -403,17 +394,11 @@ func (s *Server) Own(cert, key string) (string, string) {
 	s.tb.Helper()
 	for i, file := range files {
 		b, err := os.ReadFile(file)
-		if err != nil {
-			s.tb.Fatal(err)
-		}
+		must.Succeed(s.tb, err)
 		files[i] = filepath.Join(s.Dir, filepath.Base(file))
-		if err := os.WriteFile(files[i], b, 0o600); err != nil {
-			s.tb.Fatal(err)
-		}
+		must.Succeed(s.tb, os.WriteFile(files[i], b, 0o600))
 		if account := unprivileged(s.tb); account != nil {
-			if err := os.Chown(files[i], int(account.Uid), int(account.Gid)); err != nil {
-				s.tb.Fatal(err)
-			}
+			must.Succeed(s.tb, os.Chown(files[i], int(account.Uid), int(account.Gid)))
 		}
 	}
 	return files[0], files[1]
@@ -438,10 +423,6 @@ func (s *Server) TakeOver(from *Server) {
 func (s *Server) LeadTo(other *Server) {
 	s.tb.Helper()
 	name := "/.s.PGSQL." + Port
-	if err := os.RemoveAll(s.Dir + name); err != nil {
-		s.tb.Fatal(err)
-	}
-	if err := os.Symlink(other.Dir+name, s.Dir+name); err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, os.RemoveAll(s.Dir+name))
+	must.Succeed(s.tb, os.Symlink(other.Dir+name, s.Dir+name))
 }

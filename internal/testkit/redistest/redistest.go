@@ -23,6 +23,7 @@ import (
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -48,10 +49,8 @@ func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	Binary(tb, "redis-server")
 	shared.once.Do(func() {
-		dir, err := os.MkdirTemp("", "kazahana-redis-")
-		if err != nil {
-			tb.Fatal(err)
-		}
+		dir, err := ring.MemoryDir("kazahana-redis-")
+		must.Succeed(tb, err)
 		shared.server = launch(tb, dir, "shared")
 	})
 	return shared.server
@@ -79,12 +78,7 @@ func Binary(tb testing.TB, name string) string {
 // New starts a server that ends with the test.
 func New(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "kazahana-redis-") // short: a socket's path has 108 bytes
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { os.RemoveAll(dir) })
-	s := launch(tb, dir, "s", args...)
+	s := launch(tb, ring.Dir(tb), "s", args...)
 	tb.Cleanup(s.Kill)
 	return s
 }
@@ -102,9 +96,7 @@ func NewWithPort(tb testing.TB, args ...string) *Server {
 func FreePort(tb testing.TB) int {
 	tb.Helper()
 	ports, err := ring.FreePorts(1)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.Succeed(tb, err)
 	return ports[0]
 }
 
@@ -121,16 +113,12 @@ func launch(tb testing.TB, dir, name string, args ...string) *Server {
 func (s *Server) Start() {
 	s.tb.Helper()
 	log, err := os.OpenFile(s.Sock+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, err)
 	defer log.Close()
 	s.cmd = exec.Command(s.bin, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil) // a test binary that is killed cleans nothing up
-	if err := s.cmd.Start(); err != nil {
-		s.tb.Fatal(err)
-	}
+	must.Succeed(s.tb, s.cmd.Start())
 	await.Success(s.tb, "the server answers", func() error {
 		c, err := net.Dial("unix", s.Sock)
 		if err != nil {
@@ -207,9 +195,7 @@ func (s *Server) CPU(tb testing.TB) (used time.Duration) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		if name == "used_cpu_sys" || name == "used_cpu_user" {
 			seconds, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				tb.Fatal(err)
-			}
+			must.Succeed(tb, err)
 			used += time.Duration(seconds * float64(time.Second))
 		}
 	}

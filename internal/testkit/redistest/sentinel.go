@@ -13,6 +13,7 @@ import (
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -26,24 +27,16 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 	tb.Helper()
 	bin := Binary(tb, "redis-sentinel")
 	for range 3 {
-		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { os.RemoveAll(dir) })
+		dir := ring.Dir(tb)
 		port := FreePort(tb)
 		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
 			"sentinel down-after-milliseconds %[4]s 500\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
 			port, dir, filepath.Join(dir, "log"), SentinelSet, primary.Port, more)
 		path := filepath.Join(dir, "sentinel.conf")
-		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		must.Succeed(tb, os.WriteFile(path, []byte(config), 0o600))
 		cmd := exec.Command(bin, path)
 		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
-		if err := cmd.Start(); err != nil {
-			tb.Fatal(err)
-		}
+		must.Succeed(tb, cmd.Start())
 		tb.Cleanup(func() {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()

@@ -116,6 +116,17 @@ func MemoryDir(pattern string) (string, error) {
 	return dir, nil
 }
 
+// Dir is MemoryDir until the test ends.
+func Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := MemoryDir("kz-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // Program returns the path of a program that scripts/setup installs. A missing one
 // skips the test in the fast ring, and fails it in the others.
 func Program(t testing.TB, name string) string {

@@ -30,6 +30,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // patience is how long anything may take on a busy machine.
@@ -48,14 +49,10 @@ func front(t testing.TB, records storage.Storage) http.Handler {
 		fmt.Fprintf(&yaml, "- {token: %s, tenant: %s, owner: hosts, scopes: [placements]}\n", token(tenant), tenant)
 	}
 	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	p, err := memory.New(memory.NewStore(nil), terms)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	o := leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
@@ -95,17 +92,11 @@ func connect(t testing.TB, urls ...string) storage.Storage {
 	out, dir := byTenant{}, t.TempDir()
 	for _, tenant := range tenants {
 		path := filepath.Join(dir, tenant)
-		if err := os.WriteFile(path, []byte(token(tenant)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(path, []byte(token(tenant)), 0o600))
 		cfg, err := httpconn.ParseURL(strings.Join(urls, ",") + "?token_file=" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c, err := httpconn.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		out[tenant] = placementhttp.New(c)
 	}
@@ -184,12 +175,8 @@ func TestFailover(t *testing.T) {
 	}))
 	t.Cleanup(overloaded.Close)
 	down, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := down.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, down.Close())
 	store := connect(t, "http://"+down.Addr().String(), overloaded.URL, listen(t, front(t, storage.OnRecords(recordmemory.New(nil)))))
 	if err := store.Store(within(t), "t", key, mine); err != nil {
 		t.Error(err)
