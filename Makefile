@@ -127,7 +127,7 @@ pictures: setup
 
 ## cross: it also builds for arm64 and macOS.
 cross:
-	@for t in linux/arm64 darwin/arm64 darwin/amd64; do \
+	@for t in linux/arm64 darwin/arm64; do \
 		echo "build $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/kazahanad || exit 1; done
 
 ## packages: .deb, .rpm and .tar.gz for this machine's architecture, in dist/.
