@@ -124,7 +124,7 @@ func run(ctx context.Context, p suite.Plan, memory int64, only string, out io.Wr
 	if err := f.launch.Join(); err != nil {
 		return err
 	}
-	f.first = process.GoFirst() == nil
+	f.first = p.Core >= 0 && process.GoFirst() == nil
 	printMethod(out, f)
 	var all []result
 	for range p.Rounds {
