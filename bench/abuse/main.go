@@ -95,6 +95,7 @@ type field struct {
 	launch process.Launcher // starts servers, beside the innocent
 	beside process.Launcher // starts attackers: on another core, if there is one
 	users  bool             // attackers have users of their own
+	first  bool             // the innocent has the highest priority
 }
 
 func run(ctx context.Context, p suite.Plan, memory int64, only string, out io.Writer) error {
@@ -123,6 +124,7 @@ func run(ctx context.Context, p suite.Plan, memory int64, only string, out io.Wr
 	if err := f.launch.Join(); err != nil {
 		return err
 	}
+	f.first = p.Core >= 0 && process.GoFirst() == nil
 	printMethod(out, f)
 	var all []result
 	for range p.Rounds {

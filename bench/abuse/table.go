@@ -116,6 +116,9 @@ func printMethod(out io.Writer, f *field) {
 	if !f.apart() {
 		cores = "all share their processors, and attackers have the lowest priority"
 	}
+	if f.first {
+		cores += ";\n         the innocent has the highest priority, as if its processor were its own"
+	}
 	fmt.Fprintf(out, "method   %s; %s;\n         %s; %v for each attack\n", where, whose, cores, f.plan.Duration)
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		fmt.Fprintf(out, "machine  load before the run: %s", load)

@@ -73,6 +73,24 @@ func (l Launcher) Join() error {
 		return nil
 	}
 	runtime.GOMAXPROCS(1)
+	return eachThread(func(id int) error { return pin(id, l.Core) })
+}
+
+// GoFirst gives this process the highest priority, but not its main thread, from which the
+// processes that it starts inherit theirs. The runtime makes no threads from a locked one.
+func GoFirst() error {
+	const highest = -20
+	return eachThread(func(id int) error {
+		if id == os.Getpid() {
+			return nil
+		}
+		return unix.Setpriority(unix.PRIO_PROCESS, id, highest)
+	})
+}
+
+// eachThread calls do for each thread of this process. Threads that come later inherit what it
+// has set.
+func eachThread(do func(id int) error) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return err
@@ -82,7 +100,7 @@ func (l Launcher) Join() error {
 		if err != nil {
 			return err
 		}
-		if err := pin(id, l.Core); err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+		if err := do(id); err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
 			return err
 		}
 	}

@@ -67,8 +67,18 @@ type job struct {
 // file is closed first, op may still run or be running: its effect is unknown, unless the
 // error wraps connurl.ErrNotSent: then op has not run, and will not.
 func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
+	return f.write(ctx, f.writes, op, committed)
+}
+
+// WriteFirst is Write for operations that should not wait for many others. They share a commit
+// with each other only, and it is the next one; then others have their turn.
+func (f *File) WriteFirst(ctx context.Context, op func(*Tx) error) error {
+	return f.write(ctx, f.urgent, op, nil)
+}
+
+func (f *File) write(ctx context.Context, queue chan *job, op func(*Tx) error, committed func()) error {
 	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
-	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
+	if _, err := await(ctx, f, queue, j, j.done); err != nil {
 		if j.taken.CompareAndSwap(false, true) {
 			return connurl.NotSent(err)
 		}
@@ -77,12 +87,12 @@ func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) 
 	return j.err
 }
 
-// waiting returns the first job and those that wait behind it.
-func (f *File) waiting(first *job) []*job {
+// waiting returns the first job of the queue and those that wait behind it.
+func waiting(queue <-chan *job, first *job) []*job {
 	group := []*job{first}
 	for len(group) < MaxRoom {
 		select {
-		case j := <-f.writes:
+		case j := <-queue:
 			group = append(group, j)
 		default:
 			return group

@@ -65,6 +65,7 @@ type File struct {
 	room      atomic.Int64
 	tasks     chan func() // run one at a time
 	writes    chan *job   // may share a commit
+	urgent    chan *job   // likewise, of WriteFirst
 	closeOnce sync.Once
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed when the worker has ended
@@ -120,7 +121,7 @@ func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, er
 	}
 	f := &File{
 		kind: kind, path: path, opts: opts, nowMS: opts.NowMS, at: opts.At,
-		tasks: make(chan func()), writes: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
+		tasks: make(chan func()), writes: make(chan *job), urgent: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if f.nowMS == nil {
 		f.nowMS = func() int64 { return time.Now().UnixMilli() }

@@ -16,14 +16,24 @@ const lastWord = 20 * time.Millisecond
 // goroutine of its own, so that a caller need not wait for a disk that hangs in fsync.
 func (f *File) work() {
 	defer close(f.stopped)
+	write := func(queue <-chan *job, first *job) {
+		group := waiting(queue, first)
+		f.writeAll(group)
+		f.checkpoint(len(group))
+	}
 	for {
 		select {
+		case j := <-f.urgent:
+			write(f.urgent, j)
+		default:
+		}
+		select { // after an urgent group the others have a turn
 		case task := <-f.tasks:
 			task()
 		case j := <-f.writes:
-			group := f.waiting(j)
-			f.writeAll(group)
-			f.checkpoint(len(group))
+			write(f.writes, j)
+		case j := <-f.urgent:
+			write(f.urgent, j)
 		case <-f.closing:
 			f.closeErr = f.explain(f.leave())
 			return

@@ -49,11 +49,11 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	}
 	message, _ := d.Patience()
 	server := &http.Server{
-		Handler:     guard.InTurn(admin.OwnNames(l.Addr(), configured, handler(d))),
+		Handler:     guard.InTurn(admin.OwnNames(l.Addr(), configured, handler(d)), aheadOf),
 		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
-			return context.WithValue(ctx, guestKey{}, nc.(*connection).Guest)
+			return context.WithValue(ctx, connectionKey{}, nc.(*connection))
 		},
 	}
 	drained := make(chan struct{})
@@ -97,16 +97,20 @@ func (e entrance) Accept() (net.Conn, error) {
 type connection struct {
 	*daemon.Guest
 	counted sync.Once
+	ahead   guard.Ahead
 }
 
 // Read implements net.Conn. The first one waits for memory: who accepts connections may not.
 func (c *connection) Read(b []byte) (int, error) {
 	c.counted.Do(func() { c.Memory().Take(connectionSize) })
-	return c.Guest.Read(b)
+	return c.ahead.Read(c.Guest, b)
 }
 
-// guestKey is the context key of a request's connection.
-type guestKey struct{}
+// connectionKey is the context key of a request's connection.
+type connectionKey struct{}
+
+func connectionOf(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*connection) }
+func aheadOf(ctx context.Context) *guard.Ahead     { return &connectionOf(ctx).ahead }
 
 type answerer struct{ door *daemon.Door }
 
@@ -146,7 +150,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	q, err := a.read(r, batch)
 	var ranges []generator.Range
 	if err == nil {
-		g := r.Context().Value(guestKey{}).(*daemon.Guest)
+		g := connectionOf(r.Context()).Guest
 		defer g.Room(q.Count)()
 		ranges, err = g.Next(r.Context(), q.Order, make([]generator.Range, 0, 4))
 	}

@@ -83,7 +83,7 @@ func (g *Guard) Protect(server *http.Server) {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
 	g.gate(server)
-	next := InTurn(server.Handler)
+	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
 			c.begin()
@@ -97,15 +97,6 @@ func (g *Guard) Protect(server *http.Server) {
 		}
 		return context.WithValue(ctx, key{}, nc)
 	}
-}
-
-// InTurn lets connections that have sent requests ahead take turns, a request each. The
-// runtime would let each of hundreds go on for 10 ms.
-func InTurn(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer runtime.Gosched()
-		next.ServeHTTP(w, r)
-	})
 }
 
 // key is the context key of a request's connection.
@@ -311,6 +302,7 @@ type conn struct {
 	busy    bool // with a request
 	waits   int  // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
+	ahead   Ahead
 	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
 	shaking atomic.Bool             // it has a handshake's turn; not guarded
 	dear    atomic.Bool             // what follows its client's greeting needs a turn; not guarded
@@ -322,12 +314,14 @@ func (c *conn) begin() {
 	c.more.Store(false)
 	c.endHandshake()
 	c.guard.mu.Lock()
-	defer c.guard.mu.Unlock()
 	c.busy = true
 	c.timer.Stop()
+	c.guard.mu.Unlock()
+	c.ahead.begin()
 }
 
 func (c *conn) end() {
+	c.ahead.end()
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
 	c.busy = false

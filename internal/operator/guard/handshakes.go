@@ -118,10 +118,10 @@ func (c *conn) endHandshake() {
 // is under way, the read has no turn, which would last as long as the request.
 func (c *conn) Read(b []byte) (int, error) {
 	if !c.more.Load() {
-		return c.Conn.Read(b)
+		return c.ahead.Read(c.Conn, b)
 	}
 	c.endHandshake()
-	n, err := c.Conn.Read(b)
+	n, err := c.ahead.Read(c.Conn, b)
 	if n > 0 && c.more.Load() {
 		if err := c.beginHandshake(context.Background()); err != nil {
 			return 0, err

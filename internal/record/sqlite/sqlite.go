@@ -66,7 +66,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 		return 0, err
 	}
 	var atMS int64 // the operation may still be running when Write returns an error
-	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
+	err := s.carryOut(ctx, func(t *sqlitefile.Tx) error {
 		atMS = now(t.Session, t.NowMS)
 		v, err := s.view(t.Session, ask, atMS)
 		if err != nil {
@@ -85,11 +85,19 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 			}
 		}
 		return sweep(t, atMS)
-	}, nil)
+	})
 	if err != nil {
 		return 0, err
 	}
 	return atMS, nil
+}
+
+// carryOut runs an operation in a transaction, an urgent one before the others.
+func (s *Store) carryOut(ctx context.Context, op func(*sqlitefile.Tx) error) error {
+	if record.IsUrgent(ctx) {
+		return s.file.WriteFirst(ctx, op)
+	}
+	return s.file.Write(ctx, op, nil)
 }
 
 func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
@@ -230,10 +238,10 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	}
 	var v record.View // as in Change
 	// Statements outside of a transaction may each see another state of the file.
-	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
+	err := s.carryOut(ctx, func(t *sqlitefile.Tx) (err error) {
 		v, err = s.view(t.Session, ask, now(t.Session, t.NowMS))
 		return err
-	}, nil)
+	})
 	if err != nil {
 		return record.View{}, err
 	}
