@@ -10,7 +10,7 @@ const (
 	// minRoom keeps one slow group from ending all sharing.
 	minRoom = 8
 	// leastRun is how long the operations of a group may take on a disk that is faster.
-	leastRun = time.Millisecond
+	leastRun = 2 * time.Millisecond
 )
 
 // Room is how many operations should be under way, so that those of a group take no longer
