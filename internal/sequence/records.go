@@ -108,7 +108,7 @@ func nextOf(s State, over bool, requests []Request, v record.View, answers []ans
 		}
 		answers[i] = answer{got, err}
 		if err == nil {
-			more = more || len(after.Receipts) > len(s.Receipts)
+			more = more || len(after.Receipts.text) > len(s.Receipts.text)
 			s, over, changed = after, false, true
 		}
 	}
@@ -207,7 +207,7 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 				before.Windows = map[string][]Receipt{}
 			}
 			if before.Windows[name] = nil; w.Began == before.Began {
-				before.Windows[name] = w.Receipts
+				before.Windows[name] = w.Receipts.list()
 			}
 		}
 		after, err := step(before, v.Records[path].Over, v)
@@ -216,7 +216,7 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 		}
 		writes := []record.Write{{Key: path, Value: after.encode(), TermMS: after.Options.ttlMS(), Unlisted: true}}
 		for name, all := range after.Changed {
-			w := State{Options: DefaultOptions(), Began: after.Began, Receipts: all}
+			w := State{Options: DefaultOptions(), Began: after.Began, Receipts: receiptsOf(all)}
 			writes = append(writes, record.Write{Key: windowPath(name), Value: w.encode(), KeepMS: keepMS(all, v.NowMS), Unlisted: true, Frees: true})
 		}
 		return writes, nil
