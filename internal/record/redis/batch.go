@@ -75,7 +75,7 @@ func (c *change) prepare(writes []record.Write) *batch {
 				b.raised = max(b.raised, mark)
 			}
 		} else {
-			var text string
+			var text []byte
 			after, text = encode(w, c.nonce)
 			b.texts = append(b.texts, text)
 			if after.timed {
@@ -264,7 +264,7 @@ func (c *change) understand(a answer) error {
 	}
 	for i, key := range c.ask.Keys {
 		text, _ := records[i].(string)
-		k, err := parse(key, text)
+		k, err := parse(key, []byte(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.place, err)
 		}
