@@ -153,13 +153,15 @@ func (c *change) words(b *batch) []any {
 		}
 	}
 	head := make([]byte, 0, 64)
-	head = append(head, c.life.stamp...)
-	head = appendMoment(head, before)
-	head = appendMoment(head, from)
-	head = binary.BigEndian.AppendUint64(head, uint64(floor))
-	head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
-	head = append(append(head, byte(len(c.ask.Ranges)), b.mode), b.codes...)
-	words = append(words, head)
+	head = append(append(head, c.life.stamp...), b.mode, byte(len(c.ask.Ranges)))
+	if before != forever || from != 0 || floor != noFloor || b.raised != noFloor {
+		head = appendMoment(appendMoment(append(head, 1), before), from)
+		head = binary.BigEndian.AppendUint64(head, uint64(floor))
+		head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
+	} else {
+		head = append(head, 0)
+	}
+	words = append(words, append(head, b.codes...))
 	for _, k := range c.seen {
 		words = append(words, k.tag)
 	}

@@ -37,7 +37,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
 	}
-	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000"
+	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)"
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
