@@ -94,8 +94,9 @@ func (s State) tidied(nowMS int64) (State, error) {
 	if !moves && !over(s.Receipts.firstMS) {
 		return s, nil
 	}
-	var staying, leaving []Receipt
-	for _, r := range s.Receipts.list() {
+	all := s.Receipts.list()
+	staying, leaving := make([]Receipt, 0, len(all)), make([]Receipt, 0, overdue)
+	for _, r := range all {
 		switch {
 		case over(r.DoneMS):
 		case r.DoneMS != 0 || overdue == 0:

@@ -99,7 +99,7 @@ func (k known) size() int {
 
 // record is what a rule is shown.
 func (k known) record(nowMS int64) record.Record {
-	return record.WithTerm(k.value, k.endMS(), nowMS)
+	return record.WithTerm(slices.Clip(k.value), k.endMS(), nowMS)
 }
 
 // encode is the record of a write, and its text as it is stored, apart from the moment of its
