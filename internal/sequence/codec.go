@@ -47,7 +47,7 @@ func (s State) encode() []byte {
 	if s.Moved != 0 || s.Forgotten != 0 || s.Began != 0 {
 		flags |= hasMoved
 	}
-	b := append(make([]byte, 0, 64+len(s.Receipts.text)), flags)
+	b := append(make([]byte, 0, 64+s.Receipts.size()), flags)
 	number := func(n int64) { b = binary.AppendUvarint(b, uint64(n)) }
 	text := func(t string) {
 		number(int64(len(t)))
@@ -75,7 +75,7 @@ func (s State) encode() []byte {
 		number(s.MovedMS)
 		number(s.Began)
 	}
-	return append(b, s.Receipts.text...)
+	return append(append(b, s.Receipts.text...), s.Receipts.added...)
 }
 
 var errDamaged = errors.New("the recorded state is damaged")

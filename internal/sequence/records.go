@@ -108,7 +108,7 @@ func nextOf(s State, over bool, requests []Request, v record.View, answers []ans
 		}
 		answers[i] = answer{got, err}
 		if err == nil {
-			more = more || len(after.Receipts.text) > len(s.Receipts.text)
+			more = more || after.Receipts.size() > s.Receipts.size()
 			s, over, changed = after, false, true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 
 	"github.com/kazahana/kazahana/internal/record/receipt"
 )
@@ -84,11 +85,15 @@ func savedSize(text []byte) int {
 // receipts are receipts as records keep them, oldest first: request last count [done]. A call
 // adds one and does not read the others.
 type receipts struct {
-	text  []byte
-	timed int // how many are of IDs that tell a time
+	text  []byte // of those that were read
+	added []byte // of later ones
+	timed int    // how many are of IDs that tell a time
 	// firstMS is the earliest DoneMS of the others, 0 where there are none.
 	firstMS int64
 }
+
+// size is how many bytes they have.
+func (all receipts) size() int { return len(all.text) + len(all.added) }
 
 // receiptsIn are the receipts that a recorded state ends with.
 func receiptsIn(text []byte) (all receipts, ok bool) {
@@ -141,7 +146,7 @@ func (all receipts) counting(r Receipt) receipts {
 
 // with adds a receipt. The receipts from before stay as they are.
 func (all receipts) with(r Receipt) receipts {
-	all.text = r.append(append(make([]byte, 0, len(all.text)+receiptBytes), all.text...))
+	all.added = r.append(append(make([]byte, 0, len(all.added)+receiptBytes), all.added...))
 	return all.counting(r)
 }
 
@@ -160,13 +165,15 @@ func (r Receipt) append(b []byte) []byte {
 	return b
 }
 
-// list reads all of them.
+// list reads all of them. Their request IDs are parts of one text.
 func (all receipts) list() []Receipt {
-	list := make([]Receipt, 0, len(all.text)/(1+uuidBytes)+1)
-	for rest := all.text; len(rest) > 0; {
+	text := slices.Concat(all.text, all.added)
+	list := make([]Receipt, 0, len(text)/(1+uuidBytes)+1)
+	whole := savedID(text)
+	for rest := text; len(rest) > 0; {
+		begin := len(whole) - len(rest)
 		id, r, after, _ := cutReceipt(rest)
-		r.RequestID = savedID(id)
-		if r.DoneMS != 0 {
+		if r.RequestID = whole[begin : begin+len(id)]; r.DoneMS != 0 {
 			r.RequestID = savedID([]byte{id[0] &^ idUntimed}) + r.RequestID[1:]
 		}
 		list, rest = append(list, r), after
@@ -176,7 +183,7 @@ func (all receipts) list() []Receipt {
 
 // find finds the receipt of a request.
 func (all receipts) find(request savedID) (Receipt, bool) {
-	if !bytes.Contains(all.text, []byte(request[1:])) {
+	if id := []byte(request[1:]); !bytes.Contains(all.text, id) && !bytes.Contains(all.added, id) {
 		return Receipt{}, false
 	}
 	for _, r := range all.list() {

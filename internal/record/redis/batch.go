@@ -38,8 +38,9 @@ const (
 	frees   // nothing is given to anyone, so the server's life is not compared
 )
 
-func newBatch(mode byte) *batch {
-	b := &batch{raised: noFloor, mode: mode}
+func (c *change) newBatch(mode byte) *batch {
+	b := &c.batch
+	*b = batch{raised: noFloor, mode: mode}
 	b.codes, b.texts, b.commands, b.after = b.room.codes[:0], b.room.texts[:0], b.room.commands[:0], b.room.after[:0]
 	return b
 }
@@ -62,7 +63,7 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := newBatch(frees)
+	b := c.newBatch(frees)
 	for _, w := range writes {
 		if !w.Frees {
 			b.mode = changes
