@@ -39,7 +39,7 @@ func (s State) encode() []byte {
 		flags |= hasUsed
 	}
 	life, err := strconv.ParseUint(s.Life, 10, 63)
-	if err == nil && strconv.FormatUint(life, 10) == s.Life {
+	if err == nil && (s.Life == "0" || s.Life[0] != '0') { // it is written in one way only
 		flags |= hasNumber
 	} else if s.Life != "" {
 		flags |= hasLife

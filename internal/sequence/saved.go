@@ -99,10 +99,10 @@ func (all receipts) size() int { return len(all.text) + len(all.added) }
 func receiptsIn(text []byte) (all receipts, ok bool) {
 	for rest := text; len(rest) > 0; {
 		var r Receipt
-		if _, r, rest, ok = cutReceipt(rest); !ok {
+		if _, rest, ok = r.cut(rest); !ok {
 			return receipts{}, false
 		}
-		all = all.counting(r)
+		all.count(r.DoneMS)
 	}
 	all.text = text
 	return all, true
@@ -113,16 +113,16 @@ func receiptsOf(list []Receipt) (all receipts) {
 	all.text = make([]byte, 0, receiptBytes*len(list))
 	for _, r := range list {
 		all.text = r.append(all.text)
-		all = all.counting(r)
+		all.count(r.DoneMS)
 	}
 	return all
 }
 
-// cutReceipt reads the receipt with which a text begins, and the savedID apart from it.
-func cutReceipt(text []byte) (id []byte, r Receipt, rest []byte, ok bool) {
+// cut reads the receipt with which a text begins; its savedID, as it is recorded, is apart.
+func (r *Receipt) cut(text []byte) (id, rest []byte, ok bool) {
 	size := savedSize(text)
 	if size > len(text) {
-		return nil, Receipt{}, nil, false
+		return nil, nil, false
 	}
 	id, rest = text[:size], text[size:]
 	var count int64
@@ -131,23 +131,23 @@ func cutReceipt(text []byte) (id []byte, r Receipt, rest []byte, ok bool) {
 	if r.Count = int(count); id[0]&idUntimed != 0 {
 		r.DoneMS, rest = cutNumber(rest)
 	}
-	return id, r, rest, r.Last >= 0 && count >= 1 && count <= MaxCount && r.DoneMS >= 0
+	return id, rest, r.Last >= 0 && count >= 1 && count <= MaxCount && r.DoneMS >= 0
 }
 
-func (all receipts) counting(r Receipt) receipts {
+func (all *receipts) count(doneMS int64) {
 	switch {
-	case r.DoneMS == 0:
+	case doneMS == 0:
 		all.timed++
-	case all.firstMS == 0 || r.DoneMS < all.firstMS:
-		all.firstMS = r.DoneMS
+	case all.firstMS == 0 || doneMS < all.firstMS:
+		all.firstMS = doneMS
 	}
-	return all
 }
 
 // with adds a receipt. The receipts from before stay as they are.
 func (all receipts) with(r Receipt) receipts {
 	all.added = r.append(append(make([]byte, 0, len(all.added)+receiptBytes), all.added...))
-	return all.counting(r)
+	all.count(r.DoneMS)
+	return all
 }
 
 // append appends the receipt as records keep it.
@@ -172,7 +172,8 @@ func (all receipts) list() []Receipt {
 	whole := savedID(text)
 	for rest := text; len(rest) > 0; {
 		begin := len(whole) - len(rest)
-		id, r, after, _ := cutReceipt(rest)
+		var r Receipt
+		id, after, _ := r.cut(rest)
 		if r.RequestID = whole[begin : begin+len(id)]; r.DoneMS != 0 {
 			r.RequestID = savedID([]byte{id[0] &^ idUntimed}) + r.RequestID[1:]
 		}

@@ -94,7 +94,7 @@ func (c *change) View() (v record.View, ok bool) {
 	}
 	v = record.View{
 		Records: make(map[string]record.Record, len(c.seen)), Ranges: c.ranges,
-		NowMS: c.nowMS, Floor: c.floor, Life: c.life.life(), Fence: c.life.fence(c.limits, c.nowMS),
+		NowMS: c.nowMS, Floor: c.floor, Life: c.life.name, Fence: c.life.fence(c.limits, c.nowMS),
 	}
 	for i, k := range c.seen {
 		if !k.absent() {
