@@ -2,9 +2,7 @@ package redisconn
 
 import (
 	"context"
-	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,9 +54,6 @@ func (c Config) connect() (*redis.Client, error) {
 		return redis.NewFailoverClient(o.Failover()), nil
 	}
 	simple := o.Simple()
-	if o.TLSConfig == nil { // with TLS the client library does not look at a connection before its use
-		simple.Dialer = dial
-	}
 	if c.Scheme == SchemeUnix {
 		simple.Network = "unix"
 	}
@@ -71,48 +66,3 @@ func (c Config) credentials(context.Context) (username, password string, err err
 	password, err = c.password.Password(c.PasswordFile)
 	return c.Username, password, err
 }
-
-// dial connects as the client library does by itself.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout, KeepAlive: maxIdleTime}
-	c, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &livelyConn{Conn: c}, nil
-}
-
-// livelyFor is how long a connection counts as alive after something came from it.
-const livelyFor = 10 * time.Millisecond
-
-// livelyConn is a connection that the client library asks the system about before each use only
-// after a pause: where calls follow each other, that would be one system call in four.
-type livelyConn struct {
-	net.Conn
-	heard time.Time // by the one call that uses the connection
-}
-
-// Read implements net.Conn.
-func (c *livelyConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err == nil {
-		c.heard = time.Now()
-	} else {
-		c.heard = time.Time{}
-	}
-	return n, err
-}
-
-// SyscallConn implements syscall.Conn.
-func (c *livelyConn) SyscallConn() (syscall.RawConn, error) {
-	if time.Since(c.heard) < livelyFor {
-		return alive{}, nil
-	}
-	return c.Conn.(syscall.Conn).SyscallConn()
-}
-
-// alive is the file descriptor of a connection that need not be asked.
-type alive struct{ syscall.RawConn }
-
-// Read implements syscall.RawConn.
-func (alive) Read(func(uintptr) bool) error { return nil }
