@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -78,11 +77,12 @@ func (f *flights) takeWarm() *redis.Conn {
 	return conn
 }
 
-// keepWarm is for a connection whose exchange has ended with that error. It goes back to the
-// pool where that is none of the server's answers.
+// keepWarm is for a connection whose exchange has ended with that error. After any error the
+// pool decides what becomes of it: it may be broken, or lead to a server that is no longer the
+// primary.
 func (c *Client) keepWarm(conn *redis.Conn, err error) {
-	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
-		_ = conn.Close() // the pool knows whether it is broken
+	if err != nil {
+		_ = conn.Close()
 		return
 	}
 	f := &c.flights
