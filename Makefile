@@ -84,7 +84,7 @@ bench-short: build
 bench-leases: build
 	@$(GO) run ./bench leases -check $(BENCH)
 
-## bench-locks: locks and sequences on SQLite, Redis and etcd beside the bare commands, about 6 minutes; BENCH=-h explains, BENCH=-check fails if a target is missed.
+## bench-locks: locks and sequences on SQLite, Redis and etcd beside the bare commands, about 7 minutes; BENCH=-h explains, BENCH=-check fails if a target is missed.
 bench-locks: build
 	@$(GO) run ./bench locks $(BENCH)
 	@$(GO) run ./bench sequences $(BENCH)

@@ -45,6 +45,9 @@ const (
 // the lease's.
 const receiptBytes = 22
 
+// usualReceipt is how long most receipts are at most: with another lease, and its token.
+const usualReceipt = receiptBytes + 16
+
 // leaseDigits is how long a lease ID is, written in hexadecimal.
 const leaseDigits = 32
 
@@ -53,7 +56,7 @@ var errDamaged = errors.New("its record is damaged")
 // value is the state as records keep it. The end of a lease is the record's own. fresh:
 // the lease is granted by this write.
 func (s State) value(fresh bool) []byte {
-	b := make([]byte, 0, 128+len(s.Receipts)*(receiptBytes+2))
+	b := make([]byte, 0, 128+len(s.Receipts)*usualReceipt)
 	var flags byte
 	if s.Status == Released {
 		flags |= valueReleased

@@ -58,6 +58,9 @@ func Opened[T any](what string, value T, end func(T) error) *Value[T] {
 // Get returns the value, and opens it where it is not open. Callers that come
 // while one opens wait for that.
 func (v *Value[T]) Get(ctx context.Context) (T, error) {
+	if value, ok := v.Ready(); ok {
+		return value, nil
+	}
 	for {
 		a, own, err := v.join(ctx)
 		if err != nil {
@@ -87,9 +90,9 @@ func (v *Value[T]) Get(ctx context.Context) (T, error) {
 // Ready returns the value if it is open.
 func (v *Value[T]) Ready() (value T, ok bool) {
 	v.mu.Lock()
-	a := v.attempt
+	a, closed := v.attempt, v.closed
 	v.mu.Unlock()
-	if a == nil {
+	if a == nil || closed {
 		return value, false
 	}
 	select {

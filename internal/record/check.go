@@ -3,6 +3,7 @@ package record
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -32,7 +33,7 @@ func checkName(what, name string, least int) error {
 	if len(name) < least || len(name) > MaxKey || !utf8.ValidString(name) {
 		return invalid("%s %.100q must be %d to %d bytes of UTF-8", what, name, least, MaxKey)
 	}
-	if i := slices.Index([]byte(name), 0); i >= 0 {
+	if i := strings.IndexByte(name, 0); i >= 0 {
 		return invalid("%s %.100q has a NUL at byte %d", what, name, i)
 	}
 	return nil

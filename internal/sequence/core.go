@@ -12,7 +12,7 @@ type State struct {
 	UsedMS  int64   // Unix ms of the last use, by the store's clock
 	// Receipts are the last calls that had a RequestID, oldest first: at least MaxReceipts.
 	// Earlier ones are in windows.
-	Receipts []Receipt
+	Receipts receipts
 	// Moved is the latest time in the IDs of the receipts in windows, and MovedMS when some
 	// moved there last, in Unix ms. Of the calls up to Forgotten not all receipts are kept.
 	Moved, Forgotten receipt.Stamp
@@ -49,35 +49,36 @@ func (s State) Known() bool { return s.Options.Step != 0 }
 // request must be valid. A key whose TTL has passed is not known. A state that has got receipts
 // must be tidied before it is written.
 func Next(s State, r Request, nowMS int64) (State, Range, error) {
+	asked := askedBy(r.RequestID, nowMS)
 	if !s.Known() {
-		if err := s.fresh(r, nowMS); err != nil {
+		if err := s.fresh(r, asked, nowMS); err != nil {
 			return s, Range{}, err
 		}
 		fresh := s.unknown()
 		fresh.Options, fresh.UsedMS = r.Options, nowMS
 		fresh.Options.Block = 0
-		return fresh.restarted().take(r, FreshCount(r), nowMS)
+		return fresh.restarted().take(asked, FreshCount(r), nowMS)
 	}
 	if !s.Options.same(r.Options) {
 		return s, Range{}, &MismatchError{Key: r.Key, Recorded: s.Options.Text(), Asked: r.Options.Text()}
 	}
-	again, ok, err := s.receipt(r.RequestID, nowMS)
+	again, ok, err := s.receipt(asked, nowMS)
 	if ok {
 		return s.repeat(again, r, nowMS)
 	}
 	if err == nil {
-		err = s.fresh(r, nowMS)
+		err = s.fresh(r, asked, nowMS)
 	}
 	if err != nil {
 		return s, Range{}, err
 	}
 	switch left := s.left(); {
 	case left >= int64(r.Count):
-		return s.take(r, r.Count, nowMS)
+		return s.take(asked, r.Count, nowMS)
 	case left >= int64(r.Least()):
-		return s.take(r, int(left), nowMS)
+		return s.take(asked, int(left), nowMS)
 	case s.Options.Max != 0 && s.Options.OnMax == Reset:
-		return s.restarted().take(r, FreshCount(r), nowMS)
+		return s.restarted().take(asked, FreshCount(r), nowMS)
 	default:
 		return s, Range{}, &ExhaustedError{Key: r.Key, Max: s.Options.Limit(), Left: left}
 	}
@@ -104,7 +105,7 @@ type Doubt struct {
 // values again, and a key with a TTL starts over once it must have been idle for that
 // long. over reports that it did: everything is known of the key from then on.
 func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
-	again, ok, err := s.receipt(r.RequestID, nowMS)
+	again, ok, err := s.receipt(askedBy(r.RequestID, nowMS), nowMS)
 	if err != nil {
 		return s, Range{}, false, err
 	}
@@ -160,24 +161,29 @@ func (s State) restarted() State {
 }
 
 // take hands out count values, which fit.
-func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
+func (s State) take(a asked, count int, nowMS int64) (State, Range, error) {
 	if !s.Known() {
 		panic("sequence: values were taken of a key without options")
 	}
 	got := Range{First: s.Last + s.Options.Step, Step: s.Options.Step, Count: count}
 	s.Last = got.Last()
 	s.UsedMS = max(s.UsedMS, nowMS)
-	if r.RequestID == "" {
+	if a.id == "" {
 		return s, got, nil
 	}
-	return s.remember(Receipt{RequestID: saveID(r.RequestID), Last: s.Last, Count: count}, nowMS), got, nil
+	done := Receipt{RequestID: a.id, Last: s.Last, Count: count}
+	if !a.timed {
+		done.DoneMS = nowMS
+	}
+	s.Receipts = s.Receipts.with(done)
+	return s, got, nil
 }
 
 // Declared is the state that an operator declares. The key may count in another way from then
 // on: calls from before are refused if their IDs tell a time, and are new calls if not.
 func Declared(before State, d Declaration, nowMS int64) State {
 	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS, Forgotten: max(before.Forgotten, before.Moved)}
-	for _, r := range before.Receipts {
+	for _, r := range before.Receipts.list() {
 		s = s.forget(r)
 	}
 	s.Options.Block = 0

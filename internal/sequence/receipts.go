@@ -3,7 +3,6 @@ package sequence
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record/receipt"
@@ -17,20 +16,29 @@ const MaxReceipts = 16
 // like UUIDs of version 7 too.
 const tooFar = 24 * time.Hour
 
-// madeAt is the time that a request ID tells.
-func madeAt(id string, nowMS int64) (receipt.Stamp, bool) {
-	return receipt.MadeAt(id, nowMS+tooFar.Milliseconds())
+// asked is the request ID of a call.
+type asked struct {
+	id    savedID // "": none
+	made  receipt.Stamp
+	timed bool // made is the time that the ID tells
+}
+
+func askedBy(requestID string, nowMS int64) (a asked) {
+	if requestID != "" {
+		a.id = saveID(requestID)
+		a.made, a.timed = a.id.madeAt(nowMS + tooFar.Milliseconds())
+	}
+	return a
 }
 
 // fresh says why a request without a receipt must not be carried out. The IDs that it lets
 // pass are those whose receipts are kept, so that one without a receipt is new.
-func (s State) fresh(r Request, nowMS int64) error {
-	if r.RequestID == "" {
-		return nil
-	}
-	made, ok := madeAt(r.RequestID, nowMS)
+func (s State) fresh(r Request, a asked, nowMS int64) error {
+	made, ok := a.made, a.timed
 	keep := receipt.Keep.Milliseconds()
 	switch {
+	case a.id == "":
+		return nil
 	case !ok && s.untimed(nowMS) >= receipt.MaxUntimed:
 		return fmt.Errorf("%w: sequence %q remembers %d calls of the last %v whose request IDs tell no time, and takes no more: make request IDs that are UUIDs of version 7",
 			ErrInvalid, r.Key, receipt.MaxUntimed, receipt.Keep)
@@ -51,7 +59,7 @@ func endOf(nowMS int64) receipt.Stamp {
 
 // untimed counts the calls of the last time whose IDs tell none.
 func (s State) untimed(nowMS int64) (n int) {
-	for _, r := range s.Receipts {
+	for _, r := range s.Receipts.list() {
 		if r.DoneMS != 0 && nowMS-r.DoneMS <= receipt.Keep.Milliseconds() {
 			n++
 		}
@@ -61,57 +69,38 @@ func (s State) untimed(nowMS int64) (n int) {
 
 // receipt finds the receipt of a call, unless its time is over. The error is a
 // *receipt.UnseenError.
-func (s State) receipt(requestID string, nowMS int64) (Receipt, bool, error) {
-	made, timed := madeAt(requestID, nowMS)
-	if requestID == "" || timed && made <= endOf(nowMS) {
+func (s State) receipt(a asked, nowMS int64) (Receipt, bool, error) {
+	if a.id == "" || a.timed && a.made <= endOf(nowMS) {
 		return Receipt{}, false, nil
 	}
-	saved := saveID(requestID)
-	is := func(r Receipt) bool { return r.RequestID == saved }
-	if i := slices.IndexFunc(s.Receipts, is); i >= 0 {
-		return s.Receipts[i], true, nil
+	if r, ok := s.Receipts.find(a.id); ok {
+		return r, true, nil
 	}
-	if timed && made <= s.Moved {
-		return receipt.Find(s.Windows, made, is)
+	if a.timed && a.made <= s.Moved {
+		return receipt.Find(s.Windows, a.made, func(r Receipt) bool { return r.RequestID == a.id })
 	}
 	return Receipt{}, false, nil
-}
-
-// remember adds a receipt. The state from before stays as it is.
-func (s State) remember(r Receipt, nowMS int64) State {
-	if _, ok := r.RequestID.madeAt(nowMS + tooFar.Milliseconds()); !ok {
-		r.DoneMS = nowMS
-	}
-	s.Receipts = append(append(make([]Receipt, 0, len(s.Receipts)+1), s.Receipts...), r)
-	return s
 }
 
 // tidied is the state without receipts whose time is over; others move to windows once there
 // are enough of them. The state from before stays as it is. The error is a *receipt.UnseenError.
 func (s State) tidied(nowMS int64) (State, error) {
-	all := s.Receipts
-	overdue, old := -MaxReceipts, false
-	for i := range all {
-		if all[i].DoneMS == 0 {
-			overdue++
-		} else if nowMS-all[i].DoneMS > receipt.Keep.Milliseconds() {
-			old = true
-		}
-	}
+	overdue := s.Receipts.timed - MaxReceipts
 	if overdue < MaxReceipts {
 		overdue = 0
 	}
+	over := func(doneMS int64) bool { return doneMS != 0 && nowMS-doneMS > receipt.Keep.Milliseconds() }
 	moves := overdue > 0
-	if !moves && !old {
+	if !moves && !over(s.Receipts.firstMS) {
 		return s, nil
 	}
-	s.Receipts = make([]Receipt, 0, len(all))
-	var leaving []Receipt
+	all := s.Receipts.list()
+	staying, leaving := make([]Receipt, 0, len(all)), make([]Receipt, 0, overdue)
 	for _, r := range all {
 		switch {
-		case r.DoneMS != 0 && nowMS-r.DoneMS > receipt.Keep.Milliseconds():
+		case over(r.DoneMS):
 		case r.DoneMS != 0 || overdue == 0:
-			s.Receipts = append(s.Receipts, r)
+			staying = append(staying, r)
 		default:
 			overdue--
 			if made, _ := r.RequestID.madeAt(math.MaxInt64); s.NoRoom || made <= endOf(nowMS) {
@@ -121,6 +110,7 @@ func (s State) tidied(nowMS int64) (State, error) {
 			}
 		}
 	}
+	s.Receipts = receiptsOf(staying)
 	if !moves {
 		return s, nil
 	}
@@ -142,7 +132,7 @@ func (s State) tidied(nowMS int64) (State, error) {
 	for _, r := range dropped {
 		s = s.forget(r)
 	}
-	s.Changed, s.Receipts, s.MovedMS = moved, append(left, s.Receipts...), nowMS
+	s.Changed, s.Receipts, s.MovedMS = moved, receiptsOf(append(left, staying...)), nowMS
 	return s, nil
 }
 

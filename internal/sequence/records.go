@@ -108,7 +108,7 @@ func nextOf(s State, over bool, requests []Request, v record.View, answers []ans
 		}
 		answers[i] = answer{got, err}
 		if err == nil {
-			more = more || len(after.Receipts) > len(s.Receipts)
+			more = more || after.Receipts.size() > s.Receipts.size()
 			s, over, changed = after, false, true
 		}
 	}
@@ -175,31 +175,38 @@ func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	})
 }
 
+func windowPath(tenant, key, name string) string {
+	return windowPrefix + tenant + "/" + key + windowBegin + name
+}
+
+// stateIn is the state that a record of the key has. An absent one has none.
+func stateIn(r record.Record, key string) (s State, err error) {
+	if r.Value == nil {
+		return s, nil
+	}
+	if s, err = decode(r.Value); err != nil {
+		err = fmt.Errorf("sequence %q: %w", key, err)
+	}
+	return s, err
+}
+
 // change replaces a key's state by what step makes of it, and windows of it too. The step sees
 // the windows that are named.
 func (s *Records) change(ctx context.Context, tenant, key string, windows []string, noRoom bool, step func(before State, over bool, v record.View) (State, error)) error {
 	path := recordPrefix + tenant + "/" + key
-	windowPath := func(name string) string { return windowPrefix + tenant + "/" + key + windowBegin + name }
 	ask := record.Ask{Keys: []string{path}}
 	for _, name := range windows {
-		ask.Keys = append(ask.Keys, windowPath(name))
+		ask.Keys = append(ask.Keys, windowPath(tenant, key, name))
 	}
 	_, err := s.records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
-		read := func(path string) (s State, err error) {
-			if found, ok := v.Records[path]; ok {
-				if s, err = decode(found.Value); err != nil {
-					err = fmt.Errorf("sequence %q: %w", key, err)
-				}
-			}
-			return s, err
-		}
-		before, err := read(path)
+		found := v.Records[path]
+		before, err := stateIn(found, key)
 		if err != nil {
 			return nil, err
 		}
 		before.NoRoom = noRoom
 		for _, name := range windows {
-			w, err := read(windowPath(name))
+			w, err := stateIn(v.Records[windowPath(tenant, key, name)], key)
 			if err != nil {
 				return nil, err
 			}
@@ -207,17 +214,17 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 				before.Windows = map[string][]Receipt{}
 			}
 			if before.Windows[name] = nil; w.Began == before.Began {
-				before.Windows[name] = w.Receipts
+				before.Windows[name] = w.Receipts.list()
 			}
 		}
-		after, err := step(before, v.Records[path].Over, v)
+		after, err := step(before, found.Over, v)
 		if err != nil {
 			return nil, err
 		}
 		writes := []record.Write{{Key: path, Value: after.encode(), TermMS: after.Options.ttlMS(), Unlisted: true}}
 		for name, all := range after.Changed {
-			w := State{Options: DefaultOptions(), Began: after.Began, Receipts: all}
-			writes = append(writes, record.Write{Key: windowPath(name), Value: w.encode(), KeepMS: keepMS(all, v.NowMS), Unlisted: true, Frees: true})
+			w := State{Options: DefaultOptions(), Began: after.Began, Receipts: receiptsOf(all)}
+			writes = append(writes, record.Write{Key: windowPath(tenant, key, name), Value: w.encode(), KeepMS: keepMS(all, v.NowMS), Unlisted: true, Frees: true})
 		}
 		return writes, nil
 	})

@@ -2,7 +2,9 @@ package redisconn
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -10,6 +12,8 @@ import (
 const (
 	// maxFlights is how many exchanges of Process are under way at a time.
 	maxFlights = 4
+	// warmFor is how long a connection that has answered counts as alive.
+	warmFor = 10 * time.Millisecond
 	// maxTogether is how many commands one of them carries.
 	maxTogether = 64
 )
@@ -19,6 +23,16 @@ type flights struct {
 	mu      sync.Mutex
 	flying  int
 	waiting []*passenger // first come first
+	warm    []warmConn   // of exchanges that have just ended
+	cooling bool         // cool will come
+}
+
+// warmConn is a connection that the next exchange uses as it is. The client library's pool asks
+// the system about each connection that it gives out: one system call in four, where exchanges
+// follow each other.
+type warmConn struct {
+	*redis.Conn
+	since time.Time
 }
 
 // passenger is a command that waits for an exchange.
@@ -37,15 +51,67 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) {
 	f.mu.Lock()
 	if f.flying < maxFlights {
 		f.flying++
+		conn := f.takeWarm()
 		f.mu.Unlock()
 		defer c.land()
-		_ = c.redis.Process(ctx, cmd)
+		if conn == nil {
+			conn = c.redis.Conn()
+		}
+		c.keepWarm(conn, conn.Process(ctx, cmd))
 		return
 	}
 	p := &passenger{ctx, cmd, make(chan struct{})}
 	f.waiting = append(f.waiting, p)
 	f.mu.Unlock()
 	<-p.done // bounded as the exchange is
+}
+
+// takeWarm returns nil where no connection is warm. mu is held.
+func (f *flights) takeWarm() *redis.Conn {
+	n := len(f.warm) - 1
+	if n < 0 || time.Since(f.warm[n].since) >= warmFor {
+		return nil
+	}
+	conn := f.warm[n].Conn
+	f.warm = f.warm[:n]
+	return conn
+}
+
+// keepWarm is for a connection whose exchange has ended with that error. After any error the
+// pool decides what becomes of it: it may be broken, or lead to a server that is no longer the
+// primary.
+func (c *Client) keepWarm(conn *redis.Conn, err error) {
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	f := &c.flights
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.warm = append(f.warm, warmConn{conn, time.Now()})
+	if !f.cooling {
+		f.cooling = true
+		time.AfterFunc(warmFor, c.cool)
+	}
+}
+
+// cool gives connections that have not been used for a moment back to the pool.
+func (c *Client) cool() {
+	f := &c.flights
+	f.mu.Lock()
+	n := slices.IndexFunc(f.warm, func(w warmConn) bool { return time.Since(w.since) < warmFor }) // the last are the latest
+	if n < 0 {
+		n = len(f.warm)
+	}
+	cold := slices.Clone(f.warm[:n])
+	f.warm = slices.Delete(f.warm, 0, n)
+	if f.cooling = len(f.warm) > 0; f.cooling {
+		time.AfterFunc(warmFor, c.cool)
+	}
+	f.mu.Unlock()
+	for _, w := range cold {
+		_ = w.Close()
+	}
 }
 
 // land ends an exchange, and begins the next one.

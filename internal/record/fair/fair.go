@@ -33,7 +33,7 @@ func New(s record.Store, room func() int) *Store {
 	return &Store{s, turnstile.Varying[string](most), turnstile.Varying[string](func() int { return min(room(), atOnce) })}
 }
 
-func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+func (s *Store) enter(ctx context.Context) (entered *turnstile.Turnstile[string], err error) {
 	q := s.other
 	if record.IsUrgent(ctx) {
 		q = s.urgent
@@ -41,35 +41,35 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	if err := q.Enter(ctx, record.Caller(ctx)); err != nil {
 		return nil, fmt.Errorf("%w: %w", record.ErrCrowded, err)
 	}
-	return q.Leave, nil
+	return q, nil
 }
 
 // Change implements record.Store.
 func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
-	leave, err := s.enter(ctx)
+	q, err := s.enter(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer leave()
+	defer q.Leave()
 	return s.Store.Change(ctx, ask, rule)
 }
 
 // Read implements record.Store.
 func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
-	leave, err := s.enter(ctx)
+	q, err := s.enter(ctx)
 	if err != nil {
 		return record.View{}, err
 	}
-	defer leave()
+	defer q.Leave()
 	return s.Store.Read(ctx, ask)
 }
 
 // List implements record.Store.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
-	leave, err := s.enter(ctx)
+	q, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer q.Leave()
 	return s.Store.List(ctx, prefix, after, limit)
 }

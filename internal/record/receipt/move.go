@@ -67,8 +67,12 @@ func Find[R any](seen map[string][]R, made Stamp, is func(R) bool) (found R, ok 
 func Move[R any](leaving []R, madeAt func(R) Stamp, spanMS int64, seen map[string][]R) (moved map[string][]R, left, dropped []R, err error) {
 	var names []string
 	moved = map[string][]R{}
+	width, number, name := widthOf(spanMS), int64(-1), ""
 	for _, r := range leaving {
-		name := Window(madeAt(r), spanMS)
+		made := madeAt(r)
+		if n := numberOf(made, width); n != number { // most have the name of the one before
+			number, name = n, window(made, width)
+		}
 		if !slices.Contains(names, name) && len(names) < MaxMoved {
 			names = append(names, name)
 		}

@@ -83,14 +83,14 @@ func IsUUID(id string) bool {
 	return len(id) == idDigits+4 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-'
 }
 
-// Window names the window of a request among others that were carried out within a span of so
+// widthOf is how wide the windows are for requests that were carried out within a span of so
 // many ms.
-func Window(made Stamp, spanMS int64) string {
+func widthOf(spanMS int64) int {
 	width := narrowest
 	for width < widest && int64(1)<<width < 2*spanMS {
 		width += widthStep
 	}
-	return window(made, width)
+	return width
 }
 
 // Windows names all windows in which the receipt of a request may be.
@@ -102,6 +102,9 @@ func Windows(made Stamp) []string {
 	return all
 }
 
+func numberOf(made Stamp, width int) int64 { return made.MS() >> width }
+
+// window names the window of so great a width.
 func window(made Stamp, width int) string {
-	return strconv.FormatInt(int64(width), 16) + "." + strconv.FormatInt(made.MS()>>width, 16)
+	return strconv.FormatInt(int64(width), 16) + "." + strconv.FormatInt(numberOf(made, width), 16)
 }

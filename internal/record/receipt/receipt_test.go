@@ -44,12 +44,13 @@ func TestWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		made := Stamp(rapid.Int64Range(firstMS, 2*t0).Draw(t, "made")) * PerMS
 		span := rapid.Int64Range(0, 2*Keep.Milliseconds()).Draw(t, "span")
-		name := Window(made, span)
+		width := widthOf(span)
+		name := window(made, width)
 		if all := Windows(made); !slices.Contains(all, name) {
 			t.Fatalf("%q is not among %q", name, all)
 		}
 		// What was done within the span is in few windows.
-		if other := Window(made+Stamp(span)*PerMS, span); 2*span <= 1<<widest && other != name && other != Window(made+Stamp(2*span)*PerMS, span) {
+		if other := window(made+Stamp(span)*PerMS, width); 2*span <= 1<<widest && other != name && other != window(made+Stamp(2*span)*PerMS, width) {
 			t.Fatalf("%d ms later there is %q after %q", span, other, name)
 		}
 	})

@@ -38,8 +38,9 @@ const (
 	frees   // nothing is given to anyone, so the server's life is not compared
 )
 
-func newBatch(mode byte) *batch {
-	b := &batch{raised: noFloor, mode: mode}
+func (c *change) newBatch(mode byte) *batch {
+	b := &c.batch
+	*b = batch{raised: noFloor, mode: mode}
 	b.codes, b.texts, b.commands, b.after = b.room.codes[:0], b.room.texts[:0], b.room.commands[:0], b.room.after[:0]
 	return b
 }
@@ -62,7 +63,7 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := newBatch(frees)
+	b := c.newBatch(frees)
 	for _, w := range writes {
 		if !w.Frees {
 			b.mode = changes
@@ -75,7 +76,7 @@ func (c *change) prepare(writes []record.Write) *batch {
 				b.raised = max(b.raised, mark)
 			}
 		} else {
-			var text string
+			var text []byte
 			after, text = encode(w, c.nonce)
 			b.texts = append(b.texts, text)
 			if after.timed {
@@ -153,13 +154,15 @@ func (c *change) words(b *batch) []any {
 		}
 	}
 	head := make([]byte, 0, 64)
-	head = append(head, c.life.stamp...)
-	head = appendMoment(head, before)
-	head = appendMoment(head, from)
-	head = binary.BigEndian.AppendUint64(head, uint64(floor))
-	head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
-	head = append(append(head, byte(len(c.ask.Ranges)), b.mode), b.codes...)
-	words = append(words, head)
+	head = append(append(head, c.life.stamp...), b.mode, byte(len(c.ask.Ranges)))
+	if before != forever || from != 0 || floor != noFloor || b.raised != noFloor {
+		head = appendMoment(appendMoment(append(head, 1), before), from)
+		head = binary.BigEndian.AppendUint64(head, uint64(floor))
+		head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
+	} else {
+		head = append(head, 0)
+	}
+	words = append(words, append(head, b.codes...))
 	for _, k := range c.seen {
 		words = append(words, k.tag)
 	}
@@ -264,7 +267,7 @@ func (c *change) understand(a answer) error {
 	}
 	for i, key := range c.ask.Keys {
 		text, _ := records[i].(string)
-		k, err := parse(key, text)
+		k, err := parse(key, []byte(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.place, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
@@ -37,6 +38,17 @@ type change struct {
 	// sure: that was the present during the call. confirmed: replicas have it.
 	sure, confirmed bool
 	extra           [][]any // commands of the store's own, carried out with the writes
+	batch           batch   // what is sent next, or was last
+}
+
+// spare has changes that have ended: their room is used again.
+var spare = sync.Pool{New: func() any { return new(change) }}
+
+// leave is for a change that has ended. Neither what its rule has seen nor a command that may
+// still be under way refers to it.
+func (c *change) leave() {
+	*c = change{}
+	spare.Put(c)
 }
 
 // Change implements record.Store.
@@ -61,12 +73,14 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		}
 	}
 	held.Give()
+	c.leave()
 	s.sweepNow()
 	return atMS, err
 }
 
 func (s *Store) newChange(ask record.Ask) *change {
-	c := &change{Store: s, ask: ask, life: s.life.Load(), nowMS: s.estimate(), floor: s.floor.Load()}
+	c := spare.Get().(*change)
+	c.Store, c.ask, c.life, c.nowMS, c.floor = s, ask, s.life.Load(), s.estimate(), s.floor.Load()
 	c.seen = c.one[:0]
 	binary.NativeEndian.PutUint64(c.nonce[:], rand.Uint64())
 	return c
@@ -80,7 +94,7 @@ func (c *change) View() (v record.View, ok bool) {
 	}
 	v = record.View{
 		Records: make(map[string]record.Record, len(c.seen)), Ranges: c.ranges,
-		NowMS: c.nowMS, Floor: c.floor, Life: c.life.life(), Fence: c.life.fence(c.limits, c.nowMS),
+		NowMS: c.nowMS, Floor: c.floor, Life: c.life.name, Fence: c.life.fence(c.limits, c.nowMS),
 	}
 	for i, k := range c.seen {
 		if !k.absent() {
@@ -116,7 +130,7 @@ func (c *change) look(ctx context.Context) error {
 			}
 			c.life = l
 		}
-		a, err := c.send(ctx, newBatch(looks))
+		a, err := c.send(ctx, c.newBatch(looks))
 		if err != nil {
 			return err
 		}

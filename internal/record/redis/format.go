@@ -1,11 +1,11 @@
 package redis
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -50,11 +50,11 @@ func moment(text string) int64 {
 // nonce is the version of what a call writes. Short records have the first half of it.
 type nonce [8]byte
 
-// known is what was seen of one record.
+// known is what was seen of one record. Its bytes are never changed.
 type known struct {
-	tag     string // the part that is compared; "": it is absent
-	value   string
-	version string
+	tag     []byte // the part that is compared; none: it is absent
+	value   []byte
+	version []byte
 	timed   bool
 	atMS    int64 // of the commit, where it is timed
 	termMS  int64
@@ -65,7 +65,7 @@ type known struct {
 	listed  bool
 }
 
-func (k known) absent() bool { return k.tag == "" }
+func (k known) absent() bool { return len(k.tag) == 0 }
 
 // endMS is when the record's term ends, 0 where it has none.
 func (k known) endMS() int64 {
@@ -83,10 +83,10 @@ func (k known) vanishes() bool {
 }
 
 // tagOf is the part of a stored record that is compared.
-func tagOf(text string) string { return text[:min(len(text), tagBytes)] }
+func tagOf(text []byte) []byte { return text[:min(len(text), tagBytes)] }
 
 // wrote reports whether the record was written with that nonce.
-func (k known) wrote(n nonce) bool { return k.tag != "" && k.version == string(n[:len(k.version)]) }
+func (k known) wrote(n nonce) bool { return !k.absent() && bytes.Equal(k.version, n[:len(k.version)]) }
 
 // size is about how many bytes the record takes here.
 func (k known) size() int {
@@ -99,7 +99,7 @@ func (k known) size() int {
 
 // record is what a rule is shown.
 func (k known) record(nowMS int64) record.Record {
-	return record.WithTerm([]byte(k.value), k.endMS(), nowMS)
+	return record.WithTerm(slices.Clip(k.value), k.endMS(), nowMS)
 }
 
 // encode is the record of a write, and its text as it is stored, apart from the moment of its
@@ -108,13 +108,14 @@ func (k known) record(nowMS int64) record.Record {
 //	flags version [term keep] [mark] [number of entries (length entry)...] value
 //
 // Numbers are varints.
-func encode(w record.Write, n nonce) (k known, stored string) {
+func encode(w record.Write, n nonce) (k known, stored []byte) {
 	k = known{
 		timed: w.TermMS+w.KeepMS > 0, termMS: w.TermMS, keepMS: w.KeepMS, mark: w.Mark,
 		index: slices.Clone(w.Index), told: w.Tell, listed: !w.Unlisted,
 	}
 	var flags byte
-	head := make([]byte, 0, 64)
+	var room [64]byte
+	head := room[:0]
 	if k.timed {
 		head = binary.AppendUvarint(head, uint64(w.TermMS))
 		head = binary.AppendUvarint(head, uint64(w.KeepMS))
@@ -144,13 +145,8 @@ func encode(w record.Write, n nonce) (k known, stored string) {
 		flags |= isLong
 		version = n[:]
 	}
-	var text strings.Builder
-	text.Grow(1 + len(version) + len(head) + len(w.Value))
-	text.WriteByte(flags)
-	text.Write(version)
-	text.Write(head)
-	text.Write(w.Value)
-	stored = text.String()
+	stored = append(make([]byte, 0, 1+len(version)+len(head)+len(w.Value)), flags)
+	stored = append(append(append(stored, version...), head...), w.Value...)
 	k.tag, k.version, k.value = tagOf(stored), stored[1:1+len(version)], stored[len(stored)-len(w.Value):]
 	return k, stored
 }
@@ -160,26 +156,27 @@ func (k known) committed(atMS int64) known {
 	if k.timed {
 		k.atMS = atMS
 		tag := appendMoment(make([]byte, 0, momentBytes+tagBytes), atMS)
-		k.tag = tagOf(string(append(tag, k.tag...)))
+		k.tag = tagOf(append(tag, k.tag...))
 	}
 	return k
 }
 
 // parse reads a record, "" for none. The value may be cut.
-func parse(key, text string) (known, error) {
-	if text == "" {
+func parse(key string, text []byte) (known, error) {
+	if len(text) == 0 {
 		return known{}, nil
 	}
 	r := reader{rest: text}
 	k := known{timed: text[0] < isUntimed}
 	if k.timed {
-		k.atMS = moment(r.bytes(momentBytes))
+		k.atMS = moment(string(r.bytes(momentBytes)))
 	}
 	flags := r.byte()
-	k.version = r.bytes(4)
+	version := len(nonce{}) / 2
 	if flags&isLong != 0 {
-		k.version += r.bytes(4)
+		version = len(nonce{})
 	}
+	k.version = r.bytes(version)
 	if k.timed {
 		k.termMS, k.keepMS = r.number(), r.number()
 	}
@@ -188,7 +185,7 @@ func parse(key, text string) (known, error) {
 	}
 	if flags&hasIndex != 0 {
 		for range r.byte() {
-			k.index = append(k.index, r.bytes(int(r.number())))
+			k.index = append(k.index, string(r.bytes(int(r.number()))))
 		}
 	}
 	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
@@ -201,13 +198,13 @@ func parse(key, text string) (known, error) {
 
 // reader reads what encode wrote.
 type reader struct {
-	rest   string
+	rest   []byte
 	broken bool
 }
 
-func (r *reader) bytes(n int) string {
+func (r *reader) bytes(n int) []byte {
 	if n < 0 || n > len(r.rest) {
-		r.broken, r.rest, n = true, "", 0
+		r.broken, r.rest, n = true, nil, 0
 	}
 	b := r.rest[:n]
 	r.rest = r.rest[n:]
@@ -215,14 +212,14 @@ func (r *reader) bytes(n int) string {
 }
 
 func (r *reader) byte() byte {
-	if b := r.bytes(1); b != "" {
+	if b := r.bytes(1); len(b) > 0 {
 		return b[0]
 	}
 	return 0
 }
 
 func (r *reader) number() int64 {
-	n, size := binary.Uvarint([]byte(r.rest[:min(len(r.rest), binary.MaxVarintLen64)]))
+	n, size := binary.Uvarint(r.rest)
 	r.broken = r.broken || size <= 0
 	r.bytes(max(size, 0))
 	return int64(n)

@@ -37,7 +37,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
 	}
-	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000"
+	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)"
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
@@ -51,6 +51,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 // life is a server in a state of the store.
 type life struct {
 	state  // its lastMS and floor are old
+	name   string
 	script *redis.Script
 }
 
@@ -88,7 +89,7 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 			if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
 				return known, nil
 			}
-			l := &life{state: after, script: s.fill("commit", after.RunID, after.ReplID)}
+			l := &life{state: after, name: after.life(), script: s.fill("commit", after.RunID, after.ReplID)}
 			s.life.Store(l)
 			return l, nil
 		}

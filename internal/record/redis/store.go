@@ -173,7 +173,7 @@ func heads(got []any) (page []record.Head, err error) {
 	for i := range min(len(keys), len(texts)) {
 		key, _ := keys[i].(string)
 		text, _ := texts[i].(string)
-		k, err := parse(key, text)
+		k, err := parse(key, []byte(text))
 		if err != nil {
 			return nil, err
 		}

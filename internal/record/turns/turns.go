@@ -33,7 +33,7 @@ type Turns[K any] struct {
 
 // stripe remembers some of the keys. Only the caller that holds it uses it.
 type stripe[K any] struct {
-	entries map[string]entry[K]
+	entries map[string]*entry[K]
 	bytes   int
 }
 
@@ -53,7 +53,7 @@ func New[K any](size func(K) int) *Turns[K] {
 	}
 	for i := range t.all {
 		t.all[i] = make(chan *stripe[K], 1)
-		t.all[i] <- &stripe[K]{entries: map[string]entry[K]{}}
+		t.all[i] <- &stripe[K]{entries: map[string]*entry[K]{}}
 	}
 	return t
 }
@@ -93,16 +93,23 @@ func (t *Turns[K]) Take(ctx context.Context, keys []string) (*Held[K], error) {
 	slices.Sort(h.numbers)
 	h.numbers = slices.Compact(h.numbers)
 	for _, n := range h.numbers {
+		var s *stripe[K]
 		select {
-		case s := <-t.all[n]:
-			h.stripes = append(h.stripes, s)
-		case <-ctx.Done():
-			h.Give()
-			return nil, fmt.Errorf("waiting for other changes of the same records: %w", ctx.Err())
+		case s = <-t.all[n]: // mostly: a wait for two channels takes longer
+		default:
+			select {
+			case s = <-t.all[n]:
+			case <-ctx.Done():
+				h.Give()
+				return nil, fmt.Errorf("waiting for other changes of the same records: %w", ctx.Err())
+			}
 		}
+		h.stripes = append(h.stripes, s)
 	}
 	for _, key := range keys {
-		h.pace = max(h.pace, h.of(key).entries[key].pace)
+		if e := h.of(key).entries[key]; e != nil {
+			h.pace = max(h.pace, e.pace)
+		}
 	}
 	return h, nil
 }
@@ -116,30 +123,45 @@ func (h *Held[K]) of(key string) *stripe[K] {
 }
 
 // Known is what is remembered of a key; the zero value where that is nothing.
-func (h *Held[K]) Known(key string) K { return h.of(key).entries[key].known }
+func (h *Held[K]) Known(key string) (known K) {
+	if e := h.of(key).entries[key]; e != nil {
+		known = e.known
+	}
+	return known
+}
 
 // Remember replaces what is remembered of a key.
 func (h *Held[K]) Remember(key string, known K) {
-	h.Forget(key)
-	s, e := h.of(key), entry[K]{known, h.pace, len(key) + h.turns.size(known) + overhead}
-	if e.bytes > maxBytes {
+	bytes := len(key) + h.turns.size(known) + overhead
+	if bytes > maxBytes {
+		h.Forget(key)
 		return
 	}
+	s := h.of(key)
+	e := s.entries[key]
+	if e == nil {
+		e = &entry[K]{}
+		s.entries[key] = e
+	}
+	s.bytes += bytes - e.bytes
+	*e = entry[K]{known, h.pace, bytes}
 	for other := range s.entries { // any one of them
-		if s.bytes+e.bytes <= maxBytes {
+		if s.bytes <= maxBytes {
 			break
 		}
-		h.Forget(other)
+		if other != key {
+			h.Forget(other)
+		}
 	}
-	s.entries[key] = e
-	s.bytes += e.bytes
 }
 
 // Forget forgets what is remembered of a key.
 func (h *Held[K]) Forget(key string) {
 	s := h.of(key)
-	s.bytes -= s.entries[key].bytes
-	delete(s.entries, key)
+	if e := s.entries[key]; e != nil {
+		s.bytes -= e.bytes
+		delete(s.entries, key)
+	}
 }
 
 // Give gives the turns back.

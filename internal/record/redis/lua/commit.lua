@@ -3,7 +3,8 @@
 -- {{run_id}}: another one does not know it.
 --
 --   KEYS     the records
---   ARGV[1]  stamp, before, from, floor, raised, ranges, mode; then a byte for each write
+--   ARGV[1]  stamp, mode, ranges, bounded; where bounded is 1, before, from, floor, raised;
+--            then a byte for each write
 --   ARGV     the tag of each record; from, to, limit and what was seen of each range; a
 --            record for each write that is none a deletion, and when it vanishes; then
 --            commands, each after the number of its words
@@ -12,7 +13,7 @@
 -- where that is needed. Numbers that a command is given are texts where they can be: each
 -- number is formatted as one with a fraction may be, which takes longer than most commands.
 local call, head = redis.call, ARGV[1]
-local stamp, before, from, floor, raised, ranges, mode = struct.unpack('>c8I6I6c8c8BB', head)
+local stamp, mode, ranges, bounded = struct.unpack('>c8BBB', head)
 local state = call('GETRANGE', {{state}}, '0', '21')
 if #state < 22 then return {'life'} end
 local known, last, now_floor = struct.unpack('>c8I6c8', state)
@@ -20,17 +21,24 @@ if known ~= stamp then return {'life'} end
 if mode ~= {{frees}} then
   local info = call('INFO', 'replication')
   if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
-  local replicas = {{min_replicas}} > 0 and tonumber(string.match(info, '\nconnected_slaves:(%d+)'))
-  if replicas and mode ~= {{looks}} and replicas < {{min_replicas}} then return {'replicas', replicas} end
+  if {{min_replicas}} > 0 and mode ~= {{looks}} then
+    local replicas = tonumber(string.match(info, '\nconnected_slaves:(%d+)'))
+    if replicas < {{min_replicas}} then return {'replicas', replicas} end
+  end
 end
 {{clock}}
 if last > now then now = last end
 
-local none = '\255\255\255\255\255\255\255\255'
-local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or now_floor == floor)
-for i, key in ipairs(KEYS) do
+local same, codes, none, raised = mode ~= {{looks}}, 12, '\255\255\255\255\255\255\255\255', nil
+if bounded == 1 then
+  local before, from, floor
+  before, from, floor, raised, codes = struct.unpack('>I6I6c8c8', head, codes)
+  if raised == none then raised = nil end
+  same = same and now < before and now >= from and (floor == none or now_floor == floor)
+end
+for i = 1, #KEYS do
   -- A tag of 40 bytes is the beginning of a record, a shorter one all of it.
-  if call('GETRANGE', key, '0', '39') ~= ARGV[i + 1] then same = false end
+  if call('GETRANGE', KEYS[i], '0', '39') ~= ARGV[i + 1] then same = false end
 end
 local at, spans = #KEYS + 2, {}
 for i = 1, ranges do
@@ -45,8 +53,7 @@ if not same then
   return {'present', now, call('GET', {{state}}), seen, spans}
 end
 
-local moment = struct.pack('>I6', now)
-for i = 39, #head do
+for i = codes, #head do
   local code = string.byte(head, i)
   local key = KEYS[code % 16 + 1]
   if code >= 128 then
@@ -54,7 +61,7 @@ for i = 39, #head do
   else
     local record = ARGV[at]
     at = at + 1
-    if code >= 64 then record = moment .. record end
+    if code >= 64 then record = struct.pack('>I6', now) .. record end
     if code % 64 >= 32 then
       call('SET', key, record, 'PXAT', now + ARGV[at])
       at = at + 1
@@ -72,8 +79,7 @@ while ARGV[at] do
   end
   at = at + words + 1
 end
-if raised ~= none or now - last >= 1000 then
-  if raised == none then raised = now_floor end
-  call('SET', {{state}}, stamp .. moment .. raised .. string.sub(call('GET', {{state}}), 23))
+if raised or now - last >= 1000 then
+  call('SET', {{state}}, stamp .. struct.pack('>I6', now) .. (raised or now_floor) .. string.sub(call('GET', {{state}}), 23))
 end
 return now
