@@ -72,3 +72,32 @@ func TestProcessTogether(t *testing.T) {
 		t.Errorf("commands of callers who had left were sent: %v (%v)", n, err)
 	}
 }
+
+// After an error that says that the server is not the primary any more, no exchange uses the
+// same connection: another one may lead to the primary.
+func TestAReadOnlyConnectionIsNotUsedAgain(t *testing.T) {
+	server := redistest.New(t)
+	client, err := redisconn.Open(server.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	do := func(words ...any) (any, error) {
+		cmd := redis.NewCmd(t.Context(), words...)
+		client.Process(t.Context(), cmd)
+		return cmd.Result()
+	}
+	before, err := do("CLIENT", "ID")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := do("REPLICAOF", "127.0.0.1", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := do("SET", "key", "value"); err == nil {
+		t.Fatal("a replica was written to")
+	}
+	if after, err := do("CLIENT", "ID"); err != nil || after == before {
+		t.Errorf("the connection %v was used again (%v)", after, err)
+	}
+}
