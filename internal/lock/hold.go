@@ -79,7 +79,7 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
 	case err != nil && want.RequestID == "":
 		// It was this host that asked again; the renewal may be carried out yet.
-		h.turn(func() { h.core.discard(r, h.core.now+r.TTL()) })
+		h.turn(func() { h.core.discard(r, h.core.now+r.TTL(), func(error) {}) })
 	}
 	return granted{l, sent}, err
 }
@@ -98,13 +98,13 @@ func (g *Holding) start() error {
 	late := c.now >= g.until
 	doomed := c.isDoomed(g.lease)
 	switch {
-	case doomed != nil:
-		return doomed
 	case c.closed && !same:
-		c.discard(renewal(g.lease, g.ttl), g.until)
+		c.discard(renewal(g.lease, g.ttl), g.until, func(error) {})
 		return ErrClosed
 	case c.closed:
 		return ErrClosed // Close releases it
+	case doomed != nil:
+		return doomed
 	case same && before.ending():
 		return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
 	case same && late:
@@ -178,7 +178,7 @@ func (g *Holding) step() {
 		// The last renewal may have come through all the same: its lease is released.
 		r := renewal(g.lease, g.ttl)
 		c.doom(r)
-		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL()) })
+		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL(), func(error) {}) })
 		return
 	case g.renewal == nil && c.now >= at:
 		g.renew()
@@ -258,9 +258,8 @@ func (g *Holding) letGo() <-chan error {
 	r := renewal(g.lease, g.ttl)
 	result := make(chan error, 1)
 	// A renewal that is under way may be carried out yet, and begin a new term.
-	c.release(r, c.now+r.TTL(), func(error) {}, func(err error) {
+	c.discard(r, c.now+r.TTL(), func(err error) {
 		g.end()
-		c.wake(g.name)
 		result <- err
 	})
 	return result
@@ -289,6 +288,7 @@ func (g *Holding) changed(l Lease, err error) {
 	g.asked--
 	switch {
 	case err == nil && l.LeaseID == g.lease.LeaseID:
+		g.host.core.released(renewal(g.lease, g.ttl))
 		g.end()
 	case g.gone:
 		g.letGo()

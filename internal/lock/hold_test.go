@@ -172,6 +172,36 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		30s
 		holder lost 1
 		store RELEASED 1`},
+	"a new connection whose renewal's answer comes after the old one's release": {"notified", `
+		holder holds id=x
+		holder has 1
+		h renew back 1s
+		holder' holds id=x
+		500ms
+		holder drops
+		600ms
+		store RELEASED 1
+		1s
+		holder' is reused`},
+	"a new connection whose renewal's answer comes after a release by name": {"notified", `
+		holder holds id=x
+		holder has 1
+		h renew back 1s
+		holder' holds id=x
+		500ms
+		holder frees
+		600ms
+		store RELEASED 1
+		1s
+		holder' is reused`},
+	"a lock is asked for without holding it, during its release": {"notified", `
+		holder holds id=x
+		holder has 1
+		h release way 1s
+		holder drops
+		500ms
+		holder' acquires id=x
+		holder' is reused`},
 	"a new connection after the loss: the lost lease is being released": {"notified", `
 		holder holds id=x
 		holder has 1

@@ -94,9 +94,15 @@ func (c *hostCore) release(r Request, end time.Duration, failed, ended func(erro
 }
 
 // doom keeps a lease from being taken up again: a repetition of its request still finds it in
-// the store. An answer of the store that is older than the release may come afterwards, and
-// counts for one term.
+// the store.
 func (c *hostCore) doom(r Request) { c.doomed[r.LeaseID] = true }
+
+// released is the event that the store has released a lease, or that its term is over. An older
+// answer of the store may come afterwards, and counts for one term.
+func (c *hostCore) released(r Request) {
+	c.doom(r)
+	c.wakeAt(&alarm{ring: func() { delete(c.doomed, r.LeaseID) }}, c.now+r.TTL())
+}
 
 // isDoomed is the refusal of a lease that is being released.
 func (c *hostCore) isDoomed(l Lease) error {
@@ -106,13 +112,13 @@ func (c *hostCore) isDoomed(l Lease) error {
 	return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
 }
 
-// discard releases a lease that has no holder.
-func (c *hostCore) discard(r Request, end time.Duration) {
+// discard releases a lease that has no holder any more. ended is the event that this is over.
+func (c *hostCore) discard(r Request, end time.Duration, ended func(error)) {
 	c.doom(r)
-	forget := &alarm{ring: func() { delete(c.doomed, r.LeaseID) }}
-	c.release(r, end, func(error) {}, func(error) {
+	c.release(r, end, func(error) {}, func(err error) {
+		c.released(r)
+		ended(err)
 		c.wake(name{r.Tenant, r.Key})
-		c.wakeAt(forget, c.now+r.TTL())
 	})
 }
 

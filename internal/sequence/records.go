@@ -180,8 +180,9 @@ func windowPath(tenant, key, name string) string {
 }
 
 // stateIn is the state that a record of the key has. An absent one has none.
-func stateIn(r record.Record, key string) (s State, err error) {
-	if r.Value == nil {
+func stateIn(v record.View, path, key string) (s State, err error) {
+	r, found := v.Records[path]
+	if !found {
 		return s, nil
 	}
 	if s, err = decode(r.Value); err != nil {
@@ -199,14 +200,13 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 		ask.Keys = append(ask.Keys, windowPath(tenant, key, name))
 	}
 	_, err := s.records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
-		found := v.Records[path]
-		before, err := stateIn(found, key)
+		before, err := stateIn(v, path, key)
 		if err != nil {
 			return nil, err
 		}
 		before.NoRoom = noRoom
 		for _, name := range windows {
-			w, err := stateIn(v.Records[windowPath(tenant, key, name)], key)
+			w, err := stateIn(v, windowPath(tenant, key, name), key)
 			if err != nil {
 				return nil, err
 			}
@@ -217,7 +217,7 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 				before.Windows[name] = w.Receipts.list()
 			}
 		}
-		after, err := step(before, found.Over, v)
+		after, err := step(before, v.Records[path].Over, v)
 		if err != nil {
 			return nil, err
 		}

@@ -131,7 +131,7 @@ func (r *Receipt) cut(text []byte) (id, rest []byte, ok bool) {
 	if r.Count = int(count); id[0]&idUntimed != 0 {
 		r.DoneMS, rest = cutNumber(rest)
 	}
-	return id, rest, r.Last >= 0 && count >= 1 && count <= MaxCount && r.DoneMS >= 0
+	return id, rest, r.Last >= 0 && count >= 1 && count <= MaxCount && r.DoneMS >= 0 && (r.DoneMS > 0) == (id[0]&idUntimed != 0)
 }
 
 func (all *receipts) count(doneMS int64) {

@@ -93,7 +93,7 @@ const (
 // error wraps connurl.ErrNotSent.
 //
 // A connection may have gone stale since its last use. Closed ones are noticed before
-// anything is sent. If one breaks during the operation, or leads to a server that is no
+// anything is sent, unless they have answered Process just before. If one breaks during the operation, or leads to a server that is no
 // longer the primary, op runs once more, unless that could change something twice.
 func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
 	return run(ctx, c, times, func(ctx context.Context) (T, error) { return onConn(ctx, c, op) })

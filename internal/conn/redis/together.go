@@ -81,13 +81,17 @@ func (f *flights) takeWarm() *redis.Conn {
 // pool decides what becomes of it: it may be broken, or lead to a server that is no longer the
 // primary.
 func (c *Client) keepWarm(conn *redis.Conn, err error) {
-	if err != nil {
-		_ = conn.Close()
-		return
-	}
 	f := &c.flights
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err != nil {
+		_ = conn.Close()
+		for _, w := range f.warm { // they may have broken with it
+			_ = w.Close()
+		}
+		f.warm = nil
+		return
+	}
 	f.warm = append(f.warm, warmConn{conn, time.Now()})
 	if !f.cooling {
 		f.cooling = true

@@ -27,7 +27,7 @@ func (f *File) work() {
 			write(f.urgent, j)
 		default:
 		}
-		select { // after an urgent group the others have a turn
+		select { // after an urgent group the others have at least every second turn, on average
 		case task := <-f.tasks:
 			task()
 		case j := <-f.writes:
