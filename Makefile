@@ -30,7 +30,7 @@ build:
 test: setup
 	@scripts/test
 
-## check: the ring "deep", in about 35 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, races on real servers.
+## check: the ring "deep", in about 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, races on real servers.
 check: setup
 	@scripts/check
 
