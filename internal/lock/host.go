@@ -216,10 +216,9 @@ func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took tim
 		return Lease{}, 0, err
 	}
 	if got.lease.Repeated {
-		h.turn(func() { err = h.core.isDoomed(got.lease) })
-	}
-	if err != nil {
-		return Lease{}, 0, err
+		if h.turn(func() { err = h.core.isDoomed(got.lease) }); err != nil {
+			return Lease{}, 0, err
+		}
 	}
 	now := h.clock.Elapsed()
 	if l = got.asOf(now); l.RemainingMS == 0 {

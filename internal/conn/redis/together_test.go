@@ -12,18 +12,24 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
+
+// open starts a server, and returns a client of it.
+func open(t *testing.T) (*redistest.Server, *redisconn.Client) {
+	t.Helper()
+	server := redistest.New(t)
+	client, err := redisconn.Open(server.Config())
+	must.Succeed(t, err)
+	t.Cleanup(func() { must.Succeed(t, client.Close()) })
+	return server, client
+}
 
 // Many commands that wait for the server together get an answer each, their own; what its
 // caller has given up before it was sent is not sent.
 func TestProcessTogether(t *testing.T) {
-	server := redistest.New(t)
-	client, err := redisconn.Open(server.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	server, client := open(t)
 	do := func(ctx context.Context, words ...any) (any, error) {
 		return redisconn.RunAnywhere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
 			cmd := redis.NewCmd(ctx, words...)
@@ -76,21 +82,14 @@ func TestProcessTogether(t *testing.T) {
 // After an error that says that the server is not the primary any more, no exchange uses the
 // same connection: another one may lead to the primary.
 func TestAReadOnlyConnectionIsNotUsedAgain(t *testing.T) {
-	server := redistest.New(t)
-	client, err := redisconn.Open(server.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	_, client := open(t)
 	do := func(words ...any) (any, error) {
 		cmd := redis.NewCmd(t.Context(), words...)
 		client.Process(t.Context(), cmd)
 		return cmd.Result()
 	}
 	before, err := do("CLIENT", "ID")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if _, err := do("REPLICAOF", "127.0.0.1", "1"); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,8 @@ func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) 
 }
 
 // WriteFirst is Write for operations that should not wait for many others. They share a commit
-// with each other only, and it is the next one. After it others have at least every second turn, on average.
+// with each other only, and it is the next one. After it, others get at least every second
+// turn on average.
 func (f *File) WriteFirst(ctx context.Context, op func(*Tx) error) error {
 	return f.write(ctx, f.urgent, op, nil)
 }

@@ -81,7 +81,7 @@ func (h *history) mustAcquire(p *Provider, n int) []lease.Lease {
 	return granted
 }
 
-// backup copies the file, with some leases, while no process has it open.
+// backup grants some leases and closes the file. Then it copies the file.
 func (h *history) backup() (path string) {
 	h.Helper()
 	p := h.open()
