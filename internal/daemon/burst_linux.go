@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"time"
+
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -54,20 +56,26 @@ func (l *fastLane) answer(b []byte) (n int, waits *waiting) {
 	if l.desk.req.Parse(b[:n]) != nil {
 		return 0, nil
 	}
-	l.dear++
-	l.loop.Spend(dearCost)
 	l.endBurst() // Status tells of those before it
 	waits, here := l.desk.handle(l.work)
-	l.began = l.server.elapsed() // those behind it have not waited for it to be read
+	now := l.server.elapsed()
+	l.spend(dearCost(now - l.began))
+	l.began = now // those behind it have not waited for it to be read
 	if !here {
 		return 0, nil
 	}
 	return n, waits
 }
 
+// dearCost is what a request that took so long has spent.
+func dearCost(took time.Duration) int {
+	return int(min(max(took/byteTime, dearLeast), dearMost))
+}
+
 // plain answers a request for IDs without options. Those that are answered at once
 // are counted together, by endBurst.
 func (l *fastLane) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
+	l.spend(plainCost)
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count
 	err := l.desk.issue(r)

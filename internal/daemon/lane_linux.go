@@ -15,19 +15,23 @@ import (
 )
 
 const (
-	// laneBuffer is read at a time, and so many bytes of requests are answered
-	// before others have their turn.
-	laneBuffer = 64 << 10
-	// laneOutput is after how many bytes of answers others have their turn.
-	laneOutput = 4 * wire.HighWater
+	// laneBuffer is read at a time, and longer messages get a goroutine. Reading takes long
+	// where each message was sent by itself: the kernel keeps each apart.
+	laneBuffer = 8 << 10
+	// laneTurn is what a connection may spend before others have their turn: the bytes of
+	// its requests and answers, plainCost for a plain request, and for each other one a
+	// byte for every byteTime that it took, between dearLeast and dearMost: the thread may
+	// have been kept waiting meanwhile. All are in proportion to turnCost of package
+	// eventloop, which is for the system calls of a turn.
+	laneTurn  = 32 << 10
+	plainCost = 64
+	byteTime  = 8 * time.Nanosecond
+	dearLeast = 128
+	dearMost  = 4 << 10
 	// laneFull is after how many bytes of answers they are sent. The largest
 	// answer that is made here still fits behind them into a buffer that is
 	// used again: 9 bytes an ID, and less than 1 for each is its head.
 	laneFull = wire.HighWater - 10*maxLaneBatch
-	// laneDear is how many requests that are not plain a connection has served before others
-	// have their turn. dearCost is what each of them costs, in bytes of the loop's turns.
-	laneDear = 256
-	dearCost = 512
 )
 
 // fastLane serves connections by one thread, in an event loop. It does what
@@ -50,7 +54,7 @@ type fastLane struct {
 	split    wire.Splitter
 	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered [2]int        // plain requests of this burst, by plainMethod
-	dear     int           // requests of this turn that are not plain
+	spent    int           // by this turn
 	began    time.Duration // of this burst, since the server's start
 	putOff   []*parked     // their turns, until the porter has caught up
 }
@@ -137,6 +141,7 @@ type parked struct {
 	fd      int
 	account *account // nil: the connection is not in the lane any more
 	rest    []byte   // came behind a request that waits, or is for the next turn
+	cut     bool     // rest ends in the middle of a message, and there may be more of it
 	counted int      // bytes of rest, as the account knows them
 	wait    *waiting // the request that waits for IDs
 	ready   bool     // it need not wait any more
@@ -168,7 +173,7 @@ func (p *parked) Ready(events uint32) {
 	case p.wait != nil && p.ready:
 		p.resume()
 	case p.wait != nil:
-	case len(p.rest) > 0:
+	case len(p.rest) > 0 && !p.cut:
 		rest := p.rest
 		p.rest = nil
 		p.serve(rest, true)
@@ -196,18 +201,28 @@ func (l *fastLane) goOn() {
 
 // read takes what has come. What is left, if anything, comes in another turn.
 func (p *parked) read() {
-	n, errno := eventloop.Receive(p.fd, p.lane.input)
+	input := p.lane.input
+	begun := copy(input, p.rest)
+	p.rest, p.cut = nil, false
+	n, errno := eventloop.Receive(p.fd, input[begun:])
 	switch {
 	case errno == unix.EAGAIN:
 		p.more = false
 	case errno != 0 || n == 0:
-		p.end()
+		if begun == 0 {
+			p.end()
+			return
+		}
+		p.more = false
 	default:
 		// A read that fills less took everything, except for the end. (Not where
 		// the peer passes descriptors, for which there is no use here: what it
 		// sends behind one is read together with what it sends next.)
-		p.more = n == len(p.lane.input) || p.half
-		p.serve(p.lane.input[:n], false)
+		begun += n
+		p.more = begun == len(input) || p.half
+	}
+	if begun > 0 {
+		p.serve(input[:begun], false)
 	}
 }
 
@@ -217,26 +232,24 @@ func (p *parked) read() {
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
 	l.serveFor(p.account)
-	l.loop.Spend(len(b))
 	l.beginBurst()
-	l.dear = 0
-	sent := 0
-	for len(b) > 0 && p.wait == nil && l.dear < laneDear {
-		if waiting := len(l.desk.out.Unsent()); waiting >= laneFull {
-			if !p.send(b) {
-				return
-			}
-			if sent += waiting; sent >= laneOutput {
-				break
-			}
+	l.spent = 0
+	for len(b) > 0 && p.wait == nil && l.spent < laneTurn {
+		if len(l.desk.out.Unsent()) >= laneFull && !p.send(b) {
+			return
 		}
 		n, waits := l.answer(b)
+		if n == 0 && p.more && len(b) < laneBuffer {
+			p.cut = true
+			break
+		}
 		if n == 0 {
 			l.endBurst()
-			l.loop.Spend(len(l.desk.out.Unsent()))
+			l.spend(len(b) + len(l.desk.out.Unsent()))
 			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
 			return
 		}
+		l.spend(n)
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
@@ -255,6 +268,12 @@ func (p *parked) serve(b []byte, own bool) {
 	case len(b) > 0 || p.more:
 		l.loop.Again(&p.turn)
 	}
+}
+
+// spend tells the loop what the present turn costs.
+func (l *fastLane) spend(n int) {
+	l.spent += n
+	l.loop.Spend(n)
 }
 
 // serveFor has the desk answer the requests of a connection.
@@ -298,7 +317,7 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	p.lane.loop.Spend(len(unsent))
+	p.lane.spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -461,42 +462,46 @@ func TestLaneMoreThanOneRead(t *testing.T) {
 	r.placed(1, 0)
 }
 
-// After so many bytes of answers it is others' turn.
-func TestLaneTurnsEndByOutput(t *testing.T) {
+// A message that a read cuts is read on, and its connection stays in the lane. One that does
+// not end leaves it.
+func TestLaneReadsOn(t *testing.T) {
 	r := newLaneRig(t, ample).start()
-	client, server := unserved(t)
-	must.Succeed(t, server.SetWriteBuffer(1<<20))
-	raw, err := server.SyscallConn()
-	must.Succeed(t, err)
-	room := 0
-	_ = raw.Control(func(fd uintptr) { room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
-	if room < laneOutput+2*wire.HighWater {
-		t.Skipf("a socket takes no more than %d bytes here", room)
-	}
-	r.take(server)
+	client := r.dial()
 	client.alive()
-	const requests, answer = 20, maxLaneBatch * 9
-	var sent []byte
-	for id := range requests {
-		sent = append(sent, request(id, "NextIDs", []any{maxLaneBatch})...)
+	one := request(7, "NextID", []any{options{"regular_only": true}})
+	sent := bytes.Repeat(one, 3*laneBuffer/len(one))
+	if laneBuffer%len(one) == 0 {
+		t.Fatal("a read cuts no message")
 	}
 	r.inLane(func(p *parked) {
-		if _, err := client.Write(sent); err != nil {
-			t.Error(err)
-		}
+		client.send(sent)
 		p.Ready(unix.EPOLLIN)
-		p.Ready(0)
-		left := len(p.rest) / (len(sent) / requests)
-		if made := requests - left; made*answer < laneOutput || made*answer > laneOutput+2*wire.HighWater {
-			t.Errorf("%d answers of %d bytes in one turn", made, answer)
+		cuts := 0
+		for p.account != nil && (p.more || len(p.rest) > 0) {
+			if p.Ready(0); p.cut {
+				cuts++
+			}
+		}
+		if p.account == nil || cuts == 0 {
+			t.Errorf("the connection is in the lane: %t; reads that cut a message: %d", p.account != nil, cuts)
 		}
 	})
-	for id := range uint32(requests) {
-		if got := client.receive(); got.id != id || got.err != nil {
-			t.Fatalf("%d: %v", got.id, got.err)
+	for range len(sent) / len(one) {
+		if got := client.receive(); got.id != 7 || got.err != nil {
+			t.Fatalf("%+v", got)
 		}
 	}
-	client.alive()
+	r.placed(1, 0)
+	long := request(8, "Ping", []any{make([]byte, laneBuffer)})
+	for _, part := range []int{laneBuffer - 1, laneBuffer, laneBuffer + 1} {
+		client.send(long[:part])
+		r.placed(0, 1)
+		client.send(long[part:])
+		if got := client.receive(); got.id != 8 {
+			t.Fatalf("%+v", got)
+		}
+		r.placed(1, 0)
+	}
 }
 
 // records is a connection whose every write the peer sees by itself.
@@ -549,14 +554,15 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 		return all
 	}
 	exchange(mixture(1), 1)
-	exchange(mixture(100), 100) // 51 of the 256 IDs are left before, 76 after
+	const burst = laneTurn / (dearMost + 100) // which is one turn on any machine
+	exchange(mixture(burst), burst)
 	r.clock.Advance(time.Millisecond)
 	exchange(request(0, "NextIDs", []any{256}), 1)
 	// What waits divides it in two.
-	exchange(slices.Concat(mixture(2)[len(request(0, "NextID", []any{})):], mixture(100)), 1)
+	exchange(slices.Concat(mixture(2)[len(request(0, "NextID", []any{})):], mixture(burst)), 1)
 	r.waiters(1)
 	r.clock.Advance(time.Millisecond)
-	exchange(nil, 100)
+	exchange(nil, burst)
 	r.placed(1, 0)
 }
 
@@ -720,7 +726,7 @@ func TestLaneTakesAnswersAlong(t *testing.T) {
 // The lane keeps what comes behind a request that waits, and counts it: a connection
 // that may not keep so much ends.
 func TestLaneCountsWhatWaitsBehind(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.MemoryLimit, s.UserMemory = 64<<20, laneBuffer/2 }).start()
+	r := newLaneRig(t, func(s *setup) { s.MemoryLimit, s.UserMemory = 64<<20, laneBuffer*3/4 }).start()
 	other := r.dial()
 	other.ids(256)
 	ping := request(2, "Ping", []any{})
@@ -730,9 +736,9 @@ func TestLaneCountsWhatWaitsBehind(t *testing.T) {
 		r.take(server) // which reads all of it at once
 		return client
 	}
-	some := behind(laneBuffer / 4)
+	some := behind(wire.FreeBuffer + 500)
 	r.waiters(1)
-	if n := r.held(); n < laneBuffer/4-100 {
+	if n := r.held(); n < wire.FreeBuffer {
 		t.Errorf("%d bytes are counted", n)
 	}
 	much := behind(laneBuffer - 200)

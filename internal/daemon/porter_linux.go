@@ -9,7 +9,7 @@ import (
 
 // maxDeparting is how many bytes those who leave the lane have at most when it gives
 // further turns: no account knows of them yet.
-const maxDeparting = 4 << 20
+const maxDeparting = 2 << 20
 
 // porter takes connections out of the lane. The lane's thread only leaves them there: what
 // is to be done for them takes locks, for which it would wait while those who have them

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,8 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 // Those who leave the lane while nobody sees to them hold little: others are not read from
 // until then.
 func TestDeparturesAreBounded(t *testing.T) {
-	const half, connections = 60 << 10, 2 * maxDeparting / (60 << 10)
+	const half = laneBuffer - 100
+	const connections = 2 * maxDeparting / half
 	r := newLaneRig(t).start()
 	message := request(1, strings.Repeat("x", wire.MaxMessage/2), []any{})[:half]
 	var peers []*peer
@@ -150,27 +152,33 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 	}
 }
 
-// Requests that cost more than their bytes end a turn after some of them, and are spent.
+// Requests that take time end a turn after some of them, and are spent.
 func TestDearRequestsEndATurn(t *testing.T) {
-	const turns = 3
 	r := newLaneRig(t, ample).start()
 	client := r.dial()
 	client.alive()
+	ping := request(1, "Ping", []any{})
+	const sent, fewest, most = 500, laneTurn / (dearMost + 100), laneTurn / dearLeast
 	r.inLane(func(p *parked) {
-		client.send(bytes.Repeat(request(1, "Ping", []any{}), turns*laneDear))
+		client.send(bytes.Repeat(ping, sent))
 		spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
 		before := spent.Int()
 		p.Ready(unix.EPOLLIN)
 		p.Ready(0)
-		if want := (turns - 1) * laneDear * len(request(1, "Ping", []any{})); len(p.rest) != want {
-			t.Errorf("%d bytes wait for another turn, want %d", len(p.rest), want)
+		if answered := sent - len(p.rest)/len(ping); answered < fewest || answered > most {
+			t.Errorf("%d requests are answered in a turn", answered)
 		}
-		if n := spent.Int() - before; n < laneDear*dearCost {
+		if n := spent.Int() - before; n < laneTurn {
 			t.Errorf("%d are spent", n)
 		}
 	})
-	for range turns * laneDear {
+	for range sent {
 		client.receive()
 	}
 	client.alive()
+	for took, want := range map[time.Duration]int{0: dearLeast, 500 * byteTime: 500, time.Second: dearMost} {
+		if got := dearCost(took); got != want {
+			t.Errorf("%s cost %d, want %d", took, got, want)
+		}
+	}
 }

@@ -34,6 +34,7 @@ type Loop struct {
 	events             []unix.EpollEvent
 	slots              []slot // by descriptor
 	turns              turns
+	elapsed            func() time.Duration // since some moment
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
@@ -50,7 +51,11 @@ type slot struct {
 
 // New returns a loop, which Run runs.
 func New() (*Loop, error) {
-	l := &Loop{epoll: -1, wake: -1, timer: -1, events: make([]unix.EpollEvent, maxEvents)}
+	began := time.Now()
+	l := &Loop{
+		epoll: -1, wake: -1, timer: -1, events: make([]unix.EpollEvent, maxEvents),
+		elapsed: func() time.Duration { return time.Since(began) },
+	}
 	if err := l.open(); err != nil {
 		l.close()
 		return nil, err

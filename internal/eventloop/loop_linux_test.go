@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -172,6 +173,7 @@ func TestEventsComeBetweenTurns(t *testing.T) {
 	here, there := socketpair(t)
 	turns, before := 0, make(chan int, 1)
 	on(t, l, func() {
+		l.elapsed = func() time.Duration { return time.Duration(turns) * lookEvery / perLook }
 		_ = l.Add(here, handler(func(uint32) {
 			drain(here)
 			before <- turns
@@ -182,7 +184,7 @@ func TestEventsComeBetweenTurns(t *testing.T) {
 			l.Again(&Turn{Share: share, Handler: handler(func(uint32) { turns++ })})
 		}
 	})
-	if n := <-before; n > spentPerLook/turnCost {
+	if n := <-before; n > perLook {
 		t.Errorf("%d turns came first", n)
 	}
 	on(t, l, func() {

@@ -1,12 +1,14 @@
 package eventloop
 
+import "time"
+
 const (
 	// quantum is what a share may spend before it is the next one's turn.
 	quantum = 16 << 10
 	// turnCost is spent by every turn, for its system calls.
 	turnCost = 1 << 10
-	// spentPerLook is spent at most, but for the last turn, between two looks for events.
-	spentPerLook = 64 << 10
+	// lookEvery is how long turns go on, but for the last one, between two looks for events.
+	lookEvery = 100 * time.Microsecond
 )
 
 // Share is the Turns of one owner, which share the loop's time evenly with those of each
@@ -29,7 +31,7 @@ type Turn struct {
 // the others when its quantum is spent.
 type turns struct {
 	fresh, busy queue[*Share]
-	spent       int // since the last look for events
+	spent       int // by all so far
 }
 
 func (t *turns) due() bool { return !t.fresh.empty() || !t.busy.empty() }
@@ -57,7 +59,7 @@ func (l *Loop) Spend(n int) { l.turns.spent += n }
 // behind all who ask for much.
 func (l *Loop) giveTurns() {
 	t := &l.turns
-	for t.spent = 0; t.spent < spentPerLook && t.due(); {
+	for began := l.elapsed(); t.due(); {
 		list := &t.fresh
 		if list.empty() {
 			list = &t.busy
@@ -81,6 +83,9 @@ func (l *Loop) giveTurns() {
 			turn.asked = false
 			turn.Handler.Ready(0)
 			s.credit -= t.spent - before
+			if l.elapsed()-began >= lookEvery {
+				return
+			}
 		}
 	}
 }

@@ -3,8 +3,8 @@ package eventloop
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
+	"time"
 )
 
 // busy has a share with so many Turns that each ask again as often, spend so much, and note
@@ -35,7 +35,10 @@ func count(line []string, name string) (n int) {
 	return n
 }
 
-// driven is a loop that nobody runs: the test gives the turns.
+// perLook is how many turns there are between two looks in a driven loop.
+const perLook = 16
+
+// driven is a loop that nobody runs: the test gives the turns, which take equally long.
 func driven(t *testing.T) *Loop {
 	t.Helper()
 	l, err := New()
@@ -43,6 +46,11 @@ func driven(t *testing.T) *Loop {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.close)
+	var now time.Duration
+	l.elapsed = func() time.Duration {
+		now += lookEvery / perLook
+		return now
+	}
 	return l
 }
 
@@ -131,21 +139,28 @@ func TestFreshSharesComeFirst(t *testing.T) {
 	}
 }
 
-// Events are looked for after so much has been spent, however many turns are due.
+// Events are looked for after some time, however many turns are due.
 func TestTurnsBetweenLooks(t *testing.T) {
-	for spend, most := range map[int]int{0: spentPerLook / turnCost, quantum: spentPerLook/(quantum+turnCost) + 1, 10 * spentPerLook: 1} {
+	for takes, most := range map[time.Duration]int{lookEvery / 10: 10, lookEvery - 1: 2, lookEvery: 1, 10 * lookEvery: 1} {
 		l := driven(t)
-		var line []string
-		busy(l, "x", 1000, 1, spend, &line)
+		var now time.Duration
+		l.elapsed = func() time.Duration { return now }
+		given, share := 0, &Share{}
+		for range 1000 {
+			l.Again(&Turn{Share: share, Handler: handler(func(uint32) {
+				given++
+				now += takes
+			})})
+		}
 		l.giveTurns()
-		if len(line) != most {
-			t.Errorf("%d turns that spend %d each are given, want %d", len(line), spend, most)
+		if given != most {
+			t.Errorf("%d turns of %s are given, want %d", given, takes, most)
 		}
 		for l.turns.due() {
 			l.giveTurns()
 		}
-		if got := strings.Join(line, ""); len(got) != 1000 {
-			t.Errorf("%d turns of 1000 are given in the end", len(got))
+		if given != 1000 {
+			t.Errorf("%d turns of 1000 are given in the end", given)
 		}
 	}
 }
