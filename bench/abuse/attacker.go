@@ -42,7 +42,7 @@ type load struct {
 	Dialed      int64
 	Sent        int64 // bytes
 	Asked       int64 // requests
-	Refused     int64 // connections
+	Refused     int64 // connections, and requests of honest clients
 	Idle        int64 // attackers that did nothing
 }
 

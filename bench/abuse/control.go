@@ -3,14 +3,20 @@
 package abuse
 
 import (
+	"context"
 	"net"
 	"runtime"
+
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // controls attack nobody: their processes only use up the processors, as those of attackers
 // do. They show what the innocent gets on this machine from a server that is left alone.
 var (
-	controlSocket = []attack{{name: "control: no attack, busy processors", users: 4, begin: (*attacker).burn}}
+	controlSocket = []attack{
+		{name: "control: no attack, busy processors", users: 4, begin: (*attacker).burn},
+		{name: "control: honest clients", users: 1, honest: true, begin: func(a *attacker) { a.keep(500, a.socket, a.work) }},
+	}
 	controlServer = []attack{{name: "server: control, busy processors", users: 4, begin: (*attacker).burn}}
 )
 
@@ -30,5 +36,39 @@ func (a *attacker) burn() {
 				_, _, _ = l.ReadFrom(b)
 			}
 		}()
+	}
+}
+
+// work is what a program of one user does on a connection: it asks for one ID after the other,
+// and for a batch now and then. Some hold a lock, renew it and wait for another one, or take
+// values of a sequence. No quota is to stand in its way.
+func (a *attacker) work(conn net.Conn) {
+	const some, term, batch = 10, 60_000, 100 // connections, ms, IDs
+	n := int(a.now.dialed.Load())
+	c := wire.NewClient(conn)
+	defer c.Close()
+	call := func(method string, params ...any) {
+		a.now.asked.Add(1)
+		if err := c.Call(context.Background(), method, nil, params...); err != nil {
+			a.now.refused.Add(1)
+		}
+	}
+	own, shared := a.key(n), a.key(-1)
+	if n%some == 0 {
+		call("Lock.Acquire", own, options{"ttl_ms": term, "hold": "connection"})
+	}
+	for turn := 0; c.Err() == nil; turn++ {
+		call("NextID")
+		switch {
+		case turn%some != 0:
+		case n%some == 0:
+			call("Lock.Get", own)
+			call("Lock.Acquire", shared, options{"ttl_ms": term, "wait_ms": term})
+			call("Lock.Release", shared)
+		case n%some == 1:
+			call("Sequence.Next", own)
+		default:
+			call("NextIDs", batch)
+		}
 	}
 }

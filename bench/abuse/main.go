@@ -31,11 +31,12 @@ const (
 // attack is one row of the table. Its attackers are processes that begin anew whenever
 // they are cut off.
 type attack struct {
-	name  string
-	users int // attackers, each of its own user and address
-	serve []string
-	quiet bool // connections are all that it does
-	begin func(a *attacker)
+	name   string
+	users  int // attackers, each of its own user and address
+	serve  []string
+	quiet  bool // connections are all that it does
+	honest bool // nothing that it asks for may be refused
+	begin  func(a *attacker)
 }
 
 // aim is what is attacked.
