@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/timeslice"
 )
 
 const (
@@ -140,7 +142,7 @@ func (l *Loop) Stop() { l.stopping = true }
 // Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
 	runtime.LockOSThread() // for good: the thread ends with the loop
-	beBrief()
+	timeslice.Ask(timeslice.Short)
 	changeProcessors(+1)
 	defer changeProcessors(-1)
 	defer l.close()

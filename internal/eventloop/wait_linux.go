@@ -3,7 +3,6 @@ package eventloop
 import (
 	"runtime"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,20 +31,6 @@ func (l *Loop) wait() int {
 		return 0 // interrupted; the runtime gets control at the next call
 	}
 	return int(n)
-}
-
-// slice is for how long the thread runs at a time while others are due.
-const slice = 100 * time.Microsecond
-
-// beBrief asks the system for short slices of time, which come soon after each wait, for
-// this thread. It gets no more time by it. Systems that know of no such thing (Linux before
-// 6.12) ignore it, and sandboxes may forbid it: then slices are as long as those of others.
-func beBrief() {
-	attr, err := unix.SchedGetAttr(0, 0)
-	if err == nil && attr.Policy == unix.SCHED_NORMAL {
-		attr.Runtime = uint64(slice)
-		_ = unix.SchedSetAttr(0, attr, 0)
-	}
 }
 
 // heat starts the timer that ends waits which the runtime does not know of.

@@ -305,6 +305,7 @@ type conn struct {
 	ahead   Ahead
 	abandon context.CancelCauseFunc // ends the wait for a handshake's turn; nil: there was none
 	shaking atomic.Bool             // it has a handshake's turn; not guarded
+	behind  atomic.Bool             // the thread of its handshake is behind others; not guarded
 	dear    atomic.Bool             // what follows its client's greeting needs a turn; not guarded
 	more    atomic.Bool             // what its client sends next needs a turn; not guarded
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/timeslice"
 )
 
 // A handshake of TLS costs as much as several requests, and the runtime serves goroutines in the
@@ -52,6 +54,7 @@ func (g *Guard) gate(server *http.Server) {
 			if stoppedSending(c.Conn) { // while it waited
 				return nil, net.ErrClosed
 			}
+			c.letOthersFirst()
 		}
 		if next != nil {
 			chosen, err = next(hello)
@@ -63,6 +66,23 @@ func (g *Guard) gate(server *http.Server) {
 		return chosen, err // nil: the server's own configuration
 	}
 	server.TLSConfig = config
+}
+
+// letOthersFirst makes threads that have something to do after a wait go before this one, until
+// the goroutine of the handshake calls asOthers. On one processor each step of a request could
+// else be behind a handshake.
+func (c *conn) letOthersFirst() {
+	runtime.LockOSThread()
+	timeslice.Ask(timeslice.Long)
+	c.behind.Store(true)
+}
+
+func (c *conn) asOthers() {
+	if c.behind.Load() {
+		c.behind.Store(false)
+		timeslice.Ask(timeslice.Normal)
+		runtime.UnlockOSThread()
+	}
 }
 
 // stoppedSending reports whether the client has closed its sending side, or all of the
@@ -135,6 +155,7 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
+	c.asOthers() // nobody else writes before the server's answer to the greeting
 	if c.shaking.Load() {
 		c.more.Store(asksAgain(b) || c.dear.Swap(false))
 		c.endHandshake()

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package timeslice
+
+import "time"
+
+func ask(time.Duration) {}
