@@ -92,13 +92,14 @@ func (r *remembers) Confirm(context.Context) error { return errConfirms }
 
 var errConfirms = errors.New("the present is looked at")
 
-// A refusal rests on the present; a rule that wants to see more is called again anyway.
-func TestARuleThatWantsMore(t *testing.T) {
+// A decision not to write rests on the present, be it a refusal or an answer; a rule that wants
+// to see more is called again anyway.
+func TestDecisionsNotToWrite(t *testing.T) {
 	all := New(text)
 	ask := record.Ask{Keys: []string{"k"}}
 	more := fmt.Errorf("windows: %w", record.ErrMore)
 	refuses := errors.New("held")
-	for answer, want := range map[error]error{more: more, refuses: errConfirms} {
+	for answer, want := range map[error]error{more: more, refuses: errConfirms, nil: errConfirms} {
 		h := take(t, all, "k")
 		_, err := Run(t.Context(), h, &remembers{}, "place", ask, func(record.View) ([]record.Write, error) { return nil, answer })
 		h.Give()
