@@ -49,7 +49,7 @@ type load struct {
 // attacker is a process that attacks until it is killed.
 type attacker struct {
 	order
-	now struct{ open, dialed, sent, asked, refused atomic.Int64 }
+	now struct{ open, dialed, sent, asked, refused, working atomic.Int64 }
 }
 
 // RunPart is the whole process of an attacker.

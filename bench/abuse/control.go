@@ -10,8 +10,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// controls attack nobody: their processes only use up the processors, as those of attackers
-// do. They show what the innocent gets on this machine from a server that is left alone.
+// controls attack nobody. The processes of most only use up the processors, as those of attackers
+// do: they show what the innocent gets on this machine from a server that is left alone. Those of
+// the honest do what programs do.
 var (
 	controlSocket = []attack{
 		{name: "control: no attack, busy processors", users: 4, begin: (*attacker).burn},
@@ -41,10 +42,10 @@ func (a *attacker) burn() {
 
 // work is what a program of one user does on a connection: it asks for one ID after the other,
 // and for a batch now and then. Some hold a lock, renew it and wait for another one, or take
-// values of a sequence. No quota is to stand in its way.
+// values of a sequence. No quota may refuse any of it.
 func (a *attacker) work(conn net.Conn) {
 	const some, term, batch = 10, 60_000, 100 // connections, ms, IDs
-	n := int(a.now.dialed.Load())
+	n := int(a.now.working.Add(1))
 	c := wire.NewClient(conn)
 	defer c.Close()
 	call := func(method string, params ...any) {

@@ -127,7 +127,7 @@ func printMethod(out io.Writer, f *field) {
 	fmt.Fprint(out, "shown    RSS before, at its peak and after the attack; the control group's peak, with the kernel's buffers and the cache of files;\n"+
 		"         files on the disk; all in MiB. p50, p99 and max of the innocent's NextID (on the lease server: of renewing a lock); max of\n"+
 		"         renewing a lock, and of a new connection with its call, repeats included; all in ms. The rows called control attack nobody:\n"+
-		"         their processes only keep their core busy, so they show what this machine gives to a server that is left alone\n\n")
+		"         busy processors show what this machine gives to a server that is left alone, and honest clients are refused nothing\n\n")
 }
 
 func printResult(out io.Writer, r result, first bool) error {

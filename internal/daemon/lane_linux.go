@@ -18,11 +18,11 @@ const (
 	// laneBuffer is read at a time, and longer messages get a goroutine. Reading takes long
 	// where each message was sent by itself: the kernel keeps each apart.
 	laneBuffer = 8 << 10
-	// laneTurn is what a connection may spend before others have their turn: the bytes of
-	// its requests and answers, plainCost for a plain request, and for each other one a
-	// byte for every byteTime that it took, between dearLeast and dearMost: the thread may
-	// have been kept waiting meanwhile. All are in proportion to turnCost of package
-	// eventloop, which is for the system calls of a turn.
+	// laneTurn is what a turn may spend: the bytes of its requests and answers, plainCost for
+	// each plain request, and for each other one a byte for each byteTime since the clock was
+	// read last. That is at least dearLeast, and at most dearMost, because the thread may have
+	// been kept waiting. All are in proportion to turnCost of package eventloop, which is for
+	// the system calls of a turn.
 	laneTurn  = 32 << 10
 	plainCost = 64
 	byteTime  = 8 * time.Nanosecond
@@ -206,23 +206,19 @@ func (p *parked) read() {
 	p.rest, p.cut = nil, false
 	n, errno := eventloop.Receive(p.fd, input[begun:])
 	switch {
+	case begun > 0 && (errno != 0 || n == 0): // there is no more of it
+		p.leave(unfinished{input: input[:begun]})
 	case errno == unix.EAGAIN:
 		p.more = false
 	case errno != 0 || n == 0:
-		if begun == 0 {
-			p.end()
-			return
-		}
-		p.more = false
+		p.end()
 	default:
 		// A read that fills less took everything, except for the end. (Not where
 		// the peer passes descriptors, for which there is no use here: what it
 		// sends behind one is read together with what it sends next.)
-		begun += n
-		p.more = begun == len(input) || p.half
-	}
-	if begun > 0 {
-		p.serve(input[:begun], false)
+		n += begun
+		p.more = n == len(input) || p.half
+		p.serve(input[:n], false)
 	}
 }
 

@@ -476,14 +476,14 @@ func TestLaneReadsOn(t *testing.T) {
 	r.inLane(func(p *parked) {
 		client.send(sent)
 		p.Ready(unix.EPOLLIN)
-		cuts := 0
-		for p.account != nil && (p.more || len(p.rest) > 0) {
+		cuts, turns := 0, 0
+		for ; turns < 1000 && p.account != nil && (p.more || len(p.rest) > 0); turns++ {
 			if p.Ready(0); p.cut {
 				cuts++
 			}
 		}
-		if p.account == nil || cuts == 0 {
-			t.Errorf("the connection is in the lane: %t; reads that cut a message: %d", p.account != nil, cuts)
+		if p.account == nil || cuts == 0 || turns == 1000 {
+			t.Errorf("after %d turns the connection is in the lane: %t; reads that cut a message: %d", turns, p.account != nil, cuts)
 		}
 	})
 	for range len(sent) / len(one) {
@@ -502,6 +502,23 @@ func TestLaneReadsOn(t *testing.T) {
 		}
 		r.placed(1, 0)
 	}
+}
+
+// What a read cuts, or the lane does not answer, is not lost where the peer has stopped sending.
+func TestEndBehindACut(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	long := request(2, "Ping", []any{make([]byte, laneBuffer/2)})
+	for _, sent := range [][]byte{request(1, "Status", []any{}), append(request(1, "Ping", []any{}), long[:len(long)-1]...)} {
+		client, server := unserved(t)
+		client.send(sent)
+		_ = client.CloseWrite()
+		r.take(server)
+		if got := client.receive(); got.id != 1 || got.err != nil {
+			t.Fatalf("%+v", got)
+		}
+		client.ends()
+	}
+	r.placed(0, 0)
 }
 
 // records is a connection whose every write the peer sees by itself.

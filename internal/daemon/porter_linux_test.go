@@ -152,6 +152,36 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 	}
 }
 
+// Plain requests end a turn by their number and bytes, and so do the answers that are sent.
+func TestPlainRequestsEndATurn(t *testing.T) {
+	one := request(1, "NextID", []any{})
+	for _, test := range []struct {
+		request []byte
+		sent    int
+		want    int // answers of a turn
+	}{
+		{one, 600, (laneTurn-1)/(plainCost+len(one)) + 1},
+		{request(1, "NextIDs", []any{maxLaneBatch}), 10, 2}, // the first is sent when there is another one
+	} {
+		r := newLaneRig(t, ample).start()
+		client, server := unserved(t)
+		must.Succeed(t, server.SetWriteBuffer(1<<20))
+		r.take(server)
+		client.alive()
+		r.inLane(func(p *parked) {
+			client.send(bytes.Repeat(test.request, test.sent))
+			p.Ready(unix.EPOLLIN)
+			p.Ready(0)
+			if n := test.sent - len(p.rest)/len(test.request); p.account == nil || n != test.want {
+				t.Errorf("%q: %d are answered in a turn, want %d", test.request, n, test.want)
+			}
+		})
+		for range test.sent {
+			client.receive()
+		}
+	}
+}
+
 // Requests that take time end a turn after some of them, and are spent.
 func TestDearRequestsEndATurn(t *testing.T) {
 	r := newLaneRig(t, ample).start()

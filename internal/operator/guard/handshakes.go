@@ -68,9 +68,9 @@ func (g *Guard) gate(server *http.Server) {
 	server.TLSConfig = config
 }
 
-// letOthersFirst makes threads that have something to do after a wait go before this one, until
-// the goroutine of the handshake calls asOthers. On one processor each step of a request could
-// else be behind a handshake.
+// letOthersFirst makes threads that have just waited go before this one, until the goroutine of
+// the handshake calls asOthers. Otherwise, on one processor, each step of a request could wait for
+// a handshake. Where nothing is written, the thread ends with the goroutine.
 func (c *conn) letOthersFirst() {
 	runtime.LockOSThread()
 	timeslice.Ask(timeslice.Long)
