@@ -219,7 +219,7 @@ test('a daemon that does not come back is named at the deadline', async (t) => {
   await client.nextId();
   script.stop();
   await assert.rejects(client.nextId({ timeout: 100 }), (error) =>
-    error instanceof kazahana.DaemonUnavailableError && error.code === 'DAEMON_UNAVAILABLE' && error.message.includes(script.socket) && error.message.includes('kazahanad serve') && error.cause instanceof Error);
+    error instanceof kazahana.DaemonUnavailableError && error.code === 'DAEMON_UNAVAILABLE' && error.message.includes(script.socket) && error.cause instanceof Error);
 });
 
 test('a daemon that was never there is told soon, one that is just starting is waited for', async (t) => {
