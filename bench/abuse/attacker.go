@@ -4,6 +4,7 @@ package abuse
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -40,16 +41,18 @@ type order struct {
 type load struct {
 	Connections int64 // open at once
 	Dialed      int64
-	Sent        int64 // bytes
-	Asked       int64 // requests
-	Refused     int64 // connections, and requests of honest clients
-	Idle        int64 // attackers that did nothing
+	Sent        int64  // bytes
+	Asked       int64  // requests
+	Refused     int64  // connections, and requests of honest clients
+	Idle        int64  // attackers that did nothing
+	Why         string // the first refusal of a request of an honest client
 }
 
 // attacker is a process that attacks until it is killed.
 type attacker struct {
 	order
 	now struct{ open, dialed, sent, asked, refused, working atomic.Int64 }
+	why atomic.Value // load.Why
 }
 
 // RunPart is the whole process of an attacker.
@@ -68,6 +71,7 @@ func RunPart(args []string) error {
 		l := load{
 			Connections: a.now.open.Load(), Dialed: a.now.dialed.Load(), Sent: a.now.sent.Load(), Asked: a.now.asked.Load(), Refused: a.now.refused.Load(),
 		}
+		l.Why, _ = a.why.Load().(string)
 		if err := report.Encode(l); err != nil {
 			return err
 		}
@@ -135,6 +139,7 @@ func (all *attackers) load() (sum load) {
 		sum.Sent += last.Sent
 		sum.Asked += last.Asked
 		sum.Refused += last.Refused
+		sum.Why = cmp.Or(sum.Why, last.Why)
 	}
 	return sum
 }

@@ -4,6 +4,7 @@ package abuse
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"runtime"
 
@@ -52,6 +53,7 @@ func (a *attacker) work(conn net.Conn) {
 		a.now.asked.Add(1)
 		if err := c.Call(context.Background(), method, nil, params...); err != nil {
 			a.now.refused.Add(1)
+			a.why.CompareAndSwap(nil, fmt.Sprintf("%s: %v", method, err))
 		}
 	}
 	own, shared := a.key(n), a.key(-1)
@@ -63,7 +65,7 @@ func (a *attacker) work(conn net.Conn) {
 		switch {
 		case turn%some != 0:
 		case n%some == 0:
-			call("Lock.Get", own)
+			call("Lock.Renew", own, options{"ttl_ms": term})
 			call("Lock.Acquire", shared, options{"ttl_ms": term, "wait_ms": term})
 			call("Lock.Release", shared)
 		case n%some == 1:

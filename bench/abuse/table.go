@@ -41,7 +41,7 @@ func (r result) broken() (all []string) {
 	}
 	add(r.load.Idle > 0, "%d of %d attackers did nothing", r.load.Idle, r.attack.users)
 	add(!r.enough(), "the attackers did too little to show anything")
-	add(r.honest && r.load.Refused > 0, "honest clients were refused %d times", r.load.Refused)
+	add(r.honest && r.load.Refused > 0, "honest clients were refused %d times, first by %s", r.load.Refused, r.load.Why)
 	add(r.peak > r.memory, "RSS of %s MiB", report.MiB(float64(r.peak)))
 	add(r.disk > diskLimit*int64(r.attack.users), "%s MiB on the disk", report.MiB(float64(r.disk)))
 	// Without users of their own the attackers use up the innocent's share.

@@ -59,7 +59,7 @@ func (l *fastLane) answer(b []byte) (n int, waits *waiting) {
 	l.endBurst() // Status tells of those before it
 	waits, here := l.desk.handle(l.work)
 	now := l.server.elapsed()
-	l.spend(dearCost(now - l.began))
+	l.loop.Spend(dearCost(now - l.began))
 	l.began = now // those behind it have not waited for it to be read
 	if !here {
 		return 0, nil
@@ -75,7 +75,7 @@ func dearCost(took time.Duration) int {
 // plain answers a request for IDs without options. Those that are answered at once
 // are counted together, by endBurst.
 func (l *fastLane) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
-	l.spend(plainCost)
+	l.loop.Spend(plainCost)
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count
 	err := l.desk.issue(r)

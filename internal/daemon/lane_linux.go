@@ -54,7 +54,6 @@ type fastLane struct {
 	split    wire.Splitter
 	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered [2]int        // plain requests of this burst, by plainMethod
-	spent    int           // by this turn
 	began    time.Duration // of this burst, since the server's start
 	putOff   []*parked     // their turns, until the porter has caught up
 }
@@ -229,8 +228,8 @@ func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
 	l.serveFor(p.account)
 	l.beginBurst()
-	l.spent = 0
-	for len(b) > 0 && p.wait == nil && l.spent < laneTurn {
+	before := l.loop.Spent()
+	for len(b) > 0 && p.wait == nil && l.loop.Spent()-before < laneTurn {
 		if len(l.desk.out.Unsent()) >= laneFull && !p.send(b) {
 			return
 		}
@@ -241,11 +240,11 @@ func (p *parked) serve(b []byte, own bool) {
 		}
 		if n == 0 {
 			l.endBurst()
-			l.spend(len(b) + len(l.desk.out.Unsent()))
+			l.loop.Spend(len(b) + len(l.desk.out.Unsent()))
 			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
 			return
 		}
-		l.spend(n)
+		l.loop.Spend(n)
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
@@ -264,12 +263,6 @@ func (p *parked) serve(b []byte, own bool) {
 	case len(b) > 0 || p.more:
 		l.loop.Again(&p.turn)
 	}
-}
-
-// spend tells the loop what the present turn costs.
-func (l *fastLane) spend(n int) {
-	l.spent += n
-	l.loop.Spend(n)
 }
 
 // serveFor has the desk answer the requests of a connection.
@@ -313,7 +306,7 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	p.lane.spend(len(unsent))
+	p.lane.loop.Spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:

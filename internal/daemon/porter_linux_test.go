@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"bytes"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -141,11 +140,10 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 			if _, err := client.Write(test.send); err != nil {
 				t.Error(err)
 			}
-			spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
-			before := spent.Int()
+			before := p.lane.loop.Spent()
 			p.Ready(unix.EPOLLIN)
 			p.Ready(0)
-			if n := spent.Int() - before; n < maxLaneBatch*9 || n > answers*maxLaneBatch*10+laneBuffer {
+			if n := p.lane.loop.Spent() - before; n < maxLaneBatch*9 || n > answers*maxLaneBatch*10+laneBuffer {
 				t.Errorf("%s: %d are spent", name, n)
 			}
 		})
@@ -191,14 +189,13 @@ func TestDearRequestsEndATurn(t *testing.T) {
 	const sent, fewest, most = 500, laneTurn / (dearMost + 100), laneTurn / dearLeast
 	r.inLane(func(p *parked) {
 		client.send(bytes.Repeat(ping, sent))
-		spent := reflect.ValueOf(p.lane.loop).Elem().FieldByName("turns").FieldByName("spent")
-		before := spent.Int()
+		before := p.lane.loop.Spent()
 		p.Ready(unix.EPOLLIN)
 		p.Ready(0)
 		if answered := sent - len(p.rest)/len(ping); answered < fewest || answered > most {
 			t.Errorf("%d requests are answered in a turn", answered)
 		}
-		if n := spent.Int() - before; n < laneTurn {
+		if n := p.lane.loop.Spent() - before; n < laneTurn {
 			t.Errorf("%d are spent", n)
 		}
 	})

@@ -55,6 +55,9 @@ func (l *Loop) Again(t *Turn) {
 // read and written.
 func (l *Loop) Spend(n int) { l.turns.spent += n }
 
+// Spent is what all turns have spent so far.
+func (l *Loop) Spent() int { return l.turns.spent }
+
 // giveTurns gives some turns. Then the loop looks for events: who asks for little is not
 // behind all who ask for much.
 func (l *Loop) giveTurns() {

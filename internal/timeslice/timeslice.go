@@ -9,7 +9,7 @@ import "time"
 const (
 	Short  = 100 * time.Microsecond
 	Long   = 50 * time.Millisecond
-	Normal = time.Duration(0) // the system's choice, about 3 ms
+	Normal = time.Duration(0) // the system's choice: 1.4 ms was seen with two processors
 )
 
 // Ask asks for slices of a length for the calling thread, to which the caller has locked its
