@@ -252,7 +252,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
 		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService,
-		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Fences: d.fences.now,
+		EventLoop: d.settings.EventLoop, LoopGoesFirst: true, State: d.issuer.State.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,
@@ -278,6 +278,7 @@ func (d *daemonParts) announce() {
 // run works until ctx is done or a part fails, then drains. The keepers and
 // the state outlive the server: requests that are being drained need both.
 func (d *daemonParts) run(ctx context.Context) error {
+	defer guard.SpareProcessor()()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))

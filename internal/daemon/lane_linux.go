@@ -63,6 +63,9 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.cfg.LoopGoesFirst {
+		loop.GoFirst()
+	}
 	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer)}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
 	l.porter = newPorter(l)
@@ -162,11 +165,10 @@ func (p *parked) Ready(events uint32) {
 		p.lane.loop.Again(&p.turn)
 		return
 	}
-	if p.lane.porter.behind() {
-		p.later()
-		return
-	}
 	switch {
+	case p.account == nil: // it has left the lane
+	case p.lane.porter.behind(p.account.user):
+		p.later()
 	case p.wait != nil && p.gone:
 		p.end()
 	case p.wait != nil && p.ready:
@@ -368,7 +370,7 @@ func (p *parked) end() {
 		_ = unix.Close(p.fd)
 		d.fd = -1
 	}
-	p.rest, p.more, p.account = nil, false, nil // should it still be due for a turn
+	p.rest, p.more, p.account = nil, false, nil
 	p.lane.porter.leave(d)
 }
 

@@ -170,7 +170,7 @@ func (s *Server) lockGet(_ context.Context, d *desk) error {
 
 // lockPage is the answer of Lock.List.
 type lockPage struct {
-	Locks []lock.Answer `json:"locks"` // in the order of their keys' bytes
+	Locks list[lock.Answer] `json:"locks"` // in the order of their keys' bytes
 }
 
 // lockList shows live locks. A page with fewer than limit is the last.
@@ -196,7 +196,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	return d.asideLong(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
-		page := lockPage{Locks: make([]lock.Answer, len(leases))}
+		page := lockPage{Locks: make(list[lock.Answer], len(leases))}
 		for i, l := range leases {
 			page.Locks[i] = l.Answer()
 		}

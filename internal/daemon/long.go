@@ -5,6 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kazahana/kazahana/internal/longwork"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -46,6 +49,20 @@ func (d *desk) asideLong(timeout time.Duration, work slowWork) error {
 			<-c.slow.turn
 		}}, nil
 	})
+}
+
+// list is encoded item by item, and others have their turns in between.
+type list[T any] []T
+
+// EncodeMsgpack implements msgpack.CustomEncoder.
+func (l list[T]) EncodeMsgpack(enc *msgpack.Encoder) error {
+	err := enc.EncodeArrayLen(len(l))
+	work := longwork.Work{}
+	for i := 0; i < len(l) && err == nil; i++ {
+		err = enc.Encode(&l[i])
+		work.Part()
+	}
+	return err
 }
 
 // makeLong makes the answer when it is the connection's turn. What it takes until its size

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDeparting is how many bytes those who leave the lane have at most when it gives
-// further turns: no account knows of them yet.
+// maxDeparting is how many bytes those who leave the lane have at most when it gives further
+// turns to their users: no account knows of them yet. Each other user may add what one turn
+// leaves.
 const maxDeparting = 2 << 20
 
 // porter takes connections out of the lane. The lane's thread only leaves them there: what
@@ -39,14 +40,22 @@ func newPorter(l *fastLane) *porter {
 	return p
 }
 
-// behind reports whether the lane is to wait for the porter, which prods it then.
-func (p *porter) behind() bool { return p.held.Load() > maxDeparting }
+// behind reports whether the user is to wait for the porter, which prods the lane then.
+func (p *porter) behind(u *user) bool {
+	return p.held.Load() > maxDeparting && u.departing.Load() > 0
+}
+
+// hold counts what a departure holds, or no longer does, and returns the sum of all.
+func (p *porter) hold(d *departure, size int64) int64 {
+	d.account.user.departing.Add(size)
+	return p.held.Add(size)
+}
 
 func (d *departure) size() int64 { return int64(len(d.input) + len(d.output)) }
 
 // leave is called by the lane. It waits for nothing.
 func (p *porter) leave(d *departure) {
-	p.held.Add(d.size())
+	p.hold(d, d.size())
 	for {
 		d.before = p.last.Load()
 		if p.last.CompareAndSwap(d.before, d) {
@@ -76,7 +85,7 @@ func (p *porter) run() {
 		for d := first; d != nil; d = d.before {
 			size := d.size()
 			p.see(d)
-			if left := p.held.Add(-size); left <= maxDeparting && left+size > maxDeparting {
+			if left := p.hold(d, -size); left <= maxDeparting && left+size > maxDeparting {
 				p.lane.prod(p.lane.goOn)
 			}
 		}

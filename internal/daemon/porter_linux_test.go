@@ -41,8 +41,8 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 	r.placed(3, 0)
 }
 
-// Those who leave the lane while nobody sees to them hold little: others are not read from
-// until then.
+// Those who leave the lane while nobody sees to them hold little: others of their users are not
+// read from until then, and may leave meanwhile.
 func TestDeparturesAreBounded(t *testing.T) {
 	const half = laneBuffer - 100
 	const connections = 2 * maxDeparting / half
@@ -55,6 +55,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 		peers = append(peers, p)
 	}
 	r.placed(connections, 0)
+	other := r.parkAs(4711)
 	l := r.server.lane.(*fastLane)
 	r.server.mu.Lock() // which the porter needs
 	for _, p := range peers {
@@ -63,7 +64,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	await.Eventually(t, "all have left or have to wait", func() bool {
 		counted := make(chan int)
 		l.loop.Post(func() {
-			left := connections
+			left := connections + 1 // the other user stays
 			l.loop.Each(func(eventloop.Handler) { left-- })
 			counted <- left + len(l.putOff)
 		})
@@ -72,8 +73,10 @@ func TestDeparturesAreBounded(t *testing.T) {
 	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+laneBuffer {
 		t.Errorf("those who leave hold %d bytes", n)
 	}
+	other.id()
+	l.loop.Post(func() { l.putOff[0].evicted() })
 	r.server.mu.Unlock()
-	r.placed(0, connections)
+	r.placed(1, connections)
 	await.Eventually(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
 }
 

@@ -54,6 +54,7 @@ type Config struct {
 	Limits
 	DefaultService string
 	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
+	LoopGoesFirst  bool // before all other threads, for good: for a process that does nothing else
 	Identity       Identity
 	State          func() state.Health // nil: nothing is known of it
 	Locks          *Locks              // nil: none

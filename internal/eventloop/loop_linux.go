@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/timeslice"
+	"github.com/kazahana/kazahana/internal/threads"
 )
 
 const (
@@ -40,6 +40,7 @@ type Loop struct {
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
+	first              bool // before all other threads of this process
 
 	posts posts
 }
@@ -139,10 +140,17 @@ func (l *Loop) Each(do func(Handler)) {
 // own thread.
 func (l *Loop) Stop() { l.stopping = true }
 
+// GoFirst, called before Run, puts the loop's thread before all others of this process, for
+// good: see threads.GoFirst.
+func (l *Loop) GoFirst() { l.first = true }
+
 // Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
 	runtime.LockOSThread() // for good: the thread ends with the loop
-	timeslice.Ask(timeslice.Short)
+	threads.Slice(threads.Short)
+	if l.first {
+		threads.GoFirst()
+	}
 	changeProcessors(+1)
 	defer changeProcessors(-1)
 	defer l.close()

@@ -10,6 +10,8 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/kazahana/kazahana/internal/longwork"
 )
 
 // Session is a connection and its prepared statements, for one goroutine at a time: File
@@ -115,7 +117,7 @@ func (s *Session) QueryRows(query string, args []any, each func(scan func(dest .
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	for work := (longwork.Work{}); rows.Next(); work.Part() {
 		if err := each(rows.Scan); err != nil {
 			return err
 		}

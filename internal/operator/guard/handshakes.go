@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/timeslice"
+	"github.com/kazahana/kazahana/internal/threads"
 )
 
 // A handshake of TLS costs as much as several requests, and the runtime serves goroutines in the
@@ -73,14 +73,14 @@ func (g *Guard) gate(server *http.Server) {
 // a handshake. Where nothing is written, the thread ends with the goroutine.
 func (c *conn) letOthersFirst() {
 	runtime.LockOSThread()
-	timeslice.Ask(timeslice.Long)
+	threads.Slice(threads.Long)
 	c.behind.Store(true)
 }
 
 func (c *conn) asOthers() {
 	if c.behind.Load() {
 		c.behind.Store(false)
-		timeslice.Ask(timeslice.Normal)
+		threads.Slice(threads.Normal)
 		runtime.UnlockOSThread()
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/timeslice"
+	"github.com/kazahana/kazahana/internal/threads"
 )
 
 // A thread that works at a handshake is behind those that have just waited. Afterwards it is
@@ -56,7 +56,7 @@ func TestHandshakesLetOthersFirst(t *testing.T) {
 	_, err = io.Copy(io.Discard, answer.Body)
 	must.Succeed(t, err)
 	_ = answer.Body.Close()
-	if during != uint64(timeslice.Long) {
+	if during != uint64(threads.Long) {
 		t.Errorf("a handshake has slices of %d ns", during)
 	}
 	must.Succeed(t, server.Close())

@@ -1,0 +1,28 @@
+// Package longwork lets work that takes long stand aside for what waits. The runtime lets a
+// goroutine go on for 10 ms, and the next one as well: one that has work for 100 µs, or an event
+// loop that was interrupted, waits for the sum.
+package longwork
+
+import (
+	"runtime"
+	"time"
+)
+
+// atOnce is for how long work goes on before others have their turns. A turn costs less than
+// a hundredth of it.
+const atOnce = 100 * time.Microsecond
+
+// Work is work of many parts, by one goroutine.
+type Work struct{ since time.Time }
+
+// Part is called between two parts. It lets others go first if work has gone on for long.
+func (w *Work) Part() {
+	now := time.Now()
+	if w.since.IsZero() {
+		w.since = now
+	}
+	if now.Sub(w.since) >= atOnce {
+		runtime.Gosched()
+		w.since = time.Now()
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package threads
+
+import "time"
+
+func slice(time.Duration) {}
+func goFirst()            {}

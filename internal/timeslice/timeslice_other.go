@@ -1,7 +1,0 @@
-//go:build !linux
-
-package timeslice
-
-import "time"
-
-func ask(time.Duration) {}
