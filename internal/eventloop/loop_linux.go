@@ -40,7 +40,7 @@ type Loop struct {
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
-	first              bool // before all other threads of this process
+	first              bool // it is to go before all other threads of this process
 
 	posts posts
 }
@@ -140,17 +140,15 @@ func (l *Loop) Each(do func(Handler)) {
 // own thread.
 func (l *Loop) Stop() { l.stopping = true }
 
-// GoFirst, called before Run, puts the loop's thread before all others of this process, for
-// good: see threads.GoFirst.
+// GoFirst, called before Run, has the loop's thread go before all others of this process from
+// its first event on: see threads.GoFirst. Until then they have no less than other processes,
+// for a start is their work.
 func (l *Loop) GoFirst() { l.first = true }
 
 // Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
 	runtime.LockOSThread() // for good: the thread ends with the loop
 	threads.Slice(threads.Short)
-	if l.first {
-		threads.GoFirst()
-	}
 	changeProcessors(+1)
 	defer changeProcessors(-1)
 	defer l.close()

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/threads"
 )
 
 const forever = -1
@@ -35,6 +37,10 @@ func (l *Loop) wait() int {
 
 // heat starts the timer that ends waits which the runtime does not know of.
 func (l *Loop) heat() {
+	if l.first {
+		l.first = false
+		threads.GoFirst()
+	}
 	l.hot, l.quiet = true, false
 	l.setTimer()
 }
