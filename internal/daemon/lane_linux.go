@@ -52,10 +52,10 @@ type fastLane struct {
 	input    []byte
 	desk     desk // answers for the connection whose turn it is
 	split    wire.Splitter
-	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
-	answered [2]int        // plain requests of this burst, by plainMethod
-	began    time.Duration // of this burst, since the server's start
-	putOff   []*parked     // their turns, until the porter has caught up
+	requests [2]idRequest        // plain ones, by plainMethod, but for their ID and count
+	answered [2]int              // plain requests of this burst, by plainMethod
+	began    time.Duration       // of this burst, since the server's start
+	putOff   map[*user][]*parked // whose turns wait for the porter
 }
 
 func newLane(s *Server, work context.Context) (lane, error) {
@@ -66,7 +66,7 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	if s.cfg.LoopGoesFirst {
 		loop.GoFirst()
 	}
-	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer)}
+	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer), putOff: map[*user][]*parked{}}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
 	l.porter = newPorter(l)
 	for method := range l.requests {
@@ -187,17 +187,23 @@ func (p *parked) Ready(events uint32) {
 func (p *parked) later() {
 	if !p.putOff {
 		p.putOff = true
-		p.lane.putOff = append(p.lane.putOff, p)
+		u := p.account.user
+		p.lane.putOff[u] = append(p.lane.putOff[u], p)
 	}
 }
 
-// goOn gives the turns that were put off.
-func (l *fastLane) goOn() {
-	for _, p := range l.putOff {
-		p.putOff = false
-		l.loop.Again(&p.turn)
+// goOn gives the turns that were put off, of one user or of all (nil).
+func (l *fastLane) goOn(only *user) {
+	for u, turns := range l.putOff {
+		if only != nil && u != only {
+			continue
+		}
+		for _, p := range turns {
+			p.putOff = false
+			l.loop.Again(&p.turn)
+		}
+		delete(l.putOff, u)
 	}
-	l.putOff = nil
 }
 
 // read takes what has come. What is left, if anything, comes in another turn.

@@ -85,8 +85,13 @@ func (p *porter) run() {
 		for d := first; d != nil; d = d.before {
 			size := d.size()
 			p.see(d)
-			if left := p.hold(d, -size); left <= maxDeparting && left+size > maxDeparting {
-				p.lane.prod(p.lane.goOn)
+			left, u := p.hold(d, -size), d.account.user
+			switch {
+			case left+size <= maxDeparting:
+			case left <= maxDeparting:
+				p.lane.prod(func() { p.lane.goOn(nil) })
+			case u.departing.Load() == 0:
+				p.lane.prod(func() { p.lane.goOn(u) })
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 		l.loop.Post(func() {
 			left := connections + 1 // the other user stays
 			l.loop.Each(func(eventloop.Handler) { left-- })
-			counted <- left + len(l.putOff)
+			counted <- left + l.waiting()
 		})
 		return <-counted == connections
 	})
@@ -74,10 +74,45 @@ func TestDeparturesAreBounded(t *testing.T) {
 		t.Errorf("those who leave hold %d bytes", n)
 	}
 	other.id()
-	l.loop.Post(func() { l.putOff[0].evicted() })
+	l.loop.Post(func() {
+		for _, turns := range l.putOff {
+			turns[0].evicted()
+		}
+	})
 	r.server.mu.Unlock()
 	r.placed(1, connections)
 	await.Eventually(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
+}
+
+// waiting is how many turns wait for the porter.
+func (l *fastLane) waiting() (n int) {
+	for _, turns := range l.putOff {
+		n += len(turns)
+	}
+	return n
+}
+
+// A user goes on once its own connections have been seen to, however many others leave.
+func TestUsersGoOnOnceSeenTo(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	leaves, stays := r.dial(), r.dial()
+	leaves.alive()
+	stays.alive()
+	r.placed(2, 0)
+	l := r.server.lane.(*fastLane)
+	l.porter.held.Add(maxDeparting + 1) // by others
+	defer l.porter.held.Add(-maxDeparting - 1)
+	r.server.mu.Lock() // which the porter needs
+	leaves.send(request(1, "NextID", []any{})[:5])
+	await.Eventually(t, "one leaves", func() bool { return l.porter.held.Load() > maxDeparting+1 })
+	stays.send(request(1, "NextID", []any{}))
+	await.Eventually(t, "the other one waits", func() bool {
+		counted := make(chan int)
+		l.loop.Post(func() { counted <- l.waiting() })
+		return <-counted == 1
+	})
+	r.server.mu.Unlock()
+	stays.receive()
 }
 
 // What users get in the lane is shared among them, and not among their connections.
