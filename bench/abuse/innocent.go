@@ -184,20 +184,14 @@ func (i *innocent) do(ctx context.Context, c *http.Client, method, url string, b
 	return err
 }
 
-// warmUp makes each call once. A new connection may be told to come again for a while: right
-// after an attack the server may not have seen yet that the attackers' connections have ended.
+// warmUp makes each call once.
 func (i *innocent) warmUp() error {
 	for _, one := range []struct {
-		what  string
-		limit time.Duration
-		do    func(context.Context) error
-	}{
-		{"a call", callLimit, func(ctx context.Context) error { return again(ctx, i.call, slowDisk) }},
-		{"the lock", callLimit, func(ctx context.Context) error { return again(ctx, i.renew, slowDisk) }},
-		{"a new connection", settleLimit, i.anew},
-	} {
-		ctx, cancel := context.WithTimeout(context.Background(), one.limit)
-		err := one.do(ctx)
+		what string
+		do   func(context.Context) error
+	}{{"a call", i.call}, {"the lock", i.renew}, {"a new connection", i.fresh}} {
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		err := again(ctx, one.do, slowDisk)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("the innocent client: %s: %w", one.what, err)

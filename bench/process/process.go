@@ -15,13 +15,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/threads"
 )
 
 // ErrorPrefix begins what this program writes when it fails, in every sub-mode.
@@ -73,38 +74,19 @@ func (l Launcher) Join() error {
 		return nil
 	}
 	runtime.GOMAXPROCS(1)
-	return eachThread(func(id int) error { return pin(id, l.Core) })
+	return threads.Each(func(id int) error { return pin(id, l.Core) })
 }
 
 // GoFirst gives this process the highest priority, but not its main thread, from which the
 // processes that it starts inherit theirs. The runtime makes no threads from a locked one.
 func GoFirst() error {
 	const highest = -20
-	return eachThread(func(id int) error {
+	return threads.Each(func(id int) error {
 		if id == os.Getpid() {
 			return nil
 		}
 		return unix.Setpriority(unix.PRIO_PROCESS, id, highest)
 	})
-}
-
-// eachThread calls do for each thread of this process. Threads that come later inherit what it
-// has set.
-func eachThread(do func(id int) error) error {
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	for _, thread := range threads {
-		id, err := strconv.Atoi(thread.Name())
-		if err != nil {
-			return err
-		}
-		if err := do(id); err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
-			return err
-		}
-	}
-	return nil
 }
 
 // Beside is for processes that should not disturb those that are measured: it

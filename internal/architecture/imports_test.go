@@ -35,7 +35,7 @@ var own = map[string][]string{
 	"bench":                                  {"bench/abuse", "bench/clients", "bench/ids", "bench/leases", "bench/locks", "bench/process"},
 	"bench/abuse":                            {"bench/process", "bench/report", "bench/suite", "internal/caller", "internal/wire"},
 	"bench/suite":                            {"bench/report"},
-	"bench/process":                          {},
+	"bench/process":                          {"internal/threads"},
 	"bench/report":                           {},
 	"bench/ids":                              {"*"},
 	"bench/leases":                           {"bench/process", "bench/report", "bench/suite", "internal/lease", "internal/leaseapi", "internal/provider"},

@@ -192,17 +192,19 @@ func (p *parked) later() {
 	}
 }
 
-// goOn gives the turns that were put off, of one user or of all (nil).
-func (l *fastLane) goOn(only *user) {
-	for u, turns := range l.putOff {
-		if only != nil && u != only {
-			continue
-		}
-		for _, p := range turns {
-			p.putOff = false
-			l.loop.Again(&p.turn)
-		}
-		delete(l.putOff, u)
+// goOn gives the turns of the user that were put off.
+func (l *fastLane) goOn(u *user) {
+	for _, p := range l.putOff[u] {
+		p.putOff = false
+		l.loop.Again(&p.turn)
+	}
+	delete(l.putOff, u)
+}
+
+// allGoOn is goOn for all users.
+func (l *fastLane) allGoOn() {
+	for u := range l.putOff {
+		l.goOn(u)
 	}
 }
 

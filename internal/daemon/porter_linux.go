@@ -89,7 +89,7 @@ func (p *porter) run() {
 			switch {
 			case left+size <= maxDeparting:
 			case left <= maxDeparting:
-				p.lane.prod(func() { p.lane.goOn(nil) })
+				p.lane.prod(p.lane.allGoOn)
 			case u.departing.Load() == 0:
 				p.lane.prod(func() { p.lane.goOn(u) })
 			}

@@ -1,6 +1,7 @@
 package threads
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"sync"
@@ -30,11 +31,12 @@ func lowerOthers() {
 	// A thread that is not lowered yet may start another one meanwhile.
 	for lowered := true; lowered; {
 		lowered = false
-		for _, id := range all() {
-			if id != first {
-				lowered = change(id, func(a *unix.SchedAttr) { a.Nice = max(a.Nice, others) }) || lowered
+		_ = Each(func(thread int) error { // without /proc none is lowered
+			if thread != first {
+				lowered = change(thread, func(a *unix.SchedAttr) { a.Nice = max(a.Nice, others) }) || lowered
 			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -50,13 +52,21 @@ func change(thread int, by func(*unix.SchedAttr)) bool {
 	return *a != before && unix.SchedSetAttr(thread, a, 0) == nil
 }
 
-// all are the threads of this process.
-func all() (ids []int) {
-	entries, _ := os.ReadDir("/proc/self/task")
+// Each calls do for each thread of this process. Threads that come later inherit from the one
+// that starts them. A thread that has ended meanwhile is no error.
+func Each(do func(thread int) error) error {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
-		if id, err := strconv.Atoi(e.Name()); err == nil {
-			ids = append(ids, id)
+		thread, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return err
+		}
+		if err := do(thread); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
 		}
 	}
-	return ids
+	return nil
 }

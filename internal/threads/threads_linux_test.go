@@ -78,10 +78,15 @@ func TestGoFirst(t *testing.T) {
 	if n := nice(t, first); n != before {
 		t.Errorf("the thread that goes first has nice %d, and had %d", n, before)
 	}
-	for _, id := range append(all(), second) {
+	lower := func(id int) error {
 		if n := nice(t, id); n != min(before+behind, nicest) && id != first {
 			t.Errorf("thread %d has nice %d beside one with %d", id, n, before)
 		}
+		return nil
+	}
+	_ = lower(second)
+	if err := Each(lower); err != nil {
+		t.Error(err)
 	}
 }
 
