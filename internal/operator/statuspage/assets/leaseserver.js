@@ -262,10 +262,10 @@ function holderTable(holders) {
   const rows = holders.map((h) => {
     const show = make('button', { type: 'button', title: 'Show it in the map' }, String(h.machineId));
     show.addEventListener('click', () => slots.goTo(h.machineId));
-    return make('tr', {}, make('td', {}, bold(h.host || '–')), make('td', {}, h.pid || '–'), make('td', {}, h.service || 'default'), make('td', {}, show),
+    return make('tr', {}, make('td', {}, show), make('td', {}, bold(h.host || '–')), make('td', {}, h.pid || '–'), make('td', {}, h.service || 'default'),
       make('td', {}, instant(h.created)), make('td', {}, h.released ? `handed back, free from ${instant(h.freeAt)}` : instant(h.expired)), make('td', {}, h.state));
   });
-  const head = ['host', 'process', 'service', 'machine ID', 'from', 'to', 'now'].map((name) => make('th', { scope: 'col' }, name));
+  const head = ['machine ID', 'host', 'process', 'service', 'from', 'to', 'now'].map((name) => make('th', { scope: 'col' }, name));
   return make('div', { class: 'scroll' }, make('table', {}, make('thead', {}, make('tr', {}, ...head)), make('tbody', {}, ...rows)));
 }
 
