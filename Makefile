@@ -26,7 +26,7 @@ run: build
 build:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
 
-## test: the ring "all", three parts at a time; installs what the tests need.
+## test: the ring "all", up to four parts at a time; installs what the tests need.
 test: setup
 	@scripts/test
 
@@ -93,7 +93,7 @@ bench-locks: build
 bench-clients: build
 	@$(GO) run ./bench clients $(BENCH)
 
-## abuse: attacks the daemon and the lease server under the limits of the manifests while an innocent client works, about 12 minutes; fails if a promise of docs/security.md is broken, or if p99 of the innocent is above 10 ms. ABUSE=-h explains; as root, attackers are other users.
+## abuse: attacks the daemon and the lease server under the limits of the manifests while an innocent client works, about 12 minutes; fails if a promise of docs/security.md is broken, or if p99 of the innocent is above 10 ms (50 ms at the lease server). ABUSE=-h explains; as root, attackers are other users.
 abuse: build
 	@$(GO) run ./bench abuse $(ABUSE)
 

@@ -80,7 +80,7 @@ func boot(t *testing.T, stage string, binds ...string) *host {
 			return h
 		}
 		if time.Now().After(deadline) {
-			t.Skipf("systemd does not boot within %v: %s", patience, said.String())
+			t.Fatalf("systemd does not boot within %v: %s", patience, said.String())
 		}
 	}
 }

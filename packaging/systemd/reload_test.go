@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -19,6 +21,10 @@ import (
 // A reload checks the file, then signals, and ends as the check did. A mistake does not
 // keep the signal back: the daemon refuses the file itself, which its metrics show.
 func TestReloadChecksFirst(t *testing.T) {
+	// A shell cannot trap a signal that it was told to ignore, as nohup does.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for unit, checks := range map[string]string{service: "serve --check", server: "lease-server --check"} {
 		for _, code := range []int{0, 2} {
 			b, err := os.ReadFile(unit)

@@ -163,6 +163,7 @@ func stage(t *testing.T) string {
 // TestUnderSystemd runs the units under a booted systemd, as an operator would.
 // The parts build on each other.
 func TestUnderSystemd(t *testing.T) {
+	t.Parallel()
 	root := stage(t)
 	clients := programs(t, root)
 	h := boot(t, root)

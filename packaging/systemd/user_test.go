@@ -12,6 +12,7 @@ import (
 // TestUserUnit runs the unit of docs/systemd.md under the service manager of one
 // user: its lease survives a kill, and a stop without a provider.
 func TestUserUnit(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/systemd.md")
 	if err != nil {
 		t.Fatal(err)
