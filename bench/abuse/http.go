@@ -169,22 +169,42 @@ func (a *attacker) keysOnServer(path, body string) func(net.Conn) {
 }
 
 // answers sends requests, each after the answer to the one before.
-func (a *attacker) answers(conn net.Conn, next func(n int) string) {
+func (a *attacker) answers(conn net.Conn, next func(n int) string) { a.bursts(conn, 1, next) }
+
+// bursts sends some requests together, and the next ones after all their answers.
+func (a *attacker) bursts(conn net.Conn, together int, next func(n int) string) {
 	reader := bufio.NewReader(conn)
-	for n := 0; ; n++ {
-		if _, err := io.WriteString(conn, next(n)); err != nil {
+	for n := 0; ; n += together {
+		var burst strings.Builder
+		for i := range together {
+			burst.WriteString(next(n + i))
+		}
+		if _, err := io.WriteString(conn, burst.String()); err != nil {
 			return
 		}
-		a.now.asked.Add(1)
-		answer, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			return
-		}
-		if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-			return
-		}
-		if answer.StatusCode == http.StatusTooManyRequests {
-			time.Sleep(shortPause)
+		a.now.asked.Add(int64(together))
+		for range together {
+			answer, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				return
+			}
+			if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+				return
+			}
+			if answer.StatusCode == http.StatusTooManyRequests {
+				time.Sleep(shortPause)
+			}
 		}
 	}
+}
+
+// fewPages asks for IDs in short bursts, which the server reads at once.
+func (a *attacker) fewPages(conn net.Conn) {
+	a.bursts(conn, 4, func(int) string { return page("/id", "") })
+}
+
+// fewLongPages does so with requests that the server reads one by one.
+func (a *attacker) fewLongPages(conn net.Conn) {
+	request := page("/id", strings.Repeat("x", 5000))
+	a.bursts(conn, 4, func(int) string { return request })
 }

@@ -10,10 +10,11 @@ import (
 // An attack that did not take place shows nothing: its row does not pass.
 func TestVerdict(t *testing.T) {
 	const mib = 1 << 20
-	fast, late := []time.Duration{time.Millisecond}, []time.Duration{time.Second}
+	fast, renewed, late := []time.Duration{time.Millisecond}, []time.Duration{20 * time.Millisecond}, []time.Duration{time.Second}
 	for name, test := range map[string]struct {
 		load  load
 		quiet bool
+		at    aim
 		after int64
 		calls []time.Duration
 		want  string
@@ -28,9 +29,12 @@ func TestVerdict(t *testing.T) {
 		"memory is given back":              {load: load{Asked: 1000}, after: 17 * mib, calls: fast, want: "holds"},
 		"memory is kept":                    {load: load{Asked: 1000}, after: 17*mib + 1, calls: fast, want: "keeps"},
 		"the innocent waits":                {load: load{Asked: 1000}, calls: late, want: "slow"},
+		"an ID takes as long as a renewal":  {load: load{Asked: 1000}, calls: renewed, want: "slow"},
+		"a renewal":                         {load: load{Asked: 1000}, at: server, calls: renewed, want: "holds"},
+		"a renewal waits":                   {load: load{Asked: 1000}, at: server, calls: late, want: "slow"},
 	} {
 		r := result{
-			attack: attack{users: 2, quiet: test.quiet}, users: true, memory: 128 * mib, load: test.load, before: mib, after: test.after,
+			attack: attack{users: 2, quiet: test.quiet}, at: test.at, users: true, memory: 128 * mib, load: test.load, before: mib, after: test.after,
 			served: &served{calls: test.calls},
 		}
 		if got := r.verdict(); got != test.want {

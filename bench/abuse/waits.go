@@ -9,6 +9,7 @@ import (
 
 // onWaiting are the attacks with requests that wait, and with what a connection holds.
 var onWaiting = []attack{
+	{name: "batches that wait", users: 4, begin: func(a *attacker) { a.keep(16, a.socket, a.pour(batches)) }},
 	{name: "lock waiters on one connection", users: 1, begin: func(a *attacker) { a.keep(1, a.socket, a.wait(8192)) }},
 	{name: "lock waiters of many users", users: 4, begin: func(a *attacker) { a.keep(64, a.socket, a.wait(256)) }},
 	{name: "waiters for many locks", users: 2, begin: func(a *attacker) { a.keep(16, a.socket, a.waitForMany) }},
@@ -21,7 +22,15 @@ var onWaiting = []attack{
 	{name: "Placement.Watch never read", users: 1, serve: []string{"--placement-authority", "here.example:1"}, begin: (*attacker).eventsNeverRead},
 }
 
-const day = 86_400_000 // ms: the longest term, and the longest wait
+const (
+	day  = 86_400_000 // ms: the longest term, and the longest wait for a lock
+	hour = 3_600_000  // ms: the longest wait for IDs
+)
+
+// batches waits for the most IDs that a request may ask for.
+func batches(n int) []byte {
+	return pack(n+1, "NextIDs", 65_536, options{"timeout_ms": hour})
+}
 
 // key is one that no other attacker has.
 func (a *attacker) key(n int) string { return fmt.Sprintf("attacker-%d-%d", a.Number, n) }

@@ -31,6 +31,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -226,7 +227,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
 		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
-	defer guard.SpareProcessor()()
+	defer threads.AddProcessor()() // for requests that come while all the others are busy
 	options := l.options()
 	options.Metrics.Fences(l.fences.all)
 	server := leaseserver.New(options)

@@ -27,6 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -74,7 +75,19 @@ func (c *serveCmd) Run(s *system) error {
 		return err
 	}
 	defer stop()
+	threads.UsePriorities(eventLoops(settings))
 	return serve(s.ctx, settings, log, sup)
+}
+
+// eventLoops is the number of event loops that serve will start.
+func eventLoops(settings *config.Serve) (n int) {
+	if settings.EventLoop {
+		n++
+		if settings.MemcachedListen != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // check does what serve does up to the first side effect.
@@ -252,7 +265,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
 		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService,
-		EventLoop: d.settings.EventLoop, LoopGoesFirst: true, State: d.issuer.State.Health, Fences: d.fences.now,
+		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,
@@ -278,7 +291,7 @@ func (d *daemonParts) announce() {
 // run works until ctx is done or a part fails, then drains. The keepers and
 // the state outlive the server: requests that are being drained need both.
 func (d *daemonParts) run(ctx context.Context) error {
-	defer guard.SpareProcessor()()
+	defer threads.AddProcessor()() // for requests that come while all the others are busy
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))

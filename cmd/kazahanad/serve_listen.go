@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,11 +83,24 @@ func tryPort(address string) error {
 	return nil
 }
 
+// receiveBuffer is what the kernel is asked to keep of what a TCP peer has sent and nobody has read
+// yet. Linux keeps twice as much, and without such a bound up to tcp_rmem: megabytes for each
+// connection. With less, requests that are sent ahead come in so many pieces that others wait longer.
+// What waits in a Unix socket counts for the peer.
+const receiveBuffer = 32 << 10
+
 // listen listens on HOST:PORT or unix:PATH.
 func listen(address string, o unixsock.Options) (net.Listener, error) {
 	network, at := admin.SplitAddress(address)
 	if network != "unix" {
-		return net.Listen(network, at)
+		bounded := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
+			var failed error
+			err := socket.Control(func(fd uintptr) {
+				failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+			})
+			return cmp.Or(err, failed)
+		}}
+		return bounded.Listen(context.Background(), network, at)
 	}
 	l, err := unixsock.Listen(at, o)
 	if err != nil {

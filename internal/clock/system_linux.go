@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readSuspendAware is unix.ClockGettime without the runtime's knowledge, for it waits for
-// nothing: the runtime could give the processor to others meanwhile, and the caller has a lock.
+// readSuspendAware is unix.ClockGettime without telling the runtime. The call does not wait.
+// Callers hold a lock, and during a call that it knows of the runtime could give their
+// processor away.
 func readSuspendAware(ts *unix.Timespec) error {
 	_, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME, uintptr(unsafe.Pointer(ts)), 0)
 	if errno != 0 {

@@ -29,15 +29,35 @@ func (d *desk) reserveBatch(ids int64) (reserved int64, err error) {
 func (b *budget) reserve(u *user, asks *account, n int64, what, advice string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if key := b.makeRoom(u, asks, n); key != "" {
+	key, most := keyMemory, func(u *user) int64 { return u.kept }
+	if b.mayKeep(u, n) {
+		key, most = b.makeRoom(u, asks, n), (*user).stays
+	}
+	if key != "" {
 		r := b.shortOf(key, u)
 		if key == keyMemory {
-			r.Whose = b.mostOf((*user).stays)
+			r.Whose = b.mostOf(most)
 		}
 		return overloaded(b.quotas, r, "%s, and other memory, fill what %v may have: %s, or raise %s", what, u.owner, advice, key)
 	}
-	b.hold(u, n)
+	b.keep(u, n)
 	return nil
+}
+
+// mayKeep reports whether the user may have n bytes more that cannot be taken away. Such memory
+// has three quarters of all: the rest is for messages and answers, which give way to each other.
+// The users share it as places are shared, but for the first of one user and of all. mu is held.
+func (b *budget) mayKeep(u *user, n int64) bool {
+	all, _ := b.limits.Load().bytes()
+	part, taken := all-all/4, b.kept+n
+	return b.kept == 0 || taken <= part && (u.kept == 0 || leaves(taken, part, 0, u.kept+n))
+}
+
+// keep changes what a user has that cannot be taken away. mu is held.
+func (b *budget) keep(u *user, n int64) {
+	u.kept += n
+	b.kept += n
+	b.hold(u, n)
 }
 
 // release gives back what reserve took.
@@ -47,7 +67,7 @@ func (b *budget) release(u *user, n int64) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hold(u, -n)
+	b.keep(u, -n)
 	b.wake()
 }
 

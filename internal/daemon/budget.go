@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"sync"
@@ -31,12 +32,14 @@ type budget struct {
 	used    int64
 	ended   uint64 // connections, for want of room
 	leaving int64  // of these, of connections that end
+	kept    int64  // of these, what cannot be taken away
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
 	users   map[owner]*user
 	peers   map[*account]struct{} // the accounts of connections by Unix sockets
 	holds   int                   // of all users
+	scarce  map[*user]int         // how many connections of a user wait because all memory is taken
 
 	making  chan struct{} // has room for the long answers that are being made
 	running running       // connections of all users
@@ -52,7 +55,7 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking),
+	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, scarce: map[*user]int{}, making: make(chan struct{}, maxMaking),
 		running: make(running, maxRunning)}
 }
 
@@ -69,6 +72,7 @@ type user struct {
 	admitted  int // connections that count
 	bytes     int64
 	leaving   int64                 // of these, of connections that end
+	kept      int64                 // of these, what cannot be taken away
 	holders   map[*account]struct{} // accounts that hold any bytes and do not end
 	waiting   inFlight              // requests
 	large     int64                 // for large buffers of sockets
@@ -118,7 +122,6 @@ type account struct {
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
 	unread   int64  // bytes of answers
-	parked   bool   // the connection is in the lane, which waits for nobody
 	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
@@ -169,12 +172,19 @@ func (b *budget) openFor(who owner) *account {
 	return &account{budget: b, user: u}
 }
 
-// admit counts the connection for its user, and returns why it may not be.
-func (a *account) admit() *wire.Error {
+// admit counts the connection for its user, and returns why it may not be. open is how many there are.
+func (a *account) admit(open int) *wire.Error {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	if most, key := a.budget.limits.Load().userConnections(); a.user.admitted >= most {
+	limits := a.budget.limits.Load()
+	most, key := limits.userConnections()
+	if a.user.admitted >= most {
 		return a.budget.exceeds(key, a.user, most, "connections", "share one")
+	}
+	all, key := limits.connections()
+	if n, ofU := int64(open), int64(a.user.admitted); !leaves(n+1, int64(all), int64(most), ofU+1) {
+		whose := a.budget.mostOf(func(u *user) int64 { return int64(u.admitted) })
+		return a.budget.leavesTooFew(key, whose, a.user, ofU, n, int64(all), "connections", "share one")
 	}
 	a.user.admitted++
 	a.admitted = true
@@ -197,19 +207,10 @@ func (a *account) close() {
 	}
 }
 
-// park is moved for the lane, where the connection holds nothing, and waits for nothing.
+// park is moved for the lane, where the connection holds nothing.
 func (a *account) park(evict func()) {
 	a.budget.mu.Lock()
 	a.drop()
-	a.parked = true
-	a.budget.mu.Unlock()
-	a.moved(evict)
-}
-
-// unpark ends the time in the lane. What the connection holds it keeps.
-func (a *account) unpark(evict func()) {
-	a.budget.mu.Lock()
-	a.parked = false
 	a.budget.mu.Unlock()
 	a.moved(evict)
 }
@@ -260,7 +261,7 @@ func (b *budget) wake() {
 }
 
 // Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
-// for it while connections end that give way. Only the lane does not wait.
+// for it while connections end that give way.
 func (a *account) Reserve(n int) error {
 	if err := a.take(&a.half, int64(n), false); err != nil {
 		return err
@@ -300,13 +301,13 @@ func (a *account) take(kind *int64, n int64, made bool) *wire.Error {
 			err = b.exceeded(short, a.user)
 		}
 		key := b.lacking(a.user, n, 0, 0)
-		if err == nil && (key == "" || made || a.parked) {
+		if err == nil && (made || key == "" && !b.poorerWaits(a.user)) {
 			a.progress()
 			a.add(kind, n)
 			return nil
 		}
-		if err == nil && !w.wait() && a.over.Load() == nil { // not lost meanwhile
-			err = b.exceeded(key, a.user)
+		if err == nil && !w.wait(key) && a.over.Load() == nil { // not lost meanwhile
+			err = b.exceeded(cmp.Or(key, keyMemory), a.user)
 		}
 		if err != nil {
 			a.lose(err)
@@ -336,7 +337,7 @@ func (a *account) lose(why *wire.Error) {
 func (a *account) TryReserve(n int) bool {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	if a.over.Load() != nil || a.budget.lacking(a.user, int64(n), 0, 0) != "" {
+	if a.over.Load() != nil || a.budget.lacking(a.user, int64(n), 0, 0) != "" || a.budget.poorerWaits(a.user) {
 		return false
 	}
 	a.progress()

@@ -361,6 +361,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 // So do answers that nobody reads.
 func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 	const connections = 200
+	const fit = 4 * wire.HighWater / wire.FreeBuffer // what is left of a burst of answers is larger
 	for _, engine := range engines {
 		r := newRig(t, wide, func(s *setup) {
 			s.EventLoop, s.MemoryLimit, s.UserMemory, s.source = engine.loop, 64<<20, 4*wire.HighWater, clock.System{}
@@ -370,7 +371,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			go func() { _, _ = p.Write(bytes.Repeat(request(1, "NextIDs", []any{smallBatch}), 10_000)) }()
 		}
-		await.Eventually(t, "most have lost their connections", func() bool { return r.served() <= 4 && r.held() <= 4*wire.HighWater })
+		await.Eventually(t, "most have lost their connections", func() bool { return r.served() <= fit && r.held() <= 4*wire.HighWater })
 		r.dial().id()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,8 +45,28 @@ type Guest struct {
 
 	door    *Door
 	account *account
-	abandon context.CancelCauseFunc // ends the wait of a request; nil: none waits; guarded by Server.mu
-	left    bool                    // guarded by Server.mu
+	waiting atomic.Pointer[context.CancelCauseFunc] // ends the wait of a request; nil: none waits
+	left    bool                                    // guarded by Server.mu
+}
+
+// Peer is comparable: the same for all connections of a user, or of an address whose user is
+// not known.
+func (g *Guest) Peer() any { return g.account.user.owner }
+
+// evictable makes the guest end by evict from now on when others need its memory. A request that
+// waits ends as well.
+func (g *Guest) evictable(evict func()) {
+	g.account.moved(func() {
+		evict()
+		g.abandon(g.Evicted())
+	})
+}
+
+// abandon ends the wait of the guest's request, if there is one.
+func (g *Guest) abandon(why error) {
+	if end := g.waiting.Load(); end != nil {
+		(*end)(why)
+	}
 }
 
 // Listener returns a listener whose connections are Guests. Its Accept fails only once
@@ -89,33 +110,46 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	} else {
 		g.account = s.budget.openFor(owner{unknownUID, guard.Network(nc.RemoteAddr().String())})
 	}
+	refusal, aloud := d.receive(g, refusal)
+	switch {
+	case refusal == nil:
+		return g
+	case aloud:
+		d.turnAway(g, d.refusal(refusal))
+	default:
+		_ = nc.Close()
+		g.account.close()
+	}
+	return nil
+}
+
+// receive counts a guest, or returns why not, and whether the peer is told.
+func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool) {
+	s := d.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if socket, ok := nc.(syscall.Conn); ok && s.limits.Load().bounded() {
+	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().bounded() {
 		setSendBuffer(socket, smallSend)
 	}
 	if refusal == nil {
 		refusal = s.full()
 	}
 	if refusal == nil {
-		refusal = g.account.admit()
+		refusal = g.account.admit(s.open())
 	}
 	if refusal == nil {
-		g.account.moved(func() { _ = nc.SetDeadline(time.Now()) })
+		nc := g.Conn
+		g.evictable(func() { _ = nc.SetDeadline(time.Now()) })
 		s.guests[g] = struct{}{}
 		s.countConnections()
-		return g
+		return nil, false
 	}
 	s.metrics.Requests("", string(refusal.Code)).Inc()
 	if d.turnedOut == maxRefusals || s.unreadRefusals >= maxUnreadRefusals {
-		g.left = true
-		g.account.close()
-		_ = nc.Close()
-		return nil
+		return refusal, false
 	}
 	d.turnedOut++
-	d.turnAway(g, d.refusal(refusal))
-	return nil
+	return refusal, true
 }
 
 // turnAway says why and closes. It waits a moment for the request: HTTP clients take an
@@ -161,23 +195,30 @@ func (s *Server) eachGuest(do func(*Guest)) {
 	}
 }
 
-// Close implements net.Conn: the guest leaves.
+// Close implements net.Conn: the guest leaves. Its place is free a moment after the peer sees that.
 func (g *Guest) Close() error {
 	s := g.door.server
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if g.left {
-		return nil
-	}
+	left := g.left
 	g.left = true
-	delete(s.guests, g)
-	defer s.countConnections()
-	if socket, ok := g.Conn.(stream); ok && !s.part(socket) {
-		s.remember(socket, g.account)
+	s.mu.Unlock()
+	if left {
 		return nil
 	}
-	_ = g.Conn.Close()
-	g.account.close()
+	socket, ok := g.Conn.(stream)
+	if !ok {
+		_ = g.Conn.Close()
+	}
+	parted := !ok || s.part(socket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.guests, g)
+	if parted {
+		g.account.close()
+	} else {
+		s.remember(socket, g.account)
+	}
+	s.countConnections()
 	return nil
 }
 
@@ -195,7 +236,7 @@ func (g *Guest) Move(nc net.Conn, evict func()) {
 	g.door.server.mu.Lock()
 	g.Conn = nc
 	g.door.server.mu.Unlock()
-	g.account.moved(evict)
+	g.evictable(evict)
 }
 
 // SetDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
@@ -281,14 +322,11 @@ func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
 	defer s.doneWaiting(g.account.user, forAnswer)
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
-	s.mu.Lock()
-	g.abandon = abandon
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		g.abandon = nil
-		s.mu.Unlock()
-	}()
+	g.waiting.Store(&abandon)
+	defer g.waiting.Store(nil)
+	if err := g.Evicted(); err != nil { // before it could be abandoned
+		abandon(err)
+	}
 	return w.pending.Wait(ctx)
 }
 

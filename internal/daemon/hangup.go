@@ -28,14 +28,14 @@ func (s *Server) watchHangups(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		s.forgetRemnants(false)
+		s.forgetRead(s.allRemnants())
 		s.eachConn(func(c *conn) {
 			if c.waiting.Load() && hungUp(c.net) {
 				c.abandon(errHungUp)
 			}
 		})
 		s.eachGuest(func(g *Guest) {
-			if g.abandon != nil && hungUp(g.Conn) {
+			if g.waiting.Load() != nil && hungUp(g.Conn) {
 				g.abandon(errHungUp)
 			}
 		})

@@ -16,13 +16,15 @@ import (
 
 const (
 	// laneBuffer is read at a time, and longer messages get a goroutine. Reading takes long
-	// where each message was sent by itself: the kernel keeps each apart.
-	laneBuffer = 8 << 10
+	// where each message was sent by itself: the kernel keeps each apart, and 8 KiB of short
+	// ones took half a millisecond. So little is not counted: see wire.FreeBuffer.
+	laneBuffer = wire.FreeBuffer / 2
 	// laneTurn is what a turn may spend: the bytes of its requests and answers, plainCost for
 	// each plain request, and for each other one a byte for each byteTime since the clock was
 	// read last. That is at least dearLeast, and at most dearMost, because the thread may have
-	// been kept waiting. All are in proportion to turnCost of package eventloop, which is for
-	// the system calls of a turn.
+	// been kept waiting. One read has too few plain requests to end a turn: their cost counts in
+	// the share of their user. All are in proportion to turnCost of package eventloop, which is
+	// for the system calls of a turn.
 	laneTurn  = 32 << 10
 	plainCost = 64
 	byteTime  = 8 * time.Nanosecond
@@ -62,9 +64,6 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	loop, err := eventloop.New()
 	if err != nil {
 		return nil, err
-	}
-	if s.cfg.LoopGoesFirst {
-		loop.GoFirst()
 	}
 	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer), putOff: map[*user][]*parked{}}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
@@ -144,7 +143,6 @@ type parked struct {
 	account *account // nil: the connection is not in the lane any more
 	rest    []byte   // came behind a request that waits, or is for the next turn
 	cut     bool     // rest ends in the middle of a message, and there may be more of it
-	counted int      // bytes of rest, as the account knows them
 	wait    *waiting // the request that waits for IDs
 	ready   bool     // it need not wait any more
 	more    bool     // there may be something to read
@@ -263,7 +261,6 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 	if p.rest = b; !own || len(b) == 0 {
 		p.rest = append([]byte(nil), b...)
-		p.count(len(b))
 	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
@@ -284,20 +281,6 @@ func (l *fastLane) serveFor(a *account) {
 	l.desk.user = a.user
 	for method := range l.requests {
 		l.requests[method].want.Owner = a.user
-	}
-}
-
-// count reserves memory for n bytes of rest, and releases that for those before.
-func (p *parked) count(n int) {
-	if n <= wire.FreeBuffer {
-		n = 0
-	}
-	if p.counted == n {
-		return
-	}
-	p.account.Release(p.counted)
-	if p.counted = n; n > 0 {
-		_ = p.account.Reserve(n) // a refusal evicts the connection
 	}
 }
 
@@ -390,7 +373,7 @@ func (p *parked) leave(u unfinished) {
 
 // handOver gives a connection that the loop does not know a goroutine.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
-	d := &departure{account: p.account, fd: p.fd, mayReturn: mayReturn, counted: p.counted, unfinished: u}
+	d := &departure{account: p.account, fd: p.fd, mayReturn: mayReturn, unfinished: u}
 	// The lane uses its buffers again.
 	d.input, d.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil

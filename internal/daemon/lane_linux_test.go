@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -738,38 +737,4 @@ func TestLaneTakesAnswersAlong(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
-}
-
-// The lane keeps what comes behind a request that waits, and counts it: a connection
-// that may not keep so much ends.
-func TestLaneCountsWhatWaitsBehind(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.MemoryLimit, s.UserMemory = 64<<20, laneBuffer*3/4 }).start()
-	other := r.dial()
-	other.ids(256)
-	ping := request(2, "Ping", []any{})
-	behind := func(bytes int) *peer {
-		client, server := unserved(t)
-		client.send(append(request(1, "NextID", []any{patient()}), []byte(strings.Repeat(string(ping), bytes/len(ping)))...))
-		r.take(server) // which reads all of it at once
-		return client
-	}
-	some := behind(wire.FreeBuffer + 500)
-	r.waiters(1)
-	if n := r.held(); n < wire.FreeBuffer {
-		t.Errorf("%d bytes are counted", n)
-	}
-	much := behind(laneBuffer - 200)
-	for _, p := range []*peer{some, much} { // the one gives up its place, and does not suffice
-		got := p.receive()
-		if p.wantError(got, wire.CodeOverloaded); got.id != 0 || !strings.Contains(got.err.Message, keyUserMemory) {
-			t.Errorf("%+v", got)
-		}
-		_ = p.Close()
-	}
-	r.open(1)
-	if n := r.held(); n != 0 {
-		t.Errorf("%d bytes are still held", n)
-	}
-	r.clock.Advance(time.Millisecond)
-	other.ids(256, options{"timeout_ms": 0})
 }

@@ -73,6 +73,9 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	if u.asking.Add(1) > maxUserAsking {
 		return nil, c.server.budget.exceeds(quota.FixedAnswers, u, maxUserAsking, "requests for long answers", "wait for answers")
 	}
+	if ctx.Err() != nil { // the peer has gone
+		return nil, context.Cause(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for _, making := range [...]chan struct{}{u.making, c.server.budget.making} {
@@ -98,8 +101,13 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	return encoded, nil
 }
 
-// enter waits for room, until ctx is done.
+// enter waits for room, until ctx is done. It takes room that there is even then.
 func enter(ctx context.Context, room chan struct{}) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	default:
+	}
 	select {
 	case room <- struct{}{}:
 		return nil

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -73,11 +74,36 @@ func TestLongAnswersAreMadeInTurn(t *testing.T) {
 	await.Eventually(t, "the next one is", func() bool { return made.Load() == maxUserMaking+1 })
 }
 
-// An answer for which it is not its turn in time is refused.
+// An answer is not made for a peer that has gone.
+func TestLongAnswersForNobody(t *testing.T) {
+	r := newRig(t)
+	got := make(chan error, 1)
+	r.with("Gone", func(_ *Server, ctx context.Context, d *desk) error {
+		if d.conn == nil {
+			return errHeavy
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		cancel(errHungUp)
+		_, err := d.conn.makeLong(ctx, time.Hour, d.req.ID, func(context.Context) (any, error) {
+			t.Error("it is made")
+			return nil, nil
+		})
+		got <- err
+		return err
+	})
+	r.start()
+	r.dial().ask("Gone")
+	if err := <-got; !errors.Is(err, errHungUp) {
+		t.Error(err)
+	}
+}
+
+// An answer for which it is not its turn in time is refused. A place that is free is taken, however
+// short the time.
 func TestLongAnswersAreRefused(t *testing.T) {
 	r := newRig(t)
 	r.with("Soon", func(_ *Server, _ context.Context, d *desk) error {
-		return d.asideLong(time.Millisecond, func(context.Context) (any, error) { return nil, nil })
+		return d.asideLong(0, func(context.Context) (any, error) { return nil, nil })
 	})
 	r.start()
 	for range maxMaking {

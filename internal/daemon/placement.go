@@ -389,9 +389,7 @@ func (p *Placement) look(ctx context.Context, want snapshotWanted) (s placement.
 	if want.key != (placement.Key{}) {
 		return p.driver.Single(want.key), nil
 	}
-	select {
-	case p.looking <- struct{}{}:
-	case <-ctx.Done():
+	if enter(ctx, p.looking) != nil {
 		return s, errLongAnswers
 	}
 	defer func() { <-p.looking }()

@@ -7,10 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDeparting is how many bytes those who leave the lane have at most when it gives further
-// turns to their users: no account knows of them yet. Each other user may add what one turn
-// leaves.
-const maxDeparting = 2 << 20
+// While connections that leave the lane hold more than maxDeparting bytes, users who have any
+// among them get no turns. Any other user may still add what one turn leaves, until all of them
+// hold maxDepartingOfAll. No account counts these bytes yet.
+const (
+	maxDeparting      = 2 << 20
+	maxDepartingOfAll = 4 * maxDeparting
+	// departureSize is what the move itself takes: a goroutine, and its buffers.
+	departureSize = 4 << 10
+)
 
 // porter takes connections out of the lane. The lane's thread only leaves them there: what
 // is to be done for them takes locks, for which it would wait while those who have them
@@ -30,7 +35,6 @@ type departure struct {
 	fd        int // -1: it is closed
 	ended     bool
 	mayReturn bool
-	counted   int // bytes of input, as the account knows them
 	unfinished
 }
 
@@ -42,7 +46,8 @@ func newPorter(l *fastLane) *porter {
 
 // behind reports whether the user is to wait for the porter, which prods the lane then.
 func (p *porter) behind(u *user) bool {
-	return p.held.Load() > maxDeparting && u.departing.Load() > 0
+	held := p.held.Load()
+	return held > maxDepartingOfAll || held > maxDeparting && u.departing.Load() > 0
 }
 
 // hold counts what a departure holds, or no longer does, and returns the sum of all.
@@ -51,7 +56,7 @@ func (p *porter) hold(d *departure, size int64) int64 {
 	return p.held.Add(size)
 }
 
-func (d *departure) size() int64 { return int64(len(d.input) + len(d.output)) }
+func (d *departure) size() int64 { return int64(departureSize + len(d.input) + len(d.output)) }
 
 // leave is called by the lane. It waits for nothing.
 func (p *porter) leave(d *departure) {
@@ -86,11 +91,11 @@ func (p *porter) run() {
 			size := d.size()
 			p.see(d)
 			left, u := p.hold(d, -size), d.account.user
+			under := func(limit int64) bool { return left <= limit && left+size > limit }
 			switch {
-			case left+size <= maxDeparting:
-			case left <= maxDeparting:
+			case under(maxDeparting), under(maxDepartingOfAll):
 				p.lane.prod(p.lane.allGoOn)
-			case u.departing.Load() == 0:
+			case left > maxDeparting && u.departing.Load() == 0:
 				p.lane.prod(func() { p.lane.goOn(u) })
 			}
 		}
@@ -110,10 +115,9 @@ func (p *porter) see(d *departure) {
 	}
 	c := newConn(s, d.stream(), d.account)
 	c.mayPark = d.mayReturn
-	c.account.Release(d.counted)
 	c.wire.Preload(d.input)
 	if len(d.output) > 0 {
-		c.account.Take(len(d.output))
+		c.account.takeMade(len(d.output))
 	}
 	c.unfinished = unfinished{output: d.output, waits: d.waits}
 	s.unpark(p.lane.work, c)

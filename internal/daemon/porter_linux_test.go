@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 // read from until then, and may leave meanwhile.
 func TestDeparturesAreBounded(t *testing.T) {
 	const half = laneBuffer - 100
-	const connections = 2 * maxDeparting / half
+	const connections = 2 * maxDeparting / (departureSize + half)
 	r := newLaneRig(t).start()
 	message := request(1, strings.Repeat("x", wire.MaxMessage/2), []any{})[:half]
 	var peers []*peer
@@ -70,7 +71,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 		})
 		return <-counted == connections
 	})
-	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+laneBuffer {
+	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+departureSize+laneBuffer {
 		t.Errorf("those who leave hold %d bytes", n)
 	}
 	other.id()
@@ -106,13 +107,38 @@ func TestUsersGoOnOnceSeenTo(t *testing.T) {
 	leaves.send(request(1, "NextID", []any{})[:5])
 	await.Eventually(t, "one leaves", func() bool { return l.porter.held.Load() > maxDeparting+1 })
 	stays.send(request(1, "NextID", []any{}))
-	await.Eventually(t, "the other one waits", func() bool {
-		counted := make(chan int)
-		l.loop.Post(func() { counted <- l.waiting() })
-		return <-counted == 1
-	})
+	l.awaitWaiting(t, 1)
 	r.server.mu.Unlock()
 	stays.receive()
+}
+
+// Beyond the bound of all who leave, users wait who have nothing to do with it.
+func TestDeparturesOfAllAreBounded(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	leaves := r.dial()
+	leaves.alive()
+	r.placed(1, 0)
+	other := r.parkAs(4711)
+	l := r.server.lane.(*fastLane)
+	l.porter.held.Add(maxDepartingOfAll)
+	defer l.porter.held.Add(-maxDepartingOfAll)
+	r.server.mu.Lock() // which the porter needs
+	leaves.send(request(1, "NextID", []any{})[:5])
+	await.Eventually(t, "one leaves", func() bool { return l.porter.held.Load() > maxDepartingOfAll })
+	other.send(request(1, "NextID", []any{}))
+	l.awaitWaiting(t, 1)
+	r.server.mu.Unlock()
+	other.receive()
+}
+
+// awaitWaiting returns when so many turns wait for the porter.
+func (l *fastLane) awaitWaiting(t *testing.T, turns int) {
+	t.Helper()
+	await.Eventually(t, "turns wait", func() bool {
+		counted := make(chan int)
+		l.loop.Post(func() { counted <- l.waiting() })
+		return <-counted == turns
+	})
 }
 
 // What users get in the lane is shared among them, and not among their connections.
@@ -188,15 +214,23 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 	}
 }
 
-// Plain requests end a turn by their number and bytes, and so do the answers that are sent.
-func TestPlainRequestsEndATurn(t *testing.T) {
+// unanswered is how many requests of this size the connection still has, read or not.
+func (p *parked) unanswered(t *testing.T, size int) int {
+	t.Helper()
+	unread, err := unix.IoctlGetInt(p.fd, unix.TIOCINQ)
+	must.Succeed(t, err)
+	return (unread + len(p.rest)) / size
+}
+
+// A turn answers the plain requests of one read. Long answers end it before.
+func TestTurnsOfPlainRequests(t *testing.T) {
 	one := request(1, "NextID", []any{})
 	for _, test := range []struct {
 		request []byte
 		sent    int
 		want    int // answers of a turn
 	}{
-		{one, 600, (laneTurn-1)/(plainCost+len(one)) + 1},
+		{one, 600, laneBuffer / len(one)},
 		{request(1, "NextIDs", []any{maxLaneBatch}), 10, 2}, // the first is sent when there is another one
 	} {
 		r := newLaneRig(t, ample).start()
@@ -208,7 +242,7 @@ func TestPlainRequestsEndATurn(t *testing.T) {
 			client.send(bytes.Repeat(test.request, test.sent))
 			p.Ready(unix.EPOLLIN)
 			p.Ready(0)
-			if n := test.sent - len(p.rest)/len(test.request); p.account == nil || n != test.want {
+			if n := test.sent - p.unanswered(t, len(test.request)); p.account == nil || n != test.want {
 				t.Errorf("%q: %d are answered in a turn, want %d", test.request, n, test.want)
 			}
 		})
@@ -218,19 +252,25 @@ func TestPlainRequestsEndATurn(t *testing.T) {
 	}
 }
 
-// Requests that take time end a turn after some of them, and are spent.
+// Requests that take time end a turn, and are spent.
 func TestDearRequestsEndATurn(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+	r := newLaneRig(t, ample)
+	r.with("Dear", func(_ *Server, _ context.Context, d *desk) error {
+		time.Sleep(dearMost * byteTime)
+		d.out.ReplyNil(d.req.ID)
+		return nil
+	})
+	r.start()
 	client := r.dial()
 	client.alive()
-	ping := request(1, "Ping", []any{})
-	const sent, fewest, most = 500, laneTurn / (dearMost + 100), laneTurn / dearLeast
+	dear := request(1, "Dear", []any{})
+	const sent, want = 20, laneTurn/dearMost + 1
 	r.inLane(func(p *parked) {
-		client.send(bytes.Repeat(ping, sent))
+		client.send(bytes.Repeat(dear, sent))
 		before := p.lane.loop.Spent()
 		p.Ready(unix.EPOLLIN)
 		p.Ready(0)
-		if answered := sent - len(p.rest)/len(ping); answered < fewest || answered > most {
+		if answered := sent - p.unanswered(t, len(dear)); answered != want && answered != want-1 {
 			t.Errorf("%d requests are answered in a turn", answered)
 		}
 		if n := p.lane.loop.Spent() - before; n < laneTurn {

@@ -60,6 +60,19 @@ func (n *inFlight) Load() (all int64) {
 // Of further ones, a connection has one at a time, and the next is not read before.
 const maxUpkeep = 1024
 
+// leaves reports whether a user may have the n-th of all places, which is its own ofU-th. Once
+// three quarters of all places are taken, or as many as the quota of a user if that is more, a user
+// may have no more places than stay free. So each user finds half of what those before have left.
+func leaves(n, all, ofUser, ofU int64) bool {
+	return n <= max(all-all/4, ofUser) || ofU <= max(1, all-n)
+}
+
+// leavesTooFew is the error of what leaves forbids. most has most of the places.
+func (b *budget) leavesTooFew(key, most string, u *user, ofU, n, all int64, what, advice string) *wire.Error {
+	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: all, Whose: most},
+		"%v has %d of %d %s, and the other places are for users with fewer: %s, or raise %s", u.owner, ofU, n, what, advice, key)
+}
+
 // countWaiting counts a request that waits, unless there are too many. alone reports that
 // its connection is to wait with it.
 func (s *Server) countWaiting(u *user, kind waitingKind) (alone bool, err error) {
@@ -73,18 +86,21 @@ func (s *Server) countWaiting(u *user, kind waitingKind) (alone bool, err error)
 		what = "waiting for locks"
 	}
 	ofUser := int(ofUser(int64(limits.UserInFlight), int64(all)))
+	ofKind := func(u *user) int64 { return u.waiting[kind].Load() }
 	n, ofU := s.inFlight[kind].Add(1), u.waiting[kind].Add(1)
 	switch {
 	case kind == forUpkeep:
 		return n > int64(all) || ofU > int64(ofUser), nil
 	case n > int64(all):
 		s.doneWaiting(u, kind)
-		most := s.budget.most(func(u *user) int64 { return u.waiting[kind].Load() })
-		return false, overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(all), Whose: most},
+		return false, overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(all), Whose: s.budget.most(ofKind)},
 			"%d requests are %s already, and more may not: see %s", all, what, key)
 	case ofU > int64(ofUser):
 		s.doneWaiting(u, kind)
 		return false, s.budget.exceeds(keyUserWaiting, u, ofUser, "requests "+what, "wait for answers")
+	case !leaves(n, int64(all), int64(ofUser), ofU):
+		s.doneWaiting(u, kind)
+		return false, s.budget.leavesTooFew(key, s.budget.most(ofKind), u, ofU-1, n-1, int64(all), "requests that are "+what, "wait for answers")
 	}
 	return false, nil
 }

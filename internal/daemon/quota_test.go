@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
@@ -70,6 +73,86 @@ func TestLockWaitersHaveABudgetOfTheirOwn(t *testing.T) {
 		p.table("Lock.List")
 		p.result("Sequence.Next", "orders")
 		p.table("Lock.Release", key)
+	}
+}
+
+// Each user who lets as many requests wait as it can leaves half of what there was beyond three
+// quarters of all places. A user who may have all places gets them.
+func TestGreedyUsersLeavePlaces(t *testing.T) {
+	for _, test := range []struct {
+		ofUser int
+		want   []int
+	}{
+		{48, []int{48, 8, 4, 2, 1, 1, 0}},
+		{8, []int{8, 8, 8, 8, 8, 8, 8, 4, 2, 1}},
+		{62, []int{62, 1, 1, 0}},
+		{64, []int{64, 0}},
+	} {
+		r := newRig(t, func(s *setup) { s.MaxInFlight, s.UserInFlight = 64, test.ofUser })
+		for i, want := range test.want {
+			u, n := r.server.budget.openFor(owner{uid: 1000 + uint32(i)}).user, 0
+			for ; n <= 64; n++ {
+				if _, err := r.server.countWaiting(u, forAnswer); err != nil {
+					break
+				}
+			}
+			if n != want {
+				t.Errorf("of 64 places, %d for a user: user %d has %d, want %d", test.ofUser, i, n, want)
+			}
+		}
+		whose := map[string]bool{}
+		for _, hit := range r.server.Status().Overload {
+			whose[hit.Quota+" "+hit.Whose] = true
+		}
+		delete(whose, "quota_waiting UID 1000") // which it had before the others came
+		if test.ofUser == 48 && (len(whose) != 1 || !whose["max_in_flight UID 1000"]) {
+			t.Errorf("UID 1000 has most places, and the refusals are by %v", whose)
+		}
+	}
+}
+
+// So it is with connections. A user with few gets more.
+func TestGreedyUsersLeaveConnections(t *testing.T) {
+	b, open := newLedger(Limits{MaxConnections: 64}), 0
+	b.quotas = quota.New(zap.NewNop(), func(string) {})
+	for _, step := range []struct {
+		uid        uint32
+		asks, want int
+	}{{7, 6, 6}, {1, 64, 42}, {7, 64, 5}, {2, 64, 5}, {3, 64, 3}, {4, 64, 1}, {5, 64, 1}, {6, 64, 1}} {
+		n := 0
+		for ; n < step.asks && b.account(step.uid).admit(open) == nil; n++ {
+			open++
+		}
+		if n != step.want {
+			t.Errorf("user %d gets %d of 64 connections, want %d", step.uid, n, step.want)
+		}
+	}
+	if hits := b.quotas.Recent(); len(hits) != 1 || hits[0].Whose != "UID 1" {
+		t.Errorf("UID 1 has most connections, and the refusals are %v", hits)
+	}
+}
+
+// Batches that wait, which nobody can take away, fill a part of the memory only, however many users
+// have them. A message finds room in the rest.
+func TestGreedyUsersLeaveMemory(t *testing.T) {
+	const all = 16 * wire.MaxMessage
+	b := newLedger(Limits{MemoryLimit: all * bytesShare})
+	for i, want := range []int{9, 1, 1, 1, 0} {
+		a, n := b.account(1000+uint32(i)), 0
+		for ; n < 16 && b.reserve(a.user, a, wire.MaxMessage, "batches", "ask for fewer") == nil; n++ {
+		}
+		if n != want {
+			t.Errorf("user %d has %d MiB that cannot be taken away, want %d", i, n, want)
+		}
+	}
+	if err := b.account(2000).Reserve(4 * wire.MaxMessage); err != nil {
+		t.Error(err)
+	}
+	for i, n := range []int64{9, 1, 1, 1} {
+		b.release(b.users[owner{uid: 1000 + uint32(i)}], n*wire.MaxMessage)
+	}
+	if last := b.account(1000).user; b.kept != 0 || last.kept != 0 {
+		t.Errorf("%d bytes are kept, %d of them by a user", b.kept, last.kept)
 	}
 }
 

@@ -11,13 +11,18 @@ type roomWait struct {
 	account *account
 	timer   *time.Timer
 	first   bool // of its user
+	listed  bool // in budget.scarce
 }
 
-// wait waits until there may be room, and reports whether that was in time. The budget's mu
-// is held, but not while it waits.
-func (w *roomWait) wait() bool {
+// wait waits until there may be room, and reports whether that was in time. key names the quota
+// that is short, "" if only a poorer user goes first. The budget's mu is held, but not while it waits.
+func (w *roomWait) wait(key string) bool {
 	a := w.account
 	b := a.budget
+	if key == keyMemory && !w.listed {
+		w.listed = true
+		b.scarce[a.user]++
+	}
 	if w.timer == nil {
 		w.timer = time.NewTimer(roomPatience)
 	}
@@ -53,4 +58,21 @@ func (w *roomWait) end() {
 	if w.first {
 		<-w.account.user.queue
 	}
+	if a := w.account; w.listed {
+		if a.budget.scarce[a.user]--; a.budget.scarce[a.user] == 0 {
+			delete(a.budget.scarce, a.user)
+		}
+		a.budget.wake()
+	}
+}
+
+// poorerWaits reports whether another user waits for memory, and has less. That one goes first. mu
+// is held.
+func (b *budget) poorerWaits(u *user) bool {
+	for other := range b.scarce {
+		if other.stays() < u.stays() {
+			return true
+		}
+	}
+	return false
 }

@@ -45,6 +45,53 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 	})
 }
 
+// The user who has the least gets the room that is given back, whoever asked first. Otherwise users
+// with much memory could keep another one waiting.
+func TestRoomGoesToThePoorest(t *testing.T) {
+	const ask = 1000
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
+			b.stuck = true
+			loses, keeps, other := b.account(1), b.account(1), b.account(2)
+			for a, n := range map[*account]int{loses: wire.MaxMessage / 2, keeps: wire.MaxMessage / 2, other: wire.MaxMessage} {
+				must.Succeed(t, a.Reserve(n))
+			}
+			b.mu.Lock()
+			loses.moving = 0
+			b.mu.Unlock()
+			var done []string
+			asks := func(name string, uid uint32) {
+				a := b.account(uid)
+				go func() {
+					if err := a.Reserve(ask); err != nil {
+						t.Error(err)
+					}
+					done = append(done, name)
+				}()
+				synctest.Wait()
+			}
+			asks("rich", 1)
+			asks("poor", 3)
+			loses.Release(ask / 2)
+			if keeps.TryReserve(1) {
+				t.Error("a richer user has got room that is too small for who waits")
+			}
+			for n, released := range []int{ask / 2, ask} {
+				loses.Release(released)
+				synctest.Wait()
+				if len(done) != n+1 {
+					t.Fatalf("there is room for %d: %v", n+1, done)
+				}
+			}
+			if done[0] != "poor" || len(b.scarce) > 0 {
+				t.Errorf("%v; %d still wait", done, len(b.scarce))
+			}
+			loses.Release(wire.MaxMessage/2 - 2*ask)
+		})
+	}
+}
+
 // Whatever of a connection waits for memory hears that the connection is made to end.
 func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

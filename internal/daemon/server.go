@@ -54,7 +54,6 @@ type Config struct {
 	Limits
 	DefaultService string
 	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
-	LoopGoesFirst  bool // before all other threads, for good: for a process that does nothing else
 	Identity       Identity
 	State          func() state.Health // nil: nothing is known of it
 	Locks          *Locks              // nil: none
@@ -119,10 +118,11 @@ type Server struct {
 	parked         int                 // connections in the lane; guarded by mu
 	guests         map[*Guest]struct{} // connections by doors; guarded by mu
 	refused        map[*conn]struct{}  // being turned away; guarded by mu
-	remnants       map[stream]*account // ended, but their peers have not read all; guarded by mu
+	remnants       map[stream]*account // ended, but their peers have not read all; nil: is being closed; guarded by mu
 	fresh          []stream            // of them, those that forgetFresh looks at; guarded by mu
 	unreadRefusals int                 // how many of them were turned away; guarded by mu
 	wg             sync.WaitGroup      // one for each goroutine that serves a connection
+	closing        sync.Mutex          // held while such a goroutine closes its connection
 }
 
 // NewServer returns a server of the services, which must include the default.
@@ -180,7 +180,9 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	}
 	s.drain(cancel)
 	s.holds.notices.Wait()
-	s.forgetRemnants(true)
+	for _, nc := range s.allRemnants() {
+		s.forgetRemnant(nc)
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -222,7 +224,15 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	a := s.budget.open(nc)
-	refusal := s.admit(nc)
+	if !s.receive(work, nc, a, s.admit(nc)) {
+		_ = nc.Close()
+		a.close()
+	}
+}
+
+// receive serves a connection, or turns it away if there is a refusal: why the peer may not connect.
+// It reports false for a connection that is to be closed without a word.
+func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, refusal *wire.Error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits.Load().bounded() {
@@ -232,18 +242,18 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 		refusal = s.full()
 	}
 	if refusal == nil {
-		refusal = a.admit()
+		refusal = a.admit(s.open())
 	}
 	if refusal == nil && s.lane != nil && s.lane.park(nc, a) {
 		s.parked++
 		s.countConnections()
-		return
+		return true
 	}
-	c := newConn(s, nc, a)
 	switch {
 	case refusal == nil:
-		s.begin(work, c)
+		s.begin(work, newConn(s, nc, a))
 	case len(s.refused) < maxRefusals && s.unreadRefusals < maxUnreadRefusals:
+		c := newConn(s, nc, a)
 		s.refused[c] = struct{}{}
 		c.hearOut()
 		a.moved(c.evict)
@@ -252,16 +262,16 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 			s.forget(c)
 		})
 	default:
-		_ = nc.Close()
-		a.close()
+		return false
 	}
+	return true
 }
 
 // begin serves the connection in a goroutine of its own. mu is held.
 func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
 	c.abandon, c.abandoned = abandon, ctx.Done()
-	c.account.unpark(c.evict)
+	c.account.moved(c.evict)
 	s.conns[c] = struct{}{}
 	s.countConnections()
 	s.wg.Go(func() {

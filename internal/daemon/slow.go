@@ -210,5 +210,9 @@ func (c *conn) close() {
 	for _, done := range c.slow.onClose {
 		done()
 	}
+	// One at a time: the kernel frees each message of the peer now, and many threads that wait
+	// for it would compete with those that answer.
+	c.server.closing.Lock()
+	defer c.server.closing.Unlock()
 	c.parted = c.server.part(c.net)
 }

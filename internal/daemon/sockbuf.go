@@ -1,6 +1,12 @@
 package daemon
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/longwork"
+)
 
 // The kernel counts the bytes that wait in a Unix socket for the peer to the process that
 // has sent them, until the peer reads them or closes its end: that this end is closed
@@ -80,35 +86,48 @@ func (s *Server) remember(nc stream, a *account) {
 // forgetFresh forgets the connections that have just ended, if their peers have read all.
 func (s *Server) forgetFresh() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, nc := range s.fresh {
-		if a, ok := s.remnants[nc]; ok && unread(nc) == 0 {
-			s.forgetRemnant(nc, a)
-		}
-	}
+	fresh := s.fresh
 	s.fresh = nil
-	s.countConnections()
+	s.mu.Unlock()
+	s.forgetRead(fresh)
 }
 
-// forgetRemnants forgets the connections whose peers have read all, or are gone; with all,
-// every one.
-func (s *Server) forgetRemnants(all bool) {
+// forgetRead forgets those of the connections whose peers have read all, or are gone.
+func (s *Server) forgetRead(ended []stream) {
+	var work longwork.Work
+	for _, nc := range ended {
+		work.Part()
+		if unread(nc) == 0 {
+			s.forgetRemnant(nc)
+		}
+	}
+}
+
+// forgetRemnant closes a connection that has ended, unless somebody else does. It counts until then.
+func (s *Server) forgetRemnant(nc stream) {
+	s.mu.Lock()
+	a := s.remnants[nc]
+	if a != nil {
+		s.remnants[nc] = nil // it is being closed
+	}
+	s.mu.Unlock()
+	if a == nil {
+		return
+	}
+	_ = nc.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for nc, a := range s.remnants {
-		if all || unread(nc) == 0 {
-			s.forgetRemnant(nc, a)
-		}
-	}
-	s.countConnections()
-}
-
-// forgetRemnant closes one. mu is held.
-func (s *Server) forgetRemnant(nc stream, a *account) {
-	_ = nc.Close()
 	a.close()
 	delete(s.remnants, nc)
 	if !a.admitted {
 		s.unreadRefusals--
 	}
+	s.countConnections()
+}
+
+// allRemnants are the connections that have ended and are not closed yet.
+func (s *Server) allRemnants() []stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.remnants))
 }

@@ -17,6 +17,8 @@ const (
 	coolDown = 20 * time.Millisecond
 	// maxEvents are taken from the kernel at a time.
 	maxEvents = 256
+	// yieldEvents is after how many of them the loop looks at the clock.
+	yieldEvents = 8
 )
 
 // ErrStopped is the error of Add once the loop stops.
@@ -37,10 +39,10 @@ type Loop struct {
 	slots              []slot // by descriptor
 	turns              turns
 	elapsed            func() time.Duration // since some moment
+	yield              func()
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
-	first              bool // it is to go before all other threads of this process
 
 	posts posts
 }
@@ -57,7 +59,7 @@ func New() (*Loop, error) {
 	began := time.Now()
 	l := &Loop{
 		epoll: -1, wake: -1, timer: -1, events: make([]unix.EpollEvent, maxEvents),
-		elapsed: func() time.Duration { return time.Since(began) },
+		elapsed: func() time.Duration { return time.Since(began) }, yield: yield,
 	}
 	if err := l.open(); err != nil {
 		l.close()
@@ -140,26 +142,44 @@ func (l *Loop) Each(do func(Handler)) {
 // own thread.
 func (l *Loop) Stop() { l.stopping = true }
 
-// GoFirst, called before Run, has the loop's thread go before all others of this process from
-// its first event on: see threads.GoFirst. Until then they have no less than other processes,
-// for a start is their work.
-func (l *Loop) GoFirst() { l.first = true }
-
 // Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
 	runtime.LockOSThread() // for good: the thread ends with the loop
-	threads.Slice(threads.Short)
-	changeProcessors(+1)
-	defer changeProcessors(-1)
+	if threads.Slice(threads.Short); !threads.HasSlice(threads.Short) {
+		l.yield = func() {}
+	}
+	threads.Keep()
+	defer threads.AddProcessor()()
 	defer l.close()
 	for !l.end() {
-		for _, event := range l.events[:l.wait()] {
-			l.dispatch(event)
-		}
+		l.dispatchAll(l.events[:l.wait()])
 		l.callPosted()
 		l.giveTurns()
+		if l.turns.due() {
+			l.yield()
+		}
 	}
 }
+
+func (l *Loop) dispatchAll(events []unix.EpollEvent) {
+	var began time.Duration
+	for i, event := range events {
+		if i%yieldEvents == 0 && i > 0 {
+			if now := l.elapsed(); i == yieldEvents {
+				began = now
+			} else if now-began >= lookEvery {
+				l.yield()
+				began = l.elapsed()
+			}
+		}
+		l.dispatch(event)
+	}
+}
+
+// yield gives up the rest of the thread's slice, and the system chooses who goes on. Else it would choose
+// at its next tick, after up to 4 ms, when the thread may have had more than its share. It is for
+// short slices only: it can cost a whole slice each time.
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func (l *Loop) dispatch(event unix.EpollEvent) {
 	if int(event.Fd) == l.timer {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // busy has a share with so many Turns that each ask again as often, spend so much, and note
@@ -162,5 +164,41 @@ func TestTurnsBetweenLooks(t *testing.T) {
 		if given != 1000 {
 			t.Errorf("%d turns of 1000 are given in the end", given)
 		}
+	}
+}
+
+// A loop that works without a pause lets the system choose another thread again and again.
+func TestBusyLoopYields(t *testing.T) {
+	for takes, want := range map[time.Duration]int{0: 0, lookEvery / yieldEvents: 8, lookEvery: 8} {
+		l := driven(t)
+		var now time.Duration
+		yields := 0
+		l.elapsed, l.yield = func() time.Duration { return now }, func() { yields++ }
+		here, _ := socketpair(t)
+		if err := l.Add(here, handler(func(uint32) { now += takes })); err != nil {
+			t.Fatal(err)
+		}
+		event := unix.EpollEvent{Fd: int32(here), Pad: int32(l.slots[here].generation)}
+		l.dispatchAll(slices.Repeat([]unix.EpollEvent{event}, 10*yieldEvents))
+		if yields != want {
+			t.Errorf("with events of %s the loop has yielded %d times, want %d", takes, yields, want)
+		}
+	}
+
+	l, _ := start(t)
+	turns, yields := 0, 0
+	on(t, l, func() {
+		l.elapsed = func() time.Duration { return time.Duration(turns) * lookEvery / perLook }
+		l.yield = func() { yields++ }
+		share := &Share{}
+		for range 10*perLook + 1 {
+			l.Again(&Turn{Share: share, Handler: handler(func(uint32) { turns++ })})
+		}
+	})
+	for waits := true; waits; {
+		on(t, l, func() { waits = l.turns.due() })
+	}
+	if yields != 10 {
+		t.Errorf("with turns that are due the loop has yielded %d times, want 10", yields)
 	}
 }

@@ -1,8 +1,6 @@
 package eventloop
 
 import (
-	"runtime"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,10 +35,7 @@ func (l *Loop) wait() int {
 
 // heat starts the timer that ends waits which the runtime does not know of.
 func (l *Loop) heat() {
-	if l.first {
-		l.first = false
-		threads.GoFirst()
-	}
+	threads.LowerOthers() // not before: the others did the work of the start
 	l.hot, l.quiet = true, false
 	l.setTimer()
 }
@@ -59,16 +54,6 @@ func (l *Loop) tick() {
 // it fires again.
 func (l *Loop) setTimer() {
 	_ = unix.TimerfdSettime(l.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(coolDown.Nanoseconds())}, nil)
-}
-
-// processors guards GOMAXPROCS against loops that begin or end at the same time.
-var processors sync.Mutex
-
-// changeProcessors raises or lowers GOMAXPROCS for the processor that a loop holds.
-func changeProcessors(by int) {
-	processors.Lock()
-	defer processors.Unlock()
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + by)
 }
 
 // Receive reads available bytes into b, which must not be empty. It returns 0 at the

@@ -79,6 +79,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, who Credential)
 		size, room = leaseapi.MaxRequestBytes, smallBody
 	}
 	if give, err = s.bodies.take(who.Tenant, size); err != nil {
+		w.Header().Set("Connection", "close")
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "memory_limit", Limit: s.bodies.memory().Reservable, Whose: "tenant " + who.Tenant})
 		return nil, err
 	}

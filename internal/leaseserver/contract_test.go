@@ -314,6 +314,8 @@ func (w *recorder) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 func (w *recorder) Write(b []byte) (int, error) {
 	w.body.Write(b)
 	return w.ResponseWriter.Write(b)

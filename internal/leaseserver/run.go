@@ -24,12 +24,13 @@ const maxHeaderBytes = 32 << 10
 type phases struct {
 	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
 	unproven                  time.Duration // idle, before any request on the connection was authenticated
+	refused                   time.Duration // the rest of a body whose request was refused
 	young                     time.Duration // for so long no connection of the same address takes its place
 }
 
 // patience are the limits outside of tests. idle is longer than the clients' own limit,
 // so that they close unused connections first.
-var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second, young: time.Second}
+var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second, refused: time.Second, young: time.Second}
 
 // Listening configures Serve.
 type Listening struct {

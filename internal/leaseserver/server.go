@@ -292,6 +292,9 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // refuse answers with the problem of the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problemOf(err)
@@ -310,6 +313,11 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if after := p.RetryAfter(); after != "" {
 		w.Header().Set("Retry-After", after)
+	}
+	if _, received := r.Body.(*wholeBody); !received && r.ContentLength != 0 {
+		// net/http reads the body before or after the answer. It would wait for the rest for as
+		// long as for the body of a request that is not refused.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.phases.refused))
 	}
 	_ = writeJSON(w, p.Status, problem.MediaType, p) // an error means that the peer has gone
 }

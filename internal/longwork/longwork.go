@@ -1,6 +1,7 @@
 // Package longwork lets work that takes long stand aside for what waits. The runtime lets a
-// goroutine go on for 10 ms, and the next one as well: one that has work for 100 µs, or an event
-// loop that was interrupted, waits for the sum.
+// goroutine go on for 10 ms: a goroutine behind several such ones waits for all of them.
+// Work within a transaction does not use it, since others wait for its end. A list of a store file
+// does, although others wait for the file meanwhile: its pages are short.
 package longwork
 
 import (

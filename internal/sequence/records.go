@@ -74,24 +74,26 @@ var (
 // carryOut carries requests for one key out in one change, one after the other. An answer of
 // errLater is never that of the first.
 func (s *Records) carryOut(ctx context.Context, requests []Request) []answer {
-	answers := make([]answer, len(requests)) // not read after an error: the rule may still run
+	answers := make([]answer, len(requests))
 	err := s.changeSeeing(ctx, requests[0].Tenant, requests[0].Key, func(before State, over bool, v record.View) (State, error) {
 		return nextOf(before, over, requests, v, answers)
 	})
 	if err == nil || errors.Is(err, errNothing) {
 		return answers
 	}
-	answers = make([]answer, len(requests))
-	for i := range answers {
-		answers[i].err = err
+	// The rule may still run, and make answers of a change that is never committed. So none of
+	// them is read, and others are made.
+	failed := make([]answer, len(requests))
+	for i := range failed {
+		failed[i].err = err
 	}
 	if _, full := errors.AsType[*record.FullError](err); full && len(requests) > 1 { // a smaller change may fit
-		for i := range answers {
-			answers[i].err = errLater
+		for i := range failed {
+			failed[i].err = errLater
 		}
-		answers[0] = s.carryOut(ctx, requests[:1])[0]
+		failed[0] = s.carryOut(ctx, requests[:1])[0]
 	}
-	return answers
+	return failed
 }
 
 // nextOf is nextIn for one request after the other, as if each had a change of its own. The

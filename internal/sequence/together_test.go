@@ -275,3 +275,27 @@ func TestTogetherAsOneAfterTheOther(t *testing.T) {
 		}
 	}
 }
+
+// outrun is a store whose changes fail before they have run.
+type outrun struct {
+	record.Store
+	late func() // runs the rule of the latest one
+}
+
+func (o *outrun) Change(_ context.Context, _ record.Ask, rule record.Rule) (int64, error) {
+	o.late = func() { _, _ = rule(record.View{NowMS: 1}) }
+	return 0, record.ErrOutrun
+}
+
+// What runs late of a change that has failed makes no answer: nobody knows whether it is committed.
+func TestLateChangesAnswerNobody(t *testing.T) {
+	o := &outrun{}
+	one := Request{Tenant: "t", Key: "k", Count: 1, Options: DefaultOptions()}
+	answers := OnRecords(o).carryOut(t.Context(), []Request{one, one})
+	o.late()
+	for i, got := range answers {
+		if !errors.Is(got.err, record.ErrOutrun) || got.values != (Range{}) {
+			t.Errorf("call %d got %+v", i, got)
+		}
+	}
+}

@@ -5,22 +5,20 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // own is the length of the calling thread's slices.
 func own(t *testing.T) time.Duration {
 	t.Helper()
 	attr, err := unix.SchedGetAttr(0, 0)
-	if err != nil {
-		t.Skipf("sched_getattr: %v", err)
-	}
-	if attr.Policy != unix.SCHED_NORMAL {
-		return 0
-	}
+	must.Succeed(t, err)
 	return time.Duration(attr.Runtime)
 }
 
@@ -28,12 +26,13 @@ func own(t *testing.T) time.Duration {
 func TestSlice(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	usual(t)
 	before := own(t)
 	if before == 0 {
-		t.Skip("Linux before 6.12, or a policy without slices of a chosen length")
+		t.Skip("Linux before 6.12 has no slices of a chosen length")
 	}
 	for _, length := range []time.Duration{Short, Long} {
-		if Slice(length); own(t) != length {
+		if Slice(length); own(t) != length || !HasSlice(length) || HasSlice(length+1) {
 			t.Errorf("asked for %s, and have %s", length, own(t))
 		}
 	}
@@ -45,22 +44,19 @@ func TestSlice(t *testing.T) {
 // alone is set in a process of its own: its threads stay lower.
 const alone = "KZTEST_THREADS_ALONE"
 
-// The thread that goes first keeps its priority, and all others have a lower one, those that
-// begin later as well. A second thread that would go first does not.
-func TestGoFirst(t *testing.T) {
+// Threads that are kept have the priority that they had, and all others a lower one, those that
+// begin later as well, once all have called that are to be kept. Without UsePriorities nothing
+// changes. The first call with an effect is the last.
+func TestLowerOthers(t *testing.T) {
+	before := usual(t)
 	if os.Getenv(alone) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestGoFirst$", "-test.v")
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLowerOthers$", "-test.v")
 		cmd.Env = append(os.Environ(), alone+"=1")
-		out, err := cmd.CombinedOutput()
-		if bytes.Contains(out, []byte("--- SKIP")) {
-			t.Skipf("%s", out)
-		}
-		if err != nil {
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS")) {
 			t.Errorf("%v: %s", err, out)
 		}
 		return
 	}
-	before := nice(t, 0)
 	began := make(chan int)
 	thread := func(do func()) int {
 		go func() {
@@ -71,30 +67,68 @@ func TestGoFirst(t *testing.T) {
 		}()
 		return <-began
 	}
-	first, second := thread(GoFirst), thread(GoFirst)
+	keepAndLower := func() {
+		Keep()
+		LowerOthers()
+	}
+	unkept := thread(keepAndLower)
+	UsePriorities(3)
+	first := []int{thread(keepAndLower), thread(Keep), thread(Keep)}
+	late := thread(keepAndLower)
 	for range 4 {
 		thread(func() {})
 	}
-	if n := nice(t, first); n != before {
-		t.Errorf("the thread that goes first has nice %d, and had %d", n, before)
-	}
-	lower := func(id int) error {
-		if n := nice(t, id); n != min(before+behind, nicest) && id != first {
-			t.Errorf("thread %d has nice %d beside one with %d", id, n, before)
+	all := map[int]int32{}
+	if err := Each(func(id int) error {
+		a, err := unix.SchedGetAttr(id, 0)
+		if err == nil {
+			all[id] = a.Nice
 		}
-		return nil
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
-	_ = lower(second)
-	if err := Each(lower); err != nil {
-		t.Error(err)
+	lower := min(before+behind, nicest)
+	for id, nice := range all {
+		want := lower
+		if slices.Contains(first, id) {
+			want = before
+		}
+		if nice != want {
+			t.Errorf("thread %d has nice %d instead of %d; %v are kept", id, nice, want, first)
+		}
+	}
+	for _, id := range append(first, unkept, late) {
+		if _, ok := all[id]; !ok {
+			t.Errorf("thread %d was not looked at", id)
+		}
 	}
 }
 
-func nice(t *testing.T, thread int) int32 {
+// usual is the nice value of the test's threads. Without the right to lower them, the test is
+// skipped.
+func usual(t *testing.T) int32 {
 	t.Helper()
-	a, err := unix.SchedGetAttr(thread, 0)
-	if err != nil || a.Policy != unix.SCHED_NORMAL {
+	a, err := unix.SchedGetAttr(0, 0)
+	if err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice == nicest {
 		t.Skipf("no nice values here: %v", err)
 	}
+	if err := unix.SchedSetAttr(0, a, 0); err != nil {
+		t.Skipf("sched_setattr: %v", err)
+	}
 	return a.Nice
+}
+
+// Processors are added to those that there are, whoever else changes them.
+func TestAddProcessor(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	first, second := AddProcessor(), AddProcessor()
+	first()
+	first()
+	if n := runtime.GOMAXPROCS(0); n != before+1 {
+		t.Errorf("%d processors instead of %d", n, before+1)
+	}
+	if second(); runtime.GOMAXPROCS(0) != before {
+		t.Errorf("afterwards there are %d processors", runtime.GOMAXPROCS(0))
+	}
 }

@@ -4,5 +4,7 @@ package threads
 
 import "time"
 
-func slice(time.Duration) {}
-func goFirst()            {}
+func slice(time.Duration)         {}
+func hasSlice(time.Duration) bool { return false }
+func keep()                       {}
+func lowerOthers()                {}

@@ -27,7 +27,7 @@ type Memory interface {
 	Progress()
 	// Release is called once such a buffer is gone.
 	Release(n int)
-	// Take is called when a buffer of n bytes is made for answers, Give when it is gone.
+	// Take is called before a buffer of n bytes is made for answers, Give when it is gone.
 	Take(n int)
 	Give(n int)
 }
@@ -38,14 +38,24 @@ var (
 	largeBuffers  = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 )
 
-// borrow returns a buffer of at least n bytes, with arbitrary content.
+// sizeOf is the size of a buffer for n bytes.
+func sizeOf(n int) int {
+	for _, size := range [...]int{smallBuffer, mediumBuffer, largeBuffer} {
+		if n <= size {
+			return size
+		}
+	}
+	return n
+}
+
+// borrow returns a buffer for n bytes, with arbitrary content.
 func borrow(n int) []byte {
-	switch {
-	case n <= smallBuffer:
+	switch n = sizeOf(n); n {
+	case smallBuffer:
 		return smallBuffers.Get().(*[smallBuffer]byte)[:]
-	case n <= mediumBuffer:
+	case mediumBuffer:
 		return mediumBuffers.Get().(*[mediumBuffer]byte)[:]
-	case n <= largeBuffer:
+	case largeBuffer:
 		return largeBuffers.Get().(*[largeBuffer]byte)[:]
 	}
 	return make([]byte, n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -76,6 +77,33 @@ func TestMemoryIsCounted(t *testing.T) {
 		if m.in != 0 || m.out != 0 {
 			t.Errorf("%d and %d bytes are still counted", m.in, m.out)
 		}
+	}
+}
+
+// atTake notes how much has been allocated when memory is taken.
+type atTake struct {
+	counter
+	allocated uint64
+}
+
+func (a *atTake) Take(int) { a.allocated = totalAllocated() }
+
+func totalAllocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}
+
+// A buffer is made once memory for it was taken, which may have to be waited for: thousands
+// that wait have none yet.
+func TestMemoryIsTakenFirst(t *testing.T) {
+	const size = 1 << 20
+	m := &atTake{}
+	s := sink{memory: m}
+	before := totalAllocated()
+	s.grow(size)
+	if made := m.allocated - before; m.allocated == 0 || made >= size {
+		t.Errorf("%d bytes had been allocated when memory was taken for %d", made, cap(s.buf))
 	}
 }
 

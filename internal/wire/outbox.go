@@ -356,10 +356,10 @@ func (s *sink) grow(n int) {
 }
 
 func (s *sink) move(size int) {
-	buf := borrow(size)
-	if s.memory != nil && cap(buf) > FreeBuffer {
-		s.memory.Take(cap(buf))
+	if n := sizeOf(size); s.memory != nil && n > FreeBuffer {
+		s.memory.Take(n) // may wait, and the new buffer is made afterwards
 	}
+	buf := borrow(size)
 	buf = buf[:copy(buf, s.buf)]
 	s.drop()
 	s.buf = buf

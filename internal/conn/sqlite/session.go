@@ -10,8 +10,6 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
-
-	"github.com/kazahana/kazahana/internal/longwork"
 )
 
 // Session is a connection and its prepared statements, for one goroutine at a time: File
@@ -117,7 +115,7 @@ func (s *Session) QueryRows(query string, args []any, each func(scan func(dest .
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for work := (longwork.Work{}); rows.Next(); work.Part() {
+	for rows.Next() {
 		if err := each(rows.Scan); err != nil {
 			return err
 		}

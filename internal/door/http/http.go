@@ -55,6 +55,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			return context.WithValue(ctx, connectionKey{}, nc.(*connection))
 		},
+		ConnState: func(nc net.Conn, to http.ConnState) { nc.(*connection).ahead.Changed(to) },
 	}
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -91,7 +92,8 @@ func (e entrance) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Guest: nc.(*daemon.Guest)}, nil
+	g := nc.(*daemon.Guest)
+	return &connection{Guest: g, ahead: guard.Ahead{Peer: g.Peer()}}, nil
 }
 
 type connection struct {

@@ -212,6 +212,24 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// A connection that is evicted gives back what it holds, although its request waits for IDs.
+func TestEvictedRequestsEnd(t *testing.T) {
+	o := doortest.Options{Clock: clock.NewFake(snowflake.DefaultEpochMS + 1000)}
+	o.AllowUIDs = []uint32{uint32(os.Getuid())}
+	o.MaxConnections, o.MaxInFlight = 10, 10
+	r := start(t, o)
+	fetch(t, client(t, r), "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
+	// So many that net/http, which has read a part, does not notice that the connection ends.
+	fmt.Fprint(r.Dial(t), strings.Repeat("GET /ids?n=5000&timeout_ms=3600000 HTTP/1.1\r\nHost: x\r\n\r\n", 200))
+	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	o.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+	r.Server.SetLimits(o.Limits)
+	await.Eventually(t, "nothing is left of it", func() bool {
+		s := r.Server.Status()
+		return s.InFlight == 0 && s.Connections == 0 && s.Memory.Reserved == 0
+	})
+}
+
 func TestRefusals(t *testing.T) {
 	o := doortest.Options{}
 	o.MaxConnections = 1

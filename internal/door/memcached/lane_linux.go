@@ -12,9 +12,6 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 )
 
-// laneBuffer is read at a time; after as many bytes of answers they are sent.
-const laneBuffer = 64 << 10
-
 // lane serves connections by one thread. It answers whole lines at once; a connection on
 // which anything else happens leaves it.
 type lane struct {
@@ -32,7 +29,7 @@ func newLane(s *server) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{loop: loop, ended: make(chan struct{}), speaker: speaker{server: s}, input: make([]byte, laneBuffer), out: make([]byte, 0, 2*laneBuffer)}
+	l := &lane{loop: loop, ended: make(chan struct{}), speaker: speaker{server: s}, input: make([]byte, smallBuffer), out: make([]byte, 0, 2*sendAt)}
 	go func() {
 		defer close(l.ended)
 		loop.Run()
@@ -140,7 +137,7 @@ func (p *parked) serve(b []byte) bool {
 			p.depart(unfinished{input: rest, output: out, pending: g})
 			return false
 		}
-		if b = rest; len(out) >= laneBuffer {
+		if b = rest; len(out) >= sendAt {
 			if !p.send(out, b) {
 				return false
 			}

@@ -53,6 +53,14 @@ func dial(t testing.TB, r *doortest.Rig) *peer {
 	return &peer{t, nc, bufio.NewReader(nc)}
 }
 
+// useUp takes all IDs of a millisecond.
+func (p *peer) useUp() {
+	p.t.Helper()
+	for range 1 << snowflake.DefaultBitSeq {
+		p.get("id")
+	}
+}
+
 func (p *peer) send(text string) {
 	p.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -245,9 +253,7 @@ func TestWaits(t *testing.T) {
 		o.MaxInFlight = 1
 		r := start(t, loop, o)
 		p := dial(t, r)
-		for range 1 << snowflake.DefaultBitSeq {
-			p.get("id")
-		}
+		p.useUp()
 		p.send("version\r\nget id id:2\r\nversion\r\n")
 		if got := p.line(); got != "VERSION 1.2.3" { // which does not wait with the get
 			t.Fatal(got)
@@ -299,9 +305,7 @@ func TestGone(t *testing.T) {
 		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
 		r := start(t, loop, doortest.Options{Clock: fake})
 		p := dial(t, r)
-		for range 1 << snowflake.DefaultBitSeq {
-			p.get("id")
-		}
+		p.useUp()
 		fake.Jump(-time.Second) // so that the wait has no end
 		p.send("get id\r\n")
 		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
@@ -358,6 +362,61 @@ func TestReloadEndsConnections(t *testing.T) {
 		l.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
 		r.Server.SetLimits(l)
 		p.ends()
+	})
+}
+
+// TestCommandsStayInTheSocket: short commands behind one that waits take no memory of the daemon.
+func TestCommandsStayInTheSocket(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		r := start(t, loop, doortest.Options{Clock: fake})
+		p := dial(t, r)
+		p.useUp()
+		p.send(strings.Repeat("get id\r\n", 1000))
+		waits := func() bool { return r.Server.Status().InFlight == 1 }
+		await.Eventually(t, "one waits", waits)
+		fake.Advance(time.Millisecond)
+		for range 1 << snowflake.DefaultBitSeq {
+			p.ids("id")
+		}
+		await.Eventually(t, "one waits again, out of the event loop", waits)
+		if n := r.Server.Status().Memory.Reserved; n != 0 {
+			t.Errorf("%d bytes are held", n)
+		}
+		fake.Advance(time.Second)
+		_ = p.Close()
+	})
+}
+
+// TestEvictedRequestsEnd: a connection that is evicted gives back what it holds, although its get
+// waits for IDs.
+func TestEvictedRequestsEnd(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		o := doortest.Options{Clock: fake}
+		o.AllowUIDs = []uint32{uint32(os.Getuid())}
+		o.MaxConnections, o.MaxInFlight = 10, 10
+		r := start(t, loop, o)
+		p := dial(t, r)
+		p.useUp()
+		fake.Jump(-time.Second) // so that the wait has no end
+		p.send("get" + strings.Repeat(" id", 5000) + "\r\n")
+		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		o.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+		r.Server.SetLimits(o.Limits)
+		if got := p.line(); !strings.HasPrefix(got, "SERVER_ERROR PERMISSION_DENIED: ") {
+			t.Error(got)
+		}
+		p.ends()
+		await.Eventually(t, "nothing is left of it", func() bool {
+			s := r.Server.Status()
+			return s.InFlight == 0 && s.Connections == 0 && s.Memory.Reserved == 0
+		})
+		for _, code := range []string{"TIMEOUT", "CLOCK_BACKWARD"} {
+			if n := counted(t, r, code); n != 0 {
+				t.Errorf("it has waited to the end: %s %v", code, n)
+			}
+		}
 	})
 }
 
@@ -425,9 +484,7 @@ func TestStopCuts(t *testing.T) {
 		o.DrainTimeout = time.Millisecond
 		r := start(t, loop, o)
 		p := dial(t, r)
-		for range 1 << snowflake.DefaultBitSeq {
-			p.get("id")
-		}
+		p.useUp()
 		p.send("get id\r\n")
 		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
 		r.Stop()

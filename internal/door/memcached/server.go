@@ -6,11 +6,13 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // Options of Serve.
@@ -26,6 +28,8 @@ type server struct {
 	started time.Time
 	work    context.Context // of requests under way
 	lane    *lane           // nil: every connection has a goroutine
+
+	cut atomic.Bool // the time of the drain is over
 
 	open, total, gets, hits, misses atomic.Int64 // for stats
 
@@ -134,6 +138,7 @@ func (s *server) drain(cancel context.CancelCauseFunc) {
 		return
 	case <-timer.C:
 	}
+	s.cut.Store(true)
 	cancel(s.door.Stopping())
 	s.mu.Lock()
 	for c := range s.conns {
@@ -157,19 +162,41 @@ type conn struct {
 	buf     []byte
 	held    int // bytes of buf that are counted
 	begun   bool
+	unsaid  bool      // an answer was not sent, because of an eviction
+	broken  bool      // an answer was sent in part, or not at all
 	written time.Time // the write deadline
 }
 
-// smallBuffer is what a connection reads into. A longer line is counted.
+// smallBuffer is what a connection reads into, in the event loop as well. A longer line is counted.
 const smallBuffer = 4 << 10
 
 // serve answers until the connection ends, or rests.
 func (c *conn) serve() (rests bool) {
 	defer c.shrink()
-	if !c.preload(c.input) {
-		c.giveUp()
-		return false
+	if rests = c.converse(); !rests {
+		c.farewell()
 	}
+	return rests
+}
+
+// farewell tells a peer that expects an answer why its connection was evicted, if the kernel takes
+// that at once.
+func (c *conn) farewell() {
+	why, ok := c.guest.Evicted().(*wire.Error)
+	if !ok || c.broken || !c.unsaid && len(c.buf) == 0 {
+		return
+	}
+	_ = c.nc.SetWriteDeadline(time.Time{})
+	if raw, err := c.guest.SyscallConn(); err == nil {
+		_ = raw.Write(func(fd uintptr) (done bool) {
+			_, _ = syscall.Write(int(fd), Refusal(why))
+			return true
+		})
+	}
+}
+
+func (c *conn) converse() (rests bool) {
+	c.buf = append(make([]byte, 0, smallBuffer), c.input...)
 	out, ok := c.take(c.unfinished)
 	c.unfinished = unfinished{}
 	for ok {
@@ -190,25 +217,6 @@ func (c *conn) serve() (rests bool) {
 	return false
 }
 
-// preload takes what has been read in the event loop, at most maxLine.
-func (c *conn) preload(input []byte) bool {
-	size := smallBuffer
-	if len(input) > size {
-		if c.guest.Memory().Reserve(maxLine) != nil {
-			return false
-		}
-		size, c.held = maxLine, maxLine
-	}
-	c.buf = append(make([]byte, 0, size), input...)
-	return true
-}
-
-func (c *conn) giveUp() {
-	if c.pending.wait != nil {
-		c.pending.wait.GiveUp()
-	}
-}
-
 // take goes on where the event loop stopped.
 func (c *conn) take(u unfinished) ([]byte, bool) {
 	c.guest.Memory().Take(len(u.output))
@@ -219,7 +227,7 @@ func (c *conn) take(u unfinished) ([]byte, bool) {
 	case u.pending.wait == nil:
 		return out, ok
 	case !ok:
-		c.giveUp()
+		u.pending.wait.GiveUp()
 		return out, false
 	}
 	c.begin()
@@ -230,9 +238,11 @@ func (c *conn) take(u unfinished) ([]byte, bool) {
 
 // lines answers all that are whole.
 func (c *conn) lines(out []byte) (_ []byte, ok bool) {
+	rest := c.buf
+	defer func() { c.buf = c.buf[:copy(c.buf, rest)] }()
 	for {
-		line, rest, found := bytes.Cut(c.buf, []byte{'\n'})
-		if !found && len(c.buf) > 0 && c.buf[0] == binaryRequest {
+		line, after, found := bytes.Cut(rest, []byte{'\n'})
+		if !found && len(rest) > 0 && rest[0] == binaryRequest {
 			_, _ = c.flush(append(out, notBinary...))
 			return nil, false
 		}
@@ -254,7 +264,7 @@ func (c *conn) lines(out []byte) (_ []byte, ok bool) {
 			}
 		}
 		c.done()
-		c.buf = c.buf[:copy(c.buf, rest)]
+		rest, c.begun = after, false
 		if then == stop {
 			_, _ = c.flush(out)
 			return nil, false
@@ -278,14 +288,22 @@ func (c *conn) send(out []byte) ([]byte, error) {
 	if len(out) == 0 {
 		return out, nil
 	}
+	if err := c.guest.Evicted(); err != nil {
+		c.unsaid = true
+		return out, err
+	}
 	_, patience := c.server.door.Patience()
 	if now := time.Now(); c.written.Sub(now) < patience/2 {
 		c.written = now.Add(patience)
-		if err := c.nc.SetWriteDeadline(c.written); err != nil {
+		if err := c.guest.SetWriteDeadline(c.written); err != nil {
 			return out, err
+		}
+		if c.server.cut.Load() { // its deadline may just have been lost
+			_ = c.guest.SetWriteDeadline(c.server.late())
 		}
 	}
 	_, err := c.nc.Write(out)
+	c.broken = err != nil
 	return out[:0], err
 }
 
@@ -301,16 +319,12 @@ func (c *conn) read() bool {
 			message, _ := c.server.door.Patience()
 			until = time.Now().Add(message)
 		}
-		if c.nc.SetReadDeadline(until) != nil {
+		if c.guest.SetReadDeadline(until) != nil {
 			return false
 		}
 	}
-	// Deadlines that the drain and an eviction had set may just have been lost.
-	if c.server.isDraining() {
+	if c.server.isDraining() { // its deadline may just have been lost
 		c.hurry()
-	}
-	if c.guest.Evicted() != nil {
-		return false
 	}
 	n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
 	c.buf = c.buf[:len(c.buf)+n]
@@ -329,8 +343,7 @@ func (c *conn) room() bool {
 		_, _ = c.send([]byte(lineTooLong))
 		return false
 	}
-	if err := c.guest.Memory().Reserve(maxLine); err != nil {
-		_, _ = c.send([]byte("SERVER_ERROR " + err.Error() + "\r\n"))
+	if c.guest.Memory().Reserve(maxLine) != nil {
 		return false
 	}
 	c.held = maxLine
@@ -347,7 +360,10 @@ func (c *conn) shrink() {
 }
 
 // hurry leaves the peer a moment for what it had sent before the drain.
-func (c *conn) hurry() {
-	late, _ := c.server.door.Drain()
-	_ = c.nc.SetReadDeadline(time.Now().Add(late))
+func (c *conn) hurry() { _ = c.guest.SetReadDeadline(c.server.late()) }
+
+// late is how long a peer has whose connection ends.
+func (s *server) late() time.Time {
+	late, _ := s.door.Drain()
+	return time.Now().Add(late)
 }

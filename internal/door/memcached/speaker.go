@@ -16,7 +16,7 @@ const (
 	// maxLaneKeys is how many IDs one get may have in the event loop, where all others
 	// wait meanwhile.
 	maxLaneKeys = 64
-	// sendAt is after how many bytes of answers a goroutine sends them.
+	// sendAt is after how many bytes of answers they are sent.
 	sendAt = 4 << 10
 )
 

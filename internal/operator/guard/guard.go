@@ -92,11 +92,21 @@ func (g *Guard) Protect(server *http.Server) {
 		next.ServeHTTP(w, r)
 	})
 	server.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
-		if over, ok := nc.(*tls.Conn); ok {
-			nc = over.NetConn()
-		}
-		return context.WithValue(ctx, key{}, nc)
+		return context.WithValue(ctx, key{}, below(nc))
 	}
+	server.ConnState = func(nc net.Conn, to http.ConnState) {
+		if c, ok := below(nc).(*conn); ok {
+			c.ahead.Changed(to)
+		}
+	}
+}
+
+// below is the connection without TLS.
+func below(nc net.Conn) net.Conn {
+	if over, ok := nc.(*tls.Conn); ok {
+		return over.NetConn()
+	}
+	return nc
 }
 
 // key is the context key of a request's connection.
@@ -164,7 +174,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p, since: time.Now()}
+	c := &conn{Conn: nc, guard: g, peer: p, since: time.Now(), ahead: Ahead{Peer: id}}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++

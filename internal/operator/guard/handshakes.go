@@ -26,17 +26,9 @@ import (
 // key that the server can use; the client's certificate, or its key in TLS 1.2.
 
 // atOnce is how many handshakes are worked at. One of the runtime's processors is left for
-// everything else.
+// everything else: while all are busy, the runtime looks only every 10 ms whether requests have
+// come.
 func atOnce() int { return max(1, runtime.GOMAXPROCS(0)-1) }
-
-// SpareProcessor gives the runtime one processor (P) more, until end: while all that it has are
-// busy, it looks only every 10 ms whether requests have come. The system shares its own
-// processors among them as before.
-func SpareProcessor() (end func()) {
-	before := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(before + 1)
-	return func() { runtime.GOMAXPROCS(before) }
-}
 
 // gate makes the server's handshakes wait for their turns.
 func (g *Guard) gate(server *http.Server) {

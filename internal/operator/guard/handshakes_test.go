@@ -17,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
+	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/turnstile"
 )
 
@@ -408,11 +409,11 @@ func TestReadsDuringRequestsTakeNoTurn(t *testing.T) {
 	}
 }
 
-// With the spare processor, which is left for requests, as many handshakes are worked at as there
+// With one processor more, which is left for requests, as many handshakes are worked at as there
 // were processors before.
-func TestSpareProcessor(t *testing.T) {
+func TestHandshakesLeaveAProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
-	end := SpareProcessor()
+	end := threads.AddProcessor()
 	if runtime.GOMAXPROCS(0) != before+1 || atOnce() != before {
 		t.Errorf("%d processors instead of %d, and %d handshakes at once", runtime.GOMAXPROCS(0), before, atOnce())
 	}

@@ -199,9 +199,9 @@ func (r *reader) segments(query string, args ...any) ([]pool.Segment, error) {
 	})
 }
 
-// listPage is how many records are read at a time: some milliseconds in which
-// no lease is granted.
-const listPage = 1000
+// listPage is how many records are read at a time: about a millisecond in which no
+// lease is granted.
+const listPage = 200
 
 // list reads the page of records that follows those read before.
 func (r *reader) list(before []provider.Record) ([]provider.Record, error) {
