@@ -144,9 +144,9 @@ func TestMetricValues(t *testing.T) {
 			t.Errorf("%s%v is %v, want %v", name, labels, got, value)
 		}
 	}
-	want(2, "kazahana_connections")
 	want(0, "kazahana_rpc_requests_total", "TIMEOUT", "NextIDs") // before the first one
 	p.ids(256)
+	want(2, "kazahana_connections") // both have been answered
 	p.id(options{"service": "orders"})
 	p.fails(wire.CodeTimeout, "NextID", options{"timeout_ms": 0})
 	want(256, "kazahana_ids_issued_total", "regular", "default")

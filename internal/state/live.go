@@ -231,7 +231,7 @@ func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
 		return false, err
 	}
 	defer dir.Close()
-	if nowMS-neededUntil(dir) <= abandonedAfter.Milliseconds() {
+	if isNeeded(dir, nowMS) {
 		return false, nil
 	}
 	var locked *LockedError
@@ -240,33 +240,39 @@ func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
-	if nowMS-neededUntil(dir) <= abandonedAfter.Milliseconds() {
+	if isNeeded(dir, nowMS) {
 		return false, nil // its daemon has come and gone
 	}
 	return true, base.RemoveSub(name)
 }
 
-// neededUntil is the latest of: the end of the last lease in the folder, the last
-// change of its leases and marks, and its last ID. Unix ms.
-func neededUntil(dir Dir) (last int64) {
+// isNeeded reports whether the end of the last lease in the folder, the last change of
+// its leases and marks, or its last ID is less than abandonedAfter ago. It asks first
+// for what costs least: a start looks into each folder.
+func isNeeded(dir Dir, nowMS int64) bool {
+	recent := func(ms int64) bool { return nowMS-ms <= abandonedAfter.Milliseconds() }
 	for _, name := range []string{leasesName, marksName} {
-		if id, err := dir.Identify(name); err == nil {
-			last = max(last, id.ChangedNS/int64(time.Millisecond))
+		if id, err := dir.Identify(name); err == nil && recent(id.ChangedNS/int64(time.Millisecond)) {
+			return true
 		}
 	}
 	// A daemon can make fallback IDs for long after its last lease.
 	for _, ms := range readMarks(dir) {
-		last = max(last, ms)
+		if recent(ms) {
+			return true
+		}
 	}
 	content, _, err := dir.Read(leasesName)
 	var file leasesFile
 	if err != nil || unseal("", leasesKind, "", content, &file) != nil {
-		return last
+		return false
 	}
 	for _, doc := range file.Services {
 		for _, l := range (Saved{Held: doc.Held, Cached: doc.Cached}).all() {
-			last = max(last, l.ReservedUntil)
+			if recent(l.ReservedUntil) {
+				return true
+			}
 		}
 	}
-	return last
+	return false
 }
