@@ -45,8 +45,8 @@ func TestOneOfAUserLooksForRoom(t *testing.T) {
 	})
 }
 
-// The user who has the least gets the room that is given back, whoever asked first. Otherwise users
-// with much memory could keep another one waiting.
+// Room that is given back goes to the user with the least memory, even if others asked first. Otherwise
+// users with much memory could keep that user waiting.
 func TestRoomGoesToThePoorest(t *testing.T) {
 	const ask = 1000
 	for range 10 {

@@ -119,7 +119,7 @@ func usual(t *testing.T) int32 {
 	return a.Nice
 }
 
-// Processors are added to those that there are, whoever else changes them.
+// AddProcessor counts from the present number of processors, even if others change it meanwhile.
 func TestAddProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	first, second := AddProcessor(), AddProcessor()
