@@ -2,7 +2,9 @@ package provider
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -200,10 +202,13 @@ func (s Services) Of(service string) Terms {
 	return s.Default
 }
 
+// All is the terms of all services.
+func (s Services) All() []Terms { return slices.AppendSeq([]Terms{s.Default}, maps.Values(s.Named)) }
+
 // LongestMS is the longest time from a grant to its end, in ms.
 func (s Services) LongestMS() int64 {
-	longest := s.Default.Term + s.Default.Quarantine
-	for _, t := range s.Named {
+	var longest time.Duration
+	for _, t := range s.All() {
 		longest = max(longest, t.Term+t.Quarantine)
 	}
 	return longest.Milliseconds()

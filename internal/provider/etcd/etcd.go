@@ -64,11 +64,7 @@ func (p *Provider) Close() error { return p.conn.Close() }
 // Reach says why etcd cannot be reached now, or why nothing can be granted: a
 // pool's recorded timeline contradicts the terms (it wraps provider.ErrInvalid).
 func (p *Provider) Reach(ctx context.Context) error {
-	all := []provider.Terms{p.services.Default}
-	for _, t := range p.services.Named {
-		all = append(all, t)
-	}
-	for _, t := range all {
+	for _, t := range p.services.All() {
 		resp, err := p.conn.Get(ctx, spaceOf(p.cfg.Prefix, t.Pool).pool())
 		if err != nil {
 			return err

@@ -197,16 +197,13 @@ type Provider struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// Params returns the parameters that a memory: URL takes.
-func Params() []string { return provider.TermsParams() }
-
 // FromURL opens memory:, a store of its own. The URL's parameters set the terms
 // of services that named does not have.
 func FromURL(u *url.URL, named map[string]provider.Terms, nowMS func() int64) (*Provider, error) {
 	if u.Opaque != "" || u.Host != "" || u.Path != "" {
 		return nil, errors.New("memory: has no path; parameters follow after '?'")
 	}
-	q, err := connurl.ParseQuery(u.RawQuery, Params())
+	q, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (s *testStore) open(services provider.Services) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range cfg.allTerms() {
+	for _, t := range cfg.Services.All() {
 		if s.forgot || s.declared[t.Pool] {
 			continue
 		}

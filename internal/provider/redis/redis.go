@@ -86,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 		Lacking: provider.Lacking(cfg.Scheme), cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
 		at: func(string) error { return nil }, random: mathrand.Int64N,
 	}
-	for _, t := range cfg.allTerms() {
+	for _, t := range cfg.Services.All() {
 		if p.joined[t.Pool] != nil {
 			continue
 		}

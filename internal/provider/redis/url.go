@@ -51,7 +51,7 @@ func (c Config) validate() error {
 	if err := c.Services.Validate(); err != nil {
 		return err
 	}
-	for _, t := range c.allTerms() {
+	for _, t := range c.Services.All() {
 		if low := t.Timeline.LowBits(); low > maxLowBits {
 			return fmt.Errorf("bit_ts is %d, which leaves %d bits for machine ID and sequence: on Redis those are at most %d, so bit_ts must be at least %d",
 				t.Timeline.BitTS, low, maxLowBits, snowflake.ValueBits-maxLowBits)
@@ -60,19 +60,11 @@ func (c Config) validate() error {
 	return nil
 }
 
-func (c Config) allTerms() []provider.Terms {
-	all := []provider.Terms{c.Services.Default}
-	for _, t := range c.Services.Named {
-		all = append(all, t)
-	}
-	return all
-}
-
 // longestMS is the longest time from a grant to its end in the pool, on the
 // terms that are configured here.
 func (c Config) longestMS(pool string) int64 {
 	var longest int64
-	for _, t := range c.allTerms() {
+	for _, t := range c.Services.All() {
 		if t.Pool == pool {
 			longest = max(longest, (t.Term + t.Quarantine).Milliseconds())
 		}
@@ -83,7 +75,7 @@ func (c Config) longestMS(pool string) int64 {
 // forgetful reports whether the fence can end before a lost grant has: then
 // another client may be granted the slot of a living lease.
 func (c Config) forgetful() bool {
-	return c.FailoverFenceSet && slices.ContainsFunc(c.allTerms(), func(t provider.Terms) bool {
+	return c.FailoverFenceSet && slices.ContainsFunc(c.Services.All(), func(t provider.Terms) bool {
 		return c.FailoverFence.Milliseconds() < c.longestMS(t.Pool)
 	})
 }

@@ -42,13 +42,10 @@ type Provider struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// Params returns the parameters that a sqlite: URL takes.
-func Params() []string { return provider.TermsParams() }
-
 // ParseURL reads sqlite:PATH. The URL's parameters set the terms of services
 // that named does not have. It does not touch the file.
 func ParseURL(u *url.URL, named map[string]provider.Terms, nowMS func() int64) (Config, error) {
-	q, err := connurl.ParseQuery(u.RawQuery, Params())
+	q, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
 	if err != nil {
 		return Config{}, err
 	}
@@ -102,11 +99,7 @@ func (c Config) Check(ctx context.Context) error {
 
 // checkTimelines compares the services' terms with the pools of the file.
 func (p *Provider) checkTimelines(s *sqlitefile.Session) error {
-	all := []provider.Terms{p.services.Default}
-	for _, t := range p.services.Named {
-		all = append(all, t)
-	}
-	for _, t := range all {
+	for _, t := range p.services.All() {
 		known, err := (&reader{Session: s, name: t.Pool}).Pool()
 		if err != nil {
 			return err
