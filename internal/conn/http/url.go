@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
@@ -65,10 +66,8 @@ func ParseURL(raw string) (Config, error) {
 			return Config{}, fmt.Errorf("server %d of the provider URL %w", i+1, err)
 		}
 		first = u.Scheme
-		for _, other := range cfg.Servers {
-			if *other == *u {
-				return Config{}, fmt.Errorf("server %d of the provider URL is given twice", i+1)
-			}
+		if slices.ContainsFunc(cfg.Servers, func(other *url.URL) bool { return *other == *u }) {
+			return Config{}, fmt.Errorf("server %d of the provider URL is given twice", i+1)
 		}
 		cfg.Servers = append(cfg.Servers, u)
 	}

@@ -2,9 +2,9 @@ package connurl
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -16,12 +16,7 @@ func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the part of the provider URL after '?' is malformed: parameters are name=value, separated by '&', with special characters percent-encoded")
 	}
-	names := make([]string, 0, len(q))
-	for name := range q {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(q)) {
 		if !slices.Contains(allowed, name) {
 			return nil, fmt.Errorf("the provider URL has a parameter %q that is not known here: %s", name, allowedText(allowed))
 		}

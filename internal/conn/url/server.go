@@ -20,16 +20,13 @@ import (
 // what holds it.
 type Secret func() string
 
-// ErrUser is an error of User.
-var ErrUser = errors.New("the user or password in the provider URL is malformed: special characters must be percent-encoded")
-
 // User parses the part of a URL before the '@'.
 func User(text string) (name string, password Secret, err error) {
 	user, secret, _ := strings.Cut(text, ":")
 	name, err1 := url.PathUnescape(user)
 	plain, err2 := url.PathUnescape(secret)
 	if err1 != nil || err2 != nil {
-		return "", nil, ErrUser
+		return "", nil, errors.New("the user or password in the provider URL is malformed: special characters must be percent-encoded")
 	}
 	if plain != "" {
 		password = func() string { return plain }
