@@ -26,7 +26,7 @@ const (
 type Value[T any] struct {
 	what  string // for people
 	open  func(context.Context) (T, error)
-	close func(T) error // nil: there is nothing to close
+	close func(T) error
 
 	mu      sync.Mutex
 	attempt *attempt[T] // the one under way, or the one that succeeded; guarded by mu, as is closed
@@ -42,17 +42,17 @@ type attempt[T any] struct {
 	err    error
 }
 
-// New returns a value that open opens and end closes; end may be nil. what names
-// the value in errors.
+// New returns a value that open opens and end closes. what names the value in
+// errors.
 func New[T any](what string, open func(context.Context) (T, error), end func(T) error) *Value[T] {
 	return &Value[T]{what: what, open: open, close: end}
 }
 
 // Opened returns a value that is open.
-func Opened[T any](what string, value T, end func(T) error) *Value[T] {
+func Opened[T any](value T, end func(T) error) *Value[T] {
 	a := &attempt[T]{cancel: func() {}, done: make(chan struct{}), value: value}
 	close(a.done)
-	return &Value[T]{what: what, close: end, attempt: a}
+	return &Value[T]{close: end, attempt: a}
 }
 
 // Get returns the value, and opens it where it is not open. Callers that come
@@ -155,7 +155,7 @@ func (v *Value[T]) Close() error {
 	go func() {
 		<-a.done
 		var err error
-		if a.err == nil && v.close != nil {
+		if a.err == nil {
 			err = v.close(a.value)
 		}
 		closed <- err

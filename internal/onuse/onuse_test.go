@@ -103,7 +103,7 @@ func TestOpenedAgain(t *testing.T) {
 			return "", fail
 		}
 		return "open", nil
-	}, nil)
+	}, func(string) error { return nil })
 	if _, err := v.Get(t.Context()); !errors.Is(err, fail) {
 		t.Errorf("the first time: %v", err)
 	}
@@ -130,7 +130,7 @@ func TestPatientCaller(t *testing.T) {
 				return 0, ctx.Err()
 			}
 			return tries, nil
-		}, nil)
+		}, func(int) error { return nil })
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var all sync.WaitGroup
@@ -151,7 +151,7 @@ func TestPatientCaller(t *testing.T) {
 
 func TestOpenedValue(t *testing.T) {
 	closed := false
-	v := Opened("x", 7, func(int) error { closed = true; return nil })
+	v := Opened(7, func(int) error { closed = true; return nil })
 	if n, err := v.Get(t.Context()); n != 7 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}

@@ -145,9 +145,6 @@ func (s *Store) Backup(ctx context.Context, to string) error {
 	return file.Backup(ctx, to)
 }
 
-// ErrCannot: locks and sequences cannot be kept where the URL says.
-var ErrCannot = errors.New("keeps no locks and sequences")
-
 // storeExample is a file that a URL could mean.
 const storeExample = "/var/lib/kazahana/" + sqlitefile.StoreName
 
@@ -201,7 +198,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case slices.Contains(httpconn.Schemes(), scheme):
 		return openHTTP(rawURL)
 	}
-	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s, %s", scheme, ErrCannot,
+	return nil, fmt.Errorf("%q keeps no locks and sequences; what does: memory, sqlite, %s, etcd, %s, %s", scheme,
 		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
 }
 
@@ -322,6 +319,6 @@ func openHTTP(rawURL string) (*Store, error) {
 	none := &opened{Store: recordmemory.New(nil), closers: []io.Closer{client}}
 	return &Store{
 		Locks: lockhttp.New(client), Sequences: sequencehttp.New(client), Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		records: onUse{onuse.Opened("", none, (*opened).close)},
+		records: onUse{onuse.Opened(none, (*opened).close)},
 	}, nil
 }
