@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -41,7 +40,7 @@ func (c *canvas) Over(span snowflake.Slot, freeAfter int64) ([]Segment, error) {
 
 func (c *canvas) add(segments []Segment) {
 	for _, s := range segments {
-		i := c.from(s.Low)
+		i := from(c.now, s.Low)
 		if i == len(c.now) || c.now[i].Low >= s.End { // not read before
 			c.before[s.Low] = s
 			c.now = slices.Insert(c.now, i, s)
@@ -49,17 +48,11 @@ func (c *canvas) add(segments []Segment) {
 	}
 }
 
-// from is the position of the first segment that ends after the low bits.
-func (c *canvas) from(low int64) int {
-	i, _ := slices.BinarySearchFunc(c.now, low, func(s Segment, low int64) int { return cmp.Compare(s.End, low+1) })
-	return i
-}
-
 // under returns the positions of the segments that overlap the span, and reads
 // them where that was not done.
 func (c *canvas) under(span snowflake.Slot) (first, last int, err error) {
 	find := func() (gap bool) {
-		first = c.from(span.Start)
+		first = from(c.now, span.Start)
 		next := span.Start
 		for last = first; last < len(c.now) && c.now[last].Low < span.End; last++ {
 			gap = gap || c.now[last].Low > next

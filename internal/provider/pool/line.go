@@ -108,8 +108,8 @@ func LineOf(segments []Segment) *Line {
 func comparePlaces(a, b Segment) int { return a.Place().Compare(b.Place()) }
 
 // from is the position of the first segment that ends after the low bits.
-func (l *Line) from(low int64) int {
-	i, _ := slices.BinarySearchFunc(l.byLow, low, func(s Segment, low int64) int { return cmp.Compare(s.End, low+1) })
+func from(segments []Segment, low int64) int {
+	i, _ := slices.BinarySearchFunc(segments, low, func(s Segment, low int64) int { return cmp.Compare(s.End, low+1) })
 	return i
 }
 
@@ -131,7 +131,7 @@ func (l *Line) Next(span snowflake.Slot, after Place, limit int) ([]Segment, err
 // Over implements LineReader.
 func (l *Line) Over(span snowflake.Slot, freeAfter int64) ([]Segment, error) {
 	var all []Segment
-	for i := l.from(span.Start); i < len(l.byLow) && l.byLow[i].Low < span.End; i++ {
+	for i := from(l.byLow, span.Start); i < len(l.byLow) && l.byLow[i].Low < span.End; i++ {
 		if l.byLow[i].FreeAt > freeAfter {
 			all = append(all, l.byLow[i])
 		}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -229,9 +230,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 		timeline := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
 		return recordsOf(r, terms.Pool, timeline)
 	})
-	slices.SortStableFunc(all, func(a, b provider.Record) int {
-		return int(min(max(b.Lease.Created-a.Lease.Created, -1), 1))
-	})
+	slices.SortStableFunc(all, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
 	return all, err
 }
 
