@@ -151,16 +151,12 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if after >= prefix {
 		from = after + "\x00"
 	}
-	part := func(path func(string) string) clientv3.Op {
-		return clientv3.OpGet(path(from), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(prefix))), clientv3.WithLimit(int64(limit)))
-	}
-	// The first so many markers include those of the first so many records.
-	resp, err := s.get(ctx, part(s.recordPath), part(s.markerPath))
+	all, err := s.page(ctx, from, prefix, limit)
 	if err != nil {
 		return nil, err
 	}
 	var page []record.Head
-	for k, err := range s.page(resp) {
+	for k, err := range all {
 		if err != nil {
 			return nil, err
 		}
@@ -169,9 +165,17 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	return page, nil
 }
 
-// page reads the answers to a range of records and one of their markers. A damaged record
-// has an error, and its key.
-func (s *Store) page(resp *clientv3.TxnResponse) iter.Seq2[known, error] {
+// page reads records whose keys have the prefix, with their markers, from one key on. A
+// damaged record has an error, and its key.
+func (s *Store) page(ctx context.Context, from, prefix string, limit int) (iter.Seq2[known, error], error) {
+	part := func(path func(string) string) clientv3.Op {
+		return clientv3.OpGet(path(from), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(prefix))), clientv3.WithLimit(int64(limit)))
+	}
+	// The first so many markers include those of the first so many records.
+	resp, err := s.get(ctx, part(s.recordPath), part(s.markerPath))
+	if err != nil {
+		return nil, err
+	}
 	records, markers := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
 	return func(yield func(known, error) bool) {
 		for _, kv := range records {
@@ -186,7 +190,7 @@ func (s *Store) page(resp *clientv3.TxnResponse) iter.Seq2[known, error] {
 				return
 			}
 		}
-	}
+	}, nil
 }
 
 // hints returns the life and the floor as last seen; zero values before that.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/kazahana/kazahana/internal/record"
 )
 
@@ -45,16 +43,12 @@ func (s *Store) sweep(ctx context.Context) (end bool, err error) {
 		return true, nil
 	}
 	defer s.sweeping.Unlock()
-	// The first so many markers include those of the first so many records.
-	part := func(path func(string) string) clientv3.Op {
-		return clientv3.OpGet(path(s.sweepFrom), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(""))), clientv3.WithLimit(sweepLooks))
-	}
-	resp, err := s.get(ctx, part(s.recordPath), part(s.markerPath))
+	all, err := s.page(ctx, s.sweepFrom, "", sweepLooks)
 	if err != nil {
 		return false, err
 	}
 	looks := 0
-	for k, err := range s.page(resp) {
+	for k, err := range all {
 		if err == nil && k.due(s.nowMS()) { // a damaged one stays, for people
 			if err := s.remove(ctx, k.key); err != nil {
 				return false, err
