@@ -56,13 +56,13 @@ func (w *watchers) add(ctx context.Context, prefix string) (<-chan struct{}, err
 		w.mu.Unlock()
 		return nil, errClosed
 	}
-	if w.shared == nil {
-		lifetime, end := context.WithCancel(context.Background())
-		w.shared = &listener{ready: make(chan struct{}), end: end, tokens: map[chan struct{}]watch{}}
-		w.tasks.Add(1)
-		go w.listen(lifetime, w.shared)
-	}
 	l := w.shared
+	if l == nil {
+		lifetime, end := context.WithCancel(context.Background())
+		l = &listener{ready: make(chan struct{}), end: end, tokens: map[chan struct{}]watch{}}
+		w.shared = l
+		w.tasks.Go(func() { w.listen(lifetime, l) })
+	}
 	l.tokens[tokens] = watch{prefix, context.AfterFunc(ctx, func() { w.remove(l, tokens) })}
 	w.mu.Unlock()
 	select {
@@ -118,7 +118,6 @@ const startTime = 5 * time.Second
 
 // listen has a session listen until it fails or is not needed any more.
 func (w *watchers) listen(ctx context.Context, l *listener) {
-	defer w.tasks.Done()
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
