@@ -10,9 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -25,28 +25,17 @@ const callTime = 3 * time.Second
 // eventually calls f, each time with callTime, until it succeeds.
 func eventually(t *testing.T, what string, f func(context.Context) error) {
 	t.Helper()
-	deadline := time.Now().Add(etcdtest.StartPatience)
-	for {
+	await.Success(t, what, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), callTime)
-		err := f(ctx)
-		cancel()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+		defer cancel()
+		return f(ctx)
+	})
 }
 
 func TestMembersAreLost(t *testing.T) {
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
-	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
-	for _, m := range members {
-		cfg.Endpoints = append(cfg.Endpoints, m.Client)
-	}
-	p := mustOpen(t, cfg)
+	p := mustOpen(t, configOf(members...))
 	var held []lease.Lease
 	acquire := func(ctx context.Context) error {
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
@@ -89,9 +78,7 @@ func TestMemberWithoutLeader(t *testing.T) {
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
 	alone := members[0]
-	p := mustOpen(t, Config{
-		Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix, Endpoints: []string{alone.Client}}, Services: defaultServices(),
-	})
+	p := mustOpen(t, configOf(alone))
 	acquire := func(ctx context.Context) error {
 		_, err := p.Acquire(ctx, provider.AcquireRequest{})
 		return err
@@ -147,20 +134,19 @@ func leader(t *testing.T, members []*member) (lead *member) {
 // A member that hangs keeps its connections: nothing but time tells.
 func TestHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
-	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
+	p := mustOpen(t, configOf(m))
 	l, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	must.Succeed(t, err)
 	m.Signal(syscall.SIGSTOP)
 	await.Stopped(t, m.PID())
 	const patience = 500 * time.Millisecond
 	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
-	now := time.Now().UnixMilli()
 	for name, call := range map[string]func(context.Context) error{
 		"Acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err },
 		"Verify":  func(ctx context.Context) error { _, err := provider.Verify(ctx, p, "", l); return err },
 		"Extend":  func(ctx context.Context) error { _, err := provider.Extend(ctx, p, "", l[0]); return err },
 		"Release": func(ctx context.Context) error {
-			return p.Release(ctx, provider.ReleaseRequest{ID: l[0].ID, BitSeq: 8, TimestampMS: now, Signature: lease.Sign(l[0].Secret, l[0].ID, now)})
+			return p.Release(ctx, providertest.SignedRelease(l[0], time.Now().UnixMilli()))
 		},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -181,11 +167,7 @@ func TestOneOfThreeHangs(t *testing.T) {
 	ring.Deep(t)
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
-	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
-	for _, m := range members {
-		cfg.Endpoints = append(cfg.Endpoints, m.Client)
-	}
-	p := mustOpen(t, cfg)
+	p := mustOpen(t, configOf(members...))
 	acquire := func(ctx context.Context) error {
 		_, err := p.Acquire(ctx, provider.AcquireRequest{})
 		return err

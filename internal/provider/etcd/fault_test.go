@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -31,7 +30,7 @@ func rawClient(t testing.TB, m *member) *clientv3.Client {
 // is granted stays, and can be verified.
 func TestNoSpace(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
-	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
+	p := mustOpen(t, configOf(m))
 	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	must.Succeed(t, err)
 	cl := rawClient(t, m)
@@ -51,13 +50,13 @@ func TestNoSpace(t *testing.T) {
 
 func TestRequestTooLarge(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--max-request-bytes", "8192")[0]
-	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
+	p := mustOpen(t, configOf(m))
 	_, err := p.Acquire(testContext(t), provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", 16_000)}})
 	if err == nil || !strings.Contains(err.Error(), "--max-request-bytes") {
 		t.Errorf("the error is %v", err)
 	}
 	m = etcdtest.Cluster(t, 1, "http", "--max-txn-ops", "4")[0]
-	p = mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
+	p = mustOpen(t, configOf(m))
 	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "--max-txn-ops") {
 		t.Errorf("the error is %v", err)
@@ -127,7 +126,7 @@ func TestCrashBetweenTransactions(t *testing.T) {
 // The store's history is compacted at every moment; nothing but time is lost.
 func TestCompaction(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
-	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
+	p := mustOpen(t, configOf(m))
 	cl := rawClient(t, m)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -31,8 +32,7 @@ func of(terms provider.Terms, low, end int64) provider.Terms {
 
 func giveBack(t testing.TB, p *Provider, l lease.Lease, atMS int64) {
 	t.Helper()
-	req := provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: atMS, Signature: lease.Sign(l.Secret, l.ID, atMS)}
-	must.Succeed(t, p.Release(testContext(t), req))
+	must.Succeed(t, p.Release(testContext(t), providertest.SignedRelease(l, atMS)))
 }
 
 // A record that the search did not see overlaps the slot: finer, coarser, or of a bit_seq

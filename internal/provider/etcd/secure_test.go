@@ -11,8 +11,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -94,8 +94,9 @@ func TestTLSAndPassword(t *testing.T) {
 		if lost, err := provider.Verify(ctx, p, "", leases); err != nil || len(lost) > 0 {
 			t.Errorf("Verify: %v, %v", lost, err)
 		}
-		now := time.Now().UnixMilli()
-		if err := p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: provider.AnyBitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)}); err != nil {
+		release := providertest.SignedRelease(l, time.Now().UnixMilli())
+		release.BitSeq = provider.AnyBitSeq
+		if err := p.Release(ctx, release); err != nil {
 			t.Errorf("Release: %v", err)
 		}
 		if _, err := p.List(ctx, ""); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
@@ -19,6 +20,15 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 func config(t testing.TB, services provider.Services, nowMS func() int64) Config {
 	t.Helper()
 	return Config{Config: etcdtest.Shared(t), Services: services, NowMS: nowMS}
+}
+
+// configOf is for a cluster of a test's own.
+func configOf(members ...*member) Config {
+	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.Client)
+	}
+	return cfg
 }
 
 func mustOpen(t testing.TB, cfg Config) *Provider {

@@ -45,8 +45,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 }
 
 func releaseOf(l lease.Lease) provider.ReleaseRequest {
-	at := time.Now().UnixMilli()
-	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}
+	return providertest.SignedRelease(l, time.Now().UnixMilli())
 }
 
 // A release goes to the next server only where the one before got no byte of it.

@@ -88,7 +88,7 @@ func testContextEnded(s *suite) {
 		_, err := c.Acquire(test.ctx, provider.AcquireRequest{})
 		s.want(err, provider.ErrNotSent)
 		s.want(err, test.want)
-		err = c.Release(test.ctx, signedRelease(l, s.now()))
+		err = c.Release(test.ctx, SignedRelease(l, s.now()))
 		s.want(err, provider.ErrNotSent)
 		s.want(err, test.want)
 		if can.Verify {

@@ -80,7 +80,7 @@ func (t *remoteTest) open() provider.Provider {
 	p, err := t.Open()
 	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
-	must.Succeed(t, p.Release(t.within(time.Minute), signedRelease(t.acquire(), time.Now().UnixMilli())))
+	must.Succeed(t, p.Release(t.within(time.Minute), SignedRelease(t.acquire(), time.Now().UnixMilli())))
 	return p
 }
 
@@ -103,7 +103,7 @@ func (t *remoteTest) held(l lease.Lease) bool {
 func (t *remoteTest) unsent(p provider.Provider, l lease.Lease, d time.Duration) {
 	t.Helper()
 	seen := t.seen()
-	req := signedRelease(l, time.Now().UnixMilli())
+	req := SignedRelease(l, time.Now().UnixMilli())
 	if err := p.Release(t.within(d), req); !errors.Is(err, provider.ErrNotSent) {
 		t.Errorf("the error is %v, want ErrNotSent", err)
 	}
@@ -164,7 +164,7 @@ func (t *remoteTest) givenUp() {
 	ctx, cancel := context.WithCancel(context.Background())
 	seen := t.seen()
 	done := make(chan error, 1)
-	go func() { done <- p.Release(ctx, signedRelease(l, time.Now().UnixMilli())) }()
+	go func() { done <- p.Release(ctx, SignedRelease(l, time.Now().UnixMilli())) }()
 	await.Eventually(t, "the question is seen", func() bool { return len(t.Proxy.Recorded()) > before })
 	cancel()
 	if err := <-done; !errors.Is(err, provider.ErrNotSent) || !errors.Is(err, context.Canceled) {
@@ -191,7 +191,7 @@ func (t *remoteTest) unknown(p provider.Provider, l lease.Lease, fault func(), t
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- p.Release(ctx, signedRelease(l, time.Now().UnixMilli())) }()
+	go func() { done <- p.Release(ctx, SignedRelease(l, time.Now().UnixMilli())) }()
 	await.Eventually(t, "the release is seen", func() bool { return t.seen() > seen })
 	then(cancel)
 	err := <-done

@@ -304,8 +304,8 @@ func (c *client) full() *provider.FullError {
 	return full
 }
 
-// signedRelease gives the lease back as of the time.
-func signedRelease(l lease.Lease, timestampMS int64) provider.ReleaseRequest {
+// SignedRelease gives the lease back as of the time.
+func SignedRelease(l lease.Lease, timestampMS int64) provider.ReleaseRequest {
 	return provider.ReleaseRequest{
 		ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(l.Secret, l.ID, timestampMS),
 	}
@@ -317,7 +317,7 @@ func (c *client) giveBack(l lease.Lease, timestampMS int64) error {
 }
 
 func (c *client) giveBackOf(service string, l lease.Lease, timestampMS int64) error {
-	req := signedRelease(l, timestampMS)
+	req := SignedRelease(l, timestampMS)
 	req.Service = service
 	return c.release(l, req)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -56,7 +56,7 @@ func useAll(t *testing.T, p *Provider) {
 	must(err)
 	at := time.Now().UnixMilli()
 	for _, l := range leases {
-		must(p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}))
+		must(p.Release(ctx, providertest.SignedRelease(l, at)))
 	}
 }
 
@@ -174,7 +174,9 @@ func TestLeastPrivileges(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	ca, cert, key := certificates(t)
+	authority := certtest.New(t, "test authority")
+	ca := authority.File
+	cert, key := authority.Issue("redis")
 	port := redistest.FreePort(t)
 	redistest.New(t, "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
 	at := fmt.Sprintf("127.0.0.1:%d/0", port)
@@ -301,14 +303,6 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 	replica := redistest.NewWithPort(t)
 	replica.Follow(s)
 	refused(t, Config{Config: redisconn.Config{Scheme: redisconn.SchemeUnix, Addrs: []string{replica.Sock}, Prefix: r.cfg.Prefix}, Services: defaultServices()}, "name its primary")
-}
-
-// certificates writes an authority, and a certificate by it for 127.0.0.1.
-func certificates(t *testing.T) (ca, cert, key string) {
-	t.Helper()
-	authority := certtest.New(t, "test authority")
-	cert, key = authority.Issue("redis")
-	return authority.File, cert, key
 }
 
 // redis-cli shows the slots in the order of their numbers, also where these have more and

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -120,8 +121,7 @@ func TestRestartWithPersistence(t *testing.T) {
 	if _, err := provider.Extend(testContext(t), r.provider, "", l); err != nil {
 		t.Error(err)
 	}
-	at := r.clock.Load()
-	if err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: m.ID, BitSeq: m.BitSeq, TimestampMS: at, Signature: lease.Sign(m.Secret, m.ID, at)}); err != nil {
+	if err := r.provider.Release(testContext(t), providertest.SignedRelease(m, r.clock.Load())); err != nil {
 		t.Error(err)
 	}
 	r.fenced(r.provider, until, whyChanged)
@@ -223,10 +223,9 @@ func TestLostPoolRecord(t *testing.T) {
 		t.Errorf("the error is %v, want a FullError", err)
 	}
 	// Its holder can still give it back.
-	at := r.clock.Load()
-	if err := p.Release(testContext(t), provider.ReleaseRequest{
-		ID: long[0].ID, BitSeq: provider.AnyBitSeq, TimestampMS: at, Signature: lease.Sign(long[0].Secret, long[0].ID, at),
-	}); err != nil {
+	release := providertest.SignedRelease(long[0], r.clock.Load())
+	release.BitSeq = provider.AnyBitSeq
+	if err := p.Release(testContext(t), release); err != nil {
 		t.Error(err)
 	}
 	r.clock.Add(1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -102,7 +103,7 @@ func TestRingsGiveWay(t *testing.T) {
 			n := random.IntN(len(held))
 			l, at := held[n], r.clock.Load()+random.Int64N(60)-40
 			held = append(held[:n], held[n+1:]...)
-			err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
+			err := r.provider.Release(testContext(t), providertest.SignedRelease(l, at))
 			if err != nil && !errors.Is(err, provider.ErrBadSignature) {
 				t.Fatal(err)
 			}

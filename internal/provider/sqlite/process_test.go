@@ -21,6 +21,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -173,9 +174,9 @@ func childChurn(args childArgs) error {
 			if err := out.Encode(event{Lease: l, ReleaseAt: at}); err != nil {
 				return err
 			}
-			err := p.Release(ctx, provider.ReleaseRequest{
-				Service: service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at),
-			})
+			release := providertest.SignedRelease(l, at)
+			release.Service = service
+			err := p.Release(ctx, release)
 			if err != nil && !errors.Is(err, provider.ErrBadSignature) { // it may have run out
 				return err
 			}

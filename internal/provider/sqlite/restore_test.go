@@ -17,6 +17,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -348,9 +349,7 @@ func TestFenceByHand(t *testing.T) {
 		t.Errorf("what the file knows is its holder's: %v", err)
 	}
 	at := h.clock.Load()
-	if err := p.Release(t.Context(), provider.ReleaseRequest{
-		ID: leases[1].ID, BitSeq: leases[1].BitSeq, TimestampMS: at, Signature: lease.Sign(leases[1].Secret, leases[1].ID, at),
-	}); err != nil {
+	if err := p.Release(t.Context(), providertest.SignedRelease(leases[1], at)); err != nil {
 		t.Error(err)
 	}
 	_, err = h.acquire(p, 1)

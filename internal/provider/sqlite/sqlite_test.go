@@ -57,8 +57,7 @@ func mustAcquire(t *testing.T, p *Provider) lease.Lease {
 }
 
 func releaseOf(l lease.Lease) provider.ReleaseRequest {
-	at := time.Now().UnixMilli()
-	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}
+	return providertest.SignedRelease(l, time.Now().UnixMilli())
 }
 
 func isHeld(t *testing.T, p *Provider, l lease.Lease) bool {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -47,9 +48,7 @@ func acquire(t *testing.T, p *Provider, req provider.AcquireRequest) lease.Lease
 }
 
 func release(p *Provider, l lease.Lease, at int64) error {
-	return p.Release(context.Background(), provider.ReleaseRequest{
-		ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at),
-	})
+	return p.Release(context.Background(), providertest.SignedRelease(l, at))
 }
 
 func TestStaticGrants(t *testing.T) {
