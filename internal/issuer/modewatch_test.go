@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Each way into other IDs than regular ones, and out of it, is one line.
@@ -123,9 +124,7 @@ func TestFirstStartSaysTheProvidersLayout(t *testing.T) {
 // A mark far ahead names the command that ends it in the log.
 func TestMarkFarAheadIsLogged(t *testing.T) {
 	st, err := state.Ephemeral(state.Options{}).Service("default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	st.RaiseMark(startMS + 30*24*time.Hour.Milliseconds())
 	svc := newService(t, provider.DefaultTerms(), st)
 	svc.Step(t.Context())

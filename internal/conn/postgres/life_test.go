@@ -28,9 +28,7 @@ var kind = postgresconn.Kind{Name: "test", Tables: []string{"CREATE TABLE IF NOT
 func open(t *testing.T, cfg postgresconn.Config) *postgresconn.Store {
 	t.Helper()
 	client, err := postgresconn.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client.Use(kind)
 }

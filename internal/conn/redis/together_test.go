@@ -7,11 +7,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -56,9 +56,8 @@ func TestProcessTogether(t *testing.T) {
 		})
 	}
 	waiting := func(n int) {
-		for client.Waiting() != n {
-			time.Sleep(time.Millisecond)
-		}
+		t.Helper()
+		await.Eventually(t, "commands wait", func() bool { return client.Waiting() == n })
 	}
 	waiting(many - redisconn.MaxFlights)
 	ctx, leave := context.WithCancel(t.Context())

@@ -6,15 +6,14 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestReleaseOnABadNetwork(t *testing.T) {
 	cfg := config(t, defaultServices(), nil)
 	near := mustOpen(t, cfg)
 	proxy, err := providertest.NewProxy("tcp", etcdtest.SharedMember().Client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(proxy.Close)
 	far := cfg
 	far.Endpoints = []string{proxy.Addr()}

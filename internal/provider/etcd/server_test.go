@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 type member = etcdtest.Member
@@ -34,9 +35,7 @@ func configOf(members ...*member) Config {
 func mustOpen(t testing.TB, cfg Config) *Provider {
 	t.Helper()
 	p, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Errorf("Close: %v", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // storm has n acquires begin at once, spread over the providers, and returns
@@ -80,9 +81,7 @@ func TestStorm(t *testing.T) {
 			}
 			// Everybody sees the same cursor, and is connected.
 			first, err := providers[0].Acquire(testContext(t), provider.AcquireRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, p := range providers {
 				if _, err := p.List(testContext(t), ""); err != nil {
 					t.Fatal(err)

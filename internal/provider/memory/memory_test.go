@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -56,9 +57,7 @@ func TestFromURL(t *testing.T) {
 		"memory:?prefix=x":              `"prefix"`,
 	} {
 		u, err := url.Parse(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = memory.FromURL(u, nil, nil)
 		switch {
 		case wantErr == "" && err != nil:

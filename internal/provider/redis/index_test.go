@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -32,9 +33,7 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 				_, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: service})
 				return err
 			}
-			if err := acquire(first); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, acquire(first))
 			var full *provider.FullError
 			if err := acquire(second); !errors.As(err, &full) { // and its ring exists
 				t.Fatalf("the error is %v, want a FullError", err)

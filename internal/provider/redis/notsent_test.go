@@ -5,6 +5,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -14,9 +15,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	near := mustOpen(t, cfg)
 	mustInit(t, near)
 	proxy, err := providertest.NewProxy("unix", s.Sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(proxy.Close)
 	far := cfg
 	far.Scheme, far.Addrs = "redis", []string{proxy.Addr()}

@@ -9,6 +9,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -35,9 +36,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 		r.unconfirmed(hasty, request, "it was given back")
 	}
 	records, err := r.provider.List(testContext(t), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, rec := range records {
 		if rec.End != rec.Lease.Created || !rec.Released {
 			t.Errorf("the record of a grant that was given back is %+v", rec)

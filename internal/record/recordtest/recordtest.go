@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -272,11 +273,7 @@ func closed(r *rig) {
 			r.Errorf("Close: %v", err)
 		}
 	}
-	for began := time.Now(); ctx.waiting.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Since(began) > callTime {
-			r.Fatalf("%d functions still wait for the end of the context", ctx.waiting.Load())
-		}
-	}
+	await.Eventually(r, "no function waits for the end of the context", func() bool { return ctx.waiting.Load() == 0 })
 }
 
 // lasting is a context that does not end, and counts the functions that wait for its end.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // expire lets so much time pass, or, where the clock cannot be set, ends the terms of
@@ -51,9 +52,7 @@ func ends(r *rig) {
 		at, err := r.store.Change(r.context(), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) {
 			return []record.Write{w}, nil
 		})
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.Succeed(r, err)
 		return at
 	}
 	r.left("a", write(termed("a", "1", time.Minute)), time.Minute)

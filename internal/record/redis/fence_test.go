@@ -9,6 +9,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -130,9 +131,7 @@ func newRig(t *testing.T, s *redistest.Server, edit ...func(*redisconn.Config)) 
 func (r *rig) put(w record.Write) (at int64) {
 	r.Helper()
 	at, err := put(r.T, r.store, w)
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return at
 }
 
@@ -149,9 +148,7 @@ func grant(key string, term time.Duration) record.Write {
 func (r *rig) view(keys ...string) record.View {
 	r.Helper()
 	v, err := r.store.Read(testContext(r), record.Ask{Keys: keys})
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return v
 }
 
@@ -251,28 +248,24 @@ func TestFenceKeepsTheServersTime(t *testing.T) {
 // remembers of it from before sees the new life.
 func TestFailoverBack(t *testing.T) {
 	for _, forgets := range []bool{false, true} {
-		testFailoverBack(t, forgets)
-	}
-}
-
-func testFailoverBack(t *testing.T, forgets bool) {
-	a, b := redistest.Pair(t, "--repl-backlog-ttl", "1")
-	r := newRig(t, a)
-	r.put(grant("k", time.Minute))
-	before := r.view("k")
-	redistest.InStep(t, a)
-	redistest.CutOff(t, a, b)
-	r.put(grant("lost", time.Minute))
-	redistest.FailOverAndBack(t, a, b, forgets)
-	var last record.View
-	if _, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
-		last = v
-		return []record.Write{grant("k", time.Minute)}, nil
-	}); err != nil || last.Life == before.Life || !last.Fence.Doubt {
-		t.Errorf("the rule was shown %+v at last (%v), before it was %+v", last, err, before)
-	}
-	v := r.doubted(time.Minute, whyChanged)
-	if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
-		t.Errorf("after the failovers: %+v", v)
+		a, b := redistest.Pair(t, "--repl-backlog-ttl", "1")
+		r := newRig(t, a)
+		r.put(grant("k", time.Minute))
+		before := r.view("k")
+		redistest.InStep(t, a)
+		redistest.CutOff(t, a, b)
+		r.put(grant("lost", time.Minute))
+		redistest.FailOverAndBack(t, a, b, forgets)
+		var last record.View
+		if _, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+			last = v
+			return []record.Write{grant("k", time.Minute)}, nil
+		}); err != nil || last.Life == before.Life || !last.Fence.Doubt {
+			t.Errorf("the rule was shown %+v at last (%v), before it was %+v", last, err, before)
+		}
+		v := r.doubted(time.Minute, whyChanged)
+		if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
+			t.Errorf("after the failovers: %+v", v)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/record/turns"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -44,18 +45,14 @@ func open(cfg redisconn.Config) (owned, error) {
 func mustOpen(t testing.TB, cfg redisconn.Config) owned {
 	t.Helper()
 	s, err := open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
 
 func mustInit(t testing.TB, s owned) {
 	t.Helper()
-	if err := s.Init(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Init(testContext(t)))
 }
 
 func testContext(t testing.TB) context.Context {
@@ -95,18 +92,14 @@ func TestCommitComparesRecords(t *testing.T) {
 		} else {
 			err = raw.Set(testContext(t), stored, text, 0).Err()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	commit := func(what, seen, other string) {
 		t.Helper()
 		set(seen)
 		c := r.store.newChange(record.Ask{Keys: []string{"k"}})
 		c.seen = make([]known, 1)
-		if err := c.look(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.look(testContext(t)))
 		set(other)
 		_, got, _ := c.Commit(testContext(t), []record.Write{{Key: "k", Value: []byte("decided on what was seen")}})
 		if now := raw.Get(testContext(t), stored).Val(); got == turns.Done || now != other {

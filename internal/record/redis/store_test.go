@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -92,9 +93,7 @@ func TestSameShortVersion(t *testing.T) {
 	copy(two.nonce[:4], one.nonce[:4])
 	for _, c := range []*change{one, two} {
 		c.seen = make([]known, 1)
-		if err := c.look(testContext(t)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.look(testContext(t)))
 	}
 	if _, got, err := one.Commit(testContext(t), []record.Write{w}); err != nil || got != turns.Done {
 		t.Errorf("the first change is %v (%v)", got, err)
@@ -148,9 +147,7 @@ func TestServersClock(t *testing.T) {
 	} {
 		w.Key, w.Value = name, []byte("1")
 		at, err := put(t, s, w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		end := fmt.Sprint(at + 2*hour)
 		want := [2]string{"-1", end}
 		switch name {
@@ -290,16 +287,12 @@ func TestRights(t *testing.T) {
 	set := func(words []string) { server.SetUser(t, "kazahana", words) }
 	set(words)
 	cfg, _, err := redisconn.ParseURL("redis+unix://kazahana:secret@"+server.Sock, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r := &rig{T: t, cfg: cfg}
 	r.store = mustOpen(t, cfg)
 	mustInit(t, r.store)
 	tokens, err := r.store.Watch(testContext(t), "k/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	w := record.Write{Key: "k/1", Value: []byte("1"), TermMS: 1, Mark: 5, Index: []string{"i"}, Tell: true}
 	r.put(w)
 	receive(t, tokens)
@@ -318,9 +311,7 @@ func TestRights(t *testing.T) {
 		t.Error(err)
 	}
 	page, err := os.ReadFile("../../../docs/providers/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if rule := "'&{kazahana}:@rec:*' +" + strings.ReplaceAll(commands, " ", " +") + " +select\n"; !strings.Contains(string(page), rule) {
 		t.Errorf("docs/providers/redis.md does not show the rule %s", rule)
 	}
@@ -430,9 +421,7 @@ func received(t *testing.T, tokens <-chan struct{}) (open bool) {
 func (r *rig) watch(ctx context.Context, prefix string) <-chan struct{} {
 	r.Helper()
 	tokens, err := r.store.Watch(ctx, prefix)
-	if err != nil {
-		r.Fatal(err)
-	}
+	must.Succeed(r, err)
 	return tokens
 }
 
@@ -530,9 +519,7 @@ func TestWatchConnectionLost(t *testing.T) {
 	impatient := mustOpen(t, r.cfg)
 	impatient.watchers.pingAfter = 50 * time.Millisecond
 	short, err := impatient.Watch(testContext(t), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	server.Signal(syscall.SIGSTOP)
 	ended(t, short)
 	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func text(s string) int { return len(s) }
@@ -17,9 +18,7 @@ func text(s string) int { return len(s) }
 func take[K any](t *testing.T, all *Turns[K], keys ...string) *Held[K] {
 	t.Helper()
 	h, err := all.Take(t.Context(), keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return h
 }
 
