@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 var lobby = placement.Key{Kind: "room", Identity: "lobby"}
@@ -90,17 +88,3 @@ func leaseServer(t *testing.T) string {
 type elapsed struct{ began time.Time }
 
 func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
-
-// TestRights: these are the rights that a user of Redis needs.
-func TestRights(t *testing.T) {
-	server := redistest.New(t)
-	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
-	for command := range strings.FieldsSeq("info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait") {
-		words = append(words, "+"+command)
-	}
-	server.Do(t, words...)
-	s, err := Open("redis+unix://kazahana:secret@"+server.Sock, Options{})
-	must.Succeed(t, err)
-	defer s.Close()
-	works(t, s)
-}
