@@ -11,7 +11,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -30,20 +29,6 @@ func TestConformance(t *testing.T) {
 			},
 			SetClock: clock.Store,
 		}
-	})
-}
-
-// The suite's way of working with a clock that it cannot set has to work too.
-func TestConformanceInRealTime(t *testing.T) {
-	ring.Deep(t)
-	if testing.Short() {
-		t.Skip("waits for leases to end")
-	}
-	providertest.Run(t, func(*testing.T) providertest.Store {
-		store := memory.NewStore(nil)
-		return providertest.Store{Open: func(services provider.Services) (provider.Provider, error) {
-			return memory.New(store, services)
-		}}
 	})
 }
 
