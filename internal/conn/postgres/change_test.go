@@ -110,12 +110,9 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 func TestLongestIsKnownFirst(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
-	client, err := postgresconn.Open(cfg)
-	must.Succeed(t, err)
-	defer client.Close()
-	longer := kind
-	longer.MaxMS = 24 * hour
-	s := client.Use(longer)
+	bounded := kind
+	bounded.MaxMS = 24 * hour
+	s := openAs(t, cfg, bounded)
 	must.Succeed(t, note(t.Context(), s))
 	calls := 0
 	must.Succeed(t, s.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {

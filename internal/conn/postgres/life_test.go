@@ -25,12 +25,29 @@ const hour = 3600 * 1000
 // kind is a store with one table.
 var kind = postgresconn.Kind{Name: "test", Tables: []string{"CREATE TABLE IF NOT EXISTS note (n bigint)"}, LongestMS: hour}
 
-func open(t *testing.T, cfg postgresconn.Config) *postgresconn.Store {
+func open(t *testing.T, cfg postgresconn.Config) *postgresconn.Store { return openAs(t, cfg, kind) }
+
+func openAs(t *testing.T, cfg postgresconn.Config, kind postgresconn.Kind) *postgresconn.Store {
 	t.Helper()
 	client, err := postgresconn.Open(cfg)
 	must.Succeed(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client.Use(kind)
+}
+
+// longer is a kind whose grants last for five hours.
+func longer() postgresconn.Kind {
+	k := kind
+	k.LongestMS = 5 * hour
+	return k
+}
+
+// used opens a store that a row is written to, and shows what it is then.
+func used(t *testing.T, cfg postgresconn.Config) (s *postgresconn.Store, before postgresconn.Moment) {
+	t.Helper()
+	s = open(t, cfg)
+	must.Succeed(t, note(t.Context(), s))
+	return s, look(t, s)
 }
 
 // note writes a row; a server that is about to be ready gets time.
@@ -81,9 +98,7 @@ func TestNewStore(t *testing.T) {
 // Transactions of one process overtake each other: one that has read less than another
 // is no sign of a loss.
 func TestManyAtOnce(t *testing.T) {
-	s := open(t, postgrestest.Shared(t).Config())
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	s, before := used(t, postgrestest.Shared(t).Config())
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -102,9 +117,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestPromotedStandby(t *testing.T) {
 	primary := postgrestest.New(t)
 	cfg := primary.Config()
-	s := open(t, cfg)
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	_, before := used(t, cfg)
 	standby := primary.Standby("standby")
 	far := cfg
 	far.Dir = standby.Dir
@@ -128,9 +141,7 @@ func TestPromotedStandby(t *testing.T) {
 func TestFailoverWithoutAFence(t *testing.T) {
 	primary := postgrestest.New(t)
 	cfg := primary.Config("failover_fence=0")
-	s := open(t, cfg)
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	s, before := used(t, cfg)
 	standby := primary.Standby("standby")
 	must.Succeed(t, note(t.Context(), s))
 	primary.Caught(standby)
@@ -184,9 +195,7 @@ func TestBackupPutBack(t *testing.T) {
 func TestTablesAreGone(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
-	s := open(t, cfg)
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	s, before := used(t, cfg)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	fenced(t, before, look(t, s), "the tables were gone")
 }
@@ -196,16 +205,11 @@ func TestFenceOfTheLongest(t *testing.T) {
 	cfg := postgrestest.Shared(t).Config()
 	s := open(t, cfg)
 	must.Succeed(t, note(t.Context(), s))
-	client, err := postgresconn.Open(cfg)
-	must.Succeed(t, err)
-	defer client.Close()
-	longer := kind
-	longer.LongestMS = 5 * hour
-	before := look(t, client.Use(longer))
-	_, err = s.Fence(t.Context())
+	before := look(t, openAs(t, cfg, longer()))
+	_, err := s.Fence(t.Context())
 	must.Succeed(t, err)
 	fenced(t, before, look(t, s), "an operator said") // a look without a fence has changed nothing
-	look(t, client.Use(longer))
+	look(t, openAs(t, cfg, longer()))
 	if f := look(t, s).Fence; f.UntilMS-f.FromMS != 5*hour {
 		t.Errorf("the fence lasts %d ms", f.UntilMS-f.FromMS)
 	}

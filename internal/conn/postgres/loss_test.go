@@ -38,9 +38,7 @@ func TestRestoredToAPointUnderAProcess(t *testing.T) {
 func TestAnotherClusterWithoutAFence(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config("failover_fence=0")
-	s := open(t, cfg)
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	_, before := used(t, cfg)
 	server.SQL("UPDATE " + cfg.Schema + ".life SET server = '123/00000001'")
 	fenced(t, before, look(t, open(t, cfg)), "another one than before")
 }
@@ -49,9 +47,7 @@ func TestAnotherClusterWithoutAFence(t *testing.T) {
 // promoted meanwhile, even though its own row says nothing of it.
 func TestOldPrimaryComesBack(t *testing.T) {
 	old := postgrestest.New(t)
-	s := open(t, old.Config())
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	s, before := used(t, old.Config())
 	standby := old.Standby("standby")
 	old.Stop()
 	standby.Promote()
@@ -72,9 +68,7 @@ func TestOldPrimaryComesBack(t *testing.T) {
 func TestTablesAreMadeAnewByAnother(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
-	s := open(t, cfg)
-	must.Succeed(t, note(t.Context(), s))
-	before := look(t, s)
+	s, before := used(t, cfg)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	other := open(t, cfg)
 	must.Succeed(t, note(t.Context(), other))
@@ -102,12 +96,7 @@ func TestLookMakesNoTables(t *testing.T) {
 // raised is how long a fence lasts once a process has come that grants for five hours.
 func raised(t *testing.T, cfg postgresconn.Config) int64 {
 	t.Helper()
-	client, err := postgresconn.Open(cfg)
-	must.Succeed(t, err)
-	defer client.Close()
-	longer := kind
-	longer.LongestMS = 5 * hour
-	s := client.Use(longer)
+	s := openAs(t, cfg, longer())
 	must.Succeed(t, note(t.Context(), s))
 	f := look(t, s).Fence
 	return f.UntilMS - f.FromMS
