@@ -238,12 +238,12 @@ func (s *Service) Layout() snowflake.Layout {
 			return status.Cached.Layout()
 		}
 	}
-	return LayoutFor(tl.BitTS)
+	return layoutFor(tl.BitTS)
 }
 
-// LayoutFor is the layout that a bit_ts goes with where nothing else is known:
+// layoutFor is the layout that a bit_ts goes with where nothing else is known:
 // the default bit_seq, or less where that leaves no room for a machine ID.
-func LayoutFor(bitTS int) snowflake.Layout {
+func layoutFor(bitTS int) snowflake.Layout {
 	if js := snowflake.JSLayout(); bitTS == js.BitTS {
 		return js
 	}

@@ -118,7 +118,7 @@ func TestLayoutFor(t *testing.T) {
 		41: {BitTS: 41, BitID: 14, BitSeq: 8}, 54: {BitTS: 54, BitID: 1, BitSeq: 8}, 60: {BitTS: 60, BitID: 1, BitSeq: 2},
 		62: {BitTS: 62, BitID: 1, BitSeq: 0}, 32: {BitTS: 32, BitID: 23, BitSeq: 8},
 	} {
-		if got := LayoutFor(bitTS); got != want || got.Validate() != nil {
+		if got := layoutFor(bitTS); got != want || got.Validate() != nil {
 			t.Errorf("bit_ts %d: %v, want %v", bitTS, got, want)
 		}
 	}

@@ -33,10 +33,10 @@ type Lease struct {
 
 // Limits of what a lease may hold.
 const (
-	// MaxMS is the last Unix ms, and the largest epoch: sums of two do not overflow.
-	MaxMS = 1<<62 - 1
-	// MaxSecretBytes is generous: 128 random bits in hex are 32.
-	MaxSecretBytes = 1024
+	// maxMS is the last Unix ms, and the largest epoch: sums of two do not overflow.
+	maxMS = 1<<62 - 1
+	// maxSecretBytes is generous: 128 random bits in hex are 32.
+	maxSecretBytes = 1024
 )
 
 // ErrMalformed is wrapped by every error of Validate.
@@ -59,11 +59,11 @@ func (l Lease) Validate() error {
 		return bad("a layout of %v has machine IDs 0 to %d", layout, layout.MachineIDs()-1)
 	case l.Secret == "":
 		return bad("it has no secret")
-	case len(l.Secret) > MaxSecretBytes:
-		return bad("its secret has %d bytes, and may have %d", len(l.Secret), MaxSecretBytes)
-	case max(l.Created, l.Expired, l.ReservedUntil, l.EpochMS) > MaxMS || l.EpochMS < -MaxMS:
+	case len(l.Secret) > maxSecretBytes:
+		return bad("its secret has %d bytes, and may have %d", len(l.Secret), maxSecretBytes)
+	case max(l.Created, l.Expired, l.ReservedUntil, l.EpochMS) > maxMS || l.EpochMS < -maxMS:
 		return bad("created %d, expired %d, reservedUntil %d and customEpoch %d are Unix milliseconds, and none may be beyond %d",
-			l.Created, l.Expired, l.ReservedUntil, l.EpochMS, int64(MaxMS))
+			l.Created, l.Expired, l.ReservedUntil, l.EpochMS, int64(maxMS))
 	case l.Created < 0 || l.Expired <= l.Created:
 		return bad("it is valid from %d to %d, which is no interval", l.Created, l.Expired)
 	case l.ReservedUntil < l.Expired:

@@ -41,7 +41,7 @@ func ParseTerms(q url.Values) (Terms, error) {
 		return Terms{}, err
 	}
 	if v, ok := given(q, "ids"); ok {
-		r, err := ParseIDRange(v)
+		r, err := parseIDRange(v)
 		if err != nil {
 			return Terms{}, err
 		}
@@ -80,8 +80,8 @@ func (t *Terms) parseLayout(q url.Values) error {
 	return nil
 }
 
-// ParseIDRange reads LOW-HIGH, both included.
-func ParseIDRange(s string) (IDRange, error) {
+// parseIDRange reads LOW-HIGH, both included.
+func parseIDRange(s string) (IDRange, error) {
 	low, high, ok := strings.Cut(s, "-")
 	l, lowErr := strconv.ParseInt(low, 10, 62)
 	h, highErr := strconv.ParseInt(high, 10, 62)

@@ -14,12 +14,12 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// DefaultIPBits is how many low bits of the address make the machine ID: the
+// defaultIPBits is how many low bits of the address make the machine ID: the
 // host part of a /24.
-const DefaultIPBits = 8
+const defaultIPBits = 8
 
-// IPParams returns the parameters that an ip: URL takes.
-func IPParams() []string { return append(StaticParams(), "bits", "interface") }
+// ipParams returns the parameters that an ip: URL takes.
+func ipParams() []string { return append(staticParams(), "bits", "interface") }
 
 // HostAddress is an IPv4 address that the host has.
 type HostAddress struct {
@@ -36,7 +36,7 @@ type HostAddress struct {
 // the promise that this provider rests on: a host that has been given another
 // address must not keep the machine ID of the former one.
 func FromIPURL(u *url.URL, nowMS func() int64, addresses func() ([]HostAddress, error)) (*Provider, error) {
-	q, err := connurl.ParseQuery(u.RawQuery, IPParams())
+	q, err := connurl.ParseQuery(u.RawQuery, ipParams())
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func FromIPURL(u *url.URL, nowMS func() int64, addresses func() ([]HostAddress, 
 	if err != nil {
 		return nil, err
 	}
-	bits := DefaultIPBits
+	bits := defaultIPBits
 	if v := q.Get("bits"); q.Has("bits") {
 		if bits, err = strconv.Atoi(v); err != nil {
 			return nil, fmt.Errorf("bits=%s: write a whole number", v)

@@ -70,16 +70,16 @@ type grant struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// StaticParams returns the parameters that a static: URL takes. There is no pool that pool or
+// staticParams returns the parameters that a static: URL takes. There is no pool that pool or
 // ids could select from.
-func StaticParams() []string {
+func staticParams() []string {
 	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout"}
 }
 
 // FromStaticURL opens static:ID. nowMS is the clock in Unix milliseconds; nil
 // means the wall clock.
 func FromStaticURL(u *url.URL, nowMS func() int64) (*Provider, error) {
-	q, err := connurl.ParseQuery(u.RawQuery, StaticParams())
+	q, err := connurl.ParseQuery(u.RawQuery, staticParams())
 	if err != nil {
 		return nil, err
 	}

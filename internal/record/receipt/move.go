@@ -73,7 +73,7 @@ func Move[R any](leaving []R, madeAt func(R) Stamp, spanMS int64, seen map[strin
 		if n := numberOf(made, width); n != number { // most have the name of the one before
 			number, name = n, window(made, width)
 		}
-		if !slices.Contains(names, name) && len(names) < MaxMoved {
+		if !slices.Contains(names, name) && len(names) < maxMoved {
 			names = append(names, name)
 		}
 		before, shown := seen[name]
@@ -85,7 +85,7 @@ func Move[R any](leaving []R, madeAt func(R) Stamp, spanMS int64, seen map[strin
 		if !begun {
 			all = slices.Clip(before)
 		}
-		if len(all) == MaxWindow {
+		if len(all) == maxWindow {
 			dropped = append(dropped, r)
 			continue
 		}

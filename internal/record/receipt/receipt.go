@@ -24,10 +24,10 @@ const (
 	// MaxAhead is how far the clock of an ID may be ahead of the store's; an ID from further
 	// ahead tells no time. A clock that is set back has its requests refused for so long.
 	MaxAhead = time.Minute
-	// MaxWindow is how many receipts a window has at most. Further ones are forgotten.
-	MaxWindow = 2048
-	// MaxMoved is how many windows a request writes at most.
-	MaxMoved = 6
+	// maxWindow is how many receipts a window has at most. Further ones are forgotten.
+	maxWindow = 2048
+	// maxMoved is how many windows a request writes at most.
+	maxMoved = 6
 
 	// firstMS is the start of 2020 in Unix ms: no clock of a host shows an earlier time.
 	firstMS = 1_577_836_800_000
