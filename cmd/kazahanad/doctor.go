@@ -108,9 +108,7 @@ func (x *examination) settle(settings *config.Serve, err error) {
 func (x *examination) configuration() {
 	read, err := "no file", x.invalid
 	if x.settings != nil {
-		if x.settings.Config != "" {
-			read = x.settings.Config
-		}
+		read = cmp.Or(x.settings.Config, read)
 		x.asDaemon(func() {
 			for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
 				if doctor.LacksCredential(one) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
@@ -11,15 +12,9 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// doors are the addresses, by key, where a daemon with these settings gives IDs beside its
-// socket.
-func doors(settings *config.Serve) (all [][2]string) {
-	for _, door := range [][2]string{{"memcached_listen", settings.MemcachedListen}, {"http_listen", settings.HTTPListen}} {
-		if door[1] != "" {
-			all = append(all, door)
-		}
-	}
-	return all
+// doors are the listeners where a daemon with these settings gives IDs beside its socket.
+func doors(settings *config.Serve) []beside {
+	return slices.DeleteFunc(besides(settings), func(b beside) bool { return b.key == "admin_listen" })
 }
 
 // doors asks at the doors of the daemon that runs.
@@ -30,7 +25,7 @@ func (x *examination) doors() {
 	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
 	defer cancel()
 	for _, door := range doors(x.settings) {
-		x.add(doctor.JudgeDoor(doctor.ProbeDoor(ctx, door[0], door[1]), x.peer.PID, x.peer.UID))
+		x.add(doctor.JudgeDoor(doctor.ProbeDoor(ctx, door.key, door.address), x.peer.PID, x.peer.UID))
 	}
 }
 
@@ -38,12 +33,12 @@ func (x *examination) doors() {
 // be made by this user.
 func checkDoors(settings *config.Serve) error {
 	for _, door := range doors(settings) {
-		path, isPath := strings.CutPrefix(door[1], "unix:")
+		path, isPath := strings.CutPrefix(door.address, "unix:")
 		if !isPath {
 			continue
 		}
 		if err := state.CheckDir(filepath.Dir(path), "choose another path, or check as the daemon's user"); err != nil {
-			return fmt.Errorf("%s: %w", door[0], err)
+			return fmt.Errorf("%s: %w", door.key, err)
 		}
 	}
 	return nil

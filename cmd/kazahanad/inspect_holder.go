@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -102,10 +103,7 @@ func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error)
 	if err != nil {
 		return nil, err
 	}
-	kept := st.Info().History
-	if kept == "" { // the server does not say
-		kept = "grants as long as its server's provider does"
-	}
+	kept := cmp.Or(st.Info().History, "grants as long as its server's provider does") // "": the server does not say
 	switch {
 	case len(found) == 0:
 		h.Note = fmt.Sprintf("nobody known: the history keeps %s", kept)

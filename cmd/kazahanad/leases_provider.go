@@ -157,6 +157,5 @@ func (st *store) terms() (provider.Terms, bool) {
 
 // takesIDs reports whether ids= can limit the provider's range of machine IDs.
 func takesIDs(rawURL string) bool {
-	scheme, _, _ := strings.Cut(strings.ToLower(rawURL), ":")
-	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, scheme)
+	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, schemeOf(rawURL))
 }

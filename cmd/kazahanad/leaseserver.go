@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -109,7 +110,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	set := l.settings
 	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
 	limits := allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}
-	if l.keeping, err = issuer.OpenKeeping(keepingOptions(&set.Common, issuer.LiveDir(set), limits, steadyClock(), watch)); err != nil {
+	if l.keeping, err = issuer.OpenKeeping(keepingOptions(&set.Common, issuer.LiveDir(set), limits, watch)); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
 	l.fences = newFences(untraced, l.keeping.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
@@ -185,7 +186,7 @@ func (l *leaseServerParts) check(s *system) error {
 		return err
 	}
 	_, err := fmt.Fprintf(s.out, "ok: listen %s, provider %s, TLS %s, tokens %s, %d service(s)\n", l.settings.Listen,
-		config.Redact(l.settings.Provider), orNone(l.settings.TLSCert), orNone(l.settings.TokensFile), len(l.settings.Services()))
+		config.Redact(l.settings.Provider), cmp.Or(l.settings.TLSCert, "none"), cmp.Or(l.settings.TokensFile, "none"), len(l.settings.Services()))
 	return err
 }
 

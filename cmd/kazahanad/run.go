@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,10 +71,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	j := &job{runCmd: c, system: s, settings: settings, path: path, clock: clock.System{}, service: settings.DefaultService}
-	if c.Service != "" {
-		j.service = c.Service
-	}
+	j := &job{runCmd: c, system: s, settings: settings, path: path, clock: clock.System{}, service: cmp.Or(c.Service, settings.DefaultService)}
 	j.describe()
 	url, err := withRange(settings.Provider, c.Min, c.Max)
 	if err != nil {

@@ -28,7 +28,7 @@ type declareFlags struct {
 
 // declareVariables are the daemon's variables that name the store and say how keys
 // count.
-var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_STORE", "KAZAHANA_SEQUENCES"})
+var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_SEQUENCES"})
 
 // settings are the settings that a daemon started here would have.
 func (f *declareFlags) settings(s *system) (*config.Serve, error) {
@@ -46,7 +46,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := issuer.OpenKeeping(keepingOptions(&settings.Common, "", allowance.Limits{}, steadyClock(), issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeeping(keepingOptions(&settings.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ func check(s *system, settings *config.Serve) error {
 		return err
 	}
 	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
-		settings.Socket, orNone(settings.StateDir), config.Redact(settings.Provider), len(settings.Services()))
+		settings.Socket, cmp.Or(settings.StateDir, "none"), config.Redact(settings.Provider), len(settings.Services()))
 	return err
 }
 
@@ -142,13 +143,6 @@ func openConfigured(url string, settings *config.Serve) (provider.Provider, erro
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
 }
 
 // daemonParts are the parts of the daemon, in the order in which serve makes them.
@@ -282,7 +276,7 @@ func (d *daemonParts) announce() {
 	info, log := d.issuer.Provider.Info(), d.serveLog()
 	log.Info("kazahanad is ready",
 		zap.String("socket", d.settings.Socket), zap.String("provider", info.URL), zap.String("scope", string(info.Scope)),
-		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("live_dir", orNone(d.issuer.State.Health().Live)), zap.String("version", version),
+		zap.String("state_dir", cmp.Or(d.settings.StateDir, "none")), zap.String("live_dir", cmp.Or(d.issuer.State.Health().Live, "none")), zap.String("version", version),
 		zap.Int64("memory_limit", d.memory))
 	d.issuer.AnnounceScope(log)
 	d.announceBeside()

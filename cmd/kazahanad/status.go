@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -55,7 +56,7 @@ func showStatus(out io.Writer, st daemon.Status) error {
 
 // describeStateDir says where the local state is and which failures it survives.
 func describeStateDir(st daemon.StateStatus) string {
-	text := orNone(st.StateDir)
+	text := cmp.Or(st.StateDir, "none")
 	switch {
 	case st.SurvivesKill:
 		text += "; leases and marks in " + st.LiveDir + ", which survives kill -9"

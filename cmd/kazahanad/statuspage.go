@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"os"
@@ -50,11 +51,8 @@ func (d *daemonParts) page() any {
 }
 
 func thisHost() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "unknown"
-	}
-	return host
+	host, _ := os.Hostname()
+	return cmp.Or(host, "unknown")
 }
 
 // adminHandler serves the admin listener.

@@ -21,16 +21,12 @@ import (
 // lockOwner identifies this host to the store: its name, and a digest that
 // distinguishes hosts of the same name.
 func lockOwner() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		name = "unknown"
-	}
-	name = strings.Map(func(r rune) rune {
+	name := strings.Map(func(r rune) rune {
 		if r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", r) {
 			return '-'
 		}
 		return r
-	}, name)
+	}, thisHost())
 	machine, err := os.ReadFile("/etc/machine-id")
 	if err != nil || len(strings.TrimSpace(string(machine))) == 0 {
 		return name[:min(len(name), 64)]
@@ -41,10 +37,12 @@ func lockOwner() string {
 }
 
 // keepingOptions say where the settings keep locks and sequences.
-func keepingOptions(s *config.Common, live string, limits allowance.Limits, believed *clock.Believed, watch issuer.Watching) issuer.KeepingOptions {
+func keepingOptions(s *config.Common, live string, limits allowance.Limits, watch issuer.Watching) issuer.KeepingOptions {
 	return issuer.KeepingOptions{
 		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: live, Sequences: s.Sequences,
-		Limits: limits, Timeout: s.ProviderTimeout, Clock: believed, Watching: watch,
+		Limits: limits, Timeout: s.ProviderTimeout, Watching: watch,
+		// With serve's defaults: these processes make no IDs.
+		Clock: clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute}),
 	}
 }
 
@@ -64,15 +62,9 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := issuer.OpenKeeping(keepingOptions(&s.Common, "", allowance.Limits{}, steadyClock(), issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeeping(keepingOptions(&s.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}
 	return k.Close(context.Background())
-}
-
-// steadyClock is a believed clock with serve's defaults, for a process that makes no
-// IDs.
-func steadyClock() *clock.Believed {
-	return clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 }
