@@ -121,7 +121,7 @@ func TestAcquisition(t *testing.T) {
 				}}
 				l, askedAt, err := a.Run(t.Context())
 				took := time.Since(s.began)
-				if test.fails == "" && (err != nil || l.ID != 17) || test.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), test.fails) && !strings.Contains(err.Error(), test.fails)) {
+				if test.fails == "" && (err != nil || l.ID != 17) || test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)) {
 					t.Fatalf("%v, %v", l, err)
 				}
 				if took < test.after[0] || took > test.after[1] {

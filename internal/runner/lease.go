@@ -92,8 +92,8 @@ func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 // Verify asks whether the lease is still this holder's. A *LostError means that it is
 // not; any other error, that it is not known.
 func (h *LeaseHolding) Verify(ctx context.Context) error {
-	ours, err := h.verify(ctx)
-	if err != nil || ours {
+	lost, err := provider.Verify(ctx, h.provider, h.service, []lease.Lease{h.Lease})
+	if err != nil || len(lost) == 0 {
 		return err
 	}
 	return &LostError{Err: fmt.Errorf("machine ID %d is no longer ours: the provider knows another holder of it, or none", h.Lease.ID), Gone: true}
@@ -102,19 +102,12 @@ func (h *LeaseHolding) Verify(ctx context.Context) error {
 // CanVerify reports whether Verify can tell.
 func (h *LeaseHolding) CanVerify() bool { return h.provider.Info().Can.Verify }
 
-// extend and verify are the calls themselves.
-
 func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
 	longer, err := provider.Extend(ctx, h.provider, h.service, h.Lease)
 	if err == nil && longer.Key() != h.Lease.Key() {
 		err = fmt.Errorf("the provider extended %v instead of %v", longer, h.Lease)
 	}
 	return longer, err
-}
-
-func (h *LeaseHolding) verify(ctx context.Context) (ours bool, err error) {
-	lost, err := provider.Verify(ctx, h.provider, h.service, []lease.Lease{h.Lease})
-	return len(lost) == 0, err
 }
 
 // CheckClock returns an error if the local clock is past the end of a lease that was

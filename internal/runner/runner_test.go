@@ -27,7 +27,7 @@ type stage struct {
 	began time.Time
 	skew  time.Duration // of the wall clock
 	slept atomic.Int64  // ns that the timers slept through
-	set   atomic.Int64  // ns that settable is off
+	set   atomic.Int64  // ns that somebody has set the wall clock off
 
 	mu         sync.Mutex
 	transcript []string
@@ -49,7 +49,7 @@ type stage struct {
 
 const term = 100 * time.Second
 
-func (s *stage) Wall() int64 { return time.Now().Add(s.skew).UnixNano() }
+func (s *stage) Wall() int64 { return time.Now().Add(s.skew).UnixNano() + s.set.Load() }
 func (s *stage) Boot() time.Duration {
 	return time.Since(s.began) + time.Duration(s.slept.Load()) + time.Hour
 }
@@ -68,11 +68,8 @@ type extending struct {
 
 func (e extending) Info() provider.Info { return provider.Info{Can: provider.Can{Extend: true}} }
 
-func (e extending) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
-	return e.stage.Extend(ctx, req)
-}
-
-func (s *stage) Extend(ctx context.Context, _ provider.ExtendRequest) (lease.Lease, error) {
+func (e extending) Extend(ctx context.Context, _ provider.ExtendRequest) (lease.Lease, error) {
+	s := e.stage
 	l := s.held.Lease
 	answer := s.answers[0]
 	if len(s.answers) > 1 {

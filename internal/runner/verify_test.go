@@ -204,7 +204,6 @@ func TestClockSetBackToBeforeTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{}
 		r, err := play(t, s, func(c *Config) {
-			c.Clock = settable{s}
 			time.AfterFunc(5*time.Second+time.Millisecond, func() { s.set.Store(int64(-4 * time.Second)) })
 			time.AfterFunc(50*time.Second+time.Millisecond, func() { s.set.Store(int64(-time.Minute)) })
 		})
@@ -215,11 +214,6 @@ func TestClockSetBackToBeforeTheLease(t *testing.T) {
 		}
 	})
 }
-
-// settable is a stage whose wall clock somebody sets.
-type settable struct{ *stage }
-
-func (s settable) Wall() int64 { return s.stage.Wall() + s.set.Load() }
 
 // LastMS bounds what a program can have read from the clock, or counted on from
 // such a reading.
@@ -242,7 +236,7 @@ func TestLastMS(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &stage{lives: 18 * time.Second, suspends: test.stopped}
 				r, err := play(t, s, func(c *Config) {
-					c.Clock, c.Delay = settable{s}, 2*time.Second
+					c.Delay = 2 * time.Second
 					for at, to := range test.set {
 						time.AfterFunc(at+500*time.Millisecond, func() { s.set.Store(int64(to)) })
 					}
