@@ -144,7 +144,7 @@ func TestRoguePeers(t *testing.T) {
 			x.mu.Lock()
 			gone := len(x.byConn) == 0 && len(x.byKind) == 0 && len(x.assigned) == 0 && len(x.running) == 0
 			x.mu.Unlock()
-			return gone && len(h.placement.driver.Snapshot().Activations) == 0
+			return gone && h.placement.driver.Overview().Total == 0
 		})
 	}
 	// What is left of it stands in nobody's way.

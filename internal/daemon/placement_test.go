@@ -65,7 +65,7 @@ func (s *site) start(name string) *placed {
 func (p *placed) sees(members int) *placed {
 	p.t.Helper()
 	await.Eventually(p.t, fmt.Sprintf("there are %d members", members), func() bool {
-		now := p.placement.driver.Snapshot()
+		now := p.placement.driver.Overview()
 		return len(now.Members) == members && now.State != placement.StateNotReady
 	})
 	return p

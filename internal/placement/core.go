@@ -377,7 +377,7 @@ type Snapshot struct {
 	State       State
 	Authority   string
 	Members     []Host
-	Activations []Activation // in no order, but for those of a page
+	Activations []Activation // of a Page, in their order, or of a Single
 	Total       int          // of activations
 	Ignored     uint64       // results that matched no request
 	LivesAt     string       // Single: the authority of the key
@@ -388,15 +388,6 @@ func (c *Core) Overview(now Moment) Snapshot {
 	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored, Total: len(c.entries)}
 	if c.topology != nil {
 		s.Members = c.topology.Hosts()
-	}
-	return s
-}
-
-// Snapshot tells all that the core knows.
-func (c *Core) Snapshot(now Moment) Snapshot {
-	s := c.Overview(now)
-	for _, e := range c.entries {
-		s.Activations = append(s.Activations, e.activation(now))
 	}
 	return s
 }

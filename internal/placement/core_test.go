@@ -574,7 +574,7 @@ func TestUnknownResults(t *testing.T) {
 	d.expect(Load)
 	d.take(d.core.HandleResult(Result{ID: c.ID, Lease: Lease{"l", 5}}, d.now)) // twice
 	d.idle()
-	if s := d.core.Snapshot(d.now); s.Ignored != 3 {
+	if s := d.core.Overview(d.now); s.Ignored != 3 {
 		t.Errorf("ignored are %d", s.Ignored)
 	}
 }

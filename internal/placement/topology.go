@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -37,10 +38,7 @@ func NewTopology(hosts []Host, among Strategy) *Topology {
 // latest are the hosts by name, each once.
 func latest(hosts []Host) []Host {
 	sorted := slices.SortedFunc(slices.Values(hosts), func(a, b Host) int {
-		if c := strings.Compare(a.Authority, b.Authority); c != 0 {
-			return c
-		}
-		return int(min(max(b.Token-a.Token, -1), 1))
+		return cmp.Or(strings.Compare(a.Authority, b.Authority), cmp.Compare(b.Token, a.Token))
 	})
 	return slices.CompactFunc(sorted, func(a, b Host) bool { return a.Authority == b.Authority })
 }

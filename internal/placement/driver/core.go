@@ -282,12 +282,6 @@ func (c *Core) Ended(key placement.Key, token int64, now placement.Moment) Effec
 	return c.effects(now)
 }
 
-// PassivateIdle is placement.Core.PassivateIdle.
-func (c *Core) PassivateIdle(ttl time.Duration, now placement.Moment) Effects {
-	c.follow(c.Core.PassivateIdle(ttl, now))
-	return c.effects(now)
-}
-
 // Finished has what became of a command.
 func (c *Core) Finished(command placement.Command, r placement.Result, now placement.Moment) Effects {
 	if !forProcess(command.Op) {

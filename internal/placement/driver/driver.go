@@ -446,10 +446,3 @@ func (d *Driver) Single(key placement.Key) placement.Snapshot {
 	defer d.mu.Unlock()
 	return d.core.Single(key, d.now())
 }
-
-// Snapshot tells all that this host knows.
-func (d *Driver) Snapshot() placement.Snapshot {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.core.Snapshot(d.now())
-}

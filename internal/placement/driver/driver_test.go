@@ -283,7 +283,7 @@ func TestClient(t *testing.T) {
 		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote {
 			t.Errorf("resolved to %+v, %v", r, err)
 		}
-		if members := a.Snapshot().Members; len(members) != 1 {
+		if members := a.Overview().Members; len(members) != 1 {
 			t.Errorf("members are %v", members)
 		}
 		c.stop()

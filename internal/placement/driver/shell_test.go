@@ -25,7 +25,7 @@ func TestIdle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(a.Snapshot().Activations); n != 1 {
+		if n := a.Overview().Total; n != 1 {
 			t.Errorf("%d rooms are left, of which one was in use", n)
 		}
 		s.settled(a)
@@ -93,12 +93,12 @@ func TestChangesAreHeard(t *testing.T) {
 		ready()
 		b := s.start("b:1")
 		synctest.Wait()
-		if n := len(a.Snapshot().Members); n != 1 {
+		if n := len(a.Overview().Members); n != 1 {
 			t.Fatalf("%d members are known already", n)
 		}
 		tokens <- struct{}{}
 		synctest.Wait()
-		if n := len(a.Snapshot().Members); n != 2 {
+		if n := len(a.Overview().Members); n != 2 {
 			t.Errorf("%d members are known", n)
 		}
 		b.stop()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -230,12 +231,7 @@ func (w *world) hang() {
 }
 
 func keysOf[V any](m map[placement.Key]V) []placement.Key {
-	var keys []placement.Key
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b placement.Key) int { return cmp.Compare(a.Identity, b.Identity) })
-	return keys
+	return slices.SortedFunc(maps.Keys(m), func(a, b placement.Key) int { return cmp.Compare(a.Identity, b.Identity) })
 }
 
 var errDown = errors.New("the host is down")

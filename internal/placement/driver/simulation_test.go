@@ -64,29 +64,12 @@ type world struct {
 	violated  error
 	reserved  map[placement.Key]placement.Record // by the latest activation
 	latest    map[placement.Key]placement.Record // likewise, that a process has been asked for
-	stats     stats
+	stats     *stats
 }
 
 type stats struct {
 	activated, takenOver, waited, lost, failed, resolved, acted, stopped, given int
 	left, died, silent, hung, unserved                                          int // of processes; settled without one
-}
-
-func (s *stats) add(o stats) {
-	s.activated += o.activated
-	s.takenOver += o.takenOver
-	s.waited += o.waited
-	s.lost += o.lost
-	s.failed += o.failed
-	s.resolved += o.resolved
-	s.acted += o.acted
-	s.stopped += o.stopped
-	s.given += o.given
-	s.left += o.left
-	s.died += o.died
-	s.silent += o.silent
-	s.hung += o.hung
-	s.unserved += o.unserved
 }
 
 // broken notes the first thing that must not be.
@@ -217,7 +200,8 @@ func (w *world) harm() {
 		w.after(w.until(w.now+w.rng.Int64N(4000))-w.now, func() { w.down = false })
 	case 6:
 		if n.core != nil {
-			n.run(n.core.PassivateIdle(time.Second, n.moment()))
+			n.core.follow(n.core.PassivateIdle(time.Second, n.moment()))
+			n.run(n.core.effects(n.moment()))
 		}
 	case 7:
 		n.disconnect()
@@ -245,9 +229,9 @@ func simKey(i int64) placement.Key {
 	return placement.Key{Kind: simKinds[i%int64(len(simKinds))], Identity: fmt.Sprint(i)}
 }
 
-func newWorld(t *testing.T, seed uint64, without careless) *world {
+func newWorld(t *testing.T, seed uint64, without careless, sum *stats) *world {
 	w := &world{
-		T: t, careless: without, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[placement.Key]placement.Record{}, reserved: map[placement.Key]placement.Record{}, latest: map[placement.Key]placement.Record{},
+		T: t, careless: without, stats: sum, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[placement.Key]placement.Record{}, reserved: map[placement.Key]placement.Record{}, latest: map[placement.Key]placement.Record{},
 		quiet: simHarm + 2*simDeadline, // when the last late message has come
 	}
 	w.processes = []int{2, 6, 11, 11, 12}[w.rng.IntN(5)]
@@ -284,9 +268,9 @@ func (w *world) resolveAll() {
 	}
 }
 
-// simulate is the life of a world: harm, and then peace.
-func simulate(t *testing.T, seed uint64, without careless) *world {
-	w := newWorld(t, seed, without)
+// simulate is the life of a world: harm, and then peace. It adds to the sum what has happened.
+func simulate(t *testing.T, seed uint64, without careless, sum *stats) *world {
+	w := newWorld(t, seed, without, sum)
 	w.runUntil(simHarm)
 	w.hang()
 	for w.now < w.quiet && w.violated == nil { // it may grow
@@ -317,7 +301,7 @@ func (w *world) settled() {
 		}
 		for _, n := range w.nodes {
 			if err := n.resolve(k); err != nil && (where != "" || !errors.Is(err, placement.ErrUnserved)) {
-				w.broken("%s does not resolve %v: %v; %+v", n.name, k, err, n.core.Snapshot(n.moment()))
+				w.broken("%s does not resolve %v: %v; %+v", n.name, k, err, n.core.Page(placement.Key{}, simKeys, n.moment()))
 			} else if authority := n.authority(k); authority != where {
 				w.broken("%v is at %s and at %s", k, where, authority)
 			}
@@ -326,9 +310,9 @@ func (w *world) settled() {
 				w.broken("%v belongs to %q, and %s has a process for %v", k, where, n.name, n.registered)
 			}
 			if _, alive := n.live[k]; alive != (n.name == where) && !(alive && n.hung) {
-				w.broken("%v belongs to %s, and on %s it is activated: %v; %+v, the store has %+v", k, where, n.name, alive, n.core.Snapshot(n.moment()), w.records[k])
+				w.broken("%v belongs to %s, and on %s it is activated: %v; %+v, the store has %+v", k, where, n.name, alive, n.core.Page(placement.Key{}, simKeys, n.moment()), w.records[k])
 			}
-			if ignored := n.core.Snapshot(n.moment()).Ignored; ignored != 0 {
+			if ignored := n.core.Overview(n.moment()).Ignored; ignored != 0 {
 				w.broken("%s got %d results that it had not asked for", n.name, ignored)
 			}
 		}
@@ -341,11 +325,10 @@ func TestSimulation(t *testing.T) {
 	ring.WithoutRace(t)
 	var sum stats
 	for seed := range uint64(*seeds) {
-		w := simulate(t, seed, careless{})
+		w := simulate(t, seed, careless{}, &sum)
 		if w.violated != nil {
 			t.Fatalf("seed %d: %v", seed, w.violated)
 		}
-		sum.add(w.stats)
 	}
 	t.Logf("%d worlds: %+v", *seeds, sum)
 	if slices.Contains([]int{sum.takenOver, sum.waited, sum.failed, sum.lost, sum.stopped, sum.given, sum.left, sum.died, sum.silent, sum.hung, sum.unserved}, 0) {
@@ -371,7 +354,7 @@ func TestSimulationWithoutAGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(most) {
-				if w := simulate(t, seed, without); w.violated != nil {
+				if w := simulate(t, seed, without, &stats{}); w.violated != nil {
 					t.Logf("seed %d: %v", seed, w.violated)
 					return
 				}
