@@ -218,12 +218,7 @@ func TestADeclarationRefusesForgottenCalls(t *testing.T) {
 	clock.Store(1_800_000_000_000)
 	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
 	s := sequence.OnRecords(records)
-	n := 0
-	made := func(aheadMS int64) sequence.Request {
-		n++
-		return plainRequest(fmt.Sprintf("%012x7%03x8%015x", clock.Load()+aheadMS, 0, n))
-	}
-	calls := []sequence.Request{made(0), made(30_000)}
+	calls := []sequence.Request{plainRequest(madeAt(clock.Load(), 1)), plainRequest(madeAt(clock.Load()+30_000, 2))}
 	for i, r := range calls {
 		if got, err := s.Next(t.Context(), r); err != nil || got.First != int64(2*i+1) {
 			t.Fatalf("%v (%v), want two values from %d", got, err, 2*i+1)
@@ -240,7 +235,7 @@ func TestADeclarationRefusesForgottenCalls(t *testing.T) {
 		}
 	}
 	clock.Add(1)
-	if got, err := s.Next(t.Context(), made(0)); err != nil || got.First != 5 {
+	if got, err := s.Next(t.Context(), plainRequest(madeAt(clock.Load(), 3))); err != nil || got.First != 5 {
 		t.Errorf("a new call: %v (%v), want 5", got, err)
 	}
 }

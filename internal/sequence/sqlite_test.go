@@ -2,7 +2,6 @@ package sequence_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -31,21 +30,12 @@ func openFile(path string, nowMS func() int64) (inFile, error) {
 	return inFile{sequence.OnRecords(sqlite.New(file)), file}, nil
 }
 
-func newPath(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, sqlitefile.StoreName)
-}
-
 func TestSQLiteConformance(t *testing.T) {
 	ring.All(t)
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		var clock atomic.Int64
 		clock.Store(time.Now().UnixMilli())
-		path := newPath(t)
+		path := filepath.Join(ring.Dir(t), sqlitefile.StoreName)
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return openFile(path, clock.Load) },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },

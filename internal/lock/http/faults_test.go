@@ -102,8 +102,8 @@ func (s *site) lossy(to string) (url string, passed *atomic.Int64) {
 func TestAnswerIsLost(t *testing.T) {
 	s := newSite(t)
 	a, b := s.serve(), s.serve()
-	through, passed := s.lossy(a.url)
-	direct := s.store(b.url, tokenOf["default"])
+	through, passed := s.lossy(a.URL)
+	direct := s.store(b.URL, tokenOf["default"])
 	held, err := direct.Do(s.context(), acquire("first"))
 	s.must(err)
 	renewal := lock.Request{Op: lock.Renew, Tenant: "default", Key: "k", Owner: "a", LeaseID: held.LeaseID, TTLMS: 900_000}
@@ -119,7 +119,7 @@ func TestAnswerIsLost(t *testing.T) {
 		{"an acquire without a request ID", acquire(""), false},
 	} {
 		before := passed.Load()
-		l, err := s.store(through+","+b.url, tokenOf["default"]).Do(s.context(), test.request)
+		l, err := s.store(through+","+b.URL, tokenOf["default"]).Do(s.context(), test.request)
 		if answered := err == nil && l.Owner == "a"; answered != test.repeats || lock.IsAnswer(err) != test.repeats || passed.Load() != before+1 {
 			t.Errorf("%s: %d requests were passed on: %+v, %v", test.name, passed.Load()-before, l, err)
 		}
@@ -134,7 +134,7 @@ func TestAnswerIsLost(t *testing.T) {
 func TestOwners(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
-	mine, theirs := s.store(f.url, tokenOf["default"]), s.store(f.url, "token-of-another-host")
+	mine, theirs := s.store(f.URL, tokenOf["default"]), s.store(f.URL, "token-of-another-host")
 	l, err := mine.Do(s.context(), acquire("mine"))
 	s.must(err)
 	if l.Owner != "a" {
@@ -167,7 +167,7 @@ func TestOwners(t *testing.T) {
 // users, with the same client and the same key.
 func TestPlacementArea(t *testing.T) {
 	s := newSite(t)
-	store := s.store(s.serve().url, "token-of-placing-hosts")
+	store := s.store(s.serve().URL, "token-of-placing-hosts")
 	area := acquire("one")
 	area.Tenant += lockhttp.PlacementTenants
 	l, err := store.Do(s.context(), area)
@@ -191,7 +191,7 @@ func TestPlacementArea(t *testing.T) {
 func TestServerWaits(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
-	store := s.store(f.url, tokenOf["default"])
+	store := s.store(f.URL, tokenOf["default"])
 	held, err := store.Do(s.context(), acquire("first"))
 	s.must(err)
 	began := time.Now()

@@ -3,8 +3,7 @@ package http_test
 import (
 	"context"
 	"errors"
-	"net"
-	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,29 +45,23 @@ type wall struct{ began time.Time }
 
 func (w wall) Elapsed() time.Duration { return time.Since(w.began) }
 
-// front is a lease server on an SQLite file, on a listener of its own.
+// front is a lease server on an SQLite file.
 type front struct {
-	url  string
+	*httptest.Server
 	file *sqlitefile.File
 	host *lock.Host
-	stop context.CancelFunc
-	done chan error
 }
 
 func serve(path string) (*front, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
 	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{}, recorddb.Tables)
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, err
 	}
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	known, err := leaseserver.ParseTokens([]byte(tokens))
 	p, err2 := memory.New(memory.NewStore(nil), terms)
 	if err := errors.Join(err, err2); err != nil {
-		return nil, errors.Join(err, l.Close(), file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 	store := lock.OnRecords(recorddb.New(file))
 	host := lock.NewHost(store, wall{time.Now()}, patience)
@@ -78,21 +71,12 @@ func serve(path string) (*front, error) {
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
-	ctx, stop := context.WithCancel(context.Background())
-	f := &front{url: "http://" + l.Addr().String(), file: file, host: host, stop: stop, done: make(chan error, 1)}
-	go func() {
-		f.done <- server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
-	}()
-	return f, nil
+	return &front{httptest.NewServer(server), file, host}, nil
 }
 
 func (f *front) close() error {
-	f.stop()
-	err := <-f.done
-	if errors.Is(err, http.ErrServerClosed) {
-		err = nil
-	}
-	return errors.Join(err, f.host.Close(context.Background()), f.file.Close())
+	f.Close()
+	return errors.Join(f.host.Close(context.Background()), f.file.Close())
 }
 
 // connect returns a client of the servers with the token.
@@ -156,7 +140,7 @@ func TestConformance(t *testing.T) {
 				out := &tenants{}
 				stores := map[string]lock.Store{}
 				for tenant, token := range tokenOf {
-					c, err := connect(dir, f.url, token)
+					c, err := connect(dir, f.URL, token)
 					if err != nil {
 						return nil, errors.Join(err, f.close())
 					}

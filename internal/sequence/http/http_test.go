@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -43,12 +42,10 @@ var tenants = []string{"default", "t", "t.u", "u"}
 
 func token(tenant string) string { return "token-of-the-tenant-" + tenant }
 
-// front is a lease server on an SQLite file, on a listener of its own.
+// front is a lease server on an SQLite file.
 type front struct {
-	url  string
+	*httptest.Server
 	file *sqlitefile.File
-	stop context.CancelFunc
-	done chan error
 }
 
 // serve starts a server; nowMS is its file's clock, nil for the wall clock.
@@ -64,8 +61,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
 	p, err2 := memory.New(memory.NewStore(nil), terms)
-	l, err3 := net.Listen("tcp", "127.0.0.1:0")
-	if err := errors.Join(err, err2, err3); err != nil {
+	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	server := leaseserver.New(leaseserver.Options{
@@ -74,21 +70,12 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
-	ctx, stop := context.WithCancel(context.Background())
-	f := &front{url: "http://" + l.Addr().String(), file: file, stop: stop, done: make(chan error, 1)}
-	go func() {
-		f.done <- server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
-	}()
-	return f, nil
+	return &front{httptest.NewServer(server), file}, nil
 }
 
 func (f *front) close() error {
-	f.stop()
-	err := <-f.done
-	if errors.Is(err, http.ErrServerClosed) {
-		err = nil
-	}
-	return errors.Join(err, f.file.Close())
+	f.Close()
+	return f.file.Close()
 }
 
 // byTenant is a store for each tenant, and closes everything with it.
@@ -134,11 +121,7 @@ func connect(dir, urls string) (*byTenant, error) {
 
 // newDir has a file with the token of each tenant.
 func newDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := ring.Dir(t)
 	for _, tenant := range tenants {
 		if err := os.WriteFile(filepath.Join(dir, tenant), []byte(token(tenant)), 0o600); err != nil {
 			t.Fatal(err)
@@ -160,7 +143,7 @@ func TestConformance(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				store, err := connect(dir, f.url)
+				store, err := connect(dir, f.URL)
 				if err != nil {
 					return nil, errors.Join(err, f.close())
 				}
@@ -208,7 +191,7 @@ func TestAnswerIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = f.close() })
-		urls = append(urls, f.url)
+		urls = append(urls, f.URL)
 	}
 	open := func(urls string) *byTenant {
 		s, err := connect(dir, urls)
@@ -245,7 +228,7 @@ func TestConfiguredKeys(t *testing.T) {
 	}
 	defer f.close()
 	post := func(tenant, key, body string) string {
-		r, err := http.NewRequest("POST", f.url+"/v1/sequences/"+key+"/next", strings.NewReader(body))
+		r, err := http.NewRequest("POST", f.URL+"/v1/sequences/"+key+"/next", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
