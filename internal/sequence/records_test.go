@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // failing fails changes, before or after they are carried out.
@@ -175,9 +176,7 @@ func TestDoubt(t *testing.T) {
 	take(1)
 	records.life, records.fromMS = "second", clock.Load()
 	take(0)
-	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: r.Options, Last: 10}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: r.Options, Last: 10}))
 	take(11)
 	clock.Add(60_000)
 	take(1) // all of its run is known, and over
@@ -226,9 +225,7 @@ func TestADeclarationRefusesForgottenCalls(t *testing.T) {
 	}
 	records.Store, records.life, records.fromMS = memory.New(clock.Load), "second", clock.Load()
 	clock.Add(60_000)
-	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: calls[0].Options, Last: 4}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: calls[0].Options, Last: 4}))
 	for i, r := range calls {
 		if got, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrRequestReused) {
 			t.Errorf("call %d, which had its values, has %v (%v)", i+1, got, err)
@@ -287,9 +284,7 @@ func TestReceiptsMoveBesideAHostThatIsAhead(t *testing.T) {
 		call(madeAt(clock.Add(1), i))
 	}
 	v, err := records.Read(t.Context(), record.Ask{Keys: []string{"seq/t/k"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if n := len(v.Records["seq/t/k"].Value); n > 2000 {
 		t.Errorf("the key's record has %d bytes", n)
 	}
@@ -328,9 +323,7 @@ func TestWindowsOfAnEarlierCount(t *testing.T) {
 			}
 			options.Step = 10
 			if ttl == 0 {
-				if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: options, Last: 1000}); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: options, Last: 1000}))
 			}
 			clock.Add(ttl.Milliseconds())
 			latest := calls()
@@ -357,17 +350,11 @@ func TestDeclaredAfterAHostThatWasAhead(t *testing.T) {
 		return err
 	}
 	ahead := plainRequest(madeAt(clock.Load()+receipt.Keep.Milliseconds()/2, 0))
-	if err := call(ahead); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, call(ahead))
 	for i := range 5 * sequence.MaxReceipts {
-		if err := call(plainRequest(madeAt(clock.Add(1), i))); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, call(plainRequest(madeAt(clock.Add(1), i))))
 	}
-	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}))
 	if err := call(ahead); !errors.Is(err, sequence.ErrRequestReused) {
 		t.Errorf("the call from before the declaration: %v", err)
 	}

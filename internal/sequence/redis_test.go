@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -37,9 +38,7 @@ func openRedis(cfg redisconn.Config) (onRedis, error) {
 func mustOpenRedis(t testing.TB, cfg redisconn.Config) onRedis {
 	t.Helper()
 	s, err := openRedis(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -48,9 +47,7 @@ func mustInit(t testing.TB, s onRedis) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := s.records.Init(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.records.Init(ctx))
 }
 
 func TestRedisConformance(t *testing.T) {
@@ -99,9 +96,7 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 		take(s, request(key, ""), 0)
 	}
 	take(s, request("a", "known"), 1) // what it remembers, it may repeat
-	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "a", Options: sequence.DefaultOptions(), Last: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "a", Options: sequence.DefaultOptions(), Last: 2}))
 	take(s, request("a", ""), 3)
 	take(s, request("lost", ""), 0)
 	mustInit(t, s)

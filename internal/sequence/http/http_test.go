@@ -28,6 +28,7 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -122,9 +123,7 @@ func connect(dir, urls string) (*byTenant, error) {
 func newDir(t *testing.T) string {
 	dir := ring.Dir(t)
 	for _, tenant := range tenants {
-		if err := os.WriteFile(filepath.Join(dir, tenant), []byte(token(tenant)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, tenant), []byte(token(tenant)), 0o600))
 	}
 	return dir
 }
@@ -174,17 +173,13 @@ func TestAnswerIsLost(t *testing.T) {
 	var fronts []*front
 	for range 2 {
 		f, err := serve(path, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = f.close() })
 		fronts = append(fronts, f)
 	}
 	open := func(urls string) *byTenant {
 		s, err := connect(dir, urls)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
@@ -210,26 +205,18 @@ func TestConfiguredKeys(t *testing.T) {
 	f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil, func(tenant, key string) (sequence.Options, bool) {
 		return tens, tenant == "default" && strings.HasPrefix(key, "tens/")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer f.close()
 	post := func(tenant, key, body string) string {
 		r, err := http.NewRequest("POST", f.URL+"/v1/sequences/"+key+"/next", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.Header.Set("Authorization", "Bearer "+token(tenant))
 		r.Header.Set("Content-Type", "application/json")
 		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer res.Body.Close()
 		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return strings.TrimSpace(string(b))
 	}
 	defer http.DefaultClient.CloseIdleConnections()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Every refusal arrives as it was sent.
@@ -18,13 +19,9 @@ func TestRefusalsTravel(t *testing.T) {
 		&sequence.MismatchError{Key: "k", Recorded: "a", Asked: "b"}, sequence.ErrRequestReused, sequence.ErrInvalid,
 	} {
 		b, err := json.Marshal(FromError(want, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var p problem.Problem
-		if err := json.Unmarshal(b, &p); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(b, &p))
 		if got := toError("k", &p); !errors.Is(got, want) && !reflect.DeepEqual(got, want) || !sequence.IsAnswer(got) {
 			t.Errorf("%v arrived as %#v", want, got)
 		}
