@@ -63,10 +63,10 @@ type host struct {
 }
 
 // host makes one that the store tells of releases.
-func (r *rig) host() *host { return r.connect(&link{memory: r.memory}, false) }
+func (r *rig) host() *host { return r.connect(&link{Records: r.memory}, false) }
 
 // plain makes one that has to ask.
-func (r *rig) plain() *host { return r.connect(&link{memory: r.memory}, true) }
+func (r *rig) plain() *host { return r.connect(&link{Records: r.memory}, true) }
 
 func (r *rig) connect(l *link, plain bool) *host {
 	l.began, l.late = r.began, &r.late
@@ -81,7 +81,7 @@ func (r *rig) connect(l *link, plain bool) *host {
 
 // link is a host's way to the store, and its clock.
 type link struct {
-	memory    *lock.Records
+	*lock.Records
 	began     time.Time
 	suspended atomic.Int64 // nanoseconds that the clock counts beside bubble time
 
@@ -144,7 +144,7 @@ func (l wire) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 			return lock.Lease{}, err
 		}
 	}
-	lease, err := l.memory.Do(ctx, r)
+	lease, err := l.Records.Do(ctx, r)
 	for _, o := range l.next(r, true) {
 		if err := o.pass(); err != nil {
 			return lock.Lease{}, err
@@ -168,7 +168,7 @@ func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (
 	done := make(chan result, 1)
 	l.late.Go(func() {
 		time.Sleep(delay)
-		lease, err := l.memory.Do(context.WithoutCancel(ctx), r)
+		lease, err := l.Records.Do(context.WithoutCancel(ctx), r)
 		done <- result{lease: lease, err: err}
 	})
 	select {
@@ -179,28 +179,10 @@ func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (
 	}
 }
 
-func (l wire) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
-	return l.memory.Get(ctx, tenant, key)
-}
-
-func (l wire) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
-	return l.memory.List(ctx, tenant, after, limit)
-}
-
 func (l wire) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
 	time.Sleep(l.subscribing)
-	return l.memory.Notify(ctx, tenant, key)
+	return l.Records.Notify(ctx, tenant, key)
 }
-
-func (l wire) AcquireWithin(context.Context, lock.Request, time.Duration) (lock.Lease, error) {
-	return lock.Lease{}, errors.ErrUnsupported
-}
-
-func (l wire) Changes(context.Context, string, string) (<-chan struct{}, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func (l wire) Close() error { return nil }
 
 // silent is a store that tells of no release.
 type silent struct{ lock.Store }
@@ -290,7 +272,7 @@ func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Dur
 }
 
 func (r *rig) behind(front *host) *host {
-	l := &link{memory: r.memory, began: r.began, late: &r.late}
+	l := &link{Records: r.memory, began: r.began, late: &r.late}
 	h := &host{lock.NewHost(server{wire{l}, front.Host}, l, callTimeout), l}
 	r.hosts = append([]*lock.Host{h.Host}, r.hosts...)
 	return h

@@ -14,48 +14,51 @@ import (
 // carried out twice.
 func testReplays(s *suite) {
 	for _, further := range []int{0, 20, 200} { // TestAnswersAreKeptForTheirTime has more
-		s.replay(further, lock.NewLeaseID)
+		s.replay(further)
 		s.replayRenewal(further)
 	}
 	s.untimedReplays()
 }
 
+// timed is a request whose ID tells when it was made.
+func (s *suite) timed(op lock.Op, owner string, ttl int64) lock.Request {
+	r := s.request(op, owner, ttl)
+	r.RequestID = lock.NewLeaseID()
+	return r
+}
+
 // replay carries out the requests of two leases, and sends them again after so many
 // others, while another lease of the same owner is alive.
-func (s *suite) replay(further int, id func() string) {
+func (s *suite) replay(further int) {
 	s.Helper()
-	with := func(r lock.Request) lock.Request {
-		r.RequestID = id()
-		return r
-	}
 	type asked struct {
 		request lock.Request
 		answer  lock.Lease
 	}
 	var old []asked
 	for range 2 {
-		acquire := with(s.request(lock.Acquire, alice, long))
+		acquire := s.timed(lock.Acquire, alice, long)
 		l := s.do(acquire, lock.Active, false)
-		nameless, renew := with(s.request(lock.Renew, alice, long)), with(s.request(lock.Renew, alice, long))
+		nameless, renew := s.timed(lock.Renew, alice, long), s.timed(lock.Renew, alice, long)
 		renew.LeaseID = l.LeaseID
 		s.do(nameless, lock.Active, false)
 		s.do(renew, lock.Active, false)
-		release := with(s.request(lock.Release, alice, 0)) // of whatever lease is alive when it comes
+		release := s.timed(lock.Release, alice, 0) // of whatever lease is alive when it comes
 		l = s.do(release, lock.Released, false)
 		old = append(old, asked{acquire, l}, asked{nameless, l}, asked{renew, l}, asked{release, l})
 	}
 	for n := 0; n < further; n += 4 {
 		owner := []string{alice, bob, "carol"}[n/4%3]
-		s.do(with(s.request(lock.Acquire, owner, long)), lock.Active, false)
-		s.do(with(s.request(lock.Renew, owner, long)), lock.Active, false)
-		s.do(with(s.request(lock.Renew, owner, long)), lock.Active, false)
-		s.do(with(s.request(lock.Release, owner, 0)), lock.Released, false)
+		s.do(s.timed(lock.Acquire, owner, long), lock.Active, false)
+		s.do(s.timed(lock.Renew, owner, long), lock.Active, false)
+		s.do(s.timed(lock.Renew, owner, long), lock.Active, false)
+		s.do(s.timed(lock.Release, owner, 0), lock.Released, false)
 	}
 	for _, alive := range []bool{false, true} {
 		want, err := s.store.Get(s.context(), tenant, key)
 		s.must(err)
 		if alive {
-			want = s.do(with(s.request(lock.Acquire, alice, long)), lock.Active, false)
+			want = s.do(s.timed(lock.Acquire, alice, long), lock.Active, false)
 		}
 		for _, o := range old {
 			l, err := s.store.Do(s.context(), o.request)
@@ -75,22 +78,18 @@ func (s *suite) replay(further int, id func() string) {
 			s.shown(want)
 		}
 	}
-	s.do(with(s.request(lock.Release, alice, 0)), lock.Released, false)
+	s.do(s.timed(lock.Release, alice, 0), lock.Released, false)
 }
 
 // replayRenewal renews one lease often, and repeats the first request of it: each repetition
 // shows the lease as it is, and does not move its end.
 func (s *suite) replayRenewal(further int) {
 	s.Helper()
-	with := func(r lock.Request) lock.Request {
-		r.RequestID = lock.NewLeaseID()
-		return r
-	}
-	acquire, renew := with(s.request(lock.Acquire, alice, long)), with(s.request(lock.Renew, alice, long/2))
+	acquire, renew := s.timed(lock.Acquire, alice, long), s.timed(lock.Renew, alice, long/2)
 	s.do(acquire, lock.Active, false)
 	s.do(renew, lock.Active, false)
 	for range further {
-		s.do(with(s.request(lock.Renew, alice, long)), lock.Active, false)
+		s.do(s.timed(lock.Renew, alice, long), lock.Active, false)
 	}
 	want, err := s.store.Get(s.context(), tenant, key)
 	s.must(err)
@@ -101,7 +100,7 @@ func (s *suite) replayRenewal(further int) {
 		}
 		s.shown(want)
 	}
-	s.do(with(s.request(lock.Release, alice, 0)), lock.Released, false)
+	s.do(s.timed(lock.Release, alice, 0), lock.Released, false)
 }
 
 // untimedReplays fills the key with receipts that are kept because their request IDs tell
