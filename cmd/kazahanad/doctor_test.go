@@ -3,12 +3,10 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -79,7 +77,6 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit code %d", bad.Code)
 	}
 	s.Examined([]string{"KAZAHANA_PROVIDR=x"}).Has("config.invalid")
-	s.Examined(nil, "--provider", "sqlite:relative.db").Has("provider.invalid")
 
 	testkit.WriteFile(t, filepath.Join(s.State, "state"), "x")
 	unchanged("state.damaged")
@@ -132,8 +129,6 @@ func TestDoctorScope(t *testing.T) {
 	s.Examined(kubernetes, "--provider", "sqlite:"+s.Leases()).Has("scope.kubernetes", "no scope.host")
 	s.Examined(kubernetes).Has("config.invalid")
 	s.Examined([]string{"container=podman"}).Has("scope.container")
-	s.Examined(nil, "--provider", "static:5").Has("scope.unverified")
-	s.Examined(nil, "--provider", "none:").Has("scope.none")
 	s.Examined(nil, "--state-dir", "none", "--provider", "static:5").Has("state.none")
 	s.Examined(nil, "--bit-ts", "36", "--default-epoch", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)).Has("layout.soon")
 }
@@ -141,22 +136,6 @@ func TestDoctorScope(t *testing.T) {
 func TestDoctorSocket(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	testkit.Mkdir(t, s.Socket)
-	s.Examined(nil).Has("socket.not_a_socket")
-	must.Succeed(t, os.Remove(s.Socket))
-	l, err := net.Listen("unix", s.Socket)
-	must.Succeed(t, err)
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-		}
-	}()
-	s.Examined(nil).Has("socket.silent")
-	must.Succeed(t, l.Close())
 	d := s.Start("--socket-mode", "0666")
 	s.Examined(nil).Has("socket.everybody")
 	s.Examined(nil, "--allow-uids", "0").Has("no socket.everybody")
@@ -232,14 +211,13 @@ func TestDoctorFileSystems(t *testing.T) {
 	}
 	on(`mount -t tmpfs -o size=1m none "$1"`).Has("state.volatile", "state.full", "sqlite.full")
 	on(`mount -t tmpfs -o size=20m none "$1"`).Has("state.volatile", "state.low", "no state.full")
-	on(`mount -t tmpfs -o ro none "$1"`).Has("state.read_only")
 }
 
 // A daemon whose provider cannot be used: what it does meanwhile, and why.
 func TestDoctorOfADaemonWithoutLeases(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	address := "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))
+	address := testkit.FreeAddress(t)
 	url := "redis://kazahana:" + testkit.SecretInURL + "@" + address + "/0"
 	provider := []string{"KAZAHANA_PROVIDER=" + url}
 	d := s.Start("--provider", url, "--startup-wait", "0", "--acquire-retry-max-interval", "100ms", "--acquire-retry-interval", "100ms")
@@ -260,12 +238,6 @@ func TestDoctorOfStores(t *testing.T) {
 	s := newSite(t)
 	redis := s.StartRedis()
 	s.Examined(nil, "--provider", redis.URL()).Has("redis.no_persistence", "scope.shared", "no redis.refused")
-	if _, err := testkit.RedisAsk(redis.Address, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
-		t.Fatal(err)
-	}
-	s.Examined(nil, "--provider", redis.URL()).Has("redis.eviction")
-
-	s.Examined(nil, "--provider", "etcd://127.0.0.1:"+strconv.Itoa(testkit.FreePort(t))).Has("etcd.unreachable")
 
 	const token = testkit.SecretInURL + "-token-0123456789"
 	tokens, right, wrong := s.Path("tokens.yaml"), s.Path("token"), s.Path("wrong")
@@ -276,9 +248,6 @@ func TestDoctorOfStores(t *testing.T) {
 	s.Examined(nil, "--provider", server.URL()+"?token_file="+right).Has("http.ok", "scope.shared", "no clock.wrong")
 	s.Examined(nil, "--provider", server.URL()+"?token_file="+wrong).Has("http.refused")
 	s.Examined(nil, "--provider", server.URL()).Has("http.refused")
-	s.Examined(nil, "--provider", server.URL()+"?token_file="+s.Path("none")).Has("provider.invalid")
-	server.Kill()
-	s.Examined(nil, "--provider", server.URL()+"?token_file="+right).Has("http.unreachable")
 }
 
 // Every form of a provider's URL leads doctor to what the provider uses.
@@ -299,7 +268,7 @@ func TestDoctorProviderURLs(t *testing.T) {
 		s.Examined(nil, "--provider", "static:5").Has(append(codes, "config.unlike_daemon", "no provider.invalid")...)
 		d.Terminate()
 	}
-	free := func() string { return "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)) }
+	free := func() string { return testkit.FreeAddress(t) }
 	password, token := s.Path("password"), s.Path("token")
 	testkit.WriteFile(t, password, testkit.SecretInURL)
 	testkit.WriteFile(t, token, testkit.SecretInURL)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -191,8 +190,6 @@ func (s *site) taken() string {
 	s.T.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
-
-func (s *site) nowhere() string { return "127.0.0.1:" + strconv.Itoa(testkit.FreePort(s.T)) }
 
 // file makes a file of the site.
 func (s *site) file(name, content string) (path string) {
@@ -382,7 +379,7 @@ var brokenListeners = []breakage{
 		return []string{"--admin-listen", ":" + port}
 	}, code: "listen.unusable"},
 	{name: "one port for two", do: func(s *site) []string {
-		at := s.nowhere()
+		at := testkit.FreeAddress(s.T)
 		return []string{"--admin-listen", at, "--http-listen", at}
 	}},
 	{name: "an address of another host", do: flags("--admin-listen", "192.0.2.1:9746"), code: "listen.unusable"},
@@ -436,21 +433,21 @@ var brokenProviders = []breakage{
 		return "sqlite:" + s.Leases()
 	}), code: "sqlite.foreign"},
 	{name: "no room in its range", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?ids=99999-99999" })},
-	{name: "Redis is away", do: provided(func(s *site) string { return "redis://" + s.nowhere() + "/0" }), code: "redis.unreachable"},
+	{name: "Redis is away", do: provided(func(s *site) string { return "redis://" + testkit.FreeAddress(s.T) + "/0" }), code: "redis.unreachable"},
 	{name: "etcd is away", do: func(s *site) []string { // a call takes all of its time
-		return []string{"--provider", "etcd://" + s.nowhere(), "--provider-timeout", "2s"}
+		return []string{"--provider", "etcd://" + testkit.FreeAddress(s.T), "--provider-timeout", "2s"}
 	}, code: "etcd.unreachable"},
-	{name: "PostgreSQL is away", do: provided(func(s *site) string { return "postgres://u@" + s.nowhere() + "/db" }), code: "postgres.unreachable"},
-	{name: "the lease server is away", do: provided(func(s *site) string { return "http://" + s.nowhere() }), code: "http.unreachable"},
-	{name: "a token that is missing", do: provided(func(s *site) string { return "http://" + s.nowhere() + "?token_file=" + s.Path("away") }), code: "provider.invalid"},
+	{name: "PostgreSQL is away", do: provided(func(s *site) string { return "postgres://u@" + testkit.FreeAddress(s.T) + "/db" }), code: "postgres.unreachable"},
+	{name: "the lease server is away", do: provided(func(s *site) string { return "http://" + testkit.FreeAddress(s.T) }), code: "http.unreachable"},
+	{name: "a token that is missing", do: provided(func(s *site) string { return "http://" + testkit.FreeAddress(s.T) + "?token_file=" + s.Path("away") }), code: "provider.invalid"},
 	{name: "a token of root", nobody: true, do: provided(func(s *site) string {
 		path := s.file("token", "0123456789012345678901234567")
 		s.chmod(path, 0o600)
-		return "http://" + s.nowhere() + "?token_file=" + path
+		return "http://" + testkit.FreeAddress(s.T) + "?token_file=" + path
 	}), code: "provider.invalid"},
-	{name: "an authority that is missing", do: provided(func(s *site) string { return "https://" + s.nowhere() + "?ca_file=" + s.Path("away") }), code: "provider.invalid"},
+	{name: "an authority that is missing", do: provided(func(s *site) string { return "https://" + testkit.FreeAddress(s.T) + "?ca_file=" + s.Path("away") }), code: "provider.invalid"},
 	{name: "a certificate that is garbage", do: provided(func(s *site) string {
-		return "https://" + s.nowhere() + "?cert_file=" + s.file("cert", "x") + "&key_file=" + s.file("key", "x")
+		return "https://" + testkit.FreeAddress(s.T) + "?cert_file=" + s.file("cert", "x") + "&key_file=" + s.file("key", "x")
 	}), code: "provider.invalid"},
 	{name: "Redis that evicts", do: provided(func(s *site) string {
 		r := s.StartRedis()
@@ -485,7 +482,7 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		{name: "live directory open", do: func(s *site, _ *testkit.Instance) { s.chmod(s.Live, 0o777) }, code: "state.unusable", ends: true},
 		{name: "a new provider that is none", next: flags("--provider", "ftp://x"), code: "provider.invalid", ends: true},
 		{name: "a new provider that is away", next: func(s *site) []string {
-			return []string{"--provider", "redis://" + s.nowhere() + "/0", "--startup-wait", "0"}
+			return []string{"--provider", "redis://" + testkit.FreeAddress(s.T) + "/0", "--startup-wait", "0"}
 		}, code: "redis.unreachable", ends: true},
 		{name: "a new state directory of root", next: func(s *site) []string { return []string{"--state-dir", s.ofRoot() + "/state"} }, code: "state.unusable", ends: true},
 		{name: "a new live directory on a disk", next: func(s *site) []string { return []string{"--live-dir", s.Path("live")} }, code: "state.unusable", ends: true},
@@ -496,7 +493,7 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		}, code: "socket.unusable", ends: true},
 		{name: "a port of root", next: flags("--admin-listen", "127.0.0.1:1"), code: "listen.unusable", ends: true},
 		{name: "a new state directory and a new port", next: func(s *site) []string {
-			return []string{"--state-dir", s.Path("elsewhere"), "--admin-listen", s.nowhere()}
+			return []string{"--state-dir", s.Path("elsewhere"), "--admin-listen", testkit.FreeAddress(s.T)}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -505,7 +502,7 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 			s := newSite(t)
 			s.own(s.Dir)
 			args := s.ServeArgs("--config", s.file("kazahanad.yaml", "external_secret_file: "+s.file("secret", "correct horse battery staple\n")+"\n"),
-				"--admin-listen", s.nowhere(), "--http-listen", "unix:"+s.Path("h.sock"))
+				"--admin-listen", testkit.FreeAddress(s.T), "--http-listen", "unix:"+s.Path("h.sock"))
 			s.own(s.Path("kazahanad.yaml"), s.Path("secret"))
 			d := s.LaunchCommand(asNobody(t, s.Command(args...)))
 			d.AwaitReady()
