@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -17,15 +17,8 @@ import (
 func recipe(t *testing.T, name, language string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/recipes/" + name + ".md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, found := strings.Cut(string(page), "```"+language+"\n")
-	if !found {
-		t.Fatalf("the page has no %s", language)
-	}
-	text, _, _ = strings.Cut(text, "```")
-	return text
+	must.Succeed(t, err)
+	return program(t, string(page), language)
 }
 
 func TestRecipePHP(t *testing.T) {
@@ -82,16 +75,4 @@ func TestRecipeFencing(t *testing.T) {
 			t.Errorf("over token %d: %v, %s rows, want %s", token, err, out, want)
 		}
 	}
-}
-
-func TestRecipeExternal(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewSite(t)
-	testkit.WriteFile(t, s.Path("secret"), "c2VjcmV0IG9mIHRoZSByZWNpcGU=\n")
-	s.Start("--external-secret-file", s.Path("secret"))
-	external := strings.TrimSpace(s.Kazahanad("id", "--format", "external").OK(t))
-	if len(external) != snowflake.ExternalLen {
-		t.Error(external)
-	}
-	s.Kazahanad("inspect", "--external-secret-file", s.Path("secret"), "--", external).OK(t)
 }
