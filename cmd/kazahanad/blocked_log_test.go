@@ -97,9 +97,9 @@ func TestBlockedLog(t *testing.T) {
 	c.RegularID()
 	lost := dropped()
 	go func() { _, _ = reader.WriteTo(d.Log) }()
-	await.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(d.Log.String(), "log lines were dropped") })
+	d.AwaitLog("log lines were dropped")
 	d.Terminate()
-	await.Eventually(t, "the last line is read", func() bool { return strings.Contains(d.Log.String(), "leases are given back") })
+	d.AwaitLog("leases are given back")
 	var gap struct {
 		Level   string
 		Dropped int

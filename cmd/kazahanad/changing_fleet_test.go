@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,25 +88,12 @@ func (f *fleet) redis(name string) string {
 	f.t.Helper()
 	ring.Program(f.t, "redis-server")
 	dir := f.home.Path(name)
-	must.Succeed(f.t, os.Mkdir(dir, 0o700))
+	testkit.Mkdir(f.t, dir)
 	socket := filepath.Join(dir, "s.sock")
 	var server *testkit.Instance
 	f.servers[name] = func() {
 		server = f.home.LaunchCommand(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--logfile", "/dev/null"))
-		await.Eventually(f.t, "redis answers", func() bool {
-			conn, err := net.Dial("unix", socket)
-			if err != nil {
-				return false
-			}
-			defer conn.Close()
-			answer := make([]byte, 5)
-			_ = conn.SetDeadline(time.Now().Add(await.Patience))
-			_, err = conn.Write([]byte("PING\r\n"))
-			if err == nil {
-				_, err = conn.Read(answer)
-			}
-			return err == nil && string(answer) == "+PONG"
-		})
+		await.Eventually(f.t, "redis answers", func() bool { _, err := testkit.RedisAsk(socket, "PING"); return err == nil })
 	}
 	f.stops[name] = func() { server.Kill() }
 	f.servers[name]()

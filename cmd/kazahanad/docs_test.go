@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/pem"
 	"io/fs"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -137,9 +135,8 @@ func TestDocsConfigurations(t *testing.T) {
 	for _, name := range []string{"redis-password", "etcd-password", "external-secret", "token"} {
 		testkit.WriteFile(t, s.Path(name), "0123456789abcdef0123456789abcdef\n")
 	}
-	server := httptest.NewTLSServer(nil)
-	server.Close()
-	testkit.WriteFile(t, s.Path("etcd-ca.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	certificate, _ := loopbackCertificate(t)
+	testkit.WriteFile(t, s.Path("etcd-ca.pem"), certificate)
 	for path, texts := range docConfigs(t, s, docPages(t)) {
 		for _, text := range texts {
 			file := s.Path("doc.yaml")

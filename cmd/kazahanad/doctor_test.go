@@ -105,9 +105,9 @@ func TestDoctorOfALostStateDirectory(t *testing.T) {
 	s.Start()
 	s.Dial().ID()
 	away := s.State + "-away"
-	must.Succeed(t, os.Rename(s.State, away))
+	testkit.Rename(t, s.State, away)
 	s.Examined(nil).Has("state.lost", "no state.new")
-	must.Succeed(t, os.Rename(away, s.State))
+	testkit.Rename(t, away, s.State)
 	s.Examined(nil).Has("no state.lost")
 }
 

@@ -35,9 +35,7 @@ func (s *site) putBack() {
 	use()
 	d.Terminate()
 	for from, to := range map[string]string{"leases.backup": "leases.db", "store.backup": "store.db"} {
-		if err := os.Rename(s.Path(from), s.State+"/"+to); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Rename(t, s.Path(from), s.State+"/"+to)
 	}
 }
 
@@ -115,7 +113,7 @@ func TestLeaseServerOnAFileThatWasPutBack(t *testing.T) {
 	s := newSite(t)
 	s.putBack()
 	server := s.startPageServer("127.0.0.1:0", "--provider", "sqlite:"+s.State+"/leases.db")
-	await.Eventually(t, "the log says so", func() bool { return strings.Contains(server.Log.String(), `"msg":"grants are held back"`) })
+	server.AwaitLog(`"msg":"grants are held back"`)
 	var out struct {
 		Fences []struct {
 			File  string
@@ -147,7 +145,7 @@ func TestFenceByHand(t *testing.T) {
 	}
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad leases fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
-	await.Eventually(t, "the log says so", func() bool { return strings.Contains(d.Log.String(), `"msg":"grants are held back"`) })
+	d.AwaitLog(`"msg":"grants are held back"`)
 	for provider, want := range map[string]string{"static:17": "not an SQLite file", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
 		s.Kazahanad("leases", "backup", "--config", "none", "--provider", provider, s.Path("b")).Fails(t, exitFailure, want)

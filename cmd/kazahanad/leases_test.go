@@ -8,7 +8,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // listed is a record that was granted at base.
@@ -211,7 +210,7 @@ func TestLeasesInitAsks(t *testing.T) {
 		var out strings.Builder
 		cmd.Stdout = &out
 		d := s.LaunchCommand(cmd)
-		await.Eventually(t, test.name+": it asks", func() bool { return strings.Contains(d.Log.String(), "Type yes: ") })
+		d.Says("Type yes: ")
 		if !strings.Contains(d.Log.String(), "holds 1 records, ") {
 			t.Errorf("it asks: %s", d.Log)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -18,7 +19,7 @@ func TestUsersOfOtherNamespaces(t *testing.T) {
 	}
 	s := newSite(t)
 	as := func(uid uint32, args ...string) testkit.Outcome {
-		cmd := s.Command(append(args, "--socket", s.Socket)...)
+		cmd := s.Command(slices.Insert(args, 1, "--socket", s.Socket)...)
 		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: true})
 		return testkit.RunCommand(t, cmd)
 	}
@@ -36,8 +37,6 @@ func TestUsersOfOtherNamespaces(t *testing.T) {
 	c.Must("Lock.Acquire", nil, "mine")
 	as(3002, "id").OK(t)
 	as(3002, "seq", "orders").OK(t)
-	cmd := s.Command("lock", "--socket", s.Socket, "theirs", "--", "true")
-	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: 3002, Gid: 3002, NoSetGroups: true})
-	testkit.RunCommand(t, cmd).Says(t, exitFailure, "PERMISSION_DENIED", "namespace")
+	as(3002, "lock", "theirs", "--", "true").Says(t, exitFailure, "PERMISSION_DENIED", "namespace")
 	d.AwaitLog("lock refused: the daemon's user namespace does not map the peer's user")
 }

@@ -147,7 +147,7 @@ func TestNoClientGo(t *testing.T) {
 	t.Parallel()
 	s, page := noClientPage(t)
 	dir := s.Path("go")
-	must.Succeed(t, os.Mkdir(dir, 0o700))
+	testkit.Mkdir(t, dir)
 	testkit.WriteFile(t, filepath.Join(dir, "main.go"), program(t, page, "go"))
 	var out []byte
 	var err error

@@ -94,8 +94,6 @@ func TestReplicaNumberManifests(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)
 	page := numbersPage(t)
-	_, compose, _ := strings.Cut(page, "```yml\n")
-	compose, _, _ = strings.Cut(compose, "```")
 	var file struct {
 		Services map[string]struct {
 			Image               string
@@ -107,7 +105,7 @@ func TestReplicaNumberManifests(t *testing.T) {
 		}
 		Volumes map[string]any
 	}
-	decoder := yaml.NewDecoder(strings.NewReader(compose))
+	decoder := yaml.NewDecoder(strings.NewReader(program(t, page, "yml")))
 	decoder.KnownFields(true)
 	must.Succeed(t, decoder.Decode(&file))
 	app := file.Services["app"]
@@ -125,8 +123,7 @@ func TestReplicaNumberManifests(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("there is no systemd-analyze: scripts/setup installs it")
 	}
-	_, unit, _ := strings.Cut(page, "```ini\n")
-	unit, _, _ = strings.Cut(unit, "```")
+	unit := program(t, page, "ini")
 	at := s.Path("numbered@.service")
 	testkit.WriteFile(t, at, strings.NewReplacer("/usr/bin/kazahanad", "/bin/true", "User=numbered", "User=daemon").Replace(unit))
 	if out, err := exec.Command("systemd-analyze", "verify", at).CombinedOutput(); err != nil || len(out) > 0 {

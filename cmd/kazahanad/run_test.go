@@ -172,8 +172,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.LaunchCommand(s.Command(s.runArgs("term=10m", "echo ran", "--delay", "5m")...))
-	await.Eventually(t, "it waits", func() bool { return strings.Contains(d.Log.String(), "waiting 5m0s more") })
+	d := s.launchRun("waiting 5m0s more", s.runArgs("term=10m", "echo ran", "--delay", "5m"))
 	_ = d.Cmd.Process.Signal(syscall.SIGINT)
 	if code := d.Code(); code != 128+int(syscall.SIGINT) {
 		t.Errorf("exit code %d\n%s", code, d.Log)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // A full pool is waited for, as long as --wait says.
@@ -20,19 +19,15 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "0")...)).Says(t, exitFailure, full...)
 	full[0] = "no machine ID within 100ms: all 1 machine IDs"
 	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "100ms")...)).Says(t, exitFailure, full...)
-	waits := func(d *testkit.Instance) func() bool {
-		return func() bool { return strings.Contains(d.Log.String(), "the next one may come free at") }
-	}
+	const waits = "the next one may come free at"
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
-		d := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "true")...))
-		await.Eventually(t, "it waits", waits(d))
+		d := s.launchRun(waits, s.runArgs("term=10m&ids=5-5", "true"))
 		_ = d.Cmd.Process.Signal(sig)
 		if code := d.Code(); code != 128+int(sig) {
 			t.Errorf("%v: exit code %d\n%s", sig, code, d.Log)
 		}
 	}
-	next := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "exit 3")...))
-	await.Eventually(t, "it waits", waits(next))
+	next := s.launchRun(waits, s.runArgs("term=10m&ids=5-5", "exit 3"))
 	_ = holder.Cmd.Process.Signal(syscall.SIGTERM)
 	holder.AwaitEnd()
 	if code := next.Code(); code != 3 {

@@ -118,9 +118,6 @@ func TestClientsOfADaemonThatCannotStart(t *testing.T) {
 	if err := os.Lchown(unusable, 1, 1); err != nil {
 		unusable = "" // only root can give it away
 	}
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	defer taken.Close()
 	for _, c := range []struct {
 		args []string
 		code int
@@ -129,7 +126,7 @@ func TestClientsOfADaemonThatCannotStart(t *testing.T) {
 		{[]string{"--state-dir", s.State, "--lease-terms", "1m"}, exitUsage, "its configuration is wrong"},
 		{[]string{"--state-dir", s.State, "--provider", "nosuch://x"}, exitUsage, "its configuration is wrong"},
 		{[]string{"--state-dir", unusable}, exitState, "it cannot use its state directory"},
-		{[]string{"--state-dir", s.State, "--admin-listen", taken.Addr().String()}, exitFailure, "tries again"},
+		{[]string{"--state-dir", s.State, "--admin-listen", s.taken()}, exitFailure, "tries again"},
 	} {
 		if c.args[1] == "" {
 			continue
@@ -184,13 +181,7 @@ func TestNotifications(t *testing.T) {
 	s := newSite(t)
 	d, e := s.supervised(2*time.Second, "--drain-timeout", "7s")
 	e.Await("^READY=1$")
-	if c, err := testkit.DialSocket(s.Socket); err != nil {
-		t.Errorf("said to be ready, and not to be reached: %v", err)
-	} else if err := c.Call(t.Context(), "Ping", new(string)); err != nil {
-		t.Errorf("said to be ready, and does not answer: %v", err)
-	} else {
-		_ = c.Close()
-	}
+	s.Dial().Must("Ping", new(string)) // ready is who answers
 	e.Await(`^STATUS=regular: machine ID \d+, ends in \d+m$`)
 	for range 3 {
 		e.Await("^WATCHDOG=1$")
@@ -214,26 +205,22 @@ func TestLeaseServerNotifications(t *testing.T) {
 	s := newSite(t)
 	e := testkit.NewEar(s.Site)
 	config := s.Path("lease-server.yaml")
-	write := func(text string) {
-		t.Helper()
-		must.Succeed(t, os.WriteFile(config, []byte(text), 0o600))
-	}
-	write("log_level: info\n")
+	testkit.WriteFile(t, config, "log_level: info\n")
 	cmd := s.Command("lease-server", "--config", config, "--listen", "unix:"+s.Path("leases.sock"), "--state-dir", s.State, "--drain-delay", "0s")
 	cmd.Env = s.Environment("NOTIFY_SOCKET="+e.Path, "WATCHDOG_USEC=1000000")
-	must.Succeed(t, os.Mkdir(s.State, 0o700))
+	testkit.Mkdir(t, s.State)
 	d := s.LaunchCommand(cmd)
 	e.Await("^READY=1$")
 	for range 3 {
 		e.Await("^WATCHDOG=1$")
 	}
-	write("log_level: debug\nmax_in_flight: 7\n")
+	testkit.WriteFile(t, config, "log_level: debug\nmax_in_flight: 7\n")
 	_ = d.Cmd.Process.Signal(syscall.SIGHUP)
 	e.Await("^RELOADING=1$")
 	e.Await("^READY=1$")
 	d.AwaitLog(`"changed":["log_level"]`)
 	d.AwaitLog(`"restart_needed":["max_in_flight"]`)
-	write("max_in_flight: 0\n")
+	testkit.WriteFile(t, config, "max_in_flight: 0\n")
 	_ = d.Cmd.Process.Signal(syscall.SIGHUP)
 	d.AwaitLog("max_in_flight in " + config + " line 1")
 	d.Terminate()
@@ -252,8 +239,8 @@ func TestReload(t *testing.T) {
 	write := func(path, text string) {
 		t.Helper()
 		// In one piece: it may be read at any moment.
-		must.Succeed(t, os.WriteFile(path+".new", []byte(text), 0o600))
-		must.Succeed(t, os.Rename(path+".new", path))
+		testkit.WriteFile(t, path+".new", text)
+		testkit.Rename(t, path+".new", path)
 	}
 	write(secret, "one")
 	write(config, "external_secret_file: "+secret+"\n")

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -53,7 +53,7 @@ func TestSecretTravelsOnce(t *testing.T) {
 	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", "http://"+proxy.Addr(), "--", "sh", "-c",
 		"while [ ! -e "+done+" ]; do sleep 0.05; done"))
 	seen(proxy, "POST /leases/extend", 2)
-	must.Succeed(t, os.WriteFile(done, nil, 0o600))
+	testkit.WriteFile(t, done, "")
 	run.AwaitEnd()
 	seen(proxy, "DELETE /lease/", 1)
 	secrets(proxy, 1)
