@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // told is what a handler was told of, and when.
@@ -33,9 +35,7 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("%+v, want %q", got, text)
 		}
 	}
-	if err := unix.Shutdown(there, unix.SHUT_WR); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Shutdown(there, unix.SHUT_WR))
 	if got := <-all; got.events&unix.EPOLLRDHUP == 0 || got.events&unix.EPOLLHUP != 0 {
 		t.Errorf("a peer that sends no more: %x", got.events)
 	}

@@ -2,7 +2,6 @@ package eventloop
 
 import (
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -13,10 +12,6 @@ import (
 )
 
 func TestMain(m *testing.M) { tests.Main(m) }
-
-// hang is when a test gives up on something that should happen at once, on
-// however slow a machine.
-const hang = 60 * time.Second
 
 // start runs a loop until the test ends, or stop is called.
 func start(t *testing.T) (l *Loop, stop func()) {
@@ -40,24 +35,9 @@ func await(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(hang):
-		t.Fatalf("it never came about:\n%s", stacks())
+	case <-time.After(tests.Patience):
+		t.Fatalf("it never came about:\n%s", tests.Stacks())
 	}
-}
-
-// until waits for a condition. The pause only leaves the processor to others.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came about that %s:\n%s", what, stacks())
-		}
-	}
-}
-
-func stacks() string {
-	buf := make([]byte, 1<<20)
-	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // on has the loop call f, and waits for it.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // busy has a share with so many Turns that each ask again as often, spend so much, and note
@@ -44,9 +46,7 @@ const perLook = 16
 func driven(t *testing.T) *Loop {
 	t.Helper()
 	l, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(l.close)
 	var now time.Duration
 	l.elapsed = func() time.Duration {
@@ -175,9 +175,7 @@ func TestBusyLoopYields(t *testing.T) {
 		yields := 0
 		l.elapsed, l.yield = func() time.Duration { return now }, func() { yields++ }
 		here, _ := socketpair(t)
-		if err := l.Add(here, handler(func(uint32) { now += takes })); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.Add(here, handler(func(uint32) { now += takes })))
 		event := unix.EpollEvent{Fd: int32(here), Pad: int32(l.slots[here].generation)}
 		l.dispatchAll(slices.Repeat([]unix.EpollEvent{event}, 10*yieldEvents))
 		if yields != want {

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	tests "github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
-	"golang.org/x/sys/unix"
 )
 
 // armed reports whether the loop's timer is going to fire.
@@ -40,7 +42,7 @@ func TestCoolDown(t *testing.T) {
 			t.Fatal("an event has not made it hot")
 		}
 		looks := 0
-		for deadline := time.Now().Add(hang); l.hot; {
+		for deadline := time.Now().Add(tests.Patience); l.hot; {
 			quiet := l.quiet
 			step()
 			if l.quiet != quiet || !l.hot { // or else the wait was interrupted
@@ -81,7 +83,7 @@ func TestEventsKeepItHot(t *testing.T) {
 
 // cool reports whether the loop waits by a system call that the runtime knows of.
 func cool() bool {
-	for stack := range strings.SplitSeq(stacks(), "\n\n") {
+	for stack := range strings.SplitSeq(tests.Stacks(), "\n\n") {
 		head, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(head, "[syscall") && strings.Contains(stack, "(*Loop).wait(") {
 			return true
@@ -95,7 +97,7 @@ func TestCoolDownOfALoopThatRuns(t *testing.T) {
 	l, _ := start(t)
 	for range 3 {
 		on(t, l, func() {})
-		until(t, "the loop is cool", cool)
+		tests.Eventually(t, "the loop is cool", cool)
 		if armed(t, l) {
 			t.Error("the timer of a cool loop will fire")
 		}
