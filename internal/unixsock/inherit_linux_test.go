@@ -6,14 +6,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A socket without a file is one that no client finds.
 func TestInheritRefusesAbstractSockets(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@kazahana-test-%d", os.Getpid())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	if _, err := Inherit(given(t, l)); err == nil || !strings.Contains(err.Error(), "path of a file") {
 		t.Errorf("got %v", err)

@@ -44,15 +44,6 @@ func TestCloseRemovesTheSocketAndFreesThePath(t *testing.T) {
 	}
 }
 
-func TestStaleSocketIsReplaced(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	must.Succeed(t, err)
-	l.SetUnlinkOnClose(false)
-	_ = l.Close()
-	listen(t, path, Options{})
-}
-
 func TestLiveSocketIsNeverReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
