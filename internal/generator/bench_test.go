@@ -46,14 +46,9 @@ type mappedMark struct{ ms atomic.Int64 }
 
 func (m *mappedMark) RaiseMark(ms int64) { m.ms.Store(ms) }
 
-// newBusy returns a generator with many leases of 256 IDs per millisecond, of
-// which only every stride-th machine ID is its own.
-func newBusy(tb testing.TB, leases, stride int64, clock Clock) *Generator {
-	tb.Helper()
-	return newBusyLayout(tb, leases, stride, snowflake.DefaultLayout(), clock)
-}
-
-func newBusyLayout(tb testing.TB, leases, stride int64, layout snowflake.Layout, clock Clock) *Generator {
+// newBusy returns a generator with many leases, of which only every stride-th machine
+// ID is its own.
+func newBusy(tb testing.TB, leases, stride int64, layout snowflake.Layout, clock Clock) *Generator {
 	tb.Helper()
 	g := New(Options{
 		Config:   Config{MaxThroughput: leases * layout.Throughput(), Fallback: FallbackNone, MaxBackwardMS: 5000, Spread: true},
@@ -92,7 +87,7 @@ func BenchmarkNext(b *testing.B) {
 		{"batch of 1000/256 leases, none adjacent", 1000, 256, 2, snowflake.DefaultLayout(), daemonClock(20 * time.Microsecond)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			g := newBusyLayout(b, bench.leases, bench.stride, bench.layout, bench.clock)
+			g := newBusy(b, bench.leases, bench.stride, bench.layout, bench.clock)
 			request := Request{Count: bench.count, Timeout: time.Second}
 			ranges := make([]Range, 0, 64)
 			b.ReportAllocs()
@@ -111,7 +106,7 @@ func BenchmarkNext(b *testing.B) {
 func BenchmarkStart(b *testing.B) {
 	for _, burst := range []int{64, 1 << 14} {
 		b.Run(fmt.Sprint("bursts of ", burst), func(b *testing.B) {
-			g := newBusy(b, 256, 1, daemonClock(0))
+			g := newBusy(b, 256, 1, snowflake.DefaultLayout(), daemonClock(0))
 			ranges := make([]Range, 0, 64)
 			var at Reading
 			left := 0
@@ -133,7 +128,7 @@ func BenchmarkStart(b *testing.B) {
 func TestNextDoesNotAllocate(t *testing.T) {
 	for _, count := range []int64{1, 1000} {
 		for _, stride := range []int64{1, 2} {
-			g := newBusy(t, 256, stride, epochClock(100*time.Microsecond))
+			g := newBusy(t, 256, stride, snowflake.DefaultLayout(), epochClock(100*time.Microsecond))
 			request := Request{Count: count, Timeout: time.Second}
 			ranges := make([]Range, 0, 64)
 			if n := testing.AllocsPerRun(1000, func() {

@@ -24,20 +24,14 @@ type ClockBackwardError struct {
 	Earlier    bool  // this life made no ID yet: it is the mark of earlier lives, or the epoch
 }
 
-// FarAhead is how far behind an earlier life's IDs a clock must be for the mark
-// to be taken for the culprit, and not the clock.
-const FarAhead = time.Hour
-
-// MarkFarAhead reports whether IDs of an earlier life are dated so far ahead that
-// waiting is no use.
-func (e *ClockBackwardError) MarkFarAhead() bool {
-	return e.Earlier && e.BackwardMS > FarAhead.Milliseconds()
-}
+// farAhead is how far behind an earlier life's IDs a clock must be for the mark
+// to be taken for the culprit, and not the clock. Waiting is no use then.
+const farAhead = time.Hour
 
 // Advice says what is the matter and what to do.
 func (e *ClockBackwardError) Advice() string {
 	switch {
-	case e.MarkFarAhead():
+	case e.Earlier && e.BackwardMS > farAhead.Milliseconds():
 		return "an earlier run made IDs with a clock far ahead, or its mark was damaged; if this host's clock is right, " +
 			"stop the daemon and run kazahanad state reset-floor"
 	case e.Earlier:

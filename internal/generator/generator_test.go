@@ -77,13 +77,16 @@ func (r *rig) try(n int64, timeout time.Duration) ([]snowflake.ID, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ids []snowflake.ID
+	return expand(ranges), nil
+}
+
+func expand(ranges []Range) (ids []snowflake.ID) {
 	for _, rg := range ranges {
 		for i := range rg.Count {
 			ids = append(ids, rg.Start+snowflake.ID(i))
 		}
 	}
-	return ids, nil
+	return ids
 }
 
 func ascending(t *testing.T, ids []snowflake.ID) {

@@ -68,7 +68,11 @@ func (m *model) candidates(ms int64, allowFallback bool) (lows []int64, kind Kin
 		return nil, Regular, false
 	}
 	var reserved, begun []lease.Lease
-	for _, l := range append(append([]lease.Lease(nil), m.held...), deref(m.cached)...) {
+	all := slices.Clone(m.held)
+	if m.cached != nil {
+		all = append(all, *m.cached)
+	}
+	for _, l := range all {
 		if ms >= l.Created {
 			begun = append(begun, l)
 			if ms < l.ReservedUntil {
@@ -93,13 +97,6 @@ func (m *model) candidates(ms int64, allowFallback bool) (lows []int64, kind Kin
 	}
 	add(snowflake.Slot{Start: 0, End: testTimeline.FallbackBit()}, testTimeline.FallbackBit())
 	return lows, FallbackRandomID, true
-}
-
-func deref(l *lease.Lease) []lease.Lease {
-	if l == nil {
-		return nil
-	}
-	return []lease.Lease{*l}
 }
 
 // check holds one answer of the core against the model, and takes it over.

@@ -54,11 +54,7 @@ func begin(t *testing.T, g *Generator, at Reading, n int64) (Kind, int64) {
 	if err != nil || pending != nil {
 		t.Fatalf("%v, %v", pending, err)
 	}
-	total := int64(0)
-	for _, r := range ranges {
-		total += r.Count
-	}
-	if total != n {
+	if total := count(ranges); total != n {
 		t.Fatalf("%d IDs, want %d", total, n)
 	}
 	last := ranges[len(ranges)-1]
@@ -270,18 +266,13 @@ func TestPendingHoldsItsPlace(t *testing.T) {
 		}
 		first, second, third := start(300), start(1), start(1)
 		time.Sleep(20 * time.Millisecond)
-		var firsts []snowflake.ID
 		c, err := third.Wait(ctx)
 		must.Succeed(t, err)
 		b, err := second.Wait(ctx)
 		must.Succeed(t, err)
 		a, err := first.Wait(ctx)
 		must.Succeed(t, err)
-		for _, rg := range a {
-			for i := range rg.Count {
-				firsts = append(firsts, rg.Start+snowflake.ID(i))
-			}
-		}
+		firsts := expand(a)
 		ascending(t, firsts)
 		if len(firsts) != 300 || firsts[256] >= b[0].Start || b[0].Start >= c[0].Start {
 			t.Errorf("%d IDs, the 257th %d, then %d and %d", len(firsts), firsts[256], b[0].Start, c[0].Start)

@@ -139,17 +139,3 @@ func TestManyLeasesAreNotScanned(t *testing.T) {
 		}
 	}
 }
-
-// TestMergedSlotsAreOneRange: a batch over many leases is one piece.
-func TestMergedSlotsAreOneRange(t *testing.T) {
-	core := NewCore(Config{MaxThroughput: 100}, testTimeline, 0, nil)
-	now := testEpoch + 100
-	core.SetLeases([]lease.Lease{
-		testLease(3, 2, now, now+10), testLease(0, 2, now, now+10), testLease(1, 2, now, now+20), testLease(5, 2, now, now+10),
-	}, nil, nil)
-	for _, want := range []struct{ low, n int64 }{{0, 8}, {12, 4}, {20, 4}} {
-		if r, stop := core.Take(now, 50, false); testTimeline.Low(r.Start) != want.low || r.Count != want.n {
-			t.Fatalf("%+v (low %d), %+v, want %+v", r, testTimeline.Low(r.Start), stop, want)
-		}
-	}
-}
