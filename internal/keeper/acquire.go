@@ -3,6 +3,7 @@ package keeper
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -53,14 +54,8 @@ func (c *Core) acquire(need int64) Action {
 // newRequestID makes 128 random bits, under which a lost answer can be asked
 // for again.
 func (c *Core) newRequestID() string {
-	var b [16]byte
-	for i := range 2 {
-		r := c.rnd.Uint64()
-		for j := range 8 {
-			b[8*i+j] = byte(r >> (8 * j))
-		}
-	}
-	return hex.EncodeToString(b[:])
+	b := binary.LittleEndian.AppendUint64(nil, c.rnd.Uint64())
+	return hex.EncodeToString(binary.LittleEndian.AppendUint64(b, c.rnd.Uint64()))
 }
 
 // settled reports whether an error says for certain that nothing was granted,

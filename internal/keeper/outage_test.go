@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // gaps is the times between the calls.
@@ -151,9 +152,7 @@ func TestHangingProvider(t *testing.T) {
 func TestFullPoolIsTriedAgain(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms.IDs.End = 1 }, func(t *testing.T, r *rig) {
 		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(10 * time.Second)
@@ -241,8 +240,7 @@ func TestLateAnswerSaysLittleAboutTheClocks(t *testing.T) {
 // TestConflictLeadsToANewRequestID: the leases of the first request have ended
 // before anybody here heard of them.
 func TestConflictLeadsToANewRequestID(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.terms.Term, s.terms.Quarantine = 10*time.Second, 10*time.Second })
+	onHost(t, func(s *setup) { s.terms.Term, s.terms.Quarantine = 10*time.Second, 10*time.Second }, func(t *testing.T, r *rig) {
 		r.remote.fail(answerLost)
 		r.start()
 		r.until(2 * time.Second)

@@ -52,7 +52,7 @@ func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 			}
 			r.wantGivenBack(6)
 			r.wantRequests(calls, 6) // an old request would bring the same lease
-			r.wantPublished(0)
+			r.want("leases published", len(r.gen.published()), 0)
 			r.wantResults(ResultRefused, 6)
 			if cause := r.keeper.Status().Cause; !errors.Is(cause, errNoCover) {
 				t.Errorf("the cause is %v", cause)
@@ -384,25 +384,22 @@ func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 		"releases hang":    {hanging, 16 * time.Second, 1},
 		"releases succeed": {providertest.Fault{}, 13 * time.Second, many},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 256, many })
-				r.start()
-				r.until(time.Second)
-				r.remote.faulty.Next(providertest.OpAcquire, providertest.Change(func(l *lease.Lease) { l.EpochMS++ }))
-				r.remote.fail(c.release, providertest.OpRelease)
-				r.keeper.SetConfig(func() Config { cfg := r.setup.Config; cfg.MaxThroughput = many * 256; return cfg }())
-				r.until(renewal + 3*time.Minute)
-				if n := len(r.remote.of(providertest.OpRelease)); n < c.back {
-					t.Errorf("%d releases, want at least %d", n, c.back)
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 256, many }, func(t *testing.T, r *rig) {
+			r.start()
+			r.until(time.Second)
+			r.remote.faulty.Next(providertest.OpAcquire, providertest.Change(func(l *lease.Lease) { l.EpochMS++ }))
+			r.remote.fail(c.release, providertest.OpRelease)
+			r.keeper.SetConfig(func() Config { cfg := r.setup.Config; cfg.MaxThroughput = many * 256; return cfg }())
+			r.until(renewal + 3*time.Minute)
+			if n := len(r.remote.of(providertest.OpRelease)); n < c.back {
+				t.Errorf("%d releases, want at least %d", n, c.back)
+			}
+			verifies := r.remote.of(providertest.OpVerify)
+			for i := 1; i < len(verifies); i++ {
+				if gap := verifies[i].at - verifies[i-1].at; gap > c.most {
+					t.Errorf("no verify from %v to %v", verifies[i-1].at, verifies[i].at)
 				}
-				verifies := r.remote.of(providertest.OpVerify)
-				for i := 1; i < len(verifies); i++ {
-					if gap := verifies[i].at - verifies[i-1].at; gap > c.most {
-						t.Errorf("no verify from %v to %v", verifies[i-1].at, verifies[i].at)
-					}
-				}
-			})
-		})
+			}
+		}))
 	}
 }

@@ -285,25 +285,23 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 		"40 s behind":                  {-40 * time.Second, true, false},
 		"whatever off, the same clock": {time.Hour, false, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			onHost(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock }, func(t *testing.T, r *rig) {
-				r.start()
-				r.until(time.Minute)
-				r.expect(generator.Regular)
-				r.shutdown()
-				released := r.remote.of(providertest.OpRelease)
-				if c.released != (len(released) == 1 && released[0].err == nil) {
-					t.Errorf("released: %v", released)
-				}
-				skipped := r.logs.FilterMessageSnippet("the clock is too far from the provider's").Len()
-				if c.released == (skipped == 1) {
-					t.Errorf("%d releases are said to have been skipped", skipped)
-				}
-				if n := len(r.store.leases()); (n == 0) != c.released {
-					t.Errorf("the store holds %d leases for the next start", n)
-				}
-			})
-		})
+		t.Run(name, hosted(func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock }, func(t *testing.T, r *rig) {
+			r.start()
+			r.until(time.Minute)
+			r.expect(generator.Regular)
+			r.shutdown()
+			released := r.remote.of(providertest.OpRelease)
+			if c.released != (len(released) == 1 && released[0].err == nil) {
+				t.Errorf("released: %v", released)
+			}
+			skipped := r.logs.FilterMessageSnippet("the clock is too far from the provider's").Len()
+			if c.released == (skipped == 1) {
+				t.Errorf("%d releases are said to have been skipped", skipped)
+			}
+			if n := len(r.store.leases()); (n == 0) != c.released {
+				t.Errorf("the store holds %d leases for the next start", n)
+			}
+		}))
 	}
 }
 

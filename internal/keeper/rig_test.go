@@ -379,11 +379,6 @@ func (r *rig) wantLogged(message string, want int) {
 	r.want("log entries "+message, len(r.logged(message)), want)
 }
 
-func (r *rig) wantPublished(want int) {
-	r.t.Helper()
-	r.want("leases published", len(r.gen.published()), want)
-}
-
 func (r *rig) wantTaken(want int) {
 	r.t.Helper()
 	r.want("slots taken", r.remote.taken(), want)
