@@ -169,7 +169,8 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 
 func TestSwappedFolders(t *testing.T) {
 	p, saved := usedPlace(t)
-	q, other := usedPlaceIn(t, p.live)
+	q := place{filepath.Join(t.TempDir(), "state"), p.live}
+	other := q.use(t)
 	a, b := p.folder(t), q.folder(t)
 	disktest.Run(t, "mv", a, a+"x")
 	disktest.Run(t, "mv", b, a)
@@ -177,18 +178,6 @@ func TestSwappedFolders(t *testing.T) {
 	const reason = "the folder had another name when they were saved"
 	wantRefused(t, p, saved, testMark, reason)
 	wantRefused(t, q, other, testMark, reason)
-}
-
-func usedPlaceIn(t *testing.T, live string) (p place, saved Saved) {
-	t.Helper()
-	p = place{filepath.Join(t.TempDir(), "state"), live}
-	s := mustOpen(t, p)
-	saved = savedWith(testLease(11, 1000))
-	mustSave(t, s.service("default"), saved)
-	s.service("default").RaiseMark(testMark)
-	must.Succeed(t, s.Sync())
-	s.crash()
-	return p, saved
 }
 
 // Marks without the slot of a service say nothing of the IDs that it made.

@@ -181,15 +181,11 @@ func TestWrongKindOfFile(t *testing.T) {
 				s, err := tryOpen(t, p)
 				switch {
 				case kind != "directory":
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, err)
 					s.wantSaid(zap.ErrorLevel, "is not a regular file")
 					mustClose(t, s)
 				case file == leasesName: // nothing can take its place
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, err)
 					s.wantSaid(zap.ErrorLevel, "the live state cannot be written")
 					mustClose(t, s)
 				default:
@@ -239,23 +235,6 @@ func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
 	}
 }
 
-func fillDisk(t *testing.T, root string) (path string) {
-	t.Helper()
-	path = filepath.Join(root, "filler")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for err == nil {
-		_, err = f.Write(make([]byte, 512))
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // The live directory fills up: IDs go on, a crash adopts nothing, and once there
 // is space again all is well without anybody's help.
 func TestFullLiveDirectoryWhileRunning(t *testing.T) {
@@ -264,7 +243,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	s := mustOpen(t, p)
 	sv := s.service("default")
 	mustSave(t, sv, savedWith(testLease(1, 1)))
-	filler := fillDisk(t, root)
+	free := disktest.Fill(t, filepath.Join(root, "filler"))
 	want := savedWith(testLease(2, 2))
 	wantFileError(t, sv.Save(want), filepath.Join(p.folder(t), leasesName), "no space left")
 	for v := range int64(10_000) { // the marks have their space
@@ -292,7 +271,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if err := sv.Save(want); err == nil {
 		t.Error("saved on a full file system")
 	}
-	must.Succeed(t, os.Remove(filler))
+	free()
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
 	if h := s.Health(); h.LiveErr != nil {
@@ -315,12 +294,11 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	sv := s.service("default")
 	mustSave(t, sv, savedWith(testLease(1, 1)))
 	folder := p.folder(t)
-	filler := fillDisk(t, root)
+	filler := filepath.Join(root, "filler")
+	free := disktest.Fill(t, filler)
 	// Pages for the lock and the marks of a new folder, and none for its leases.
 	info, err := os.Stat(filler)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	must.Succeed(t, os.Truncate(filler, info.Size()-marksSize-4096))
 	must.Succeed(t, os.Remove(filepath.Join(folder, lockName)))
 	for range 5 {
@@ -335,7 +313,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	}
 	must.Succeed(t, s.Sync())
 	// The old folder can be written again, and is the one that counts.
-	must.Succeed(t, os.Remove(filler))
+	free()
 	want := savedWith(testLease(2, 2))
 	mustSave(t, sv, want)
 	sv.RaiseMark(sv.Mark() + 1)
@@ -351,7 +329,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	root := disktest.Small(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	must.Succeed(t, os.Mkdir(p.dir, 0o700))
-	filler := fillDisk(t, root)
+	free := disktest.Fill(t, filepath.Join(root, "filler"))
 	_, err := tryOpen(t, p)
 	if e, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
 		t.Fatalf("error is %v, want a FileError about a full disk", err)
@@ -359,7 +337,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
-	must.Succeed(t, os.Remove(filler))
+	free()
 	mustOpen(t, p).service("default")
 }
 
@@ -369,7 +347,7 @@ func TestFullDiskWhileRunning(t *testing.T) {
 	root := disktest.Small(t, "64k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
-	fillDisk(t, root)
+	disktest.Fill(t, filepath.Join(root, "filler"))
 	for life := range int64(3) {
 		sv := s.service("default")
 		want := savedWith(testLease(1, life+1))
@@ -400,9 +378,7 @@ func TestFullDiskWhileRunning(t *testing.T) {
 func mustOpenFull(t *testing.T, p place) *testState {
 	t.Helper()
 	s, err := tryOpen(t, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 

@@ -15,9 +15,7 @@ import (
 // memory to be written. A power failure would then leave a name without content.
 func TestReplacedFileIsOnTheDisk(t *testing.T) {
 	path := t.TempDir()
-	root, err := os.OpenRoot(path)
-	must.Succeed(t, err)
-	d, err := newOSDir(path, root)
+	d, err := openDir(path, false, "")
 	must.Succeed(t, err)
 	defer d.Close()
 	// The file is large, so that no kernel has written it by chance.

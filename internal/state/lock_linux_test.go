@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -20,9 +21,7 @@ func TestLockedFromAnotherContainer(t *testing.T) {
 	}
 	p, _ := usedPlace(t)
 	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	holder := startCommand(t, "hold", p, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, path)
 	if line, _ := holder.stdout.ReadString('\n'); line != "ready\n" {
 		t.Skip("a namespace of processes cannot be made here")

@@ -83,9 +83,7 @@ func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	p, saved := usedPlace(t)
 	for _, path := range []string{p.disk(lockName), p.dir, filepath.Join(p.folder(t), lockName), p.folder(t)} {
 		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		must.Succeed(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
 		time.AfterFunc(3*lockInterval, func() { f.Close() })
 		wantAdopted(t, p, saved)
@@ -159,9 +157,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 	} {
 		must.Succeed(t, os.WriteFile(path, []byte(record), 0o600))
 		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got := readHolder(f)
 		f.Close()
 		if got.PID != 0 && got.Since.Year() != 2026 {
@@ -228,9 +224,7 @@ func TestRemovalRacesAnOpener(t *testing.T) {
 	p := inMemory(t)
 	mustOpen(t, p).crash()
 	base, err := openDir(p.live, false, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer base.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var remover sync.WaitGroup
@@ -243,9 +237,7 @@ func TestRemovalRacesAnOpener(t *testing.T) {
 	defer cancel()
 	for range 300 {
 		s, err := tryOpen(t, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		sv := s.service("default")
 		mustSave(t, sv, savedWith(testLease(1, 1)))
 		s.Look()

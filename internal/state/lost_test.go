@@ -168,14 +168,10 @@ func TestOlderMarksAreNotTouchedOnes(t *testing.T) {
 				s.service("default")
 				path := filepath.Join(p.folder(t), marksName)
 				older, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				since(t, s)
 				f, err := os.OpenFile(path, os.O_WRONLY, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				if _, err := f.Write(older); err != nil {
 					t.Fatal(err)
 				}

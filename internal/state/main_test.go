@@ -119,9 +119,7 @@ func startChild(t *testing.T, mode string, p place, credential *syscall.Credenti
 	t.Helper()
 	ring.All(t)
 	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if credential != nil {
 		path = "/proc/self/exe" // go test's own directory is closed to other users
 	}
@@ -136,13 +134,9 @@ func startCommand(t *testing.T, mode string, p place, attr *syscall.SysProcAttr,
 	cmd.SysProcAttr = attr
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	must.Succeed(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return &child{Cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
@@ -161,9 +155,7 @@ func (c *child) kill(t *testing.T) []byte {
 	t.Helper()
 	must.Succeed(t, c.Process.Signal(syscall.SIGKILL))
 	rest, err := io.ReadAll(c.stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := c.Wait(); !strings.Contains(fmt.Sprint(err), "killed") {
 		t.Fatalf("the child was to be killed, and ended with: %v %s", err, rest)
 	}
@@ -174,9 +166,7 @@ func runChild(t *testing.T, mode string, p place, user *syscall.Credential) stri
 	t.Helper()
 	c := startChild(t, mode, p, user)
 	said, err := io.ReadAll(c.stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_ = c.Wait() // what it said tells how it ended
 	return string(said)
 }
@@ -201,19 +191,13 @@ func (p place) disk(name string) string { return filepath.Join(p.dir, name) }
 // folder is where the live state is that goes with the state file.
 func (p place) folder(t testing.TB) string {
 	t.Helper()
-	report, err := Inspect(p.dir, p.options())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report.Live
+	return p.inspect(t).Live
 }
 
 func (p place) inspect(t testing.TB) Report {
 	t.Helper()
 	report, err := Inspect(p.dir, p.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return report
 }
 
@@ -258,9 +242,7 @@ type testState struct {
 func mustOpen(t testing.TB, p place, changes ...func(*Options)) *testState {
 	t.Helper()
 	s, err := tryOpen(t, p, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -292,9 +274,7 @@ func (s *testState) options(p place) Options {
 func (s *testState) service(name string) *Service {
 	s.t.Helper()
 	sv, err := s.Service(name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	return sv
 }
 
@@ -333,9 +313,7 @@ func (s *testState) crash() {
 	s.State.mu.Lock()
 	defer s.State.mu.Unlock()
 	s.closed = true
-	if err := errors.Join(s.closeLive(), s.disk.Close()); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, errors.Join(s.closeLive(), s.disk.Close()))
 }
 
 // openWaiting opens the place in the background, and returns once it waits for a
@@ -390,6 +368,12 @@ const (
 func usedPlace(t testing.TB) (p place, saved Saved) {
 	t.Helper()
 	p = newPlace(t)
+	return p, p.use(t)
+}
+
+// use does that in a place which is not there yet.
+func (p place) use(t testing.TB) (saved Saved) {
+	t.Helper()
 	s := mustOpen(t, p)
 	sv := s.service("default")
 	saved = savedWith(testLease(3, 1000), testLease(9, 2000))
@@ -400,21 +384,17 @@ func usedPlace(t testing.TB) (p place, saved Saved) {
 	sv.RaiseMark(testMark)
 	must.Succeed(t, s.Sync())
 	s.crash()
-	return p, saved
+	return saved
 }
 
 // change edits a file in place.
 func change(t testing.TB, path string, edit func([]byte) []byte) {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	content = edit(content)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	_, err = f.Write(content)
 	must.Succeed(t, errors.Join(err, f.Close()))
 }
@@ -435,9 +415,7 @@ func copyDir(t testing.TB, from string) string {
 func glob(t testing.TB, dir, pattern string) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return paths
 }
 
@@ -449,9 +427,7 @@ func contentsOf(t testing.TB, dir string) map[string]string {
 			continue
 		}
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		contents[filepath.Base(path)] = string(content)
 	}
 	return contents

@@ -115,9 +115,7 @@ func nobody(t *testing.T) *syscall.Credential {
 func ownedPlace(t *testing.T, user *syscall.Credential) place {
 	t.Helper()
 	disk, err := os.MkdirTemp("", "kz-state-test-") // open to others, as t.TempDir is not
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { os.RemoveAll(disk) })
 	memory := disktest.Memory(t)
 	if user != nil {

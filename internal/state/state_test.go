@@ -79,9 +79,7 @@ func TestRoundTrip(t *testing.T) {
 			opts := optionsOf("m", fmt.Sprint("boot", boot))
 			opts.Live = p.live
 			s, err := Open(context.Background(), p.dir, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return s
 		}
 		s := open()
@@ -89,26 +87,20 @@ func TestRoundTrip(t *testing.T) {
 			s.mu.Lock()
 			s.closed = true
 			s.mu.Unlock()
-			if err := errors.Join(s.closeLive(), s.disk.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, errors.Join(s.closeLive(), s.disk.Close()))
 		}
 		defer func() { crash() }()
 		service := func() (string, *Service) {
 			name := rapid.SampledFrom(names).Draw(t, "service")
 			sv, err := s.Service(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return name, sv
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"save": func(t *rapid.T) {
 				name, sv := service()
 				saved[name] = drawSaved(t)
-				if err := sv.Save(saved[name]); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, sv.Save(saved[name]))
 			},
 			"raise": func(t *rapid.T) {
 				name, sv := service()
@@ -117,16 +109,12 @@ func TestRoundTrip(t *testing.T) {
 				marks[name] = max(marks[name], ms)
 			},
 			"restart": func(t *rapid.T) {
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, s.Close())
 				s = open()
 			},
 			"crash": func(t *rapid.T) { crash(); s = open() },
 			"boot": func(t *rapid.T) {
-				if err := errors.Join(s.Close(), os.RemoveAll(p.live)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, errors.Join(s.Close(), os.RemoveAll(p.live)))
 				boot++
 				for name, was := range saved {
 					saved[name] = was.withoutLeases()
@@ -259,9 +247,7 @@ func TestFilePermissions(t *testing.T) {
 	}
 	for dir, want := range map[string][]string{p.dir: {"lock", "state"}, folder: {"leases", "lock", "marks"}} {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var names []string
 		for _, entry := range entries {
 			names = append(names, entry.Name())
@@ -334,9 +320,7 @@ func canceled() context.Context {
 func TestEphemeral(t *testing.T) {
 	s := Ephemeral(Options{})
 	sv, err := s.Service("default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := savedWith(testLease(1, 1))
 	mustSave(t, sv, want)
 	sv.RaiseMark(5)

@@ -61,13 +61,9 @@ func (d *gateDir) Current() error                           { d.wait(); return d
 func openGated(t *testing.T, p place, frozen time.Duration) (*testState, *gateDir) {
 	t.Helper()
 	disk, err := openStateDir(p.dir, true, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	live, err := openLiveDir(p.live, disk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s, gate := &testState{t: t}, &gateDir{Dir: disk}
 	if frozen > 0 {
 		gate.freeze()
@@ -185,14 +181,10 @@ func TestNothingWaitsForTheDisk(t *testing.T) {
 func held(t *testing.T, path string) bool {
 	t.Helper()
 	d, err := openDir(path, false, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer d.Close()
 	holder, err := d.Holder()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return holder != nil
 }
 
