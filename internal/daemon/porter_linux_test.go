@@ -257,7 +257,7 @@ func TestDearRequestsEndATurn(t *testing.T) {
 	r := newLaneRig(t, ample)
 	r.with("Dear", func(_ *Server, _ context.Context, d *desk) error {
 		time.Sleep(dearMost * byteTime)
-		d.out.ReplyNil(d.req.ID)
+		d.out.ReplyUint64(d.req.ID, 0)
 		return nil
 	})
 	r.start()

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"io"
+	"net"
 	"testing"
 )
 
@@ -44,7 +45,7 @@ func BenchmarkNextID(b *testing.B) {
 					if conn.Read(&r) != nil {
 						b.Fatal("read")
 					}
-					if _, _, _, err := readOptionsAsBytes(&r); err != nil {
+					if _, _, _, err := readOptions(&r); err != nil {
 						b.Fatal(err)
 					}
 					conn.ReplyUint64(r.ID, 1<<62)
@@ -78,7 +79,7 @@ func BenchmarkReplyRanges(b *testing.B) {
 }
 
 func BenchmarkClient(b *testing.B) {
-	near, far := newPipe()
+	near, far := net.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

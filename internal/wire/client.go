@@ -26,9 +26,6 @@ var (
 	// ErrClosed is the error of calls on a Client after Close.
 	ErrClosed = errors.New("client closed")
 
-	// ErrUnreadableResult is the error of a call whose answer is not what target takes.
-	ErrUnreadableResult = errors.New("unreadable result")
-
 	// ErrConnectionLost is the error of calls during which the stream broke, and of
 	// all later calls. It comes wrapped, together with the cause.
 	ErrConnectionLost = errors.New("connection lost")
@@ -156,7 +153,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 		got.result = decodeResult(w.raw, target)
 	}
 	if got.result != nil {
-		return fmt.Errorf("wire: %w of %s: %w", ErrUnreadableResult, method, got.result)
+		return fmt.Errorf("wire: unreadable result of %s: %w", method, got.result)
 	}
 	return nil
 }

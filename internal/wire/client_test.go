@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,27 +18,11 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// pipe is one end of an in-memory stream.
-type pipe struct {
-	*io.PipeReader
-	*io.PipeWriter
-}
-
-func (p pipe) Close() error {
-	return errors.Join(p.PipeReader.Close(), p.PipeWriter.Close())
-}
-
-func newPipe() (client, server pipe) {
-	r1, w1 := io.Pipe()
-	r2, w2 := io.Pipe()
-	return pipe{r1, w2}, pipe{r2, w1}
-}
-
 // newPair returns a Client whose server is handle, running until the stream
 // ends. The server answers nothing by itself.
 func newPair(t *testing.T, handle func(*ServerConn, *Request)) *Client {
 	t.Helper()
-	near, far := newPipe()
+	near, far := net.Pipe()
 	var server sync.WaitGroup
 	server.Go(func() {
 		defer far.Close()
@@ -381,7 +366,7 @@ func TestClose(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		near, far := newPipe()
+		near, far := net.Pipe()
 		c := NewClient(near)
 		defer far.Close()
 		defer c.Close()
@@ -461,7 +446,7 @@ func TestMsgidsWrapAround(t *testing.T) {
 			close(waits)
 			return
 		}
-		conn.ReplyNil(r.ID)
+		conn.ReplyUint64(r.ID, 0)
 	})
 	c.lastID = 1<<32 - 3
 	ctx, cancel := context.WithCancel(t.Context())
@@ -490,7 +475,7 @@ func ExampleError() {
 
 // Notifications go to the one who asked for them, between answers, in order.
 func TestNotifications(t *testing.T) {
-	near, far := newPipe()
+	near, far := net.Pipe()
 	type notice struct {
 		method string
 		word   string
@@ -514,7 +499,7 @@ func TestNotifications(t *testing.T) {
 		var r Request
 		for conn.Read(&r) == nil {
 			_ = conn.Notify("event", "before", uint64(r.ID))
-			conn.ReplyNil(r.ID)
+			conn.ReplyUint64(r.ID, 0)
 			if conn.Flush() != nil {
 				return
 			}
@@ -531,7 +516,7 @@ func TestNotifications(t *testing.T) {
 // A peer may ask, too: its requests and the answers to them have msgids of their
 // own, and go between those of the calls.
 func TestAnswersToThePeer(t *testing.T) {
-	near, far := newPipe()
+	near, far := net.Pipe()
 	var work sync.WaitGroup
 	c := NewToldClient(near, func(c *Client, r *Request) {
 		id, method := r.ID, string(r.Method)
@@ -586,7 +571,7 @@ func TestAnswersToThePeer(t *testing.T) {
 			}
 		}
 	}
-	server.ReplyNil(1)
+	server.ReplyUint64(1, 0)
 	if err := errors.Join(server.Flush(), <-called); err != nil {
 		t.Error(err)
 	}

@@ -116,11 +116,15 @@ func decodeAll(t testing.TB, stream []byte) []any {
 
 // allocated is how many bytes f allocates.
 func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	before := totalAllocated()
 	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
+	return totalAllocated() - before
+}
+
+func totalAllocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }
 
 // wantError holds err against a code and words of its text.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"runtime"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -87,12 +86,6 @@ type atTake struct {
 }
 
 func (a *atTake) Take(int) { a.allocated = totalAllocated() }
-
-func totalAllocated() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.TotalAlloc
-}
 
 // A buffer is made once memory for it was taken, which may have to be waited for: thousands
 // that wait have none yet.

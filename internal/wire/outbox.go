@@ -65,13 +65,6 @@ func (o *Outbox) ReplyString(id uint32, v string) {
 	}
 }
 
-// ReplyNil answers with nil.
-func (o *Outbox) ReplyNil(id uint32) {
-	if o.begin(id) {
-		o.must(o.enc.EncodeNil())
-	}
-}
-
 // ReplyAny answers with anything that the msgpack library can encode; structs
 // become maps with the names of their json tags. An error means that v cannot
 // be encoded: nothing was answered then, and the request still waits for a reply.

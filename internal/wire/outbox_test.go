@@ -27,9 +27,9 @@ func TestReplyBytes(t *testing.T) {
 	}{
 		{"uint64", func(o *Outbox) { o.ReplyUint64(5, 0x0123456789abcdef) }, "94 01 05 c0 cf0123456789abcdef"},
 		{"a small uint64 has the long form too", func(o *Outbox) { o.ReplyUint64(0, 1) }, "94 01 00 c0 cf0000000000000001"},
-		{"msgid of 8 bits", func(o *Outbox) { o.ReplyNil(200) }, "94 01 ccc8 c0 c0"},
-		{"msgid of 16 bits", func(o *Outbox) { o.ReplyNil(0x1234) }, "94 01 cd1234 c0 c0"},
-		{"msgid of 32 bits", func(o *Outbox) { o.ReplyNil(math.MaxUint32) }, "94 01 ceffffffff c0 c0"},
+		{"msgid of 8 bits", func(o *Outbox) { o.ReplyString(200, "") }, "94 01 ccc8 c0 a0"},
+		{"msgid of 16 bits", func(o *Outbox) { o.ReplyString(0x1234, "") }, "94 01 cd1234 c0 a0"},
+		{"msgid of 32 bits", func(o *Outbox) { o.ReplyString(math.MaxUint32, "") }, "94 01 ceffffffff c0 a0"},
 		{"string", func(o *Outbox) { o.ReplyString(1, "pong") }, "94 01 01 c0 a4706f6e67"},
 		{"array", func(o *Outbox) { replyRanges(o, 3, []Range{{10, 2}, {20, 0}, {30, 1}}) },
 			"94 01 03 c0 93 cf000000000000000a cf000000000000000b cf000000000000001e"},
@@ -52,9 +52,7 @@ func TestReplyBytes(t *testing.T) {
 			if w.Len() > 0 {
 				t.Fatal("written before Flush")
 			}
-			if err := o.Flush(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, o.Flush())
 			if want := unhex(t, c.hex); !bytes.Equal(w.Bytes(), want) {
 				t.Fatalf("\ngot  % x\nwant % x", w.Bytes(), want)
 			}
@@ -122,7 +120,7 @@ func TestHighWater(t *testing.T) {
 func TestUnencodableResultLeavesNoTrace(t *testing.T) {
 	var w bytes.Buffer
 	o := NewOutbox(&w)
-	o.ReplyNil(1)
+	o.ReplyUint64(1, 1)
 	if err := o.ReplyAny(2, map[string]any{"a": 1, "b": make(chan int)}); err == nil {
 		t.Fatal("a channel was encoded")
 	}
@@ -171,7 +169,7 @@ func TestWriteErrorsStay(t *testing.T) {
 
 func TestWrongNumberOfElementsPanics(t *testing.T) {
 	for name, f := range map[string]func(*Outbox){
-		"too few":   func(o *Outbox) { o.BeginArray(1, 2); o.AppendRange(0, 1); o.ReplyNil(2) },
+		"too few":   func(o *Outbox) { o.BeginArray(1, 2); o.AppendRange(0, 1); o.ReplyUint64(2, 1) },
 		"too many":  func(o *Outbox) { o.BeginArray(1, 1); o.AppendRange(0, 2) },
 		"strings":   func(o *Outbox) { o.AppendString("x") },
 		"negative":  func(o *Outbox) { o.BeginArray(1, -1) },
@@ -210,9 +208,9 @@ func TestWithoutWriterEverythingWaits(t *testing.T) {
 	if o.out.buf != nil {
 		t.Fatal("the buffer is still there")
 	}
-	o.ReplyNil(1)
+	o.ReplyUint64(1, 1)
 	o.Release()
-	if len(o.Unsent()) != 5 {
+	if len(o.Unsent()) != 4+9 {
 		t.Fatal("Release dropped bytes")
 	}
 }

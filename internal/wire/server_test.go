@@ -83,9 +83,7 @@ func TestAnySplitGivesTheSameMessages(t *testing.T) {
 		enc := newEncoder(&stream)
 		count := rapid.IntRange(0, 20).Draw(t, "messages")
 		for range count {
-			if err := enc.Encode(anyMessage().Draw(t, "message")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, enc.Encode(anyMessage().Draw(t, "message")))
 		}
 		if rapid.Bool().Draw(t, "damaged") && stream.Len() > 0 {
 			at := rapid.IntRange(0, stream.Len()-1).Draw(t, "at")
@@ -274,7 +272,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			if conn.Read(&r) != nil || string(r.Method) != "NextID" {
 				t.Fatal("bad request")
 			}
-			if _, _, _, err := readOptionsAsBytes(&r); err != nil {
+			if _, _, _, err := readOptions(&r); err != nil {
 				t.Fatal(err)
 			}
 			conn.ReplyUint64(r.ID, 1<<62)
@@ -283,29 +281,6 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			}
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
-		}
-	}
-}
-
-func readOptionsAsBytes(r *Request) (service []byte, timeout int64, regular bool, err error) {
-	if err = r.Options(); err != nil {
-		return
-	}
-	for {
-		name, ok, err := r.NextOption()
-		if err != nil || !ok {
-			return service, timeout, regular, err
-		}
-		switch string(name) {
-		case "service":
-			service, err = r.Bytes()
-		case "timeout_ms":
-			timeout, err = r.Int64()
-		case "regular_only":
-			regular, err = r.Bool()
-		}
-		if err != nil {
-			return service, timeout, regular, err
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestSplitterRefuses(t *testing.T) {
@@ -130,9 +132,7 @@ func TestSplitterAgreesWithTheLibrary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(anyValue(4), 1, 5).Draw(t, "values")
 		stream, err := msgpack.Marshal(values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var s Splitter
 		for at := rapid.IntRange(0, len(stream)-1).Draw(t, "first"); ; at++ {
 			n, err := s.Scan(stream[:at])
