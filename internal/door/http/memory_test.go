@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/door/doortest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // TestMemoryOfAConnection: the accept loop waits for no memory, and a connection that is
@@ -47,9 +48,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 	limits.MaxConnections, limits.MaxInFlight = 10, 10
 	r.Server.SetLimits(limits)
 	for _, set := range []func(time.Time) error{nc.SetDeadline, nc.SetReadDeadline, nc.SetWriteDeadline} {
-		if err := set(time.Now().Add(doortest.Patience)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, set(time.Now().Add(doortest.Patience)))
 		_, reads := nc.Read(make([]byte, 1))
 		_, writes := nc.Write([]byte("x"))
 		if !errors.Is(reads, os.ErrDeadlineExceeded) || !errors.Is(writes, os.ErrDeadlineExceeded) {

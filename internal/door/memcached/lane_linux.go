@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -133,7 +134,7 @@ func (p *parked) serve(b []byte) bool {
 			p.depart(unfinished{input: b, output: out[:before]})
 			return false
 		case waits:
-			g.keys, g.orders = bytes.Clone(g.keys), append([]order(nil), g.orders...)
+			g.keys, g.orders = bytes.Clone(g.keys), slices.Clone(g.orders)
 			p.depart(unfinished{input: rest, output: out, pending: g})
 			return false
 		}

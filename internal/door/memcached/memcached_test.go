@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -293,9 +294,7 @@ func TestBinaryProtocol(t *testing.T) {
 func counted(t *testing.T, r *doortest.Rig, code string) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := r.Metrics.Requests("memcached", code).Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.Metrics.Requests("memcached", code).Write(&m))
 	return m.Counter.GetValue()
 }
 
@@ -447,8 +446,7 @@ func TestErrors(t *testing.T) {
 		p.line()
 		r = start(t, loop, doortest.Options{Provider: "none:"})
 		p = dial(t, r)
-		line := snowflake.Timeline{EpochMS: snowflake.DefaultEpochMS, BitTS: snowflake.DefaultBitTS}
-		if id := p.get("id")[0]; !line.IsFallback(id) {
+		if id := p.get("id")[0]; !snowflake.DefaultTimeline().IsFallback(id) {
 			t.Errorf("%d is a regular ID, and there is no provider", id)
 		}
 	})
@@ -460,9 +458,7 @@ func TestStop(t *testing.T) {
 		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
 		r := start(t, loop, doortest.Options{Clock: fake})
 		idle, half, busy := dial(t, r), dial(t, r), dial(t, r)
-		for range 1 << snowflake.DefaultBitSeq {
-			idle.get("id")
-		}
+		idle.useUp()
 		half.send("get i")
 		busy.send("get id\r\n")
 		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
@@ -518,9 +514,7 @@ func FuzzLines(f *testing.F) {
 			half := min(int(cut), len(sent))
 			_, _ = p.Write(sent[:half])
 			_, _ = p.Write(sent[half:])
-			if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
-				_ = half.CloseWrite()
-			}
+			_ = p.Conn.(*net.UnixConn).CloseWrite()
 			for {
 				if _, err := p.in.ReadString('\n'); err != nil {
 					break
