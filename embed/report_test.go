@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -78,7 +79,7 @@ func TestReports(t *testing.T) {
 }
 
 // sum adds up the points of a counter with the attribute.
-func sum(all metricdata.ResourceMetrics, name, key, value string) (n int64) {
+func sum(all metricdata.ResourceMetrics, name string, key attribute.Key, value string) (n int64) {
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			counter, ok := m.Data.(metricdata.Sum[int64])
@@ -86,10 +87,7 @@ func sum(all metricdata.ResourceMetrics, name, key, value string) (n int64) {
 				continue
 			}
 			for _, p := range counter.DataPoints {
-				if v, _ := p.Attributes.Value("kind"); key == "kind" && v.AsString() == value {
-					n += p.Value
-				}
-				if v, _ := p.Attributes.Value("result"); key == "result" && v.AsString() == value {
+				if v, _ := p.Attributes.Value(key); v.AsString() == value {
 					n += p.Value
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/embed"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Two programs on one store count together, without gaps.
@@ -42,9 +43,7 @@ func TestSequences(t *testing.T) {
 
 	again := embed.WithRequestID("one-and-the-same")
 	first, err := a.NextSequence(ctx, "retries", again)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got, err := b.NextSequence(ctx, "retries", again); err != nil || got != first {
 		t.Errorf("repeated: %d, %v, want %d", got, err, first)
 	}
