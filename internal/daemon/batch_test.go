@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -88,9 +89,7 @@ func TestBatchesThatWaitMakeRoom(t *testing.T) {
 				halves[0] = asks
 			}
 			for _, a := range halves {
-				if err := a.Reserve(wire.MaxMessage); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, a.Reserve(wire.MaxMessage))
 			}
 			err := b.reserve(asks.user, asks, test.n, "batches", "ask for fewer")
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -19,9 +20,7 @@ func (r *rig) raws(n int) (fds []int) {
 		if err == nil {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: r.path})
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.Succeed(r.t, err)
 		r.t.Cleanup(func() { _ = unix.Close(fd) })
 		fds = append(fds, fd)
 	}

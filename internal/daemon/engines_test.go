@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -240,9 +241,7 @@ func idsIn(raw msgpack.RawMessage) (ids []snowflake.ID) {
 func exchange(t testing.TB, r *rig, sent []byte, first int) (answers []reply) {
 	t.Helper()
 	p, err := dial(t, r.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer p.Close()
 	wrote := make(chan struct{})
 	go func() {

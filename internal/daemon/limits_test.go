@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -258,9 +259,7 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 	for _, p := range []*peer{stays, half} {
 		p.ask("NextID", patient())
 	}
-	if err := half.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, half.CloseWrite())
 	r.waiters(2)
 	for range 5 {
 		p := r.dial()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -124,9 +125,7 @@ func TestLongAnswersHoldNoPlaceWhileRoomIsMade(t *testing.T) {
 	b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
 	b.stuck = true
 	half, long := b.account(1), b.account(1)
-	if err := half.Reserve(wire.MaxMessage); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, half.Reserve(wire.MaxMessage))
 	began := time.Now()
 	long.takeMade(wire.MaxMessage + 1)
 	if took := time.Since(began); took >= roomPatience {

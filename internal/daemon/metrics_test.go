@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -19,9 +20,7 @@ import (
 func (r *rig) families() map[string]*dto.MetricFamily {
 	r.t.Helper()
 	all, err := r.metrics.Registry.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.Succeed(r.t, err)
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range all {
 		byName[f.GetName()] = f

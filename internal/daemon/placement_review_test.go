@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -87,9 +88,7 @@ func TestLongRefusalIsCut(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
 	events, err := r.placement.driver.Subscribe([]placement.EventKind{placement.ActivationFailed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p.ask("Placement.Resolve", "room", "1")
 	w.answer(w.want("Activate", "1"), []any{0, "SHUTTING_DOWN: " + strings.Repeat("x\xff", wire.MaxMessage/4)}, nil)
 	got := p.receive()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -149,9 +150,7 @@ func TestRoguePeers(t *testing.T) {
 	}
 	// What is left of it stands in nobody's way.
 	c, err := net.Dial("unix", hosts[0].path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	good := &rogue{net: c, rand: rand.New(rand.NewPCG(0, 0)), tame: true}
 	good.send([]any{0, 0, "Placement.Register", []any{[]any{"room", "user"}}})
 	var answers sync.WaitGroup

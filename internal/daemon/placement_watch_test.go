@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 	"pgregory.net/rapid"
 )
@@ -180,9 +181,7 @@ func TestResolutionIsWrittenOut(t *testing.T) {
 			ObservedMS: rapid.Int64().Draw(t, "observed"),
 		}
 		want, got := wire.NewOutbox(nil), wire.NewOutbox(nil)
-		if err := want.ReplyAny(7, r); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, want.ReplyAny(7, r))
 		fields := r.fields()
 		got.ReplyMap(7, fields[:]...)
 		if !bytes.Equal(got.Unsent(), want.Unsent()) {

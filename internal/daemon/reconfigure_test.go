@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -73,9 +74,7 @@ func TestPrepareOfOtherSettings(t *testing.T) {
 		t.Errorf("settings that were refused are in force: %+v", st)
 	}
 
-	if err := os.WriteFile(next.ExternalSecretFile, []byte("second"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(next.ExternalSecretFile, []byte("second"), 0o600))
 	next.MaxThroughputPerMS, next.Fallback, next.MaxBackward = 512, config.FallbackNone, 0
 	apply, secret, err = svc.Prepare(next)
 	if err != nil || !secret {

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -140,9 +141,7 @@ func TestSlowRequestOfAHalfClosedPeer(t *testing.T) {
 		p := r.dial()
 		p.ask("Slow")
 		r.waiters(1)
-		if err := p.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.CloseWrite())
 		if !stays {
 			_ = p.Close()
 			if err := <-ended; !errors.Is(err, errHungUp) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // A connection that has ended counts until its peer has read its answers, or is gone: the
@@ -18,9 +19,7 @@ func TestUnreadAnswersCountAfterTheEnd(t *testing.T) {
 		for range 2 {
 			p := r.dial()
 			p.ask("NextID")
-			if err := p.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.CloseWrite())
 			peers = append(peers, p)
 		}
 		await.Eventually(t, "they have ended, and count", func() bool { return r.served() == 0 && r.server.connections() == 2 })
