@@ -278,8 +278,7 @@ func dial(t testing.TB, path string) (*peer, error) {
 
 func newPeer(t testing.TB, nc *net.UnixConn) *peer {
 	_ = nc.SetDeadline(time.Now().Add(hang))
-	p := &peer{t: t, UnixConn: nc, dec: msgpack.NewDecoder(nc)}
-	return p
+	return &peer{t: t, UnixConn: nc, dec: msgpack.NewDecoder(nc)}
 }
 
 // reply is an answer as it came.
@@ -351,6 +350,25 @@ func (p *peer) receive() reply {
 		p.t.Fatalf("no answer: %v", err)
 	}
 	return r
+}
+
+// answered receives the answers to the requests from first to last, in their order, none of
+// which is an error.
+func (p *peer) answered(first, last uint32) {
+	p.t.Helper()
+	for id := first; id <= last; id++ {
+		if got := p.receive(); got.id != id || got.err != nil {
+			p.t.Fatalf("%d: %v, at the place of %d", got.id, got.err, id)
+		}
+	}
+}
+
+// succeeds receives an answer that is no error.
+func (p *peer) succeeds() {
+	p.t.Helper()
+	if got := p.receive(); got.err != nil {
+		p.t.Fatalf("%d: %v", got.id, got.err)
+	}
 }
 
 // ask sends a request whose answer is received later.

@@ -70,17 +70,13 @@ func TestQuotaOfPlacement(t *testing.T) {
 	other := r.dialAs(1002)
 	other.ask("Placement.Resolve", "room", "3")
 	worker.answer(worker.want("Activate", "3"), nil, map[string]any{"pid": "p"})
-	if got := other.receive(); got.err != nil {
-		t.Fatal(got.err)
-	}
+	other.succeeds()
 	worker.ask("Placement.Unregister")
 	kept := map[string]bool{}
 	for range 4 {
 		worker.answer(worker.next(), nil, map[string]any{"snapshot": make([]byte, 60<<10/4*3)}) // base64 in the record
 	}
-	if got := worker.receive(); got.err != nil {
-		t.Fatal(got.err)
-	}
+	worker.succeeds()
 	worker = r.worker()
 	for i := range 3 {
 		a := r.activate(worker, fmt.Sprint(i))
@@ -89,9 +85,7 @@ func TestQuotaOfPlacement(t *testing.T) {
 	p.ask("Placement.Resolve", "room", "3")
 	a := worker.want("Activate", "3")
 	worker.answer(a, nil, map[string]any{"pid": "p"})
-	if got := p.receive(); got.err != nil {
-		t.Error(got.err)
-	}
+	p.succeeds()
 	kept[fmt.Sprint(len(a.params.Snapshot))] = true
 	if !kept["0"] || !kept[fmt.Sprint(60<<10/4*3)] {
 		t.Errorf("snapshots of the lengths %v", kept)
