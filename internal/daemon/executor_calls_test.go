@@ -15,11 +15,7 @@ import (
 func TestExecutorThatDoesNotRead(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
-	a := r.placement.executors.byConn
-	var calls *executorCalls
-	for _, e := range a {
-		calls = e.calls
-	}
+	calls := r.idleExecutor().calls
 	big := strings.Repeat("x", 1<<18)
 	done := make(chan error, 16)
 	for range 16 { // more than the socket holds
@@ -50,10 +46,7 @@ func TestExecutorThatDoesNotRead(t *testing.T) {
 func TestCrowdWaitsForItsTurn(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
-	var calls *executorCalls
-	for _, e := range r.placement.executors.byConn {
-		calls = e.calls
-	}
+	calls := r.idleExecutor().calls
 	const crowd = 2*callWindow + 10
 	done := make(chan error, crowd)
 	for i := range crowd {

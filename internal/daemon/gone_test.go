@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/record/memory"
-
-	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
@@ -33,19 +31,12 @@ func (l leaving) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 func TestLockGrantedToNobodyIsReleased(t *testing.T) {
 	var mu sync.Mutex // of peers
 	peers := map[string]*peer{}
-	store := leaving{lock.OnRecords(memory.New(func() int64 { return time.Now().UnixMilli() })), func(key string) {
+	store := leaving{lock.OnRecords(memory.New(nil)), func(key string) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = peers[key].Close()
 	}}
-	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
-	r := newRig(t, func(s *setup) { s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang} })
-	t.Cleanup(func() {
-		if err := host.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	r.start()
+	r := newRig(t, func(s *setup) { s.keep(t, store, sequence.OnRecords(memory.New(nil))) }).start()
 	mu.Lock()
 	for i := range 50 {
 		key := fmt.Sprint("k", i)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
@@ -40,22 +39,23 @@ func (f *frail) List(ctx context.Context, tenant, after string, limit int) ([]lo
 	return f.Store.List(ctx, tenant, after, limit)
 }
 
-// withLocks gives the server locks and sequences in memory.
-func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
-	t.Helper()
-	now := func() int64 { return time.Now().UnixMilli() }
-	store := &frail{Store: lock.OnRecords(memory.New(now))}
-	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
-	r := newRig(t, append(changes, func(s *setup) {
-		s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang}
-		s.Sequences = &Sequences{Store: sequence.OnRecords(memory.New(now)), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
-	})...)
+// keep gives the server locks and sequences in these stores.
+func (s *setup) keep(t *testing.T, locks lock.Store, sequences sequence.Store) {
+	host := lock.NewHost(locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	t.Cleanup(func() {
 		if err := host.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return r.start(), store
+	s.Locks = &Locks{Host: host, Store: locks, Owner: "alpha", Timeout: hang}
+	s.Sequences = &Sequences{Store: sequences, Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
+}
+
+// withLocks gives the server locks and sequences in memory.
+func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
+	t.Helper()
+	store := &frail{Store: lock.OnRecords(memory.New(nil))}
+	return newRig(t, append(changes, func(s *setup) { s.keep(t, store, sequence.OnRecords(memory.New(nil))) })...).start(), store
 }
 
 func (p *peer) token(method, key string, opts options) int64 {
@@ -359,13 +359,11 @@ func TestSequenceMethods(t *testing.T) {
 		}
 	}
 	var batch []int64
-	p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
-	if fmt.Sprint(batch) != "[4 5 6 7]" {
-		t.Errorf("the batch: %v", batch)
-	}
-	p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
-	if fmt.Sprint(batch) != "[4 5 6 7]" {
-		t.Errorf("the batch again: %v", batch)
+	for range 2 {
+		p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
+		if fmt.Sprint(batch) != "[4 5 6 7]" {
+			t.Errorf("the batch: %v", batch)
+		}
 	}
 	limited := options{"step": 10, "start": 5, "max_value": 30, "on_max": "error", "ttl_ms": 60_000}
 	p.decode(p.result("Sequence.NextBatch", "bob", 3, limited), &batch)

@@ -31,7 +31,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	return &site{t, lock.OnRecords(memory.New(func() int64 { return time.Now().UnixMilli() })), storage.OnRecords(memory.New(nil))}
+	return &site{t, lock.OnRecords(memory.New(nil)), storage.OnRecords(memory.New(nil))}
 }
 
 // placed is a daemon with placement, and how to stop its driver.

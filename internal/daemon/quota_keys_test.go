@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -19,18 +18,7 @@ import (
 // for, and another user's new keys are made.
 func TestQuotaOfKeys(t *testing.T) {
 	store := allowance.New(memory.New(nil), allowance.Limits{Keys: 20}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
-	locks := lock.OnRecords(store)
-	host := lock.NewHost(locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
-	r := newRig(t, func(s *setup) {
-		s.Locks = &Locks{Host: host, Store: locks, Owner: "alpha", Timeout: hang}
-		s.Sequences = &Sequences{Store: sequence.OnRecords(store), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
-	})
-	t.Cleanup(func() {
-		if err := host.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	r.start()
+	r := newRig(t, func(s *setup) { s.keep(t, lock.OnRecords(store), sequence.OnRecords(store)) }).start()
 	a, b := r.dialAs(1000), r.dialAs(1001)
 	for i := range 10 {
 		a.table("Lock.Acquire", fmt.Sprint("k", i), options{"ttl_ms": 24 * time.Hour.Milliseconds()})

@@ -17,7 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement/driver"
-	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -323,18 +322,15 @@ func onStore(t *testing.T, url string, inFlight int) *rig {
 	store, err := stores.Open(url, stores.Options{})
 	must.Succeed(t, err)
 	must.Succeed(t, store.Init(t.Context()))
-	host := lock.NewHost(store.Locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
-	r := newRig(t, func(s *setup) {
-		s.MaxInFlight, s.UserInFlight = inFlight, 3*inFlight/4
-		s.Locks = &Locks{Host: host, Store: store.Locks, Owner: "alpha", Timeout: hang}
-		s.Sequences = &Sequences{Store: store.Sequences, Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
-	})
 	t.Cleanup(func() {
-		if err := errors.Join(host.Close(context.Background()), store.Close()); err != nil {
+		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return r.start()
+	return newRig(t, func(s *setup) {
+		s.MaxInFlight, s.UserInFlight = inFlight, 3*inFlight/4
+		s.keep(t, store.Locks, store.Sequences)
+	}).start()
 }
 
 // Streams of events are few for all users together. One user has three quarters of them.

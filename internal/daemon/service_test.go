@@ -90,10 +90,9 @@ func TestLayoutFollowsTheLease(t *testing.T) {
 func TestModes(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true
-		s.services["strict"] = settings()
-		one := s.services["strict"]
-		one.Fallback = config.FallbackNone
-		s.services["strict"] = one
+		strict := settings()
+		strict.Fallback = config.FallbackNone
+		s.services["strict"] = strict
 	}).start()
 	p := r.dial()
 	want := func(daemon, lenient, strict string, ready bool) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -47,9 +48,7 @@ func TestIDsAreSharedByUserOnEveryWay(t *testing.T) {
 			}
 			r := newOne(t, func(s *setup) {
 				s.terms.BitSeq, s.terms.BitID = 1, snowflake.ValueBits-snowflake.DefaultBitTS-1
-				one := s.services["default"]
-				one.MaxThroughputPerMS = each
-				s.services["default"] = one
+				s.change(func(c *config.Service) { c.MaxThroughputPerMS = each })
 			}).start()
 			r.dial().ids(each)
 			defer r.waiters(0)
