@@ -345,9 +345,6 @@ func (g *Guest) Next(ctx context.Context, o Order, dst []generator.Range) ([]gen
 	return ranges, err
 }
 
-// DefaultTimeout limits a wait for which the guest names no time.
-const DefaultTimeout = defaultTimeout
-
 // Elapsed is the server's clock for Answered.
 func (d *Door) Elapsed() time.Duration { return d.server.elapsed() }
 

@@ -12,8 +12,8 @@ import (
 const (
 	// MaxBatch is the largest count of one NextIDs.
 	MaxBatch = 65_536
-	// defaultTimeout and MaxTimeout bound how long a request waits for IDs.
-	defaultTimeout = 10 * time.Second
+	// DefaultTimeout and MaxTimeout bound how long a request waits for IDs.
+	DefaultTimeout = 10 * time.Second
 	MaxTimeout     = time.Hour
 )
 
@@ -89,7 +89,7 @@ func (r *idRequest) heavy() bool {
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
 func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
-	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout, Owner: d.user}}
+	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: DefaultTimeout, Owner: d.user}}
 	if err := d.req.Options(); err != nil {
 		return r, err
 	}

@@ -70,7 +70,7 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	l.porter = newPorter(l)
 	for method := range l.requests {
 		l.requests[method] = idRequest{
-			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: defaultTimeout},
+			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: DefaultTimeout},
 		}
 	}
 	go func() {

@@ -133,13 +133,5 @@ func (d *departure) stream() stream {
 type socketFile struct{ *os.File }
 
 func (f socketFile) CloseWrite() error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
-		return err
-	}
-	return failed
+	return withFD(f, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
 }
