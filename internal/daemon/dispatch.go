@@ -42,12 +42,12 @@ var methods = []method{
 	{"Lock.Watch", (*Server).lockWatch},
 	{"Sequence.Next", (*Server).sequenceNext},
 	{"Sequence.NextBatch", (*Server).sequenceNextBatch},
-	{"Placement.Resolve", (*Server).placementResolve},
-	{"Placement.Check", (*Server).placementCheck},
-	{"Placement.Register", (*Server).placementRegister},
-	{"Placement.Unregister", (*Server).placementUnregister},
-	{"Placement.Watch", (*Server).placementWatch},
-	{"Placement.Snapshot", (*Server).placementSnapshot},
+	{"Placement.Resolve", placing((*Placement).resolve)},
+	{"Placement.Check", placing((*Placement).check)},
+	{"Placement.Register", placing((*Placement).register)},
+	{"Placement.Unregister", placing((*Placement).unregister)},
+	{"Placement.Watch", placing((*Placement).watch)},
+	{"Placement.Snapshot", placing((*Placement).snapshot)},
 }
 
 // countedMethod is a method with the counter of its answers without an error,

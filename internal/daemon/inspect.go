@@ -13,7 +13,7 @@ import (
 )
 
 func (s *Server) inspect(_ context.Context, d *desk) error {
-	svc, id, err := s.oneID(d, "Inspect")
+	svc, id, err := s.oneID(d)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *Server) bounds(_ context.Context, d *desk) error {
 }
 
 func (s *Server) toExternal(_ context.Context, d *desk) error {
-	svc, id, err := s.oneID(d, "ToExternal")
+	svc, id, err := s.oneID(d)
 	if err != nil {
 		return err
 	}
@@ -135,9 +135,9 @@ func (s *Server) uuid(_ context.Context, d *desk) error {
 
 // oneID reads the parameters of a method that takes an ID, and a service whose
 // codec reads an external one.
-func (s *Server) oneID(d *desk, method string) (*issuer.Service, snowflake.ID, error) {
+func (s *Server) oneID(d *desk) (*issuer.Service, snowflake.ID, error) {
 	if d.req.NumParams() == 0 {
-		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", method)
+		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", d.req.Method)
 	}
 	param, err := d.idParam()
 	if err != nil {

@@ -76,8 +76,14 @@ func (s *Server) executorOf(c *conn) *executor {
 	return x.byConn[c]
 }
 
-func placementOff() *wire.Error {
-	return wire.Errorf(wire.CodePlacementNotReady, "placement is off: the daemon's operator can set placement_authority").With("state", "off")
+// placing makes the method of a call that placement answers.
+func placing(call func(*Placement, *desk) error) func(*Server, context.Context, *desk) error {
+	return func(s *Server, _ context.Context, d *desk) error {
+		if s.cfg.Placement == nil {
+			return wire.Errorf(wire.CodePlacementNotReady, "placement is off: the daemon's operator can set placement_authority").With("state", "off")
+		}
+		return call(s.cfg.Placement, d)
+	}
 }
 
 // placementError gives the code of an error of a placement method.
@@ -138,11 +144,7 @@ func (r resolution) fields() [8]wire.Field {
 	}
 }
 
-func (s *Server) placementResolve(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
-	if p == nil {
-		return placementOff()
-	}
+func (p *Placement) resolve(d *desk) error {
 	key, err := d.placementKey()
 	if err != nil {
 		return err
@@ -167,7 +169,7 @@ func (s *Server) placementResolve(_ context.Context, d *desk) error {
 		}
 	}
 	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, done := s.whileServing(ctx)
+		ctx, done := d.server.whileServing(ctx)
 		defer done()
 		resolve := p.driver.Resolve
 		if withPID {
@@ -201,12 +203,8 @@ type checked struct {
 	ValidMS int64 `json:"valid_ms"`
 }
 
-func (s *Server) placementCheck(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
-	switch {
-	case p == nil:
-		return placementOff()
-	case d.conn == nil:
+func (p *Placement) check(d *desk) error {
+	if d.conn == nil {
 		return errHeavy // it waits for a mutex, and no executor is in the lane
 	}
 	key, err := d.placementKey()
@@ -237,11 +235,8 @@ type registered struct {
 	Kinds     []string `json:"kinds"`
 }
 
-func (s *Server) placementRegister(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
+func (p *Placement) register(d *desk) error {
 	switch {
-	case p == nil:
-		return placementOff()
 	case d.conn == nil:
 		return errHeavy
 	case p.authority == "":
@@ -278,11 +273,7 @@ type unregistered struct {
 	Passivated int `json:"passivated"`
 }
 
-func (s *Server) placementUnregister(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
-	if p == nil {
-		return placementOff()
-	}
+func (p *Placement) unregister(d *desk) error {
 	if err := d.req.End(); err != nil {
 		return err
 	}
@@ -371,11 +362,7 @@ func (d *desk) snapshotOptions() (w snapshotWanted, err error) {
 	return w, err
 }
 
-func (s *Server) placementSnapshot(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
-	if p == nil {
-		return placementOff()
-	}
+func (p *Placement) snapshot(d *desk) error {
 	want, err := d.snapshotOptions()
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -43,12 +42,8 @@ type watching struct {
 	State     placement.State `json:"state"`
 }
 
-func (s *Server) placementWatch(_ context.Context, d *desk) error {
-	p := s.cfg.Placement
-	switch {
-	case p == nil:
-		return placementOff()
-	case d.conn == nil:
+func (p *Placement) watch(d *desk) error {
+	if d.conn == nil {
 		return errHeavy
 	}
 	c := d.conn

@@ -86,6 +86,9 @@ func (d *desk) sequenceOption(name string, r *sequence.Request) (err error) {
 		text, err = d.text()
 		r.Options.OnMax = sequence.OnMax(text)
 		return err
+	case "ttl_ms":
+		r.Options.TTL, err = d.milliseconds(name, sequence.MaxTTL)
+		return err
 	}
 	if n, err = d.req.Int64(); err != nil {
 		return err
@@ -102,11 +105,6 @@ func (d *desk) sequenceOption(name string, r *sequence.Request) (err error) {
 		r.Options.Start, r.Options.StartSet = n, true
 	case "max_value":
 		r.Options.Max = n
-	case "ttl_ms":
-		if n < 0 || n > sequence.MaxTTL.Milliseconds() {
-			return wire.Errorf(wire.CodeInvalidParams, "ttl_ms of %d is out of range: 0 to %d", n, sequence.MaxTTL.Milliseconds())
-		}
-		r.Options.TTL = time.Duration(n) * time.Millisecond
 	}
 	return nil
 }
