@@ -3,15 +3,13 @@ package generator
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
 // TestSetConfigReachesThoseWhoWait: a request that a higher limit can serve does
 // not wait for the time that the lower one meant, and the stream ascends.
 func TestSetConfigReachesThoseWhoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Config.MaxThroughput = 10 })
+	inBubble(t, func(o *Options) { o.Config.MaxThroughput = 10 }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		before := r.next(t, 10)
 		_, pending, err := r.Start(0, Request{Count: 100, Timeout: time.Minute}, nil)
@@ -29,10 +27,7 @@ func TestSetConfigReachesThoseWhoWait(t *testing.T) {
 // TestSetConfigEndsTheRun: the limits in force are those of the moment, also
 // within a millisecond that the old ones have cut a run from.
 func TestSetConfigEndsTheRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 1) // the millisecond's run is 256 long
+	onLease(t, 1, func(t *testing.T, r *rig) { // the millisecond's run is 256 long
 		r.SetConfig(Config{MaxThroughput: 5, Fallback: FallbackNone, MaxBackwardMS: 5000})
 		if ids, err := r.try(5, 0); err == nil {
 			t.Errorf("%d IDs in a millisecond that allows 5 and had given 1", len(ids)+1)

@@ -53,6 +53,22 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	return r
 }
 
+// inBubble runs the test of a generator on a fake clock.
+func inBubble(t *testing.T, change func(*Options), test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newRig(t, change)) })
+}
+
+// onLease is inBubble with a lease, which has given so many IDs.
+func onLease(t *testing.T, given int64, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, nil, func(t *testing.T, r *rig) {
+		r.grant(7)
+		r.next(t, given)
+		test(t, r)
+	})
+}
+
 // grant gives the generator leases of 256 IDs per ms from now on.
 func (r *rig) grant(ids ...int64) {
 	var held []lease.Lease
@@ -101,8 +117,7 @@ func ascending(t *testing.T, ids []snowflake.ID) {
 // TestFairShare: one caller who asks for 65,536 IDs again and again leaves
 // everyone else's single IDs a wait of a millisecond or two.
 func TestFairShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
@@ -188,10 +203,7 @@ func TestCallersAreNoBackwardClock(t *testing.T) {
 }
 
 func TestDeadlineIsHonoured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 1)
+	onLease(t, 1, func(t *testing.T, r *rig) {
 		began := time.Now()
 		_, err := r.try(65_536, 20*time.Millisecond)
 		var timeout *TimeoutError
@@ -230,8 +242,7 @@ func TestBackwardClock(t *testing.T) {
 		{-1, 3600_000, 3600_001 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("limit %d ms, jump %d ms", tc.limit, tc.jump), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(o *Options) { o.MaxBackwardMS = tc.limit; o.MaxThroughput = 4 })
+			inBubble(t, func(o *Options) { o.MaxBackwardMS = tc.limit; o.MaxThroughput = 4 }, func(t *testing.T, r *rig) {
 				r.grant(7)
 				time.Sleep(10 * time.Millisecond)
 				first := r.next(t, 1)
@@ -263,8 +274,7 @@ func TestBackwardClock(t *testing.T) {
 // TestSmallStepDuringALongBatch: a batch that has waited long for milliseconds
 // has not waited long for the clock.
 func TestSmallStepDuringALongBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.MaxBackwardMS = 100 })
+	inBubble(t, func(o *Options) { o.MaxBackwardMS = 100 }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		time.AfterFunc(200*time.Millisecond, func() { r.clock.offset.Add(-int64(3 * time.Millisecond)) })
 		ascending(t, r.next(t, 65_536+65_536))
@@ -273,8 +283,7 @@ func TestSmallStepDuringALongBatch(t *testing.T) {
 
 // TestClockThatStandsStill: no growing distance, yet nobody waits for ever.
 func TestClockThatStandsStill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.MaxThroughput = 1; o.MaxBackwardMS = 2000 })
+	inBubble(t, func(o *Options) { o.MaxThroughput = 1; o.MaxBackwardMS = 2000 }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		r.next(t, 1)
 		stop := time.Now().Add(time.Minute)
@@ -298,8 +307,7 @@ func TestStartupWait(t *testing.T) {
 	starting := func(o *Options) { o.StartupWait = 500 * time.Millisecond }
 	isFallback := func(ids []snowflake.ID) bool { return bubbleTimeline.IsFallback(ids[0]) }
 	t.Run("the lease comes in time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, starting)
+		inBubble(t, starting, func(t *testing.T, r *rig) {
 			time.AfterFunc(300*time.Millisecond, func() { r.grant(7) })
 			if ids := r.next(t, 1); isFallback(ids) {
 				t.Error("a healthy start made a fallback ID")
@@ -307,8 +315,7 @@ func TestStartupWait(t *testing.T) {
 		})
 	})
 	t.Run("the lease is granted ahead of the clock", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, starting)
+		inBubble(t, starting, func(t *testing.T, r *rig) {
 			r.clock.offset.Add(int64(200 * time.Millisecond))
 			r.grant(7)
 			r.clock.offset.Add(-int64(200 * time.Millisecond))
@@ -319,8 +326,7 @@ func TestStartupWait(t *testing.T) {
 		})
 	})
 	t.Run("no lease comes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, starting)
+		inBubble(t, starting, func(t *testing.T, r *rig) {
 			began := time.Now()
 			if ids := r.next(t, 1); !isFallback(ids) || time.Since(began) != 500*time.Millisecond {
 				t.Errorf("fallback %v after %v", isFallback(ids), time.Since(began))
@@ -328,8 +334,7 @@ func TestStartupWait(t *testing.T) {
 		})
 	})
 	t.Run("the first acquire fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, starting)
+		inBubble(t, starting, func(t *testing.T, r *rig) {
 			time.AfterFunc(100*time.Millisecond, func() { r.Update(nil, nil, errors.New("refused")) })
 			began := time.Now()
 			if ids := r.next(t, 1); !isFallback(ids) || time.Since(began) != 100*time.Millisecond {
@@ -338,8 +343,7 @@ func TestStartupWait(t *testing.T) {
 		})
 	})
 	t.Run("a regular ID is asked for, and the acquire fails", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, starting)
+		inBubble(t, starting, func(t *testing.T, r *rig) {
 			cause := errors.New("refused")
 			time.AfterFunc(100*time.Millisecond, func() { r.Update(nil, nil, cause) })
 			_, err := r.Next(context.Background(), Request{Count: 1, RegularOnly: true, Timeout: time.Minute}, nil)
@@ -351,8 +355,7 @@ func TestStartupWait(t *testing.T) {
 }
 
 func TestGrowthIsAskedForOnceLeasesAreUsedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.MaxThroughput = 512 })
+	inBubble(t, func(o *Options) { o.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		r.next(t, 256)
 		select {
@@ -414,8 +417,7 @@ func TestSeal(t *testing.T) {
 // TestSpread: a quiet service's IDs are not all multiples of 256, and a busy
 // one still gets every value of a millisecond.
 func TestSpread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Spread = true })
+	inBubble(t, func(o *Options) { o.Spread = true }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		residues := map[int64]bool{}
 		for range 500 {
@@ -438,8 +440,7 @@ func TestSpread(t *testing.T) {
 func TestRandomFallbackLooksUniform(t *testing.T) {
 	for _, perMS := range []int64{1, 10, 256} {
 		t.Run(fmt.Sprint(perMS), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(o *Options) { o.Standalone = true })
+			inBubble(t, func(o *Options) { o.Standalone = true }, func(t *testing.T, r *rig) {
 				const buckets = 8
 				var count [buckets]int
 				total := 0
@@ -480,8 +481,7 @@ func TestOverflow(t *testing.T) {
 }
 
 func TestStandalone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Standalone = true; o.StartupWait = time.Second })
+	inBubble(t, func(o *Options) { o.Standalone = true; o.StartupWait = time.Second }, func(t *testing.T, r *rig) {
 		if id := r.next(t, 1)[0]; !bubbleTimeline.IsFallback(id) {
 			t.Error("a regular ID without a provider")
 		}
@@ -492,8 +492,7 @@ func TestStandalone(t *testing.T) {
 }
 
 func TestRebase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Standalone = true })
+	inBubble(t, func(o *Options) { o.Standalone = true }, func(t *testing.T, r *rig) {
 		before := r.next(t, 1)[0]
 		later := snowflake.Timeline{EpochMS: bubbleTimeline.EpochMS + 1_000_000, BitTS: 41}
 		if r.Rebase(later) {
@@ -511,8 +510,7 @@ func TestRebase(t *testing.T) {
 
 // TestRebaseDropsTheLeases: they belong to the timeline that is left.
 func TestRebaseDropsTheLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
 		time.Sleep(10 * time.Millisecond)
 		if id := r.next(t, 1)[0]; bubbleTimeline.IsFallback(id) {
@@ -529,8 +527,7 @@ func TestRebaseDropsTheLeases(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
 		time.AfterFunc(50*time.Millisecond, r.Stop)
 		if _, err := r.try(65_536, time.Minute); !errors.Is(err, ErrStopped) {

@@ -29,10 +29,7 @@ func (r *rig) nobodyWaits(t *testing.T) {
 // TestOwnersShare: an owner with a thousand requests leaves others their part of each
 // millisecond, and the requests of one owner share its part.
 func TestOwnersShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		var crowd []*Pending
 		for range 1000 {
 			crowd = append(crowd, r.waits(t, "crowd", 256, time.Hour))
@@ -61,11 +58,8 @@ func TestOwnersShare(t *testing.T) {
 // TestManyOwnersTakeTurns: where a millisecond has fewer IDs than there are owners, each
 // has one of every few milliseconds, however much the others want.
 func TestManyOwnersTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		const owners, rounds = 600, 4 // three milliseconds of 256 IDs serve all
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
 		var all []*Pending
 		for owner := range owners {
 			for range 1 + owner%3 {
@@ -93,10 +87,7 @@ func TestManyOwnersTakeTurns(t *testing.T) {
 // TestTimeoutsWithinALine: a request ends when its own time is over, wherever it stands
 // among those of its owner, and the others keep their places.
 func TestTimeoutsWithinALine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		timeouts := []time.Duration{20, 5, 30, 10, 5, 30}
 		var all []*Pending
 		for i, ms := range timeouts {

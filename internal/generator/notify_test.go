@@ -52,10 +52,7 @@ func count(ranges []Range) (n int64) {
 }
 
 func TestNotifyOfBeingServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 200)
+	onLease(t, 200, func(t *testing.T, r *rig) {
 		p, calls := notified(t, r, Request{Count: 600, Timeout: time.Hour})
 		time.Sleep(10 * time.Millisecond)
 		ended(t, r, calls)
@@ -68,10 +65,7 @@ func TestNotifyOfBeingServed(t *testing.T) {
 
 // One that has ended already is told of at once.
 func TestNotifyAfterTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		_, p, _ := r.Start(0, Request{Count: 1, Timeout: time.Hour}, nil)
 		time.Sleep(10 * time.Millisecond)
 		calls := new(atomic.Int32)
@@ -88,8 +82,7 @@ func TestNotifyAfterTheEnd(t *testing.T) {
 
 // The timeout counts from the Start, not from when somebody asked to be told.
 func TestNotifyOfTheTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
 		r.clock.offset.Add(-int64(3 * time.Second)) // within max_backward
 		r.next(t, 1)
@@ -118,10 +111,7 @@ func TestNotifyOfTheTimeout(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 200)
+	onLease(t, 200, func(t *testing.T, r *rig) {
 		p, calls := notified(t, r, Request{Count: 100, Timeout: time.Hour}) // it has the 56 that were left
 		behind, behindCalls := notified(t, r, Request{Count: 1, Timeout: time.Hour})
 		gone := errors.New("gone")
@@ -152,20 +142,14 @@ func TestCancel(t *testing.T) {
 
 // Somebody may still Wait for it, as when a connection is handed over.
 func TestWaitInsteadOfResult(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		p, calls := notified(t, r, Request{Count: 300, Timeout: time.Hour})
 		if ranges, err := p.Wait(context.Background()); err != nil || count(ranges) != 300 {
 			t.Errorf("%v, %v", ranges, err)
 		}
 		ended(t, r, calls)
 	})
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		gone := errors.New("gone")
 		p, _ := notified(t, r, Request{Count: 300, Timeout: time.Hour})
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -177,10 +161,7 @@ func TestWaitInsteadOfResult(t *testing.T) {
 		p.Cancel(errors.New("once more"))
 		r.next(t, 256)
 	})
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		r.clock.offset.Add(-int64(3 * time.Second))
 		p, calls := notified(t, r, Request{Count: 1, Timeout: 20 * time.Millisecond})
 		var timeout *TimeoutError

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -163,8 +162,7 @@ func TestRegularOnlyInABurst(t *testing.T) {
 
 // TestBurstStandsInLine: a burst that could go on waits behind those who wait.
 func TestBurstStandsInLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.MaxThroughput = 100 })
+	inBubble(t, func(o *Options) { o.MaxThroughput = 100 }, func(t *testing.T, r *rig) {
 		r.grant(7)
 		burst := r.Read()
 		if _, _, err := r.Start(burst, Request{Count: 1}, nil); err != nil {
@@ -250,8 +248,7 @@ func TestRestOfTheLastMillisecondIsForReadingsOfNow(t *testing.T) {
 // TestPendingHoldsItsPlace: those who wait are served in the order of their
 // Starts, not of their Waits, and keep what they had.
 func TestPendingHoldsItsPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
 		ctx := context.Background()
 		start := func(n int64) *Pending {
@@ -283,10 +280,7 @@ func TestPendingHoldsItsPlace(t *testing.T) {
 // TestJoiningCountsFromNow: a burst's reading does not entitle to the
 // milliseconds that have passed since.
 func TestJoiningCountsFromNow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
+	onLease(t, 256, func(t *testing.T, r *rig) {
 		_, first, _ := r.Start(0, Request{Count: 1, Timeout: time.Minute}, nil)
 		r.clock.offset.Add(int64(time.Millisecond)) // and the timer has not fired
 		burst := r.Read()
