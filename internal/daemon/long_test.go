@@ -14,9 +14,11 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// lengthy adds a method Long, whose answer is as long as any socket's buffer is not.
-// Before each is made, it waits for a token.
-func lengthy(r *rig) (made *atomic.Int64, tokens chan struct{}) {
+// lengthy starts a server with a method Long, whose answer is as long as any socket's
+// buffer is not. Before each is made, it waits for a token.
+func lengthy(t *testing.T, changes ...func(*setup)) (r *rig, made *atomic.Int64, tokens chan struct{}) {
+	t.Helper()
+	r = newRig(t, changes...)
 	made, tokens = new(atomic.Int64), make(chan struct{})
 	r.with("Long", func(_ *Server, _ context.Context, d *desk) error {
 		return d.asideLong(hang, func(ctx context.Context) (any, error) {
@@ -27,16 +29,14 @@ func lengthy(r *rig) (made *atomic.Int64, tokens chan struct{}) {
 			return strings.Repeat("x", 8<<20), nil
 		})
 	})
-	return made, tokens
+	return r.start(), made, tokens
 }
 
 // A peer that asks for long answers and does not read has one of them made, which is
 // counted. When it reads, it gets all.
 func TestLongAnswersWaitForThePeer(t *testing.T) {
 	const calls = 20
-	r := newRig(t, func(s *setup) { s.patience.write = time.Hour })
-	made, tokens := lengthy(r)
-	r.start()
+	r, made, tokens := lengthy(t, func(s *setup) { s.patience.write = time.Hour })
 	p := r.dial()
 	for range calls {
 		p.ask("Long")
@@ -63,9 +63,7 @@ func TestLongAnswersWaitForThePeer(t *testing.T) {
 // Few long answers are made at a time, and one user leaves room for another.
 func TestLongAnswersAreMadeInTurn(t *testing.T) {
 	const peers = 20
-	r := newRig(t)
-	made, tokens := lengthy(r)
-	r.start()
+	r, made, tokens := lengthy(t)
 	for range peers {
 		r.dial().ask("Long")
 	}
@@ -139,9 +137,7 @@ func TestLongAnswersHoldNoPlaceWhileRoomIsMade(t *testing.T) {
 // Of one user, a bounded number of requests waits for long answers to be made: no more of
 // them run out of time together.
 func TestLongAnswersOfAUserAreBounded(t *testing.T) {
-	r := newRig(t, ample)
-	_, tokens := lengthy(r)
-	r.start()
+	r, _, tokens := lengthy(t, ample)
 	p := r.dial()
 	p.alive()
 	r.user().asking.Store(maxUserAsking)

@@ -17,25 +17,35 @@ func (r *rig) user() (u *user) {
 	return u
 }
 
+// runningPlaces are those for connections that are at work.
+var runningPlaces = map[string]func(*rig) running{
+	"of the user": func(r *rig) running { return r.user().running },
+	"of all":      func(r *rig) running { return r.server.budget.running },
+}
+
+// fill takes all places, until they are left.
+func (places running) fill() (leave func()) {
+	for range cap(places) {
+		places <- struct{}{}
+	}
+	return func() {
+		for range cap(places) {
+			<-places
+		}
+	}
+}
+
 // No more connections of one user are at work at a time than have places, nor of all users.
 func TestConnectionsWaitForAPlaceToRun(t *testing.T) {
-	for name, places := range map[string]func(*rig) running{
-		"of the user": func(r *rig) running { return r.user().running },
-		"of all":      func(r *rig) running { return r.server.budget.running },
-	} {
+	for name, places := range runningPlaces {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t).start()
 			p := r.dial()
 			p.alive()
-			taken := places(r)
-			for range cap(taken) {
-				taken <- struct{}{}
-			}
+			leave := places(r).fill()
 			p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
 			await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
-			for range cap(taken) {
-				<-taken
-			}
+			leave()
 			p.receive()
 			p.alive()
 		})
@@ -45,10 +55,7 @@ func TestConnectionsWaitForAPlaceToRun(t *testing.T) {
 // A connection that gives way ends while every place is taken, whether it waits for its peer
 // then or for a place.
 func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
-	for name, places := range map[string]func(*rig) running{
-		"of the user": func(r *rig) running { return r.user().running },
-		"of all":      func(r *rig) running { return r.server.budget.running },
-	} {
+	for name, places := range runningPlaces {
 		for _, queued := range []bool{false, true} {
 			r := newRig(t).start()
 			p := r.dial()
@@ -61,10 +68,7 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 			if !queued {
 				half()
 			}
-			taken := places(r)
-			for range cap(taken) {
-				taken <- struct{}{}
-			}
+			leave := places(r).fill()
 			if queued {
 				p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
 				await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
@@ -83,9 +87,7 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 			if n := r.held(); n != 0 {
 				t.Errorf("%s, queued %v: %d bytes are held still", name, queued, n)
 			}
-			for range cap(taken) {
-				<-taken
-			}
+			leave()
 			_ = p.Close()
 			r.open(0)
 		}
@@ -101,17 +103,13 @@ func TestDiscardTakesTurns(t *testing.T) {
 	p.send([]byte{0xc1})
 	p.wantError(p.receive(), wire.CodeParseError)
 	await.Eventually(t, "its answer is written, and it reads", func() bool { return strings.Contains(await.Stacks(), "(*conn).discard(") })
-	for range cap(places) {
-		places <- struct{}{}
-	}
+	leave := places.fill()
 	p.send(make([]byte, 1000))
 	await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).discard.func") })
 	if n := len(places); n != cap(places) {
 		t.Errorf("%d places are taken", n)
 	}
-	for range cap(places) {
-		<-places
-	}
+	leave()
 	await.Eventually(t, "it was read", func() bool { return !strings.Contains(await.Stacks(), "(*conn).discard.func") })
 	_ = p.Close() // it need not read until the end of its patience
 }

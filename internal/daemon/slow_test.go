@@ -16,9 +16,11 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// slowly adds a method Slow to the server. Each call waits for an answer from
+// slowly starts a server with a method Slow. Each call waits for an answer from
 // the channel, and puts what ended it into ended.
-func slowly(r *rig) (answers chan any, ended chan error) {
+func slowly(t *testing.T, changes ...func(*setup)) (r *rig, answers chan any, ended chan error) {
+	t.Helper()
+	r = newRig(t, changes...)
 	answers, ended = make(chan any), make(chan error, 1000)
 	r.with("Slow", func(_ *Server, _ context.Context, d *desk) error {
 		return d.aside(func(ctx context.Context) (any, error) {
@@ -32,7 +34,7 @@ func slowly(r *rig) (answers chan any, ended chan error) {
 			}
 		})
 	})
-	return answers, ended
+	return r.start(), answers, ended
 }
 
 func (r *rig) with(name string, call func(*Server, context.Context, *desk) error) {
@@ -40,9 +42,7 @@ func (r *rig) with(name string, call func(*Server, context.Context, *desk) error
 }
 
 func TestSlowRequestIsOvertaken(t *testing.T) {
-	r := newRig(t)
-	answers, _ := slowly(r)
-	r.start()
+	r, answers, _ := slowly(t)
 	p := r.dial()
 	p.ask("Slow")
 	slow := p.lastID
@@ -60,9 +60,7 @@ func TestSlowRequestIsOvertaken(t *testing.T) {
 
 // While one request waits for IDs, a slow one is answered.
 func TestSlowRequestOvertakesOneThatWaitsForIDs(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = -1 }) })
-	answers, _ := slowly(r)
-	r.start()
+	r, answers, _ := slowly(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = -1 }) })
 	p := r.dial()
 	p.ids(256)
 	p.ask("Slow")
@@ -81,9 +79,7 @@ func TestSlowRequestOvertakesOneThatWaitsForIDs(t *testing.T) {
 // Answers of slow requests never come amid another answer, however long.
 func TestSlowAnswersStayWhole(t *testing.T) {
 	const calls, batches = 200, 20
-	r := newRig(t, wide, func(s *setup) { s.source = clock.System{} })
-	answers, _ := slowly(r)
-	r.start()
+	r, answers, _ := slowly(t, wide, func(s *setup) { s.source = clock.System{} })
 	p := r.dial()
 	for range calls {
 		p.ask("Slow")
@@ -114,9 +110,7 @@ func TestSlowAnswersStayWhole(t *testing.T) {
 }
 
 func TestSlowRequestEndsWithItsPeer(t *testing.T) {
-	r := newRig(t)
-	_, ended := slowly(r)
-	r.start()
+	r, _, ended := slowly(t)
 	p := r.dial()
 	p.ask("Slow")
 	r.waiters(1)
@@ -130,9 +124,7 @@ func TestSlowRequestEndsWithItsPeer(t *testing.T) {
 // Who has sent all there is to send still gets the answers; and who is gone
 // after that is noticed.
 func TestSlowRequestOfAHalfClosedPeer(t *testing.T) {
-	r := newRig(t)
-	answers, ended := slowly(r)
-	r.start()
+	r, answers, ended := slowly(t)
 	for _, stays := range []bool{true, false} {
 		p := r.dial()
 		p.ask("Slow")
@@ -153,9 +145,7 @@ func TestSlowRequestOfAHalfClosedPeer(t *testing.T) {
 }
 
 func TestSlowRequestsAreLimited(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.MaxInFlight = 2 })
-	answers, _ := slowly(r)
-	r.start()
+	r, answers, _ := slowly(t, func(s *setup) { s.MaxInFlight = 2 })
 	p := r.dial()
 	p.ask("Slow")
 	p.ask("Slow")
@@ -168,9 +158,7 @@ func TestSlowRequestsAreLimited(t *testing.T) {
 }
 
 func TestSlowRequestIsCutOffByTheDrain(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, defaultPatience.drain })
-	slowly(r)
-	r.start()
+	r, _, _ := slowly(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, defaultPatience.drain })
 	p := r.dial()
 	p.ask("Slow")
 	r.waiters(1)
