@@ -118,10 +118,7 @@ func ParseTokens(b []byte) (*Tokens, error) {
 		if err != nil {
 			return nil, fmt.Errorf("entry %d: %w", i+1, err)
 		}
-		if e.Tenant == "" {
-			e.Tenant = DefaultTenant
-		}
-		c := Credential{Tenant: e.Tenant, Owner: e.Owner, Scopes: e.Scopes}
+		c := Credential{Tenant: cmp.Or(e.Tenant, DefaultTenant), Owner: e.Owner, Scopes: e.Scopes}
 		if err := c.check(); err != nil {
 			return nil, fmt.Errorf("entry %d: %w", i+1, err)
 		}
@@ -135,9 +132,8 @@ func ParseTokens(b []byte) (*Tokens, error) {
 
 // yamlError leaves out the parser's quotation of the file, which may be a token.
 func yamlError(err error) error {
-	var types *yaml.TypeError
 	text := err.Error()
-	if errors.As(err, &types) && len(types.Errors) > 0 {
+	if types, ok := errors.AsType[*yaml.TypeError](err); ok && len(types.Errors) > 0 {
 		text = types.Errors[0]
 	}
 	line := regexp.MustCompile(`line \d+`).FindString(text)

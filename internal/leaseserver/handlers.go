@@ -254,9 +254,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) er
 	} else if q.Has(leaseapi.ParamLimit) || q.Has(leaseapi.ParamAfter) {
 		return s.listPage(w, r, who, q)
 	}
-	return s.records(w, r, who, "list", "", func(ctx context.Context, service string) ([]provider.Record, error) {
-		return s.listOf(ctx, service)
-	})
+	return s.records(w, r, who, "list", "", s.listOf)
 }
 
 func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) error {

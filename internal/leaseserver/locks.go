@@ -290,8 +290,8 @@ func lockAnswer(who Credential, l lock.Lease) lockhttp.Answer {
 // lockRefusal adds details to a refusal that only this credential may see. The owner is the
 // caller.
 func lockRefusal(who Credential, owner string, err error) error {
-	var held *lock.HeldError
-	if !errors.As(err, &held) {
+	held, ok := errors.AsType[*lock.HeldError](err)
+	if !ok {
 		return err
 	}
 	p := lockhttp.FromError(held)

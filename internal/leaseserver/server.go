@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
@@ -160,10 +161,11 @@ func (s *Server) routes() {
 	s.api("POST "+placementhttp.Path+"/{kind}/{identity}/store", ScopePlacements, s.placementStore)
 	s.api("POST "+placementhttp.Path+"/{kind}/{identity}/remove", ScopePlacements, s.placementRemove)
 	s.api("GET /metrics", ScopeAdmin, s.metrics)
-	s.open("GET /healthz", s.healthz)
-	s.open("GET /readyz", s.readyz)
-	s.open("GET /{$}", s.page)
-	s.open("/", s.unknown)
+	// These need no credential.
+	s.route("GET /healthz", s.healthz)
+	s.route("GET /readyz", s.readyz)
+	s.route("GET /{$}", s.page)
+	s.route("/", s.unknown)
 }
 
 // ServeHTTP implements http.Handler.
@@ -215,11 +217,6 @@ func pathKey(r *http.Request) string { return pathSegment(r, "key", keySegment) 
 
 // handler answers a request, or returns an error.
 type handler func(w http.ResponseWriter, r *http.Request, who Credential) error
-
-// open registers a handler that needs no credential.
-func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request) error) {
-	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error { return h(w, r) })
-}
 
 // api registers a handler that needs a credential with the scope, and a place among the
 // requests under way.
@@ -393,6 +390,6 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, _ Credential) error {
-	metricsHandler(s.o.Metrics).ServeHTTP(w, r)
+	promhttp.HandlerFor(s.o.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil
 }

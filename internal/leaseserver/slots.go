@@ -3,7 +3,6 @@ package leaseserver
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"sort"
 	"strings"
 
@@ -198,5 +197,5 @@ func holders(records []provider.Record, nowMS int64) []leaseapi.Holder {
 	for _, r := range records {
 		out = append(out, holder(r, r.Meta["host"], r.Meta["pid"], nowMS))
 	}
-	return slices.Clip(out)
+	return out
 }

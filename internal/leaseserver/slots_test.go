@@ -323,9 +323,9 @@ func TestForecast(t *testing.T) {
 		within int64
 		note   string
 	}{
-		"nothing known":  {nil, 100, -1, 0, "not known yet"},
+		"nothing known":  {&trend{}, 100, -1, 0, "not known yet"},
 		"a short while":  {course(4*minute, 10*second, func(at int64) int64 { return at / second }), 100, -1, 0, "not known yet"},
-		"full":           {nil, 0, 0, 0, "no slot is free"},
+		"full":           {&trend{}, 0, 0, 0, "no slot is free"},
 		"one a second":   {course(10*minute, 10*second, func(at int64) int64 { return at / second }), 7200, 2 * hour, minute, "if it goes on"},
 		"steady":         {course(hour, 10*second, func(int64) int64 { return 500 }), 100, -1, 0, "not filling up"},
 		"emptying":       {course(hour, 10*second, func(at int64) int64 { return 5000 - at/second }), 100, -1, 0, "not filling up"},
@@ -333,8 +333,8 @@ func TestForecast(t *testing.T) {
 		"one in an hour": {course(hour, 10*second, func(at int64) int64 { return at / (30 * minute) }), 8000, -1, 0, "not within"},
 	} {
 		now := int64(0)
-		if test.trend != nil {
-			now = test.trend.points[len(test.trend.points)-1].atMS
+		if n := len(test.trend.points); n > 0 {
+			now = test.trend.points[n-1].atMS
 		}
 		f := test.trend.forecast(now, test.free)
 		if !strings.Contains(f.Note, test.note) || (f.FullAt == nil) != (test.full < 0) {

@@ -109,12 +109,7 @@ func (s *Server) look(at time.Time) {
 // default service if it uses the pool, else the first by name.
 func (s *Server) pools() map[string]string {
 	out := map[string]string{s.o.Services.Default.Pool: ""}
-	names := make([]string, 0, len(s.o.Services.Named))
-	for name := range s.o.Services.Named {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(s.o.Services.Named)) {
 		pool := s.o.Services.Named[name].Pool
 		if _, ok := out[pool]; !ok {
 			out[pool] = name

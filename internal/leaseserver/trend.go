@@ -40,7 +40,7 @@ func (t *trend) add(atMS, taken int64) {
 // forecast is when no free slot will be left if the trend goes on.
 func (t *trend) forecast(nowMS, free int64) leaseapi.Forecast {
 	var f leaseapi.Forecast
-	if t != nil && len(t.points) > 0 {
+	if len(t.points) > 0 {
 		f.Watched = t.points[len(t.points)-1].atMS - t.points[0].atMS
 	}
 	if free == 0 {
