@@ -440,7 +440,7 @@ func TestContractSeesWhatIsWrong(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)
 	const lost, jsonType = `{"lost":[0]}`, "application/json"
-	refusal := string(made(json.Marshal(problem.New(problem.InvalidRequest, "no"))))
+	refusal := mustJSON(t, problem.New(problem.InvalidRequest, "no"))
 	for name, test := range map[string]struct {
 		method, path, sent string
 		status             int
@@ -459,7 +459,7 @@ func TestContractSeesWhatIsWrong(t *testing.T) {
 		"no JSON":              {"POST", "/leases/verify", `{}`, 200, jsonType, `lost`, false},
 		"a body too many":      {"DELETE", "/lease/1", ``, 204, jsonType, lost, false},
 		"a code elsewhere":     {"POST", "/leases/verify", ``, 400, problem.MediaType, strings.Replace(refusal, "INVALID_REQUEST", "LOCK_HELD", 1), false},
-		"no Retry-After":       {"POST", "/lease", ``, 429, problem.MediaType, string(made(json.Marshal(problem.New(problem.RateLimited, "no").After(1e9)))), false},
+		"no Retry-After":       {"POST", "/lease", ``, 429, problem.MediaType, mustJSON(t, problem.New(problem.RateLimited, "no").After(1e9)), false},
 		"a request it forbids": {"POST", "/leases/verify", `{"leases":[{}]}`, 200, jsonType, lost, false},
 		"a member of a member": {"GET", "/v1/locks", ``, 200, jsonType, `{"locks":[{"secret":"x"}]}`, false},
 	} {
@@ -468,11 +468,4 @@ func TestContractSeesWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func made[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

@@ -8,21 +8,16 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // No answer to a tenant names a file of the server, whatever the store refuses or fails with.
 func TestPathsReachNoTenant(t *testing.T) {
 	dir := t.TempDir()
-	open := func(what string, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(what, err)
-		}
-	}
 	store, err := stores.Open("sqlite:"+filepath.Join(dir, "store.db"), stores.Options{})
-	open("store", err)
+	must.Succeed(t, err)
 	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: provider.DefaultTerms()}})
-	open("leases", err)
+	must.Succeed(t, err)
 	g := newRig(t, func(g *rig) {
 		g.keep(store.Locks)
 		g.options.Sequences, g.options.Placements = &Sequences{Store: store.Sequences}, &Placements{Records: store.Placements}

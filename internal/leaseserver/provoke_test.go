@@ -307,10 +307,7 @@ var here = map[string]provocation{
 
 	"POST /leases/extend 403 BAD_SIGNATURE":   forgedExtend(func(l *lease.Lease) { l.Secret = "forged" }),
 	"POST /leases/extend 404 LEASE_NOT_FOUND": forgedExtend(func(l *lease.Lease) { l.ID = 8 }),
-	"POST /leases/extend 409 CONFLICT": on(nil, func(g *rig, o operation, r request) reply {
-		g.clock.Add(time.Hour.Milliseconds())
-		return send(g, o, r)
-	}),
+	"POST /leases/extend 409 CONFLICT":        lapsed,
 
 	"GET /v1/locks 400 INVALID_REQUEST":          instead(request{"/v1/locks?limit=0", ``}),
 	"GET /v1/locks/{key} 400 INVALID_REQUEST":    instead(request{"/v1/locks/a%0Ab", ``}),
@@ -355,12 +352,10 @@ func forgedExtend(change func(*lease.Lease)) provocation {
 	})
 }
 
-func lapsed(t *testing.T, o operation) reply {
-	return on(nil, func(g *rig, o operation, r request) reply {
-		g.clock.Add(time.Hour.Milliseconds())
-		return send(g, o, r)
-	})(t, o)
-}
+var lapsed = on(nil, func(g *rig, o operation, r request) reply {
+	g.clock.Add(time.Hour.Milliseconds())
+	return send(g, o, r)
+})
 
 // TestContractIsKept provokes every answer that the file describes, by operation,
 // status and code. Each that is described must have a way to be provoked, and each

@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // crowded is a store that too many calls wait for.
@@ -34,9 +35,7 @@ func TestWhoseStoreCalls(t *testing.T) {
 	g := lockRig(t, func(g *rig) { g.keep(lock.OnRecords(crowded{memory.New(g.clock.Load)})) })
 	for _, tenant := range []string{"other", "busy", "busy", "busy", "other"} {
 		leave, err := g.server.enter(t.Context(), tenant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer leave()
 	}
 	g.want("an acquire", g.send("POST", "/v1/locks/k/acquire", tokenHost, ``), problem.Overloaded)
@@ -48,9 +47,7 @@ func TestWhoseUpkeep(t *testing.T) {
 	g := lockRig(t, func(g *rig) { g.options.MaxInFlight, g.options.ProviderTimeout = 3, 10*time.Millisecond })
 	for _, tenant := range []string{"busy", "other", "busy"} {
 		leave, err := g.server.enterUpkeep(t.Context(), tenant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer leave()
 	}
 	g.want("a renewal", g.send("POST", "/v1/locks/k/renew", tokenHost, `{"ttl_seconds": 60}`), problem.Overloaded)
