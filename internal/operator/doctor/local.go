@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -71,10 +72,7 @@ type Daemon struct {
 // JudgeDaemon judges a running daemon.
 func JudgeDaemon(d Daemon) []Finding {
 	var found []Finding
-	cause := d.Cause
-	if cause == "" {
-		cause = "no cause is known"
-	}
+	cause := cmp.Or(d.Cause, "no cause is known")
 	switch d.Mode {
 	case "regular":
 		found = append(found, finding("daemon.regular", "process %d issues regular IDs", d.PID))
@@ -98,19 +96,12 @@ func JudgeDaemon(d Daemon) []Finding {
 		unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", d.Provider, d.ConfiguredFor))
 	}
 	if d.StateDir != d.ConfiguredStates {
-		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", orNone(d.StateDir), orNone(d.ConfiguredStates)))
+		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", cmp.Or(d.StateDir, "none"), cmp.Or(d.ConfiguredStates, "none")))
 	}
 	if len(unlike) > 0 {
 		found = append(found, finding("config.unlike_daemon", "process %d was started with other settings than are seen here: %s", d.PID, strings.Join(unlike, "; ")))
 	}
 	return found
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
 }
 
 // Free space that a state directory or a store should have. They need little, but a
@@ -268,12 +259,7 @@ func judgeLive(s StateDir) []Finding {
 	return nil
 }
 
-func (f FileSystem) name() string {
-	if f.Type == "" {
-		return "unknown file system"
-	}
-	return f.Type
-}
+func (f FileSystem) name() string { return cmp.Or(f.Type, "unknown file system") }
 
 // judgeFileSystem judges the file system of the state or of a SQLite store.
 func judgeFileSystem(area, path string, f FileSystem, volatileIsFine bool) (found []Finding) {

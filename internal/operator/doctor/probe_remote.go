@@ -268,7 +268,7 @@ func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 	} else if err != nil {
 		s.Damage = err.Error()
 	} else if s.Damage == "" {
-		s.Fence = ProbeFence(ctx, path)
+		s.Fence, _ = probeFence(ctx, path)
 	}
 	return s
 }
@@ -286,20 +286,15 @@ func quickCheck(ctx context.Context, path string) (damage string, err error) {
 	return damage, nil
 }
 
-// ProbeStoreFence is ProbeFence for a store of locks and sequences.
+// ProbeStoreFence reads whether a store of locks and sequences is fenced.
 func ProbeStoreFence(ctx context.Context, path string) Fence {
 	f, trusted := probeFence(ctx, path)
 	f.Sequences = !trusted
 	return f
 }
 
-// ProbeFence reads whether a file is fenced. If it cannot be read, other probes
+// probeFence reads whether a file is fenced. If it cannot be read, other probes
 // report that.
-func ProbeFence(ctx context.Context, path string) Fence {
-	f, _ := probeFence(ctx, path)
-	return f
-}
-
 func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
 	f.File, f.NowMS = path, time.Now().UnixMilli()
 	db, resolved, err := sqlitefile.OpenForReading(path)

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -338,10 +339,8 @@ func JudgeClock(c Clock) []Finding {
 	case off > skewNoticed:
 		found = append(found, finding("clock.skew", "this clock is %v %s that of %s", c.Ahead.Abs().Round(time.Millisecond), direction, c.Compared))
 	}
-	for _, slow := range slowSources {
-		if c.Source == slow {
-			found = append(found, finding("clock.slow_source", "the kernel's clock source is %s", c.Source))
-		}
+	if slices.Contains(slowSources, c.Source) {
+		found = append(found, finding("clock.slow_source", "the kernel's clock source is %s", c.Source))
 	}
 	switch {
 	case !c.Known:

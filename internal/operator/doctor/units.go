@@ -185,8 +185,8 @@ const credentials = "/run/credentials/"
 
 // LacksCredential reports whether an error is that a credential is not there now.
 func LacksCredential(err error) bool {
-	var missing *fs.PathError
-	return errors.As(err, &missing) && errors.Is(missing, fs.ErrNotExist) && strings.HasPrefix(missing.Path, credentials)
+	missing, ok := errors.AsType[*fs.PathError](err)
+	return ok && errors.Is(missing, fs.ErrNotExist) && strings.HasPrefix(missing.Path, credentials)
 }
 
 // UnknownCredential says that a check needs one.
