@@ -2,19 +2,13 @@ package doctor
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +31,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -138,9 +133,7 @@ func usedMemory(t *testing.T, s *redistest.Server) int {
 
 func TestRedisReplicas(t *testing.T) {
 	t.Parallel()
-	primary := redistest.NewWithPort(t, "--appendonly", "yes")
-	replica := redistest.NewWithPort(t, "--appendonly", "yes")
-	replica.Follow(primary)
+	primary, replica := redistest.Pair(t, "--appendonly", "yes")
 	cfg := primary.Config()
 	want(t, "nobody waits for the replica", lookAtRedis(t, cfg), "redis.unconfirmed")
 	cfg.MinReplicas = 1
@@ -184,7 +177,6 @@ func lookAtEtcd(t *testing.T, members ...*etcdtest.Member) []Finding {
 
 func TestEtcdFaults(t *testing.T) {
 	t.Parallel()
-	etcdtest.Needed(t)
 	members := etcdtest.Cluster(t, 3, "http")
 	want(t, "a good cluster", lookAtEtcd(t, members...), "etcd.ok")
 	want(t, "one address", lookAtEtcd(t, members[0]), "etcd.single")
@@ -207,7 +199,6 @@ func TestEtcdFaults(t *testing.T) {
 
 func TestEtcdOutOfSpace(t *testing.T) {
 	t.Parallel()
-	etcdtest.Needed(t)
 	member := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", strconv.Itoa(1<<20))[0]
 	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{member.Client}})
 	must.Succeed(t, err)
@@ -306,9 +297,11 @@ func TestHTTPFaults(t *testing.T) {
 
 func TestHTTPCertificates(t *testing.T) {
 	t.Parallel()
-	certificate, file := shortLived(t)
+	authority := certtest.New(t, "authority") // its certificates end in an hour
+	certificate, err := tls.LoadX509KeyPair(authority.Issue("server"))
+	must.Succeed(t, err)
 	address := server(t, "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}}, ready)
-	found, _ := lookAtHTTP(t, address, file, nil)
+	found, _ := lookAtHTTP(t, address, authority.File, nil)
 	want(t, "a certificate that ends soon", found, "http.certificate")
 	found, _ = lookAtHTTP(t, address, "", nil)
 	want(t, "an authority that is not known", found, "http.unreachable")
@@ -326,23 +319,6 @@ func TestHTTPInPlainText(t *testing.T) {
 		}
 	}
 	t.Skip("this host has no address but its own")
-}
-
-// shortLived is a certificate for this host that ends in an hour, and the file
-// that has it.
-func shortLived(t *testing.T) (tls.Certificate, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must.Succeed(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must.Succeed(t, err)
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	must.Succeed(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
 // snapshot is everything in a directory, as it is.
