@@ -26,14 +26,14 @@ func Resolve(locality, kind, identity string) string {
 // call repeats one request. It checks the first answer completely; later ones must be
 // equal to it.
 type call struct {
-	request []byte // with any number
-	varies  int    // bytes at the end of an answer that change each time
-	check   func(result any) error
-	first   []byte // answer; nil before it
+	numbered
+	varies int // bytes at the end of an answer that change each time
+	check  func(result any) error
+	first  []byte // answer; nil before it
 }
 
 func newPing() *call {
-	return &call{request: requestOf("Ping", []any{}), check: func(result any) error {
+	return &call{numbered: requestOf("Ping", []any{}), check: func(result any) error {
 		if result != "pong" {
 			return fmt.Errorf("the answer to Ping is %v", result)
 		}
@@ -50,7 +50,7 @@ func newResolve(dialect string) (*call, error) {
 		return nil, fmt.Errorf("%q is not a dialect: it names no actor", dialect)
 	}
 	want := [][2]string{{"kind", kind}, {"identity", identity}, {"locality", locality}}
-	return &call{request: requestOf("Placement.Resolve", []any{kind, identity}), varies: timeSize, check: func(result any) error {
+	return &call{numbered: requestOf("Placement.Resolve", []any{kind, identity}), varies: timeSize, check: func(result any) error {
 		got, _ := result.(map[string]any)
 		for _, w := range want {
 			if got[w[0]] != w[1] {
@@ -59,20 +59,6 @@ func newResolve(dialect string) (*call, error) {
 		}
 		return nil
 	}}, nil
-}
-
-func requestOf(method string, params []any) []byte {
-	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
-	if err != nil {
-		panic(err) // every value in it can be encoded
-	}
-	return request
-}
-
-func (c *call) appendRequest(b []byte, number uint32) []byte {
-	b = append(b, c.request...)
-	binary.BigEndian.PutUint32(b[len(b)-len(c.request)+numberOffset:], number)
-	return b
 }
 
 func (c *call) take(b []byte, number uint32) (int, error) {

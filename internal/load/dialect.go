@@ -36,7 +36,7 @@ func newDialect(name string, count int) (dialect, error) {
 		if count > 1 {
 			size = rpc.answerSize()
 		}
-		return &echo{request: rpc.request, size: size}, nil
+		return &echo{numbered: rpc.numbered, size: size}, nil
 	case Redis:
 		return newCounter(count), nil
 	case Memcached:

@@ -17,17 +17,11 @@ func EchoSizes(count int) (request, answer int) {
 // byte, so that all sizes are equal. The answer to a request for more than one ID is as
 // long as the daemon's, and begins with the request.
 type echo struct {
-	request []byte
-	size    int // of an answer
+	numbered
+	size int // of an answer
 }
 
 var errNoEcho = errors.New("the echo server answered with other bytes than it got")
-
-func (d *echo) appendRequest(b []byte, number uint32) []byte {
-	b = append(b, d.request...)
-	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
-	return b
-}
 
 func (d *echo) take(b []byte, number uint32) (int, error) {
 	if len(b) < d.size {

@@ -23,14 +23,31 @@ const (
 	sampleEvery = 64
 )
 
+// numbered is a MessagePack-RPC request.
+type numbered struct{ request []byte } // with any number
+
+func requestOf(method string, params []any) numbered {
+	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
+	if err != nil {
+		panic(err) // every value in it can be encoded
+	}
+	return numbered{request}
+}
+
+func (r *numbered) appendRequest(b []byte, number uint32) []byte {
+	b = append(b, r.request...)
+	binary.BigEndian.PutUint32(b[len(b)-len(r.request)+numberOffset:], number)
+	return b
+}
+
 // rpc speaks MessagePack-RPC to the daemon: NextID for a count of 1, else
 // NextIDs.
 type rpc struct {
-	count   int
-	request []byte // with any number
-	result  []byte // head of the result in an answer, before the first ID's body
-	last    uint64 // the largest ID so far
-	taken   uint64 // answers so far
+	numbered
+	count  int
+	result []byte // head of the result in an answer, before the first ID's body
+	last   uint64 // the largest ID so far
+	taken  uint64 // answers so far
 }
 
 func newRPC(count int, service string) *rpc {
@@ -44,20 +61,10 @@ func newRPC(count int, service string) *rpc {
 	if service != "" {
 		params = append(params, map[string]any{"service": service})
 	}
-	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
-	if err != nil {
-		panic(err) // every value in it can be encoded
-	}
-	return &rpc{count: count, request: request, result: append(result, 0xcf)}
+	return &rpc{numbered: requestOf(method, params), count: count, result: append(result, 0xcf)}
 }
 
 func (d *rpc) answerSize() int { return headSize + len(d.result) - 1 + d.count*idSize }
-
-func (d *rpc) appendRequest(b []byte, number uint32) []byte {
-	b = append(b, d.request...)
-	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
-	return b
-}
 
 func (d *rpc) take(b []byte, number uint32) (int, error) {
 	if n := d.takeOne(b, number); n > 0 {
