@@ -180,7 +180,7 @@ func logKeys() []key {
 func listenKeys() []key {
 	return []key{
 		{name: "config", set: ignored},
-		{name: "listen", def: "127.0.0.1:7464", set: one(parseListen)},
+		{name: "listen", def: "127.0.0.1:7464", set: one(parseDoor("127.0.0.1:7464"))},
 		{name: "socket_mode", def: "0660", set: one(parseMode)},
 		{name: "socket_group", set: one(orNone(parseText))},
 		{name: "tls_cert", set: one(orNone(parseText))},

@@ -284,9 +284,7 @@ func parseRange(text string) (string, error) {
 	return text, nil
 }
 
-// parseListen accepts host:port and unix:PATH.
-func parseListen(text string) (string, error) { return parseDoor("127.0.0.1:7464")(text) }
-
+// parseDoor accepts host:port and unix:PATH.
 func parseDoor(example string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		address, err := parseAdminListen(text)
