@@ -48,8 +48,9 @@ func documented(t *testing.T, page string) map[string]string {
 	return all
 }
 
-// Each page lists what its process shows, with type and labels.
-func TestDocsListWhatIsShown(t *testing.T) {
+// everything are the registries of a daemon and of a lease server in which all happened that a
+// metric shows.
+func everything() (daemon, leaseServer *prometheus.Registry) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
 	s := m.Service("default")
 	s.Called("acquire", time.Millisecond)
@@ -77,7 +78,13 @@ func TestDocsListWhatIsShown(t *testing.T) {
 	server.Called("acquire", time.Millisecond)
 	one := map[string]int64{"default": 1}
 	server.Watch(func() PoolSample { return PoolSample{Active: one, Slots: one, Free: one} })
-	for page, registry := range map[string]*prometheus.Registry{"operations.md": m.Registry, "lease-server.md": server.Registry} {
+	return m.Registry, server.Registry
+}
+
+// Each page lists what its process shows, with type and labels.
+func TestDocsListWhatIsShown(t *testing.T) {
+	daemon, leaseServer := everything()
+	for page, registry := range map[string]*prometheus.Registry{"operations.md": daemon, "lease-server.md": leaseServer} {
 		listed := documented(t, page)
 		for name, want := range shown(t, registry) {
 			if got := listed[name]; strings.HasPrefix(name, "kazahana_") && got != want {
