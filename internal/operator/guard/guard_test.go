@@ -23,6 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -44,9 +45,7 @@ type site struct {
 func open(t *testing.T, limits Limits, secure bool) *site {
 	s := &site{T: t, writing: make(chan struct{}, 100), closed: map[Reason]int{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s.address = l.Addr().String()
 	g := New(limits, func(why Reason, _ string) {
 		s.mu.Lock()
@@ -94,9 +93,7 @@ func (s *site) dialFrom(address string) net.Conn {
 	s.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	c, err := dialer.Dial("tcp", s.address)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must.Succeed(s, err)
 	s.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(long))
 	return c
@@ -259,19 +256,13 @@ func TestPerAddress(t *testing.T) {
 		t.Error("another address is not served")
 	}
 	first.Close()
-	for deadline := time.Now().Add(long); !s.ask(s.dial(), "/"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the place is not given back")
-		}
-	}
+	await.Eventually(t, "the place is given back", func() bool { return s.ask(s.dial(), "/") })
 }
 
 func TestAddresses(t *testing.T) {
 	of := func(text string) any {
 		a, err := net.ResolveTCPAddr("tcp", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return Network(a.String())
 	}
 	for _, test := range []struct {
@@ -311,11 +302,7 @@ func TestTLS(t *testing.T) {
 		}
 		return nil
 	}
-	for deadline := time.Now().Add(long); get("/prove") != nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("not served")
-		}
-	}
+	await.Success(t, "it is served", func() error { return get("/prove") })
 	before := dialled.Load()
 	s.over(s.dial()) // an unproven connection has ended in the meantime
 	if err := get("/"); err != nil || dialled.Load() != before {
@@ -327,9 +314,7 @@ func TestTLS(t *testing.T) {
 func TestRequestsSentAheadTakeTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	const each = 300 // fit the kernel's buffers, and so do the answers
 	began, letGo := make(chan struct{}, 2), make(chan struct{})
 	order := make(chan string, 2*each)
@@ -352,9 +337,7 @@ func TestRequestsSentAheadTakeTurns(t *testing.T) {
 	})
 	for range 2 {
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer c.Close()
 		if _, err := io.WriteString(c, strings.Repeat(request1, each)); err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/turnstile"
 )
@@ -37,9 +38,7 @@ func openSlow(t *testing.T, change func(*slowSite, *tls.Config)) *slowSite {
 	s := &slowSite{T: t, client: &tls.Config{InsecureSkipVerify: true}, began: make(chan string, 100), goOn: make(chan struct{})}
 	cert, key := certtest.New(t, "authority").Issue("server")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s.address = l.Addr().String()
 	s.guard = New(Limits{Connections: 100, Unproven: long}, func(Reason, string) {})
 	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -75,9 +74,7 @@ func (s *slowSite) greet(from string, n, waiting int) (all []net.Conn) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	for range n {
 		c, err := dialer.Dial("tcp", s.address)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must.Succeed(s, err)
 		s.Cleanup(func() { c.Close() })
 		greeting.Go(func() { _ = tls.Client(c, s.client).Handshake() })
 		all = append(all, c)
@@ -161,9 +158,7 @@ func TestHandshakesThatBeginAgain(t *testing.T) {
 	})
 	for range 3 {
 		c, err := net.Dial("tcp", s.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_ = c.SetDeadline(time.Now().Add(await.Patience))
 		go func() { <-s.began; s.goOn <- struct{}{} }()
 		served := tls.Client(c, &tls.Config{InsecureSkipVerify: true})
@@ -179,9 +174,7 @@ func TestHandshakesThatBeginAgain(t *testing.T) {
 func TestCertificatesTakeTurns(t *testing.T) {
 	clients := certtest.New(t, "clients")
 	pair, err := tls.LoadX509KeyPair(clients.Issue("client"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	known := x509.NewCertPool()
 	known.AddCert(clients.Certificate())
 	for name, test := range map[string]struct {
@@ -232,9 +225,7 @@ func TestCertificatesTakeTurns(t *testing.T) {
 			defer site.CloseIdleConnections()
 			for range 3 { // on one connection, which has its turns back
 				answer, err := site.Get("https://" + s.address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
@@ -385,9 +376,7 @@ func TestReadsDuringRequestsTakeNoTurn(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if err := g.handshakes.Enter(t.Context(), "another"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, g.handshakes.Enter(t.Context(), "another"))
 			if waits {
 				send()
 				await.Eventually(t, "the read waits", func() bool { return g.handshakes.Waiting() == 1 })
