@@ -32,16 +32,14 @@ func gate(h *host) {
 		{"service masked", "systemctl mask --runtime kazahanad.service", "systemctl unmask --runtime kazahanad.service", "unit.masked"},
 		{"socket masked", "systemctl stop kazahanad.socket; systemctl mask --runtime kazahanad.socket",
 			"systemctl unmask --runtime kazahanad.socket", "unit.masked"},
-		{"a unit that says nothing", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Service]\\nExecStart=\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload",
-			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.invalid"},
+		{"a unit that says nothing", dropIn("ExecStart="), noDropIn, "unit.invalid"},
 		{"a provider of a drop-in", dropIn("Environment=KAZAHANA_PROVIDER=ftp://x"), noDropIn, "provider.invalid"},
 		{"a port of root", dropIn("Environment=KAZAHANA_ADMIN_LISTEN=127.0.0.1:80"), noDropIn, "listen.unusable"},
 		{"no such user", dropIn("User=nosuchuser"), noDropIn, "account.missing"},
 		{"a group of its own", "groupadd more; install -g more -m 640 /dev/null /etc/kazahana/kazahanad.yaml; " + dropIn("SupplementaryGroups=more"),
 			"rm /etc/kazahana/kazahanad.yaml; " + noDropIn + "; groupdel more", "config.ok"},
-		{"start limit", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Unit]\\nStartLimitBurst=1\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload; " +
-			"systemctl start kazahanad; systemctl restart kazahanad || true",
-			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.start_limit"},
+		{"start limit", dropIn("[Unit]\\nStartLimitBurst=1") + "; systemctl start kazahanad; systemctl restart kazahanad || true",
+			noDropIn, "unit.start_limit"},
 	} {
 		h.fresh()
 		h.do("systemctl", "stop", service)

@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -39,18 +40,14 @@ func TestCheck(t *testing.T) {
 			dir := t.TempDir()
 			for _, name := range []string{"check", service, socket, server} {
 				b, err := os.ReadFile(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				text := string(b)
 				if name == service && c.old != "" {
 					if text = strings.Replace(text, c.old, c.new, 1); text == string(b) {
 						t.Fatalf("%s has no %q", name, c.old)
 					}
 				}
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 			}
 			out, err := exec.Command(filepath.Join(dir, "check")).CombinedOutput()
 			if c.complains == "" && (err != nil || len(out) > 0) {
@@ -72,9 +69,7 @@ func TestUnitsDoWithout(t *testing.T) {
 	}
 	for unit, directives := range without {
 		b, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, directive := range directives {
 			if regexp.MustCompile(`(?m)^` + directive + `=`).Match(b) {
 				t.Errorf("%s sets %s=", unit, directive)
@@ -90,14 +85,10 @@ func TestUnitsDoWithout(t *testing.T) {
 // assumes as much memory as the unit gives it.
 func TestLimitsFit(t *testing.T) {
 	defaults, err := (&config.Flags{}).Load(config.Process{UID: 1, Environ: []string{"HOME=/home/x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, unit := range []string{service, server} {
 		b, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		limit := func(name string) (n int64) {
 			t.Helper()
 			m := regexp.MustCompile(`(?m)^` + name + `=(\d+)([MG]?)$`).FindSubmatch(b)
@@ -126,16 +117,10 @@ func stage(t *testing.T) string {
 	root := t.TempDir()
 	copyTo := func(src, dst string, mode os.FileMode) {
 		b, err := os.ReadFile(src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		dst = filepath.Join(root, dst)
-		if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(dst, b, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(dst), 0o755))
+		must.Succeed(t, os.WriteFile(dst, b, mode))
 	}
 	binary := os.Getenv("KAZAHANAD") // which make test has built
 	if binary == "" {
@@ -154,9 +139,7 @@ func stage(t *testing.T) string {
 	copyTo("tmpfiles.d/kazahana.conf", "usr/lib/tmpfiles.d/kazahana.conf", 0o644)
 	// Those who ask: one of the group, and one who is not.
 	users := filepath.Join(root, "usr/lib/sysusers.d/zz-users.conf")
-	if err := os.WriteFile(users, []byte("u app -\nm app kazahana\nu stranger -\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(users, []byte("u app -\nm app kazahana\nu stranger -\n"), 0o644))
 	return root
 }
 
@@ -361,21 +344,16 @@ func credentials(h *host) {
 	h.dropIn(service, "secret", "[Service]\nLoadCredential=external-secret:/etc/kazahana/external-secret\nEnvironment=KAZAHANA_EXTERNAL_SECRET_FILE=%d/external-secret\n")
 	h.do("systemctl", "restart", service)
 	codec, err := snowflake.NewCodec([]byte("correct horse"), "default")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	id, err := codec.Decode(h.do("kazahanad", "id", "--format", "external"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	if now := snowflake.DefaultTimeline().UnixMS(id); time.Since(time.UnixMilli(now)).Abs() > time.Hour {
 		h.t.Errorf("the external ID is of %v: it was made with another secret", time.UnixMilli(now))
 	}
 	if o := h.as("app", "cat", "/run/credentials/kazahanad.service/external-secret"); o.code == 0 {
 		h.t.Error("others can read the credential")
 	}
-	h.do("rm", "-r", "/etc/systemd/system/kazahanad.service.d")
-	h.do("systemctl", "daemon-reload")
+	h.shell(noDropIn)
 	h.do("systemctl", "restart", service)
 }
 
@@ -393,8 +371,7 @@ func watchdog(h *host) {
 	h.eventually("systemd says why", func() bool {
 		return strings.Contains(h.do("journalctl", "--no-pager", "-o", "cat", "-u", service), "Watchdog timeout")
 	})
-	h.do("rm", "-r", "/etc/systemd/system/kazahanad.service.d")
-	h.do("systemctl", "daemon-reload")
+	h.shell(noDropIn)
 }
 
 // freeze stops a unit's process, when its watchdog has been fed twice, and returns
