@@ -229,6 +229,13 @@ func (a *attacker) tcp(address string) (net.Conn, error) {
 // untilEnd reads until the connection ends.
 func untilEnd(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
+// onlyThis sends the bytes and no more.
+func onlyThis(conn net.Conn, b []byte) {
+	if _, err := conn.Write(b); err == nil {
+		untilEnd(conn)
+	}
+}
+
 // pack is a request.
 func pack(number int, method string, params ...any) []byte {
 	if params == nil {

@@ -17,12 +17,12 @@ import (
 var onDoors = []attack{
 	{name: "memcached: idle connections", users: 4, quiet: true, begin: func(a *attacker) { a.keep(4000, a.memcached, untilEnd) }},
 	{name: "memcached: half commands", users: 4, begin: func(a *attacker) { a.keep(1000, a.memcached, a.halfCommand) }},
-	{name: "memcached: slow commands", users: 4, begin: func(a *attacker) { a.keep(500, a.memcached, a.slowCommand) }},
+	{name: "memcached: slow commands", users: 4, begin: func(a *attacker) { a.keep(500, a.memcached, a.slowly("get ")) }},
 	{name: "memcached: IDs never read", users: 4, begin: func(a *attacker) { a.keep(500, a.memcached, a.commandsUnread) }},
 	{name: "memcached: commands on end", users: 4, begin: func(a *attacker) { a.keep(16, a.memcached, a.pour(func(int) []byte { return manyCommands })) }},
 	{name: "memcached: garbage", users: 2, begin: func(a *attacker) { a.keep(64, a.memcached, a.garbage) }},
 	{name: "http: idle after an answer", users: 4, begin: func(a *attacker) { a.keep(4000, a.web, a.askAndIdle("/id")) }},
-	{name: "http: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.web, a.slowly("GET /id HTTP/1.1\r\nHost: localhost\r\n")) }},
+	{name: "http: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.web, a.slowly("GET /id HTTP/1.1\r\nHost: localhost\r\nX: ")) }},
 	{name: "http: IDs never read", users: 4, begin: func(a *attacker) { a.keep(300, a.web, a.unreadPages("/ids?n=65536", "")) }},
 	{name: "http: requests on end", users: 4, begin: func(a *attacker) { a.keep(16, a.web, a.pourPages("/id", "")) }},
 	{name: "http: requests in bursts", users: 4, begin: func(a *attacker) { a.keep(64, a.web, a.fewPages) }},
@@ -40,16 +40,7 @@ var manyCommands = bytes.Repeat([]byte("get"+strings.Repeat(" id", 60)+"\r\n"), 
 
 // halfCommand sends a command without its end.
 func (a *attacker) halfCommand(conn net.Conn) {
-	if _, err := io.WriteString(conn, "get"+strings.Repeat(" id", 300)); err == nil {
-		untilEnd(conn)
-	}
-}
-
-// slowCommand sends a command that never ends, a byte at a time.
-func (a *attacker) slowCommand(conn net.Conn) {
-	if _, err := io.WriteString(conn, "get "); err == nil {
-		a.trickle(conn)
-	}
+	onlyThis(conn, []byte("get"+strings.Repeat(" id", 300)))
 }
 
 // commandsUnread asks again and again, and reads nothing.

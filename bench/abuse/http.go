@@ -18,7 +18,7 @@ import (
 var onAdmin = []attack{
 	{name: "admin: idle after an answer", users: 4, begin: func(a *attacker) { a.keep(5300, a.admin, a.askAndIdle("/healthz")) }},
 	{name: "admin: idle, one address", users: 1, quiet: true, begin: func(a *attacker) { a.keep(18_000, a.admin, untilEnd) }},
-	{name: "admin: slow heads", users: 4, begin: func(a *attacker) { a.keep(300, a.admin, a.slowly("GET /healthz HTTP/1.1\r\nHost: localhost\r\n")) }},
+	{name: "admin: slow heads", users: 4, begin: func(a *attacker) { a.keep(300, a.admin, a.slowly("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")) }},
 	{name: "admin: answers never read", users: 4, begin: func(a *attacker) { a.keep(300, a.admin, a.unreadPages("/metrics", "")) }},
 	{name: "admin: requests on end", users: 4, begin: func(a *attacker) { a.keep(16, a.admin, a.pourPages("/metrics", "")) }},
 	{name: "admin: connections that come and go", users: 4, begin: func(a *attacker) { a.keep(32, a.admin, a.onePage) }},
@@ -33,8 +33,8 @@ var onServer = []attack{
 	{name: "server: handshakes on end", users: 4, quiet: true, begin: func(a *attacker) { a.keep(16, a.secure, func(net.Conn) {}) }},
 	{name: "server: idle without a credential", users: 2, begin: func(a *attacker) { a.keep(1000, a.secure, a.askAndIdle("/healthz")) }},
 	{name: "server: idle with a credential", users: 2, begin: func(a *attacker) { a.keep(1000, a.secure, a.askWithTokenAndIdle) }},
-	{name: "server: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.slowly("GET /leases HTTP/1.1\r\nHost: localhost\r\n")) }},
-	{name: "server: slow bodies", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.slowBody) }},
+	{name: "server: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.slowly("GET /leases HTTP/1.1\r\nHost: localhost\r\nX: ")) }},
+	{name: "server: slow bodies", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.slowly(post("/lease", 100_000))) }},
 	{name: "server: half bodies", users: 2, begin: func(a *attacker) { a.keep(1000, a.secure, a.halfBody) }},
 	{name: "server: answers never read", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.unreadPages("/leases", hostileToken)) }},
 	{name: "server: the page never read", users: 4, begin: func(a *attacker) { a.keep(500, a.secure, a.unreadPages("/", "")) }},
@@ -90,20 +90,12 @@ func (a *attacker) oneAnswer(request string, idle bool) func(net.Conn) {
 	}
 }
 
-// slowly sends a head that never ends, a byte at a time.
-func (a *attacker) slowly(head string) func(net.Conn) {
+// slowly sends the beginning of something, and the rest, which never ends, a byte at a time.
+func (a *attacker) slowly(beginning string) func(net.Conn) {
 	return func(conn net.Conn) {
-		if _, err := io.WriteString(conn, head+"X: "); err != nil {
-			return
+		if _, err := io.WriteString(conn, beginning); err == nil {
+			a.trickle(conn)
 		}
-		a.trickle(conn)
-	}
-}
-
-// slowBody sends a body a byte at a time.
-func (a *attacker) slowBody(conn net.Conn) {
-	if _, err := io.WriteString(conn, post("/lease", 100_000)); err == nil {
-		a.trickle(conn)
 	}
 }
 

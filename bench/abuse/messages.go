@@ -42,32 +42,24 @@ func beginning(size int) []byte {
 
 // half sends nearly all of a large message, and no more.
 func (a *attacker) half(conn net.Conn) {
-	if _, err := conn.Write(append(beginning(mostOfAMessage+100), make([]byte, mostOfAMessage)...)); err == nil {
-		untilEnd(conn)
-	}
+	onlyThis(conn, append(beginning(mostOfAMessage+100), make([]byte, mostOfAMessage)...))
 }
 
 // pieces sends as much as fits into a small buffer, so that no message is large.
 func (a *attacker) pieces(conn net.Conn) {
 	const piece = 4000
-	if _, err := conn.Write(append(beginning(mostOfAMessage), make([]byte, piece)...)); err == nil {
-		untilEnd(conn)
-	}
+	onlyThis(conn, append(beginning(mostOfAMessage), make([]byte, piece)...))
 }
 
 // atOnce sends as much as is read at a time, when all other connections do.
 func (a *attacker) atOnce(conn net.Conn) {
 	const every, piece = time.Second, 60_000
 	time.Sleep(time.Until(time.Now().Truncate(every).Add(every)))
-	if _, err := conn.Write(append(beginning(mostOfAMessage), make([]byte, piece)...)); err == nil {
-		untilEnd(conn)
-	}
+	onlyThis(conn, append(beginning(mostOfAMessage), make([]byte, piece)...))
 }
 
 func (a *attacker) byteEach(conn net.Conn) {
-	if _, err := conn.Write([]byte{0x94}); err == nil {
-		untilEnd(conn)
-	}
+	onlyThis(conn, []byte{0x94})
 }
 
 // oncePerDial asks once and hangs up.
