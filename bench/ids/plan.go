@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,12 +55,7 @@ func (p plan) expected(servers int) (total time.Duration) {
 
 // has reports whether the plan has the row.
 func (p plan) has(key string) bool {
-	for _, r := range p.rows {
-		if r.key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.rows, func(r row) bool { return r.key == key })
 }
 
 func describeRows() string {

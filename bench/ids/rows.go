@@ -183,10 +183,7 @@ func socketRow(w workload) row {
 		measure: func(ctx context.Context, b *bench) error { return b.measureServers(ctx, w) },
 	}
 	for _, t := range w.targets {
-		to := report.Series{Row: w.key, Subject: t.subject, Quantity: cmp.Or(t.quantity, quantityRate)}
-		if t.row != "" {
-			to.Row = t.row
-		}
+		to := report.Series{Row: cmp.Or(t.row, w.key), Subject: t.subject, Quantity: cmp.Or(t.quantity, quantityRate)}
 		r.promise(w.title, t.criterion, to.Quantity, to, t.bound, t.atMost, report.Ratio)
 	}
 	return r

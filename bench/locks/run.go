@@ -102,8 +102,8 @@ func run(ctx context.Context, name string, p plan) (err error) {
 	}
 	b := &bench{plan: p, dir: dir, launch: process.Launcher{Core: -1}}
 	defer func() {
-		for i := len(b.closers) - 1; i >= 0; i-- {
-			b.closers[i]()
+		for _, end := range slices.Backward(b.closers) {
+			end()
 		}
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()

@@ -1,6 +1,9 @@
 package report
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Series names what is measured once in each round.
 type Series struct {
@@ -44,10 +47,7 @@ func (s *Samples) Ratio(of, to Series) (Spread, bool) {
 }
 
 func spreadOfRounds(byRound map[int]float64) (Spread, bool) {
-	var values []float64
-	for value := range maps.Values(byRound) {
-		values = append(values, value)
-	}
+	values := slices.Collect(maps.Values(byRound))
 	if len(values) == 0 {
 		return Spread{}, false
 	}

@@ -43,7 +43,7 @@ func (t Target) Judge(s *Samples, missing func(Series) string) Verdict {
 		v.Spread, v.Measured = s.Ratio(t.Of, t.To)
 	}
 	if v.Measured {
-		v.Short = t.shortBy(v.Spread.Median)
+		v.Short = t.shortOf(t.Bound, v.Spread.Median)
 		return v
 	}
 	v.Why = missing(t.Of)
@@ -52,8 +52,6 @@ func (t Target) Judge(s *Samples, missing func(Series) string) Verdict {
 	}
 	return v
 }
-
-func (t Target) shortBy(value float64) float64 { return t.shortOf(t.Bound, value) }
 
 func (t Target) shortOf(bound, value float64) float64 {
 	lack := bound - value
