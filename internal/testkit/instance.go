@@ -30,15 +30,23 @@ type Instance struct {
 
 func (d *Instance) PID() int { return d.Cmd.Process.Pid }
 
+// eventually returns when ok reports true, which the process must live to see.
+func (d *Instance) eventually(what string, ok func() bool) {
+	d.T.Helper()
+	await.Eventually(d.T, what, func() bool {
+		select {
+		case <-d.Ended:
+			d.T.Fatalf("the process ended before this: %s: %v\n%s", what, d.Err, d.Log)
+		default:
+		}
+		return ok()
+	})
+}
+
 // AwaitReady returns when the daemon answers on its socket.
 func (d *Instance) AwaitReady() {
 	d.T.Helper()
-	await.Eventually(d.T, "the daemon answers", func() bool {
-		select {
-		case <-d.Ended:
-			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
-		default:
-		}
+	d.eventually("the daemon answers", func() bool {
 		c, err := DialSocket(d.Site.Socket)
 		if err != nil {
 			return false
@@ -54,12 +62,7 @@ func (d *Instance) AwaitReady() {
 // AwaitListening returns when the daemon has its socket, to whomever it answers.
 func (d *Instance) AwaitListening() {
 	d.T.Helper()
-	await.Eventually(d.T, "the daemon listens", func() bool {
-		select {
-		case <-d.Ended:
-			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
-		default:
-		}
+	d.eventually("the daemon listens", func() bool {
 		conn, err := net.Dial("unix", d.Site.Socket)
 		if err == nil {
 			_ = conn.Close()
@@ -204,14 +207,7 @@ func (b *Log) Lines(t *testing.T) (all []map[string]any) {
 // Says returns when the process has written the words to its log.
 func (d *Instance) Says(words string) {
 	d.T.Helper()
-	await.Eventually(d.T, "it says "+words, func() bool {
-		select {
-		case <-d.Ended:
-			d.T.Fatalf("it ended without a word of %q: %v\n%s", words, d.Err, d.Log)
-		default:
-		}
-		return strings.Contains(d.Log.String(), words)
-	})
+	d.eventually("it says "+words, func() bool { return strings.Contains(d.Log.String(), words) })
 }
 
 func (d *Instance) Code() int {

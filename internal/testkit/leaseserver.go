@@ -37,12 +37,7 @@ func (s *Site) StartLeaseServerWith(config, address string, args ...string) *Lea
 // AwaitAddress returns when the server has said where it listens.
 func (l *LeaseServer) AwaitAddress() {
 	l.T.Helper()
-	await.Eventually(l.T, "the lease server says where it listens", func() bool {
-		select {
-		case <-l.Ended:
-			l.T.Fatalf("the lease server ended: %v\n%s", l.Err, l.Log)
-		default:
-		}
+	l.eventually("the lease server says where it listens", func() bool {
 		for _, line := range l.Log.Lines(l.T) {
 			if line["msg"] == "the lease server is ready" {
 				l.Address = line["listen"].(string)

@@ -66,9 +66,7 @@ func Start(t testing.TB) *Browser {
 		path = ring.Program(t, candidates[0])
 	}
 	dir, err := os.MkdirTemp("", "kz-browser-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	toBrowser, ours := pipe(t)
 	theirs, fromBrowser := pipe(t)
 	args := []string{
@@ -85,14 +83,10 @@ func Start(t testing.TB) *Browser {
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its many processes
 	said, err := os.Create(filepath.Join(dir, "said"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer said.Close()
 	cmd.Stderr = said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	_, _ = toBrowser.Close(), fromBrowser.Close()
 	b := &Browser{in: ours, ended: make(chan struct{}), answers: map[int]chan message{}, tabs: map[string]*Tab{}}
 	go b.read(theirs)
@@ -117,9 +111,7 @@ func Start(t testing.TB) *Browser {
 func pipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return r, w
 }
 
