@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 type leaseLine struct {
 	Msg              string
 	WorkerID         *int64 `json:"worker_id"`
-	Layout           string
 	Created, Expired time.Time
 }
 
@@ -69,7 +67,7 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 				used[name] = true
 				if grants[name] == nil {
 					grants[name] = &trace.Grant{
-						By: []string{host}, Slot: snowflake.DefaultLayout().Slot(name.id), Created: name.created,
+						By: host, Slot: snowflake.DefaultLayout().Slot(name.id), Created: name.created,
 						Expired: l.Expired.UnixMilli(), ReservedUntil: l.Expired.Add(quarantine).UnixMilli(),
 					}
 				}
@@ -161,7 +159,7 @@ func (c *chaos) followed(res *chaosResult) {
 	for _, h := range c.hosts {
 		h.daemon.Signal(syscall.SIGTERM)
 	}
-	t := trace.Trace{UntilMS: math.MaxInt64}
+	var t trace.Trace
 	for _, h := range c.hosts {
 		h.daemon.AwaitEnd()
 		lives := []string{}

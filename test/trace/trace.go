@@ -11,14 +11,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // Grant is a lease that a daemon tells of.
 type Grant struct {
-	By               []string // the daemon, or its lives that used the lease
+	By               string // the daemon
 	Slot             snowflake.Slot
 	Created, Expired int64 // Unix ms, by the store's clock
 	// ReservedUntil is Expired and the quarantine.
@@ -39,8 +38,6 @@ type Emit struct {
 type Trace struct {
 	Grants []Grant
 	Emits  []Emit
-	// UntilMS, Unix ms: of what began later it may not be known yet that it was possible.
-	UntilMS int64
 }
 
 // Result is what Check found.
@@ -60,10 +57,8 @@ func (r *Result) breaks(format string, args ...any) {
 }
 
 func (g Grant) String() string {
-	return fmt.Sprintf("%s's grant of %v from %s to %s", g.user(), g.Slot, snowflake.FormatMS(g.Created), snowflake.FormatMS(g.Expired))
+	return fmt.Sprintf("%s's grant of %v from %s to %s", g.By, g.Slot, snowflake.FormatMS(g.Created), snowflake.FormatMS(g.Expired))
 }
-
-func (g Grant) user() string { return strings.Join(g.By, " and ") }
 
 // Check follows the trace.
 func (t Trace) Check() (r Result) {
@@ -80,7 +75,7 @@ func (t Trace) Check() (r Result) {
 		for _, before := range order[:i] {
 			if g, h := t.Grants[before], t.Grants[at]; g.Slot.Overlaps(h.Slot) {
 				r.Pairs++
-				t.apart(&r, g, h, last[before])
+				apart(&r, g, h, last[before])
 			}
 		}
 	}
@@ -89,13 +84,13 @@ func (t Trace) Check() (r Result) {
 
 // apart is the step Grant of h, with the record of g in the store. lastMS is the last time
 // that was embedded under g, 0 for none.
-func (t Trace) apart(r *Result, g, h Grant, lastMS int64) {
+func apart(r *Result, g, h Grant, lastMS int64) {
 	switch {
 	case h.Created < g.Created:
 		panic("trace: grants are followed in their order")
 	case h.Created <= lastMS: // whatever a release set: its time is at least the last one (Send, Ended)
-		r.breaks("Free: %v came while %s embedded %s under an earlier one, %v", h, g.user(), snowflake.FormatMS(lastMS), g)
-	case !g.Left && h.Created < g.ReservedUntil && h.Created <= t.UntilMS:
+		r.breaks("Free: %v came while %s embedded %s under an earlier one, %v", h, g.By, snowflake.FormatMS(lastMS), g)
+	case !g.Left && h.Created < g.ReservedUntil:
 		r.breaks("Free: %v came while the slot was reserved until %s for %v", h, snowflake.FormatMS(g.ReservedUntil), g)
 	}
 }
@@ -106,9 +101,7 @@ func (t Trace) emits(r *Result) (last map[int]int64) {
 	last = map[int]int64{}
 	grants := map[string][]int{}
 	for i, g := range t.Grants {
-		for _, by := range g.By {
-			grants[by] = append(grants[by], i)
-		}
+		grants[g.By] = append(grants[g.By], i)
 	}
 	emits := slices.SortedFunc(slices.Values(t.Emits), func(a, b Emit) int {
 		return cmp.Or(cmp.Compare(a.By, b.By), cmp.Compare(a.Order, b.Order))

@@ -3,24 +3,20 @@ package trace
 import (
 	"strings"
 	"testing"
-
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // example is two daemons that use one slot in turn, and a third one on another slot.
 func example() Trace {
-	one, other := snowflake.Slot{Start: 0, End: 4}, snowflake.Slot{Start: 4, End: 8}
 	return Trace{
 		Grants: []Grant{
-			{By: []string{"a"}, Slot: one, Created: 1000, Expired: 1100, ReservedUntil: 1200, Left: true},
-			{By: []string{"b"}, Slot: one, Created: 1051, Expired: 1151, ReservedUntil: 1251},
-			{By: []string{"c"}, Slot: other, Created: 1000, Expired: 1100, ReservedUntil: 1200},
-			{By: []string{"a"}, Slot: one, Created: 1251, Expired: 1351, ReservedUntil: 1451},
+			{By: "a", Slot: low, Created: 1000, Expired: 1100, ReservedUntil: 1200, Left: true},
+			{By: "b", Slot: low, Created: 1051, Expired: 1151, ReservedUntil: 1251},
+			{By: "c", Slot: high, Created: 1000, Expired: 1100, ReservedUntil: 1200},
+			{By: "a", Slot: low, Created: 1251, Expired: 1351, ReservedUntil: 1451},
 		},
 		Emits: []Emit{
 			{"a", 1000, 0, 1}, {"a", 1050, 3, 2}, {"b", 1051, 0, 1}, {"b", 1150, 3, 2}, {"c", 1050, 4, 1}, {"c", 1050, 7, 2}, {"a", 1300, 1, 3},
 		},
-		UntilMS: 2000,
 	}
 }
 
@@ -62,19 +58,9 @@ func TestCheck(t *testing.T) {
 // A slot that was released comes back to the same daemon within the first lease's term.
 func TestCheckSlotGrantedAgain(t *testing.T) {
 	x := example()
-	x.Grants[1].By = []string{"a"}
+	x.Grants[1].By = "a"
 	x.Emits[2], x.Emits[3] = Emit{"a", 1060, 0, 3}, Emit{"a", 1150, 3, 4}
 	x.Emits[6].Order = 5
-	if r := x.Check(); len(r.Broken) > 0 {
-		t.Error(r.Broken)
-	}
-}
-
-// What the trace cannot know is allowed: a release whose answer came after its end.
-func TestCheckAllowsWhatIsUnknown(t *testing.T) {
-	x := example()
-	x.Grants[3].Created, x.Emits[6].MS = 1200, 1260
-	x.UntilMS = 1199
 	if r := x.Check(); len(r.Broken) > 0 {
 		t.Error(r.Broken)
 	}
