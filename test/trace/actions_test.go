@@ -36,6 +36,18 @@ func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example f
 	}
 }
 
+// nth returns the index of the nth step for which is reports true, counted from 0.
+func nth[S any](steps []S, n int, is func(S) bool) int {
+	for i, s := range steps {
+		if is(s) {
+			if n--; n < 0 {
+				return i
+			}
+		}
+	}
+	panic("there is no such step")
+}
+
 // actionName is a name with arguments, or at the end of a line: others are sets and numbers.
 var actionName = regexp.MustCompile(`(?m)\b([A-Z][a-z]\w*)(?:\(|$)`)
 

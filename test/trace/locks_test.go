@@ -44,26 +44,16 @@ func locksExample() Locks {
 	}
 }
 
-// step is the nth step of an action, from 0.
-func (t Locks) step(do string, n int) *LockStep {
-	for i := range t.Steps {
-		if t.Steps[i].Do == do {
-			if n--; n < 0 {
-				return &t.Steps[i]
-			}
-		}
-	}
-	panic("there is no such step")
+// at is the place of the nth step of an action, from 0.
+func (t Locks) at(do string, n int) int {
+	return nth(t.Steps, n, func(s LockStep) bool { return s.Do == do })
 }
+
+func (t Locks) step(do string, n int) *LockStep { return &t.Steps[t.at(do, n)] }
 
 // without drops the nth step of an action.
 func (t *Locks) without(do string, n int) {
-	at := 0
-	for i := range t.Steps {
-		if &t.Steps[i] == t.step(do, n) {
-			at = i
-		}
-	}
+	at := t.at(do, n)
 	t.Steps = slices.Delete(t.Steps, at, at+1)
 }
 

@@ -51,14 +51,7 @@ func placementExample() Placement {
 
 // step is the nth step of an action, from 0.
 func (t Placement) step(do string, n int) *PlaceStep {
-	for i := range t.Steps {
-		if t.Steps[i].Do == do {
-			if n--; n < 0 {
-				return &t.Steps[i]
-			}
-		}
-	}
-	panic("there is no such step")
+	return &t.Steps[nth(t.Steps, n, func(s PlaceStep) bool { return s.Do == do })]
 }
 
 // moved moves a step in time. Its place in the list does not matter.

@@ -61,14 +61,7 @@ func poolExample() Pool {
 
 // at is the place of the nth step of an action, from 0.
 func (t Pool) at(do string, n int) int {
-	for i, s := range t.Steps {
-		if s.Do == do {
-			if n--; n < 0 {
-				return i
-			}
-		}
-	}
-	panic("there is no such step")
+	return nth(t.Steps, n, func(s PoolStep) bool { return s.Do == do })
 }
 
 func (t Pool) step(do string, n int) *PoolStep { return &t.Steps[t.at(do, n)] }
