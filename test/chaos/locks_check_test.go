@@ -347,18 +347,13 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 		if len(a.ok) == 0 { // what it was given may be lost
 			missing += a.first().Count * len(a.attempts)
 		}
-		for _, t := range a.ok {
-			if t.Values[0] == a.ok[0].Values[0] {
-				continue
-			}
-			if !t.Block {
-				res.violates(locksApplied, "%s: request %s was given %d, and then %d", key, t.Request, a.ok[0].Values[0], t.Values[0])
-			}
-		}
 		res.again += max(0, len(a.ok)-1)
 		for i, t := range a.ok {
 			if i > 0 && t.Values[0] == a.ok[0].Values[0] {
 				continue
+			}
+			if i > 0 && !t.Block {
+				res.violates(locksApplied, "%s: request %s was given %d, and then %d", key, t.Request, a.ok[0].Values[0], t.Values[0])
 			}
 			t.Sent = a.first().Sent // whichever attempt took them
 			answered = append(answered, t)
