@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -150,7 +151,7 @@ func (w *restoreWorld) took(row restoreRow) {
 	w.asked(w.a)
 	w.take()
 	if row.taken != nil {
-		w.restored(row.taken(w))
+		must.Succeed(w.T, row.taken(w))
 	}
 }
 
@@ -165,7 +166,7 @@ func (w *restoreWorld) freezeServerIf(frozen bool) {
 func (w *restoreWorld) stopped(row restoreRow, frozen bool) {
 	w.T.Helper()
 	w.released(row)
-	w.restored(row.put(w))
+	must.Succeed(w.T, row.put(w))
 	w.freezeServerIf(frozen)
 	w.a.run(0)
 	w.asked(w.a, w.b)
@@ -205,7 +206,7 @@ func (w *restoreWorld) again(row restoreRow, at time.Time) {
 	w.T.Helper()
 	w.asked(w.a)
 	w.a.d.Kill()
-	w.restored(row.put(w))
+	must.Succeed(w.T, row.put(w))
 	w.a.run(time.Until(at))
 	w.a.d.Set(time.Until(at))
 	w.askedFor(2*restoreAsking, w.a)
@@ -217,7 +218,7 @@ func (w *restoreWorld) running(row restoreRow, frozen bool) {
 	w.released(row)
 	w.freezeServerIf(frozen)
 	w.a.run(0)
-	w.restored(row.put(w))
+	must.Succeed(w.T, row.put(w))
 	w.asked(w.a, w.b)
 	if !frozen {
 		testkit.Pause(w.T, 2*time.Second) // A looks at its files every second
@@ -241,7 +242,7 @@ func (w *restoreWorld) diskFrozen(row restoreRow, _ bool) {
 	testkit.Pause(w.T, restoreAsking)
 	w.disk.Thaw()
 	w.a.d.AwaitEnd()
-	w.restored(wait())
+	must.Succeed(w.T, wait())
 	w.server.Signal(syscall.SIGSTOP)
 	w.a.run(0)
 	w.asked(w.a, w.b)
@@ -262,10 +263,10 @@ func swapped(state, live bool) func(w *restoreWorld, frozen bool) {
 		w.a.d.Kill()
 		w.b.d.Kill()
 		if state {
-			w.restored(runScript(exchange, w.a.State, w.b.State))
+			must.Succeed(w.T, runScript(exchange, w.a.State, w.b.State))
 		}
 		if live {
-			w.restored(runScript(exchange, a, b))
+			must.Succeed(w.T, runScript(exchange, a, b))
 		}
 		w.freezeServerIf(frozen)
 		w.a.run(0)
@@ -314,7 +315,7 @@ func copyOfBothFirst(w *restoreWorld, frozen bool) {
 	w.freezeServerIf(frozen)
 	c := w.issuer("C", w.stateCopy)
 	c.live = disktest.Memory(w.T)
-	w.restored(runScript(`cp -a "$1" "$2/${3##*/}"`, w.folderCopy, c.live, w.folder))
+	must.Succeed(w.T, runScript(`cp -a "$1" "$2/${3##*/}"`, w.folderCopy, c.live, w.folder))
 	c.run(0)
 	w.a.run(0)
 	w.asked(w.a, c)

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -155,12 +156,12 @@ func (w *restoreWorld) take() {
 	w.folder = w.a.Dial().Status().LiveDir
 	w.inodes = map[uint64]bool{}
 	files, err := filepath.Glob(w.a.State + "/*")
-	w.restored(err)
+	must.Succeed(w.T, err)
 	for _, file := range files {
 		w.inodes[inodeOf(file)] = true
 	}
 	w.stateCopy, w.folderCopy = w.a.State+".copy", filepath.Join(copies, "copy")
-	w.restored(runScript(`cp -a "$1" "$2"; cp -a "$3" "$4"`, w.a.State, w.stateCopy, w.folder, w.folderCopy))
+	must.Succeed(w.T, runScript(`cp -a "$1" "$2"; cp -a "$3" "$4"`, w.a.State, w.stateCopy, w.folder, w.folderCopy))
 }
 
 func (i *issuer) stateFile() string { return filepath.Join(i.State, "state") }
@@ -231,14 +232,6 @@ func inBackground(f func() error) (wait func() error) {
 		case <-time.After(await.Patience):
 			return errors.New("it does not end")
 		}
-	}
-}
-
-// restored checks that a restore worked.
-func (w *restoreWorld) restored(err error) {
-	w.T.Helper()
-	if err != nil {
-		w.T.Fatal(err)
 	}
 }
 
