@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/test/trace"
 )
 
@@ -167,14 +168,10 @@ func (c *chaos) followed(res *chaosResult) {
 			lives = append(lives, log.String())
 		}
 		grants, err := leasesOf(h.Host, lives, c.term)
-		if err != nil {
-			c.T.Fatal(err)
-		}
+		must.Succeed(c.T, err)
 		t.Grants, t.Emits = append(t.Grants, grants...), append(t.Emits, emitsOf(h.stream)...)
 		p, err := livesOf(h.Host, lives, c.term)
-		if err != nil {
-			c.T.Fatal(err)
-		}
+		must.Succeed(c.T, err)
 		for _, broken := range p.Check().Broken {
 			res.violates(chaosStep, "%s", broken)
 		}
@@ -204,9 +201,7 @@ func TestLeasesOf(t *testing.T) {
 	}
 	follow := func(lives ...string) []string {
 		p, err := livesOf("h", lives, 50*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return p.Check().Broken
 	}
 	if broken := follow(lives...); len(broken) > 0 {
@@ -224,9 +219,7 @@ func TestLeasesOf(t *testing.T) {
 		}
 	}
 	grants, err := leasesOf("h", lives, 50*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	left := map[int64]bool{}
 	for _, g := range grants {
 		left[g.Created-1_800_000_000_000] = g.Left

@@ -69,9 +69,8 @@ func launchLogged(s *testkit.Site, cmd *exec.Cmd, name string) *roomProcess {
 	must.Succeed(s.T, err)
 	defer file.Close()
 	cmd.Stdout = file
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
-		s.T.Fatal(err)
-	}
+	p.stdin, err = cmd.StdinPipe()
+	must.Succeed(s.T, err)
 	p.Instance = s.LaunchCommand(cmd)
 	return p
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -261,9 +262,7 @@ func pageRow(t *testing.T, name string) figures {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(specifications, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 
@@ -284,9 +283,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 				continue
 			}
 			story, err := tell(s.lines, o.steps)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			row := fmt.Sprintf("| %s %s | %s | %s | %d |", s.module, r.name, r.text, o.broken, len(story))
 			t.Logf("%s\n\t%s\n\t%s", row, strings.Join(story, "\n\t"), s.breaks[o.broken])
 			if !strings.Contains(page, row+"\n") {

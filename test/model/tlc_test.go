@@ -85,7 +85,7 @@ var (
 func check(t *testing.T, w world) outcome {
 	t.Helper()
 	dir := t.TempDir()
-	copySpecification(t, w.module, dir)
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, w.module+".tla"), []byte(read(t, w.module+".tla")), 0o600))
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, w.module+".cfg"), []byte(w.config()), 0o600))
 	tools, err := filepath.Abs(jar)
 	must.Succeed(t, err)
@@ -110,13 +110,6 @@ func check(t *testing.T, w world) outcome {
 		t.Fatalf("TLC cannot check %s (%v):\n%s\nwith the configuration\n%s", w.module, err, lastLines(said), w.config())
 	}
 	return o
-}
-
-func copySpecification(t *testing.T, module, dir string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(specifications, module+".tla"))
-	must.Succeed(t, err)
-	must.Succeed(t, os.WriteFile(filepath.Join(dir, module+".tla"), text, 0o600))
 }
 
 func lastLines(said []byte) string {

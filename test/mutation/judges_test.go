@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 const module = "github.com/kazahana/kazahana/"
@@ -181,15 +183,11 @@ func first(pattern *regexp.Regexp, text string) string {
 func (m mutation) overlay(t *testing.T) string {
 	t.Helper()
 	file, err := filepath.Abs(filepath.Join(root, m.file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	dir := t.TempDir()
 	mutant, list := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 	content, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutant}})
-	if err := errors.Join(err, os.WriteFile(mutant, []byte(m.applied(t)), 0o600), os.WriteFile(list, content, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, os.WriteFile(mutant, []byte(m.applied(t)), 0o600), os.WriteFile(list, content, 0o600)))
 	return list
 }
 

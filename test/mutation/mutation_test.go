@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -33,9 +34,7 @@ var (
 func TestEachMutationIsCaught(t *testing.T) {
 	ring.Deep(t)
 	names, err := regexp.Compile(*one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	all := mutations(t)
 	imported := importsOfJudges(t, all)
 	rows, done := known(t, all), 0
@@ -109,9 +108,7 @@ func (m mutation) row() string { return fmt.Sprintf("| %s | %s | ", m.name, m.ru
 func readPage(t *testing.T) (before, table, after string) {
 	t.Helper()
 	text, err := os.ReadFile(pagePath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	before, rest, found := strings.Cut(string(text), pageHead)
 	if !found {
 		t.Fatalf("%s has no table", pagePath)
@@ -128,9 +125,7 @@ func readPage(t *testing.T) (before, table, after string) {
 func rewrite(t *testing.T, table string) {
 	t.Helper()
 	before, _, after := readPage(t)
-	if err := os.WriteFile(pagePath, []byte(before+table+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(pagePath, []byte(before+table+after), 0o644))
 }
 
 // TestPageHasTheMutations: the page's table has those of the list, in their order, each caught by

@@ -177,9 +177,8 @@ func (s *storm) launch(a asker, number int) {
 	src, err := filepath.Abs("../../clients/python/src")
 	must.Succeed(s.T, err)
 	cmd.Env = s.Environment("PYTHONPATH="+src, "PYTHONDONTWRITEBYTECODE=1", testkit.ChildEnv+"="+a.kind)
-	if p.stdin, err = cmd.StdinPipe(); err != nil {
-		s.T.Fatal(err)
-	}
+	p.stdin, err = cmd.StdinPipe()
+	must.Succeed(s.T, err)
 	p.Instance = s.LaunchCommand(cmd)
 	s.processes = append(s.processes, p)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // guardCase is a trace that breaks one guard.
@@ -19,9 +21,7 @@ type guardCase[T any] struct {
 func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example func() T, check func(T) Result) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if guards := strings.Count(string(text), ".breaks("); guards != len(cases) {
 		t.Errorf("%s has %d guards, and there are %d cases", file, guards, len(cases))
 	}
@@ -56,9 +56,7 @@ var actionName = regexp.MustCompile(`(?m)\b([A-Z][a-z]\w*)(?:\(|$)`)
 func actionsOf(t *testing.T, module string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/model/" + module + ".tla")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	begin := "\nNext ==\n"
 	if module == "Pool" {
 		begin = "\nUsual ==\n"
