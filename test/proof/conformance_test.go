@@ -57,8 +57,7 @@ func (s *records) expire(key string, clock *atomic.Int64) {
 	if w.KeepMS == 0 && w.Mark == 0 && len(w.Index) == 0 {
 		w = record.Write{Key: key, Tell: true}
 	}
-	if _, err := s.Store.Change(context.Background(), record.Ask{Keys: []string{key}}, func(record.View) ([]record.Write, error) { return []record.Write{w}, nil }); err != nil {
-		panic(err)
-	}
+	_, err := s.Store.Change(context.Background(), record.Ask{Keys: []string{key}}, func(record.View) ([]record.Write, error) { return []record.Write{w}, nil })
+	must(err, nil)
 	clock.Add(1)
 }

@@ -116,9 +116,7 @@ func (m *mappings) words(n int) []int64 {
 		return make([]int64, n)
 	}
 	mem, err := unix.Mmap(-1, 0, n*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		panic(err)
-	}
+	must(err, nil)
 	m.mapped = append(m.mapped, mem)
 	return unsafe.Slice((*int64)(unsafe.Pointer(&mem[0])), n)
 }
@@ -127,9 +125,7 @@ func (m *mappings) words(n int) []int64 {
 func (m *mappings) cut(words []int64) {
 	for _, mem := range m.mapped {
 		if len(words) > 0 && unsafe.Pointer(&mem[0]) == unsafe.Pointer(&words[0]) {
-			if err := unix.Mprotect(mem, unix.PROT_NONE); err != nil {
-				panic(err)
-			}
+			must(unix.Mprotect(mem, unix.PROT_NONE), nil)
 		}
 	}
 }
@@ -137,9 +133,7 @@ func (m *mappings) cut(words []int64) {
 // free ends all mappings. Nobody uses them any more.
 func (m *mappings) free() {
 	for _, mem := range m.mapped {
-		if err := unix.Munmap(mem); err != nil {
-			panic(err)
-		}
+		must(unix.Munmap(mem), nil)
 	}
 	m.mapped = nil
 }

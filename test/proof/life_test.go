@@ -92,7 +92,7 @@ func (d *daemon) start() {
 	if d.life != nil {
 		return
 	}
-	l := &life{d: d, p: &process{w: d.w, name: d.name}}
+	l := &life{d: d, p: &process{w: d.w}}
 	d.life = l
 	l.run(func() {
 		err := l.begin()

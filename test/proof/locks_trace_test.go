@@ -3,7 +3,6 @@ package proof
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -197,9 +196,7 @@ func (t *lockTrail) sees(key, do string) {
 
 func (t *lockTrail) get(key string) lock.Lease {
 	l, err := lock.OnRecords(t.w.records).Get(context.Background(), "t", key)
-	if err != nil && !errors.Is(err, lock.ErrNotFound) {
-		panic(err)
-	}
+	must(err, lock.ErrNotFound)
 	return l
 }
 

@@ -74,7 +74,7 @@ type postgresServer struct{ timeline int }
 
 func (p postgresServer) session() string { return fmt.Sprintf("1/%08X", p.timeline) }
 
-func firstPostgres(s *records) lives {
+func firstPostgres() lives {
 	server := &postgresServer{timeline: 1}
 	row := postgresconn.Row{Fences: 1, Server: server.session(), NextXID: 1000, LogEnd: 1000}
 	row.Life, row.Trusted = "life 0", true

@@ -3,6 +3,7 @@ package proof
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -137,10 +138,12 @@ func (l *link) List(ctx context.Context, prefix, after string, limit int) (page 
 }
 
 // Watch implements record.Store: nobody tells, so that hosts have to ask.
-func (l *link) Watch(context.Context, string) (<-chan struct{}, error) { return nil, errUnsupported }
+func (l *link) Watch(context.Context, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}
 
 // Init implements record.Store.
-func (l *link) Init(context.Context) error { return errUnsupported }
+func (l *link) Init(context.Context) error { return errors.ErrUnsupported }
 
 // Close implements record.Store.
 func (l *link) Close() error { return nil }

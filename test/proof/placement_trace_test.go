@@ -133,9 +133,7 @@ func (t *placeTrail) deliver(m *message) {
 
 func (t *placeTrail) load(key placement.Key) placement.Record {
 	r, err := storage.OnRecords(t.w.records).Load(context.Background(), "t", key)
-	if err != nil {
-		panic(err)
-	}
+	must(err, nil)
 	return r
 }
 

@@ -3,7 +3,6 @@ package proof
 import (
 	"errors"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 // process is one life of a daemon, as the file systems see it.
 type process struct {
 	w    *world
-	name string
 	open []*dir
 
 	gone  bool // nothing of it runs any more
@@ -266,13 +264,7 @@ func (d *dir) Sub(name string, create bool) (state.Dir, error) {
 
 func (d *dir) Subs() ([]string, error) {
 	d.p.check()
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(d.node.entries)) {
-		if d.node.entries[name].entries != nil {
-			names = append(names, name)
-		}
-	}
-	return names, nil
+	return names(d.node, true), nil
 }
 
 func (d *dir) RemoveSub(name string) error {

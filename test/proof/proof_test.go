@@ -124,7 +124,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-58s  %-55s  %-11s  %s\n", "rule switched off", "what happens instead", "first found", "the duplicate")
 	for r := noRule + 1; r < allRules; r++ {
-		seed, fault := firstFault(t, r)
+		seed, fault := firstFault(t, setting{focus: r, off: true})
 		if fault == "" {
 			t.Errorf("with the rule %q switched off, %d worlds went well: either it is not needed, or this simulation is blind to it", r, breachSeeds)
 		}
@@ -134,12 +134,12 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	t.Logf("\n%s", table.String())
 }
 
-// firstFault plays worlds without the rule until one has two equal IDs.
-func firstFault(t *testing.T, r rule) (seed uint64, fault string) {
-	for ; seed < breachSeeds && fault == ""; seed++ {
-		fault = play(t, setting{seed: seed, focus: r, off: true}).fault
+// firstFault plays worlds without a rule until one breaks a promise.
+func firstFault(t *testing.T, s setting) (seed uint64, fault string) {
+	for ; s.seed < breachSeeds && fault == ""; s.seed++ {
+		fault = play(t, s).fault
 	}
-	return seed - 1, fault
+	return s.seed - 1, fault
 }
 
 // TestASeedRepeatsARun: one seed replays one run, with every rule kept or one of them

@@ -3,8 +3,8 @@ package proof
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,8 +13,6 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
-
-var errUnsupported = errors.ErrUnsupported
 
 // storeKind is what keeps the records of a world.
 type storeKind int
@@ -106,7 +104,7 @@ func (s *records) begin() {
 	case onRedis:
 		s.first = firstRedis(s)
 	case onPostgres:
-		s.first = firstPostgres(s)
+		s.first = firstPostgres()
 	}
 	s.lives = s.first
 }
@@ -168,9 +166,7 @@ func (s *records) carriedOut(ctx context.Context, c change, writes []record.Writ
 // apply makes the change the latest one.
 func (s *records) apply(c change) {
 	s.done = append(s.done, c)
-	for key, stamp := range c.stamps {
-		s.stamps[key] = stamp
-	}
+	maps.Copy(s.stamps, c.stamps)
 }
 
 // Read implements record.Store.
@@ -260,9 +256,8 @@ func (s *records) lose(changes int) {
 	s.Store = memory.New(s.now)
 	for _, c := range left {
 		s.replayed = c.atMS
-		if _, err := s.Store.Change(context.Background(), c.ask, func(record.View) ([]record.Write, error) { return c.writes, nil }); err != nil {
-			panic(err)
-		}
+		_, err := s.Store.Change(context.Background(), c.ask, func(record.View) ([]record.Write, error) { return c.writes, nil })
+		must(err, nil)
 		s.apply(c)
 		s.lives = c.lives
 	}

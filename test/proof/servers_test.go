@@ -33,17 +33,14 @@ func (w *world) serve(p provider.Provider, services provider.Services, nowMS fun
 		NowMS: nowMS, Log: zap.NewNop(),
 	}}
 	cfg, err := httplease.ParseURL("http://one.example,http://two.example")
-	if err != nil {
-		panic(err)
-	}
+	must(err, nil)
 	cfg.Transport = s
 	for _, server := range cfg.Servers {
 		s.running[server.Host] = nil
 	}
 	s.restart()
-	if w.provider, err = httplease.New(cfg); err != nil {
-		panic(err)
-	}
+	w.provider, err = httplease.New(cfg)
+	must(err, nil)
 	w.servers = s
 }
 

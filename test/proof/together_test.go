@@ -3,8 +3,6 @@ package proof
 import (
 	"slices"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/lease"
 )
 
 // wholePace is how much slower leases end in a whole world: the terms of locks are
@@ -146,7 +144,7 @@ var states = []struct {
 }{
 	{"leases held", func(d *daemon) bool { return d.has(func(s *stream) bool { return len(s.held) > 0 }) }},
 	{"cached lease alone", func(d *daemon) bool {
-		return d.has(func(s *stream) bool { return len(s.held) == 0 && s.cached != (*lease.Lease)(nil) })
+		return d.has(func(s *stream) bool { return len(s.held) == 0 && s.cached != nil })
 	}},
 	{"no lease", func(d *daemon) bool {
 		return d.has(func(s *stream) bool { return len(s.held) == 0 && s.cached == nil })

@@ -72,7 +72,7 @@ func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
 	}
 	if w.rnd.IntN(20) == 0 && len(w.answers) > 0 {
 		w.count("answers mixed up")
-		if a := w.answers[w.rnd.IntN(len(w.answers))]; a.request == req.RequestID || w.without(answersEchoed) {
+		if a := pick(w, w.answers); a.request == req.RequestID || w.without(answersEchoed) {
 			return a.leases, nil
 		}
 		return nil, errLost

@@ -158,7 +158,7 @@ func newWorld(s setting) *world {
 		w.pace, w.kind = wholePace, w.drawKind()
 	}
 	term := w.pace * (20 + w.rnd.Int64N(60))
-	quarantine := []int64{0, w.pace * w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
+	quarantine := pick(w, []int64{0, w.pace * w.rnd.Int64N(40), 3 * term})
 	w.fallbacks = []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
 	if w.certain = w.rnd.IntN(3) == 0; w.certain {
 		w.fallbacks = w.fallbacks[1:] // nobody goes on beyond a reservation
@@ -297,9 +297,8 @@ func (w *world) reusesInodes() bool {
 	return w.rnd.IntN(2) == 0
 }
 
-// run lets n things happen, and returns the first violation. It ends all
-// processes.
-func (w *world) run(n int) string {
+// run lets n things happen, unless a promise is broken before. It ends all processes.
+func (w *world) run(n int) {
 	for range n {
 		if w.fault != "" {
 			break
@@ -317,7 +316,6 @@ func (w *world) run(n int) string {
 	}
 	w.mappings.free()
 	w.follow()
-	return w.fault
 }
 
 // issued judges a new ID, which its caller got after the answer that ended in
