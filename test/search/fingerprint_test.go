@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"reflect"
+	"strings"
 )
 
 // fingerprint stands for a state. It has 128 bits: two states that share one by chance
@@ -20,6 +21,15 @@ type sum struct {
 	skip map[string]bool
 	// field stands in for what a field holds, where it returns true.
 	field func(name string, v reflect.Value, s *sum) bool
+}
+
+// fieldSet is the set of the names in the texts, for skip.
+func fieldSet(texts ...string) map[string]bool {
+	set := map[string]bool{}
+	for _, name := range strings.Fields(strings.Join(texts, " ")) {
+		set[name] = true
+	}
+	return set
 }
 
 func (s *sum) done() (f fingerprint) {

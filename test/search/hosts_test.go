@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing/synctest"
@@ -348,17 +347,12 @@ func (w *holders) broken() string {
 	return w.fault
 }
 
-var holdersUnimportant = map[string]bool{}
-
-func init() {
-	for _, name := range append(sharedUnimportant, strings.Fields(`search.holders.holdersSetting search.holders.began search.holders.over
-		search.holder.w search.holder.host search.holder.mu search.client.leave search.flight.answer search.flight.left
-		lock.hostCore.random lock.hostCore.calls lock.hostCore.alarms lock.hostCore.listeners lock.hostCore.now
-		lock.line.core lock.line.deafen lock.waiter.values lock.waiter.done lock.waiter.asking lock.alarm.ring lock.alarm.timer
-		lock.Holding.host lock.Holding.lost lock.Holding.renewal lock.Records.records`)...) {
-		holdersUnimportant[name] = true
-	}
-}
+var holdersUnimportant = fieldSet(sharedUnimportant, `
+	search.holders.holdersSetting search.holders.began search.holders.over
+	search.holder.w search.holder.host search.holder.mu search.client.leave search.flight.answer search.flight.left
+	lock.hostCore.random lock.hostCore.calls lock.hostCore.alarms lock.hostCore.listeners lock.hostCore.now
+	lock.line.core lock.line.deafen lock.waiter.values lock.waiter.done lock.waiter.asking lock.alarm.ring lock.alarm.timer
+	lock.Holding.host lock.Holding.lost lock.Holding.renewal lock.Records.records`)
 
 func (w *holders) fingerprint() fingerprint {
 	s := sum{skip: holdersUnimportant}

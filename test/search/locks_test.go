@@ -299,13 +299,7 @@ func (w *locks) broken() string {
 	return w.fault
 }
 
-var locksUnimportant = map[string]bool{}
-
-func init() {
-	for _, name := range append(sharedUnimportant, "search.locker.records", "search.locks.locksSetting", "search.locks.fault") {
-		locksUnimportant[name] = true
-	}
-}
+var locksUnimportant = fieldSet(sharedUnimportant, "search.locker.records search.locks.locksSetting search.locks.fault")
 
 func (w *locks) fingerprint() fingerprint {
 	s := sum{skip: locksUnimportant}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
@@ -170,21 +169,15 @@ func (w *places) broken() string {
 	return w.fault
 }
 
-var placesUnimportant = map[string]bool{}
-
-func init() {
-	for _, name := range strings.Fields(`
-		search.places.placesSetting search.places.records search.places.locks search.places.storage search.places.ids
-		search.placeHost.w search.placeHost.name driver.Core.terms driver.Core.fx
-		lock.Lease.AcquiredMS lock.Lease.ExpiresMS lock.Lease.RemainingMS lock.Lease.LeaseID lock.Lease.Repeated
-		lock.Request.LeaseID lock.Request.RequestID lock.HeldError.RequestID placement.Lease.ID
-		placement.Core.strategy placement.Core.pids placement.Core.pending placement.Core.last placement.Core.serial placement.Core.ignored
-		placement.Core.events placement.Core.spare placement.Core.commands placement.Core.done placement.Topology.choose
-		placement.entry.request placement.entry.serial placement.entry.failure placement.entry.why placement.entry.used placement.entry.asked
-		placement.Command.ID placement.Record.ObservedMS`) {
-		placesUnimportant[name] = true
-	}
-}
+var placesUnimportant = fieldSet(`
+	search.places.placesSetting search.places.records search.places.locks search.places.storage search.places.ids
+	search.placeHost.w search.placeHost.name driver.Core.terms driver.Core.fx
+	lock.Lease.AcquiredMS lock.Lease.ExpiresMS lock.Lease.RemainingMS lock.Lease.LeaseID lock.Lease.Repeated
+	lock.Request.LeaseID lock.Request.RequestID lock.HeldError.RequestID placement.Lease.ID
+	placement.Core.strategy placement.Core.pids placement.Core.pending placement.Core.last placement.Core.serial placement.Core.ignored
+	placement.Core.events placement.Core.spare placement.Core.commands placement.Core.done placement.Topology.choose
+	placement.entry.request placement.entry.serial placement.entry.failure placement.entry.why placement.entry.used placement.entry.asked
+	placement.Command.ID placement.Record.ObservedMS`)
 
 // fingerprint takes what the stores answer instead of what they keep: IDs are drawn anew
 // each time, and receipts answer what is asked again.

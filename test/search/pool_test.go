@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
@@ -543,21 +542,15 @@ func (d *daemon) couldMake(seen watched) bool {
 
 // unimportant has no influence on what can happen: counters, what is worked out anew,
 // and times on the keeper's own clock, on which everything is due.
-var unimportant = map[string]bool{}
-
-func init() {
-	for _, name := range strings.Fields(`
-		keeper.Core.cfg keeper.Core.rnd keeper.Core.at keeper.Core.report keeper.Core.cause keeper.Core.failures
-		keeper.Core.askedMS keeper.Core.skewMS keeper.Core.notBefore keeper.Core.lastAcquire keeper.Core.growthBefore
-		keeper.Core.nextVerify keeper.Core.nextSave keeper.Core.lastAnswer keeper.Core.begun keeper.Core.term
-		generator.Core.cfg generator.Core.rnd generator.Core.cause generator.Core.stats generator.Core.recent
-		generator.Core.skipped generator.Core.full generator.Core.behind generator.Core.growth
-		generator.supply.from generator.supply.until generator.supply.segments generator.supply.room generator.supply.hint
-		memory.Store.nowMS memory.Store.mu memory.records.history memory.records.counters pool.Record.Number
-		provider.AcquireRequest.RequestID pool.Record.Request`) {
-		unimportant[name] = true
-	}
-}
+var unimportant = fieldSet(`
+	keeper.Core.cfg keeper.Core.rnd keeper.Core.at keeper.Core.report keeper.Core.cause keeper.Core.failures
+	keeper.Core.askedMS keeper.Core.skewMS keeper.Core.notBefore keeper.Core.lastAcquire keeper.Core.growthBefore
+	keeper.Core.nextVerify keeper.Core.nextSave keeper.Core.lastAnswer keeper.Core.begun keeper.Core.term
+	generator.Core.cfg generator.Core.rnd generator.Core.cause generator.Core.stats generator.Core.recent
+	generator.Core.skipped generator.Core.full generator.Core.behind generator.Core.growth
+	generator.supply.from generator.supply.until generator.supply.segments generator.supply.room generator.supply.hint
+	memory.Store.nowMS memory.Store.mu memory.records.history memory.records.counters pool.Record.Number
+	provider.AcquireRequest.RequestID pool.Record.Request`)
 
 // fingerprint does not tell apart worlds in which two daemons have changed places.
 func (w *leases) fingerprint() fingerprint {

@@ -242,7 +242,6 @@ func (c *change) stands() bool {
 }
 
 // sharedUnimportant has no influence on what can happen, or is the same for all.
-var sharedUnimportant = []string{
-	"search.shared.now", "search.shared.off", "search.shared.log", "search.past.log", "search.process.shared",
-	"memory.Store.nowMS", "memory.Store.mu", "memory.Store.watchers", "memory.Store.closed", "record.View.NowMS",
-}
+const sharedUnimportant = `
+	search.shared.now search.shared.off search.shared.log search.past.log search.process.shared
+	memory.Store.nowMS memory.Store.mu memory.Store.watchers memory.Store.closed record.View.NowMS`

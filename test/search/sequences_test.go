@@ -223,11 +223,6 @@ func (w *sequences) fingerprint() fingerprint {
 	return s.done()
 }
 
-var sequencesUnimportant = map[string]bool{}
-
-func init() {
-	for _, name := range append(sharedUnimportant, "search.sequences.sequencesSetting", "search.sequences.fault", "search.sequences.drawn", "search.taker.source",
-		"sequence.Blocks.store", "sequence.Blocks.elapsed", "sequence.Blocks.mu", "sequence.Blocks.order", "sequence.block.place", "sequence.block.turn") {
-		sequencesUnimportant[name] = true
-	}
-}
+var sequencesUnimportant = fieldSet(sharedUnimportant, `
+	search.sequences.sequencesSetting search.sequences.fault search.sequences.drawn search.taker.source
+	sequence.Blocks.store sequence.Blocks.elapsed sequence.Blocks.mu sequence.Blocks.order sequence.block.place sequence.block.turn`)
