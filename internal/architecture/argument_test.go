@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 var (
@@ -62,13 +64,17 @@ func readArgument(t *testing.T) argument {
 	return a
 }
 
-func readDoc(t *testing.T, path string) string {
+// readFile reads a file of the repository, and readDoc one of its pages.
+func readFile(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := os.ReadFile(filepath.Join(root, path))
+	must.Succeed(t, err)
 	return string(text)
+}
+
+func readDoc(t *testing.T, page string) string {
+	t.Helper()
+	return readFile(t, "docs/"+page)
 }
 
 func quotedIn(text string) (all []string) {
@@ -169,7 +175,7 @@ func mustExist(t *testing.T, step string, references []string) {
 			folder, name = before, after
 		}
 		if functions[folder] == nil {
-			functions[folder] = functionsOf(t, filepath.Join("../..", folder))
+			functions[folder] = functionsOf(t, filepath.Join(root, folder))
 		}
 		if !functions[folder][name] && !functions[folder]["."+name] {
 			t.Errorf("%s: %s has no function %s", step, folder, name)
@@ -217,18 +223,14 @@ func TestOtherPromisesNameTheirCode(t *testing.T) {
 func functionsOf(t *testing.T, folder string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	all := map[string]bool{}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {
 				all[receiver(f)+"."+f.Name.Name] = true

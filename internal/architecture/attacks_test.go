@@ -8,23 +8,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // TestAttacksHaveTests: what docs/security.md names as the test of an attack is there, and
 // so are the rows of make abuse.
 func TestAttacksHaveTests(t *testing.T) {
-	root := filepath.Join("..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(page), "| attack | shown by |")
+	_, table, _ := strings.Cut(readDoc(t, "security.md"), "| attack | shown by |")
 	table, _, found := strings.Cut(table, "\n## ")
 	if !found {
 		t.Fatal("docs/security.md has no table of tests")
 	}
 	var all strings.Builder
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -37,9 +34,7 @@ func TestAttacksHaveTests(t *testing.T) {
 		all.Write(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	named := 0
 	for _, m := range regexp.MustCompile("`((?:Test|Fuzz|test_)\\w+)`|\"([^\"]+)\"").FindAllStringSubmatch(table, -1) {
 		named++

@@ -1,23 +1,17 @@
 package architecture
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // codesIn are the error codes that the files declare, in whatever language.
 func codesIn(t *testing.T, declaration string, files ...string) (codes []string) {
 	t.Helper()
 	for _, file := range files {
-		text, err := os.ReadFile(filepath.Join("..", "..", file))
-		must.Succeed(t, err)
-		for _, m := range regexp.MustCompile(declaration).FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile(declaration).FindAllStringSubmatch(readFile(t, file), -1) {
 			codes = append(codes, m[1])
 		}
 	}
@@ -56,10 +50,9 @@ func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
 		t.Errorf("the clients have the codes %v\nthe daemon's and their own are %v", clients, want)
 	}
 
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "protocol.md"))
-	must.Succeed(t, err)
+	page := readDoc(t, "protocol.md")
 	for _, code := range append(daemon, own...) {
-		if !strings.Contains(string(page), "`"+code+"`") {
+		if !strings.Contains(page, "`"+code+"`") {
 			t.Errorf("docs/protocol.md does not tell of %s", code)
 		}
 	}

@@ -11,9 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-const module = "github.com/kazahana/kazahana/"
+const (
+	module = "github.com/kazahana/kazahana/"
+	root   = "../.."
+)
 
 // own says which packages of this module each room may import; outside, which
 // other imports it must not have. A room that is not listed fails the test:
@@ -175,7 +180,6 @@ var forbidden = map[string][]string{
 const client = "clients/go"
 
 func TestImports(t *testing.T) {
-	root := filepath.Join("..", "..")
 	seen := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -209,9 +213,7 @@ func TestImports(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for room := range seen {
 		if _, ok := own[room]; !ok {
 			t.Errorf("%s is a new room: say here what it may know", room)

@@ -8,25 +8,22 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // TestSourcePageHasTheFolders: the map in docs/source.md has a row for each folder at
 // the top, in cmd and in internal, and no other.
 func TestSourcePageHasTheFolders(t *testing.T) {
-	root := filepath.Join("..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "source.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var listed []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllSubmatch(page, -1) {
-		listed = append(listed, string(row[1]))
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(readDoc(t, "source.md"), -1) {
+		listed = append(listed, row[1])
 	}
 	slices.Sort(listed)
-	exist := folders(t, root, "")
+	exist := folders(t, "")
 	for _, parent := range []string{"cmd", "internal"} {
 		delete(exist, parent)
-		maps.Copy(exist, folders(t, root, parent))
+		maps.Copy(exist, folders(t, parent))
 	}
 	if want := slices.Sorted(maps.Keys(exist)); !slices.Equal(listed, want) {
 		t.Errorf("docs/source.md lists %q, and these exist: %q", listed, want)
@@ -36,12 +33,7 @@ func TestSourcePageHasTheFolders(t *testing.T) {
 // TestSourcePageNamesFiles: where docs/source.md says that a rule is, there is a file, with
 // the functions that the page names.
 func TestSourcePageNamesFiles(t *testing.T) {
-	root := filepath.Join("..", "..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "source.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(page), "## Where a rule is")
+	_, table, found := strings.Cut(readDoc(t, "source.md"), "## Where a rule is")
 	paths := regexp.MustCompile("`([a-z_]+/[a-z_/.]+)`(?:: ((?:`\\w+`(?:, )?)+))?").FindAllStringSubmatch(table, -1)
 	if !found || len(paths) == 0 {
 		t.Fatal("docs/source.md does not say where a rule is")
@@ -64,12 +56,10 @@ func TestSourcePageNamesFiles(t *testing.T) {
 }
 
 // folders are those in the parent that hold a file of the repository.
-func folders(t *testing.T, root, parent string) map[string]bool {
+func folders(t *testing.T, parent string) map[string]bool {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(root, parent))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	built := []string{"bin", "dist"} // .gitignore has them
 	found := map[string]bool{}
 	for _, e := range entries {

@@ -44,14 +44,9 @@ func TestRequirementsTables(t *testing.T) {
 }
 
 func checkRequirements(t *testing.T, page string, wanted []string) {
-	const root = "../.."
-	text, err := os.ReadFile(filepath.Join(root, "docs", page))
-	if err != nil {
-		t.Fatal(err)
-	}
 	family, _, _ := strings.Cut(wanted[0], "-")
 	seen := map[string]bool{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(readDoc(t, page)) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "| "+family+"-") {
 			continue
@@ -69,9 +64,9 @@ func checkRequirements(t *testing.T, page string, wanted []string) {
 			t.Errorf("%s has two rows", id)
 		}
 		seen[id] = true
-		checkReferences(t, root, id, row[2], func(name string) bool { return !isTest(name) })
-		checkReferences(t, root, id, row[3], isTest)
-		if !carried(t, root, id, row[3]) {
+		checkReferences(t, id, row[2], func(name string) bool { return !isTest(name) })
+		checkReferences(t, id, row[3], isTest)
+		if !carried(t, id, row[3]) {
 			t.Errorf("%s: none of its tests carries its number", id)
 		}
 	}
@@ -88,14 +83,14 @@ func isTest(name string) bool {
 
 // checkReferences checks that a cell names functions that exist, and of the right
 // kind.
-func checkReferences(t *testing.T, root, id, cell string, kind func(string) bool) {
+func checkReferences(t *testing.T, id, cell string, kind func(string) bool) {
 	t.Helper()
 	references := referenceForm.FindAllStringSubmatch(cell, -1)
 	if len(references) == 0 || len(references) != strings.Count(cell, ": ") {
 		t.Errorf("%s: %q is not a list of `file: function`", id, cell)
 	}
 	for _, r := range references {
-		if !declares(t, filepath.Join(root, r[1]), r[2]) {
+		if !declares(t, r[1], r[2]) {
 			t.Errorf("%s: %s has no function %s", id, r[1], r[2])
 		}
 		if !kind(r[2]) {
@@ -106,7 +101,7 @@ func checkReferences(t *testing.T, root, id, cell string, kind func(string) bool
 
 func declares(t *testing.T, path, function string) bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Errorf("%v", err)
 		return false
@@ -118,7 +113,7 @@ func declares(t *testing.T, path, function string) bool {
 }
 
 // carried reports whether the file of one of the tests has the requirement's number.
-func carried(t *testing.T, root, id, cell string) bool {
+func carried(t *testing.T, id, cell string) bool {
 	t.Helper()
 	for _, r := range referenceForm.FindAllStringSubmatch(cell, -1) {
 		own, err := os.ReadFile(filepath.Join(root, r[1]))

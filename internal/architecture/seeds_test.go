@@ -35,8 +35,7 @@ var (
 // state, and what shows it: a test, a target of make, or a row of another page's table.
 // The sums at the top are those of the rows.
 func TestSeedsPage(t *testing.T) {
-	const root = "../.."
-	page := readFile(t, root, "docs/seeds.md")
+	page := readDoc(t, "seeds.md")
 	counts, last, seen := map[string][3]int{}, map[string]int{}, []string{}
 	for line := range strings.Lines(page) {
 		line = strings.TrimSpace(line)
@@ -67,7 +66,7 @@ func TestSeedsPage(t *testing.T) {
 			count[2]++
 		}
 		counts[row[1]] = count
-		checkShown(t, root, id, row[4])
+		checkShown(t, id, row[4])
 	}
 	for seed, want := range seedRequirements {
 		if counts[seed][0] != want {
@@ -91,57 +90,46 @@ func TestSeedsPage(t *testing.T) {
 }
 
 // checkShown checks that a cell shows something, and that all it names exists.
-func checkShown(t *testing.T, root, id, cell string) {
+func checkShown(t *testing.T, id, cell string) {
 	t.Helper()
 	shown := 0
 	for _, r := range referenceForm.FindAllStringSubmatch(cell, -1) {
 		shown++
-		if !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example") || !declares(t, filepath.Join(root, r[1]), r[2]) {
+		if !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example") || !declares(t, r[1], r[2]) {
 			t.Errorf("%s: %s has no test %s", id, r[1], r[2])
 		}
 	}
 	for _, m := range makeForm.FindAllStringSubmatch(cell, -1) {
 		shown++
-		if !slices.ContainsFunc(targetForms.FindAllStringSubmatch(readFile(t, root, "Makefile"), -1), func(target []string) bool { return target[1] == m[1] }) {
+		if !slices.ContainsFunc(targetForms.FindAllStringSubmatch(readFile(t, "Makefile"), -1), func(target []string) bool { return target[1] == m[1] }) {
 			t.Errorf("%s: make has no target %s", id, m[1])
 		}
 	}
 	for _, m := range elsewhere.FindAllStringSubmatch(cell, -1) {
 		shown++
-		if !strings.Contains(readFile(t, root, "docs/"+m[2]+".md"), "\n| "+m[1]+": ") {
+		if !strings.Contains(readDoc(t, m[2]+".md"), "\n| "+m[1]+": ") {
 			t.Errorf("%s: docs/%s.md has no row %s", id, m[2], m[1])
 		}
 	}
-	if slices.Contains(ofEmbed, id) {
-		if _, err := os.Stat(filepath.Join(root, "embed")); err != nil {
-			return // not a part of this tree
-		}
-		if !strings.Contains(cell, "`embed/") {
-			t.Errorf("%s: no test of package embed shows it", id)
-		}
+	if slices.Contains(ofEmbed, id) && !strings.Contains(cell, "`embed/") {
+		t.Errorf("%s: no test of package embed shows it", id)
 	}
 	if shown == 0 {
 		t.Errorf("%s: nothing shows it", id)
 	}
 }
 
-func readFile(t *testing.T, root, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, name))
-	must.Succeed(t, err)
-	return string(text)
-}
-
 // TestNoManagers: a type of placement is named after what it does.
 func TestNoManagers(t *testing.T) {
-	err := filepath.WalkDir("../placement", func(path string, _ os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, "internal/placement"), func(path string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") {
 			return err
 		}
-		for _, m := range regexp.MustCompile(`(?m)^type (\w*(?:Manager|Service|Helper))\b`).FindAllStringSubmatch(readFile(t, ".", path), -1) {
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^type (\w*(?:Manager|Service|Helper))\b`).FindAllStringSubmatch(string(text), -1) {
 			t.Errorf("%s: %s says nothing of what it does", path, m[1])
 		}
-		return nil
+		return err
 	})
 	must.Succeed(t, err)
 }
