@@ -67,13 +67,6 @@ func TestErrorTypes(t *testing.T) {
 	}
 }
 
-// codes are those that the daemon may give.
-var codes = []Code{
-	ErrClockBackward, ErrLeaseAcquisition, ErrNoProvider, ErrTimeout, ErrTimestampOverflow, ErrUnknownService, ErrUnknownMethod, ErrInvalidParams,
-	ErrInvalidExternalID, ErrPermissionDenied, ErrOverloaded, ErrShuttingDown, ErrRequestIDReused, ErrNoStore, ErrStoreUnavailable, ErrLockHeld,
-	ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced,
-}
-
 // A daemon without a provider: its errors, as they come.
 func TestErrorsOfADaemon(t *testing.T) {
 	c := newDaemon(t, "--provider", "none:").client()
