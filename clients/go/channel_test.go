@@ -49,11 +49,7 @@ func TestShuttingDownIsRepeated(t *testing.T) {
 		t.Errorf("%d, %v", id, err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(scripted(t, stopping), WithTimeout(3*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := newClient(t, scripted(t, stopping), WithTimeout(3*time.Second))
 		began := time.Now()
 		if _, err := c.NextID(t.Context()); !errors.Is(err, ErrShuttingDown) || time.Since(began) != 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
@@ -108,15 +104,11 @@ func silent(conn net.Conn) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(scripted(t, silent), WithTimeout(3*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := newClient(t, scripted(t, silent), WithTimeout(3*time.Second))
 		for _, test := range []struct{ limit, want time.Duration }{{time.Second, time.Second}, {time.Minute, 3 * time.Second}} {
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			began := time.Now()
-			_, err = c.NextID(ctx)
+			_, err := c.NextID(ctx)
 			var timeout *RequestTimeoutError
 			if !errors.As(err, &timeout) || timeout.Waited != test.want || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) {
 				t.Errorf("%v", err)
@@ -128,7 +120,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err = c.NextID(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) {
+		if _, err := c.NextID(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) {
 			t.Error(err)
 		}
 	})
@@ -137,14 +129,10 @@ func TestDeadlines(t *testing.T) {
 // An answer may come in the very moment of the deadline: the call returns it, or the error.
 func TestAnAnswerAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(WithTimeout(time.Second), scripted(t, answering(func(p *peer, m *message) bool {
+		c := newClient(t, WithTimeout(time.Second), scripted(t, answering(func(p *peer, m *message) bool {
 			time.Sleep(time.Second)
 			return p.Reply(m.ID, 7)
 		})))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
 		for range 2000 {
 			id, err := c.NextID(t.Context())
 			if id != 7 && err == nil || id != 0 && err != nil || err != nil && !errors.Is(err, ErrTimeout) {
@@ -159,14 +147,10 @@ func TestDaemonIsToldTheTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]int64{10 * time.Second: 9899, time.Second: 949, 2 * time.Millisecond: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			var told int64
-			c, err := New(WithTimeout(timeout+time.Nanosecond), scripted(t, answering(func(c *peer, r *message) bool {
+			c := newClient(t, WithTimeout(timeout+time.Nanosecond), scripted(t, answering(func(c *peer, r *message) bool {
 				told, _ = r.Options()["timeout_ms"].(int64)
 				return c.Reply(r.ID, 1)
 			})))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
 			if _, err := c.NextID(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -184,17 +168,13 @@ func TestPatience(t *testing.T) {
 		there := false
 		near, far := net.Pipe()
 		go number(7)(far)
-		c, err := New(WithDialer(func(context.Context) (net.Conn, error) {
+		c := newClient(t, WithDialer(func(context.Context) (net.Conn, error) {
 			if there {
 				there = false
 				return near, nil
 			}
 			return nil, absent
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
 		for range 2 {
 			began := time.Now()
 			_, err := c.NextID(t.Context())
@@ -253,11 +233,7 @@ func TestHopelessSockets(t *testing.T) {
 	failsAtOnce := func(opt ...Option) (got error) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			c, err := New(append(opt, WithTimeout(time.Hour))...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := newClient(t, append(opt, WithTimeout(time.Hour))...)
 			began := time.Now()
 			if _, got = c.NextID(t.Context()); time.Since(began) != 0 {
 				t.Errorf("%v, after %v", got, time.Since(began))
@@ -391,10 +367,7 @@ func TestSingleAttempt(t *testing.T) {
 			if test.scripts != nil {
 				server = scripted(t, test.scripts...)
 			}
-			c, err := New(server, WithSingleAttempt())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := newClient(t, server, WithSingleAttempt())
 			began := time.Now()
 			if id, err := c.NextID(t.Context()); !errors.Is(err, test.want) || time.Since(began) != 0 {
 				t.Errorf("%s: %d, %v after %v", what, id, err, time.Since(began))
@@ -403,7 +376,6 @@ func TestSingleAttempt(t *testing.T) {
 			if id, err := c.NextID(t.Context()); test.scripts != nil && (id != 7 || err != nil) {
 				t.Errorf("%s, and the next call: %d, %v", what, id, err)
 			}
-			_ = c.Close()
 		})
 	}
 	// A lock is asked for once more with a new ID, and then the daemon's reason is given.

@@ -91,17 +91,13 @@ func TestDeadlineOfATrickle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, err := New(WithTimeout(3500*time.Millisecond), scripted(t, func(conn net.Conn) {
+				c := newClient(t, WithTimeout(3500*time.Millisecond), scripted(t, func(conn net.Conn) {
 					_, _ = conn.Read(make([]byte, 4096))
 					_, err := conn.Write(begun)
 					for ; err == nil; _, err = conn.Write([]byte{0}) {
 						time.Sleep(time.Second)
 					}
 				}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
 				began := time.Now()
 				if _, err := c.NextID(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != 3500*time.Millisecond {
 					t.Errorf("%v after %v", err, time.Since(began))

@@ -164,8 +164,7 @@ func TestFailures(t *testing.T) {
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := New()
-		c := f.Client()
-		defer c.Close()
+		c := client(t, f)
 		before, err := c.NextID(t.Context())
 		if err != nil {
 			t.Fatal(err)
