@@ -52,18 +52,12 @@ func TestFrontPagePrograms(t *testing.T) {
 			text := strings.ReplaceAll(m[2], "/run/kazahana/kazahanad.sock", d.Socket)
 			cmd := map[string]func(*testing.T, string) *exec.Cmd{"go": goProgram, "python": pythonProgram, "js": nodeProgram}[m[1]](t, text)
 			cmd.Env = append(cmd.Environ(), "KAZAHANA_SOCKET="+d.Socket)
-			before, err := c.NextID(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := nextID(t, c)
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			after, err := c.NextID(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := nextID(t, c)
 			id, err := ParseID(regexp.MustCompile(`\d{15,}`).FindString(string(out)))
 			if err != nil || id <= before || id >= after {
 				t.Errorf("%d is not between %d and %d: %v\n%s", id, before, after, err, out)

@@ -71,10 +71,7 @@ func TestOfflineAgreesWithTheDaemon(t *testing.T) {
 	c := newDaemon(t).client()
 	layout := DefaultLayout()
 	for range 20 {
-		id, err := c.NextID(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := nextID(t, c)
 		online, err := c.Inspect(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)

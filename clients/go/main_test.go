@@ -66,6 +66,16 @@ func newClient(t testing.TB, opts ...Option) *Client {
 	return c
 }
 
+// nextID asks for an ID, which must come.
+func nextID(t *testing.T, c *Client) ID {
+	t.Helper()
+	id, err := c.NextID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
 // scripted is the option for a scripted daemon.
 func scripted(t *testing.T, scripts ...script) Option {
 	return WithDialer(clienttest.Scripted(t, scripts...))

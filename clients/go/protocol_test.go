@@ -91,10 +91,7 @@ func TestProtocolPageByHand(t *testing.T) {
 			if out, err := exec.Command("ruby", "-rmsgpack", "-e", "").CombinedOutput(); m[2] == "ruby" && err != nil {
 				t.Skipf("ruby has no msgpack; make setup installs ruby-msgpack: %s", out)
 			}
-			before, err := c.NextID(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := nextID(t, c)
 			cmd := exec.Command(m[2], "-e", m[3])
 			if m[2] == "sh" {
 				cmd = exec.Command("sh", "-e", "-c", m[3])
@@ -105,10 +102,7 @@ func TestProtocolPageByHand(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			after, err := c.NextID(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			after := nextID(t, c)
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 			id, err := ParseID(lines[0])
 			if answer, ok := strings.CutPrefix(lines[0], "940101c0cf"); ok {
@@ -135,10 +129,7 @@ func TestProtocolPageByHand(t *testing.T) {
 func TestNetRPC(t *testing.T) {
 	d := newDaemon(t)
 	c := d.client()
-	before, err := c.NextID(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := nextID(t, c)
 	program := filepath.Join(t.TempDir(), "netrpc") // built first: Go tells what it downloads
 	build := exec.Command("go", "build", "-o", program, "./netrpc")
 	build.Dir = "programs"

@@ -19,33 +19,19 @@ import (
 	"github.com/kazahana/kazahana/clients/go/internal/clienttest"
 )
 
-// alone are the members where there is one daemon.
-var alone = []string{"a:1"}
-
-// placed starts a daemon that actors are placed on, the last of the members, and
-// waits until it sees them all.
-func placed(t *testing.T, among []string, args ...string) (*clienttest.Daemon, *Placement) {
+// placed starts a daemon that actors are placed on, and waits until it is the only member.
+func placed(t *testing.T) (*clienttest.Daemon, *Placement) {
 	t.Helper()
-	d := clienttest.NewDaemon(t, append([]string{"--placement-authority", among[len(among)-1], "--topology-interval", "50ms"}, args...)...)
+	d := clienttest.NewDaemon(t, "--placement-authority", "a:1", "--topology-interval", "50ms")
 	c := of(t, d)
-	awaitMembers(t, c, among...)
-	return d, c
-}
-
-// awaitMembers waits until the daemon is a member, and sees those that there are.
-func awaitMembers(t *testing.T, c *Placement, all ...string) {
-	t.Helper()
-	eventually(t, "the members", func() error {
+	eventually(t, "the membership", func() error {
 		s, err := c.Snapshot(t.Context(), Query{})
-		var seen []string
-		for _, m := range s.Members {
-			seen = append(seen, m.Authority)
-		}
-		if err == nil && (s.State != "member" || !slices.Equal(seen, all)) {
-			err = fmt.Errorf("%s among %v", s.State, seen)
+		if err == nil && (s.State != "member" || len(s.Members) != 1 || s.Members[0].Authority != "a:1") {
+			err = fmt.Errorf("%s among %v", s.State, s.Members)
 		}
 		return err
 	})
+	return d, c
 }
 
 // stage is an Executor that notes what it is told.
@@ -173,7 +159,7 @@ func expectEnded(t *testing.T, err error, reason string) {
 // The first resolve activates, those that follow find it; what Close leaves behind
 // is what the next activation begins with.
 func TestPlacement(t *testing.T) {
-	_, c := placed(t, alone)
+	_, c := placed(t)
 	s := newStage(t)
 	r := mustRegister(t, c, s.executor("room", "user"))
 	if r.Authority() != "a:1" || r.Err() != nil || len(r.Activations()) != 0 {
@@ -270,7 +256,7 @@ func TestPlacementErrors(t *testing.T) {
 			}
 		}
 	}
-	_, c := placed(t, alone)
+	_, c := placed(t)
 	s := newStage(t)
 	if _, err := c.Register(t.Context(), Executor{Kinds: []string{"room"}}); !errors.Is(err, kazahana.ErrInvalidParams) {
 		t.Error(err)
@@ -299,7 +285,7 @@ func TestPlacementErrors(t *testing.T) {
 
 // What an Executor's functions say is heard, and none of it ends the Executor.
 func TestExecutorFails(t *testing.T) {
-	_, c := placed(t, alone)
+	_, c := placed(t)
 	s := newStage(t)
 	mustRegister(t, c, s.executor("room"))
 	s.activate = func(context.Context, *Activation) (string, error) {
@@ -360,7 +346,7 @@ func TestExecutorFails(t *testing.T) {
 // A process that is gone has nothing any more, and an Executor whose connection is
 // lost hears so, and registers again.
 func TestExecutorIsGone(t *testing.T) {
-	d, c := placed(t, alone)
+	d, c := placed(t)
 	s := newStage(t)
 	r := mustRegister(t, c, s.executor("room"))
 	first := mustResolve(t, c, "room", "1")
@@ -404,7 +390,7 @@ func nextEvent(t *testing.T, next func() (Event, error, bool)) Event {
 }
 
 func TestPlacementEvents(t *testing.T) {
-	d, c := placed(t, alone)
+	d, c := placed(t)
 	s := newStage(t)
 	r := mustRegister(t, c, s.executor("room"))
 	events, err := c.Events(t.Context())
@@ -453,7 +439,7 @@ func TestPlacementEvents(t *testing.T) {
 
 // The context ends a subscription, also one without a reader.
 func TestPlacementEventsEndWithTheirContext(t *testing.T) {
-	_, c := placed(t, alone)
+	_, c := placed(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	events, err := c.Events(ctx)
 	if err != nil {

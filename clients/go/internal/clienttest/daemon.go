@@ -26,15 +26,15 @@ var executable = sync.OnceValue(func() string {
 	}
 	path := filepath.Join(builtIn, "kazahanad")
 	build := exec.Command("go", "build", "-o", path, "./cmd/kazahanad")
-	build.Dir = Repository()
+	build.Dir = repository()
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("the daemon does not build: %s", out))
 	}
 	return path
 })
 
-// Repository is the repository's root: these tests do not run outside of it.
-func Repository() string {
+// repository is the repository's root: these tests do not run outside of it.
+func repository() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
 }
