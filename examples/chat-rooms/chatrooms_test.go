@@ -19,13 +19,12 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-const patience = await.Patience
-
 // Every host finds the rooms of all, in whichever process they are, and nothing is
-// left behind. With a killed daemon, cmd/kazahanad's TestChaos.
+// left behind. With a killed daemon: TestChaos of test/chaos.
 func TestRooms(t *testing.T) {
 	ring.All(t)
 	for _, program := range []string{"bash", "python3", "node", "npm", "redis-server"} {
@@ -38,19 +37,13 @@ func TestRooms(t *testing.T) {
 	// Should the test be killed, the end of its standard input ends it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	open, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	log := &strings.Builder{}
 	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	overdue := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	must.Succeed(t, cmd.Start())
+	overdue := time.AfterFunc(await.Patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer overdue.Stop()
 	said := awaitLine(out, "grep ")
 
@@ -92,29 +85,19 @@ func awaitLine(out io.Reader, text string) string {
 // say appends to a room, whose host may have to be found first.
 func say(t *testing.T, url, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ask(t, http.MethodPost, url, text) != ""; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s takes no message", url)
-		}
-	}
+	await.Eventually(t, url+" takes a message", func() bool { return ask(t, http.MethodPost, url, text) == "" })
 }
 
 // ask returns the answer, which says why where the room is not there.
 func ask(t *testing.T, method, url, text string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(body)
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -139,18 +140,12 @@ type process struct {
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	log := &bytes.Buffer{}
 	cmd.Stderr, cmd.SysProcAttr = log, ring.DieWithParent(syscall.SIGKILL, nil)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Start())
 	p := &process{t: t, cmd: cmd, in: in, lines: make(chan string, 100)}
 	go func() {
 		defer close(p.lines)
@@ -197,9 +192,7 @@ func (p *process) goOn() { _, _ = io.WriteString(p.in, "go on\n") }
 // stop stops it, and returns when it has been stopped.
 func (p *process) stop() {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	var status syscall.WaitStatus
 	for {
 		_, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
@@ -223,22 +216,17 @@ func newScene(t *testing.T, check bool) *scene {
 	t.Helper()
 	ring.All(t)
 	dir, err := os.MkdirTemp("", "kz-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "d.sock")
 	start(t, exec.Command(kazahanad, "serve", "--config", "none", "--socket", socket, "--state-dir", filepath.Join(dir, "state")))
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	await.Success(t, "the daemon listens", func() error {
 		conn, err := net.Dial("unix", socket)
 		if err == nil {
 			_ = conn.Close()
-			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err
+	})
 	store := start(t, exec.Command(filepath.Join(programs, "fenced-store"), "-listen", "127.0.0.1:0", fmt.Sprintf("-check=%v", check)))
 	t.Setenv("FENCEDTEST_STORE", store.line())
 	s := &scene{t: t, env: append(os.Environ(), "KAZAHANA_SOCKET="+socket)}
@@ -249,9 +237,7 @@ func newScene(t *testing.T, check bool) *scene {
 func (s *scene) visit(method string, token int64, body string) string {
 	s.t.Helper()
 	value, err := visit(s.t.Context(), method, strconv.FormatInt(token, 10), body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	return value
 }
 
