@@ -35,32 +35,30 @@ const (
 	notReleased = "lease not released; it runs out by itself"
 )
 
-// leaseLines are the lines about leases in the log of one life, which may be cut short.
-func leaseLines(log string) (all []leaseLine, _ error) {
-	for line := range strings.Lines(log) {
-		if !strings.HasSuffix(line, "\n") || !strings.Contains(line, `"worker_id":`) {
-			continue
+// leaseLines are the lines about leases in the logs of lives, each of which may be cut short.
+func leaseLines(t *testing.T, logs []string) [][]leaseLine {
+	t.Helper()
+	lives := make([][]leaseLine, len(logs))
+	for i, log := range logs {
+		for line := range strings.Lines(log) {
+			if !strings.HasSuffix(line, "\n") || !strings.Contains(line, `"worker_id":`) {
+				continue
+			}
+			var l leaseLine
+			must.Succeed(t, json.Unmarshal([]byte(line), &l))
+			lives[i] = append(lives[i], l)
 		}
-		var l leaseLine
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			return nil, err
-		}
-		all = append(all, l)
 	}
-	return all, nil
+	return lives
 }
 
 // leasesOf reads the grants of one host from the logs of its daemon's lives, the last one of
 // which has ended by itself. A daemon that is killed may have sent a release that it tells
 // nothing of: the next life then does not adopt the lease.
-func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Grant, error) {
+func leasesOf(host string, lives [][]leaseLine, quarantine time.Duration) []trace.Grant {
 	grants := map[leaseName]*trace.Grant{}
-	for i, log := range lives {
+	for i, lines := range lives {
 		used := map[leaseName]bool{} // in this life
-		lines, err := leaseLines(log)
-		if err != nil {
-			return nil, err
-		}
 		for _, l := range lines {
 			name := l.name()
 			switch l.Msg {
@@ -86,25 +84,21 @@ func leasesOf(host string, lives []string, quarantine time.Duration) ([]trace.Gr
 	for _, name := range slices.SortedFunc(maps.Keys(grants), func(a, b leaseName) int { return int(a.created - b.created) }) {
 		all = append(all, *grants[name])
 	}
-	return all, nil
+	return all
 }
 
 // livesOf is what the lives of one host did to their leases, as the logs tell, in their order. The
 // times of releases are not in the logs, so none is judged here; nor are IDs. A lease for fallback
 // is adopted without a line: it was there until the last line about it.
-func livesOf(host string, lives []string, quarantine time.Duration) (p trace.Pool, _ error) {
-	logs, last := make([][]leaseLine, len(lives)), map[leaseName]int{}
-	for i, log := range lives {
-		var err error
-		if logs[i], err = leaseLines(log); err != nil {
-			return p, err
-		}
-		for _, l := range logs[i] {
+func livesOf(host string, lives [][]leaseLine, quarantine time.Duration) (p trace.Pool) {
+	last := map[leaseName]int{}
+	for i, lines := range lives {
+		for _, l := range lines {
 			last[l.name()] = i
 		}
 	}
 	var granted []leaseName
-	for i, lines := range logs {
+	for i, lines := range lives {
 		proc := fmt.Sprint(host, "/", i+1)
 		do := func(l leaseLine, steps ...string) {
 			for _, step := range steps {
@@ -141,7 +135,7 @@ func livesOf(host string, lives []string, quarantine time.Duration) (p trace.Poo
 		}
 		p.Steps = append(p.Steps, trace.PoolStep{Do: "Kill", Proc: proc})
 	}
-	return p, nil
+	return p
 }
 
 // emitsOf are the regular IDs of a stream.
@@ -163,15 +157,13 @@ func (c *chaos) followed(res *chaosResult) {
 	var t trace.Trace
 	for _, h := range c.hosts {
 		h.daemon.AwaitEnd()
-		lives := []string{}
+		logs := []string{}
 		for _, log := range append(h.earlier, h.daemon.Log) {
-			lives = append(lives, log.String())
+			logs = append(logs, log.String())
 		}
-		grants, err := leasesOf(h.Host, lives, c.term)
-		must.Succeed(c.T, err)
-		t.Grants, t.Emits = append(t.Grants, grants...), append(t.Emits, emitsOf(h.stream)...)
-		p, err := livesOf(h.Host, lives, c.term)
-		must.Succeed(c.T, err)
+		lives := leaseLines(c.T, logs)
+		t.Grants, t.Emits = append(t.Grants, leasesOf(h.Host, lives, c.term)...), append(t.Emits, emitsOf(h.stream)...)
+		p := livesOf(h.Host, lives, c.term)
 		for _, broken := range p.Check().Broken {
 			res.violates(chaosStep, "%s", broken)
 		}
@@ -194,17 +186,15 @@ func TestLeasesOf(t *testing.T) {
 	line := func(msg string, id string, created, expired int64) string {
 		return `{"level":"info","msg":"` + msg + `","worker_id":` + id + `,"layout":"41/14/8","created":"` + at(created) + `","expired":"` + at(expired) + "\"}\n"
 	}
-	lives := []string{
+	logs := []string{
 		line("worker id allocated", "1", 0, 100) + line("worker id allocated", "1", 0, 100) + line("worker id released", "1", 0, 100) +
 			line("worker id allocated", "2", 90, 190) + line("worker id allocated", "3", 95, 195) + `{"level":"info","msg":"cut short","worker_id":`,
 		line("lease adopted from an earlier run", "2", 90, 190) + line("worker id allocated", "1", 180, 280),
 	}
-	follow := func(lives ...string) []string {
-		p, err := livesOf("h", lives, 50*time.Millisecond)
-		must.Succeed(t, err)
-		return p.Check().Broken
+	follow := func(logs ...string) []string {
+		return livesOf("h", leaseLines(t, logs), 50*time.Millisecond).Check().Broken
 	}
-	if broken := follow(lives...); len(broken) > 0 {
+	if broken := follow(logs...); len(broken) > 0 {
 		t.Errorf("without fault: %q", broken)
 	}
 	for name, test := range map[string]struct{ want, life string }{
@@ -214,14 +204,12 @@ func TestLeasesOf(t *testing.T) {
 		"adopts what another life released": {"Adoptable: h/4 adopts {2 1800000000090}", line(adopted, "2", 90, 190) + line(released, "2", 90, 190) + "---" + line(adopted, "2", 90, 190)},
 		"a grant while another is reserved": {"Free: {2 1800000000200} is granted", line(allocated, "2", 200, 300)},
 	} {
-		if broken := follow(append(slices.Clone(lives), strings.Split(test.life, "---")...)...); !strings.Contains(strings.Join(broken, "\n"), test.want) {
+		if broken := follow(append(slices.Clone(logs), strings.Split(test.life, "---")...)...); !strings.Contains(strings.Join(broken, "\n"), test.want) {
 			t.Errorf("%s: found %q, want %q", name, broken, test.want)
 		}
 	}
-	grants, err := leasesOf("h", lives, 50*time.Millisecond)
-	must.Succeed(t, err)
 	left := map[int64]bool{}
-	for _, g := range grants {
+	for _, g := range leasesOf("h", leaseLines(t, logs), 50*time.Millisecond) {
 		left[g.Created-1_800_000_000_000] = g.Left
 		if g.ReservedUntil != g.Expired+50 || g.Expired != g.Created+100 {
 			t.Errorf("%+v", g)
