@@ -206,10 +206,7 @@ func TestCheckCountsFromBeforeTheRequest(t *testing.T) {
 					p.Reply(m.ID, map[string]any{"valid_ms": test.valid})
 				}
 			}))
-			r, err := c.Register(t.Context(), newStage(t).executor("room"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := mustRegister(t, c, newStage(t).executor("room"))
 			<-ready
 			a := only(t, r)
 			for range 2 {

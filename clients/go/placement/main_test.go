@@ -68,14 +68,12 @@ func TestErrorTypes(t *testing.T) {
 			t.Errorf("%s became %T: %v", text, err, err)
 		}
 	}
-	p := newClient(t, scripted(t, func(conn net.Conn) { clienttest.Answering(noAuthority)(conn) }))
+	p := newClient(t, scripted(t, clienttest.Answering(func(p *clienttest.Peer, m *clienttest.Message) bool {
+		return p.Reply(m.ID, map[string]any{"kind": "room"}) // without an authority
+	})))
 	if _, err := p.Resolve(t.Context(), "room", "1"); !errors.Is(err, kazahana.ErrProtocol) {
 		t.Error(err)
 	}
-}
-
-func noAuthority(p *clienttest.Peer, m *clienttest.Message) bool {
-	return p.Reply(m.ID, map[string]any{"kind": "room"})
 }
 
 // No answer is taken for a resolution that is none.
