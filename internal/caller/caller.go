@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -55,12 +56,19 @@ func (c *Client) Call(ctx context.Context, method string, result any, params ...
 		return refusal
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w", method, context.Canceled)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, conn == nil && isTimeout(err):
 		return wire.Errorf(wire.CodeTimeout, "no answer to %s from the daemon", method).With("waited_ms", time.Since(began).Milliseconds())
 	case conn == nil || errors.Is(err, wire.ErrConnectionLost):
 		return &UnavailableError{err}
 	}
 	return err
+}
+
+// isTimeout reports whether the time was over while the call connected. That may show a moment
+// before the context says so.
+func isTimeout(err error) bool {
+	failed, ok := errors.AsType[net.Error](err)
+	return ok && failed.Timeout()
 }
 
 func (c *Client) connect(ctx context.Context) (*wire.Client, error) {

@@ -122,16 +122,18 @@ func TestErrors(t *testing.T) {
 	if err := missing.Call(t.Context(), "Ping", nil); !errors.As(err, &unavailable) || HasCode(err, wire.CodeTimeout) {
 		t.Error(err)
 	}
-	over := make(chan struct{})
-	defer close(over)
-	hanging := New(serve(t, func(*wire.ServerConn, *wire.Request) { <-over }), time.Millisecond)
-	defer hanging.Close()
-	if err := hanging.Call(t.Context(), "Ping", nil); !HasCode(err, wire.CodeTimeout) {
-		t.Error(err)
+	// The time is over while the call connects, or while it waits for the answer.
+	silent := serve(t)
+	for d := 5 * time.Microsecond; d <= time.Millisecond; d += 5 * time.Microsecond {
+		c := New(silent, d)
+		if err := c.Call(t.Context(), "Ping", nil); !HasCode(err, wire.CodeTimeout) {
+			t.Errorf("after %v: %v", d, err)
+		}
+		_ = c.Close()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := hanging.Call(ctx, "Ping", nil); !errors.Is(err, context.Canceled) {
+	if err := refusing.Call(ctx, "Ping", nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
