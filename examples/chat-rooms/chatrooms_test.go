@@ -43,9 +43,9 @@ func TestRooms(t *testing.T) {
 	log := &strings.Builder{}
 	cmd.Stderr = log
 	must.Succeed(t, cmd.Start())
+	said := awaitLine(out, "grep ") // it may install and build before, for as long as that takes
 	overdue := time.AfterFunc(await.Patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer overdue.Stop()
-	said := awaitLine(out, "grep ")
 
 	const rooms = 20
 	for i := range rooms {
