@@ -101,7 +101,7 @@ var own = map[string][]string{
 	"internal/record/allowance":              {"internal/record"},
 	"internal/record/fair":                   {"internal/record", "internal/turnstile"},
 	"internal/turnstile":                     {},
-	"internal/record/recordtest":             {"internal/record", "internal/testkit/must"},
+	"internal/record/recordtest":             {"internal/record", "internal/testkit/await", "internal/testkit/must"},
 	"internal/keyname":                       {},
 	"internal/sequence":                      {"internal/clock", "internal/keyname", "internal/record", "internal/record/receipt"},
 	"internal/sequence/http":                 {"internal/conn/http", "internal/problem", "internal/sequence"},
