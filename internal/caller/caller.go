@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -64,11 +64,10 @@ func (c *Client) Call(ctx context.Context, method string, result any, params ...
 	return err
 }
 
-// isTimeout reports whether the time was over while the call connected. That may show a moment
-// before the context says so.
+// isTimeout reports whether the time was over while the call connected: the error may say so a
+// moment before the context does.
 func isTimeout(err error) bool {
-	failed, ok := errors.AsType[net.Error](err)
-	return ok && failed.Timeout()
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (c *Client) connect(ctx context.Context) (*wire.Client, error) {
