@@ -103,7 +103,8 @@ func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error)
 	if err != nil {
 		return nil, err
 	}
-	kept := cmp.Or(st.Info().History, "grants as long as its server's provider does") // "": the server does not say
+	// A server that does not say how long has no History.
+	kept := cmp.Or(st.Info().History, "grants as long as its server's provider does")
 	switch {
 	case len(found) == 0:
 		h.Note = fmt.Sprintf("nobody known: the history keeps %s", kept)

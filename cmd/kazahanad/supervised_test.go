@@ -181,7 +181,7 @@ func TestNotifications(t *testing.T) {
 	s := newSite(t)
 	d, e := s.supervised(2*time.Second, "--drain-timeout", "7s")
 	e.Await("^READY=1$")
-	s.Dial().Must("Ping", new(string)) // ready is who answers
+	s.Dial().Must("Ping", new(string)) // a daemon that says it is ready answers
 	e.Await(`^STATUS=regular: machine ID \d+, ends in \d+m$`)
 	for range 3 {
 		e.Await("^WATCHDOG=1$")

@@ -43,9 +43,11 @@ func TestRooms(t *testing.T) {
 	log := &strings.Builder{}
 	cmd.Stderr = log
 	must.Succeed(t, cmd.Start())
-	said := awaitLine(out, "grep ") // it may install and build before, for as long as that takes
-	overdue := time.AfterFunc(await.Patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	const preparation = 5 * await.Patience // it may install and build before it starts
+	overdue := time.AfterFunc(preparation, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer overdue.Stop()
+	said := awaitLine(out, "grep ")
+	overdue.Reset(await.Patience)
 
 	const rooms = 20
 	for i := range rooms {

@@ -12,7 +12,8 @@ import (
 const (
 	// MaxBatch is the largest count of one NextIDs.
 	MaxBatch = 65_536
-	// DefaultTimeout and MaxTimeout bound how long a request waits for IDs.
+	// DefaultTimeout is how long a request that names no time waits for IDs, and MaxTimeout the
+	// longest time that it can name.
 	DefaultTimeout = 10 * time.Second
 	MaxTimeout     = time.Hour
 )

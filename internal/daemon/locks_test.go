@@ -39,7 +39,7 @@ func (f *frail) List(ctx context.Context, tenant, after string, limit int) ([]lo
 	return f.Store.List(ctx, tenant, after, limit)
 }
 
-// keep gives the server locks and sequences in these stores.
+// keep gives the server locks and sequences in these stores, until the test ends.
 func (s *setup) keep(t *testing.T, locks lock.Store, sequences sequence.Store) {
 	host := lock.NewHost(locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	t.Cleanup(func() {
@@ -359,7 +359,7 @@ func TestSequenceMethods(t *testing.T) {
 		}
 	}
 	var batch []int64
-	for range 2 {
+	for range 2 { // the second request repeats the first one
 		p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
 		if fmt.Sprint(batch) != "[4 5 6 7]" {
 			t.Errorf("the batch: %v", batch)

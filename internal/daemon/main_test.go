@@ -358,7 +358,7 @@ func (p *peer) answered(first, last uint32) {
 	p.t.Helper()
 	for id := first; id <= last; id++ {
 		if got := p.receive(); got.id != id || got.err != nil {
-			p.t.Fatalf("%d: %v, at the place of %d", got.id, got.err, id)
+			p.t.Fatalf("the answer to %d is that to %d, with the error %v", id, got.id, got.err)
 		}
 	}
 }

@@ -27,7 +27,8 @@ func TestSetConfigReachesThoseWhoWait(t *testing.T) {
 // TestSetConfigEndsTheRun: the limits in force are those of the moment, also
 // within a millisecond that the old ones have cut a run from.
 func TestSetConfigEndsTheRun(t *testing.T) {
-	onLease(t, 1, func(t *testing.T, r *rig) { // the millisecond's run is 256 long
+	// The run that the first ID begins is 256 long.
+	onLease(t, 1, func(t *testing.T, r *rig) {
 		r.SetConfig(Config{MaxThroughput: 5, Fallback: FallbackNone, MaxBackwardMS: 5000})
 		if ids, err := r.try(5, 0); err == nil {
 			t.Errorf("%d IDs in a millisecond that allows 5 and had given 1", len(ids)+1)

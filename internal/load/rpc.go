@@ -23,8 +23,8 @@ const (
 	sampleEvery = 64
 )
 
-// numbered is a MessagePack-RPC request.
-type numbered struct{ request []byte } // with any number
+// numbered is a MessagePack-RPC request. appendRequest gives it its number.
+type numbered struct{ request []byte }
 
 func requestOf(method string, params []any) numbered {
 	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})

@@ -63,14 +63,14 @@ type host struct {
 }
 
 // host makes one that the store tells of releases.
-func (r *rig) host() *host { return r.connect(&link{Records: r.memory}, false) }
+func (r *rig) host() *host { return r.connect(&link{records: r.memory}, false) }
 
 // plain makes one that has to ask.
-func (r *rig) plain() *host { return r.connect(&link{Records: r.memory}, true) }
+func (r *rig) plain() *host { return r.connect(&link{records: r.memory}, true) }
 
 func (r *rig) connect(l *link, plain bool) *host {
 	l.began, l.late = r.began, &r.late
-	var store lock.Store = wire{l}
+	var store lock.Store = wire{l, l.records}
 	if plain {
 		store = silent{store}
 	}
@@ -81,7 +81,7 @@ func (r *rig) connect(l *link, plain bool) *host {
 
 // link is a host's way to the store, and its clock.
 type link struct {
-	*lock.Records
+	records   *lock.Records
 	began     time.Time
 	suspended atomic.Int64 // nanoseconds that the clock counts beside bubble time
 
@@ -132,7 +132,10 @@ func (l *link) next(q lock.Request, back bool) (all []*obstacle) {
 }
 
 // wire is the store at the end of the link.
-type wire struct{ *link }
+type wire struct {
+	*link
+	*lock.Records
+}
 
 func (l wire) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	l.calls.Add(1)
@@ -272,8 +275,8 @@ func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Dur
 }
 
 func (r *rig) behind(front *host) *host {
-	l := &link{Records: r.memory, began: r.began, late: &r.late}
-	h := &host{lock.NewHost(server{wire{l}, front.Host}, l, callTimeout), l}
+	l := &link{records: r.memory, began: r.began, late: &r.late}
+	h := &host{lock.NewHost(server{wire{l, l.records}, front.Host}, l, callTimeout), l}
 	r.hosts = append([]*lock.Host{h.Host}, r.hosts...)
 	return h
 }

@@ -377,7 +377,7 @@ type Snapshot struct {
 	State       State
 	Authority   string
 	Members     []Host
-	Activations []Activation // of a Page, in their order, or of a Single
+	Activations []Activation // of a Page, in the order of their keys, or of a Single
 	Total       int          // of activations
 	Ignored     uint64       // results that matched no request
 	LivesAt     string       // Single: the authority of the key

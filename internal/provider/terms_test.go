@@ -3,6 +3,7 @@ package provider
 import (
 	"math"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,9 @@ func TestServices(t *testing.T) {
 	}
 	if s.Of("a") != other || s.Of("b") != s.Default || s.Of("") != s.Default {
 		t.Error("services are mixed up")
+	}
+	if all := s.All(); !slices.Equal(all, []Terms{s.Default, other}) {
+		t.Errorf("all terms: %+v", all)
 	}
 	other.Timeline.EpochMS++
 	s.Named["a"] = other

@@ -27,7 +27,7 @@ type stage struct {
 	began time.Time
 	skew  time.Duration // of the wall clock
 	slept atomic.Int64  // ns that the timers slept through
-	set   atomic.Int64  // ns that somebody has set the wall clock off
+	set   atomic.Int64  // ns by which somebody has set the wall clock wrong
 
 	mu         sync.Mutex
 	transcript []string

@@ -170,7 +170,7 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 func TestSwappedFolders(t *testing.T) {
 	p, saved := usedPlace(t)
 	q := place{filepath.Join(t.TempDir(), "state"), p.live}
-	other := q.use(t)
+	other := q.use(t, testLease(6, 600))
 	a, b := p.folder(t), q.folder(t)
 	disktest.Run(t, "mv", a, a+"x")
 	disktest.Run(t, "mv", b, a)

@@ -368,16 +368,16 @@ const (
 func usedPlace(t testing.TB) (p place, saved Saved) {
 	t.Helper()
 	p = newPlace(t)
-	return p, p.use(t)
+	return p, p.use(t, testLease(5, 500))
 }
 
-// use does that in a place which is not there yet.
-func (p place) use(t testing.TB) (saved Saved) {
+// use has a daemon save leases and a mark of the service "default" there, and be killed. cached
+// is the one for fallback IDs.
+func (p place) use(t testing.TB, cached lease.Lease) (saved Saved) {
 	t.Helper()
 	s := mustOpen(t, p)
 	sv := s.service("default")
 	saved = savedWith(testLease(3, 1000), testLease(9, 2000))
-	cached := testLease(5, 500)
 	saved.Cached = &cached
 	saved.Offered = &snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	mustSave(t, sv, saved)

@@ -15,11 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FreePort is a port that nothing listens on at this moment.
-func FreePort(t *testing.T) int { return redistest.FreePort(t) }
-
-// FreeAddress is one for a server that is started again at the same address.
-func FreeAddress(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", FreePort(t)) }
+// FreeAddress is an address on which nothing listens at this moment: of a server that is not
+// there, or that is started again at the same address.
+func FreeAddress(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t)) }
 
 // RedisServer is a redis-server that keeps nothing when it ends.
 type RedisServer struct {

@@ -181,7 +181,7 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 				want.head(id)
 				_ = want.enc.EncodeString(v)
 			case 2:
-				both(func(o *Outbox) { must.Succeed(t, o.ReplyAny(id, nil)) })
+				both(func(o *Outbox) { must.Succeed(rt, o.ReplyAny(id, nil)) })
 				want.head(id)
 				_ = want.enc.EncodeNil()
 			case 3:
@@ -193,10 +193,10 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 				want.ranges(id, ranges)
 			}
 			if rapid.Bool().Draw(rt, "flush") {
-				must.Succeed(t, written.Flush())
+				must.Succeed(rt, written.Flush())
 			}
 		}
-		must.Succeed(t, written.Flush())
+		must.Succeed(rt, written.Flush())
 		if !bytes.Equal(w.Bytes(), want.Bytes()) || !bytes.Equal(kept.Unsent(), want.Bytes()) {
 			rt.Fatalf("wrote %d bytes, kept %d, want %d", w.Len(), len(kept.Unsent()), want.Len())
 		}

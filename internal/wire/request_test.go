@@ -233,7 +233,7 @@ func TestParamsThatAreNoArray(t *testing.T) {
 	}
 }
 
-// readOptions collects options the way a method does.
+// readOptions reads the values of three options, and leaves those of others unread.
 func readOptions(r *Request) (service []byte, timeout int64, regular bool, err error) {
 	if err = r.Options(); err != nil {
 		return

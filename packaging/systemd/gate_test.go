@@ -9,7 +9,7 @@ const (
 	noDropIn = "rm -r " + dropIns + "; systemctl daemon-reload"
 )
 
-// dropIn is the command that adds a line to the service.
+// dropIn is the command that adds a line to the service, or a section of its own to the unit.
 func dropIn(line string) string {
 	return "mkdir -p " + dropIns + "; printf '[Service]\\n" + line + "\\n' >" + dropIns + "/x.conf; systemctl daemon-reload"
 }

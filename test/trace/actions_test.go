@@ -36,10 +36,10 @@ func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example f
 	}
 }
 
-// nth returns the index of the nth step for which is reports true, counted from 0.
-func nth[S any](steps []S, n int, is func(S) bool) int {
+// nth returns the index of the nth step that matches, counted from 0.
+func nth[S any](steps []S, n int, matches func(S) bool) int {
 	for i, s := range steps {
-		if is(s) {
+		if matches(s) {
 			if n--; n < 0 {
 				return i
 			}

@@ -73,7 +73,7 @@ func release(requestID string) lock.Request {
 func (s *site) lossy(f *front) (url string, passed *atomic.Int64) {
 	passed = &atomic.Int64{}
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+		f.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
 		passed.Add(1)
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			_ = conn.Close()
@@ -90,7 +90,7 @@ func TestAnswerIsLost(t *testing.T) {
 	s := newSite(t)
 	a, b := s.serve(), s.serve()
 	through, passed := s.lossy(a)
-	direct := s.store(b.URL, tokenOf["default"])
+	direct := s.store(b.server.URL, tokenOf["default"])
 	held, err := direct.Do(s.context(), acquire("first"))
 	s.must(err)
 	renewal := lock.Request{Op: lock.Renew, Tenant: "default", Key: "k", Owner: "a", LeaseID: held.LeaseID, TTLMS: 900_000}
@@ -106,7 +106,7 @@ func TestAnswerIsLost(t *testing.T) {
 		{"an acquire without a request ID", acquire(""), false},
 	} {
 		before := passed.Load()
-		l, err := s.store(through+","+b.URL, tokenOf["default"]).Do(s.context(), test.request)
+		l, err := s.store(through+","+b.server.URL, tokenOf["default"]).Do(s.context(), test.request)
 		if answered := err == nil && l.Owner == "a"; answered != test.repeats || lock.IsAnswer(err) != test.repeats || passed.Load() != before+1 {
 			t.Errorf("%s: %d requests were passed on: %+v, %v", test.name, passed.Load()-before, l, err)
 		}
@@ -121,7 +121,7 @@ func TestAnswerIsLost(t *testing.T) {
 func TestOwners(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
-	mine, theirs := s.store(f.URL, tokenOf["default"]), s.store(f.URL, "token-of-another-host")
+	mine, theirs := s.store(f.server.URL, tokenOf["default"]), s.store(f.server.URL, "token-of-another-host")
 	l, err := mine.Do(s.context(), acquire("mine"))
 	s.must(err)
 	if l.Owner != "a" {
@@ -154,7 +154,7 @@ func TestOwners(t *testing.T) {
 // users, with the same client and the same key.
 func TestPlacementArea(t *testing.T) {
 	s := newSite(t)
-	store := s.store(s.serve().URL, "token-of-placing-hosts")
+	store := s.store(s.serve().server.URL, "token-of-placing-hosts")
 	area := acquire("one")
 	area.Tenant += lockhttp.PlacementTenants
 	l, err := store.Do(s.context(), area)
@@ -178,7 +178,7 @@ func TestPlacementArea(t *testing.T) {
 func TestServerWaits(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
-	store := s.store(f.URL, tokenOf["default"])
+	store := s.store(f.server.URL, tokenOf["default"])
 	held, err := store.Do(s.context(), acquire("first"))
 	s.must(err)
 	began := time.Now()

@@ -47,9 +47,9 @@ func (w wall) Elapsed() time.Duration { return time.Since(w.began) }
 
 // front is a lease server on an SQLite file.
 type front struct {
-	*httptest.Server
-	file *sqlitefile.File
-	host *lock.Host
+	server *httptest.Server
+	file   *sqlitefile.File
+	host   *lock.Host
 }
 
 func serve(path string) (*front, error) {
@@ -75,7 +75,7 @@ func serve(path string) (*front, error) {
 }
 
 func (f *front) close() error {
-	f.Close()
+	f.server.Close()
 	return errors.Join(f.host.Close(context.Background()), f.file.Close())
 }
 
@@ -140,7 +140,7 @@ func TestConformance(t *testing.T) {
 				out := &tenants{}
 				stores := map[string]lock.Store{}
 				for tenant, token := range tokenOf {
-					c, err := connect(dir, f.URL, token)
+					c, err := connect(dir, f.server.URL, token)
 					if err != nil {
 						return nil, errors.Join(err, f.close())
 					}

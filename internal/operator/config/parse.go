@@ -284,7 +284,7 @@ func parseRange(text string) (string, error) {
 	return text, nil
 }
 
-// parseDoor accepts host:port and unix:PATH.
+// parseDoor returns the parser of host:port and unix:PATH. Its error shows the example.
 func parseDoor(example string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		address, err := parseAdminListen(text)

@@ -48,8 +48,8 @@ func documented(t *testing.T, page string) map[string]string {
 	return all
 }
 
-// everything are the registries of a daemon and of a lease server in which all happened that a
-// metric shows.
+// everything returns the registries of a daemon and of a lease server after all that makes a
+// metric appear.
 func everything() (daemon, leaseServer *prometheus.Registry) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
 	s := m.Service("default")

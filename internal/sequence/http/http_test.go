@@ -44,8 +44,8 @@ func token(tenant string) string { return "token-of-the-tenant-" + tenant }
 
 // front is a lease server on an SQLite file.
 type front struct {
-	*httptest.Server
-	file *sqlitefile.File
+	server *httptest.Server
+	file   *sqlitefile.File
 }
 
 // serve starts a server; nowMS is its file's clock, nil for the wall clock.
@@ -74,7 +74,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 }
 
 func (f *front) close() error {
-	f.Close()
+	f.server.Close()
 	return f.file.Close()
 }
 
@@ -141,7 +141,7 @@ func TestConformance(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				store, err := connect(dir, f.URL)
+				store, err := connect(dir, f.server.URL)
 				if err != nil {
 					return nil, errors.Join(err, f.close())
 				}
@@ -156,7 +156,7 @@ func TestConformance(t *testing.T) {
 // lossy passes requests on to the server and loses the answers.
 func lossy(t *testing.T, f *front) string {
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+		f.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			_ = conn.Close()
 		}
@@ -183,7 +183,7 @@ func TestAnswerIsLost(t *testing.T) {
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	}
-	first, second := lossy(t, fronts[0]), fronts[1].URL
+	first, second := lossy(t, fronts[0]), fronts[1].server.URL
 	request := sequence.Request{Tenant: "default", Key: "k", Count: 3, RequestID: "one", Options: sequence.DefaultOptions()}
 	got, err := open(first+","+second).Next(t.Context(), request)
 	if err != nil || !slices.Equal(got.Values(), []int64{1, 2, 3}) {
@@ -208,7 +208,7 @@ func TestConfiguredKeys(t *testing.T) {
 	must.Succeed(t, err)
 	defer f.close()
 	post := func(tenant, key, body string) string {
-		r, err := http.NewRequest("POST", f.URL+"/v1/sequences/"+key+"/next", strings.NewReader(body))
+		r, err := http.NewRequest("POST", f.server.URL+"/v1/sequences/"+key+"/next", strings.NewReader(body))
 		must.Succeed(t, err)
 		r.Header.Set("Authorization", "Bearer "+token(tenant))
 		r.Header.Set("Content-Type", "application/json")

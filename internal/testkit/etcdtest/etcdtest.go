@@ -25,9 +25,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// StartPatience is how long a server may take until it can be written to.
-const StartPatience = await.Patience
-
 // Member is one etcd server process.
 type Member struct {
 	name, dir    string
