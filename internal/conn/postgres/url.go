@@ -26,7 +26,6 @@ const (
 	defaultUser     = "kazahana"
 	defaultPoolSize = 8
 	maxPoolSize     = 1000
-	maxFence        = 2 * 366 * 24 * time.Hour
 	exampleURL      = "postgres://kazahana@db.example.com/kazahana?password_file=/etc/kazahana/postgres-password"
 	// SSLDisable is the SSLMode without TLS.
 	SSLDisable  = "disable"
@@ -156,8 +155,8 @@ func (c *Config) parseParams(q url.Values) error {
 	}
 	c.FailoverFenceSet = q.Has("failover_fence")
 	var err1, err2 error
-	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence", maxFence)
-	c.MaxLockTTL, err2 = connurl.Milliseconds(q, "max_lock_ttl", maxFence)
+	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence")
+	c.MaxLockTTL, err2 = connurl.MaxLockTTL(q)
 	return cmp.Or(err1, err2)
 }
 

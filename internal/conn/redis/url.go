@@ -34,7 +34,6 @@ const (
 	maxPrefix      = 100
 	maxDB          = 1 << 20
 	maxMinReplicas = 100
-	maxFence       = 2 * 366 * 24 * time.Hour
 )
 
 // Config says which Redis to use, and how far it is trusted.
@@ -246,11 +245,8 @@ func (c *Config) parseParams(q url.Values) error {
 	}
 	c.FailoverFenceSet = q.Has("failover_fence")
 	var err1, err2 error
-	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence", maxFence)
-	c.MaxLockTTL, err2 = connurl.Milliseconds(q, "max_lock_ttl", maxFence)
-	if q.Has("max_lock_ttl") && c.MaxLockTTL == 0 && err2 == nil {
-		err2 = errors.New("max_lock_ttl=0: write the longest term that a lock may have, for example max_lock_ttl=10m")
-	}
+	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence")
+	c.MaxLockTTL, err2 = connurl.MaxLockTTL(q)
 	return cmp.Or(err1, err2)
 }
 

@@ -80,14 +80,26 @@ func Address(text, defaultPort string) (string, bool) {
 	return address, !strings.ContainsFunc(host, unfit)
 }
 
-// Milliseconds parses a parameter that is a duration of whole milliseconds, from 0 to most.
-func Milliseconds(q url.Values, name string, most time.Duration) (time.Duration, error) {
+// MaxLockTTL parses the parameter max_lock_ttl; 0 means that it is not there.
+func MaxLockTTL(q url.Values) (time.Duration, error) {
+	d, err := Milliseconds(q, "max_lock_ttl")
+	if err == nil && d == 0 && q.Has("max_lock_ttl") {
+		err = errors.New("max_lock_ttl=0: write the longest term that a lock may have, for example max_lock_ttl=10m")
+	}
+	return d, err
+}
+
+// longest is the most that a parameter may be that is a duration.
+const longest = 2 * 366 * 24 * time.Hour
+
+// Milliseconds parses a parameter that is a duration of whole milliseconds, from 0 to longest.
+func Milliseconds(q url.Values, name string) (time.Duration, error) {
 	if !q.Has(name) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(q.Get(name))
-	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%s=%s: write a duration in whole milliseconds, at most %v, for example %s=10m", name, q.Get(name), most, name)
+	if err != nil || d < 0 || d > longest || d%time.Millisecond != 0 {
+		return 0, fmt.Errorf("%s=%s: write a duration in whole milliseconds, at most %v, for example %s=10m", name, q.Get(name), longest, name)
 	}
 	return d, nil
 }

@@ -139,6 +139,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"postgres://h?schema=No", none, "lower-case"},
 		{"postgres://h?failover_fence=-1s", none, "failover_fence=-1s"},
 		{"postgres://h?max_lock_ttl=5", none, "max_lock_ttl=5"},
+		{"postgres://h?max_lock_ttl=0", none, "max_lock_ttl=0"},
+		{"redis://h?max_lock_ttl=0", none, "max_lock_ttl=0"},
 		{"postgres://h?max_connections=0", none, "max_connections=0"},
 		{"postgres://h?term=5", none, "term=5"},
 		{"postgres://h?sslmode=require", none, ""},
