@@ -23,9 +23,7 @@ const nobodyID = 65534
 // asNobody has the command run as a user without rights.
 func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	needRoot(t)
 	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: nobodyID, Gid: nobodyID})
 	return cmd
 }

@@ -68,18 +68,14 @@ func TestBenchOnTerminal(t *testing.T) {
 		cmd.Stdout = inside
 		b := s.LaunchCommand(cmd)
 		var shown testkit.Log
-		read := make(chan struct{})
-		go func() {
-			_, _ = outside.WriteTo(&shown) // ends with an error when the last writer has gone
-			close(read)
-		}()
+		gone := collect(outside, &shown)
 		if !json {
 			await.Eventually(t, "bench prints two lines", func() bool { return strings.Contains(shown.String(), "\n     2 ") })
 			_ = b.Cmd.Process.Signal(syscall.SIGINT)
 		}
 		code := b.Code()
 		_ = inside.Close()
-		<-read
+		<-gone
 		text := shown.String()
 		if json {
 			testkit.DecodeJSON(t, text, new(benchReport))

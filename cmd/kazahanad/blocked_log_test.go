@@ -96,7 +96,7 @@ func TestBlockedLog(t *testing.T) {
 	await.Eventually(t, "the lease is renewed", func() bool { return c.Lease().CreatedMS > before.CreatedMS })
 	c.RegularID()
 	lost := dropped()
-	go func() { _, _ = reader.WriteTo(d.Log) }()
+	collect(reader, d.Log)
 	d.AwaitLog("log lines were dropped")
 	d.Terminate()
 	d.AwaitLog("leases are given back")
@@ -252,11 +252,7 @@ func (s *site) launchJournaled(connected bool, args ...string) (d *testkit.Insta
 	cmd.Stderr = writer
 	d = s.LaunchCommand(cmd)
 	_ = writer.Close()
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		_, _ = reader.WriteTo(d.Log)
-	}()
+	copied := collect(reader, d.Log)
 	return d, func() string {
 		s.T.Helper()
 		d.AwaitEnd()

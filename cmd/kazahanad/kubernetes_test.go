@@ -202,7 +202,7 @@ func (s *site) secretDir(name string, files map[string]string) string {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can make the volumes of a pod and become its user")
+		t.Skip("only root can become another user, and give files away")
 	}
 }
 

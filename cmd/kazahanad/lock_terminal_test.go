@@ -16,8 +16,8 @@ import (
 type screen struct {
 	*testkit.Instance
 	outside, inside *os.File
-	said            *testkit.Log
-	heardAll        chan struct{}
+	said            testkit.Log
+	heardAll        <-chan struct{}
 }
 
 // onTerminal runs kazahanad from a shell that has a terminal to itself. The shell
@@ -29,11 +29,8 @@ func (s *site) onTerminal(args ...string) *screen {
 	cmd.Env = s.Environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	on := &screen{Instance: s.LaunchCommand(cmd), outside: outside, inside: inside, said: &testkit.Log{}, heardAll: make(chan struct{})}
-	go func() {
-		defer close(on.heardAll)
-		_, _ = outside.WriteTo(on.said) // ends with an error when the last writer has gone
-	}()
+	on := &screen{Instance: s.LaunchCommand(cmd), outside: outside, inside: inside}
+	on.heardAll = collect(outside, &on.said)
 	return on
 }
 
@@ -104,7 +101,7 @@ func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 	c.WantLock("k", lock.Released, 1)
 	on.ends()
 	if strings.Contains(on.said.String(), "ran\r\n") {
-		t.Errorf("CMD ran:\n%s", on.said)
+		t.Errorf("CMD ran:\n%s", on.said.String())
 	}
 }
 

@@ -31,19 +31,9 @@ func (s *site) lockArgs(key, script string, more ...string) []string {
 func (s *site) lockStart(key, script string, more ...string) (d *testkit.Instance, out *testkit.Log, release func()) {
 	s.T.Helper()
 	cmd := s.Command(s.lockArgs(key, script, more...)...)
-	out = &testkit.Log{}
-	cmd.Stdout = out
 	stdin, err := cmd.StdinPipe()
 	must.Succeed(s.T, err)
-	d = s.LaunchCommand(cmd)
-	await.Eventually(s.T, "the command runs", func() bool {
-		select {
-		case <-d.Ended:
-			s.T.Fatalf("lock ended: %v\n%s", d.Err, d.Log)
-		default:
-		}
-		return strings.Contains(out.String(), "\n")
-	})
+	d, out = s.firstLine(cmd)
 	return d, out, func() { _ = stdin.Close() }
 }
 

@@ -132,6 +132,16 @@ func terminal(t *testing.T) (outside, inside *os.File) {
 	return outside, inside
 }
 
+// collect reads on until the last writer has gone.
+func collect(from *os.File, into *testkit.Log) (gone <-chan struct{}) {
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		_, _ = from.WriteTo(into) // a terminal ends with an error
+	}()
+	return end
+}
+
 // On a terminal the log is for people, unless JSON is asked for.
 func TestLogOnTerminal(t *testing.T) {
 	t.Parallel()
@@ -146,16 +156,13 @@ func TestLogOnTerminal(t *testing.T) {
 		cmd := s.Command(s.ServeArgs(c.args...)...)
 		cmd.Stderr = inside
 		d := s.LaunchCommand(cmd)
-		shown := make(chan string, 1)
-		go func() {
-			var all testkit.Log
-			_, _ = outside.WriteTo(&all) // ends with an error when the last writer has gone
-			shown <- all.String()
-		}()
+		var shown testkit.Log
+		gone := collect(outside, &shown)
 		d.AwaitReady()
 		d.Terminate()
 		_ = inside.Close()
-		text := <-shown
+		<-gone
+		text := shown.String()
 		if !strings.Contains(text, "kazahanad is ready") || strings.HasPrefix(text, "{") != c.json {
 			t.Errorf("%q: the terminal shows\n%s", c.args, text)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -14,9 +13,7 @@ import (
 // but hold no locks, which would belong to all of them; and no list allows one of them.
 func TestUsersOfOtherNamespaces(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	needRoot(t)
 	s := newSite(t)
 	as := func(uid uint32, args ...string) testkit.Outcome {
 		cmd := s.Command(slices.Insert(args, 1, "--socket", s.Socket)...)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -30,14 +31,19 @@ func (s *site) runArgs(terms, script string, more ...string) []string {
 // runStart starts it, and returns when the script has written its first line.
 func (s *site) runStart(terms, script string, more ...string) (*testkit.Instance, *testkit.Log) {
 	s.T.Helper()
-	cmd := s.Command(s.runArgs(terms, script, more...)...)
-	out := &testkit.Log{}
+	return s.firstLine(s.Command(s.runArgs(terms, script, more...)...))
+}
+
+// firstLine starts run or lock, and returns when CMD has written its first line.
+func (s *site) firstLine(cmd *exec.Cmd) (d *testkit.Instance, out *testkit.Log) {
+	s.T.Helper()
+	out = &testkit.Log{}
 	cmd.Stdout = out
-	d := s.LaunchCommand(cmd)
+	d = s.LaunchCommand(cmd)
 	await.Eventually(s.T, "the command runs", func() bool {
 		select {
 		case <-d.Ended:
-			s.T.Fatalf("run ended: %v\n%s", d.Err, d.Log)
+			s.T.Fatalf("%s ended: %v\n%s", cmd.Args[1], d.Err, d.Log)
 		default:
 		}
 		return strings.Contains(out.String(), "\n")

@@ -216,6 +216,19 @@ func lookAtReturn(t *testing.T, b *browser.Browser) {
 	other.Await(`document.querySelector("#token:not([hidden])")`)
 }
 
+// onlyText fails where a name has become an element of the page.
+func onlyText(t *testing.T, tab *browser.Tab) {
+	t.Helper()
+	var made struct {
+		Elements int
+		Title    string
+	}
+	tab.Eval(`({Elements: document.querySelectorAll("img, main script, [onerror]").length, Title: document.title})`, &made)
+	if made.Elements != 0 || strings.Contains(made.Title, "xss") {
+		t.Errorf("names have become elements: %+v", made)
+	}
+}
+
 // What clients say of themselves is text on the page, whatever it says.
 func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	const host, process = `<img src=x onerror=document.title="xss">`, `<script>document.title="xss"</script>&amp;`
@@ -239,14 +252,7 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 		document.querySelector("#search-form").requestSubmit();
 	})()`, nil)
 	tab.Await(fmt.Sprintf(`["#search-answer td:nth-child(2)", "#search-answer td:nth-child(3)"].map((at) => document.querySelector(at)?.innerText).join(" ") === %q`, host+" "+process))
-	var made struct {
-		Elements int
-		Title    string
-	}
-	tab.Eval(`({Elements: document.querySelectorAll("img, main script, [onerror]").length, Title: document.title})`, &made)
-	if made.Elements != 0 || strings.Contains(made.Title, "xss") {
-		t.Errorf("names have become elements: %+v", made)
-	}
+	onlyText(t, tab)
 	clean(t, tab, server.URL(), "status of 401")
 }
 
