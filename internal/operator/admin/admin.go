@@ -31,6 +31,9 @@ const (
 	maxHeaderBytes = 32 << 10
 	// aliveTimeout is less than probes wait by custom, 5 s, so that they get the answer.
 	aliveTimeout = 3 * time.Second
+	// stopTimeout is how long a stop waits for answers under way. The usual ones take a few
+	// milliseconds. A profile is cut off.
+	stopTimeout = time.Second
 )
 
 // Options of the handler.
@@ -114,8 +117,8 @@ func SplitAddress(address string) (network, addr string) {
 	return "tcp", address
 }
 
-// Serve answers on the listener until ctx is done. It returns nil then. The book takes the
-// refusals of connections.
+// Serve answers on the listener until ctx is done. It returns nil then, after the answers under
+// way. The book takes the refusals of connections.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book) error {
 	most := guard.Beside(MaxConnections)
 	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
@@ -127,9 +130,20 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book
 		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}
 	connections.Protect(server)
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(connections.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(soon) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(connections.Listener(l))
+	if !stop() {
+		<-ended
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin listener: %w", err)
 	}
 	return nil

@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,10 +100,7 @@ func (s *site) get(method, path string) (status int, body, kind string) {
 	must.Succeed(s.t, err)
 	resp, err := s.client.Do(req)
 	must.Succeed(s.t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	must.Succeed(s.t, err)
-	return resp.StatusCode, string(text), resp.Header.Get("Content-Type")
+	return resp.StatusCode, read(s.t, resp), resp.Header.Get("Content-Type")
 }
 
 func TestHealth(t *testing.T) {
@@ -156,31 +155,6 @@ func TestPprof(t *testing.T) {
 
 // A request under way, and a connection that says nothing, do not keep Serve
 // from ending.
-func TestServeEnds(t *testing.T) {
-	called, release := make(chan struct{}), make(chan struct{})
-	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error {
-		close(called)
-		<-release
-		return nil
-	}})
-	asked := make(chan error, 1)
-	go func() {
-		resp, err := s.client.Get("http://kazahanad/readyz")
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-		asked <- err
-	}()
-	<-called
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
-	if err := <-asked; err == nil {
-		t.Error("an answer after the end")
-	}
-	close(release)
-}
-
 // Clients that keep connections alive, or read no answers, keep no others out, and take few
 // open files.
 func TestConnectionsMakeRoom(t *testing.T) {
@@ -242,4 +216,72 @@ func TestHealthz(t *testing.T) {
 			t.Errorf("with %v it answers %d %q", err, code, body)
 		}
 	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	made   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.made:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { p.once.Do(func() { close(p.closed) }); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+
+// A stop lets answers under way end, but waits for none that takes long.
+func TestAnswersEndBeforeAStop(t *testing.T) {
+	for takes, whole := range map[time.Duration]bool{stopTimeout / 2: true, 2 * stopTimeout: false} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &pipes{made: make(chan net.Conn), closed: make(chan struct{})}
+			ctx, stop := context.WithCancel(t.Context())
+			status := func() any {
+				stop()
+				time.Sleep(takes)
+				return "it is well"
+			}
+			var served sync.WaitGroup
+			served.Go(func() {
+				if err := Serve(ctx, p, Handler(Options{Registry: prometheus.NewRegistry(), Status: status}), nil); err != nil {
+					t.Error(err)
+				}
+			})
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				p.made <- far
+				return near, nil
+			}}}
+			began := time.Now()
+			var said string
+			res, err := client.Get("http://kazahanad" + StatusPath)
+			if err == nil {
+				said = read(t, res)
+			}
+			if (said == "\"it is well\"\n") != whole {
+				t.Errorf("after %v it has %q, %v", takes, said, err)
+			}
+			served.Wait()
+			if stopped := time.Since(began); stopped > stopTimeout {
+				t.Errorf("a stop takes %v", stopped)
+			}
+			time.Sleep(takes) // of the handler
+		})
+	}
+}
+
+func read(t *testing.T, res *http.Response) string {
+	t.Helper()
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	must.Succeed(t, err)
+	return string(text)
 }
