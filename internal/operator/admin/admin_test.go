@@ -153,8 +153,6 @@ func TestPprof(t *testing.T) {
 	}
 }
 
-// A request under way, and a connection that says nothing, do not keep Serve
-// from ending.
 // Clients that keep connections alive, or read no answers, keep no others out, and take few
 // open files.
 func TestConnectionsMakeRoom(t *testing.T) {
