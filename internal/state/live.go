@@ -200,6 +200,16 @@ func (l *live) leasesIntact() bool {
 		file.Folder == l.folder && file.Sequence == l.sequence && file.File.Inode == id.Inode
 }
 
+// sweep is removeAbandoned for the folders beside this one.
+func (s *State) sweep() {
+	s.mu.Lock()
+	base, own, closed := s.base, s.folder, s.closed
+	s.mu.Unlock()
+	if base != nil && !closed {
+		removeAbandoned(base, own, time.Now().UnixMilli(), s.opts.Log)
+	}
+}
+
 // removeAbandoned removes the folders of state directories that are gone.
 func removeAbandoned(base Dir, own string, nowMS int64, log *zap.Logger) {
 	names, err := base.Subs()
@@ -248,7 +258,7 @@ func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
 
 // isNeeded reports whether the end of the last lease in the folder, the last change of
 // its leases and marks, or its last ID is less than abandonedAfter ago. It asks first
-// for what costs least: a start looks into each folder.
+// for what costs least, since there may be many folders.
 func isNeeded(dir Dir, nowMS int64) bool {
 	recent := func(ms int64) bool { return nowMS-ms <= abandonedAfter.Milliseconds() }
 	for _, name := range []string{leasesName, marksName} {

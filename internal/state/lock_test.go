@@ -200,8 +200,14 @@ func TestAbandonedFolders(t *testing.T) {
 		must.Succeed(t, os.Mkdir(dir, 0o700))
 	}
 	must.Succeed(t, os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600))
-	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live}) // removes empty
+	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live})
 	used := s.Health().Live
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	await.Eventually(t, "the empty folder is removed", func() bool { _, err := os.Stat(empty); return isMissing(err) })
+	cancel()
+	running.Wait()
 	check := func(at time.Time, own string, want ...string) {
 		t.Helper()
 		removeAbandoned(s.base, own, at.UnixMilli(), zap.NewNop())

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 )
@@ -153,11 +152,7 @@ func (s *State) openMarks(ctx context.Context, known, blind bool) error {
 		return err
 	}
 	s.live = l
-	if err := s.takeOver(l.look(true), known); err != nil {
-		return err
-	}
-	removeAbandoned(s.base, s.folder, time.Now().UnixMilli(), s.opts.Log)
-	return nil
+	return s.takeOver(l.look(true), known)
 }
 
 // openFolder opens and locks a folder of the live directory. If another daemon removes

@@ -111,13 +111,15 @@ func (s *State) snapshot() stateFile {
 
 // Run keeps the disk about a second behind the marks, and checks the live files as
 // often, until ctx is done; then it returns nil. Errors do not stop it: a full, failing
-// or frozen disk does not stop IDs.
+// or frozen disk does not stop IDs. It also removes what other daemons left behind: not at
+// the start, which would wait if there are many folders.
 func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
 	written := make(chan error, 1)
 	writing := false
 	var said reported
+	var swept time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -128,6 +130,10 @@ func (s *State) Run(ctx context.Context) error {
 			continue
 		case <-ticker.C:
 			s.Look()
+			if time.Since(swept) > abandonedAfter {
+				s.sweep()
+				swept = time.Now()
+			}
 		case <-s.changes:
 		}
 		if !writing {
