@@ -200,8 +200,9 @@ func (l *live) leasesIntact() bool {
 		file.Folder == l.folder && file.Sequence == l.sequence && file.File.Inode == id.Inode
 }
 
-// sweep is removeAbandoned for the folders beside this one.
-func (s *State) sweep() {
+// Sweep removes the folders beside this one whose daemons are gone. Run calls it a second after
+// the start, and each hour.
+func (s *State) Sweep() {
 	s.mu.Lock()
 	base, own, closed := s.base, s.folder, s.closed
 	s.mu.Unlock()

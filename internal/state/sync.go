@@ -131,7 +131,7 @@ func (s *State) Run(ctx context.Context) error {
 		case <-ticker.C:
 			s.Look()
 			if time.Since(swept) > abandonedAfter {
-				s.sweep()
+				s.Sweep()
 				swept = time.Now()
 			}
 		case <-s.changes:

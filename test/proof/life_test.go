@@ -315,11 +315,12 @@ func (l *life) sync() {
 	})
 }
 
-// look notices lost files, as State.Run does about once a second.
+// look notices lost files, and removes folders that others left behind, as State.Run does.
 func (l *life) look() {
 	l.run(func() {
 		w, before, marks, expect := l.d.w, l.st.Health().Live, l.p.marks, int64(0)
-		if w.without(lostFolderVoided) && l.d.live != "" {
+		keeps := w.without(lostFolderVoided) && l.d.live != "" && !w.mappings.isCut(marks)
+		if keeps {
 			expect = marks[expectWord]
 		}
 		if w.without(lostFolderNewIdentity) {
@@ -336,9 +337,10 @@ func (l *life) look() {
 			for _, s := range l.streams {
 				w.trail.moves(s)
 			}
-			if w.without(lostFolderVoided) {
+			if keeps {
 				marks[expectWord] = expect
 			}
 		}
+		l.st.Sweep()
 	})
 }
