@@ -121,6 +121,7 @@ func (l *life) begin() (err error) {
 	if l.st, err = state.OpenOn(stopped, l.disk, base, state.Options{Identity: d.at.identity}); err != nil {
 		return err
 	}
+	l.st.Sweep() // State.Run does it soon after a start
 	if live := l.st.Health().Live; live != d.folder || d.seen != d.at.disturbed {
 		for _, svc := range d.services {
 			svc.last = 0
@@ -315,7 +316,7 @@ func (l *life) sync() {
 	})
 }
 
-// look notices lost files, and removes folders that others left behind, as State.Run does.
+// look notices lost files, as State.Run does about once a second.
 func (l *life) look() {
 	l.run(func() {
 		w, before, marks, expect := l.d.w, l.st.Health().Live, l.p.marks, int64(0)
@@ -341,6 +342,5 @@ func (l *life) look() {
 				marks[expectWord] = expect
 			}
 		}
-		l.st.Sweep()
 	})
 }
