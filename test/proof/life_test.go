@@ -316,7 +316,7 @@ func (l *life) sync() {
 	})
 }
 
-// look notices lost files, as State.Run does about once a second.
+// look notices lost files, and removes folders that others left behind, as State.Run does.
 func (l *life) look() {
 	l.run(func() {
 		w, before, marks, expect := l.d.w, l.st.Health().Live, l.p.marks, int64(0)
@@ -342,5 +342,6 @@ func (l *life) look() {
 				marks[expectWord] = expect
 			}
 		}
+		l.st.Sweep()
 	})
 }

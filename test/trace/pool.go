@@ -2,6 +2,7 @@ package trace
 
 import (
 	"maps"
+	"path"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -412,15 +413,38 @@ func (p *pool) Kill(q *poolProc, s PoolStep) {
 	q.down = true
 }
 
-// Notice: the process goes on in another folder (rule 18), and voids the old one (rule 19).
+// Notice: the process goes on in another folder (rule 18), and voids the old one (rule 19). It
+// takes along what the old one has of services that nobody runs there: as if processes of
+// theirs had begun, noticed, and ended.
 func (p *pool) Notice(q *poolProc, s PoolStep) {
-	old, f := p.folder(q.folder), p.folder(s.Folder)
-	if f.machine != "" {
-		p.breaks("Notice: %s goes on in %s, which is not new", s.Proc, s.Folder)
-	}
-	f.machine, f.lists = old.machine, maps.Clone(old.lists)
-	old.void = true
+	was, _ := path.Split(q.folder)
+	next, _ := path.Split(s.Folder)
+	p.moves(s.Proc, q.folder, s.Folder)
 	q.folder = s.Folder
+	for _, name := range slices.Sorted(maps.Keys(p.folders)) {
+		if at, service := path.Split(name); at == was && at != "" && !p.folders[name].void && !p.isUsed(name) {
+			p.moves(s.Proc, name, next+service)
+		}
+	}
+}
+
+func (p *pool) moves(proc, from, to string) {
+	old, f := p.folder(from), p.folder(to)
+	if f.machine != "" {
+		p.breaks("Notice: %s goes on in %s, which is not new", proc, to)
+	}
+	f.machine, f.foreign, f.lists = old.machine, old.foreign, maps.Clone(old.lists)
+	old.void = true
+}
+
+// isUsed reports whether a process runs in the folder.
+func (p *pool) isUsed(folder string) bool {
+	for _, q := range p.procs {
+		if !q.down && q.folder == folder {
+			return true
+		}
+	}
+	return false
 }
 
 // Boot: what is left of the machine's folders is of another boot (rule 23).

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -166,5 +167,31 @@ func TestPoolToldLater(t *testing.T) {
 	x.step("Emit", 2).From = x.at("Emit", 2)
 	if r := x.Check(); len(r.Broken) != 1 {
 		t.Errorf("asked for after that: %q", r.Broken)
+	}
+}
+
+// A process that goes on in another folder takes along what nobody else runs there.
+func TestPoolTakesAlong(t *testing.T) {
+	steps := []PoolStep{
+		{Do: "Start", Proc: "x", Folder: "F/x", Machine: "m", MS: 1000},
+		{Do: "Start", Proc: "y", Folder: "F/y", Machine: "m", MS: 1000},
+		{Do: "Grant", Proc: "x", Lease: "one", Request: "r", Slot: low, Created: 1000, Expired: 1100, Until: 1200},
+		{Do: "Receive", Proc: "x", Lease: "one", Request: "r"},
+		{Do: "Kill", Proc: "x"},
+		{Do: "Notice", Proc: "y", Folder: "G/y"},
+		{Do: "Start", Proc: "x2", Folder: "G/x", Machine: "m", MS: 1001, Leases: []string{"one"}},
+	}
+	x := Pool{Steps: steps}
+	if r := x.Check(); len(r.Broken) > 0 {
+		t.Error(r.Broken)
+	}
+	x.step("Start", 2).Folder = "F/x"
+	if r := x.Check(); len(r.Broken) != 1 || !strings.Contains(r.Broken[0], "from F/x, which was lost") {
+		t.Errorf("from the old folder: %q", r.Broken)
+	}
+	x.step("Start", 2).Folder = "G/x"
+	x.without("Kill", 0)
+	if r := x.Check(); len(r.Broken) != 1 || !strings.Contains(r.Broken[0], "has not left in G/x") {
+		t.Errorf("while the other runs: %q", r.Broken)
 	}
 }
