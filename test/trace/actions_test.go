@@ -17,13 +17,17 @@ type guardCase[T any] struct {
 	put        func(*T)
 }
 
-// eachGuard sees that each of the cases is refused, and that each refusal in the file has one.
-func eachGuard[T any](t *testing.T, file string, cases []guardCase[T], example func() T, check func(T) Result) {
+// eachGuard sees that each of the cases is refused, and that each refusal in the files has one.
+func eachGuard[T any](t *testing.T, files []string, cases []guardCase[T], example func() T, check func(T) Result) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	must.Succeed(t, err)
-	if guards := strings.Count(string(text), ".breaks("); guards != len(cases) {
-		t.Errorf("%s has %d guards, and there are %d cases", file, guards, len(cases))
+	guards := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must.Succeed(t, err)
+		guards += strings.Count(string(text), ".breaks(")
+	}
+	if guards != len(cases) {
+		t.Errorf("%v have %d guards, and there are %d cases", files, guards, len(cases))
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {

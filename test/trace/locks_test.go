@@ -61,7 +61,7 @@ func TestLocks(t *testing.T) {
 	if r := locksExample().Check(); len(r.Broken) > 0 || r.Grants != 7 {
 		t.Errorf("without fault: %+v", r)
 	}
-	eachGuard(t, "locks.go", []guardCase[Locks]{
+	eachGuard(t, []string{"locks.go"}, []guardCase[Locks]{
 		{"no such action", "Vanish is no action", func(x *Locks) { x.step("Look", 0).Do = "Vanish" }},
 		{"the hosts' time goes back", "Tick: Commit comes at 2ms", func(x *Locks) { x.step("Commit", 0).At, x.step("Look", 0).At = msec(2), msec(3) }},
 		{"the store's time goes back", "Tick: Commit comes at 1", func(x *Locks) { x.step("Commit", 0).StoreMS = 1 }},

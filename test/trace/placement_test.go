@@ -61,7 +61,7 @@ func TestPlacement(t *testing.T) {
 	if r := placementExample().Check(); len(r.Broken) > 0 || r.Grants != 3 || r.Emits != 3 {
 		t.Errorf("without fault: %+v", r)
 	}
-	eachGuard(t, "placement.go", []guardCase[Placement]{
+	eachGuard(t, []string{"placement.go"}, []guardCase[Placement]{
 		{"no such action", "Vanish is no action", func(x *Placement) { x.step("Stop", 0).Do = "Vanish" }},
 		{"another membership while one lasts", "Grant: b gets membership 2, and 1 has 1 ms left", func(x *Placement) {
 			s := x.step("Grant", 1)

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"maps"
-	"path"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -76,13 +75,6 @@ type poolLast struct {
 	at int
 	id int64
 	ms int64
-}
-
-// poolFolder is the folder of a service.
-type poolFolder struct {
-	machine       string
-	lists         map[string]bool // what its leases file may list
-	void, foreign bool
 }
 
 // pool is the state of Pool.tla.
@@ -359,104 +351,6 @@ func (p *pool) Unanswered(q *poolProc, s PoolStep) {
 		p.breaks("Unanswered: %s hears nothing of its release of %s, which is %q", s.Proc, s.Lease, q.leaving[s.Lease])
 	}
 	delete(q.leaving, s.Lease)
-}
-
-// Start: a process begins in a folder, and adopts what the last one wrote there, or nothing.
-func (p *pool) Start(q *poolProc, s PoolStep) {
-	f := p.folder(s.Folder)
-	for _, name := range slices.Sorted(maps.Keys(p.procs)) {
-		if other := p.procs[name]; other != q && !other.down && other.folder == s.Folder {
-			p.breaks("Locked: %s starts in %s, which %s has", s.Proc, s.Folder, name)
-		}
-	}
-	q.down, q.folder, q.begin = false, s.Folder, s.MS
-	for _, name := range s.Leases {
-		s.Lease = name
-		p.adopts(q, f, p.lease(s), s)
-	}
-	f.machine, f.void, f.foreign, f.lists = s.Machine, false, false, map[string]bool{}
-	for _, name := range s.Leases {
-		q.held[name], f.lists[name] = true, true
-	}
-}
-
-func (p *pool) folder(name string) *poolFolder {
-	if p.folders[name] == nil {
-		p.folders[name] = &poolFolder{lists: map[string]bool{}}
-	}
-	return p.folders[name]
-}
-
-// adopts is Adoptable of Pool.tla, and Begin, for one lease.
-func (p *pool) adopts(q *poolProc, f *poolFolder, l *poolLease, s PoolStep) {
-	switch other := p.user(l.Lease, q); {
-	case !f.lists[l.Lease]:
-		p.breaks("Adoptable: %s adopts %s, which the process before has not left in %s", s.Proc, l.Lease, s.Folder)
-	case f.void:
-		p.breaks("Adoptable: %s adopts %s from %s, which was lost", s.Proc, l.Lease, s.Folder)
-	case f.foreign:
-		p.breaks("Adoptable: %s adopts %s from %s, which another boot has left", s.Proc, l.Lease, s.Folder)
-	case other != "":
-		p.breaks("OneUser: %s and %s use %s", s.Proc, other, l.Lease)
-	case l.wasSent:
-		p.breaks("ReleasedIsGone: %s adopts %s, whose release was sent", s.Proc, l.Lease)
-	case l.used && l.last >= s.MS:
-		p.breaks("Begin: %s adopts %s with the mark at %d, and %d was embedded", s.Proc, l.Lease, s.MS, l.last)
-	}
-}
-
-// Kill: the process ends, in whatever way.
-func (p *pool) Kill(q *poolProc, s PoolStep) {
-	if q.down {
-		p.breaks("Kill: %s is killed, and does not run", s.Proc)
-	}
-	q.down = true
-}
-
-// Notice: the process goes on in another folder (rule 18), and voids the old one (rule 19). It
-// takes along what the old one has of services that nobody runs there: as if processes of
-// theirs had begun, noticed, and ended.
-func (p *pool) Notice(q *poolProc, s PoolStep) {
-	was, _ := path.Split(q.folder)
-	next, _ := path.Split(s.Folder)
-	p.moves(s.Proc, q.folder, s.Folder)
-	q.folder = s.Folder
-	for _, name := range slices.Sorted(maps.Keys(p.folders)) {
-		if at, service := path.Split(name); at == was && at != "" && !p.folders[name].void && !p.isUsed(name) {
-			p.moves(s.Proc, name, next+service)
-		}
-	}
-}
-
-func (p *pool) moves(proc, from, to string) {
-	old, f := p.folder(from), p.folder(to)
-	if f.machine != "" {
-		p.breaks("Notice: %s goes on in %s, which is not new", proc, to)
-	}
-	f.machine, f.foreign, f.lists = old.machine, old.foreign, maps.Clone(old.lists)
-	old.void = true
-}
-
-// isUsed reports whether a process runs in the folder.
-func (p *pool) isUsed(folder string) bool {
-	for _, q := range p.procs {
-		if !q.down && q.folder == folder {
-			return true
-		}
-	}
-	return false
-}
-
-// Boot: what is left of the machine's folders is of another boot (rule 23).
-func (p *pool) Boot(_ *poolProc, s PoolStep) {
-	for _, name := range slices.Sorted(maps.Keys(p.procs)) {
-		if q := p.procs[name]; !q.down && p.folder(q.folder).machine == s.Machine {
-			p.breaks("Boot: %s boots, and %s runs", s.Machine, name)
-		}
-	}
-	for _, f := range p.folders {
-		f.foreign = f.foreign || f.machine == s.Machine
-	}
 }
 
 // Restore: the store falls back. The fence outlasts what it may have forgotten (rule 6).

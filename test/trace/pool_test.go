@@ -83,7 +83,7 @@ func TestPool(t *testing.T) {
 		t.Errorf("without fault: %+v", r)
 	}
 	cases := slices.Concat(poolStoreCases, poolReleaseCases, poolStartCases, poolEmitCases)
-	eachGuard(t, "pool.go", cases, poolExample, func(x Pool) Result { return x.Check() })
+	eachGuard(t, []string{"pool.go", "pool_folders.go"}, cases, poolExample, func(x Pool) Result { return x.Check() })
 }
 
 var poolStoreCases = []guardCase[Pool]{
