@@ -12,8 +12,9 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// watchInterval is how often a service looks at what it can issue.
-const watchInterval = 250 * time.Millisecond
+// watchInterval is how often a service looks at what it can issue. Each look wakes an
+// idle daemon. What is over sooner is in the counters, not in the log.
+const watchInterval = time.Second
 
 // horizons are how long before the end of the layout's time the log warns.
 var horizons = []struct {
