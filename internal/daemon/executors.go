@@ -217,12 +217,13 @@ func (x *executors) gone(c *conn) {
 		ended[key] = x.assigned[key].token
 		x.unassign(key)
 	}
-	clear(e.keys)
 	x.mu.Unlock()
-	e.calls.close(errExecutorGone)
+	// First of all: who hears of it by a call that failed asks again, and must not be told
+	// of what has ended.
 	for key, token := range ended {
 		x.driver.Ended(key, token)
 	}
+	e.calls.close(errExecutorGone)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.announce()
@@ -242,8 +243,8 @@ func (x *executors) assign(key placement.Key, token int64) (*executor, error) {
 	if best == nil {
 		return nil, fmt.Errorf("%w: %q", errNoExecutor, key.Kind)
 	}
-	best.keys[key] = struct{}{}
 	x.unassign(key)
+	best.keys[key] = struct{}{}
 	x.assigned[key] = assignment{best, token}
 	x.running[key.Kind]++
 	return best, nil
@@ -259,10 +260,12 @@ func (e *executor) before(other *executor) bool {
 
 // unassign forgets who runs an activation. mu is held.
 func (x *executors) unassign(key placement.Key) {
-	if _, ok := x.assigned[key]; !ok {
+	a, ok := x.assigned[key]
+	if !ok {
 		return
 	}
 	delete(x.assigned, key)
+	delete(a.executor.keys, key)
 	if x.running[key.Kind]--; x.running[key.Kind] == 0 {
 		delete(x.running, key.Kind)
 	}
@@ -272,12 +275,9 @@ func (x *executors) unassign(key placement.Key) {
 func (x *executors) release(key placement.Key, token int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	a, ok := x.assigned[key]
-	if !ok || a.token != token {
-		return
+	if a, ok := x.assigned[key]; ok && a.token == token {
+		x.unassign(key)
 	}
-	x.unassign(key)
-	delete(a.executor.keys, key)
 }
 
 // activateParams and passivateParams are what the process is asked.

@@ -235,11 +235,20 @@ func TestExecutorGone(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
 	a := r.activate(w, "1")
+	many := 200
+	for i := range many {
+		r.activate(w, fmt.Sprint("more", i))
+	}
 	p.ask("Placement.Resolve", "room", "2")
 	w.want("Activate", "2")
 	other := r.worker()
 	_ = w.Close()
 	p.wantError(p.receive(), wire.CodeActivationFailed)
+	for i := range many { // who hears of the end of one is not told that others go on
+		if _, ok := r.placement.driver.Known(placement.Key{Kind: "room", Identity: fmt.Sprint("more", i)}); ok {
+			t.Fatalf("more%d is still said to run", i)
+		}
+	}
 	for _, room := range []string{"1", "2"} {
 		if again := r.activate(other, room); room == "1" && again.params.Version <= a.params.Version {
 			t.Errorf("room 1: version %d after %d", again.params.Version, a.params.Version)
