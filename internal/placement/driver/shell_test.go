@@ -110,10 +110,13 @@ func TestChangesAreHeard(t *testing.T) {
 // stops does not.
 func TestReadinessIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a := s.start("a:1")
+		fence := &fencedStore{Store: s.locks}
+		fence.on.Store(true) // no member yet
+		a := s.start("a:1", func(c *Config) { c.Locks = fence })
 		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrNotReady) {
 			t.Errorf("without a wait: %v", err)
 		}
+		time.AfterFunc(5*time.Second, func() { fence.on.Store(false) })
 		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
 			t.Errorf("with a wait: %v", err)
 		}
