@@ -32,6 +32,11 @@ type Allowed struct {
 	// Resends: the store may send a request again by itself, after an attempt that
 	// got no answer, and answer with what the second one met.
 	Resends bool
+
+	// Forgets reports whether the backend may still forget what it has not confirmed. Looks
+	// and refusals of calls that begin until then may speak of that, and are not judged.
+	// nil: it forgets nothing.
+	Forgets func() bool
 }
 
 // History is what concurrent clients asked of a backend, and what they saw. Its model is
@@ -55,9 +60,15 @@ type call struct {
 	called, returned int64
 	lease            lock.Lease
 	err              error
+	forgets          bool // Allowed.Forgets, when it began
 }
 
 func (c call) unknown() bool { return !lock.IsAnswer(c.err) }
+
+// unconfirmed reports that the answer may speak of what the backend has forgotten since.
+func (c call) unconfirmed() bool {
+	return c.forgets && !c.unknown() && (c.err != nil || c.request.Op == 0)
+}
 
 // Client returns the store with a recorder. Request IDs must tell requests apart. The
 // model remembers all of them, a store only the last of a key: it refuses what is older.
@@ -87,9 +98,13 @@ func (h *History) begin(client int, r lock.Request) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.clock++
-	h.calls = append(h.calls, call{client: client, request: r, called: h.clock, returned: math.MaxInt64, err: errUnknown})
+	h.calls = append(h.calls, call{
+		client: client, request: r, called: h.clock, returned: math.MaxInt64, err: errUnknown, forgets: h.forgets(),
+	})
 	return len(h.calls) - 1
 }
+
+func (h *History) forgets() bool { return h.Forgets != nil && h.Forgets() }
 
 func (h *History) end(i int, l lock.Lease, err error) {
 	h.mu.Lock()
@@ -107,7 +122,7 @@ func (h *History) end(i int, l lock.Lease, err error) {
 func (h *History) Add(client int, r lock.Request, called, returned int64, l lock.Lease, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := call{client: client, request: r, called: called, returned: returned, lease: l, err: err}
+	c := call{client: client, request: r, called: called, returned: returned, lease: l, err: err, forgets: h.forgets()}
 	if c.unknown() {
 		c.returned = math.MaxInt64
 	}
@@ -126,7 +141,9 @@ func (h *History) Check() error {
 			continue // tells nothing and does nothing
 		}
 		n := name{c.request.Tenant, c.request.Key}
-		byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
+		if !c.unconfirmed() {
+			byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
+		}
 		if h.resent(c) {
 			c.lease, c.err = lock.Lease{}, errUnknown
 			byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})

@@ -216,3 +216,27 @@ func TestCheckRejectsARealSplitBrain(t *testing.T) {
 		t.Errorf("%d histories of a split brain were accepted", rounds)
 	}
 }
+
+// What the backend may forget is not judged where others speak of it, and is where it was
+// promised.
+func TestForgets(t *testing.T) {
+	alices, bobs := granted("alice", 1, 1, 0), granted("bob", 2, 2, 500)
+	for _, test := range []struct {
+		name    string
+		forgets bool
+		good    bool
+		calls   []said
+	}{
+		{"a refusal", true, true, []said{held("bob", 1, alices, 10), acquired("bob", 2, bobs)}},
+		{"a refusal of one that forgets nothing", false, false, []said{held("bob", 1, alices, 10), acquired("bob", 2, bobs)}},
+		{"a grant", true, false, []said{acquired("alice", 1, alices), acquired("bob", 2, bobs)}},
+	} {
+		h := &History{Allowed: Allowed{Forgets: func() bool { return test.forgets }}}
+		for i, c := range test.calls {
+			h.Add(i, c.request, int64(10*i+1), int64(10*i+2), c.lease, c.err)
+		}
+		if err := h.Check(); (err == nil) != test.good {
+			t.Errorf("%s that is forgotten: %v", test.name, err)
+		}
+	}
+}
