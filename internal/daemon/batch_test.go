@@ -24,6 +24,7 @@ func TestBatchesThatWaitAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			p.ask("NextIDs", batch, patient())
 			r.waiters(i + 1)
+			await.Eventually(t, "its memory is reserved", func() bool { return r.held() == int64(i+1)*batch*rangeSize })
 			peers = append(peers, p)
 		}
 		p := r.dial()
@@ -32,9 +33,7 @@ func TestBatchesThatWaitAreWithinTheBudget(t *testing.T) {
 		}
 		_ = peers[0].Close()
 		r.waiters(1)
-		if n := r.held(); n != batch*rangeSize {
-			t.Errorf("%s: %d bytes are held", engine.name, n)
-		}
+		await.Eventually(t, "its memory is given back", func() bool { return r.held() == batch*rangeSize })
 		for range batch/256 + 1 {
 			r.clock.Advance(time.Millisecond)
 		}

@@ -195,7 +195,7 @@ func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 // A message that begins and does not end holds its connection for a while, an
 // idle connection for ever, and one whose messages end as long as it likes.
 func TestMessageThatDoesNotEnd(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.patience.message = 50 * time.Millisecond }).start()
+	r := newRig(t, func(s *setup) { s.patience.message = time.Second }).start()
 	idle, whole, half := r.dial(), r.dial(), r.dial()
 	idle.id()
 	whole.id()

@@ -245,7 +245,7 @@ func (p *peer) toldOfLoss(lease any, reason string) {
 func TestLockWatch(t *testing.T) {
 	r, store := withLocks(t)
 	holder, friend, stranger := r.dial(), r.dial(), r.dial()
-	lease := holder.table("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 200})["lease_id"]
+	lease := holder.table("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 1500})["lease_id"]
 	stranger.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
 	stranger.fails(wire.CodeLockNotOwned, "Lock.Watch", "other", options{"lease_id": lease})
 	holder.table("Lock.Watch", "k")

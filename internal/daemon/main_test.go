@@ -133,7 +133,8 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 		services: map[string]config.Service{"default": settings()}, secrets: map[string]string{},
 		terms: provider.DefaultTerms(), source: r.clock, store: map[string]*state.Service{}, patience: defaultPatience,
 	}
-	s.patience.drain = hang // who hears of the drain does not depend on the machine
+	// Who hears of the drain, or why it is refused, does not depend on the machine.
+	s.patience.drain, s.patience.refuse = hang, hang
 	s.patience.hangup = time.Millisecond
 	for _, change := range changes {
 		change(s)
@@ -277,7 +278,7 @@ func dial(t testing.TB, path string) (*peer, error) {
 }
 
 func newPeer(t testing.TB, nc *net.UnixConn) *peer {
-	_ = nc.SetDeadline(time.Now().Add(hang))
+	_ = nc.SetDeadline(time.Now().Add(5 * await.Patience)) // for all of a test
 	return &peer{t: t, UnixConn: nc, dec: msgpack.NewDecoder(nc)}
 }
 

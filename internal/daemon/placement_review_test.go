@@ -116,7 +116,8 @@ func TestSilentExecutorServesNothing(t *testing.T) {
 	if ping.method != "Ping" {
 		t.Fatalf("the daemon asks for %s", ping.method)
 	}
-	await.Eventually(t, "the Ping is late", calls.isSilent)
+	await.Eventually(t, "the Ping is late", func() bool { return !r.knows(r, "room") })
+	r.upToDate()
 	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "2", options{"wait_ms": 1})
 	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
 	r.serves(r)

@@ -39,6 +39,7 @@ type placed struct {
 	*rig
 	placement *Placement
 	stopPlace func()
+	marks     int // of upToDate
 }
 
 // start begins a daemon of the name, "" for one that only resolves.
@@ -142,11 +143,26 @@ func (r *placed) worker() *peer {
 // serves waits until the daemon knows that another one, or itself, serves rooms.
 func (r *placed) serves(other *placed) {
 	r.t.Helper()
-	await.Eventually(r.t, fmt.Sprintf("%s serves rooms", other.placement.authority), func() bool {
-		return slices.ContainsFunc(r.placement.driver.Overview().Members, func(h placement.Host) bool {
-			return h.Authority == other.placement.authority && slices.Contains(h.Kinds, "room")
-		})
+	await.Eventually(r.t, fmt.Sprintf("%s serves rooms", other.placement.authority), func() bool { return r.knows(other, "room") })
+}
+
+// knows reports whether the daemon knows that another one, or itself, serves the kind.
+func (r *placed) knows(other *placed, kind string) bool {
+	return slices.ContainsFunc(r.placement.driver.Overview().Members, func(h placement.Host) bool {
+		return h.Authority == other.placement.authority && slices.Contains(h.Kinds, kind)
 	})
+}
+
+// upToDate waits until the daemon has seen all that it has announced so far. Else who
+// registers again for a kind that was withdrawn could meet what was seen before that.
+func (r *placed) upToDate() {
+	r.t.Helper()
+	r.marks++
+	mark := fmt.Sprint("mark", r.marks)
+	p := r.dial()
+	p.table("Placement.Register", []string{mark})
+	await.Eventually(r.t, mark+" is seen", func() bool { return r.knows(r, mark) })
+	_ = p.Close()
 }
 
 // activate has the room activated by the worker.
@@ -197,6 +213,7 @@ func TestPlacementMethods(t *testing.T) {
 	if e := p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "7", map[string]any{"wait_ms": 0}); !strings.Contains(e.Error(), `"room"`) {
 		t.Errorf("without a process: %v", e)
 	}
+	r.upToDate()
 	again := r.activate(r.worker(), "7")
 	if again.params.Version != 2 || again.params.Token <= a.params.Token || string(again.params.Snapshot) != "left" {
 		t.Errorf("the next process is asked for %+v", again.params)
@@ -296,6 +313,10 @@ func TestTwoDaemons(t *testing.T) {
 	watch := c.dial()
 	watch.table("Placement.Watch", options{"events": []string{"pid_cached"}})
 	wa, wb := a.worker(), b.worker()
+	for _, d := range []*placed{a, b, c} {
+		d.serves(a)
+		d.serves(b)
+	}
 	pa, pc := a.dial(), c.dial()
 	remote := 0
 	for i := range 20 {

@@ -65,6 +65,7 @@ func TestQuotaOfPlacement(t *testing.T) {
 		worker.answer(worker.next(), nil, map[string]any{"snapshot": make([]byte, 60<<10/4*3)}) // base64 in the record
 	}
 	worker.succeeds()
+	r.upToDate()
 	worker = r.worker()
 	for i := range 3 {
 		a := r.activate(worker, fmt.Sprint(i))

@@ -15,7 +15,7 @@ import (
 // TestSetLimitsWhileServing: connections that come from now on meet the new limits. Those
 // that are open stay, unless their peers are not allowed any more.
 func TestSetLimitsWhileServing(t *testing.T) {
-	r := newRig(t).start()
+	r := newRig(t, func(s *setup) { s.patience.refuse = time.Second }).start() // the peers that are turned out stay open
 	me := uint32(os.Geteuid())
 	limits := Limits{MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang, AllowUIDs: []uint32{me}}
 	early := r.dial()

@@ -14,7 +14,9 @@ import (
 // kernel holds them for the daemon.
 func TestUnreadAnswersCountAfterTheEnd(t *testing.T) {
 	for _, engine := range engines {
-		r := newRig(t, func(s *setup) { s.EventLoop, s.MemoryLimit, s.MaxConnections = engine.loop, 64<<20, 2 }).start()
+		r := newRig(t, func(s *setup) {
+			s.EventLoop, s.MemoryLimit, s.MaxConnections, s.patience.refuse = engine.loop, 64<<20, 2, time.Millisecond
+		}).start()
 		var peers []*peer
 		for range 2 {
 			p := r.dial()

@@ -340,6 +340,7 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 	address := g.listening(Listening{})
 	held := g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
 	first := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "a"}`)
+	await.Eventually(t, "the first is in line", func() bool { return g.server.o.Locks.Host.HasLine("default", "k") })
 	second := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "b"}`)
 	g.acquire(tokenAdmin, "")
 	if n := len(g.server.slots); n != 0 {
