@@ -102,10 +102,10 @@ func TestBenchErrors(t *testing.T) {
 	d := s.Start("--max-connections", "3")
 	s.bench("--service", "nope").Fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
 	s.bench("--connections", "9").Fails(t, exitFailure, "OVERLOADED")
-	// All of them together take a second, and bench tries 50 times.
+	// All of them together take longer than a quantum, and bench tries 50 times.
 	var many testkit.Outcome
 	await.Eventually(t, "the daemon notices that the connections of the last run are closed", func() bool {
-		many = s.bench("--pipeline", "2", "--batch", "65536", "--duration", "1ms", "--connections", "2")
+		many = s.bench("--pipeline", "2", "--batch", "8192", "--duration", "1ms", "--connections", "2")
 		return !strings.Contains(many.Stderr, "OVERLOADED")
 	})
 	many.Fails(t, exitFailure, "send less together")

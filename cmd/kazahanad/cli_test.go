@@ -348,6 +348,7 @@ func TestIDTimeout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Start("--max-throughput-per-ms", "1")
+	s.Dial().Lease() // without one, the cause would be that
 	s.Kazahanad("id", "-n", "65536", "--timeout", "200ms").Fails(t, exitFailure, "TIMEOUT", "waited_ms=", "cause=sequence")
 	s.Kazahanad("id", "--service", "other").Fails(t, exitFailure, "UNKNOWN_SERVICE", "other", "default")
 }

@@ -265,6 +265,7 @@ func TestDoctorProviderURLs(t *testing.T) {
 		"memory:?ids=4-7":                         {"no provider.unlooked", "no sqlite.ok"}, // which has no store to look at
 	} {
 		d := s.Start("--provider", provider)
+		s.Dial().Lease() // the file is there
 		s.Examined(nil, "--provider", "static:5").Has(append(codes, "config.unlike_daemon", "no provider.invalid")...)
 		d.Terminate()
 	}

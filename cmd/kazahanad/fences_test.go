@@ -19,6 +19,7 @@ func (s *site) putBack() {
 	t := s.T
 	t.Helper()
 	d := s.Start()
+	s.Dial().Lease() // the backup is to have it
 	use := func() {
 		s.Kazahanad("lock", "-q", "--ttl", "1h", "report", "--", "true").OK(t)
 		s.Kazahanad("seq", "orders").OK(t)
@@ -135,6 +136,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("leases", "fence", "--config", "none").Fails(t, exitFailure, "there is no such file")
 	s.Kazahanad("leases", "backup", "--config", "none", s.Path("b")).Fails(t, exitFailure, "there is no such file")
 	d := s.Start()
+	s.Dial().Lease() // the file is there
 	s.Kazahanad("leases", "backup", "--config", "none", "--store", s.Path("b")).Fails(t, exitFailure, "they were never used")
 	if text := s.Kazahanad("leases", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 1 || !strings.Contains(text, "leases.db: no machine ID is granted until ") {
 		t.Errorf("fence says %q", text)

@@ -250,6 +250,7 @@ func TestEventsNamedElsewhere(t *testing.T) {
 	var value any
 	c.Must("Sequence.Next", &value, "k")
 	c.Must("Sequence.NextBatch", &value, "k", 3)
+	d.AwaitLog("worker id allocated") // before, a file that is moved away would be made anew
 	mend := s.moveAway()
 	d.AwaitLog("failed to allocate worker id")
 	d.AwaitLog("circuit breaking")

@@ -139,8 +139,11 @@ func TestPrometheus(t *testing.T) {
 
 	mend := s.moveAway()
 	c.AwaitMode(testkit.FallbackModes...)
-	await.Eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
 	got := p.firing()["KazahanaFallbackActive"]
+	await.Eventually(t, "the alert fires", func() bool {
+		got = p.firing()["KazahanaFallbackActive"]
+		return got.Labels != nil
+	})
 	if got.Labels["job"] != "kazahana" || got.Labels["severity"] != "ticket" || got.Labels["instance"] != "" ||
 		got.Annotations["summary"] != "1 hosts have no lease" || !strings.Contains(got.Annotations["description"], "For example 127.0.0.1:") {
 		t.Errorf("the alert is %+v", got)

@@ -361,7 +361,7 @@ func credentials(h *host) {
 // is answered.
 func watchdog(h *host) {
 	h.fresh()
-	h.dropIn(service, "watchdog", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	h.dropIn(service, "watchdog", "[Service]\nWatchdogSec=5\nTimeoutAbortSec=1\n")
 	h.do("systemctl", "restart", service)
 	pid := h.freeze(service)
 	h.eventually("who asks is answered", func() bool { return h.as("app", "kazahanad", "id").code == 0 })
@@ -441,7 +441,7 @@ func stop(h *host) {
 func leaseServer(h *host) {
 	h.fresh()
 	h.write("/etc/kazahana/tokens.yaml", "600", "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n")
-	h.dropIn(server, "tokens", "[Service]\nLoadCredential=tokens:/etc/kazahana/tokens.yaml\nEnvironment=KAZAHANA_TOKENS_FILE=%d/tokens\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	h.dropIn(server, "tokens", "[Service]\nLoadCredential=tokens:/etc/kazahana/tokens.yaml\nEnvironment=KAZAHANA_TOKENS_FILE=%d/tokens\nWatchdogSec=5\nTimeoutAbortSec=1\n")
 	h.do("systemctl", "start", server)
 	if got := h.show(server, "StatusText"); !strings.HasPrefix(got, "serving on 127.0.0.1:7464, from sqlite:/var/lib/kazahana/leases.db") {
 		h.t.Errorf("status: %s", got)

@@ -162,7 +162,7 @@ describe('placement', { concurrency: true, timeout: 600_000 }, () => {
   });
 
   test('a daemon that is killed ends what it had, and gets its executors back', async (t) => {
-    const { client, daemon } = await start(t, 'a:1', '--placement-ttl', '3s'); // so long the dead one is a member
+    const { client, daemon } = await start(t, 'a:1', '--placement-ttl', '6s'); // so long the dead one is a member
     const { executor, told } = await rooms(t, client);
     const before = await place(client).resolve('room', 'a');
     const [activation] = executor.activations;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -132,6 +133,9 @@ def test_a_callback_that_hangs(placing: Daemon, kind: str) -> None:
         assert place(client).resolve(kind, "quick").version == 1  # waits until the kind is announced
         with pytest.raises((placement.ActivationFailedError, placement.PlacementPendingError)):
             place(client).resolve(kind, "slow", wait=5.2)
+        # The daemon has given it up, and waits for its end.
+        look = functools.partial(place(client).snapshot, kind=kind, identity="slow")
+        wait_until(lambda: any(one["doing"] == "passivating" for one in look()["activations"]))
         actors.gate.set()
         wait_until(lambda: actors.of("slow") == ["activate", "passivate"])
         with pytest.raises(placement.ActivationEndedError):
@@ -216,7 +220,7 @@ def both() -> Iterator[Both]:
 
 
 def test_the_daemon_is_killed(both: Both, make_placing: Any) -> None:
-    daemon = make_placing("--placement-ttl", "3s")  # it has to wait for the end of its earlier self
+    daemon = make_placing("--placement-ttl", "6s")  # it has to wait for the end of its earlier self
     clients = both(daemon.socket)
     kinds = ["room", "table"]
     each = [(client, kind, Actors(client, kind), Watch(client)) for client, kind in zip(clients, kinds)]

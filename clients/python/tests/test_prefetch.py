@@ -235,10 +235,12 @@ def test_limits() -> None:
 
 def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
     server = script(lambda *_: None)
-    client = kazahana.Client(server.socket, prefetch=10, timeout=0.3)
+    client = kazahana.Client(server.socket, prefetch=10, timeout=3)
     failures: list[BaseException] = []
+    together = threading.Barrier(4)
 
     def wait() -> None:
+        together.wait()
         try:
             client.next_id()
         except kazahana.RequestTimeoutError as error:
@@ -252,7 +254,7 @@ def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
     client.close()
     assert len(failures) == 4
     first, *later = (params[-1]["timeout_ms"] for _, _, params in server.asked)
-    assert first == 300 and (not later or min(later) < 300)  # what is left, not as much again
+    assert first == 3000 and (not later or min(later) < 3000)  # what is left, not as much again
 
 
 def test_tasks_that_wait_for_a_refill_end_at_the_deadline(script: Any) -> None:
