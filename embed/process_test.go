@@ -33,7 +33,7 @@ func makeIDs(args []string) error {
 	}
 	out := bufio.NewWriter(os.Stdout)
 	for {
-		id, err := g.NextID(context.Background())
+		id, err := patiently(context.Background(), g)
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,8 @@ func TestBesideADaemon(t *testing.T) {
 	}
 }
 
-// A provider that goes away: the slot of the last lease serves on, marked as fallback.
+// A provider that goes away: the slot of the last lease serves on, marked as fallback,
+// and as uncertain where the machine is too slow to see it before its reservation ends.
 // When it is back, IDs are regular and above all others.
 func TestProviderGoes(t *testing.T) {
 	server := redistest.New(t)
@@ -223,7 +224,7 @@ func TestProviderGoes(t *testing.T) {
 				t.Fatalf("%d after %d", id, last)
 			}
 			last = id
-			return g.Status().Mode == mode
+			return strings.HasPrefix(g.Status().Mode, mode)
 		})
 	}
 	until("regular")

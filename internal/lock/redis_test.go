@@ -212,6 +212,7 @@ func TestFailoverHistory(t *testing.T) {
 	}
 	unknown := hammered(t, stores, locktest.Allowed{Jumps: true, Resends: true, Forgets: forgets}, lock.MinTTL, await.Patience, func() {
 		more(t, &answers, some)
+		redistest.Impatient(t, cfg.Addrs)
 		primary.Kill()
 		killed.Store(true)
 		more(t, &answers, some)

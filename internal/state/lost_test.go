@@ -80,6 +80,7 @@ func TestLostLiveFiles(t *testing.T) {
 				s := mustOpen(t, p)
 				sv := s.service("default")
 				before := s.folder
+				tick(t)
 				c.lose(t, p, p.folder(t))
 				sv.RaiseMark(testMark + 1)
 				if !looks {
@@ -170,6 +171,7 @@ func TestOlderMarksAreNotTouchedOnes(t *testing.T) {
 				older, err := os.ReadFile(path)
 				must.Succeed(t, err)
 				since(t, s)
+				tick(t)
 				f, err := os.OpenFile(path, os.O_WRONLY, 0)
 				must.Succeed(t, err)
 				if _, err := f.Write(older); err != nil {

@@ -17,7 +17,7 @@ import (
 
 // FreeAddress is an address on which nothing listens at this moment: of a server that is not
 // there, or that is started again at the same address.
-func FreeAddress(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t)) }
+func FreeAddress(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", ring.FreePort(t)) }
 
 // RedisServer is a redis-server that keeps nothing when it ends.
 type RedisServer struct {
@@ -28,7 +28,7 @@ type RedisServer struct {
 
 func (s *Site) StartRedis(args ...string) *RedisServer {
 	s.T.Helper()
-	port := redistest.FreePort(s.T)
+	port := ring.FreePort(s.T)
 	r := &RedisServer{Address: fmt.Sprintf("127.0.0.1:%d", port), Args: append([]string{
 		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
 		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",

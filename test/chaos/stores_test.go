@@ -19,6 +19,7 @@ func chaosRedisFailover(c *chaos) {
 	sentinels := c.StartSentinels(primary, 2)
 	c.start(c.Initialised("redis+sentinel://" + strings.Join(sentinels, ",") + "/" + redistest.SentinelSet + "/0?min_replicas=1&" + c.terms()))
 	c.pause(c.term * 3 / 2)
+	redistest.Impatient(c.T, sentinels)
 	c.breaks(primary.Kill)
 	c.say("killed the primary %s with -9", primary.Address)
 	c.crash()

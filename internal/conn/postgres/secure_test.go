@@ -2,7 +2,6 @@ package postgresconn_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // TestSecure uses TLS and passwords, and says in plain words what is wrong with them.
@@ -23,10 +23,7 @@ func TestSecure(t *testing.T) {
 	certFile, keyFile := server.Own(ca.Issue("server", "localhost"))
 	server.SQL("CREATE ROLE app LOGIN PASSWORD 'right'", "CREATE DATABASE app OWNER app", "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 OWNER app")
 	server.Stop()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	port := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
-	must.Succeed(t, l.Close())
+	port := fmt.Sprint(ring.FreePort(t))
 	hba := "local all postgres trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
 	must.Succeed(t, os.WriteFile(server.Data()+"/pg_hba.conf", []byte(hba), 0o644))
 	server.Listen("localhost", port)

@@ -171,6 +171,7 @@ func TestFailingReader(t *testing.T) {
 		r.short = 2
 		r.tokens <- full
 		write(t, q, "three")
+		synctest.Wait() // it has read r.short
 		r.short = 0
 		r.tokens <- full
 		synctest.Wait()

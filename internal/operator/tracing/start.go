@@ -23,11 +23,12 @@ import (
 const (
 	// scope is the instrumentation scope of the spans.
 	scope = "github.com/kazahana/kazahana/internal/operator/tracing"
-	// closeTimeout limits the wait for the last spans at the end of the process.
-	closeTimeout = 2 * time.Second
 	// quietFor is the least time between two log lines about lost spans.
 	quietFor = time.Minute
 )
+
+// closeTimeout limits the wait for the last spans at the end of the process.
+var closeTimeout = 2 * time.Second
 
 // Options are settings that have no OTEL_* variable.
 type Options struct {

@@ -35,8 +35,12 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
+	shipped = tracing.SetCloseTimeout(await.Patience) // a busy machine takes longer than a process may
 	await.Main(m)
 }
+
+// shipped is how long Close may take in a process.
+var shipped time.Duration
 
 // start traces with the variables set.
 func start(t *testing.T, variables map[string]string) (*tracing.Tracing, *observer.ObservedLogs) {
@@ -416,6 +420,8 @@ func TestMethod(t *testing.T) {
 // log.
 func TestHangingCollector(t *testing.T) {
 	ring.All(t)
+	tracing.SetCloseTimeout(shipped)
+	defer tracing.SetCloseTimeout(await.Patience)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
 	must.Succeed(t, err)
 	defer listener.Close()

@@ -52,7 +52,7 @@ func TestTLSAndPassword(t *testing.T) {
 	run := func(password string, command ...string) error {
 		cmd := exec.Command("etcdctl", command...)
 		cmd.Env = append(os.Environ(), "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS=https://"+m.Client, "ETCDCTL_CACERT="+ca.File,
-			"ETCDCTL_CERT="+clientCert, "ETCDCTL_KEY="+clientKey, "ETCDCTL_DIAL_TIMEOUT=2s")
+			"ETCDCTL_CERT="+clientCert, "ETCDCTL_KEY="+clientKey, "ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s")
 		cmd.Stdin = strings.NewReader(password + "\n")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Logf("etcdctl %v: %s", command, out)

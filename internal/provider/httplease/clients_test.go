@@ -1,6 +1,7 @@
 package httplease_test
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // What is counted are the clients of lease servers and not the servers, each once:
@@ -34,7 +36,7 @@ func TestClientsOfServersAreCounted(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	a, b := start("127.0.0.1:0"), start("127.0.0.1:0")
+	a, b := start(fmt.Sprintf("127.0.0.1:%d", ring.FreePort(t))), start("127.0.0.1:0") // a comes back
 	clients := []provider.Provider{
 		mustOpen(t, a.url+","+b.url), mustOpen(t, b.url+","+a.url), mustOpen(t, a.url), // three processes of one host, which say so
 	}

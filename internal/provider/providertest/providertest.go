@@ -216,7 +216,7 @@ func lasting() provider.Terms { return provider.DefaultTerms() }
 func (s *suite) passing() provider.Terms {
 	t := provider.DefaultTerms()
 	if s.store.SetClock == nil {
-		t.Term, t.Quarantine = 700*time.Millisecond, 400*time.Millisecond
+		t.Term, t.Quarantine = 2*time.Second, time.Second
 	}
 	return t
 }

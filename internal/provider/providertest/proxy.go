@@ -3,8 +3,11 @@ package providertest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // Proxy passes bytes between clients and a server over TCP, records them, and
@@ -34,7 +37,11 @@ const (
 
 // NewProxy listens in front of the server.
 func NewProxy(network, address string) (*Proxy, error) {
-	p := &Proxy{network: network, address: address, conns: map[net.Conn]bool{}, addr: "127.0.0.1:0"}
+	ports, err := ring.FreePorts(1) // nobody else has it while the proxy is down
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{network: network, address: address, conns: map[net.Conn]bool{}, addr: fmt.Sprintf("127.0.0.1:%d", ports[0])}
 	p.changed.L = &p.mu
 	return p, p.Up()
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // useAll has a provider do everything once.
@@ -95,7 +96,7 @@ func TestUnixSocketAndTCP(t *testing.T) {
 	}
 	refused(t, mustParse(t, "redis+unix:"+s.Sock+"?db=99"), "does not have this database")
 	refused(t, mustParse(t, "redis+unix:"+s.Sock+"x"), "no such file")
-	refused(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/0", redistest.FreePort(t))), "connection refused")
+	refused(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/0", ring.FreePort(t))), "connection refused")
 }
 
 func TestPasswords(t *testing.T) {
@@ -177,7 +178,7 @@ func TestTLS(t *testing.T) {
 	authority := certtest.New(t, "test authority")
 	ca := authority.File
 	cert, key := authority.Issue("redis")
-	port := redistest.FreePort(t)
+	port := ring.FreePort(t)
 	redistest.New(t, "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
 	at := fmt.Sprintf("127.0.0.1:%d/0", port)
 	files := "ca_file=" + ca + "&cert_file=" + cert + "&key_file=" + key

@@ -46,6 +46,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 		must.Succeed(t, err)
 		held = append(held, leases...)
 	}
+	redistest.Impatient(t, addrs)
 	end(primary)
 	// The new primary has no replica left to confirm anything.
 	cfg.MinReplicas = 0

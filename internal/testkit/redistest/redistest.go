@@ -86,18 +86,10 @@ func New(tb testing.TB, args ...string) *Server {
 // NewWithPort has a TCP port too.
 func NewWithPort(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	port := FreePort(tb)
+	port := ring.FreePort(tb)
 	s := New(tb, append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1"}, args...)...)
 	s.Port = port
 	return s
-}
-
-// FreePort is a port that nobody listens on at this moment.
-func FreePort(tb testing.TB) int {
-	tb.Helper()
-	ports, err := ring.FreePorts(1)
-	must.Succeed(tb, err)
-	return ports[0]
 }
 
 func launch(tb testing.TB, dir, name string, args ...string) *Server {
@@ -236,7 +228,7 @@ func CutOff(tb testing.TB, primary, replica *Server) {
 // its argument --repl-backlog-ttl says how long that takes.
 func FailOverAndBack(tb testing.TB, a, b *Server, forgets bool) {
 	tb.Helper()
-	a.Do(tb, "CONFIG", "SET", "port", FreePort(tb)) // b must not come back to it
+	a.Do(tb, "CONFIG", "SET", "port", ring.FreePort(tb)) // b must not come back to it
 	b.Signal(syscall.SIGCONT)
 	b.Promote()
 	a.Do(tb, "CONFIG", "SET", "port", a.Port)

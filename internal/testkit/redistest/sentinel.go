@@ -22,15 +22,15 @@ const SentinelSet = "the-set"
 
 // Sentinels starts three sentinels that watch the primary, and waits until they
 // know each other and its replicas. It returns their addresses. more are lines of
-// their configuration, password is theirs.
+// their configuration, password is theirs. They give nobody up before Impatient.
 func Sentinels(tb testing.TB, primary *Server, replicas int, more, password string) (addrs []string) {
 	tb.Helper()
 	bin := Binary(tb, "redis-sentinel")
 	for range 3 {
 		dir := ring.Dir(tb)
-		port := FreePort(tb)
+		port := ring.FreePort(tb)
 		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
-			"sentinel down-after-milliseconds %[4]s 500\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
+			"sentinel down-after-milliseconds %[4]s 60000\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
 			port, dir, filepath.Join(dir, "log"), SentinelSet, primary.Port, more)
 		path := filepath.Join(dir, "sentinel.conf")
 		must.Succeed(tb, os.WriteFile(path, []byte(config), 0o600))
@@ -56,4 +56,15 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 		})
 	}
 	return addrs
+}
+
+// Impatient has the sentinels give up a server that is silent for half a second: soon
+// after a test ends the primary, and not before, however busy the machine is.
+func Impatient(tb testing.TB, sentinels []string) {
+	tb.Helper()
+	for _, addr := range sentinels {
+		c := redis.NewSentinelClient(&redis.Options{Addr: addr, DisableIdentity: true})
+		defer c.Close()
+		must.Succeed(tb, c.Set(context.Background(), SentinelSet, "down-after-milliseconds", "500").Err())
+	}
 }

@@ -106,6 +106,16 @@ func FreePorts(n int) (ports []int, err error) {
 	return nil, errors.New("no port is free")
 }
 
+// FreePort is one of FreePorts.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	ports, err := FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports[0]
+}
+
 // MemoryDir makes a directory that need not survive anything. Its name is short: that of
 // a socket has 108 bytes at most.
 func MemoryDir(pattern string) (string, error) {

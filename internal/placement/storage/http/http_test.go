@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -31,6 +30,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // patience is how long anything may take on a busy machine.
@@ -174,10 +174,7 @@ func TestFailover(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(problem.New(problem.Overloaded, "much to do").After(time.Second))
 	}))
 	t.Cleanup(overloaded.Close)
-	down, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	must.Succeed(t, down.Close())
-	store := connect(t, "http://"+down.Addr().String(), overloaded.URL, listen(t, front(t, storage.OnRecords(recordmemory.New(nil)))))
+	store := connect(t, fmt.Sprintf("http://127.0.0.1:%d", ring.FreePort(t)), overloaded.URL, listen(t, front(t, storage.OnRecords(recordmemory.New(nil)))))
 	if err := store.Store(within(t), "t", key, mine); err != nil {
 		t.Error(err)
 	}
