@@ -131,12 +131,7 @@ func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool
 	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().bounded() {
 		setSendBuffer(socket, smallSend)
 	}
-	if refusal == nil {
-		refusal = s.full()
-	}
-	if refusal == nil {
-		refusal = g.account.admit(s.open())
-	}
+	refusal = s.seat(g.account, refusal)
 	if refusal == nil {
 		nc := g.Conn
 		g.evictable(func() { _ = nc.SetDeadline(time.Now()) })

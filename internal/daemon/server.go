@@ -238,12 +238,7 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, ref
 	if s.limits.Load().bounded() {
 		setSendBuffer(nc, smallSend)
 	}
-	if refusal == nil {
-		refusal = s.full()
-	}
-	if refusal == nil {
-		refusal = a.admit(s.open())
-	}
+	refusal = s.seat(a, refusal)
 	if refusal == nil && s.lane != nil && s.lane.park(nc, a) {
 		s.parked++
 		s.countConnections()
@@ -287,11 +282,15 @@ func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open()
 // open is how many connections there are. mu is held.
 func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) + len(s.remnants) }
 
-// full is why there may be no further connection, nil if there may. mu is held.
-func (s *Server) full() *wire.Error {
+// seat counts a connection of the account, or returns why it may not stay: refusal, where that is
+// known already. mu is held.
+func (s *Server) seat(a *account, refusal *wire.Error) *wire.Error {
+	if refusal != nil {
+		return refusal
+	}
 	most, key := s.limits.Load().connections()
 	if s.open() < most {
-		return nil
+		return a.admit(s.open())
 	}
 	return overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: s.budget.most(func(u *user) int64 { return int64(u.admitted) })},
 		"all %d connections are in use: share a connection, or raise %s", most, key)

@@ -31,6 +31,9 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
+// Handler answers a request, and returns the status of its answer.
+type Handler = func(http.ResponseWriter, *http.Request) (status int)
+
 // Options of a server. All but those marked optional must be set.
 type Options struct {
 	Provider provider.Provider
@@ -62,7 +65,7 @@ type Options struct {
 	Log     *zap.Logger
 	Recent  *statuspage.Recent // optional: the log's warnings and errors, for the status page
 	// Trace wraps the handler of a route to trace its requests. Optional.
-	Trace func(pattern string, next http.HandlerFunc) http.HandlerFunc
+	Trace func(pattern string, next Handler) Handler
 }
 
 // Server is the HTTP handler.
@@ -260,7 +263,7 @@ func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request
 		name = "unknown"
 	}
 	s.patterns = append(s.patterns, pattern)
-	answer := func(w http.ResponseWriter, r *http.Request) {
+	answer := func(w http.ResponseWriter, r *http.Request) (status int) {
 		began := time.Now()
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -271,11 +274,12 @@ func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request
 		s.o.Metrics.Answered(name, strconv.Itoa(out.status), time.Since(began))
 		s.o.Log.Debug("answered", zap.String("route", pattern), zap.Int("status", out.status),
 			zap.String("peer", r.RemoteAddr), zap.Duration("took", time.Since(began)))
+		return out.status
 	}
 	if s.o.Trace != nil {
 		answer = s.o.Trace(pattern, answer)
 	}
-	s.mux.HandleFunc(pattern, answer)
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r) })
 }
 
 // statusWriter remembers the status of the answer.

@@ -19,8 +19,8 @@ import (
 var untraced = []string{"/healthz", "/readyz", "/metrics", "/{$}", "/"}
 
 // Route traces the HTTP requests of a route, as parts of the caller's traces. The
-// pattern is one of http.ServeMux.
-func (t *Tracing) Route(pattern string, next http.HandlerFunc) http.HandlerFunc {
+// pattern is one of http.ServeMux, and next returns the status of its answer.
+func (t *Tracing) Route(pattern string, next func(http.ResponseWriter, *http.Request) int) func(http.ResponseWriter, *http.Request) int {
 	method, path, ok := strings.Cut(pattern, " ")
 	if t == nil || !ok {
 		return next
@@ -28,17 +28,17 @@ func (t *Tracing) Route(pattern string, next http.HandlerFunc) http.HandlerFunc 
 	if slices.Contains(untraced, path) {
 		return next
 	}
-	return func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) (status int) {
 		ctx := t.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := t.tracer.Start(ctx, pattern, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(requestAttributes(method, path, r)...))
 		defer span.End()
-		out := &statusWriter{ResponseWriter: w, status: http.StatusOK}
-		next(out, r.WithContext(ctx))
-		span.SetAttributes(semconv.HTTPResponseStatusCode(out.status))
-		if out.status >= http.StatusInternalServerError {
-			span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(out.status)))
+		status = next(w, r.WithContext(ctx))
+		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
+		if status >= http.StatusInternalServerError {
+			span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(status)))
 			span.SetStatus(codes.Error, "")
 		}
+		return status
 	}
 }
 
@@ -63,21 +63,6 @@ func requestAttributes(method, route string, r *http.Request) []attribute.KeyVal
 	}
 	return all
 }
-
-// statusWriter remembers the status of the answer.
-type statusWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (w *statusWriter) WriteHeader(status int) {
-	w.status = status
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Method returns a function that begins the span of a request on the socket, or nil
 // without tracing. The function returns the request's context, and a function that

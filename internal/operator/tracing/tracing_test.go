@@ -234,11 +234,9 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 			if tr.Provider(p) != p || tr.Locks(locks, "") != lock.Store(locks) || tr.Sequences(values, "") != sequence.Store(values) || tr.Method() != nil {
 				t.Error("something is wrapped")
 			}
-			handler := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
-			got := tr.Route("GET /x", handler)
-			w := httptest.NewRecorder()
-			if got(w, httptest.NewRequest("GET", "/x", nil)); w.Code != http.StatusTeapot {
-				t.Error(w.Code)
+			handler := func(http.ResponseWriter, *http.Request) int { return http.StatusTeapot }
+			if status := tr.Route("GET /x", handler)(httptest.NewRecorder(), httptest.NewRequest("GET", "/x", nil)); status != http.StatusTeapot {
+				t.Error(status)
 			}
 			tr.Close()
 		})
@@ -351,10 +349,11 @@ func TestVariables(t *testing.T) {
 func TestRoute(t *testing.T) {
 	tr, c := to(t)
 	status := http.StatusOK
-	answer := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	answer := func(http.ResponseWriter, *http.Request) int { return status }
 	mux := http.NewServeMux()
 	for _, pattern := range []string{"POST /v1/locks/{key}/acquire", "GET /healthz", "GET /readyz", "GET /metrics", "GET /{$}", "/"} {
-		mux.HandleFunc(pattern, tr.Route(pattern, answer))
+		traced := tr.Route(pattern, answer)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { traced(w, r) })
 	}
 	ask := func(method, path, parent string) {
 		r := httptest.NewRequest(method, path, nil)
