@@ -2,7 +2,6 @@ package validate
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -46,11 +45,8 @@ func TestScrapeJobs(t *testing.T) {
 			Rules []*relabel.Config `yaml:"relabel_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	text, err := os.ReadFile("../prometheus/kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
+	text := readText(t, "../prometheus/kubernetes.yaml")
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string][]string{

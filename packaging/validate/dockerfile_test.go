@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,11 +30,8 @@ type copied struct{ from, to, owner string }
 
 func readDockerfile(t *testing.T) (i image) {
 	t.Helper()
-	text, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := parser.Parse(bytes.NewReader(text))
+	text := readText(t, "../Dockerfile")
+	parsed, err := parser.Parse(strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,12 +146,9 @@ func readText(t *testing.T, path string) string {
 
 // What the Dockerfile builds from is let through to it, and nothing else.
 func TestBuildContext(t *testing.T) {
-	text, err := os.ReadFile("../Dockerfile.dockerignore")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readText(t, "../Dockerfile.dockerignore")
 	used := map[string]bool{} // by path that is let through
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "!"); ok {
 			used[name] = false
 		}

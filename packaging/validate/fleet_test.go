@@ -200,11 +200,8 @@ var fleetRow = regexp.MustCompile(`^\| ([^|]+) \| (\d+) \| ([^|]*) \|$`)
 // fleetTable reads the table of the page.
 func fleetTable(t *testing.T) (rows []firing) {
 	t.Helper()
-	text, err := os.ReadFile(alertsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	text := readText(t, alertsPage)
+	for line := range strings.Lines(text) {
 		m := fleetRow.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil {
 			continue

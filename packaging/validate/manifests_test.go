@@ -160,11 +160,8 @@ func (w workload) containers() []corev1.Container {
 
 // Mistakes that are easily made are found.
 func TestStrictDecoding(t *testing.T) {
-	good, err := os.ReadFile(sidecarFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := decode(t, good); err != nil {
+	good := readText(t, sidecarFile)
+	if _, err := decode(t, []byte(good)); err != nil {
 		t.Fatal(err)
 	}
 	for _, change := range [][2]string{
@@ -174,8 +171,8 @@ func TestStrictDecoding(t *testing.T) {
 		{"periodSeconds: 1\n", "periodSecond: 1\n"},
 		{"apiVersion: apps/v1", "apiVersion: apps/v1beta9"},
 	} {
-		bad := strings.Replace(string(good), change[0], change[1], 1)
-		if bad == string(good) {
+		bad := strings.Replace(good, change[0], change[1], 1)
+		if bad == good {
 			t.Fatalf("%s does not hold %q", sidecarFile, change[0])
 		}
 		if _, err := decode(t, []byte(bad)); err == nil {
@@ -267,15 +264,11 @@ func TestContainers(t *testing.T) {
 // imageName is what the Dockerfile's own example calls the image.
 func imageName(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	match := regexp.MustCompile(`(?m)^#.* -t (\S+)`).FindSubmatch(text)
+	match := regexp.MustCompile(`(?m)^#.* -t (\S+)`).FindStringSubmatch(readText(t, "../Dockerfile"))
 	if match == nil {
 		t.Fatal("the Dockerfile does not say how the image is called")
 	}
-	return string(match[1])
+	return match[1]
 }
 
 func volumesExist(t *testing.T, where string, spec corev1.PodSpec, c corev1.Container) {

@@ -1,7 +1,6 @@
 package validate
 
 import (
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -13,11 +12,8 @@ import (
 // The patch of docs/replica-numbers.md has the fields of a Deployment. It starts what
 // the manifest starts, from a volume that it mounts.
 func TestReplicaNumberFromAnImageVolume(t *testing.T) {
-	page, err := os.ReadFile("../../docs/replica-numbers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, patch, found := strings.Cut(string(page), "```\nspec:\n")
+	page := readText(t, "../../docs/replica-numbers.md")
+	_, patch, found := strings.Cut(page, "```\nspec:\n")
 	patch, _, _ = strings.Cut(patch, "```")
 	if !found {
 		t.Fatal("the page has no patch")

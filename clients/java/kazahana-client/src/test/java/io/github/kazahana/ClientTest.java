@@ -429,19 +429,27 @@ class ClientTest {
     }
 
     @Test
-    void aDaemonThatWasNeverThereIsToldSoon() {
+    void aDaemonThatWasNeverThereIsToldSoon() throws IOException {
         Path directory = Script.temporary();
         Kazahana.Builder options = Kazahana.client().socket(directory.resolve("s.sock").toString()).timeout(Duration.ofHours(1));
         try (Kazahana client = options.build()) {
             KazahanaException error = assertThrows(KazahanaException.DaemonUnavailableException.class, client::nextId);
             assertTrue(error.getMessage().startsWith("there is no socket at " + directory), error.getMessage());
         }
-        // One that is starting is waited for.
-        try (Kazahana client = options.build()) {
-            CompletableFuture<Long> id = async(client::nextId);
-            pause();
-            try (Script script = new Script(directory, counting())) {
-                assertEquals(FIRST, id.join());
+        // One that is starting is waited for: for a second, in which a busy machine may not start it.
+        for (int attempt = 1;; attempt++) {
+            Files.createDirectories(directory);
+            try (Kazahana client = options.build()) {
+                CompletableFuture<Long> id = async(client::nextId);
+                pause();
+                try (Script script = new Script(directory, counting())) {
+                    assertEquals(FIRST, id.join());
+                    return;
+                }
+            } catch (CompletionException e) {
+                if (attempt == 20 || !(e.getCause() instanceof KazahanaException.DaemonUnavailableException)) {
+                    throw e;
+                }
             }
         }
     }
