@@ -1,6 +1,6 @@
-// Package keeper keeps one service supplied with leases. It is the only caller
-// of the provider, and runs beside the request path, which never waits for it:
-// what it has, it publishes to the generator.
+// Package keeper keeps one service supplied with leases. It alone asks the provider
+// for them, and runs beside the request path, which never waits for it: what it has,
+// it publishes to the generator.
 //
 // Core decides. It takes one event after the other (a tick, the provider's answer, a
 // write that is done, the stop of the daemon) with the time, and returns the one
@@ -13,11 +13,11 @@
 //     it, then it leaves the local state, then the release is sent, once, stamped
 //     with max(clock, last embedded timestamp). If the local state cannot be
 //     written, no release is sent, and the lease runs out by itself.
-//   - A planned restart is never worse than a kill -9: see Shutdown.
+//   - A planned restart is never worse than a kill -9: stop.go says how.
 //   - A lease that was released, taken over or refused is never published
 //     again, neither as a lease nor as the cached one.
 //   - A lease on another timeline (epoch, bit_ts) is refused.
-//   - There is no renewal: a new lease is acquired at 90% of the term (seed A.1).
-//     The old one is handed back as soon as the whole throughput is there
+//   - What users know as a renewal is a new lease, acquired at 90% of the term
+//     (seed A.1). The old one is handed back as soon as the whole throughput is there
 //     without it; what replaces it in part only does not end it.
 package keeper

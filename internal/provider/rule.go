@@ -1,16 +1,3 @@
-// # Which free slot
-//
-// A coordinating provider grants the slot with the least (end, distance):
-//
-//   - end is the largest end among the records whose slots overlap it, 0 when
-//     there is none: the longest free first;
-//   - distance is (machine ID - cursor) mod n, counted 1 to n, where cursor is
-//     the machine ID assigned last and n the number of machine IDs: among
-//     equals, round-robin.
-//
-// Every range of machine IDs of every bit_seq (Terms.Range) is a ring of its
-// own, with a cursor of its own. A new ring's cursor is random where several
-// stores might be in use side by side unknown to each other.
 package provider
 
 import (

@@ -27,7 +27,7 @@
 // A process reads the records from the ring's cursor on, page by page, until it has found
 // enough, and keeps a queue of the free slots, best first. The next acquires of the
 // process take from the queue, as long as no other process has changed a slot: the version
-// of POOL/last counts the changes. So the order of package provider is kept exactly within
+// of POOL/last counts the changes. So the order of package pool is kept exactly within
 // the first scanEnough records. The queue is a hint: a slot that is wrongly thought free
 // costs a lost race. Only a search of that moment answers with FullError.
 //

@@ -18,7 +18,7 @@ import (
 const (
 	// scanPage is how many records a scan reads at a time, and scanEnough after
 	// how many it goes on only until it has found what is asked for. Within so many
-	// records after the cursor the order of package provider is kept exactly.
+	// records after the cursor the order of package pool is kept exactly.
 	scanPage   = 256
 	scanEnough = 512
 	// scanWant is how many free machine IDs a scan looks for beside those that are asked

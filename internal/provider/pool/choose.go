@@ -43,7 +43,7 @@ func (r Ring) cursor(line Reader, m Moment) (int64, error) {
 func (r Ring) NewCursor(random func(n int64) int64) int64 { return r.IDs.Low + random(r.IDs.Count()) }
 
 // Choose returns up to n machine IDs of the ring that can be granted now, in the
-// order of package provider: the longest free first, and round-robin among equals.
+// order of the package's comment: the longest free first, and round-robin among equals.
 // Where there is none, nextMS is when the first one can be granted.
 func (r Ring) Choose(line LineReader, cursor int64, n int, nowMS int64) (ids []int64, nextMS int64, err error) {
 	after := start

@@ -3,6 +3,10 @@
 // stands here once, as a function of what a store has recorded and of the store's
 // time. The package does no I/O and reads no clock.
 //
+// Memory, SQLite and PostgreSQL grant by Acquire. etcd grants by a transaction of its
+// own on the same records, and Redis by a script: the conformance suite holds them to
+// these rules, and the script to Acquire, call by call.
+//
 // A store implements Reader within one atomic step, calls a rule, and writes the
 // Change that the rule returns before the step ends. A store with transactions
 // holds its lock meanwhile. A store with compare-and-set notes what the rule has
@@ -17,6 +21,20 @@
 // moves an end to a later time, and an extension needs all other records that
 // overlap to have ended. Acquire asks the records themselves, whatever has chosen
 // the slot.
+//
+// # Which free slot
+//
+// The slot with the least (end, distance) is granted:
+//
+//   - end is the largest end among the records whose slots overlap it, 0 when
+//     there is none: the longest free first;
+//   - distance is (machine ID - cursor) mod n, counted 1 to n, where cursor is
+//     the machine ID assigned last and n the number of machine IDs: among
+//     equals, round-robin.
+//
+// Every range of machine IDs of every bit_seq (Terms.Range) is a ring of its
+// own, with a cursor of its own. A new ring's cursor is random where several
+// stores might be in use side by side unknown to each other.
 //
 // # The line
 //

@@ -79,7 +79,7 @@ func TestLineAgreesWithRecords(t *testing.T) {
 	}
 }
 
-// naiveOrder takes the least (end, distance) n times, as package provider says.
+// naiveOrder takes the least (end, distance) n times, as the package's comment says.
 func naiveOrder(marks []Mark, r Ring, cursor, now int64, n int) (ids []int64, nextMS int64) {
 	taken := map[int64]bool{}
 	for len(ids) < n {

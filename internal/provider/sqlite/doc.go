@@ -2,7 +2,7 @@
 // of a host may use at once.
 //
 // Package sqlitefile says what the file promises. An operation reads the clock, checks and
-// writes in one transaction under the file's lock, so the grant rule of package provider
+// writes in one transaction under the file's lock, so the grant rule of package pool
 // holds between all processes. The scope is the host: two hosts with a file each grant the
 // same machine IDs, which is why a new file starts at a random slot.
 //
