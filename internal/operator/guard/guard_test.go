@@ -351,7 +351,7 @@ func TestRequestsSentAheadTakeTurns(t *testing.T) {
 			turns, last = turns+1, now
 		}
 	}
-	if turns <= 10 { // nearly 600 on an idle machine, 89 were seen on a busy one; without turns there are 3
+	if turns < each/10 { // nearly 600 on an idle machine, 89 were seen on a busy one; without turns there are 3
 		t.Errorf("there were %d turns", turns)
 	}
 }

@@ -37,7 +37,7 @@ const (
 
 // NewProxy listens in front of the server.
 func NewProxy(network, address string) (*Proxy, error) {
-	ports, err := ring.FreePorts(1) // nobody else has it while the proxy is down
+	ports, err := ring.FreePorts(1) // such a port stays free while the proxy is down
 	if err != nil {
 		return nil, err
 	}
