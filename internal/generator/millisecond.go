@@ -1,7 +1,5 @@
 package generator
 
-import "math"
-
 // Without a spread start, a quiet service's IDs would all be multiples of
 // 2^bit_seq: that skews whoever shards by the ID's remainder, and it tells how
 // quiet the service is. Starting anywhere would waste throughput under load.
@@ -40,20 +38,4 @@ func (c *Core) expected(ms int64) int64 {
 		recent = max(recent, c.cfg.MaxThroughput) // too little was left behind the start
 	}
 	return recent >> min((ms-c.ms-1)/quietHalving, 62)
-}
-
-// randomLow chooses the low bits of a random fallback ID at or above from.
-//
-// Within a millisecond the values must ascend, and taken together they should
-// look like a uniform sample, since that is what makes a meeting with another
-// host's values unlikely. If k more values are expected, the next one is drawn
-// as the smallest of k uniform draws from what is left.
-func (c *Core) randomLow(from, want int64) (int64, bool) {
-	room := c.tl.MaxLow() + 1 - from
-	if room <= 0 {
-		return 0, false
-	}
-	k := min(max(c.recent-c.used, want, 1), c.cfg.MaxThroughput)
-	smallest := 1 - math.Pow(c.rnd.Float64(), 1/float64(k))
-	return from + min(int64(smallest*float64(room)), room-1), true
 }
