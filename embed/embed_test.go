@@ -16,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/embed"
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -267,6 +268,18 @@ func TestWaits(t *testing.T) {
 	for _, n := range []int{0, -1, embed.MaxBatch + 1} {
 		if _, err := g.NextIDs(t.Context(), n); !errors.Is(err, embed.ErrInvalidParams) {
 			t.Errorf("%d: %v", n, err)
+		}
+	}
+}
+
+// A request that waited in vain says for what, in the words of the documentation.
+func TestWhatWasWaitedFor(t *testing.T) {
+	for want, wait := range map[string]generator.Wait{
+		"clock": generator.WaitClock, "sequence": generator.WaitSequence, "lease": generator.WaitLease,
+	} {
+		var late *embed.TimeoutError
+		if err := embed.IDError(&generator.TimeoutError{For: wait}); !errors.As(err, &late) || late.Cause != want {
+			t.Errorf("%v: the cause is %q, want %q", err, late.Cause, want)
 		}
 	}
 }

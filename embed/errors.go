@@ -142,7 +142,7 @@ func idError(err error) error {
 	case errors.As(err, &acquisition):
 		return &LeaseAcquisitionError{Cause: acquisition.Cause, err: err}
 	case errors.As(err, &timeout):
-		return &TimeoutError{Waited: timeout.Waited, Cause: string(timeout.For), err: err}
+		return &TimeoutError{Waited: timeout.Waited, Cause: timeout.For.String(), err: err}
 	case errors.Is(err, generator.ErrNoProvider):
 		return ErrNoProvider
 	case errors.Is(err, generator.ErrOverflow):
