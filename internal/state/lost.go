@@ -39,7 +39,10 @@ func (s *State) Look() {
 		s.tellOfLive(s.lost)
 		return
 	}
-	s.lost = nil
+	if s.lost != nil {
+		s.lost = nil
+		_ = s.live.write(s.saved, s.marks) // begin has voided it
+	}
 	s.tellOfLive(s.live.err)
 }
 

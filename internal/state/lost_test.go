@@ -275,6 +275,28 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// A live directory that is lost for a moment, in which no new one can be made, costs
+// nothing: the leases are adopted after a crash.
+func TestLiveDirectoryThatComesBack(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	s.service("default")
+	disktest.Run(t, "mv", p.live, p.live+"x")
+	must.Succeed(t, os.WriteFile(p.live, nil, 0o600))
+	s.Look()
+	if h := s.Health(); h.LiveErr == nil {
+		t.Errorf("Health: %+v", h)
+	}
+	must.Succeed(t, os.Remove(p.live))
+	disktest.Run(t, "mv", p.live+"x", p.live)
+	s.Look()
+	if h := s.Health(); h.LiveErr != nil {
+		t.Errorf("Health: %+v", h)
+	}
+	s.crash()
+	wantAdopted(t, p, saved)
+}
+
 // RaiseMark goes on while Look moves the marks, again and again. Whenever it
 // stops, the folder that counts has the mark.
 func TestRaiseMarkWhileMarksMove(t *testing.T) {
