@@ -162,10 +162,7 @@ func (g *Generator) now() Instant { return Instant{g.Read(), time.Now()} }
 // before it leaves, the keeper hears of growth, those whose wait has ended hear of
 // that, and the timer is set for those who go on waiting. Its caller has the lock.
 func (g *Generator) settle() {
-	if mark := g.core.ms + 1; mark > g.marked {
-		g.marked = mark
-		g.mark.RaiseMark(mark)
-	}
+	g.raise(g.core.ms + 1)
 	if g.core.growth {
 		g.core.growth = false
 		select {
@@ -185,6 +182,14 @@ func (g *Generator) settle() {
 		} else {
 			g.wake.Reset(nap)
 		}
+	}
+}
+
+// raise raises the mark. Its caller has the lock.
+func (g *Generator) raise(mark int64) {
+	if mark > g.marked {
+		g.marked = mark
+		g.mark.RaiseMark(mark)
 	}
 }
 
@@ -227,7 +232,11 @@ func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.q.newest = g.Read()
-	return g.core.Rebase(tl, g.q.newest.ms())
+	ok := g.core.Rebase(tl, g.q.newest.ms())
+	if ok {
+		g.raise(g.core.floor) // after a crash, too, no ID on the new timeline is from before the move
+	}
+	return ok
 }
 
 // Growth has a token when callers used up all leases in a millisecond and

@@ -185,9 +185,9 @@ func (c *Core) unfit(l lease.Lease) error {
 }
 
 // settleTimeline decides, with the first lease of a service that can be used, on
-// which timeline the service is. Where that is another one it begins the move: the
-// new timeline is in the local state before an ID is made on it, because after a
-// crash the old one would make smaller IDs.
+// which timeline the service is. Where that is another one it begins the move: both
+// timelines are in the local state before an ID is made on the new one. After a crash
+// the next life can then tell on which of the two its IDs are the larger ones.
 func (c *Core) settleTimeline() {
 	for _, l := range c.answer.leases {
 		err := c.unfit(l)
@@ -198,7 +198,7 @@ func (c *Core) settleTimeline() {
 		case errors.Is(err, errMismatch) && c.saved.Source != state.SourceLease:
 			before := c.saved
 			c.moving = &before
-			c.saved.Timeline, c.saved.Source = l.Timeline(), state.SourceLease
+			c.saved.From, c.saved.Timeline, c.saved.Source = &before.Timeline, l.Timeline(), state.SourceLease
 			c.saved.Held, c.saved.Cached = nil, nil // they are of another timeline
 			c.todo = append(c.todo, toSave)
 			return
@@ -208,11 +208,12 @@ func (c *Core) settleTimeline() {
 
 // onRebased ends the move to another timeline.
 func (c *Core) onRebased(ok bool) {
-	if !ok {
+	if ok {
+		c.saved.From = nil
+	} else {
 		c.saved = *c.moving
-		c.todo = append(c.todo, toSave)
 	}
-	c.moving = nil
+	c.moving, c.todo = nil, append(c.todo, toSave)
 }
 
 // accept takes the leases into use. Expired ones are pruned now and only now,

@@ -352,6 +352,47 @@ func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 	}
 }
 
+// TestMoveThatACrashCutsShort: whatever the store holds when the process dies, the next
+// life's IDs are greater than all before, whatever the clock shows then.
+func TestMoveThatACrashCutsShort(t *testing.T) {
+	for name, other := range map[string]snowflake.Timeline{
+		"larger IDs":                        otherEpoch(-year),
+		"smaller IDs":                       otherEpoch(day),
+		"larger IDs, since time has passed": otherEpoch(3 * time.Second),
+		"fewer bits of time":                {EpochMS: snowflake.DefaultEpochMS, BitTS: 40},
+		"more bits of time":                 {EpochMS: snowflake.DefaultEpochMS, BitTS: 42},
+		"more bits of time, and larger IDs": {EpochMS: snowflake.DefaultEpochMS - 2*year.Milliseconds(), BitTS: 42},
+	} {
+		t.Run(name, hosted(func(s *setup) {
+			s.terms.Timeline = other
+			s.terms.BitID = snowflake.ValueBits - other.BitTS - s.terms.BitSeq
+		}, func(t *testing.T, r *rig) {
+			r.timeline = other
+			r.remote.fail(unreachable)
+			r.start()
+			r.expect(generator.FallbackRandomID)
+			last := r.last
+			writes := 0
+			r.store.written = func() {
+				writes++
+				mark := r.store.Mark()
+				next := r.store.Load().Settled(mark).Timeline
+				if id := next.ID(max(mark, next.EpochMS), 0); id <= last {
+					t.Errorf("after write %d, at %v: the next life goes on with %d after %d", writes, r.elapsed(), id, last)
+				}
+			}
+			r.until(5 * time.Second)
+			r.remote.heal()
+			r.until(10 * time.Second)
+			if writes < 2 {
+				t.Errorf("%d writes", writes)
+			}
+			r.restart()
+			r.one()
+		}))
+	}
+}
+
 // TestFirstLeaseOfTwoTimelines: one answer cannot have two. The first lease
 // sets the timeline, the other one is refused by it.
 func TestFirstLeaseOfTwoTimelines(t *testing.T) {

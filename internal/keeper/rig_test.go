@@ -153,7 +153,8 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 // build begins a life on what the store holds.
 func (r *rig) build(log *zap.Logger) {
 	r.clock = clock.NewBelieved(r.host, clock.Config{MaxForward: time.Second, Hold: time.Minute})
-	saved := r.store.Load()
+	saved := r.store.Load().Settled(r.store.Mark()) // as Open does
+	must.Succeed(r.t, r.store.Service.Save(saved))
 	r.gen = &tap{rig: r, used: map[lease.Key]bool{}, Generator: generator.New(generator.Options{
 		Config:   generator.Config{MaxThroughput: r.setup.MaxThroughput, Fallback: r.setup.fallback, MaxBackwardMS: 5000},
 		Timeline: saved.Timeline, Floor: r.store.Mark(), StartupWait: r.setup.startupWait,

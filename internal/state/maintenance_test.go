@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -180,6 +181,41 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 				}
 				wantState(t, sv, want, mark)
 				s.wantQuiet()
+			})
+		}
+	}
+}
+
+// A life that ended while it moved to another timeline leaves both, and the next one goes
+// on with the one whose IDs are the larger ones, also after a boot.
+func TestMoveIsSettled(t *testing.T) {
+	later, earlier := testTimeline, testTimeline
+	later.EpochMS += 1000
+	earlier.EpochMS -= 1000
+	for name, c := range map[string]struct {
+		next snowflake.Timeline
+		mark int64
+		want Saved
+	}{
+		"larger IDs":    {earlier, testMark, Saved{Timeline: earlier, Source: SourceLease}},
+		"smaller IDs":   {later, testMark, Saved{Timeline: testTimeline, Source: SourceConfig}},
+		"no IDs so far": {later, 0, Saved{Timeline: later, Source: SourceLease}},
+	} {
+		for _, boots := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", a boot: ", boots), func(t *testing.T) {
+				p := newPlace(t)
+				s := mustOpen(t, p)
+				sv := s.service("default")
+				if c.mark > 0 {
+					sv.RaiseMark(c.mark)
+				}
+				mustSave(t, sv, Saved{Timeline: c.next, Source: SourceLease, From: &testTimeline})
+				must.Succeed(t, s.Sync())
+				s.crash()
+				if boots {
+					must.Succeed(t, os.RemoveAll(p.live))
+				}
+				wantState(t, mustOpen(t, p).service("default"), c.want, c.mark)
 			})
 		}
 	}

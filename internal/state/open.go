@@ -71,6 +71,9 @@ func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *S
 	if err := s.openMarks(ctx, known, blind); err != nil {
 		return nil, err
 	}
+	for name, saved := range s.saved {
+		s.saved[name] = saved.Settled(s.floors[name])
+	}
 	// A daemon that has run here before can start without writing to the disk.
 	if err := tellIfSlow(opts.Log, disk.Path(), s.sync); err != nil && !known {
 		return nil, err

@@ -27,6 +27,10 @@ type Saved struct {
 	// Timeline is the timeline of all leases; the zero value with SourceNone.
 	Timeline snowflake.Timeline
 	Source   TimelineSource
+	// From is the timeline that the service leaves for Timeline, from before the generator
+	// is asked until it has answered: IDs of either may have been made, and there are no
+	// leases. nil at all other times. The next Open settles it.
+	From *snowflake.Timeline
 	// Offered is the timeline of a refused lease, which an operator can accept.
 	Offered *snowflake.Timeline
 	// Origin identifies the provider that granted the leases. Other providers do not
@@ -51,6 +55,18 @@ func (s Saved) withoutLeases() Saved {
 	return s
 }
 
+// Settled ends the move of a life that ended in the middle of it. Every ID so far has a
+// timestamp before the mark, and the generator moves only if its IDs ascend. So where
+// those of Timeline would be above all of From, they are above all IDs. Where they would
+// not, none of Timeline is above those of From.
+func (s Saved) Settled(markMS int64) Saved {
+	if s.From != nil && !CrossTimelines(*s.From, s.Timeline, markMS).Ascends() {
+		s.Timeline, s.Source = *s.From, SourceConfig
+	}
+	s.From = nil
+	return s
+}
+
 func sameTimeline(a, b Saved) bool { return a.Timeline == b.Timeline && a.Source == b.Source }
 
 func (s Saved) withoutSecrets() Saved {
@@ -69,7 +85,7 @@ func (s Saved) clone() Saved {
 	if len(s.Held) == 0 {
 		s.Held = nil
 	}
-	s.Cached, s.Offered = clonePointer(s.Cached), clonePointer(s.Offered)
+	s.Cached, s.From, s.Offered = clonePointer(s.Cached), clonePointer(s.From), clonePointer(s.Offered)
 	return s
 }
 
@@ -97,6 +113,14 @@ func (s Saved) validate() error {
 	if s.Offered != nil {
 		if err := s.Offered.Validate(); err != nil {
 			return fmt.Errorf("offered timeline: %w", err)
+		}
+	}
+	if s.From != nil {
+		if err := s.From.Validate(); err != nil {
+			return fmt.Errorf("timeline that it leaves: %w", err)
+		}
+		if s.Source != SourceLease || s.leases() > 0 {
+			return fmt.Errorf("it leaves a timeline, and the new one is not of a lease, or has leases already")
 		}
 	}
 	for _, l := range s.all() {
@@ -128,6 +152,7 @@ type document struct {
 	Cached   *lease.Lease      `json:"cached,omitempty"`
 	Timeline *timelineDocument `json:"timeline,omitempty"`
 	Source   TimelineSource    `json:"timelineSource,omitempty"`
+	From     *timelineDocument `json:"fromTimeline,omitempty"`
 	Offered  *timelineDocument `json:"offeredTimeline,omitempty"`
 	Origin   string            `json:"origin,omitempty"`
 }
@@ -142,14 +167,15 @@ func documentOf(s Saved) document {
 	if s.Source != SourceNone {
 		doc.Timeline = (*timelineDocument)(&s.Timeline)
 	}
-	if s.Offered != nil {
-		doc.Offered = (*timelineDocument)(s.Offered)
-	}
+	doc.From, doc.Offered = (*timelineDocument)(s.From), (*timelineDocument)(s.Offered)
 	return doc
 }
 
 func (doc document) saved() (Saved, error) {
-	s := Saved{Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Offered: (*snowflake.Timeline)(doc.Offered), Origin: doc.Origin}
+	s := Saved{
+		Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Origin: doc.Origin,
+		From: (*snowflake.Timeline)(doc.From), Offered: (*snowflake.Timeline)(doc.Offered),
+	}
 	if doc.Timeline != nil {
 		s.Timeline = snowflake.Timeline(*doc.Timeline)
 	}

@@ -169,6 +169,9 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 		"unknown source":     {Timeline: testTimeline, Source: "moon"},
 		"no timeline":        {Source: SourceLease},
 		"offer of no bits":   {Offered: &snowflake.Timeline{}},
+		"leaves no timeline": {Timeline: testTimeline, Source: SourceLease, From: &snowflake.Timeline{}},
+		"leaves it alone":    {Timeline: testTimeline, Source: SourceConfig, From: &testTimeline},
+		"leaves with leases": {Timeline: testTimeline, Source: SourceLease, From: &testTimeline, Held: []lease.Lease{testLease(1, 1)}},
 		"lease, no timeline": {Held: []lease.Lease{testLease(1, 1)}},
 	} {
 		if err := sv.Save(saved); err == nil {
