@@ -6,10 +6,8 @@
 package kazahana
 
 import (
-	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/clients/go/internal/clienttest"
 )
@@ -44,16 +42,8 @@ func newDaemon(t testing.TB, args ...string) *daemon {
 // client returns a Client of the daemon that is up.
 func (d *daemon) client(opts ...Option) *Client {
 	d.t.Helper()
-	c := newClient(d.t, append([]Option{WithSocket(d.Socket)}, opts...)...)
-	for end := time.Now().Add(patience); ; {
-		err := c.Ping(d.t.Context())
-		if err == nil {
-			return c
-		}
-		if !errors.Is(err, ErrDaemonUnavailable) || time.Now().After(end) {
-			d.t.Fatal(err)
-		}
-	}
+	d.Await()
+	return newClient(d.t, append([]Option{WithSocket(d.Socket)}, opts...)...)
 }
 
 func newClient(t testing.TB, opts ...Option) *Client {

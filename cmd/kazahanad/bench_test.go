@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -126,12 +127,16 @@ func TestBenchEnds(t *testing.T) {
 	c := s.Dial()
 	c.Lease()
 	start := func(args ...string) (b *testkit.Instance, out *bytes.Buffer) {
-		before := c.Status().Services[0].Issued.Regular
+		issued := func() uint64 { return c.Status().Services[0].Issued.Regular }
+		before := issued()
 		cmd := s.Command(append([]string{"bench", "--socket", s.Socket, "--duration", "1h"}, args...)...)
 		out = &bytes.Buffer{}
 		cmd.Stdout = out
 		b = s.LaunchCommand(cmd)
-		await.Eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.Status().Services[0].Issued.Regular > before+100_000 })
+		await.Eventually(t, "the warm-up has begun", func() bool { return issued() > before })
+		time.Sleep(benchWarmup)
+		before = issued()
+		await.Eventually(t, "requests are answered that were sent after it", func() bool { return issued() > before+100 })
 		return b, out
 	}
 	b, out := start("--connections", "3")

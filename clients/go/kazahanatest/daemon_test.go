@@ -19,7 +19,9 @@ type options = map[string]any
 // The fake answers as a daemon does: with errors of the same codes, and with the types and
 // the names of fields that a daemon's answers have.
 func TestAnswersAreADaemons(t *testing.T) {
-	real, err := kazahana.New(kazahana.WithSocket(clienttest.NewDaemon(t).Socket), kazahana.WithTimeout(clienttest.Patience))
+	d := clienttest.NewDaemon(t)
+	d.Await()
+	real, err := kazahana.New(kazahana.WithSocket(d.Socket), kazahana.WithTimeout(clienttest.Patience))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ package clienttest
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,6 +122,18 @@ func (d *Daemon) Start() {
 	if err := d.Cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// Await waits until the daemon can be connected to. A client that was never connected
+// waits for a second only, and a busy machine starts no daemon in that time.
+func (d *Daemon) Await() {
+	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if conn, err := net.Dial("unix", d.Socket); err == nil {
+			_ = conn.Close()
+			return
+		}
+	}
+	d.t.Fatal("the daemon does not begin")
 }
 
 // Kill ends the daemon without a word.
