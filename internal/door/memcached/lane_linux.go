@@ -105,7 +105,7 @@ func (p *parked) Ready(events uint32) {
 	switch {
 	case errno == unix.EAGAIN:
 	case errno == 0 && n == 0 && p.owes():
-		p.depart(unfinished{})
+		p.depart(unfinished{ended: true})
 	case errno != 0 || n == 0:
 		p.end()
 	case p.serve(l.input[:n]) && (n == len(l.input) || p.half):

@@ -81,7 +81,8 @@ func (s *server) park(g *daemon.Guest, nc net.Conn) bool {
 // unfinished is what a connection has in hand when it leaves the event loop.
 type unfinished struct {
 	input, output []byte
-	pending       get // with a wait; else there is none
+	pending       get  // with a wait; else there is none
+	ended         bool // the peer sends no more
 }
 
 // begin serves a connection in a goroutine.
@@ -196,6 +197,9 @@ func (c *conn) farewell() {
 }
 
 func (c *conn) converse() (rests bool) {
+	if c.ended { // it would rest, and the event loop would hear of the end again
+		return false
+	}
 	c.buf = append(make([]byte, 0, smallBuffer), c.input...)
 	out, ok := c.take(c.unfinished)
 	c.unfinished = unfinished{}

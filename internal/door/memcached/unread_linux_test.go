@@ -1,0 +1,49 @@
+package memcached
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/door/doortest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// stat is a value of stats.
+func (p *peer) stat(name string) (value string) {
+	p.t.Helper()
+	_ = p.SetDeadline(time.Now().Add(doortest.Patience)) // for this one: a test may ask for long
+	p.send("stats\r\n")
+	for {
+		line := p.line()
+		if line == "END" {
+			return value
+		}
+		if v, found := strings.CutPrefix(line, "STAT "+name+" "); found {
+			value = v
+		}
+	}
+}
+
+// TestHalfClosedPeerThatDoesNotRead: nobody serves a connection whose peer sends no more, though
+// it counts until the peer has read its answers.
+func TestHalfClosedPeerThatDoesNotRead(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		o := doortest.Options{}
+		o.MemoryLimit = 64 << 20
+		r := start(t, loop, o)
+		p := dial(t, r)
+		p.send("get id\r\n")
+		must.Succeed(t, p.Conn.(*net.UnixConn).CloseWrite())
+		other := dial(t, r)
+		await.Eventually(t, "it is not served any more", func() bool { return other.stat("curr_connections") == "1" })
+		if n := r.Server.Status().Connections; n != 2 {
+			t.Errorf("%d connections count", n)
+		}
+		p.ids("id")
+		p.ends()
+		await.Eventually(t, "it does not count any more", func() bool { return r.Server.Status().Connections == 1 })
+	})
+}
