@@ -12,7 +12,8 @@ import (
 // has sent them, until the peer reads them or closes its end: that this end is closed
 // changes nothing. So each connection has a small buffer for what it sends, which is part
 // of its cost; as many as a share of the memory allows have a large one; and a connection
-// that has ended counts for as long as its peer has not read.
+// that has ended counts for as long as its peer has not read. Over TCP it is the same, until the
+// connection is reset.
 //
 // What a peer sends is counted to the peer.
 const (

@@ -28,7 +28,7 @@ func setSendBufferOf(fd, size int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
 }
 
-// unread is how much the kernel holds of a stream's answers.
+// unread is how much the kernel holds of a stream's answers for the peer.
 func unread(nc syscall.Conn) (held int) {
 	_ = withFD(nc, func(fd int) (err error) {
 		held, err = unreadOf(fd)
@@ -37,7 +37,20 @@ func unread(nc syscall.Conn) (held int) {
 	return held
 }
 
-func unreadOf(fd int) (int, error) { return unix.IoctlGetInt(fd, unix.SIOCOUTQ) }
+func unreadOf(fd int) (int, error) {
+	held, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if held > 0 && reset(fd) {
+		return 0, nil
+	}
+	return held, err
+}
+
+// reset reports whether a TCP connection has ended without its peer, which has reset it or does not answer
+// any more. The kernel has freed what it held then, and still tells how much that was.
+func reset(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO) // which Unix sockets do not have
+	return err == nil && info.State == unix.BPF_TCP_CLOSE
+}
 
 // shutdown ends a stream in both directions. What was sent can still be read.
 func shutdown(nc syscall.Conn) error {

@@ -2,8 +2,12 @@ package daemon
 
 import (
 	"bytes"
+	"net"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -89,4 +93,32 @@ func TestUnreadRefusalsAreLimited(t *testing.T) {
 		defer r.server.mu.Unlock()
 		return r.server.unreadRefusals == maxUnreadRefusals-1
 	})
+}
+
+// A connection over TCP whose peer resets it after its end counts no longer, though the peer has not
+// read all.
+func TestResetConnectionsAreForgotten(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MemoryLimit = 64 << 20 }).start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer l.Close()
+	small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			must.Succeed(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, smallSend))
+		})
+	}}
+	p, err := small.Dial("tcp", l.Addr().String())
+	must.Succeed(t, err)
+	g, err := r.server.NewDoor("door", nil).Listener(l).Accept()
+	must.Succeed(t, err)
+	// So large that the kernel takes at once more than it can pass on to the peer.
+	setSendBuffer(g.(*Guest), largeSend*2)
+	_, err = g.Write(make([]byte, largeSend))
+	must.Succeed(t, err)
+	must.Succeed(t, g.Close())
+	if n := r.server.connections(); n != 1 {
+		t.Fatalf("%d connections count before the reset", n)
+	}
+	must.Succeed(t, p.Close()) // a reset, because there is something to read
+	await.Eventually(t, "it counts no longer", func() bool { return r.server.connections() == 0 })
 }
