@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net"
 	"syscall"
 	"time"
 
@@ -40,6 +41,13 @@ func (s *Server) watchHangups(ctx context.Context) {
 			}
 		})
 	}
+}
+
+// Watched reports whether a wait of the guest ends when its peer is gone. Over TCP such a peer looks like one
+// that has merely stopped sending, until it is sent something.
+func (g *Guest) Watched() bool {
+	_, local := g.Conn.(*net.UnixConn)
+	return local
 }
 
 // Held is about what the server holds for its clients beside goroutines, in bytes.

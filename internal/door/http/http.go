@@ -53,7 +53,9 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
-			return context.WithValue(ctx, connectionKey{}, nc.(*connection))
+			c := nc.(*connection)
+			c.work = ctx
+			return context.WithValue(ctx, connectionKey{}, c)
 		},
 		ConnState: func(nc net.Conn, to http.ConnState) { nc.(*connection).ahead.Changed(to) },
 	}
@@ -98,6 +100,7 @@ func (e entrance) Accept() (net.Conn, error) {
 
 type connection struct {
 	*daemon.Guest
+	work    context.Context // of requests under way
 	counted sync.Once
 	ahead   guard.Ahead
 }
@@ -106,6 +109,16 @@ type connection struct {
 func (c *connection) Read(b []byte) (int, error) {
 	c.counted.Do(func() { c.Memory().Take(connectionSize) })
 	return c.ahead.Read(c.Guest, b)
+}
+
+// waits is the context in which a request of the connection waits for IDs. The request's own is done when
+// its peer sends no more. Such a peer may still read; if it is gone, the server ends the wait, where it can
+// tell.
+func (c *connection) waits(r *http.Request) context.Context {
+	if c.Watched() {
+		return c.work
+	}
+	return r.Context()
 }
 
 // connectionKey is the context key of a request's connection.
@@ -152,14 +165,16 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	q, err := a.read(r, batch)
 	var ranges []generator.Range
 	if err == nil {
-		g := connectionOf(r.Context()).Guest
-		defer g.Room(q.Count)()
-		ranges, err = g.Next(r.Context(), q.Order, make([]generator.Range, 0, 4))
+		c := connectionOf(r.Context())
+		defer c.Room(q.Count)()
+		ranges, err = c.Next(c.waits(r), q.Order, make([]generator.Range, 0, 4))
 	}
 	if err != nil {
-		if reply := a.door.Failed(err, began); reply != nil {
-			write(w, problemOf(reply))
+		reply := a.door.Failed(err, began)
+		if reply == nil {
+			panic(http.ErrAbortHandler) // a return would be an empty answer
 		}
+		write(w, problemOf(reply))
 		return
 	}
 	a.door.Answered(1, began)
