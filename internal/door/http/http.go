@@ -47,14 +47,14 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	if err != nil {
 		return err
 	}
-	message, _ := d.Patience()
+	message, write := d.Patience()
 	server := &http.Server{
 		Handler:     guard.InTurn(admin.OwnNames(l.Addr(), configured, handler(d)), aheadOf),
 		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			c := nc.(*connection)
-			c.work = ctx
+			c.work, c.patience = ctx, write
 			return context.WithValue(ctx, connectionKey{}, c)
 		},
 		ConnState: func(nc net.Conn, to http.ConnState) { nc.(*connection).ahead.Changed(to) },
@@ -100,15 +100,34 @@ func (e entrance) Accept() (net.Conn, error) {
 
 type connection struct {
 	*daemon.Guest
-	work    context.Context // of requests under way
-	counted sync.Once
-	ahead   guard.Ahead
+	work     context.Context // of requests under way
+	patience time.Duration   // for the peer to read an answer
+	timed    bool            // there is a deadline for it
+	counted  sync.Once
+	ahead    guard.Ahead
 }
 
 // Read implements net.Conn. The first one waits for memory: who accepts connections may not.
 func (c *connection) Read(b []byte) (int, error) {
 	c.counted.Do(func() { c.Memory().Take(connectionSize) })
 	return c.ahead.Read(c.Guest, b)
+}
+
+// Write implements net.Conn. An answer has a deadline from its first bytes on, whoever makes it: before,
+// its request may have waited for long.
+func (c *connection) Write(b []byte) (int, error) {
+	if !c.timed {
+		if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Guest.Write(b)
+}
+
+// SetWriteDeadline implements net.Conn. The library takes the deadline away after each answer.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	c.timed = !t.IsZero()
+	return c.Guest.SetWriteDeadline(t)
 }
 
 // waits is the context in which a request of the connection waits for IDs. The request's own is done when
@@ -178,8 +197,6 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 		return
 	}
 	a.door.Answered(1, began)
-	_, patience := a.door.Patience()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 	head(w)
 	if wantsJSON(r.Header.Get("Accept")) {
 		w.Header().Set("Content-Type", "application/json")

@@ -2,17 +2,26 @@ package http
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/door/doortest"
+	"github.com/kazahana/kazahana/internal/issuer"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -67,4 +76,102 @@ func TestHalfClosedOverTCP(t *testing.T) {
 	if got, err := io.ReadAll(nc); len(got) > 0 || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
+}
+
+// pipes is a listener without the kernel, so that a bubble's time passes while somebody waits.
+type pipes struct {
+	dialed chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (l *pipes) Accept() (net.Conn, error) {
+	select {
+	case nc := <-l.dialed:
+		return nc, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipes) Close() error   { close(l.closed); return nil }
+func (l *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "door"} }
+
+// TestAnswersThatNobodyReads: whoever does not read an answer is cut off, whatever it says and whoever
+// makes it.
+func TestAnswersThatNobodyReads(t *testing.T) {
+	for _, request := range []string{
+		"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /id HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /services/nothing/id HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET //id HTTP/1.1\r\nHost: x\r\n\r\n", // which the library answers, as the next one
+		"GET /id HTTP/1.1\r\nHost : x\r\n\r\n",
+	} {
+		t.Run(request[:len("GET /nothing")], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { neverReads(t, request) })
+		})
+	}
+}
+
+// bubbled is a door of a server that runs nothing in the background.
+func bubbled(t *testing.T) *daemon.Door {
+	limits := daemon.Limits{MaxConnections: 10, UserConnections: 10, DrainTimeout: doortest.Patience}
+	services := map[string]*issuer.Service{"default": {}}
+	s, err := daemon.NewServer(daemon.Config{Limits: limits, DefaultService: "default"}, services, metrics.New(metrics.Build{}), zap.NewNop())
+	must.Succeed(t, err)
+	return s.NewDoor("http", Refusal)
+}
+
+// neverReads sends a request, and expects the end of the connection.
+func neverReads(t *testing.T, request string) {
+	l, d, served := newPipes(), bubbled(t), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer close(served)
+		_ = Serve(ctx, l, d, "", zap.NewNop())
+	}()
+	defer func() { stop(); <-served }()
+	near, far := net.Pipe()
+	defer near.Close()
+	l.dialed <- far
+	// The first answer's time says nothing about the second one.
+	fmt.Fprint(near, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	in := bufio.NewReader(near)
+	response, err := http.ReadResponse(in, nil)
+	must.Succeed(t, err)
+	_, err = io.Copy(io.Discard, response.Body)
+	must.Succeed(t, err)
+	fmt.Fprint(near, request)
+	_, patience := d.Patience()
+	time.Sleep(patience + time.Second)
+	if response, err := http.ReadResponse(in, nil); err == nil {
+		t.Errorf("%q: the answer %d still waits", request, response.StatusCode)
+	}
+}
+
+// TestAnAnswerHasOneDeadline: a peer gains no time by reading a piece now and then, and the next answer has
+// a deadline of its own.
+func TestAnAnswerHasOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		near, far := net.Pipe()
+		defer near.Close()
+		go func() { l.dialed <- far }()
+		nc, err := entrance{bubbled(t).Listener(l)}.Accept()
+		must.Succeed(t, err)
+		defer nc.Close()
+		c := nc.(*connection)
+		c.patience = doortest.Patience
+		go func() { _, _ = io.Copy(io.Discard, near) }()
+		for range 2 {
+			_, first := c.Write([]byte("x"))
+			time.Sleep(2 * c.patience)
+			_, second := c.Write([]byte("x"))
+			if first != nil || !errors.Is(second, os.ErrDeadlineExceeded) {
+				t.Errorf("a piece in time: %v, and one too late: %v", first, second)
+			}
+			must.Succeed(t, c.SetWriteDeadline(time.Time{})) // as the library does
+		}
+	})
 }
