@@ -15,7 +15,8 @@ type Holding struct {
 	lost func(Lease, error)
 
 	lease     Lease
-	ttl       time.Duration
+	ttl       time.Duration // what renewals ask for
+	taken     time.Duration // the longest term that the store has granted; ttl is longer where it may refuse
 	sent      time.Duration // when the last renewal that succeeded was sent
 	until     time.Duration // until then the lease is relied on
 	renewal   *call         // under way
@@ -58,7 +59,7 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 			return nil, err
 		}
 	}
-	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL}
+	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL, taken: want.TTL}
 	g.alarm.ring = g.step
 	g.renewed(got)
 	if h.turn(func() { err = g.start() }); err != nil {
@@ -192,12 +193,15 @@ func (g *Holding) step() {
 // renew sends one renewal.
 func (g *Holding) renew() {
 	c := &g.host.core
-	sent := c.now
-	g.renewal = c.begin(&call{request: renewal(g.lease, g.ttl), ended: func(l Lease, err error) {
+	sent, r := c.now, renewal(g.lease, g.ttl)
+	g.renewal = c.begin(&call{request: r, ended: func(l Lease, err error) {
 		g.renewal = nil
 		switch {
 		case err == nil:
 			g.renewed(granted{l, sent})
+			g.judged(r, nil)
+		case errors.Is(err, ErrInvalid) && r.TTL() > g.taken: // the lease is as it was
+			g.judged(r, err)
 		case !definite(err) || !g.lose(err, func() {}):
 			g.failures++
 			g.retryAt = c.now + backoff(g.failures, retryFirst, min(retryMost, g.ttl/renewPart), c.random())
@@ -278,13 +282,29 @@ func (c *hostCore) mayChange(r Request) (*Holding, error) {
 	case r.TTL() < g.ttl:
 		return nil, fmt.Errorf("%w: the lock is held for terms of %v, and cannot be renewed for %v", ErrInvalid, g.ttl, r.TTL())
 	default:
-		g.ttl = r.TTL()
+		g.ttl = r.TTL() // at once, so that no renewal of the host's makes the lease shorter again
 	}
 	return g, nil
 }
 
-// changed is the event that a release by name has ended.
-func (g *Holding) changed(l Lease, err error) {
+// judged is the event that the store has granted the term of a renewal, or refused it. A term
+// that was refused is not asked for again: the lease would be lost by it.
+func (g *Holding) judged(r Request, err error) {
+	switch {
+	case err == nil:
+		g.taken = max(g.taken, r.TTL())
+		g.ttl = max(g.ttl, g.taken)
+	case IsAnswer(err):
+		g.ttl = g.taken
+	}
+}
+
+// changed is the event that a change by name has ended.
+func (g *Holding) changed(r Request, l Lease, err error) {
+	if r.Op == Renew {
+		g.judged(r, err)
+		return
+	}
 	g.asked--
 	switch {
 	case err == nil && l.LeaseID == g.lease.LeaseID:

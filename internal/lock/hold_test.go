@@ -122,6 +122,49 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		11m20s
 		store ACTIVE 1
 		holder lost 0`},
+	"a renewal for too long a term changes nothing": {"notified", `
+		store limits 10m
+		holder holds
+		holder has 1
+		holder renews ttl=1h
+		holder did invalid
+		1h
+		holder has 1
+		holder lost 0
+		holder renews ttl=30s
+		holder did`},
+	"the host renews before a renewal for too long a term is refused": {"notified", `
+		store limits 10m
+		holder holds
+		holder has 1
+		h renew way 15s once
+		holder renews ttl=1h
+		15s
+		holder did invalid
+		1h
+		holder has 1
+		holder lost 0`},
+	"a renewal for too long a term, whose outcome is unknown": {"notified", `
+		store limits 10m
+		holder holds
+		holder has 1
+		h renew way down once
+		holder renews ttl=1h
+		holder did down
+		1h
+		holder has 1
+		holder lost 0`},
+	"a longer renewal whose answer is lost: the host goes on with it": {"notified", `
+		holder holds
+		holder has 1
+		h renew back down once
+		holder renews ttl=2m
+		holder did down
+		10m
+		h all way down
+		11m20s
+		store ACTIVE 1
+		holder lost 0`},
 	"a new connection takes over": {"notified", `
 		holder holds id=x
 		holder has 1

@@ -304,16 +304,14 @@ func (h *Host) Change(ctx context.Context, r Request) (Lease, error) {
 		return Lease{}, err
 	}
 	l, err := h.store.Do(ctx, r)
-	if r.Op == Release {
-		h.turn(func() {
-			if holding != nil {
-				holding.changed(l, err)
-			}
-			if err == nil || !IsAnswer(err) {
-				h.core.wake(name{r.Tenant, r.Key})
-			}
-		})
-	}
+	h.turn(func() {
+		if holding != nil {
+			holding.changed(r, l, err)
+		}
+		if r.Op == Release && (err == nil || !IsAnswer(err)) {
+			h.core.wake(name{r.Tenant, r.Key})
+		}
+	})
 	return l, err
 }
 

@@ -27,7 +27,7 @@ import (
 //	CLIENT did|dropped [ERROR]                                        that is over, with this outcome
 //	CLIENT knows                                                      its holding says as much as the store of what is left
 //	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses were reported to it
-//	store STATE TOKEN | store freed CLIENT | store forgets D
+//	store STATE TOKEN | store freed CLIENT | store forgets D | store limits D
 //	HOST OPERATION|all way|back [D] [down] [once]                      requests, or answers, take a time or are lost
 //	HOST up | HOST suspends D | HOST closes [D] | HOST asked LEAST..MOST | HOST subscribes D | HOST asked
 //
@@ -306,6 +306,14 @@ func (s *scenario) storeLine(f []string) string {
 	case "forgets":
 		d, err := time.ParseDuration(f[1])
 		s.records.forget("second", d)
+		return is(err, nil)
+	case "limits": // the longest term
+		d, err := time.ParseDuration(f[1])
+		if err == nil {
+			var limited *lock.Records
+			limited, err = s.memory.Limit(d)
+			*s.memory = *limited // hosts have it already
+		}
 		return is(err, nil)
 	}
 	if l := s.state(); string(l.State) != f[0] || fmt.Sprint(l.Token) != f[1] {
