@@ -285,7 +285,7 @@ func (c *change) understand(a answer) error {
 		c.ranges = append(c.ranges, entries)
 	}
 	c.nowMS, c.floor = a.nowMS, st.floor
-	c.Store.floor.Store(st.floor)
+	c.life.seenFloor.Store(st.floor)
 	c.sure, c.confirmed = true, false
 	return nil
 }
@@ -299,6 +299,6 @@ func (c *change) committed(b *batch, atMS int64) {
 		c.seen[w.index] = w.known
 	}
 	if b.raised != noFloor {
-		c.Store.floor.Store(b.raised)
+		c.life.seenFloor.Store(b.raised)
 	}
 }

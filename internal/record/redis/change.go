@@ -80,7 +80,10 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 
 func (s *Store) newChange(ask record.Ask) *change {
 	c := spare.Get().(*change)
-	c.Store, c.ask, c.life, c.nowMS, c.floor = s, ask, s.life.Load(), s.estimate(), s.floor.Load()
+	c.Store, c.ask, c.life, c.nowMS = s, ask, s.life.Load(), s.estimate()
+	if c.life != nil {
+		c.floor = c.life.seenFloor.Load()
+	}
 	c.seen = c.one[:0]
 	binary.NativeEndian.PutUint64(c.nonce[:], rand.Uint64())
 	return c

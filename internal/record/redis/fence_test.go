@@ -269,3 +269,33 @@ func TestFailoverBack(t *testing.T) {
 		}
 	}
 }
+
+// TestFloorOfANewLife: a rule is never shown a new life with the floor of the one before, under
+// which are tokens that the server has forgotten. Another change may have met the life, and an
+// answer of the one before may come afterwards.
+func TestFloorOfANewLife(t *testing.T) {
+	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, server)
+	r.put(grant("k", time.Minute))
+	before := r.view("k")
+	late := r.store.newChange(record.Ask{Keys: []string{"other"}})
+	late.seen = make([]known, 1)
+	answer, err := late.send(testContext(t), late.newBatch(looks))
+	must.Succeed(t, err)
+	server.Restart()
+	mustInit(t, mustOpen(t, r.cfg)) // an operator, who says that nothing is missing
+	shown := func(when string) {
+		t.Helper()
+		_, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+			if v.Life == before.Life || v.Floor <= before.Floor {
+				t.Errorf("%s, a rule is shown the life %s with the floor %d; before it was %s with %d", when, v.Life, v.Floor, before.Life, before.Floor)
+			}
+			return []record.Write{grant("k", time.Minute)}, nil
+		})
+		must.Succeed(t, err)
+	}
+	must.Succeed(t, r.store.Check(testContext(t))) // or another change: it says hello, and has not looked yet
+	shown("after hello")
+	must.Succeed(t, late.understand(answer))
+	shown("after a late answer")
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -53,6 +54,9 @@ type life struct {
 	state  // its lastMS and floor are old
 	name   string
 	script *redis.Script
+	// seenFloor is the floor as last seen in this life: a hint. It is the life's own, since under
+	// the floor of the life before are tokens that were forgotten.
+	seenFloor atomic.Int64
 }
 
 // changed: the server or the state is not what this process knew.
@@ -90,6 +94,7 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 				return known, nil
 			}
 			l := &life{state: after, name: after.life(), script: s.fill("commit", after.RunID, after.ReplID)}
+			l.seenFloor.Store(after.floor)
 			s.life.Store(l)
 			return l, nil
 		}

@@ -36,7 +36,6 @@ type Store struct {
 	opened time.Time
 	looked atomic.Int64         // when the server was last looked at as a whole, a Duration after opened
 	life   atomic.Pointer[life] // as last seen; nil before anything was
-	floor  atomic.Int64         // as last seen: a hint
 	ahead  atomic.Int64         // the server's clock, less the time since opened, in ms
 
 	commits  atomic.Int64
