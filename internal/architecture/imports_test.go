@@ -95,7 +95,7 @@ var own = map[string][]string{
 	"internal/record/sqlite":                 {"internal/longwork", "internal/record", "internal/conn/sqlite"},
 	"internal/record/etcd":                   {"internal/clock", "internal/conn/etcd", "internal/record", "internal/record/turns"},
 	"internal/record/postgres":               {"internal/conn/postgres", "internal/record"},
-	"internal/record/redis":                  {"internal/conn/redis", "internal/record", "internal/record/turns"},
+	"internal/record/redis":                  {"internal/clock", "internal/conn/redis", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
 	"internal/record/receipt":                {"internal/record"},
 	"internal/record/allowance":              {"internal/record"},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -200,7 +199,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	words := c.words(b)
 	lost := false
 	try := func(ctx context.Context, conn redis.Cmdable) (answer, error) {
-		sent := time.Since(s.opened)
+		sent := s.elapsed()
 		got, err := s.eval(ctx, conn, l, words)
 		var a answer
 		if err == nil {

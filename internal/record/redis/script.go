@@ -89,7 +89,7 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 			changes = after.facts != settled
 		}
 		if !changes {
-			s.looked.Store(int64(time.Since(s.opened)))
+			s.looked.Store(int64(s.elapsed()))
 			if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
 				return known, nil
 			}
@@ -135,7 +135,7 @@ const headWords = 3
 // eval runs the script of a life: by its hash, and in full where this same server does
 // not know it. The error is errChanged where it is another one.
 func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []any) (any, error) {
-	if time.Since(s.opened)-time.Duration(s.looked.Load()) > lookEvery {
+	if s.elapsed()-time.Duration(s.looked.Load()) > lookEvery {
 		if now, err := s.hello(ctx, conn); err != nil {
 			return nil, err
 		} else if now != l {

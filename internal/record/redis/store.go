@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/kazahana/kazahana/internal/clock"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
@@ -33,10 +34,10 @@ type Store struct {
 	turns  *turns.Turns[known]
 	list   *redis.Script
 
-	opened time.Time
-	looked atomic.Int64         // when the server was last looked at as a whole, a Duration after opened
-	life   atomic.Pointer[life] // as last seen; nil before anything was
-	ahead  atomic.Int64         // the server's clock, less the time since opened, in ms
+	elapsed func() time.Duration // since the store was opened; counts suspend
+	looked  atomic.Int64         // when the server was last looked at as a whole: elapsed then
+	life    atomic.Pointer[life] // as last seen; nil before anything was
+	ahead   atomic.Int64         // the server's clock, less elapsed, in ms
 
 	commits  atomic.Int64
 	watchers watchers
@@ -54,7 +55,9 @@ var _ record.Store = (*Store)(nil)
 // New uses the client, under keys that no pool of leases can have. Whoever opened the
 // client closes it, after the store.
 func New(client *redisconn.Client, o Options) *Store {
-	s := &Store{client: client, cfg: client.Config(), place: client.Config().Place(), opened: time.Now(), turns: turns.New(known.size)}
+	s := &Store{client: client, cfg: client.Config(), place: client.Config().Place(), turns: turns.New(known.size)}
+	opened := clock.System{}.Boot()
+	s.elapsed = func() time.Duration { return clock.System{}.Boot() - opened }
 	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
@@ -111,7 +114,7 @@ func (s *Store) estimate() int64 {
 	if s.cfg.NowMS != nil {
 		return s.cfg.NowMS()
 	}
-	return s.ahead.Load() + time.Since(s.opened).Milliseconds()
+	return s.ahead.Load() + s.elapsed().Milliseconds()
 }
 
 // synchronize takes note of the server's clock, as it was after sent.

@@ -179,6 +179,34 @@ func TestServersClock(t *testing.T) {
 	})
 }
 
+// TestSuspend: a host was suspended for longer than receipts are kept. Rules are shown a time
+// after that, on what the process remembers: what they date with an earlier one would be over at
+// once.
+func TestSuspend(t *testing.T) {
+	s := mustOpen(t, redistest.Shared(t).Config())
+	mustInit(t, s)
+	var shown []int64
+	change := func() {
+		t.Helper()
+		shown = nil
+		_, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+			shown = append(shown, v.NowMS)
+			return []record.Write{{Key: "k", Value: []byte("1")}}, nil
+		})
+		must.Succeed(t, err)
+	}
+	change() // its answer tells the server's time
+	change()
+	before := shown[0]
+	elapsed := s.elapsed
+	s.elapsed = func() time.Duration { return elapsed() + 15*time.Minute }
+	s.looked.Store(int64(s.elapsed())) // another change has looked at the server
+	change()
+	if shown[0] < before+10*minute { // the estimate is ahead by as long as an answer took
+		t.Errorf("15 minutes later a rule is shown a time that is %v later", time.Duration(shown[0]-before)*time.Millisecond)
+	}
+}
+
 // A record that is written again and again moves its entry only when it would be late.
 // The sweep sets right what is left, and finds those that went by themselves.
 func TestSweep(t *testing.T) {
