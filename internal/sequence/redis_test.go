@@ -65,6 +65,26 @@ func TestRedisConformance(t *testing.T) {
 	})
 }
 
+// TestFirstCallOfAProcess: a process that has only said hello to the server knows its time. By an
+// earlier one, a call whose ID contains no time would be forgotten at once.
+func TestFirstCallOfAProcess(t *testing.T) {
+	cfg := redistest.Shared(t).Config()
+	mustInit(t, mustOpenRedis(t, cfg))
+	s := mustOpenRedis(t, cfg)
+	must.Succeed(t, s.records.Check(t.Context()))
+	named := sequence.Request{Tenant: "t", Key: "k", Count: 1, RequestID: "named", Options: sequence.DefaultOptions()}
+	other := named
+	other.RequestID = "other"
+	for i, c := range []struct {
+		request sequence.Request
+		want    int64
+	}{{named, 1}, {named, 1}, {other, 2}, {named, 1}} {
+		if got, err := s.Next(t.Context(), c.request); err != nil || got.First != c.want {
+			t.Errorf("call %d got %v (%v), want %d", i, got, err, c.want)
+		}
+	}
+}
+
 // TestFailoverHandsOutNothingTwice: the replica lacks the last values and a whole key
 // when it becomes the primary. TestDoubt has the rules.
 func TestFailoverHandsOutNothingTwice(t *testing.T) {

@@ -79,6 +79,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 // after it has changed the state.
 func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*facts), written func() error) (*life, error) {
 	for range maxLooks {
+		sent := s.elapsed()
 		found, srv, text, err := s.ask(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -89,6 +90,7 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 			changes = after.facts != settled
 		}
 		if !changes {
+			s.synchronize(max(srv.nowMS, after.lastMS), sent) // a rule may run before a commit has answered
 			s.looked.Store(int64(s.elapsed()))
 			if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
 				return known, nil
