@@ -138,6 +138,23 @@ func ValidatePage(prefix, after string, limit int) error {
 // ErrInvalid.
 func ValidatePrefix(prefix string) error { return checkName("prefix", prefix, 1) }
 
+// EndOf is the first name in the order of bytes that comes after all with the prefix.
+func EndOf(prefix string) string {
+	// A last byte that is one greater would do, but may make no UTF-8, which PostgreSQL refuses.
+	prefix = strings.TrimRight(prefix, string(utf8.MaxRune))
+	last, size := utf8.DecodeLastRuneInString(prefix)
+	if size == 0 {
+		return strings.Repeat(string(utf8.MaxRune), MaxKey/utf8.UTFMax+1) // after every name
+	}
+	if last++; !utf8.ValidRune(last) {
+		last = afterSurrogates
+	}
+	return prefix[:len(prefix)-size] + string(last)
+}
+
+// afterSurrogates is the first rune after those that UTF-8 does not have.
+const afterSurrogates = 0xe000
+
 // HeadOf is what a list shows of a record.
 func HeadOf(key string, r Record) Head {
 	r.Value = r.Value[:min(len(r.Value), MaxHead)]

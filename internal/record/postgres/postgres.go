@@ -268,6 +268,9 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	return found.at(m), nil
 }
 
+// listSQL lists the records from $3 to before $4, and after $2.
+const listSQL = `SELECT key, substring(value FOR $1), coalesce(end_ms, 0) FROM record WHERE key > $2 AND key >= $3 AND key < $4 ORDER BY key LIMIT $5`
+
 // List implements record.Store.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
 	if err := record.ValidatePage(prefix, after, limit); err != nil {
@@ -280,8 +283,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	}
 	var found []row
 	m, err := s.Look(ctx, func(b *pgx.Batch) {
-		query := `SELECT key, substring(value FOR $1), coalesce(end_ms, 0) FROM record WHERE key > $2 AND key >= $3 AND starts_with(key, $3) ORDER BY key LIMIT $4`
-		b.Queue(query, record.MaxHead, after, prefix, limit).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(listSQL, record.MaxHead, after, prefix, record.EndOf(prefix), limit).Query(func(rows pgx.Rows) (err error) {
 			found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 			return err
 		})

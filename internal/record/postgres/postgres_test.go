@@ -1,14 +1,20 @@
 package postgres_test
 
 import (
+	"context"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/postgres"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -52,4 +58,34 @@ func TestConformance(t *testing.T) {
 			Advance: func(d time.Duration) { now += d.Milliseconds(); set(now) },
 		}
 	})
+}
+
+// TestListReadsItsPrefixOnly: a page without enough records does not read on to the end of the
+// table. The plan is one for any arguments, as the server makes it for a statement that comes
+// often, and of an index, however small the table is.
+func TestListReadsItsPrefixOnly(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config()
+	s, err := open(cfg)
+	must.Succeed(t, err)
+	defer s.Close()
+	_, err = s.Change(t.Context(), record.Ask{Keys: []string{"k"}}, func(record.View) ([]record.Write, error) {
+		return []record.Write{{Key: "k", Value: []byte("makes the table")}}, nil
+	})
+	must.Succeed(t, err)
+	conn, err := pgx.Connect(t.Context(), "host="+server.Dir+" port="+postgrestest.Port+" user=postgres")
+	must.Succeed(t, err)
+	defer conn.Close(context.Background())
+	results, err := conn.PgConn().Exec(t.Context(), "SET search_path = "+cfg.Schema+
+		"; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off"+
+		"; PREPARE list AS "+postgres.ListSQL+"; EXPLAIN EXECUTE list (1, '', 'p/', 'p0', 1)").ReadAll()
+	must.Succeed(t, err)
+	var plan []string
+	for _, row := range results[len(results)-1].Rows {
+		plan = append(plan, string(row[0]))
+	}
+	i := slices.IndexFunc(plan, func(line string) bool { return strings.Contains(line, "Index Cond") })
+	if i < 0 || !strings.Contains(plan[i], "(key >= ") || !strings.Contains(plan[i], "(key < ") {
+		t.Errorf("the index has no bounds on both sides:\n%s", strings.Join(plan, "\n"))
+	}
 }

@@ -358,6 +358,27 @@ func lists(r *rig) {
 	if !slices.Equal(got, want) || pages != 3 {
 		r.Errorf("%d pages have %q", pages, got)
 	}
+	// What comes right before and right after those with a prefix, by their bytes.
+	for prefix, beside := range map[string][2]string{
+		"q/": {"q.\U0010ffff", "q0"}, "r\x7f": {"r~\U0010ffff", "r\u0080"}, "s\ud7ff": {"s\ud7fe\U0010ffff", "s\ue000"},
+		"t\U0010ffff": {"t\U0010fffe\U0010ffff", "u"}, "\U0010ffff": {"\U0010fffe\U0010ffff", ""},
+	} {
+		want := []string{prefix, prefix + "\U0010ffff\U0010ffff"}
+		for _, key := range slices.Concat(want, beside[:]) {
+			if key != "" {
+				r.write(text(key, "1"))
+			}
+		}
+		var got []string
+		page, err := r.store.List(r.context(), prefix, "", 10)
+		must.Succeed(r, err)
+		for _, h := range page {
+			got = append(got, h.Key)
+		}
+		if !slices.Equal(got, want) {
+			r.Errorf("the list of %q is %q, want %q", prefix, got, want)
+		}
+	}
 	r.write(text("long", strings.Repeat("x", record.MaxHead)+"y"), record.Write{Key: "long/over", Value: []byte("t"), TermMS: 1000, KeepMS: record.MaxKeepMS})
 	r.expire(time.Second, "long/over")
 	page, err := r.store.List(r.context(), "long", "", 10)

@@ -141,8 +141,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if err := cmp.Or(record.ValidatePage(prefix, after, limit), ctx.Err()); err != nil {
 		return nil, err
 	}
-	from, to := "["+prefix, []byte("("+prefix)
-	to[len(to)-1]++ // the last byte of UTF-8 is never the greatest
+	from, to := "["+prefix, "("+record.EndOf(prefix)
 	if after >= prefix {
 		from = "(" + after
 	}

@@ -256,9 +256,9 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	}
 	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (page []record.Head, err error) {
 		nowMS := now(session, s.file.NowMS())
-		query := "SELECT key, substr(value, 1, ? + 0), end_ms FROM record WHERE key > ? AND key >= ? AND key < CAST(? AS TEXT) ORDER BY key LIMIT ? + 0"
+		query := "SELECT key, substr(value, 1, ? + 0), end_ms FROM record WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ? + 0"
 		var work longwork.Work
-		err = session.QueryRows(query, []any{record.MaxHead, after, prefix, endOf(prefix), limit}, func(scan func(...any) error) error {
+		err = session.QueryRows(query, []any{record.MaxHead, after, prefix, record.EndOf(prefix), limit}, func(scan func(...any) error) error {
 			var key string
 			var value []byte
 			var end sql.NullInt64
@@ -269,14 +269,6 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 		})
 		return page, err
 	})
-}
-
-// endOf is the first string after all that have the prefix. It is a blob because it
-// may be no UTF-8; the last byte of UTF-8 is never the greatest.
-func endOf(prefix string) []byte {
-	end := []byte(prefix)
-	end[len(end)-1]++
-	return end
 }
 
 // Watch implements record.Store: other processes change the file without a word.

@@ -1,0 +1,3 @@
+package postgres
+
+const ListSQL = listSQL
