@@ -42,6 +42,10 @@ type Blocks struct {
 	order  *list.List // of *block without users, the one used last in front
 	handed map[call]handed
 	calls  []call // of handed, oldest first
+	// forgotten is, for each tenant, the latest time in the ID of a call that is in handed no
+	// more, of keys that gave way: each key's own time would take too much room. So it holds for
+	// all keys of the tenant.
+	forgotten map[string]receipt.Stamp
 }
 
 type name struct{ tenant, key string }
@@ -51,8 +55,8 @@ type block struct {
 	name  name
 	users int           // callers that have or wait for the turn; guarded by Blocks.mu
 	place *list.Element // in Blocks.order; nil while there are users; guarded likewise
-	// forgotten is the latest time in the ID of a call that is not in Blocks.handed any more;
-	// guarded likewise.
+	// forgotten is the latest time in the ID of a call that is not in Blocks.handed any more,
+	// as far as that was noted here and not in Blocks.forgotten; guarded likewise.
 	forgotten receipt.Stamp
 
 	// turn has a value while the fields below are not in use.
@@ -81,7 +85,7 @@ var _ Store = (*Blocks)(nil)
 // NewBlocks uses the store, and does not own it. elapsed is time that passes also
 // while the host is suspended, from any beginning.
 func NewBlocks(store Store, elapsed func() time.Duration) *Blocks {
-	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}}
+	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}, forgotten: map[string]receipt.Stamp{}}
 }
 
 // Next implements Store. Where r.Options have no Block it is the store's Next;
@@ -135,9 +139,18 @@ func (b *Blocks) leave(k *block) {
 	}
 	k.place = b.order.PushFront(k)
 	for len(b.blocks) > maxBlocks && b.order.Len() > 0 {
-		last := b.order.Back()
-		b.order.Remove(last)
-		delete(b.blocks, last.Value.(*block).name)
+		gone := b.order.Remove(b.order.Back()).(*block)
+		delete(b.blocks, gone.name)
+		b.note(gone.name, gone.forgotten)
+	}
+}
+
+// note keeps a call from being carried out again that was forgotten: made is the time in its ID.
+func (b *Blocks) note(n name, made receipt.Stamp) {
+	if k := b.blocks[n]; k != nil {
+		k.forgotten = max(k.forgotten, made)
+	} else if made > 0 {
+		b.forgotten[n.tenant] = max(b.forgotten[n.tenant], made)
 	}
 }
 
@@ -177,7 +190,7 @@ func (b *Blocks) repeat(k *block, r Request) (got Range, again bool, err error) 
 		}
 		return h.values, true, nil
 	}
-	forgotten := max(k.forgotten, endOf(time.Now().UnixMilli())) // also by a process or a block from before
+	forgotten := max(k.forgotten, b.forgotten[k.name.tenant], endOf(time.Now().UnixMilli())) // also by a process or a block from before
 	if made, ok := tellsTime(r.RequestID); ok && made <= forgotten {
 		return Range{}, false, &ReusedError{fmt.Sprintf("the request ID was made at %s, and this host has forgotten requests from up to %s: it may have been carried out. "+
 			"Ask again with a new request ID", showTime(made.MS()), showTime(forgotten.MS()))}
@@ -213,9 +226,8 @@ func (b *Blocks) forget() {
 		c := b.calls[0]
 		b.calls = b.calls[1:]
 		delete(b.handed, c)
-		if made, ok := tellsTime(c.requestID); ok && b.blocks[c.name] != nil {
-			k := b.blocks[c.name]
-			k.forgotten = max(k.forgotten, made)
+		if made, ok := tellsTime(c.requestID); ok {
+			b.note(c.name, made)
 		}
 	}
 }

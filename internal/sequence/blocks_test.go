@@ -314,6 +314,51 @@ func TestBlocksAreBounded(t *testing.T) {
 	})
 }
 
+// A call that this host has forgotten is refused, also where its key gave way to others, before
+// or after that. Other calls go on.
+func TestBlocksForgetKeysThatGaveWay(t *testing.T) {
+	for name, keyFirst := range map[string]bool{"the key first": true, "the call first": false} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				giveWay := func() {
+					r := asking(1, blocksOf(5))
+					for i := range maxBlocks {
+						r.Key = fmt.Sprint(i)
+						w.take(w.host, r, 1)
+					}
+				}
+				forget := func() {
+					r := asking(1, blocksOf(maxHanded))
+					r.Key = "busy"
+					for i := range maxHanded {
+						r.RequestID = NewRequestID()
+						w.take(w.host, r, int64(1+i))
+					}
+				}
+				old := asking(1, blocksOf(5))
+				old.RequestID = NewRequestID()
+				w.take(w.host, old, 1)
+				other := old
+				other.Tenant = "other"
+				time.Sleep(time.Millisecond) // later IDs tell later times
+				if keyFirst {
+					giveWay()
+					forget()
+				} else {
+					forget()
+					giveWay()
+				}
+				if got, err := w.host.Next(w.Context(), old); !errors.Is(err, ErrRequestReused) || !strings.Contains(err.Error(), "forgotten") {
+					w.Errorf("the forgotten call: %v (%v)", got, err)
+				}
+				w.take(w.host, other, 1)
+				old.RequestID = NewRequestID()
+				w.take(w.host, old, 6) // what was left is a gap
+			})
+		})
+	}
+}
+
 func TestBlocksCallerWhoLeaves(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var all sync.WaitGroup
