@@ -260,6 +260,16 @@ var judgements = []struct {
 	{"etcd.single", anEtcd(func(e *Etcd) { e.Members = e.Members[:1] })},
 	{"etcd.member", aMember(func(m *EtcdMember) { m.Err = errFault })},
 	{"etcd.version", aMember(func(m *EtcdMember) { m.Version = "3.3.27" })},
+	{"etcd.leases", aMember(func(m *EtcdMember) { m.Version = "3.4.23" })},
+	{"etcd.leases", aMember(func(m *EtcdMember) { m.Version = "3.4.30" })},
+	{"etcd.leases", aMember(func(m *EtcdMember) { m.Version = "3.5.0" })},
+	{"etcd.leases", aMember(func(m *EtcdMember) { m.Version = "3.5.12" })},
+	{"etcd.leases", anEtcd(func(e *Etcd) {
+		old := changed(goodMember, func(m *EtcdMember) { m.Version = "3.4.23" })
+		e.Members = []EtcdMember{old, old, old}
+	})},
+	{"etcd.ok", aMember(func(m *EtcdMember) { m.Version = "3.4.31" })},
+	{"etcd.ok", aMember(func(m *EtcdMember) { m.Version = "3.5.13" })},
 	{"etcd.no_leader", aMember(func(m *EtcdMember) { m.Leader = false })},
 	{"etcd.space", aMember(func(m *EtcdMember) { m.Size, m.Quota = 9<<20, 10<<20 })},
 	{"etcd.space", aMember(func(m *EtcdMember) { m.Size, m.Quota = 19<<27, 0 })},

@@ -213,8 +213,15 @@ func JudgeEtcd(e Etcd) []Finding {
 		return []Finding{finding("etcd.unreachable", "%s: %v", e.Place, e.Err)}
 	}
 	var found []Finding
+	var revoking []string
 	for _, m := range e.Members {
 		found = append(found, judgeMember(m)...)
+		if m.revokes() {
+			revoking = append(revoking, m.Endpoint+" runs version "+m.Version)
+		}
+	}
+	if len(revoking) > 0 {
+		found = append(found, finding("etcd.leases", "%s: a leader whose disk hangs may end locks, activations and sequences with a ttl before their time", strings.Join(revoking, ", ")))
 	}
 	if len(e.Alarms) > 0 {
 		found = append(found, finding("etcd.alarm", "%s has an alarm: %s", e.Place, strings.Join(e.Alarms, ", ")))
@@ -234,12 +241,24 @@ func JudgeEtcd(e Etcd) []Finding {
 	return found
 }
 
+// before reports whether the member runs a known version that is older.
+func (m EtcdMember) before(major, minor, patch int) bool {
+	var v [3]int
+	n, _ := fmt.Sscanf(m.Version, "%d.%d.%d", &v[0], &v[1], &v[2])
+	return n == len(v) && slices.Compare(v[:], []int{major, minor, patch}) < 0
+}
+
+// revokes reports whether the member, as a leader that hangs and is replaced, goes on to count
+// down etcd's leases and has them revoked: https://github.com/etcd-io/etcd/issues/15247.
+func (m EtcdMember) revokes() bool {
+	return m.before(3, 4, 31) && !m.before(3, 4, 0) || m.before(3, 5, 13) && !m.before(3, 5, 0)
+}
+
 func judgeMember(m EtcdMember) (found []Finding) {
 	if m.Err != nil {
 		return []Finding{finding("etcd.member", "%s cannot be reached: %v", m.Endpoint, m.Err)}
 	}
-	var major, minor int
-	if n, _ := fmt.Sscanf(m.Version, "%d.%d", &major, &minor); n == 2 && (major < 3 || major == 3 && minor < 4) {
+	if m.before(3, 4, 0) {
 		found = append(found, finding("etcd.version", "%s runs version %s", m.Endpoint, m.Version))
 	}
 	if !m.Leader {
