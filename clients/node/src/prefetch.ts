@@ -6,14 +6,14 @@ const MAX_BATCH = 65_536;
 const GROWTH = 16;
 const SHORT_MS = 1;
 
-/** Consecutive IDs of one answer, and until when they may be handed out, on both clocks: only one counts a suspend, only the other is steady. */
+/** Consecutive IDs of one answer, and when they were asked for, on both clocks: only one counts a suspend, only the other is steady. */
 interface Batch {
   ids: bigint[];
-  until: number; // in performance.now()
-  wallUntil: number; // in Date.now()
+  asked: number; // in performance.now()
+  wallAsked: number; // in Date.now()
 }
 
-const NOTHING: Batch = { ids: [], until: 0, wallUntil: 0 };
+const NOTHING: Batch = { ids: [], asked: 0, wallAsked: 0 };
 
 /** IDs fetched in batches, ahead of those who ask, and never handed out when they are older than maxAge. */
 export class Prefetcher {
@@ -26,23 +26,31 @@ export class Prefetcher {
 
   constructor(
     private readonly channel: Channel,
-    private readonly fetch: (count: number) => Promise<bigint[]>,
+    private readonly fetch: (count: number, sending: () => void) => Promise<bigint[]>,
     private readonly size: number,
     private readonly maxAge: number,
   ) {}
 
   /** An ID, if a fresh one is here. It sees to it that the next ones are under way. */
   take(): bigint | undefined {
+    const id = this.here();
+    if (id === undefined) this.refill();
+    return id;
+  }
+
+  private here(): bigint | undefined {
     const { batch } = this;
-    if (this.at < batch.ids.length && performance.now() <= batch.until && Date.now() <= batch.wallUntil) {
+    if (this.at < batch.ids.length && this.isFresh(batch)) {
       // Soon enough for the next batch to be here in time, and not before this one proves useful.
       if (this.at === batch.ids.length >> 2) this.refill();
       return batch.ids[this.at++];
     }
     [this.batch, this.at, this.next] = [this.next, 0, NOTHING];
-    if (this.batch !== NOTHING) return this.take();
-    this.refill();
-    return undefined;
+    return this.batch === NOTHING ? undefined : this.here();
+  }
+
+  private isFresh({ asked, wallAsked }: Batch): boolean {
+    return performance.now() - asked <= this.maxAge && Date.now() - wallAsked <= this.maxAge;
   }
 
   /** An ID that is here, or from the next batch. */
@@ -68,10 +76,14 @@ export class Prefetcher {
     const now = performance.now();
     this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
     this.fetched = now;
-    // An ID is not older than the request for it.
-    const limits = { until: now + this.maxAge, wallUntil: Date.now() + this.maxAge };
-    this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH)).then(
-      (ids) => this.came({ ids, ...limits }, waiting),
+    const batch = { ...NOTHING };
+    // An ID is not older than the request for it, which is sent at the end of the tick, and again after a loss.
+    const sending = () => {
+      batch.asked = performance.now();
+      batch.wallAsked = Date.now();
+    };
+    this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH), sending).then(
+      (ids) => this.came({ ...batch, ids }, waiting),
       (error: unknown) => {
         if (this.fetching === waiting) this.fetching = undefined;
         for (const waiter of waiting) waiter.reject(error);
@@ -80,14 +92,23 @@ export class Prefetcher {
   }
 
   private came(batch: Batch, waiting: Waiter[]): void {
-    const left = waiting.filter((waiter) => this.channel.waiters.has(waiter));
-    const served = left.splice(0, batch.ids.length);
-    for (const [i, id] of batch.ids.splice(0, served.length).entries()) served[i]!.resolve(id);
+    const isFresh = this.isFresh(batch);
+    const left: Waiter[] = [];
+    let used = 0;
+    for (const waiter of waiting) {
+      if (!this.channel.waiters.has(waiter)) continue;
+      // An ID that was asked for since the call began sorts rightly, however slow the answer was.
+      if (used < batch.ids.length && (isFresh || waiter.began <= batch.asked)) waiter.resolve(batch.ids[used++]!);
+      else left.push(waiter);
+    }
+    batch.ids.splice(0, used);
     if (this.fetching === waiting) {
       this.fetching = undefined;
       if (this.at < this.batch.ids.length) this.next = batch;
       else [this.batch, this.at] = [batch, 0];
     }
+    // After a drop a later batch may be here already: its IDs go to these first, as the next batch has greater ones.
+    for (let id; left.length > 0 && (id = this.here()) !== undefined; ) left.shift()!.resolve(id);
     if (left.length > 0) this.refill(left);
   }
 }

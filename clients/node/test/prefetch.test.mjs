@@ -66,6 +66,59 @@ test('age counts from the request: IDs that were long on their way serve only th
   assert.equal(await client.nextId(), FIRST + 10n);
 });
 
+/** Answers a request for a batch with IDs that count up from the first. */
+const give = ({ params, reply }, first) => reply(Array.from({ length: params[0] }, (_, i) => first + BigInt(i)));
+
+/** A client of a daemon that keeps the first requests, and answers only those that come after. */
+async function holding(t, first, options) {
+  const held = [];
+  const script = await Script.start(t, (request) => held.push(request) > first && give(request, 901n));
+  const client = new Client({ socket: script.socket, ...options });
+  t.after(() => client.close());
+  const asked = (count) => until(`${count} requests`, () => held.length === count);
+  return { client, held, asked };
+}
+
+for (const [name, steady, wall] of [['the steady clock', 21, 0], ['the wall clock, which counts a suspend', 1, 21]]) {
+  test(`an answer slower than maxAge serves only those who waited when it was asked for, by ${name}`, async (t) => {
+    const advance = stopClock(t, performance);
+    const advanceWall = stopClock(t, Date);
+    const { client, held, asked } = await holding(t, 1, { prefetch: 4, maxAge: 20 });
+    const early = [client.nextId()];
+    advance(1);
+    early.push(client.nextId()); // in the tick that sends the request
+    await asked(1);
+    advance(steady);
+    advanceWall(wall);
+    const late = client.nextId();
+    give(held[0], 101n);
+    assert.deepEqual(await Promise.all(early), [101n, 102n]);
+    assert.equal(await late, 901n); // 103 is too old
+    assert.equal(await client.nextId(), 902n);
+  });
+}
+
+test('who waited in vain gets the next ID that is here, so that IDs ascend', async (t) => {
+  const advance = stopClock(t, performance);
+  const { client, held, asked } = await holding(t, 3, { prefetch: 4, maxAge: 20 });
+  const early = client.nextId();
+  await asked(1);
+  advance(21);
+  const late = client.nextId();
+  const many = client.nextIds(1);
+  await asked(2);
+  give(held[1], 101n);
+  assert.deepEqual(await many, [101n]);
+  const after = client.nextId(); // from a new batch: the one under way was asked for before 101
+  await asked(3);
+  give(held[2], 201n);
+  assert.equal(await after, 201n);
+  give(held[0], 1n);
+  assert.equal(await early, 1n);
+  assert.equal(await late, 202n);
+  assert.equal(client.tryNextId(), 203n);
+});
+
 test('nothing is fetched while nobody asks', async (t) => {
   const { client, script } = await counting(t, { prefetch: 10, maxAge: LONG });
   await client.nextId();
@@ -140,15 +193,10 @@ test('tryNextId fetches for the next time, and never without prefetch', async (t
 });
 
 test('no prefetched ID is smaller than one that was handed out meanwhile', async (t) => {
-  const held = [];
-  const script = await Script.start(t, (request) => held.push(request));
-  const client = new Client({ socket: script.socket, prefetch: 4, maxAge: LONG });
-  t.after(() => client.close());
-  const asked = (count) => until(`${count} requests`, () => held.length === count);
+  const { client, held, asked } = await holding(t, 4, { prefetch: 4, maxAge: LONG });
   const many = client.nextIds(3); // which the daemon takes long to make
   const before = client.nextId();
   await asked(2);
-  const give = (request, first) => request.reply(Array.from({ length: request.params[0] }, (_, i) => first + BigInt(i)));
   give(held[1], 11n);
   assert.equal(await before, 11n);
   const under = client.tryNextId(); // whose batch begins the next refill
