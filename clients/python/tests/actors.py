@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from conftest import Driven, wait_until
+from conftest import PATIENCE, Driven, wait_until
 
 import kazahana
 from kazahana.placement import AsyncPlacement, Placement
@@ -115,7 +115,9 @@ class Watch:
             self.run(self.events.__aenter__())
 
     def next(self) -> Any:
-        return self.run(self.events.__anext__()) if hasattr(self.events, "__anext__") else next(self.events)
+        if not hasattr(self.events, "__anext__"):
+            return next(self.events)
+        return self.run(asyncio.wait_for(self.events.__anext__(), PATIENCE))
 
     def close(self) -> None:
         self.run(self.events.close())

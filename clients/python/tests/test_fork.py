@@ -3,28 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import inspect
 import os
+import signal
 import struct
 import threading
 from typing import Any, Callable
 
 import pytest
-from conftest import Daemon
+from actors import Watch, place
+from conftest import PATIENCE, Daemon, Driven
 
 import kazahana
-from kazahana import aio, fork, sync
+from kazahana import aio, fork, locks, placement, sync
 
 CHILDREN = 8
 
 
+def hide_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork in C, as uWSGI does: nothing tells Python so.
+
+    Only for tests without another thread here, such as a scripted daemon's: the child would wait for it in the interpreter.
+    """
+    if not hasattr(ctypes, "PyDLL"):
+        pytest.skip("PyPy cannot call fork past its own")
+    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+
+
+@pytest.fixture(params=["seen", "hidden"])
+def forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "hidden":
+        hide_forks(monkeypatch)
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """One that no other test uses, for a lock or a kind of actors."""
+    return f"fork {request.node.name}"[:64]
+
+
+def own(value: Any) -> Any:
+    """Wait for a coroutine in a loop of this process; anything else is there already."""
+    return asyncio.new_event_loop().run_until_complete(value) if inspect.isawaitable(value) else value
+
+
 def in_children(work: Callable[[], list[int]]) -> list[int]:
     """Fork at once into several children that do the work; return all that they return."""
-    readers = []
+    readers, children = [], []
     for _ in range(CHILDREN):
         read, write = os.pipe()
-        if os.fork() == 0:
+        children.append(os.fork())
+        if children[-1] == 0:
             status = 1
+            signal.alarm(int(PATIENCE))  # a child that hangs fails
             try:
                 ids = work()
                 with os.fdopen(write, "wb") as pipe:
@@ -39,8 +72,7 @@ def in_children(work: Callable[[], list[int]]) -> list[int]:
         with os.fdopen(read, "rb") as pipe:
             data = pipe.read()
         got += struct.unpack(f">{len(data) // 8}Q", data)
-    for _ in range(CHILDREN):
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * CHILDREN
     return got
 
 
@@ -91,10 +123,7 @@ def test_fork_while_threads_call(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 500])
 def test_forks_that_python_does_not_see(daemon: Daemon, prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uWSGI forks in C: nothing tells Python so."""
-    if not hasattr(ctypes, "PyDLL"):
-        pytest.skip("PyPy cannot call fork past its own")
-    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+    hide_forks(monkeypatch)
     client = kazahana.Client(daemon.socket, prefetch=prefetch, max_age=3600)
     aio, loop = kazahana.AsyncClient(daemon.socket, prefetch=prefetch, max_age=3600), asyncio.new_event_loop()
 
@@ -130,22 +159,75 @@ def test_asyncio(daemon: Daemon, prefetch: int) -> None:
     assert len(set(ids + parent)) == 100 * CHILDREN + 103
 
 
-def test_a_lock_stays_with_the_parent(script: Any) -> None:
-    from test_lock import Store
+def test_a_lock_stays_with_the_parent(connect: Any, daemon: Daemon, forks: None, key: str) -> None:
+    from test_lock import Held
 
-    server = script(Store())
-    with kazahana.Client(server.socket) as client, client.lock("key") as lock:
-        asked = len(server.asked)
+    client = connect(daemon.socket)
+    with Held(client, key) as held:
 
-        def child() -> list[int]:
-            assert lock.lost.is_set() and lock.lost.reason == "forked"
-            lock.release()
+        def release() -> list[int]:
+            with contextlib.suppress(kazahana.LockLostError):  # an AsyncLock's
+                own(held.lock.release())
             return [1]
 
-        assert in_children(child) == [1] * CHILDREN
-        assert not lock.lost.is_set()
-        assert len(server.asked) == asked
-    assert server.asked[-1][1] == "Lock.Release"
+        def look() -> list[int]:
+            assert held.lock.lost.is_set() and held.lock.lost.reason == "forked"
+            return release()
+
+        for first in [release, look] if isinstance(held.lock, locks.Lock) else [release]:
+            assert in_children(first) == [1] * CHILDREN
+        assert not held.lock.lost.is_set()
+        with pytest.raises(kazahana.LockHeldError):
+            Held(client, key).__enter__()
+
+
+def test_connections_stay_with_the_parent(connect: Any, daemon: Daemon, forks: None) -> None:
+    """A child closes the client before it has used it."""
+    client = connect(daemon.socket, single_attempt=True)  # which shows the loss of a connection
+    assert client.ping() == "pong"
+
+    def close() -> list[int]:
+        own((client.client if isinstance(client, Driven) else client).close())
+        return [1]
+
+    assert in_children(close) == [1] * CHILDREN
+    assert client.ping() == "pong"
+
+
+def test_a_child_waits_for_no_thread_of_the_parent(forks: None) -> None:
+    client = kazahana.Client("/nowhere")
+
+    def close() -> list[int]:
+        client.close()
+        return [1]
+
+    with client._channel._mutex:  # as another thread would hold it
+        assert in_children(close) == [1] * CHILDREN
+
+
+def test_events_stay_with_the_parent(connect: Any, placing: Daemon, forks: None, key: str) -> None:
+    client = connect(placing.socket)
+    watch = Watch(client, ["unserved"])
+
+    def happen(identity: str) -> None:
+        with pytest.raises(placement.PlacementUnservedError):
+            place(client).resolve(key, identity)
+
+    def take() -> list[int]:
+        with pytest.raises(placement.WatchEndedError):
+            next(watch.events)
+        return [1]
+
+    def close() -> list[int]:
+        own(watch.events.close())
+        return [1]
+
+    happen("1")
+    for first in [take, close] if isinstance(watch.events, placement.PlacementEvents) else [close]:
+        assert in_children(first) == [1] * CHILDREN
+    happen("2")
+    assert [watch.next().identity, watch.next().identity] == ["1", "2"]
+    watch.close()
 
 
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
@@ -173,27 +255,30 @@ def test_a_fork_while_a_connection_is_made(script: Any, monkeypatch: pytest.Monk
     loop.close()
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_connection_ends_with_its_process(script: Any, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["sync", "async", "hidden"])
+def test_a_connection_ends_with_its_process(
+    daemon: Daemon, kind: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process takes a lock, forks and dies. Its child must not keep the connection, and so the lock, alive."""
-    from test_lock import Store
-
-    server = script(Store())
+    if kind == "hidden":
+        hide_forks(monkeypatch)
     read, write = os.pipe()
     if (parent := os.fork()) == 0:
-        if kind == "sync":
-            held = kazahana.Client(server.socket).lock("key").acquire()
+        if kind != "async":
+            held = kazahana.Client(daemon.socket).lock(key).acquire()
             connection = held._connection  # as the stack of a thread would: it is not collected
             assert connection is not None
         else:
             loop = asyncio.new_event_loop()
-            lock = kazahana.AsyncClient(server.socket).lock("key")
+            lock = kazahana.AsyncClient(daemon.socket).lock(key)
             loop.run_until_complete(lock.acquire())
         if os.fork() == 0:
+            if kind == "hidden":
+                held.lost.is_set()  # the first use shows the fork
             os.close(write)
             os.read(read, 1)  # until the test ends
         os._exit(0)
     os.close(read)
     assert os.waitpid(parent, 0)[1] == 0
-    assert server.ended[0].wait(30)
-    os.close(write)
+    with kazahana.Client(daemon.socket) as client, client.lock(key, wait=PATIENCE):
+        os.close(write)

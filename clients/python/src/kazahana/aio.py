@@ -54,6 +54,7 @@ class Connection(AnyConnection):
 
     def fail(self, error: KazahanaError) -> None:
         """End the connection; whoever waits gets the error."""
+        fork.look()  # a child does not touch its parent's loop: see after_fork
         if self.broken:
             return
         self._error, self.broken = error, True

@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Callable, Generic, TypeVar, cast
 
-from . import aio, sync
+from . import aio, fork, sync
 from .calls import Calls, count, integer, list_of, record
 from .errors import ClientClosedError, DaemonUnavailableError, InvalidParamsError, KazahanaError, ShuttingDownError
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
@@ -391,6 +391,7 @@ class Lock(_Asked[Holding]):
     def _check(self, connection: Holding | None, timeout: float | None) -> str | None:
         if connection is None or connection is not self._connection:
             return "released"
+        fork.look()  # the daemon must notice when the parent ends
         if os.getpid() != self._pid:
             return "forked"
         reason = connection.listen(timeout)
@@ -443,6 +444,7 @@ class AsyncLock(_Asked[AsyncHolding]):
 
     async def release(self) -> None:
         """Give the lock back, or raise a LockLostError if it was lost before."""
+        fork.look()  # the lock stays with the parent
         connection, self._connection = self._connection, None
         if connection is None or self._listening is None:
             return

@@ -112,6 +112,7 @@ class Connection(AnyConnection):
 
     def stop(self) -> None:
         """Make a call under way in another thread fail."""
+        fork.look()  # a parent's connection would end in the parent, too: the child only closes its copy
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -166,6 +167,7 @@ class Channel(AnyChannel):
         return connection
 
     def close(self) -> None:
+        fork.look()  # the mutex may have been taken by a thread of the parent
         self._closed = True
         with self._mutex:
             for connection in self._open:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Callable
 
+from .. import fork
 from ..calls import Calls
 from ..client import Client
 from ..errors import ClientClosedError, InvalidParamsError, KazahanaError
@@ -107,6 +108,7 @@ class Link:
 
         Meant for one thread. Messages that are not received stay in the socket, so that the daemon notices.
         """
+        fork.look()  # what comes is the parent's
         while not self._session.unasked:
             data = b""
             try:
