@@ -41,8 +41,10 @@ func waits(t *testing.T, tcp bool) (*doortest.Rig, *clock.Fake, net.Conn) {
 // halfClose ends what the peer sends, and returns once the library has noticed.
 func halfClose(t *testing.T, nc net.Conn) {
 	t.Helper()
+	listens := func() bool { return strings.Contains(await.Stacks(), "backgroundRead") }
+	await.Eventually(t, "the library listens while the request waits", listens)
 	must.Succeed(t, nc.(interface{ CloseWrite() error }).CloseWrite())
-	await.Eventually(t, "the library has noticed", func() bool { return !strings.Contains(await.Stacks(), "backgroundRead") })
+	await.Eventually(t, "the library has noticed", func() bool { return !listens() })
 }
 
 // TestHalfClosed: a peer that sends no more while its request waits gets the answer.
