@@ -18,7 +18,6 @@ const SWEEP_MS = 4;
 
 /** A wait until a deadline, for the answer to `body` or for an ID of a batch. A signal may end it too. The process lives until it is over. */
 export class Waiter {
-  readonly began = performance.now();
   readonly deadline: number;
   connection: Connection | undefined; // where the request went
   msgid = 0;
@@ -35,7 +34,7 @@ export class Waiter {
     private readonly signal?: AbortSignal,
     readonly body?: Body,
   ) {
-    this.deadline = this.began + timeout;
+    this.deadline = performance.now() + timeout;
     if (signal) setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
     signal?.addEventListener('abort', this);
     channel.watch(this); // not before: what is no signal throws, and nobody would see this wait fail
@@ -236,7 +235,7 @@ export class Channel {
     this.lastFailure = failure;
     const patience = isHopeless(failure) || this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
     const now = performance.now();
-    for (const waiter of this.waiters) if (now - waiter.began >= patience) waiter.reject(failure);
+    for (const waiter of this.waiters) if (now - (waiter.deadline - waiter.timeout) >= patience) waiter.reject(failure);
     this.queue = this.queue.filter((call) => this.waiters.has(call));
     if (this.queue.length > 0) this.reconnectLater();
   }

@@ -52,13 +52,8 @@ export class Client extends KazahanaClient {
     }
     milliseconds('maxAge', maxAge);
     if (prefetch > 0) {
-      const fetch = async (count: number, sending: () => void) => {
-        const body = (remaining: number) => {
-          sending();
-          return encodeCall('NextIDs', [count, this.idParams({}, remaining)]);
-        };
-        return identifiers(await this.channel.call(body, this.timeout), count);
-      };
+      const batch = (count: number) => (remaining: number) => encodeCall('NextIDs', [count, this.idParams({}, remaining)]);
+      const fetch = async (count: number) => identifiers(await this.channel.call(batch(count), this.timeout), count);
       this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
     }
   }

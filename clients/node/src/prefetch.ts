@@ -11,9 +11,10 @@ interface Batch {
   ids: bigint[];
   asked: number; // in performance.now()
   wallAsked: number; // in Date.now()
+  prompt: number; // how many waited for it when its request was sent
 }
 
-const NOTHING: Batch = { ids: [], asked: 0, wallAsked: 0 };
+const NOTHING: Batch = { ids: [], asked: 0, wallAsked: 0, prompt: 0 };
 
 /** IDs fetched in batches, ahead of those who ask, and never handed out when they are older than maxAge. */
 export class Prefetcher {
@@ -26,7 +27,7 @@ export class Prefetcher {
 
   constructor(
     private readonly channel: Channel,
-    private readonly fetch: (count: number, sending: () => void) => Promise<bigint[]>,
+    private readonly fetch: (count: number) => Promise<bigint[]>,
     private readonly size: number,
     private readonly maxAge: number,
   ) {}
@@ -76,13 +77,9 @@ export class Prefetcher {
     const now = performance.now();
     this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
     this.fetched = now;
-    const batch = { ...NOTHING };
-    // An ID is not older than the request for it, which is sent at the end of the tick, and again after a loss.
-    const sending = () => {
-      batch.asked = performance.now();
-      batch.wallAsked = Date.now();
-    };
-    this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH), sending).then(
+    const batch = { ...NOTHING, asked: now, wallAsked: Date.now() }; // an ID is not older than the request for it
+    process.nextTick(() => (batch.prompt = waiting.length)); // as the request is sent, when all calls of this tick are made
+    this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH)).then(
       (ids) => this.came({ ...batch, ids }, waiting),
       (error: unknown) => {
         if (this.fetching === waiting) this.fetching = undefined;
@@ -92,16 +89,12 @@ export class Prefetcher {
   }
 
   private came(batch: Batch, waiting: Waiter[]): void {
-    const isFresh = this.isFresh(batch);
-    const left: Waiter[] = [];
-    let used = 0;
-    for (const waiter of waiting) {
-      if (!this.channel.waiters.has(waiter)) continue;
-      // An ID that was asked for since the call began sorts rightly, however slow the answer was.
-      if (used < batch.ids.length && (isFresh || waiter.began <= batch.asked)) waiter.resolve(batch.ids[used++]!);
-      else left.push(waiter);
-    }
-    batch.ids.splice(0, used);
+    // An ID that was asked for since the call began sorts rightly, however slow the answer was.
+    const most = this.isFresh(batch) ? waiting.length : batch.prompt;
+    const there = (some: Waiter[]) => some.filter((waiter) => this.channel.waiters.has(waiter));
+    const served = there(waiting.slice(0, most));
+    const left = [...served.splice(batch.ids.length), ...there(waiting.slice(most))];
+    for (const [i, id] of batch.ids.splice(0, served.length).entries()) served[i]!.resolve(id);
     if (this.fetching === waiting) {
       this.fetching = undefined;
       if (this.at < this.batch.ids.length) this.next = batch;
