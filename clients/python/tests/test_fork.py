@@ -41,7 +41,7 @@ def forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
     """One that no other test uses, for a lock or a kind of actors."""
-    return f"fork {request.node.name}"[:64]
+    return f"fork {request.node.name}"[:60]
 
 
 def own(value: Any) -> Any:
@@ -209,9 +209,9 @@ def test_events_stay_with_the_parent(connect: Any, placing: Daemon, forks: None,
     client = connect(placing.socket)
     watch = Watch(client, ["unserved"])
 
-    def happen(identity: str) -> None:
+    def happen(kind: str) -> None:
         with pytest.raises(placement.PlacementUnservedError):
-            place(client).resolve(key, identity)
+            place(client).resolve(kind, "1", wait=0)
 
     def take() -> list[int]:
         with pytest.raises(placement.WatchEndedError):
@@ -222,11 +222,12 @@ def test_events_stay_with_the_parent(connect: Any, placing: Daemon, forks: None,
         own(watch.events.close())
         return [1]
 
-    happen("1")
+    kinds = [f"{key} 1", f"{key} 2"]
+    happen(kinds[0])
     for first in [take, close] if isinstance(watch.events, placement.PlacementEvents) else [close]:
         assert in_children(first) == [1] * CHILDREN
-    happen("2")
-    assert [watch.next().identity, watch.next().identity] == ["1", "2"]
+    happen(kinds[1])
+    assert [watch.next().kind, watch.next().kind] == kinds
     watch.close()
 
 
