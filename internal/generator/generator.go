@@ -232,8 +232,9 @@ func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.q.newest = g.Read()
+	used := g.core.LastMS() > 0
 	ok := g.core.Rebase(tl, g.q.newest.ms())
-	if ok {
+	if ok && used {
 		g.raise(g.core.floor) // after a crash, too, no ID on the new timeline is from before the move
 	}
 	return ok

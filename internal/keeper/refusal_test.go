@@ -393,6 +393,21 @@ func TestMoveThatACrashCutsShort(t *testing.T) {
 	}
 }
 
+// TestMoveOfANewService: a service that never made an ID has no mark after its move, so
+// that a crash in it leaves the next life free to move.
+func TestMoveOfANewService(t *testing.T) {
+	onHost(t, func(s *setup) { s.terms.Timeline = otherEpoch(day) }, func(t *testing.T, r *rig) {
+		r.timeline = otherEpoch(day)
+		r.start()
+		r.pass(time.Second)
+		if mark := r.store.Mark(); mark != 0 || r.store.Load().Timeline != r.timeline {
+			t.Errorf("the mark is %d, and the store has %+v", mark, r.store.Load())
+		}
+		r.restart()
+		r.expect(generator.Regular)
+	})
+}
+
 // TestFirstLeaseOfTwoTimelines: one answer cannot have two. The first lease
 // sets the timeline, the other one is refused by it.
 func TestFirstLeaseOfTwoTimelines(t *testing.T) {

@@ -16,7 +16,7 @@ type Holding struct {
 
 	lease     Lease
 	ttl       time.Duration // what renewals ask for
-	taken     time.Duration // the longest term that the store has granted; ttl is longer where it may refuse
+	taken     time.Duration // the longest term that the store has granted; ttl can be longer until it has answered
 	sent      time.Duration // when the last renewal that succeeded was sent
 	until     time.Duration // until then the lease is relied on
 	renewal   *call         // under way
@@ -294,7 +294,7 @@ func (g *Holding) judged(r Request, err error) {
 	case err == nil:
 		g.taken = max(g.taken, r.TTL())
 		g.ttl = max(g.ttl, g.taken)
-	case IsAnswer(err):
+	case errors.Is(err, ErrInvalid) && r.TTL() == g.ttl:
 		g.ttl = g.taken
 	}
 }

@@ -173,7 +173,7 @@ func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
 	written := make(chan error, 1)
-	writing := false
+	writing, changed := false, false
 	var said reported
 	var swept time.Time
 	for {
@@ -183,7 +183,9 @@ func (s *State) Run(ctx context.Context) error {
 		case err := <-written:
 			writing = false
 			s.tellOfDisk(&said, err)
-			continue
+			if !changed {
+				continue
+			}
 		case <-ticker.C:
 			s.Look()
 			if time.Since(swept) > abandonedAfter {
@@ -191,9 +193,10 @@ func (s *State) Run(ctx context.Context) error {
 				swept = time.Now()
 			}
 		case <-s.changes:
+			changed = true
 		}
 		if !writing {
-			writing = true
+			writing, changed = true, false
 			go func() { written <- s.Sync() }()
 		} else if s.Health().Stalled > stallAfter {
 			s.tellOfDisk(&said, errDiskStalls)

@@ -68,7 +68,9 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	}
 	report.look(opts, file, disk, services)
 	for _, name := range slices.Sorted(maps.Keys(services)) {
-		report.Services = append(report.Services, services[name])
+		svc := services[name]
+		svc.Saved = svc.Saved.Settled(svc.Mark)
+		report.Services = append(report.Services, svc)
 	}
 	return report, nil
 }

@@ -275,7 +275,7 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// A live directory that is lost for a moment, in which no new one can be made, costs
+// A live directory that is lost for a while, and cannot be made anew meanwhile, costs
 // nothing: the leases are adopted after a crash.
 func TestLiveDirectoryThatComesBack(t *testing.T) {
 	p, saved := usedPlace(t)

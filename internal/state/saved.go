@@ -58,7 +58,7 @@ func (s Saved) withoutLeases() Saved {
 // Settled ends the move of a life that ended in the middle of it. Every ID so far has a
 // timestamp before the mark, and the generator moves only if its IDs ascend. So where
 // those of Timeline would be above all of From, they are above all IDs. Where they would
-// not, none of Timeline is above those of From.
+// not, every ID that From makes from now on is above all IDs so far.
 func (s Saved) Settled(markMS int64) Saved {
 	if s.From != nil && !CrossTimelines(*s.From, s.Timeline, markMS).Ascends() {
 		s.Timeline, s.Source = *s.From, SourceConfig
@@ -67,7 +67,9 @@ func (s Saved) Settled(markMS int64) Saved {
 	return s
 }
 
-func sameTimeline(a, b Saved) bool { return a.Timeline == b.Timeline && a.Source == b.Source }
+func sameTimeline(a, b Saved) bool {
+	return a.Timeline == b.Timeline && a.Source == b.Source && (a.From == nil) == (b.From == nil)
+}
 
 func (s Saved) withoutSecrets() Saved {
 	s = s.clone()

@@ -161,7 +161,7 @@ var Catalogue = []Entry{
 	{"redis.write_errors", Fail, "Look at the log and the disk of Redis: what it confirms does not reach the disk."},
 
 	{"etcd.alarm", Fail, "Free space (compact, defragment) or mend the member, then: etcdctl alarm disarm."},
-	{"etcd.leases", Warn, "Update to etcd 3.4.31, 3.5.13 or later, unless only machine IDs are kept there; docs/providers/etcd.md says what can end early."},
+	{"etcd.leases", Warn, "Update to etcd 3.4.31, 3.5.13 or later, unless only machine IDs are kept there or the cluster has one member; docs/providers/etcd.md says what can end early."},
 	{"etcd.member", Warn, "Bring the member back: with fewer than a majority nothing is granted."},
 	{"etcd.no_leader", Fail, "Bring members back until there is a majority."},
 	{"etcd.ok", OK, ""},

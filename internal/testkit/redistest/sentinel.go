@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -27,21 +28,7 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 	tb.Helper()
 	bin := Binary(tb, "redis-sentinel")
 	for range 3 {
-		dir := ring.Dir(tb)
-		port := ring.FreePort(tb)
-		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
-			"sentinel down-after-milliseconds %[4]s 60000\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
-			port, dir, filepath.Join(dir, "log"), SentinelSet, primary.Port, more)
-		path := filepath.Join(dir, "sentinel.conf")
-		must.Succeed(tb, os.WriteFile(path, []byte(config), 0o600))
-		cmd := exec.Command(bin, path)
-		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
-		must.Succeed(tb, cmd.Start())
-		tb.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+		addrs = append(addrs, startSentinel(tb, bin, primary, more, password))
 	}
 	redisconn.Silence()
 	for _, addr := range addrs {
@@ -56,6 +43,47 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 		})
 	}
 	return addrs
+}
+
+// startSentinel starts one, and waits until it answers. Who has taken its port meanwhile
+// makes it end: then it gets another one.
+func startSentinel(tb testing.TB, bin string, primary *Server, more, password string) (addr string) {
+	tb.Helper()
+	for {
+		dir, port := ring.Dir(tb), ring.FreePort(tb)
+		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
+			"sentinel down-after-milliseconds %[4]s 60000\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
+			port, dir, filepath.Join(dir, "log"), SentinelSet, primary.Port, more)
+		path := filepath.Join(dir, "sentinel.conf")
+		must.Succeed(tb, os.WriteFile(path, []byte(config), 0o600))
+		cmd := exec.Command(bin, path)
+		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
+		must.Succeed(tb, cmd.Start())
+		ended := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(ended) }()
+		tb.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			<-ended
+		})
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
+		defer c.Close()
+		answers, over := false, false
+		await.Eventually(tb, "a sentinel answers, or ends", func() bool {
+			info := redis.NewStringCmd(context.Background(), "info", "server")
+			_ = c.Process(context.Background(), info)
+			answers = strings.Contains(info.Val(), fmt.Sprintf("process_id:%d\r", cmd.Process.Pid))
+			select {
+			case <-ended:
+				over = true
+			default:
+			}
+			return answers || over
+		})
+		if answers && !over {
+			return addr
+		}
+	}
 }
 
 // Impatient has the sentinels give up a server that is silent for half a second: soon
