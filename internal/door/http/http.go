@@ -113,8 +113,8 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.ahead.Read(c.Guest, b)
 }
 
-// Write implements net.Conn. An answer has a deadline from its first bytes on, whoever makes it; not earlier,
-// since its request may have waited for long.
+// Write implements net.Conn. The deadline of an answer begins with its first bytes. It cannot begin with
+// the request, which may wait for long.
 func (c *connection) Write(b []byte) (int, error) {
 	if !c.timed {
 		if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {

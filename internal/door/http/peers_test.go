@@ -100,8 +100,8 @@ func (l *pipes) Accept() (net.Conn, error) {
 func (l *pipes) Close() error   { close(l.closed); return nil }
 func (l *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "door"} }
 
-// TestAnswersThatNobodyReads: whoever does not read an answer is cut off, whatever it says and whoever
-// makes it.
+// TestAnswersThatNobodyReads: a peer that does not read an answer is cut off. That holds for all answers,
+// also for those that the library makes.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	for _, request := range []string{
 		"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -248,8 +248,8 @@ func (m EtcdMember) before(major, minor, patch int) bool {
 	return n == len(v) && slices.Compare(v[:], []int{major, minor, patch}) < 0
 }
 
-// revokes reports whether the member, as a leader that hangs and is replaced, goes on to count
-// down etcd's leases and has them revoked: https://github.com/etcd-io/etcd/issues/15247.
+// revokes reports whether the member has the error https://github.com/etcd-io/etcd/issues/15247: a leader
+// that hangs and is replaced goes on to count down etcd's leases, and has them revoked.
 func (m EtcdMember) revokes() bool {
 	return m.before(3, 4, 31) && !m.before(3, 4, 0) || m.before(3, 5, 13) && !m.before(3, 5, 0)
 }
