@@ -25,7 +25,8 @@ CHILDREN = 8
 def hide_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork in C, as uWSGI does: nothing tells Python so.
 
-    Only for tests without another thread here, such as a scripted daemon's: the child would wait for it in the interpreter.
+    Only for tests without another thread here, such as a scripted daemon's:
+    the child would wait for it in the interpreter.
     """
     if not hasattr(ctypes, "PyDLL"):
         pytest.skip("PyPy cannot call fork past its own")
