@@ -225,16 +225,17 @@ export function list(value: Value, count: number): Value[] {
 
 /** A map, with its keys, at every level, in camelCase: `machine_id` becomes `machineId`. The values of some of them are bigints. */
 export function map(value: Value | undefined, bigints: readonly string[] = []): Record<string, Value> {
-  if (value === null || typeof value !== 'object' || Array.isArray(value) || value instanceof Uint8Array) throw due('a map', value);
+  if (!isMap(value)) throw due('a map', value);
   const spelled = ([key, member]: [string, Value]): [string, Value] => [
     key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase()),
     bigints.includes(key) ? integer(member) : nested(member),
   ];
-  const nested = (member: Value): Value => {
-    if (Array.isArray(member)) return member.map(nested);
-    return member === null || typeof member !== 'object' || member instanceof Uint8Array ? member : map(member, bigints);
-  };
+  const nested = (member: Value): Value => (Array.isArray(member) ? member.map(nested) : isMap(member) ? map(member, bigints) : member);
   return Object.fromEntries(Object.entries(value).map(spelled));
+}
+
+function isMap(value: Value | undefined): value is { [key: string]: Value } {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Uint8Array);
 }
 
 function due(what: string, value: Value | undefined): ProtocolError {

@@ -83,7 +83,7 @@ export class Connection extends Protocol<Waiter> {
 
   private read(chunk: Buffer): boolean {
     try {
-      this.feed(chunk);
+      this.decoder.feed(chunk);
     } catch (error) {
       // An exception that left a socket's callback would end the process.
       this.refusal = new ProtocolError(`the daemon's message cannot be read: ${(error as Error).message}`, { cause: error });

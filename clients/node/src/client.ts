@@ -6,7 +6,7 @@ import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
 import { known, milliseconds } from './options.js';
-import { Prefetcher } from './prefetch.js';
+import { MAX_BATCH, Prefetcher } from './prefetch.js';
 import { encodeCall, type Body } from './protocol.js';
 import { KazahanaClient } from './sequence.js';
 import { socketPath } from './socket.js';
@@ -47,9 +47,8 @@ export class Client extends KazahanaClient {
     const single = (remaining: number) => encodeCall('NextID', [this.idParams({}, remaining)]);
     const whole = single(this.timeout);
     this.single = (remaining) => (this.timeout - remaining < 1 ? whole : single(remaining));
-    if (!(Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= 65_536)) {
-      throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to 65536 IDs are right`);
-    }
+    const isCount = Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= MAX_BATCH;
+    if (!isCount) throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to ${MAX_BATCH} IDs are right`);
     milliseconds('maxAge', maxAge);
     if (prefetch > 0) {
       const batch = (count: number) => (remaining: number) => encodeCall('NextIDs', [count, this.idParams({}, remaining)]);
@@ -68,8 +67,7 @@ export class Client extends KazahanaClient {
   override nextId<F extends keyof IdFormats = 'int'>(options?: IdOptions<F>): Promise<IdFormats[F]>;
   override nextId(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
-    if (!options && prefetcher) return prefetcher.nextId(this.timeout);
-    if (!options) return this.channel.call(this.single, this.timeout).then(identifier);
+    if (!options) return prefetcher?.nextId(this.timeout) ?? this.channel.call(this.single, this.timeout).then(identifier);
     const { service = this.service, format, regularOnly } = options;
     const isAhead = prefetcher && MADE_HERE.includes(format) && !regularOnly && service === this.service;
     return isAhead ? this.prefetched(prefetcher, options) : super.nextId(options);

@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks'; // the global one is looked up at each use
 import { Waiter, type Channel } from './channel.js';
 
-const MAX_BATCH = 65_536;
+export const MAX_BATCH = 65_536;
 /** Batches grow, at most so many times, while each is used up in less than this. */
 const GROWTH = 16;
 const SHORT_MS = 1;

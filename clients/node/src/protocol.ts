@@ -28,7 +28,8 @@ export abstract class Protocol<Call> {
   private lastId = 0;
   private out = Buffer.allocUnsafe(CHUNK);
   private end = 0;
-  private readonly decoder = new Decoder(MAX_RESPONSE, (message) => this.message(message));
+  /** Takes in bytes, which it does not keep. A ProtocolError is final: no later byte can be trusted. */
+  readonly decoder = new Decoder(MAX_RESPONSE, (message) => this.message(message));
 
   /** Without a call: the daemon answers what it could not read, which is its last word. */
   protected abstract answered(call: Call | undefined, error: KazahanaError | undefined, result: Value): void;
@@ -50,11 +51,7 @@ export abstract class Protocol<Call> {
   add(bytes: Buffer): number {
     const begin = this.end;
     this.end += bytes.length;
-    if (this.end > this.out.length) {
-      const next = Buffer.allocUnsafe(Math.max(CHUNK, 2 * this.end));
-      this.out.copy(next, 0, 0, begin);
-      this.out = next;
-    }
+    if (this.end > this.out.length) this.out = Buffer.concat([this.out.subarray(0, begin)], Math.max(CHUNK, 2 * this.end));
     this.out.set(bytes, begin);
     return begin;
   }
@@ -65,11 +62,6 @@ export abstract class Protocol<Call> {
     this.out = this.out.subarray(this.end); // what is taken may still be on its way out: it is never written again
     this.end = 0;
     return bytes;
-  }
-
-  /** Takes in bytes, which it does not keep. A ProtocolError is final: no later byte can be trusted. */
-  feed(chunk: Buffer): void {
-    this.decoder.feed(chunk);
   }
 
   private message(message: Value): void {

@@ -77,16 +77,13 @@ export function isHopeless({ cause, message }: DaemonUnavailableError): boolean 
 function denialHint(file: string): string {
   const place = fs.existsSync(file) ? file : path.dirname(file);
   try {
-    const group = groupName(fs.statSync(place).gid);
+    const { gid } = fs.statSync(place);
+    const groups = fs.readFileSync('/etc/group', 'utf8').split('\n').map((line) => line.split(':'));
+    const group = groups.find((fields) => fields[2] === String(gid))?.[0] ?? String(gid);
     return group === 'root'
       ? `${place} belongs to group root: give the daemon a group of its own with --socket-group`
       : `${place} belongs to group ${group}: a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
   } catch {
     return 'its directory cannot be read either';
   }
-}
-
-function groupName(gid: number): string {
-  const lines = fs.readFileSync('/etc/group', 'utf8').split('\n');
-  return lines.find((line) => line.split(':')[2] === String(gid))?.split(':')[0] ?? String(gid);
 }

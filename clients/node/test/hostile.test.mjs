@@ -64,8 +64,8 @@ test('mutated messages are answers or errors of the protocol', () => {
     for (let call = 0; call < 3; call++) protocol.request(encodeCall('Ping', []), call);
     const cut = pick(bytes.length);
     try {
-      protocol.feed(bytes.subarray(0, cut));
-      protocol.feed(bytes.subarray(cut, bytes.length - pick(3)));
+      protocol.decoder.feed(bytes.subarray(0, cut));
+      protocol.decoder.feed(bytes.subarray(cut, bytes.length - pick(3)));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}: ${error.stack}`);
     }
@@ -108,7 +108,7 @@ test('mutated results are read, or errors of the protocol', async () => {
     const protocol = new Heard();
     protocol.request(encodeCall(method, []), 1);
     try {
-      protocol.feed(bytes);
+      protocol.decoder.feed(bytes);
       for (const [error, result] of protocol.answers) if (!error) await calls[method](new Answered(result));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}, ${method}: ${error.stack}`);

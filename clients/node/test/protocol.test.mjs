@@ -105,7 +105,7 @@ test('answers are found however the bytes are cut', () => {
       const size = 1 + pick(pick(4) === 0 ? 70_000 : 12);
       // The socket uses its buffer again: nothing may refer to it.
       const chunk = Buffer.from(bytes.subarray(at, at + size));
-      protocol.feed(chunk);
+      protocol.decoder.feed(chunk);
       chunk.fill(0xc1);
       at += size;
     }
@@ -124,7 +124,7 @@ test('a large answer that comes byte by byte is looked at once', () => {
       return read.call(this, at);
     };
     const bytes = encode([1, ids[0], null, value]);
-    for (const byte of bytes) protocol.feed(Buffer.of(byte));
+    for (const byte of bytes) protocol.decoder.feed(Buffer.of(byte));
     assert.deepStrictEqual(protocol.events, [['answered', 'call', undefined, value]]);
     assert.ok(looks <= 3 * (typeof value === 'string' ? 10 : value.length + 10), `${looks} looks`);
   }
@@ -144,7 +144,7 @@ test('what is no MessagePack-RPC ends the connection', () => {
     'a string of four billion bytes': 'db ffffffff',
     'one byte too many': 'c6 ' + (MAX_RESPONSE - 4).toString(16).padStart(8, '0'),
   })) {
-    assert.throws(() => asking().protocol.feed(hex(bytes)), ProtocolError, what);
+    assert.throws(() => asking().protocol.decoder.feed(hex(bytes)), ProtocolError, what);
   }
   for (const nest of ['91', '81 a1 61']) {
     decode(hex(nest.repeat(MAX_DEPTH) + 'c0'));
@@ -155,14 +155,14 @@ test('what is no MessagePack-RPC ends the connection', () => {
 test('messages that nobody waits for are ignored', () => {
   const { protocol, ids } = asking('first', 'second');
   protocol.waiting.delete(ids[0]);
-  for (const message of [[1, ids[0], null, 1], [1, 99, null, 1], [1, ids[1], null, 2], [1, ids[1], null, 3]]) protocol.feed(encode(message));
+  for (const message of [[1, ids[0], null, 1], [1, 99, null, 1], [1, ids[1], null, 2], [1, ids[1], null, 3]]) protocol.decoder.feed(encode(message));
   assert.deepStrictEqual(protocol.events, [['answered', 'second', undefined, 2]]);
 });
 
 test('notifications and the last word are told', () => {
   const { protocol } = asking();
-  protocol.feed(encode([2, 'Lock.Lost', [{ lease_id: 'x' }]]));
-  protocol.feed(encode([1, 0, [1, 'PARSE_ERROR: bytes that are no message'], null]));
+  protocol.decoder.feed(encode([2, 'Lock.Lost', [{ lease_id: 'x' }]]));
+  protocol.decoder.feed(encode([1, 0, [1, 'PARSE_ERROR: bytes that are no message'], null]));
   assert.deepStrictEqual(protocol.events[0], ['told', 'Lock.Lost', [{ lease_id: 'x' }]]);
   assert.equal(protocol.events[1][2].code, 'PARSE_ERROR');
 });
@@ -175,7 +175,7 @@ test('the daemon asks by msgids of its own, and is answered', () => {
   const activate = '940001a841637469766174659185a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000002a5746f6b656ed30000000000000002a8736e617073686f74c404736e6170';
   const passivate = '940002a95061737369766174659184a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000001a5746f6b656ed30000000000000001';
   // The first has the msgid of a request that waits, which is none of its business.
-  protocol.feed(hex(activate + passivate + '940101c083a9617574686f72697479a3613a31a674746c5f6d73d30000000000002710a56b696e647391a4726f6f6d'));
+  protocol.decoder.feed(hex(activate + passivate + '940101c083a9617574686f72697479a3613a31a674746c5f6d73d30000000000002710a56b696e647391a4726f6f6d'));
   assert.deepStrictEqual(protocol.events, [
     ['told', 'Activate', [{ kind: 'room', identity: '43', version: 2, token: 2, snapshot: Uint8Array.from(Buffer.from('snap')) }], 1],
     ['told', 'Passivate', [{ kind: 'room', identity: '43', version: 1, token: 1 }], 2],
@@ -228,8 +228,8 @@ test('recorded exchanges', async (t) => {
       if (request[1] > 0) {
         protocol.request(encodeCall(method, revive(params)), 'call');
         assert.deepStrictEqual(decode(protocol.take()), request);
-        protocol.feed(hex(response_hex));
-      } else protocol.feed(Buffer.concat([hex(response_hex), encode([2, 'end', []])]));
+        protocol.decoder.feed(hex(response_hex));
+      } else protocol.decoder.feed(Buffer.concat([hex(response_hex), encode([2, 'end', []])]));
       const [[event, call, failure, answer]] = protocol.events;
       if (request[1] === 0) return assert.equal(event, 'told');
       assert.deepEqual([event, call], ['answered', 'call']);

@@ -240,8 +240,8 @@ def test_small_enough() -> None:
     files = {path.name: path for path in (PACKAGE / "src" / "kazahana").glob("*.py")}
     lines = {name: statements(path) for name, path in files.items()}
     beside = sum(lines.pop(name) for name in BESIDE)
-    assert sum(lines.values()) <= 1103, lines
-    assert beside <= 688
+    assert sum(lines.values()) <= 1100, lines
+    assert beside <= 686
     everything = (PACKAGE / "src").rglob("*.py")
     assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500
 

@@ -123,7 +123,6 @@ class AsyncChannel(AnyChannel):
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        deadline = started + call.timeout
         retry: Retry | None = None
         while True:
             fork.look()
@@ -131,7 +130,7 @@ class AsyncChannel(AnyChannel):
             try:
                 if connection is None or connection.broken or connection.loop is not loop:
                     connection = self._connect(loop)
-                return call.parse(await connection.call(call, deadline))
+                return call.parse(await connection.call(call, started + call.timeout))
             except KazahanaError as error:
                 retry = retry or Retry(started, call.timeout, self._reached, self._single)
                 if connection is not None and isinstance(error, ShuttingDownError):

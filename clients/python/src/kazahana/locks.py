@@ -264,8 +264,7 @@ class Lost:
     @property
     def reason(self) -> str | None:
         """expired, taken_over, refused, unavailable, disconnected, forked or released; None while the lock is held"""
-        if self._reason is None:
-            self._reason = self._check(0)
+        self.wait(0)
         return self._reason
 
     def is_set(self) -> bool:
@@ -308,8 +307,7 @@ class _Asked(Generic[C]):
         return monotonic() + min(self._calls.timeout + self._wait, MAX_TIMEOUT)
 
     def _request(self, deadline: float) -> Call[LockState]:
-        within = max(deadline - monotonic(), 0.001)
-        return _acquire(self._calls, self.key, self._ttl, self._wait, within)
+        return _acquire(self._calls, self.key, self._ttl, self._wait, max(deadline - monotonic(), 0.001))
 
     def _may_ask_again(self, error: BaseException, deadline: float) -> bool:
         """Report whether a new request may succeed. One that is refused as reused again says why to the caller."""

@@ -144,12 +144,11 @@ class Channel(AnyChannel):
     def perform(self, call: Call[T]) -> T:
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
         started = monotonic()
-        deadline = started + call.timeout
         retry: Retry | None = None
         while True:
             fork.look()
             try:
-                return call.parse(self._exchange(call, deadline))
+                return call.parse(self._exchange(call, started + call.timeout))
             except KazahanaError as error:
                 if self._closed and isinstance(error, DaemonUnavailableError):
                     raise closed() from error
@@ -229,7 +228,6 @@ class Channel(AnyChannel):
 
     def _close_idle(self) -> None:
         with self._mutex:
-            idle = [slot for slot in self._slots if slot is not None]
-            self._slots = [None] * len(self._slots)
-        for connection in idle:
+            idle, self._slots = self._slots, [None] * len(self._slots)
+        for connection in filter(None, idle):
             connection.close()
