@@ -17,11 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-var (
-	full   = flag.Bool("model.full", false, "search all worlds to their end, not only those of make check")
-	sample = flag.Int("model.sample", 1, "switch off one of each so many rules; 1: all")
-	shift  = flag.Int("model.shift", 0, "which one of each so many: each number in a row brings others, until all have come round")
-)
+var full = flag.Bool("model.full", false, "search all worlds to their end, not only those of make check")
 
 // specification is one module, with the worlds in which it is searched to the end and
 // the rules without which a world breaks a promise.
@@ -270,10 +266,10 @@ func read(t *testing.T, name string) string {
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	need(t)
-	page, number := read(t, "README.md"), *shift
+	page, number := read(t, "README.md"), 0
 	for _, s := range []specification{pool, locks, placement} {
 		for _, r := range s.rules {
-			if number++; number%*sample != 0 {
+			if number++; !ring.Sampled(t, number) {
 				continue
 			}
 			w := s.world(r.bounded, r.name)

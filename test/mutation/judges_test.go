@@ -123,7 +123,7 @@ func (j judge) ask(t *testing.T, overlay string) verdict {
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, j.args...)...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "KZTEST_RING="+*ringFlag)
+	cmd.Env = append(os.Environ(), "KZTEST_RING="+*ringFlag, "KZTEST_SAMPLE=")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()

@@ -24,8 +24,6 @@ var (
 	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
 	limit    = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
 	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
-	sample   = flag.Int("mutation.sample", 1, "run one of each so many mutations; 1: all")
-	shift    = flag.Int("mutation.shift", 0, "which one of each so many: each number in a row brings others, until all have come round")
 	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
 	page     = flag.Bool("mutation.page", false, "write the table of this run to docs/model/mutations.md")
 )
@@ -41,7 +39,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 	var mu sync.Mutex
 	t.Run("mutants", func(t *testing.T) {
 		for i, m := range all {
-			if !sampled(i) || !names.MatchString(m.name) {
+			if !ring.Sampled(t, i) || !names.MatchString(m.name) {
 				continue
 			}
 			t.Run(m.name, func(t *testing.T) {
@@ -69,9 +67,6 @@ func TestEachMutationIsCaught(t *testing.T) {
 		rewrite(t, table)
 	}
 }
-
-// sampled reports whether this run has the mutation with the index.
-func sampled(i int) bool { return (i+*shift)%*sample == 0 }
 
 // known are the page's rows, for mutations that this run leaves out.
 func known(t *testing.T, all []mutation) []string {
@@ -155,23 +150,5 @@ func TestPageHasTheMutations(t *testing.T) {
 	}
 	if together < least {
 		t.Errorf("the simulations and the search catch %d mutations, fewer than %d", together, least)
-	}
-}
-
-// TestSampleComesRound: as many runs as the sample is one of, each with the next shift, have each
-// mutation once.
-func TestSampleComesRound(t *testing.T) {
-	defer func(n, by int) { *sample, *shift = n, by }(*sample, *shift)
-	*sample = 16
-	times := make([]int, len(mutations(t)))
-	for *shift = 1000; *shift < 1000+*sample; *shift++ {
-		for i := range times {
-			if sampled(i) {
-				times[i]++
-			}
-		}
-	}
-	if slices.Min(times) != 1 || slices.Max(times) != 1 {
-		t.Errorf("the mutations have come so many times: %v", times)
 	}
 }

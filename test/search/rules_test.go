@@ -55,13 +55,23 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 	}
 }
 
-// depthOf is how deep a search goes in this ring.
+// depthOf is how deep a search goes in this run.
 func depthOf(t *testing.T, fast, deep int) int {
 	t.Helper()
-	if ring.IsDeep(t) {
+	if goesDeep(t) {
 		return deep
 	}
 	return fast
+}
+
+var searches int // that could go deep
+
+// goesDeep reports whether the next search that takes long is done. In the deep ring it is,
+// unless the run does a sample of them.
+func goesDeep(t *testing.T) bool {
+	t.Helper()
+	searches++
+	return ring.IsDeep(t) && ring.Sampled(t, searches)
 }
 
 // leasesBroken is each rule of leases that this search can break, with the moves that it takes.
@@ -152,7 +162,7 @@ func mustBreak(t *testing.T, worlds []broken) {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	for _, w := range worlds {
-		if w.deep && !ring.IsDeep(t) {
+		if w.deep && !goesDeep(t) {
 			continue
 		}
 		o := explore(w.begin, w.moves)
