@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,25 +23,26 @@ const (
 // fences are the SQLite files and PostgreSQL stores of the process. Each may be held
 // back because it may have forgotten grants.
 type fences struct {
-	files []fencedFile
+	files []*fencedFile
 	nowMS func() int64
 	log   *zap.Logger
-	held  map[string]metrics.Fence // those that were logged
 }
 
-// fencedFile is a file that may be held back.
+// fencedFile is a file that may be held back. On PostgreSQL the provider and the store may
+// be at one place, and each has a fence.
 type fencedFile struct {
-	url   string
-	known func() *metrics.Fence           // without I/O; nil: it is not held back, or not open yet
-	look  func(ctx context.Context) error // refreshes known
+	url    string
+	known  func() *metrics.Fence           // without I/O; nil: it is not held back, or not open yet
+	look   func(ctx context.Context) error // refreshes known
+	logged *metrics.Fence                  // until its end
 }
 
 // newFences finds those of the provider and of the store, which may be nil.
 func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log *zap.Logger) *fences {
-	f := &fences{nowMS: nowMS, log: log, held: map[string]metrics.Fence{}}
+	f := &fences{nowMS: nowMS, log: log}
 	if name := p.Info().Name; name == "sqlite" || name == "postgres" {
 		url := p.Info().URL
-		f.files = append(f.files, fencedFile{
+		f.files = append(f.files, &fencedFile{
 			url: url,
 			known: func() *metrics.Fence {
 				if fenced := p.Fenced(); fenced != nil {
@@ -52,7 +54,7 @@ func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log
 		})
 	}
 	if store != nil && store.TellsFence() {
-		f.files = append(f.files, fencedFile{
+		f.files = append(f.files, &fencedFile{
 			url: store.URL,
 			known: func() *metrics.Fence {
 				if fenced := store.Fenced(); fenced != nil {
@@ -66,15 +68,18 @@ func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log
 	return f
 }
 
-// all returns every file, held back or not, for the metric.
-func (f *fences) all() []metrics.Fence {
-	all := make([]metrics.Fence, 0, len(f.files))
+// all returns every file, held back or not, for the metric. Of two fences at one place it
+// returns the later one.
+func (f *fences) all() (all []metrics.Fence) {
 	for _, file := range f.files {
-		fence := metrics.Fence{File: file.url}
-		if known := file.known(); known != nil && f.nowMS() < known.UntilMS {
-			fence.UntilMS = known.UntilMS
+		at := slices.IndexFunc(all, func(one metrics.Fence) bool { return one.File == file.url })
+		if at < 0 {
+			at = len(all)
+			all = append(all, metrics.Fence{File: file.url})
 		}
-		all = append(all, fence)
+		if known := file.known(); known != nil && f.nowMS() < known.UntilMS {
+			all[at].UntilMS = max(all[at].UntilMS, known.UntilMS)
+		}
 	}
 	return all
 }
@@ -109,8 +114,7 @@ func (f *fences) watch(ctx context.Context) error {
 
 func (f *fences) step(ctx context.Context) {
 	for _, file := range f.files {
-		before, was := f.held[file.url]
-		if was {
+		if file.logged != nil {
 			// An operator may have ended the fence from another process. A disk that
 			// does not answer is reported elsewhere.
 			looking, cancel := context.WithTimeout(ctx, fenceLook)
@@ -119,14 +123,14 @@ func (f *fences) step(ctx context.Context) {
 		}
 		known := file.known()
 		if known == nil || f.nowMS() >= known.UntilMS {
-			if was {
-				delete(f.held, file.url)
+			if file.logged != nil {
+				file.logged = nil
 				f.log.Info("grants begin again", zap.String("file", file.url), zap.Bool("sequences", known == nil || !known.Sequences))
 			}
 			continue
 		}
-		if !was || before.UntilMS != known.UntilMS {
-			f.held[file.url] = *known
+		if file.logged == nil || file.logged.UntilMS != known.UntilMS {
+			file.logged = known
 			f.log.Error("grants are held back", zap.String("file", file.url),
 				zap.String("until", snowflake.FormatMS(known.UntilMS)), zap.String("reason", known.Reason))
 		}

@@ -55,15 +55,20 @@ func give(text string, into *config.Text) {
 // loadOnly reads the daemon's configuration for a command that needs little of it:
 // of the environment it reads only the given variables.
 func loadOnly(s *system, flags config.Flags, variables []string) (*config.Serve, error) {
-	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(variables, name)
-	})
-	settings, err := flags.Load(config.Process{Environ: environ, UID: s.uid, Now: s.now()})
+	settings, err := flags.Load(processOnly(s, variables))
 	if err != nil {
 		return nil, usageError{err}
 	}
 	return settings, nil
+}
+
+// processOnly is this process, with none of the daemon's variables but these.
+func processOnly(s *system, variables []string) config.Process {
+	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(variables, name)
+	})
+	return config.Process{Environ: environ, UID: s.uid, Now: s.now()}
 }
 
 // store is a provider that a command has opened.

@@ -22,27 +22,29 @@ type stateCmd struct {
 }
 
 type stateFlags struct {
-	StateDir string `placeholder:"DIR" help:"State directory (default $$KAZAHANA_STATE_DIR, else as for serve)."`
-	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else that of the last daemon)."`
+	Config   string `placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir string `placeholder:"DIR" help:"State directory (default as for serve)."`
+	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else live_dir of the file, else that of the last daemon)."`
 }
 
-// options are the options with which a command opens a daemon's state.
-func (f *stateFlags) options(s *system) state.Options {
-	live := f.LiveDir
-	if dir, ok := s.lookup("KAZAHANA_LIVE_DIR"); ok && live == "" && dir != "none" {
-		live = dir
-	}
-	return state.Options{Live: live, Log: commandLog(s)}
-}
+// stateVariables are the daemon's variables that name its state.
+var stateVariables = []string{"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_LIVE_DIR"}
 
-func (f *stateFlags) dir(s *system) (string, error) {
-	if f.StateDir != "" {
-		return f.StateDir, nil
+// place returns the state directory that a daemon started here would have, and the options
+// with which a command opens it.
+func (f *stateFlags) place(s *system) (dir string, opts state.Options, err error) {
+	var flags config.Flags
+	give(f.Config, &flags.Config)
+	give(f.StateDir, &flags.StateDir)
+	give(f.LiveDir, &flags.LiveDir)
+	dir, live, err := flags.Directories(processOnly(s, stateVariables))
+	switch {
+	case err != nil:
+		return "", opts, usageError{err}
+	case dir == "":
+		return "", opts, usageError{errors.New("state_dir is none: such a daemon keeps no state")}
 	}
-	if dir, ok := s.lookup("KAZAHANA_STATE_DIR"); ok && dir != "" {
-		return dir, nil
-	}
-	return config.DaemonStateDir(s.lookup, s.uid)
+	return dir, state.Options{Live: live, Log: commandLog(s)}, nil
 }
 
 type stateShowCmd struct {
@@ -52,11 +54,11 @@ type stateShowCmd struct {
 
 // Run shows the state.
 func (c *stateShowCmd) Run(s *system) error {
-	dir, err := c.dir(s)
+	dir, opts, err := c.place(s)
 	if err != nil {
 		return err
 	}
-	report, err := state.Inspect(dir, c.options(s))
+	report, err := state.Inspect(dir, opts)
 	if err != nil {
 		return err
 	}
@@ -161,11 +163,11 @@ type stateAcceptCmd struct {
 // Run shows what the refused timeline would do to the service's IDs, and moves the
 // service to it.
 func (c *stateAcceptCmd) Run(s *system) error {
-	dir, err := c.dir(s)
+	dir, opts, err := c.place(s)
 	if err != nil {
 		return err
 	}
-	return state.AcceptTimeline(s.ctx, dir, c.Service, c.options(s), func(svc state.ServiceReport) (snowflake.Timeline, error) {
+	return state.AcceptTimeline(s.ctx, dir, c.Service, opts, func(svc state.ServiceReport) (snowflake.Timeline, error) {
 		if svc.Saved.Offered == nil {
 			return snowflake.Timeline{}, fmt.Errorf("service %s has refused no lease: there is nothing to accept", c.Service)
 		}
@@ -200,7 +202,7 @@ type stateResetCmd struct {
 // Run drops the leases and then lowers the mark, for a host that made IDs while its
 // clock was ahead.
 func (c *stateResetCmd) Run(s *system) error {
-	dir, err := c.dir(s)
+	dir, opts, err := c.place(s)
 	if err != nil {
 		return err
 	}
@@ -209,7 +211,7 @@ func (c *stateResetCmd) Run(s *system) error {
 	if !c.Yes {
 		return usageError{fmt.Errorf("reset-floor: %s; repeat with --yes to do it", what)}
 	}
-	floors, err := state.ResetFloor(s.ctx, dir, c.Service, s.now().UnixMilli(), c.options(s))
+	floors, err := state.ResetFloor(s.ctx, dir, c.Service, s.now().UnixMilli(), opts)
 	if err != nil {
 		return err
 	}

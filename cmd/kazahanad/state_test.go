@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -42,6 +45,40 @@ func TestStateShow(t *testing.T) {
 	}
 	s.Kazahanad("state", "accept-epoch").Fails(t, exitFailure, "default", "nothing to accept")
 	s.Kazahanad("state", "accept-epoch", "--service", "other").Fails(t, exitFailure, "other", "default")
+}
+
+// TestStateOfTheConfiguration: the commands look where the daemon's configuration says, also if
+// another state is at the usual place, and whatever else is wrong with the configuration.
+func TestStateOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start()
+	id := s.Dial().ID()
+	d.Terminate()
+	other := s.Path("other")
+	testkit.Rename(t, s.State, other)
+	d = s.Start()
+	s.Dial().ID()
+	d.Terminate()
+	usual, err := os.ReadFile(s.State + "/state")
+	must.Succeed(t, err)
+	s.file("config.yaml", "state_dir: "+other+"\nfallback: none\nprovider: \"none:\"\n")
+	run := func(args ...string) testkit.Outcome {
+		cmd := s.Command(args...)
+		cmd.Env = s.Environment("STATE_DIRECTORY="+s.State, "KAZAHANA_CONFIG="+s.Path("config.yaml"))
+		return testkit.RunCommand(t, cmd)
+	}
+	if said := run("state", "show").OK(t); !strings.Contains(said, other) {
+		t.Errorf("state show says\n%s", said)
+	}
+	if said := run("state", "reset-floor", "--yes").OK(t); !strings.Contains(said, snowflake.FormatMS(testkit.UnixMS(id)+1)) {
+		t.Errorf("reset-floor says\n%s", said)
+	}
+	if now, err := os.ReadFile(s.State + "/state"); err != nil || !bytes.Equal(usual, now) {
+		t.Errorf("the state at the usual place was changed, from\n%s\nto\n%s (%v)", usual, now, err)
+	}
+	s.file("config.yaml", "state_dir: none\n")
+	run("state", "show").Fails(t, exitUsage, "state_dir is none")
 }
 
 // refusedEpoch has a daemon make IDs on the default epoch and then meet a

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -92,7 +93,22 @@ func (r *placed) local(kind, authority string) string {
 	}
 }
 
+// Each reason has a word, which is counted.
 func TestPassivationReasons(t *testing.T) {
+	counts, all := metrics.NewPlacement(), metrics.New(metrics.Build{})
+	all.Placement(counts, func() metrics.PlacementSample { return metrics.PlacementSample{} })
+	counted := func() (n float64) {
+		families, err := all.Registry.Gather()
+		must.Succeed(t, err)
+		for _, family := range families {
+			for _, one := range family.GetMetric() {
+				if family.GetName() == "kazahana_placement_passivations_total" {
+					n += one.GetCounter().GetValue()
+				}
+			}
+		}
+		return n
+	}
 	unanswered := fmt.Errorf("passivate: %w", fmt.Errorf("%w: the process has not answered Passivate within 5s", driver.ErrUnknown))
 	for _, c := range []struct {
 		reason string
@@ -113,6 +129,11 @@ func TestPassivationReasons(t *testing.T) {
 	} {
 		if got := passivationReason(placement.Event{Kind: placement.Passivated, Reason: c.reason, Err: c.err}); got != c.want {
 			t.Errorf("%q, %v: %s, want %s", c.reason, c.err, got, c.want)
+		}
+		before := counted()
+		counts.Passivated(c.want)
+		if counted() != before+1 {
+			t.Errorf("%s is not counted", c.want)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 func TestUnitsDoWithout(t *testing.T) {
 	without := map[string][]string{
 		service: {"DynamicUser", "PrivateUsers", "ProcSubset"}, // the last hides the boot ID
-		server:  {"DynamicUser", "PrivateUsers"},
+		server:  {"DynamicUser", "PrivateUsers", "ProcSubset"}, // the last hides process_start_time_seconds
 	}
 	for unit, directives := range without {
 		b, err := os.ReadFile(unit)
@@ -440,7 +440,8 @@ func stop(h *host) {
 
 func leaseServer(h *host) {
 	h.fresh()
-	h.write("/etc/kazahana/tokens.yaml", "600", "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n")
+	h.write("/etc/kazahana/tokens.yaml", "600", "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n"+
+		"- {token: admin-token-admin-token-admin, owner: ops, scopes: [admin]}\n")
 	h.dropIn(server, "tokens", "[Service]\nLoadCredential=tokens:/etc/kazahana/tokens.yaml\nEnvironment=KAZAHANA_TOKENS_FILE=%d/tokens\nWatchdogSec=5\nTimeoutAbortSec=1\n")
 	h.do("systemctl", "start", server)
 	if got := h.show(server, "StatusText"); !strings.HasPrefix(got, "serving on 127.0.0.1:7464, from sqlite:/var/lib/kazahana/leases.db") {
@@ -451,6 +452,10 @@ func leaseServer(h *host) {
 		if got := h.do("bash", "-ec", lease, token); !strings.Contains(got, want) {
 			h.t.Errorf("with token %s: %s, want %s", token, got, want)
 		}
+	}
+	scrape := `exec 3<>/dev/tcp/127.0.0.1/7464; printf 'GET /metrics HTTP/1.0\r\nAuthorization: Bearer %s\r\n\r\n' "$0" >&3; cat <&3`
+	if got := h.do("bash", "-ec", scrape, "admin-token-admin-token-admin"); !strings.Contains(got, "\nprocess_start_time_seconds ") {
+		h.t.Errorf("the metrics do not say when the process began:\n%s", got)
 	}
 	h.write("/etc/kazahana/lease-server.yaml", "644", "log_level: debug\nmax_in_flight: 5\n")
 	h.do("systemctl", "reload", server)

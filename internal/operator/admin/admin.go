@@ -83,7 +83,7 @@ func Handler(o Options) http.Handler {
 		mux.Handle("GET /{$}", o.Page)
 	}
 	if o.Status != nil {
-		mux.HandleFunc("GET "+StatusPath, func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, o.Status()) })
+		mux.Handle("GET "+StatusPath, oneAtATime(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, o.Status()) })))
 	}
 	if o.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)

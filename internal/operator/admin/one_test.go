@@ -24,12 +24,21 @@ func (g *gathering) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(prometheus.NewDesc("large", text, nil, nil), prometheus.GaugeValue, 1)
 }
 
-// However many ask for metrics, they are made for one at a time; and who does not read them
-// keeps nobody waiting.
-func TestMetricsAreMadeOneAtATime(t *testing.T) {
+// However many ask for metrics or for the page's data, they are made for one at a time; and
+// who does not read them keeps nobody waiting.
+func TestAnswersAreMadeOneAtATime(t *testing.T) {
+	for _, path := range []string{"/metrics", StatusPath} {
+		t.Run(path, func(t *testing.T) { oneAnswerAtATime(t, path) })
+	}
+}
+
+func oneAnswerAtATime(t *testing.T, path string) {
 	all, g := prometheus.NewRegistry(), &gathering{}
 	all.MustRegister(g)
-	server := httptest.NewServer(Handler(Options{Registry: all}))
+	server := httptest.NewServer(Handler(Options{Registry: all, Status: func() any {
+		_, _ = all.Gather()
+		return string(make([]byte, 8<<20))
+	}}))
 	defer server.Close()
 	for range 4 {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -37,14 +46,14 @@ func TestMetricsAreMadeOneAtATime(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var asking sync.WaitGroup
 	for range 8 {
 		asking.Go(func() {
-			r, err := http.Get(server.URL + "/metrics")
+			r, err := http.Get(server.URL + path)
 			if err != nil {
 				t.Error(err)
 				return

@@ -14,8 +14,8 @@ const (
 	systemStateDir = "/var/lib/kazahana"
 )
 
-// DaemonStateDir is the default state directory of a daemon.
-func DaemonStateDir(lookup Lookup, uid int) (string, error) {
+// daemonStateDir is the default state directory of a daemon.
+func daemonStateDir(lookup Lookup, uid int) (string, error) {
 	if dirs := address.Entries(lookup, "STATE_DIRECTORY"); len(dirs) > 0 {
 		return dirs[0], nil
 	}

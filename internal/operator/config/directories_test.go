@@ -37,12 +37,12 @@ func TestDaemonStateDir(t *testing.T) {
 		{map[string]string{"XDG_STATE_HOME": "s", "HOME": "/h"}, 1000, "/h/.local/state/kazahana"},
 		{map[string]string{"HOME": "/h"}, 1000, "/h/.local/state/kazahana"},
 	} {
-		got, err := DaemonStateDir(lookupIn(c.env), c.uid)
+		got, err := daemonStateDir(lookupIn(c.env), c.uid)
 		if err != nil || got != c.want {
 			t.Errorf("%v, uid %d: %s, %v", c.env, c.uid, got, err)
 		}
 	}
-	if _, err := DaemonStateDir(lookupIn(nil), 1000); err == nil {
+	if _, err := daemonStateDir(lookupIn(nil), 1000); err == nil {
 		t.Error("no home, and no error")
 	}
 }

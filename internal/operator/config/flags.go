@@ -36,7 +36,7 @@ type Flags struct {
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none keeps nothing, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
 	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where leases and marks survive a kill -9: a directory on a file system in memory; none does without (default the entry of $RUNTIME_DIRECTORY that ends in -live, else $XDG_RUNTIME_DIR/kazahana/live, /run/kazahana/live for root, /dev/shm/kazahana-UID: the first that is in memory)."`
-	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example sqlite:PATH, static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
+	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example sqlite:PATH for one host; redis://, etcd://, postgres:// or a lease server's https:// for many; static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
 	VerifyInterval  Text `name:"verify-interval" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more (default 10s)."`
 	Meta            Text `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." help:"Text added to the meta of every lease (default none)."`

@@ -196,14 +196,8 @@ type Process struct {
 // Load merges the flags with the environment, the file and the defaults, and
 // checks the result. The error is one line that says what to change.
 func (f *Flags) Load(p Process) (*Serve, error) {
-	env := newEnvironment(p.Environ)
-	s := &Serve{}
-	into := target{structs: []any{s, &s.base}, serve: s}
-	typed := typedValues(f)
-	if p.Library {
-		cite(typed)
-	}
-	if err := s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, into); err != nil {
+	s, env, err := f.merge(p)
+	if err != nil {
 		return nil, err
 	}
 	if !p.Library && !s.Given("socket") {
@@ -229,6 +223,31 @@ func (s *Serve) choosePlaces(lookup Lookup, p Process) error {
 		return s.chooseBesideDaemon(lookup, p.UID)
 	}
 	return s.chooseDirectories(lookup, p.UID, inPod)
+}
+
+// merge merges the flags with the environment, the file and the defaults that depend on
+// nothing.
+func (f *Flags) merge(p Process) (*Serve, *environment, error) {
+	env := newEnvironment(p.Environ)
+	s := &Serve{}
+	into := target{structs: []any{s, &s.base}, serve: s}
+	typed := typedValues(f)
+	if p.Library {
+		cite(typed)
+	}
+	return s, env, s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, into)
+}
+
+// Directories returns the state directory, "" for none, and the live directory, "" if none
+// is set. Other settings are not checked: what is wrong with them does not keep anybody from
+// the state.
+func (f *Flags) Directories(p Process) (stateDir, liveDir string, err error) {
+	s, env, err := f.merge(p)
+	if err != nil {
+		return "", "", err
+	}
+	err = s.chooseStateDir(env.lookup, p.UID)
+	return s.StateDir, s.LiveDir, err
 }
 
 // inPod says why there is no default provider inside Kubernetes.
@@ -311,12 +330,8 @@ func (c *Common) chooseDirectories(lookup Lookup, uid int, inPod string) error {
 	if !c.Given("live_dir") {
 		c.livePlaces = livePlaces(lookup, uid)
 	}
-	if !c.Given("state_dir") {
-		dir, err := DaemonStateDir(lookup, uid)
-		if err != nil {
-			return err
-		}
-		c.StateDir = dir
+	if err := c.chooseStateDir(lookup, uid); err != nil {
+		return err
 	}
 	if c.Given("provider") {
 		return nil
@@ -328,6 +343,13 @@ func (c *Common) chooseDirectories(lookup Lookup, uid int, inPod string) error {
 		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", c.Cite("state_dir"))
 	}
 	return c.defaultProvider(c.StateDir, c.Cite("state_dir"))
+}
+
+func (c *Common) chooseStateDir(lookup Lookup, uid int) (err error) {
+	if !c.Given("state_dir") {
+		c.StateDir, err = daemonStateDir(lookup, uid)
+	}
+	return err
 }
 
 func noDefaultInPod(lookup Lookup, why string) error {

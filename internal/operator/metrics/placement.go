@@ -21,7 +21,7 @@ const (
 var (
 	placementStates    = []string{"stopped", "not_ready", "client", "member"}
 	resolveResults     = []string{"local", "remote", "pending", "held", "not_ready", "unserved", "overloaded", "canceled", "failed"}
-	passivationReasons = []string{"moved", "idle", "released", "stopped", "membership_ended", "process_gone", "unanswered", "failed"}
+	passivationReasons = []string{"moved", "idle", "released", "stopped", "membership_ended", "unserved", "process_gone", "unanswered", "failed"}
 	placementStoreOps  = []string{"membership", "members", "try_acquire", "load", "check_owner", "store", "remove", "release"}
 )
 

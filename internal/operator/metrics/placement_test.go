@@ -15,7 +15,7 @@ func placementAtRest(t *testing.T) map[string]float64 {
 	for name, words := range map[string][]string{
 		"kazahana_placement_state{state=":                {"stopped", "not_ready", "client", "member"},
 		"kazahana_placement_resolves_total{result=":      {"local", "remote", "pending", "held", "not_ready", "unserved", "overloaded", "canceled", "failed"},
-		"kazahana_placement_passivations_total{reason=":  {"moved", "idle", "released", "stopped", "membership_ended", "process_gone", "unanswered", "failed"},
+		"kazahana_placement_passivations_total{reason=":  {"moved", "idle", "released", "stopped", "membership_ended", "unserved", "process_gone", "unanswered", "failed"},
 		"kazahana_placement_store_errors_total{op=":      {"membership", "members", "try_acquire", "load", "check_owner", "store", "remove", "release"},
 		"kazahana_placement_members{":                    {""},
 		"kazahana_placement_ignored_results_total{":      {""},

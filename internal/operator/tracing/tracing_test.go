@@ -355,9 +355,10 @@ func TestRoute(t *testing.T) {
 		traced := tr.Route(pattern, answer)
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { traced(w, r) })
 	}
+	agent := strings.Repeat("test", 10<<10)
 	ask := func(method, path, parent string) {
 		r := httptest.NewRequest(method, path, nil)
-		r.Header.Set("User-Agent", "test")
+		r.Header.Set("User-Agent", agent)
 		r.Header.Set("Authorization", "Bearer hunter2")
 		if parent != "" {
 			r.Header.Set("Traceparent", parent)
@@ -383,7 +384,7 @@ func TestRoute(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"http.request.method": "POST", "http.route": "/v1/locks/{key}/acquire", "http.response.status_code": "200", "url.scheme": "http",
-		"user_agent.original": "test", "network.peer.address": "192.0.2.1",
+		"user_agent.original": agent[:1024], "network.peer.address": "192.0.2.1",
 	} {
 		if first.Attributes[key] != want {
 			t.Errorf("%s is %q, want %q", key, first.Attributes[key], want)
