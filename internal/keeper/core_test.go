@@ -19,7 +19,8 @@ type table struct {
 	core    *Core
 	at      Moment
 	answers map[string]Event
-	next    int64 // machine ID
+	halts   string // the action during which the keeper is told to end
+	next    int64  // machine ID
 }
 
 func newTable() *table {
@@ -50,6 +51,7 @@ func (tb *table) turn(e Event) (names []string) {
 			name = "Seal"
 		}
 		names = append(names, name)
+		tb.at.Halt = tb.at.Halt || name == tb.halts
 		switch action.(type) {
 		case Publish:
 			e = Published{}
@@ -108,6 +110,25 @@ func TestHaltedKeeperCallsNobody(t *testing.T) {
 	tb.turn(Tick{})
 	tb.at.Halt = true
 	tb.want(t, Stop{}, "Seal", "Done")
+}
+
+// TestStoppedInTheMiddleOfAHandBack: what is sealed and forgotten, and whose release was not
+// sent yet, is given back by the stop.
+func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
+	tb := newTable()
+	cfg := tb.core.cfg
+	cfg.MaxThroughput *= 3
+	tb.core.Configure(cfg)
+	three := func() Acquired {
+		return Acquired{Leases: slices.Concat(tb.grant().Leases, tb.grant().Leases, tb.grant().Leases)}
+	}
+	tb.answers["Acquire"] = three()
+	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Sleep")
+	tb.pass(renewal)
+	tb.answers["Acquire"], tb.halts = three(), "Release"
+	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
+	tb.at.Halt, tb.halts = false, ""
+	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Done")
 }
 
 // TestBackoffHasJitter: hosts that failed together do not come back together.

@@ -43,7 +43,10 @@ func (c *Core) leave() {
 // releaseNext sends the release of a lease that the generator is sealed against
 // and the live state has forgotten.
 func (c *Core) releaseNext() (action Action, again bool) {
-	if c.at.Halt {
+	switch {
+	case c.at.Halt && c.stop == nil:
+		return c.sleep(), false // until the stop, which sends the rest
+	case c.at.Halt:
 		c.keepLeaving()
 		return nil, true
 	}
@@ -73,12 +76,13 @@ func (c *Core) giveBackRefused() (action Action, again bool) {
 	return c.release(l, at)
 }
 
-// release sends one release, once. The provider would refuse a timestamp that is
-// too far from its clock, so that one is not sent.
+// release sends one release, once. The provider would refuse a timestamp that is too far
+// from its clock, so that one is not sent. A stop sends it nevertheless: the clocks may have
+// met since the last grant, and what is refused is kept.
 func (c *Core) release(l lease.Lease, timestampMS int64) (action Action, again bool) {
 	c.back = l
 	off := timestampMS - c.at.MS - c.skewMS
-	if window := provider.ReleaseWindow.Milliseconds(); c.cfg.OwnClock && (off > window || -off > window) {
+	if window := provider.ReleaseWindow.Milliseconds(); c.cfg.OwnClock && c.stop == nil && (off > window || -off > window) {
 		c.report.line(zap.WarnLevel, "lease not released: the clock is too far from the provider's; it runs out by itself", c.leaseFields(l)...)
 		c.notReleased(provider.ErrNotSent)
 		return nil, true

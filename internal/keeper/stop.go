@@ -25,6 +25,7 @@ type stopping struct {
 
 func (c *Core) onStop() Action {
 	c.stop = &stopping{}
+	c.saved.Held = slices.Concat(c.saved.Held, c.leaving) // given back like the others
 	c.todo, c.leaving, c.refused, c.answer = nil, nil, nil, nil
 	return Publish{}
 }

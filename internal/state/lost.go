@@ -39,10 +39,7 @@ func (s *State) Look() {
 		s.tellOfLive(s.lost)
 		return
 	}
-	if s.lost != nil {
-		s.lost = nil
-		_ = s.live.write(s.saved, s.marks) // begin has voided it
-	}
+	s.lost = nil // what was away is back
 	s.tellOfLive(s.live.err)
 }
 
@@ -111,9 +108,6 @@ func (s *State) onlyTouched() bool {
 
 // begin gives the live state a new folder under a new identity.
 func (s *State) begin() error {
-	// First void the old folder, wherever it is now: its marks are about to fall
-	// behind.
-	s.live.tell(s.marks, s.live.sequence|voidFlag)
 	if base, real := s.base.(*osDir); real && base.Current() != nil {
 		present, err := openLiveDir(base.path, s.disk)
 		if err != nil {
@@ -127,7 +121,9 @@ func (s *State) begin() error {
 	if err := s.fill(&next, folder); err != nil {
 		return errors.Join(err, next.discard(), s.base.RemoveSub(folder))
 	}
-	// From here on nothing can fail, so all services use the same folder.
+	// From here on nothing can fail, so all services use the same folder. First void the
+	// old one, wherever it is now: its marks are about to fall behind.
+	s.live.tell(s.marks, s.live.sequence|voidFlag)
 	s.faulted.Store(false)
 	for name, sv := range s.services {
 		if !sv.moveTo(next.words[name]) {

@@ -276,25 +276,32 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 }
 
 // A live directory that is lost for a while, and cannot be made anew meanwhile, costs
-// nothing: the leases are adopted after a crash.
+// nothing: the leases are adopted after a crash, also after one meanwhile.
 func TestLiveDirectoryThatComesBack(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	s.service("default")
-	disktest.Run(t, "mv", p.live, p.live+"x")
-	must.Succeed(t, os.WriteFile(p.live, nil, 0o600))
-	s.Look()
-	if h := s.Health(); h.LiveErr == nil {
-		t.Errorf("Health: %+v", h)
+	for _, crashed := range []bool{false, true} {
+		p, saved := usedPlace(t)
+		s := mustOpen(t, p)
+		s.service("default")
+		disktest.Run(t, "mv", p.live, p.live+"x")
+		must.Succeed(t, os.WriteFile(p.live, nil, 0o600))
+		s.Look()
+		if h := s.Health(); h.LiveErr == nil {
+			t.Errorf("Health: %+v", h)
+		}
+		if crashed {
+			s.crash()
+		}
+		must.Succeed(t, os.Remove(p.live))
+		disktest.Run(t, "mv", p.live+"x", p.live)
+		if !crashed {
+			s.Look()
+			if h := s.Health(); h.LiveErr != nil {
+				t.Errorf("Health: %+v", h)
+			}
+			s.crash()
+		}
+		wantAdopted(t, p, saved)
 	}
-	must.Succeed(t, os.Remove(p.live))
-	disktest.Run(t, "mv", p.live+"x", p.live)
-	s.Look()
-	if h := s.Health(); h.LiveErr != nil {
-		t.Errorf("Health: %+v", h)
-	}
-	s.crash()
-	wantAdopted(t, p, saved)
 }
 
 // RaiseMark goes on while Look moves the marks, again and again. Whenever it
