@@ -172,7 +172,7 @@ func (c *stateAcceptCmd) Run(s *system) error {
 			return snowflake.Timeline{}, fmt.Errorf("service %s has refused no lease: there is nothing to accept", c.Service)
 		}
 		next := *svc.Saved.Offered
-		crossing := state.CrossTimelines(svc.Saved.Timeline, next, svc.Mark)
+		crossing := svc.Crossing(next)
 		fmt.Fprintf(s.out, "old epoch %s, %d bits of time; new epoch %s, %d bits of time\n",
 			snowflake.FormatMS(svc.Saved.Timeline.EpochMS), svc.Saved.Timeline.BitTS, snowflake.FormatMS(next.EpochMS), next.BitTS)
 		if crossing.HasOld {

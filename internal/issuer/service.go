@@ -209,7 +209,7 @@ func settleTimeline(name string, settings config.Service, st *state.Service) (sn
 				snowflake.FormatMS(wanted.EpochMS), wanted.BitTS, why)
 		}
 	}
-	if err := st.Save(state.Saved{Timeline: wanted, Source: state.SourceConfig}); err != nil {
+	if err := st.Save(state.Saved{Timeline: wanted, Source: state.SourceConfig, Largest: saved.Largest}); err != nil {
 		return wanted, err
 	}
 	return wanted, nil

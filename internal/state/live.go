@@ -48,15 +48,18 @@ type live struct {
 // found is the content of a folder that an earlier life left.
 type found struct {
 	saved   map[string]Saved
-	marks   *marks // nil: missing or damaged
-	damage  error  // why marks or leases cannot be read; nil if they are only missing
-	refusal string // why the leases are not adopted; "" if they may be
-	fresh   bool   // the folder is empty
+	marks   *marks           // nil: missing or damaged
+	damage  error            // why marks or leases cannot be read; nil if they are only missing
+	refusal string           // why the leases are not adopted; "" if they may be
+	latest  bool             // the leases file is the folder's, and no later one is known of
+	read    map[string]int64 // the marks as they were before this process changed their ID
+	fresh   bool             // the folder is empty
 }
 
 // look reads the folder.
 func (l *live) look(writable bool) found {
 	f := found{saved: map[string]Saved{}}
+	f.read = readMarks(l.dir) // openMarks changes their ID: what somebody else writes after it goes unnoticed
 	m, err := openMarks(l.dir, writable)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.damage = err
@@ -79,6 +82,10 @@ func (l *live) look(writable bool) found {
 	}
 	l.sequence = max(l.sequence, file.Sequence)
 	f.refusal = l.refusal(file, id, m)
+	if m != nil {
+		least, _ := m.expect()
+		f.latest = file.Folder == l.folder && file.Sequence >= least
+	}
 	for name, doc := range file.Services {
 		saved, err := doc.saved()
 		if err != nil {

@@ -99,6 +99,14 @@ func (s *State) resetFloor(service string, nowMS int64, between func()) ([]Floor
 	if err != nil {
 		return nil, err
 	}
+	for _, name := range names {
+		saved := s.saved[name]
+		if saved.Source == SourceNone {
+			continue // it never made an ID
+		}
+		saved.Largest = max(saved.Largest, CrossTimelines(saved.Timeline, saved.Timeline, s.floors[name]).LargestOld)
+		s.saved[name] = saved
+	}
 	dropped, err := s.dropLeases(names)
 	if err != nil {
 		return nil, err
@@ -155,7 +163,7 @@ func (s *State) dropLeases(names []string) (dropped map[string]int, err error) {
 // lease, so that a lease of yet another one is refused.
 //
 // decide is called with the service's report, under the lock, so that the values which
-// it compares (see CrossTimelines) cannot change. It returns the timeline to use, or an
+// it compares (see ServiceReport.Crossing) cannot change. It returns the timeline to use, or an
 // error that AcceptTimeline passes on.
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
@@ -173,7 +181,7 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 		return err
 	}
 	before := s.saved[service]
-	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease}); err != nil {
+	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease, Largest: before.Largest}); err != nil {
 		s.saved[service] = before // allow another attempt
 		return err
 	}
@@ -193,9 +201,17 @@ type Crossing struct {
 // the change repeats none.
 func (c Crossing) Ascends() bool { return c.HasNew && (!c.HasOld || c.SmallestNew > c.LargestOld) }
 
+// Crossing is the Crossing from the service's timeline to next.
+func (r ServiceReport) Crossing(next snowflake.Timeline) Crossing {
+	c := CrossTimelines(r.Saved.Timeline, next, r.Mark)
+	c.LargestOld = max(c.LargestOld, r.Saved.Largest)
+	c.HasOld = c.LargestOld > 0
+	return c
+}
+
 // CrossTimelines computes the Crossing from old to next of a service with that mark.
 // Every earlier timestamp is below the mark, and no later one is, whatever the clock
-// says. (Except after ResetFloor, which leaves IDs dated ahead.)
+// says, unless an operator has lowered the mark.
 func CrossTimelines(old, next snowflake.Timeline, markMS int64) Crossing {
 	var c Crossing
 	if last := min(markMS, old.EndMS()) - 1; markMS > 0 && old.Contains(last) {

@@ -46,7 +46,7 @@ func TestResetFloor(t *testing.T) {
 	}
 	s = mustOpen(t, p)
 	sv, other := s.service("default"), s.service("other")
-	wantState(t, sv, saved.withoutLeases(), resetTo)
+	wantState(t, sv, wasReset(saved), resetTo)
 	if got := other.Load(); got.leases() != 1 || other.Mark() != 1_600_000_000_000 {
 		t.Errorf("the other service: %+v, Mark %d", got, other.Mark())
 	}
@@ -58,6 +58,41 @@ func TestResetFloor(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
+}
+
+// After a reset there are IDs that are dated ahead of the mark. No later move of the epoch may
+// repeat them.
+func TestAcceptAfterAReset(t *testing.T) {
+	p, saved := usedPlace(t)
+	_, err := resetFloor(t, p, "", resetTo)
+	must.Succeed(t, err)
+	largest := testTimeline.ID(testMark-1, testTimeline.MaxLow())
+	_, err = resetFloor(t, p, "", resetTo-1)
+	must.Succeed(t, err)
+	if got := serviceOf(t, p).Saved.Largest; got != largest {
+		t.Errorf("the largest ID is %d, want %d", got, largest)
+	}
+	for ahead, ascends := range map[int64]bool{testMark - resetTo: false, testMark - resetTo + 2: true} {
+		next := saved.Timeline
+		next.EpochMS -= ahead
+		if c := serviceOf(t, p).Crossing(next); c.Ascends() != ascends || c.LargestOld != largest {
+			t.Errorf("an epoch %d ms earlier: %+v", ahead, c)
+		}
+	}
+	err = AcceptTimeline(t.Context(), p.dir, "default", p.options(), func(ServiceReport) (snowflake.Timeline, error) {
+		return snowflake.Timeline{EpochMS: testTimeline.EpochMS - 1, BitTS: 41}, nil
+	})
+	must.Succeed(t, err)
+	if got := serviceOf(t, p).Saved.Largest; got != largest {
+		t.Errorf("after a move the largest ID is %d, want %d", got, largest)
+	}
+}
+
+// wasReset is what ResetFloor leaves of a used place.
+func wasReset(saved Saved) Saved {
+	saved = saved.withoutLeases()
+	saved.Largest = testTimeline.ID(testMark-1, testTimeline.MaxLow())
+	return saved
 }
 
 // Leases that would not be adopted count too: they are dropped all the same.
@@ -175,7 +210,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 				}
 				s := mustOpen(t, p)
 				sv := s.service("default")
-				want, mark := saved.withoutLeases(), resetTo
+				want, mark := wasReset(saved), resetTo
 				if name == "accept-epoch" {
 					want, mark = Saved{Timeline: next, Source: SourceLease}, testMark
 				}

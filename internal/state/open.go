@@ -206,17 +206,38 @@ func (s *State) takeOver(f found, known bool) (err error) {
 			return err
 		}
 	}
+	s.learnFloors(f.read) // they may have been overwritten since
 	s.learnFloors(s.marks.all())
+	if f.latest && f.refusal != "" {
+		s.learnTimelines(f.saved)
+	}
 	for name := range s.marks.names {
 		if _, err := s.marks.add(name, s.floors[name]); err != nil {
 			return err
 		}
 	}
-	if s.marks.m.ID, err = s.live.dir.Identify(marksName); err != nil {
+	id, err := s.live.dir.Identify(marksName)
+	if err != nil {
 		return err
 	}
+	if before := s.marks.m.ID; id.Inode == before.Inode && id.Device == before.Device {
+		s.marks.m.ID = id
+	} // Else they were replaced just now: Look finds that out, and no leases file names the new ones.
 	s.tellOfLive(s.live.write(s.saved, s.marks)) // Look repeats a failed write
 	return nil
+}
+
+// learnTimelines takes over the timelines of a leases file whose leases are not adopted. The
+// state directory may have an earlier one, if its disk was full. Which of two is the later
+// one shows in the IDs: a service moves only to greater ones.
+func (s *State) learnTimelines(saved map[string]Saved) {
+	for name, live := range saved {
+		live = live.withoutLeases().Settled(s.floors[name])
+		disk := s.saved[name]
+		if disk.Source == SourceNone || CrossTimelines(disk.Timeline, live.Timeline, s.floors[name]).Ascends() {
+			s.saved[name] = live
+		}
+	}
 }
 
 // learnFloors raises the floors to the marks.

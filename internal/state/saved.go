@@ -33,6 +33,9 @@ type Saved struct {
 	From *snowflake.Timeline
 	// Offered is the timeline of a refused lease, which an operator can accept.
 	Offered *snowflake.Timeline
+	// Largest is the largest ID that can have been made before an operator lowered the
+	// mark; 0: nobody has.
+	Largest snowflake.ID
 	// Origin identifies the provider that granted the leases. Other providers do not
 	// know them: the caller drops those of another origin.
 	Origin string
@@ -68,7 +71,7 @@ func (s Saved) Settled(markMS int64) Saved {
 }
 
 func sameTimeline(a, b Saved) bool {
-	return a.Timeline == b.Timeline && a.Source == b.Source && (a.From == nil) == (b.From == nil)
+	return a.Timeline == b.Timeline && a.Source == b.Source && a.Largest == b.Largest && (a.From == nil) == (b.From == nil)
 }
 
 func (s Saved) withoutSecrets() Saved {
@@ -156,6 +159,7 @@ type document struct {
 	Source   TimelineSource    `json:"timelineSource,omitempty"`
 	From     *timelineDocument `json:"fromTimeline,omitempty"`
 	Offered  *timelineDocument `json:"offeredTimeline,omitempty"`
+	Largest  snowflake.ID      `json:"largestId,omitempty"`
 	Origin   string            `json:"origin,omitempty"`
 }
 
@@ -165,7 +169,7 @@ type timelineDocument struct {
 }
 
 func documentOf(s Saved) document {
-	doc := document{Held: s.Held, Cached: s.Cached, Source: s.Source, Origin: s.Origin}
+	doc := document{Held: s.Held, Cached: s.Cached, Source: s.Source, Largest: s.Largest, Origin: s.Origin}
 	if s.Source != SourceNone {
 		doc.Timeline = (*timelineDocument)(&s.Timeline)
 	}
@@ -175,7 +179,7 @@ func documentOf(s Saved) document {
 
 func (doc document) saved() (Saved, error) {
 	s := Saved{
-		Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Origin: doc.Origin,
+		Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Largest: doc.Largest, Origin: doc.Origin,
 		From: (*snowflake.Timeline)(doc.From), Offered: (*snowflake.Timeline)(doc.Offered),
 	}
 	if doc.Timeline != nil {
