@@ -111,16 +111,14 @@ func (c *channel) call(ctx context.Context, timeout time.Duration, r request) (a
 
 // do makes attempts until one succeeds, or fails for good, or the time is up.
 func (c *channel) do(w *waiter, what string, attempt func(*Conn) error) error {
-	for last := errExpired; ; {
+	for last := error(nil); ; {
 		conn, err := c.connection(w)
 		if err == nil {
 			err = attempt(conn)
 		}
 		switch {
-		case err == errExpired && (last == errExpired || w.ctx.Err() == context.Canceled):
-			return w.end(what)
 		case err == errExpired:
-			return last
+			return w.end(what, last)
 		case !c.repeats(w, conn, err):
 			return err
 		}

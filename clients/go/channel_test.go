@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -84,6 +85,57 @@ func TestFarewellIsFinal(t *testing.T) {
 	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrPermissionDenied) {
 		t.Error(err)
 	}
+}
+
+// A daemon that turns a client away answers its first request only, and closes: that is the
+// answer to all who wait, and no reason to connect again.
+func TestTurnedAwayOnce(t *testing.T) {
+	for _, code := range []Code{ErrOverloaded, ErrPermissionDenied} {
+		t.Run(string(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				connections, calls := 0, 20
+				c := newClient(t, scripted(t, func(conn net.Conn) {
+					connections++
+					answering(func(p *peer, m *message) bool {
+						synctest.Wait() // all calls wait
+						p.Refuse(m.ID, text(code, "no"))
+						return false
+					})(conn)
+				}))
+				var work sync.WaitGroup
+				for range calls {
+					work.Go(func() {
+						if _, err := c.NextID(t.Context()); !errors.Is(err, code) {
+							t.Error(err)
+						}
+					})
+				}
+				work.Wait()
+				if connections != 1 {
+					t.Errorf("%d connections for %d calls", connections, calls)
+				}
+			})
+		})
+	}
+	// Of an answer that another one follows, nothing is left: the end is a loss, and costs no error.
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {
+			synctest.Wait()
+			if m.ID == 1 {
+				return p.Refuse(m.ID, text(ErrOverloaded, "no"))
+			}
+			return m.ID == 2 && p.Reply(m.ID, 7) // the third hangs up
+		}), number(8)))
+		var got [3]ID
+		var work sync.WaitGroup
+		for i := range got {
+			work.Go(func() { got[i], _ = c.NextID(t.Context()) })
+		}
+		work.Wait()
+		if slices.Sort(got[:]); got != [3]ID{0, 7, 8} {
+			t.Errorf("they got %v", got)
+		}
+	})
 }
 
 func TestSomethingElseAnswers(t *testing.T) {

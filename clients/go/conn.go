@@ -38,7 +38,7 @@ type Conn struct {
 	mu       sync.Mutex
 	lastID   uint32
 	waiting  map[uint32]*waiter // mu is held while one of them is answered
-	farewell error              // an answer with msgid 0: the daemon's last word
+	farewell error              // the last answer, if it refuses the calls that wait, too
 	err      error              // set before done is closed
 }
 
@@ -72,7 +72,8 @@ func (c *Conn) Err() error {
 }
 
 // Call calls a method over this connection and no other, for as long as ctx allows: see
-// Client.Call. An error of the connection is a *DaemonUnavailableError.
+// Client.Call. An error of the connection is a *DaemonUnavailableError, or the daemon's reason
+// to close it.
 func (c *Conn) Call(ctx context.Context, method string, result any, params ...any) error {
 	w := newWaiter(ctx, MaxTimeout)
 	defer w.timer.Stop()
@@ -80,7 +81,7 @@ func (c *Conn) Call(ctx context.Context, method string, result any, params ...an
 	case nil:
 		return assign(w.value, result)
 	case errExpired:
-		return w.end(method)
+		return w.end(method, nil)
 	default:
 		return err
 	}
@@ -220,8 +221,9 @@ func (c *Conn) answer(id uint32, r *msgpack.Reader) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id == 0 && err != nil {
-		c.farewell = err
+	// A daemon that turns a client away answers its first request only, and closes.
+	if c.farewell = err; id != 0 && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrPermissionDenied) {
+		c.farewell = nil
 	}
 	if w = c.waiting[id]; w != nil { // it may have given up while the value came
 		delete(c.waiting, id)

@@ -8,7 +8,10 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/clients/go/internal/clienttest"
 )
 
 // unlocked is a connection that fails the test if a lock of the client is held during its
@@ -109,5 +112,65 @@ func TestWaitersGetTheRefillersError(t *testing.T) {
 		if !errors.Is(err, ErrDaemonUnavailable) || err != errs[0] {
 			t.Errorf("%v, and another one got %v", err, errs[0])
 		}
+	}
+}
+
+// A fetch whose time is over fails the calls that began before it, however that shows. A call
+// that joined it later has time for the next one.
+func TestAFetchFailsOnlyThoseWhoseTimeIsOver(t *testing.T) {
+	refusing := func(after time.Duration, code Code) func(*peer, *message) bool {
+		return func(p *peer, m *message) bool {
+			time.Sleep(after)
+			return p.Refuse(m.ID, text(code, "no"))
+		}
+	}
+	for what, test := range map[string]struct {
+		answer func(*peer, *message) bool // nil: there is no daemon
+		until  time.Duration              // then comes a daemon that answers
+		want   error
+	}{
+		"silent":   {func(*peer, *message) bool { return true }, 1, ErrTimeout},
+		"slow":     {refusing(DefaultTimeout-200*time.Millisecond, ErrTimeout), 1, ErrTimeout},
+		"stopping": {refusing(0, ErrShuttingDown), DaemonTime(DefaultTimeout), ErrShuttingDown},
+		"away":     {nil, 11 * time.Second, ErrDaemonUnavailable},
+		"gone":     {nil, time.Hour, ErrDaemonUnavailable},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				connect := clienttest.Scripted(t, answering(func(p *peer, m *message) bool {
+					if time.Since(began) >= test.until {
+						return p.Reply(m.ID, []any{1, 2, 3, 4})
+					}
+					return test.answer != nil && test.answer(p, m)
+				}))
+				c := newClient(t, WithPrefetch(4, 0), WithDialer(func(ctx context.Context) (net.Conn, error) {
+					// It was there once: a daemon that never was is given up sooner.
+					if since := time.Since(began); test.answer == nil && since > 0 && since < test.until {
+						return nil, errors.New("nobody there")
+					}
+					return connect(ctx)
+				}))
+				early := make(chan error, 1)
+				go func() {
+					_, err := c.NextID(t.Context())
+					early <- err
+				}()
+				time.Sleep(DefaultTimeout / 2)
+				joined := time.Now()
+				id, err := c.NextID(t.Context())
+				switch took := time.Since(joined); {
+				case test.until > 2*DefaultTimeout:
+					if !errors.Is(err, test.want) || took != DefaultTimeout {
+						t.Errorf("the one who joined late got %d, %v after %v", id, err, took)
+					}
+				case err != nil || id != 1:
+					t.Errorf("the one who joined late got %d, %v after %v", id, err, took)
+				}
+				if err := <-early; !errors.Is(err, test.want) {
+					t.Errorf("the first one got %v", err)
+				}
+			})
+		})
 	}
 }

@@ -187,8 +187,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	left := max(l.until-boottime.Now(), time.Second)
-	ctx, cancel := context.WithTimeout(ctx, left)
+	ctx, cancel := context.WithTimeout(ctx, max(l.left(), time.Second))
 	defer cancel()
 	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": newRequestID()})
 	if isGone(err) {
@@ -200,7 +199,7 @@ func (l *Lock) Release(ctx context.Context) error {
 // watch checks the lock until it is released or lost.
 func (l *Lock) watch(notices <-chan lease) {
 	defer close(l.watched)
-	timer := time.NewTimer(l.ttl / checkPart)
+	timer := time.NewTimer(min(l.ttl/checkPart, l.left()))
 	defer timer.Stop()
 	for l.holding.Err() == nil {
 		select {
@@ -230,17 +229,19 @@ func (l *Lock) watch(notices <-chan lease) {
 // been stopped. It returns when to check again.
 func (l *Lock) check() (time.Duration, error) {
 	// After a stop past the end, still ask whether the daemon has renewed the lock.
-	left := max(l.until-boottime.Now(), l.ttl/retryPart)
+	left := max(l.left(), l.ttl/retryPart)
 	ctx, cancel := context.WithTimeout(l.holding, min(left, l.ttl/checkPart))
 	defer cancel()
-	err := l.ask(ctx, l.conn, "Lock.Get")
-	switch {
+	switch err := l.ask(ctx, l.conn, "Lock.Get"); {
 	case err == nil:
-		return l.ttl / checkPart, nil
-	case isGone(err), boottime.Now() >= l.until && l.holding.Err() == nil: // Release ends a check without an answer
+		return min(l.ttl/checkPart, l.left()), nil
+	case isGone(err), l.left() <= 0 && l.holding.Err() == nil: // Release ends a check without an answer
 		return 0, fmt.Errorf("the daemon does not confirm it: %w", err)
 	}
-	return min(l.ttl/retryPart, max(l.until-boottime.Now(), 0)), nil
+	return min(l.ttl/retryPart, l.left()), nil
 }
+
+// left is how long the daemon has confirmed the lock for.
+func (l *Lock) left() time.Duration { return l.until - boottime.Now() }
 
 func (l *Lock) lose(reason string, why error) { l.end(&LockLostError{l.lease.Key, reason, why}) }

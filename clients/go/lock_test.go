@@ -200,6 +200,33 @@ func TestLossOfAnEarlierAttempt(t *testing.T) {
 	})
 }
 
+// Near the end of what the daemon has confirmed, the lock is checked at that end, and not a
+// third of the term later.
+func TestLockIsCheckedAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const left = time.Minute
+		checks := make(chan time.Time, 3)
+		l := mustLock(t, newClient(t, scripted(t, granting("held", int(left.Milliseconds()), func(_ net.Conn, p *peer, m *message) bool {
+			if m.Method != "Lock.Get" {
+				return p.Reply(m.ID, nil)
+			}
+			checks <- time.Now()
+			return p.Reply(m.ID, map[string]any{"lease_id": "held", "state": "ACTIVE", "expires_in_ms": left.Milliseconds()})
+		}))), "k", LockOptions{TTL: time.Hour})
+		last := time.Now()
+		for range cap(checks) {
+			now := <-checks
+			if pause := now.Sub(last); pause > left {
+				t.Errorf("a check after %v, with %v left", pause, left)
+			}
+			last = now
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Past the end of the term as it is known here, the daemon may still hold the lock: its
 // answer to a release says so, and not the check that the release cuts off.
 func TestReleaseDuringACheck(t *testing.T) {

@@ -2,6 +2,7 @@ package kazahana
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,19 +81,23 @@ func (p *prefetcher) take() (ID, bool) {
 func (p *prefetcher) wait(ctx context.Context, timeout time.Duration) (ID, error) {
 	w := newWaiter(ctx, timeout)
 	defer w.timer.Stop()
-	for {
+	for last := error(nil); ; {
 		if b, mine := p.advance(); b != nil {
 			if !w.wait(b.came) {
-				return 0, w.end("NextID")
+				return 0, w.end("NextID", last)
 			}
-			if b.err != nil {
-				return 0, b.err
-			}
+			last = b.err
+			asked, now := b.until-p.maxAge, time.Since(p.start)
+			isNew := w.began.Sub(p.start) <= asked
+			isFresh := now <= b.until && time.Now().UnixNano() <= b.wallUntil
+			switch {
+			// When the time of a fetch is over, calls that began after it still have time for
+			// another one.
+			case last != nil && (isNew || now < asked+DaemonTime(timeout) && !errors.Is(last, ErrTimeout)):
+				return 0, last
 			// An ID that was asked for since the call began sorts rightly, however slow the
 			// answer was.
-			isNew := w.began.Sub(p.start) <= b.until-p.maxAge
-			isFresh := time.Since(p.start) <= b.until && time.Now().UnixNano() <= b.wallUntil
-			if mine < len(b.ids) && (isNew || isFresh) {
+			case last == nil && mine < len(b.ids) && (isNew || isFresh):
 				return b.ids[mine], nil
 			}
 		}

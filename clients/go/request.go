@@ -85,7 +85,7 @@ type waiter struct {
 }
 
 func newWaiter(ctx context.Context, timeout time.Duration) *waiter {
-	w := &waiter{done: make(chan struct{}, 1)}
+	w := &waiter{done: make(chan struct{}, 1), timer: time.NewTimer(MaxTimeout)}
 	w.begin(ctx, timeout)
 	return w
 }
@@ -96,11 +96,7 @@ func (w *waiter) begin(ctx context.Context, timeout time.Duration) {
 	if end, ok := ctx.Deadline(); ok && end.Before(w.deadline) {
 		w.deadline = end
 	}
-	if w.timer == nil {
-		w.timer = time.NewTimer(w.left())
-	} else {
-		w.timer.Reset(w.left())
-	}
+	w.timer.Reset(w.left())
 }
 
 func (w *waiter) left() time.Duration { return time.Until(w.deadline) }
@@ -122,10 +118,13 @@ func (w *waiter) answer(value any, err error) {
 	w.done <- struct{}{}
 }
 
-// end is the error of a call whose time is up.
-func (w *waiter) end(what string) error {
-	if w.ctx.Err() == context.Canceled {
+// end is the error of a call whose time is up: that of the last attempt, if there is one.
+func (w *waiter) end(what string, last error) error {
+	switch {
+	case w.ctx.Err() == context.Canceled:
 		return fmt.Errorf("kazahana: %s: %w", what, context.Canceled)
+	case last != nil:
+		return last
 	}
 	e := &Error{Code: ErrTimeout, Message: "no answer to " + what + " from the daemon"}
 	return &RequestTimeoutError{Waited: time.Since(w.began), Err: e}

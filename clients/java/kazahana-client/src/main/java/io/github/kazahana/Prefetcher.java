@@ -40,6 +40,11 @@ final class Prefetcher {
             this.until = until;
             this.wallUntil = wallUntil;
         }
+
+        /** Whether it failed because its time is over, whatever the error says. It is asked for again, for those who began to wait after it was. */
+        boolean isOver(KazahanaException error) {
+            return error instanceof KazahanaException.RequestTimeoutException || call.deadline - System.nanoTime() <= 0;
+        }
     }
 
     /** It completes with an ID, or with 0: then ask again. */
@@ -207,7 +212,7 @@ final class Prefetcher {
                 found = Batch.NONE;
             }
             for (Waiter waiter : fetch.waiters) {
-                if (error instanceof KazahanaException failure && (!isTimeout(failure) || waiter.deadline - System.nanoTime() <= 0)) {
+                if (error instanceof KazahanaException failure && (!fetch.isOver(failure) || waiter.deadline - System.nanoTime() <= 0)) {
                     waiter.completeExceptionally(failure.copy());
                 } else if (found.isUsedUp()) {
                     waiter.complete(0L);
@@ -226,11 +231,6 @@ final class Prefetcher {
         } finally {
             lock.unlock();
         }
-    }
-
-    /** A batch that came too late is asked for again, for those who began to wait after it was. */
-    private static boolean isTimeout(KazahanaException error) {
-        return error instanceof KazahanaException.RequestTimeoutException;
     }
 
     /** Forgets what is here or under way, because greater IDs have been handed out. */

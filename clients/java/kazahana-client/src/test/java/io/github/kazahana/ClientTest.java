@@ -164,7 +164,7 @@ class ClientTest {
         }
     }
 
-    private static boolean succeeds(Runnable call) {
+    static boolean succeeds(Runnable call) {
         try {
             call.run();
             return true;

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Set;
@@ -160,6 +161,39 @@ class PrefetcherTest {
                     return false; // the machine is slow
                 }
             });
+        }
+    }
+
+    /** A call has its own time, whenever the fetch that it waits for began, and however that ends. */
+    @Test
+    void aFetchWhoseTimeIsOverWithoutADaemonIsAskedForAgain() {
+        Path directory = Script.temporary();
+        Consumer<Script.Request> answer = ClientTest.counting();
+        Duration timeout = Duration.ofSeconds(1);
+        Script first = new Script(directory, answer);
+        try (Kazahana client = first.options().prefetch(4).maxAge(Duration.ofHours(1)).timeout(timeout).build()) {
+            Daemon.until("it is there", () -> ClientTest.succeeds(client::nextId));
+            first.stop();
+            for (int i = 1; i < 4; i++) {
+                client.nextId(); // the second ID begins a fetch, for which nobody waits
+            }
+            long asked = System.nanoTime();
+            Daemon.until("the time of the fetch is over", () -> System.nanoTime() - asked > timeout.toNanos());
+            AtomicReference<Thread> caller = new AtomicReference<>();
+            CompletableFuture<Long> late = CompletableFuture.supplyAsync(() -> {
+                long began = System.nanoTime();
+                caller.set(Thread.currentThread());
+                try {
+                    return client.nextId();
+                } catch (KazahanaException e) { // the machine is slow
+                    assertTrue(System.nanoTime() - began >= timeout.toNanos(), e.toString());
+                    return 0L;
+                }
+            });
+            Daemon.until("it waits", () -> late.isDone() || caller.get() != null && caller.get().getState() == Thread.State.TIMED_WAITING);
+            try (Script second = new Script(directory, answer)) {
+                late.join();
+            }
         }
     }
 }
