@@ -78,9 +78,8 @@ export const ID_OPTIONS: readonly (keyof IdOptions)[] = [...SERVICE_OPTIONS, 'fo
 export const MADE_HERE: readonly unknown[] = [undefined, 'int', 'number', 'string'];
 
 const MAX_ID = (1n << 63n) - 1n;
-/** The daemon's time limit is shorter than the call's by this share, and a few milliseconds at most: its error says more than ours. */
-const MARGIN = 0.05;
-const MAX_MARGIN_MS = 100;
+/** How much shorter the daemon's time limit is than the call's, a share and a few milliseconds at most: its error says more than ours. */
+export const margin = (timeout: number): number => Math.min(timeout / 20, 100);
 
 /** How long a call may take. */
 export type Limits = CallOptions & { timeout: number };
@@ -124,7 +123,7 @@ export abstract class Calls {
 
   /** @internal */
   protected idParams({ service = this.service, format, regularOnly }: IdOptions, remaining: number): object {
-    const timeout_ms = Math.floor(Math.max(remaining - Math.min(remaining * MARGIN, MAX_MARGIN_MS), 0));
+    const timeout_ms = Math.floor(Math.max(remaining - margin(remaining), 0));
     return { service, format: MADE_HERE.includes(format) ? undefined : format, regular_only: regularOnly, timeout_ms };
   }
 

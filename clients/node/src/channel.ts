@@ -13,6 +13,8 @@ const FIRST_CONNECT_MS = 1000;
 const BACKOFF_MS = 5;
 const MAX_BACKOFF_MS = 200;
 const READ_BUFFER = 64 << 10;
+/** While so many bytes are unsent, calls stay in the queue. A daemon that reads nothing then costs no memory for calls that gave up. */
+const MAX_UNSENT = 1 << 20;
 /** Deadlines share a timer, since one for each call makes pipelined calls slower. It fires at most this often. */
 const SWEEP_MS = 4;
 
@@ -77,6 +79,7 @@ export class Connection extends Protocol<Waiter> {
     const callback = (length: number, buffer: Uint8Array) => this.read((buffer as Buffer).subarray(0, length));
     this.socket = net.connect({ path: file, onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback } }).unref();
     this.socket.on('connect', () => channel.opened());
+    this.socket.on('drain', () => channel.flush());
     this.socket.on('error', (error) => (this.error ??= error));
     this.socket.on('close', () => channel.closed(this));
   }
@@ -115,7 +118,7 @@ export class Channel {
   /** Set while there is no connection after a failure. */
   protected lastFailure: DaemonUnavailableError | undefined;
   private readonly connections = new Set<Connection>();
-  private queue: Waiter[] = [];
+  private queue = new Set<Waiter>();
   protected closedBy: KazahanaError | undefined;
   private backoff = BACKOFF_MS;
   private retry: NodeJS.Timeout | undefined;
@@ -157,6 +160,7 @@ export class Channel {
 
   forget(waiter: Waiter): void {
     this.waiters.delete(waiter);
+    this.queue.delete(waiter);
     if (this.waiters.size === 0) this.sweeper?.unref();
   }
 
@@ -172,30 +176,30 @@ export class Channel {
 
   /** Others in the queue see to it that it is sent. */
   private enqueue(call: Waiter): void {
-    if (this.queue.push(call) === 1) process.nextTick(() => this.flush());
+    if (this.queue.add(call).size === 1) process.nextTick(() => this.flush());
   }
 
-  private flush(): void {
-    const { queue } = this;
-    if (queue.length === 0 || this.retry || this.closedBy) return;
+  flush(): void {
+    if (this.queue.size === 0 || this.retry || this.closedBy) return;
     try {
       this.connection ??= new Connection(this.socket ?? findSocket(), this);
       this.connections.add(this.connection);
     } catch (error) {
       return this.disconnected(error as DaemonUnavailableError);
     }
-    this.queue = [];
+    const { connection } = this;
     const now = performance.now();
-    for (const call of queue) {
-      if (!this.waiters.has(call)) continue;
+    for (const call of this.queue) {
+      if (connection.size + connection.socket.writableLength > MAX_UNSENT) break; // until 'drain'
+      this.queue.delete(call);
       try {
-        call.msgid = this.connection.request(call.body!(call.deadline - now), call);
-        call.connection = this.connection;
+        call.msgid = connection.request(call.body!(call.deadline - now), call);
+        call.connection = connection;
       } catch (error) {
         call.reject(error); // it cannot be encoded
       }
     }
-    this.connection.socket.write(this.connection.take());
+    if (connection.size > 0) connection.socket.write(connection.take());
   }
 
   opened(): void {
@@ -224,7 +228,7 @@ export class Channel {
     const { file, error, refusal, waiting } = connection;
     const failure = unavailable(file, error ?? new Error('the connection was closed'));
     if (refusal || this.isSingle) for (const call of waiting.values()) call.reject(refusal ?? failure);
-    this.queue = [...waiting.values(), ...this.queue];
+    this.queue = new Set([...waiting.values(), ...this.queue]);
     if (connection !== this.connection) return this.flush();
     this.connection = undefined;
     this.disconnected(failure);
@@ -236,8 +240,7 @@ export class Channel {
     const patience = isHopeless(failure) || this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
     const now = performance.now();
     for (const waiter of this.waiters) if (now - (waiter.deadline - waiter.timeout) >= patience) waiter.reject(failure);
-    this.queue = this.queue.filter((call) => this.waiters.has(call));
-    if (this.queue.length > 0) this.reconnectLater();
+    if (this.queue.size > 0) this.reconnectLater();
   }
 
   private reconnectLater(): void {

@@ -1,13 +1,14 @@
 import { CALL_OPTIONS, integer, map, text, type CallOptions } from './calls.js';
-import type { Channel } from './channel.js';
+import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
 import { know } from './errortext.js';
 import * as lockErrors from './lockerrors.js';
-import { LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
+import { LockExpiredError, LockHeldError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
+import { LONG_AGO, Moment } from './moment.js';
 import type { Value } from './msgpack.js';
 import { known, milliseconds } from './options.js';
 import { PinnedChannel } from './pinned.js';
-import { encodeCall } from './protocol.js';
+import { encodeCall, type Body } from './protocol.js';
 import { newRequestId } from './sequence.js';
 
 export interface LockOptions extends CallOptions {
@@ -50,37 +51,58 @@ interface Lease {
 /** Parts of the ttl: how often a held lock is checked, and how soon again after a failure. */
 const CHECK = 1 / 3;
 const RETRY = 1 / 10;
+/** How often a lock's end is looked at: a timer stands still while the machine is suspended. */
+const LOOK_MS = 1000;
+/** How long at least to try to give back what nobody waits for any more. */
+const GIVE_BACK_MS = 1000;
 
 export const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
 
-/** Takes a lock; `shared` is used unless the lock needs a connection of its own. */
+/** Takes a lock on a connection of its own, whose end ends the wait. A lock with `hold: 'none'` uses `shared` afterwards. */
 export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
   const { timeout, signal, hold = 'connection' } = known(options, LOCK_OPTIONS);
   const ttl = milliseconds('ttl', options.ttl ?? 30_000);
   const wait = milliseconds('wait', options.wait ?? 0, 0);
   milliseconds('timeout', timeout);
-  const own = hold === 'connection' ? new PinnedChannel(socket, shared.isSingle) : undefined;
-  const channel = own ?? shared;
+  const isHeld = hold === 'connection';
+  const own = new PinnedChannel(socket, shared.isSingle);
   const until = performance.now() + wait + timeout;
-  const take = (requestId: string) => {
-    const params = (remaining: number) => [
-      key,
-      { ttl_ms: ttl, wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), request_id: requestId, hold: own && hold },
-    ];
-    return channel.call((remaining) => encodeCall('Lock.Acquire', params(remaining)), Math.max(until - performance.now(), 1), signal);
+  const left = () => Math.max(until - performance.now(), 1);
+  let requestId: string;
+  const request = (wait_ms: number) =>
+    encodeCall('Lock.Acquire', [key, { ttl_ms: ttl, wait_ms, request_id: requestId, hold: isHeld ? hold : undefined }]);
+  const take = () => {
+    requestId = newRequestId();
+    return own.call((remaining) => request(Math.floor(Math.min(Math.max(remaining - timeout, 0), wait))), left(), signal);
   };
   try {
-    const taken = await take(newRequestId()).catch((error: unknown) => {
+    const taken = await take().catch((error: unknown) => {
       // A first attempt was granted, and released with its connection.
-      if (error instanceof RequestIdReusedError) return take(newRequestId());
+      if (error instanceof RequestIdReusedError) return take();
       throw error;
     });
-    const lock = new HeldLock(key, ttl, taken, channel, own);
-    await lock.begin(Math.max(until - performance.now(), 1), signal);
+    const lock = new HeldLock(key, ttl, taken, shared, isHeld ? own : undefined);
+    if (!isHeld) own.close();
+    await lock.begin(left(), signal);
     return lock;
   } catch (error) {
-    own?.close();
+    own.close();
+    const isInDoubt = !isHeld && own.wasConnected && !(error instanceof LockHeldError);
+    if (isInDoubt) void giveBack(key, () => request(0), new Channel(socket), Math.max(timeout, GIVE_BACK_MS));
     throw error;
+  }
+}
+
+/** Repeats an acquire that nobody waits for any more, to find out what it was granted, and releases that. */
+async function giveBack(key: string, request: Body, channel: Channel, timeout: number): Promise<void> {
+  channel.wasConnected = true; // a daemon that is being restarted is waited for
+  try {
+    const { leaseId } = map(await channel.call(request, timeout));
+    await channel.call(() => encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: newRequestId() }]), timeout);
+  } catch {
+    // Nothing was granted, or it ends with its ttl.
+  } finally {
+    channel.close();
   }
 }
 
@@ -89,7 +111,8 @@ class HeldLock implements Lock {
   readonly leaseId: string;
   readonly ownerId: string;
   private readonly losing = new AbortController();
-  private until = 0; // in performance.now(): the lock certainly lives until then
+  private until = LONG_AGO; // the lock certainly lives until then
+  private readonly channel: Channel;
   private timer: NodeJS.Timeout | undefined;
   private releasing: Promise<void> | undefined;
 
@@ -97,9 +120,10 @@ class HeldLock implements Lock {
     readonly key: string,
     private ttl: number,
     taken: Value,
-    private readonly channel: Channel,
+    shared: Channel,
     private readonly own: PinnedChannel | undefined,
   ) {
+    this.channel = own ?? shared;
     const lease = map(taken) as unknown as Lease;
     this.token = integer(lease.fencingToken);
     this.leaseId = text(lease.leaseId);
@@ -115,6 +139,7 @@ class HeldLock implements Lock {
   }
 
   get lost(): AbortSignal {
+    if (!this.own && this.until.left <= 0) this.lose('its time ran out');
     return this.losing.signal;
   }
 
@@ -127,7 +152,7 @@ class HeldLock implements Lock {
   async renew(ttl = this.ttl): Promise<void> {
     this.ttl = milliseconds('ttl', ttl);
     this.lost.throwIfAborted();
-    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: newRequestId() }, Math.max(this.until - performance.now(), 1));
+    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: newRequestId() }, Math.max(this.until.left, 1));
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -144,7 +169,7 @@ class HeldLock implements Lock {
     if (this.lost.aborted) return;
     const params = [this.key, { lease_id: this.leaseId, request_id: newRequestId() }];
     try {
-      await this.channel.call(() => encodeCall('Lock.Release', params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
+      await this.channel.call(() => encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       // The end of the connection has released the lock, or its ttl will.
@@ -156,7 +181,7 @@ class HeldLock implements Lock {
 
   /** Calls a method that answers with the lock, and notes the lock's earliest end, counted from before the request. */
   private async ask(method: string, options: object | undefined, timeout: number, signal?: AbortSignal): Promise<void> {
-    const sent = performance.now();
+    const sent = new Moment();
     const params = options ? [this.key, options] : [this.key];
     let answer: Value;
     try {
@@ -168,35 +193,35 @@ class HeldLock implements Lock {
     const lease = map(answer) as unknown as Lease;
     const left = integer(lease.expiresInMs);
     if (lease.leaseId !== this.leaseId || lease.state !== 'ACTIVE') this.lose(lease.leaseId === this.leaseId ? `it is ${text(lease.state)}` : 'somebody else holds it');
-    this.until = sent + Number(left);
+    this.until = sent.plus(Number(left));
     this.lost.throwIfAborted();
   }
 
-  /** Checks a lock that the daemon renews; any other lock ends at its time. */
+  /** Checks a lock that the daemon renews, after a pause or when its time ran out. Any other lock is lost then. */
   private checkIn(pause: number): void {
     clearTimeout(this.timer);
     if (this.lost.aborted || this.releasing) return;
-    const left = Math.max(this.until - performance.now(), 0);
+    const next = Math.min(LOOK_MS, this.until.left, this.own ? pause : Infinity);
     this.timer = setTimeout(() => {
-      if (this.own) void this.check();
-      else this.lose('its time ran out');
-    }, this.own ? Math.min(pause, left) : left).unref();
+      if (this.own && (pause <= next || this.until.left <= 0)) void this.check();
+      else this.checkIn(pause - next);
+    }, next).unref();
   }
 
   private async check(): Promise<void> {
     // After a long pause of this process, still ask whether the daemon has renewed the lock.
-    const left = this.until - performance.now();
+    const { left } = this.until;
     try {
       await this.ask('Lock.Get', undefined, left > 0 ? Math.max(Math.min(left, this.ttl * CHECK), 1) : this.ttl * CHECK);
       this.checkIn(this.ttl * CHECK);
     } catch (error) {
-      if (performance.now() >= this.until) this.lose('the daemon does not tell whether it lives', error);
+      if (this.until.left <= 0) this.lose('the daemon does not tell whether it lives', error);
       else this.checkIn(this.ttl * RETRY);
     }
   }
 
   private lose(why: string, cause?: unknown): void {
-    if (this.lost.aborted || (this.releasing && !isGone(cause))) return;
+    if (this.losing.signal.aborted || (this.releasing && !isGone(cause))) return;
     clearTimeout(this.timer);
     this.losing.abort(new LockLostError(`the lock ${JSON.stringify(this.key)} is lost: ${why}`, { cause }));
     this.own?.close();

@@ -1,5 +1,7 @@
 import { performance } from 'node:perf_hooks'; // the global one is looked up at each use
+import { margin } from './calls.js';
 import { Waiter, type Channel } from './channel.js';
+import { DaemonUnavailableError, RequestTimeoutError } from './errors.js';
 
 export const MAX_BATCH = 65_536;
 /** Batches grow, at most so many times, while each is used up in less than this. */
@@ -82,8 +84,10 @@ export class Prefetcher {
     this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH)).then(
       (ids) => this.came({ ...batch, ids }, waiting),
       (error: unknown) => {
-        if (this.fetching === waiting) this.fetching = undefined;
-        for (const waiter of waiting) waiter.reject(error);
+        // Who has more time than the fetch gets the next batch. Who has hardly more gets this error: it may say what the daemon waited for.
+        const end = error instanceof RequestTimeoutError || error instanceof DaemonUnavailableError ? performance.now() : Infinity;
+        for (const waiter of waiting) if (waiter.deadline - 2 * margin(waiter.timeout) <= end) waiter.reject(error);
+        this.came(NOTHING, waiting);
       },
     );
   }
@@ -91,16 +95,12 @@ export class Prefetcher {
   private came(batch: Batch, waiting: Waiter[]): void {
     // An ID that was asked for since the call began sorts rightly, however slow the answer was.
     const most = this.isFresh(batch) ? waiting.length : batch.prompt;
-    const there = (some: Waiter[]) => some.filter((waiter) => this.channel.waiters.has(waiter));
-    const served = there(waiting.slice(0, most));
-    const left = [...served.splice(batch.ids.length), ...there(waiting.slice(most))];
+    const isThere = (waiter: Waiter) => this.channel.waiters.has(waiter);
+    const served = waiting.slice(0, most).filter(isThere);
     for (const [i, id] of batch.ids.splice(0, served.length).entries()) served[i]!.resolve(id);
-    if (this.fetching === waiting) {
-      this.fetching = undefined;
-      if (this.at < this.batch.ids.length) this.next = batch;
-      else [this.batch, this.at] = [batch, 0];
-    }
+    if (this.fetching === waiting) [this.fetching, this.next] = [undefined, batch];
     // After a drop a later batch may be here already: its IDs go to these first, as the next batch has greater ones.
+    const left = waiting.filter(isThere);
     for (let id; left.length > 0 && (id = this.here()) !== undefined; ) left.shift()!.resolve(id);
     if (left.length > 0) this.refill(left);
   }

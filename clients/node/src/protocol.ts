@@ -27,7 +27,8 @@ export abstract class Protocol<Call> {
   readonly waiting = new Map<number, Call>();
   private lastId = 0;
   private out = Buffer.allocUnsafe(CHUNK);
-  private end = 0;
+  /** The number of bytes that take() gives. */
+  size = 0;
   /** Takes in bytes, which it does not keep. A ProtocolError is final: no later byte can be trusted. */
   readonly decoder = new Decoder(MAX_RESPONSE, (message) => this.message(message));
 
@@ -49,18 +50,18 @@ export abstract class Protocol<Call> {
 
   /** Adds bytes to what take() gives, and returns where they are. */
   add(bytes: Buffer): number {
-    const begin = this.end;
-    this.end += bytes.length;
-    if (this.end > this.out.length) this.out = Buffer.concat([this.out.subarray(0, begin)], Math.max(CHUNK, 2 * this.end));
+    const begin = this.size;
+    this.size += bytes.length;
+    if (this.size > this.out.length) this.out = Buffer.concat([this.out.subarray(0, begin)], Math.max(CHUNK, 2 * this.size));
     this.out.set(bytes, begin);
     return begin;
   }
 
   /** The bytes of the requests and answers since the last call. */
   take(): Buffer {
-    const bytes = this.out.subarray(0, this.end);
-    this.out = this.out.subarray(this.end); // what is taken may still be on its way out: it is never written again
-    this.end = 0;
+    const bytes = this.out.subarray(0, this.size);
+    this.out = this.out.subarray(this.size); // what is taken may still be on its way out: it is never written again
+    this.size = 0;
     return bytes;
   }
 

@@ -254,7 +254,7 @@ for (const [code, kind] of [['PERMISSION_DENIED', kazahana.PermissionDeniedError
       socket.end(encode([1, id, [0, `${code}: not you`], null]));
     });
     const client = connect(t, script.socket);
-    const results = await Promise.allSettled([client.nextId(), client.ping(), client.uuid()]);
+    const results = await Promise.allSettled(Array.from({ length: 20 }, (_, i) => [client.nextId, client.ping, client.uuid][i % 3].call(client)));
     for (const { reason } of results) assert.ok(reason instanceof kind, String(reason));
     assert.equal(script.connections.length, 1);
   });
@@ -337,6 +337,27 @@ test('more calls at once than a socket takes', async (t) => {
   const client = connect(t, script.socket, { timeout: 3_600_000 }); // however slow the machine
   const ids = await Promise.all(Array.from({ length: 40_000 }, () => client.nextId()));
   assert.equal(new Set(ids).size, 40_000);
+  assert.equal(script.connections.length, 1);
+});
+
+test('a daemon that does not read costs little memory, and is served when it reads again', async (t) => {
+  const script = await Script.start(t, counting());
+  script.server.on('connection', (socket) => socket.pause());
+  const client = connect(t, script.socket);
+  const text = 'x'.repeat(1000);
+  let calls = 0;
+  for (let portion = 0; portion < 40; portion++) {
+    const some = await Promise.allSettled(Array.from({ length: 200 }, () => client.inspect(text, { timeout: 1 })));
+    for (const { reason } of some) assert.equal(reason.code, 'TIMEOUT');
+    calls += some.length;
+    const { connection, queue } = client.channel;
+    assert.ok(connection.socket.writableLength < (1 << 20) + 2000, `${connection.socket.writableLength} bytes after ${calls} calls`);
+    assert.equal([...queue].length, 0);
+  }
+  const pings = [client.ping({ timeout: 3_600_000 }), client.ping({ timeout: 3_600_000 })];
+  script.connections[0].resume();
+  await Promise.all(pings);
+  assert.ok(script.requests.length < calls / 2, `${script.requests.length} of ${calls} calls were sent`);
   assert.equal(script.connections.length, 1);
 });
 

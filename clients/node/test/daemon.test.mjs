@@ -212,6 +212,21 @@ test('locks of the real daemon', async (t) => {
   await (await client.lock(key)).release();
 });
 
+test('a real daemon keeps no lock for who gave up', async (t) => {
+  const { client } = await withFeature(t, 'locks');
+  for (const hold of ['connection', 'none']) {
+    const lock = await client.lock(hold, { ttl: 3_600_000 });
+    const reason = new Error('enough');
+    const controller = new AbortController();
+    const waiting = client.lock(hold, { hold, ttl: 3_600_000, wait: 600_000, timeout: 60_000, signal: controller.signal });
+    await delay(20); // which is more interesting if it is long enough
+    controller.abort(reason);
+    await assert.rejects(waiting, reason);
+    await lock.release();
+    await (await client.lock(hold, { wait: 600_000 })).release();
+  }
+});
+
 test('a real daemon that dies takes its locks with it', async (t) => {
   const { client, daemon } = await withFeature(t, 'locks');
   const lock = await client.lock('k', { ttl: 2000 });

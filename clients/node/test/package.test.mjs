@@ -41,9 +41,9 @@ test('what is said of speed names the daemon\'s cap', () => {
   assert.match(bench, /console\.log\(.*a daemon with a cap of \$\{CAP\} IDs a millisecond/);
 });
 
-// What is beside the core: locks, sequences, external IDs, the connections that locks and placement hold, the command, and the fake
+// What is beside the core: locks, sequences, external IDs, the clocks and connections of locks and placement, the command, and the fake
 // client. Every other file of src is core, and each of src/placement is placement.
-const BESIDE = ['lock.ts', 'lockerrors.ts', 'sequence.ts', 'pinned.ts', 'external.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts'];
+const BESIDE = ['lock.ts', 'lockerrors.ts', 'moment.ts', 'sequence.ts', 'pinned.ts', 'external.ts', 'cli.ts', 'bin.ts', 'testing.ts', 'testing.mts'];
 
 test('the core can be read in half an hour', () => {
   const src = path.join(packageDir, 'src');

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
+import fs from 'node:fs';
 import { performance } from 'node:perf_hooks';
 import test from 'node:test';
-import { Client } from '../dist/index.js';
+import { Client, RequestTimeoutError } from '../dist/index.js';
 import { Script, stopClock, until } from './support.mjs';
 
 const FIRST = 117360159400092001n;
@@ -100,6 +101,7 @@ for (const [name, steady, wall] of [['the steady clock', 21, 0], ['the wall cloc
 
 test('who waited in vain gets the next ID that is here, so that IDs ascend', async (t) => {
   const advance = stopClock(t, performance);
+  stopClock(t, Date);
   const { client, held, asked } = await holding(t, 3, { prefetch: 4, maxAge: 20 });
   const early = client.nextId();
   await asked(1);
@@ -180,6 +182,44 @@ test('a failed batch fails those who waited for it, and the next call asks again
   for (const { reason } of await Promise.allSettled([client.nextId(), client.nextId()])) assert.equal(reason.code, 'NO_PROVIDER');
   isBroken = false;
   assert.equal(await client.nextId(), 1n);
+});
+
+test('who waits for a batch that others gave up has its own time', async (t) => {
+  const advance = stopClock(t, performance);
+  const { client, held, asked } = await holding(t, 1, { prefetch: 4, timeout: 50 });
+  const early = client.nextId();
+  await asked(1);
+  const late = client.nextId({ timeout: LONG });
+  const short = client.nextId({ timeout: 40 });
+  advance(50);
+  for (const call of [early, short]) await assert.rejects(call, { code: 'TIMEOUT' });
+  assert.equal(await late, 901n);
+  assert.equal(held.length, 2);
+});
+
+test('who has more time than the client finds the daemon that comes back', async (t) => {
+  const answer = (request) => give(request, 901n);
+  const first = await Script.start(t, answer);
+  const client = new Client({ socket: first.socket, prefetch: 1, timeout: 50, maxAge: LONG });
+  t.after(() => client.close());
+  await until('it is served', () => client.nextId().then(() => true, () => false));
+  first.stop();
+  await until('the socket is gone', () => !fs.existsSync(first.socket));
+  client.prefetcher.drop();
+  const late = client.nextId({ timeout: LONG });
+  await assert.rejects(client.nextId());
+  await assert.rejects(client.nextId());
+  await Script.start(t, answer, first.socket);
+  assert.equal(await late, 901n);
+});
+
+test('what the daemon waited for in vain is told to all whose time is about over', async (t) => {
+  const { client } = await holding(t, 0, { prefetch: 4 });
+  client.prefetcher.fetch = () => Promise.reject(new RequestTimeoutError('no millisecond was free', { details: { cause: 'sequence' } }));
+  const advance = stopClock(t, performance);
+  const calls = [client.nextId(), client.nextId({ timeout: 10_001 })];
+  advance(9900);
+  for (const call of calls) await assert.rejects(call, { message: 'no millisecond was free' });
 });
 
 test('tryNextId fetches for the next time, and never without prefetch', async (t) => {

@@ -1,6 +1,6 @@
-import * as os from 'node:os';
 import { CALL_OPTIONS, map, type CallOptions } from '../calls.js';
 import { InvalidParamsError } from '../errors.js';
+import { LONG_AGO, Moment } from '../moment.js';
 import type { Value } from '../msgpack.js';
 import { known, milliseconds } from '../options.js';
 import { ActivationEndedError } from './errors.js';
@@ -128,8 +128,6 @@ export function withTokens(value: Value | undefined): object {
 const ANSWER_WITHIN_MS = 5000;
 const MAX_PID = 256;
 const MAX_SNAPSHOT = 64 << 10;
-/** The resolution of os.uptime(). */
-const UPTIME_STEP_MS = process.platform === 'linux' ? 10 : 1000;
 
 export type Details = Pick<Activation, 'kind' | 'identity' | 'version' | 'token'>;
 
@@ -149,9 +147,7 @@ export class HostedActivation implements Activation {
   readonly token: bigint;
   readonly snapshot: Uint8Array | undefined;
   isOver = false;
-  // The end of the daemon's promise on both clocks: only one counts time while suspended, only the other is fine enough.
-  private until = -Infinity; // in performance.now()
-  private uptimeUntil = -Infinity; // in uptimeMs()
+  private until = LONG_AGO; // the end of the daemon's promise
 
   constructor(
     details: Details & { snapshot: Uint8Array | null },
@@ -174,23 +170,19 @@ export class HostedActivation implements Activation {
     signal?.throwIfAborted();
     for (let cause: unknown; ; ) {
       if (this.isOver || this.source.isOver) throw new ActivationEndedError(`the activation of ${this.key} has ended`, { cause });
-      const [now, uptime] = [performance.now(), uptimeMs()];
-      if (now < this.until && uptime + UPTIME_STEP_MS < this.uptimeUntil) return;
+      if (this.until.left > 0) return;
+      const [asked, now] = [new Moment(), performance.now()];
       if (now >= end) throw new ActivationEndedError(`the daemon does not tell whether ${this.key} is still active`, { cause });
       try {
         const valid = await this.source.check(this, { timeout: Math.max(end - now, 1), signal });
-        this.until = Math.max(this.until, now + valid);
-        this.uptimeUntil = Math.max(this.uptimeUntil, uptime + valid);
+        const until = asked.plus(valid);
+        if (until.left > this.until.left) this.until = until;
       } catch (error) {
         if (signal?.aborted || error instanceof ActivationEndedError) throw error;
         throw new ActivationEndedError(`the daemon does not tell whether ${this.key} is still active`, { cause: error });
       }
     }
   }
-}
-
-function uptimeMs(): number {
-  return os.uptime() * 1000;
 }
 
 /** Calls the callbacks of an executor, and knows what is active: those of one key in order, those of different keys at the same time. */

@@ -1,0 +1,23 @@
+import * as os from 'node:os';
+
+/** The resolution of os.uptime(). */
+const UPTIME_STEP_MS = process.platform === 'linux' ? 10 : 1000;
+
+/** A moment, by default now, on two clocks: only one counts the time while the machine is suspended, only the other is fine enough. */
+export class Moment {
+  constructor(
+    private readonly steady = performance.now(),
+    private readonly uptime = os.uptime() * 1000,
+  ) {}
+
+  plus(ms: number): Moment {
+    return new Moment(this.steady + ms, this.uptime + ms);
+  }
+
+  /** The milliseconds that are certainly left until then: 0 or less once it may be over. */
+  get left(): number {
+    return Math.min(this.steady - performance.now(), this.uptime - UPTIME_STEP_MS - os.uptime() * 1000);
+  }
+}
+
+export const LONG_AGO = new Moment(-Infinity, -Infinity);
