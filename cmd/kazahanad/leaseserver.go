@@ -10,12 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -191,6 +189,8 @@ func (l *leaseServerParts) check(s *system) error {
 }
 
 func (l *leaseServerParts) run(ctx context.Context) (err error) {
+	hangup, stop := hangups()
+	defer stop()
 	if err := l.prepare(); err != nil {
 		return err
 	}
@@ -209,9 +209,6 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 			err = errors.Join(err, closeErr)
 		}
 	}()
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	done := make(chan struct{})
 	defer close(done)
 	go l.reloadOn(hangup, done)

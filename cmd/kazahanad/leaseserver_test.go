@@ -83,6 +83,26 @@ func TestLeaseServerSignals(t *testing.T) {
 	server.Terminate()
 }
 
+// A hangup before the server is ready has it read its files once it is.
+func TestLeaseServerHangupBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer silent.Close()
+	server := s.LaunchCommand(s.Command("lease-server", "--config", "none", "--listen", "unix:"+s.Path("l.sock"), "--state-dir", s.Path("l"),
+		"--provider", "redis://"+silent.Addr().String()))
+	conn, err := silent.Accept()
+	must.Succeed(t, err)
+	defer conn.Close()
+	server.Signal(syscall.SIGHUP)
+	server.Says("configuration read again")
+	server.Signal(syscall.SIGTERM)
+	if code := server.Code(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, server.Log)
+	}
+}
+
 // A configuration or tokens that are refused show as a metric until they are mended.
 func TestLeaseServerShowsRefusedFiles(t *testing.T) {
 	t.Parallel()

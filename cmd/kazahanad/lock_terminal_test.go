@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// screen is a terminal with a shell's job in front of it.
+// screen is a terminal with the processes in front of it.
 type screen struct {
 	*testkit.Instance
 	outside, inside *os.File
@@ -20,12 +20,26 @@ type screen struct {
 	heardAll        <-chan struct{}
 }
 
-// onTerminal runs kazahanad from a shell that has a terminal to itself. The shell
-// says the exit code, and goes on to read a line.
+// interruptible is a shell that runs kazahanad, says the exit code, and goes on to read a
+// line.
+const interruptible = `trap : INT; "$0" "$@"; echo "code $?"; read more; echo "shell read $more"`
+
+// onTerminal runs kazahanad from a shell that has a terminal to itself.
 func (s *site) onTerminal(args ...string) *screen {
 	s.T.Helper()
+	return s.inShell(interruptible, args...)
+}
+
+// inShell runs a shell that has a terminal to itself. Its script finds kazahanad in "$0" "$@".
+func (s *site) inShell(script string, args ...string) *screen {
+	s.T.Helper()
+	return s.onScreen(exec.Command("sh", append([]string{"-c", script, testkit.Executable()}, args...)...))
+}
+
+// onScreen runs a command that has a terminal to itself.
+func (s *site) onScreen(cmd *exec.Cmd) *screen {
+	s.T.Helper()
 	outside, inside := terminal(s.T)
-	cmd := exec.Command("sh", append([]string{"-c", `trap : INT; "$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, testkit.Executable()}, args...)...)
 	cmd.Env = s.Environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
@@ -50,6 +64,11 @@ func (on *screen) ends() {
 	on.typed("another\n")
 	on.heard("shell read another")
 	on.AwaitEnd()
+	on.closed()
+}
+
+// closed returns when the last process that had the terminal has ended.
+func (on *screen) closed() {
 	_ = on.inside.Close()
 	<-on.heardAll
 }

@@ -66,7 +66,7 @@ func (e usageError) Unwrap() error { return e.error }
 
 // system is the process as the subcommands see it; tests replace it.
 type system struct {
-	ctx    context.Context // done at SIGINT and SIGTERM
+	ctx    context.Context // done at SIGINT, unless it is ignored, and SIGTERM
 	out    io.Writer
 	err    io.Writer
 	lookup func(string) (string, bool)
@@ -85,7 +85,11 @@ type system struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ending := []os.Signal{syscall.SIGTERM}
+	if !signal.Ignored(os.Interrupt) { // as scripts have it behind &
+		ending = append(ending, os.Interrupt)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ending...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	s := &system{

@@ -5,9 +5,12 @@ package main
 import "syscall"
 
 // processAttributes: only Linux can end CMD when kazahanad is killed.
-func processAttributes(terminal bool) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: 0}
+func processAttributes(t tty, lend bool) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Foreground: lend, Ctty: int(t)}
 }
 
 // adoptOrphans: only on Linux can a process see what CMD leaves behind.
 func adoptOrphans() bool { return false }
+
+// parent returns the parent of a process, which only Linux tells.
+func parent(int) int { return unknownParent }

@@ -14,15 +14,15 @@ import (
 // signalGrace is how long to wait for the signal that has ended s.ctx.
 const signalGrace = time.Second
 
-// passedOn are the signals that CMD gets when this process does. SIGTSTP stops
-// both.
+// passedOn are the signals that CMD gets when this process does.
 var passedOn = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
-	syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGTSTP,
+	syscall.SIGALRM, syscall.SIGWINCH,
 }
 
-// notifySignals delivers passedOn until stop is called. Signals that were ignored at
-// the start, as under nohup, stay ignored, also for CMD.
+// notifySignals delivers passedOn until stop is called. If SIGHUP or SIGINT was ignored at
+// the start, as under nohup or behind & in a script, it stays ignored, also for CMD. Of the
+// others Go does not say whether they were.
 func notifySignals() (signals <-chan syscall.Signal, stop func()) {
 	raw, out, done := make(chan os.Signal, 16), make(chan syscall.Signal, 16), make(chan struct{})
 	for _, sig := range passedOn {

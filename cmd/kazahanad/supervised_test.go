@@ -301,15 +301,25 @@ func TestHangupOfATerminal(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	_, inside := terminal(t)
-	cmd := s.Command(s.ServeArgs()...)
-	cmd.Stdin = inside
-	d := s.LaunchCommand(cmd)
-	d.AwaitReady()
-	must.Succeed(t, cmd.Process.Signal(syscall.SIGHUP))
-	d.AwaitEnd()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGHUP {
-		t.Errorf("it ended with %v", cmd.ProcessState)
+	for name, d := range map[string]*testkit.Instance{
+		"serve":        s.onInput(inside, s.ServeArgs()...),
+		"lease-server": s.onInput(inside, "lease-server", "--config", "none", "--listen", "unix:"+s.Path("l.sock"), "--provider", "memory:", "--state-dir", s.Path("l")),
+	} {
+		d.Says("ready")
+		must.Succeed(t, d.Cmd.Process.Signal(syscall.SIGHUP))
+		d.AwaitEnd()
+		if status, ok := d.Cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGHUP {
+			t.Errorf("%s ended with %v", name, d.Cmd.ProcessState)
+		}
 	}
+}
+
+// onInput starts kazahanad with this standard input.
+func (s *site) onInput(input *os.File, args ...string) *testkit.Instance {
+	s.T.Helper()
+	cmd := s.Command(args...)
+	cmd.Stdin = input
+	return s.LaunchCommand(cmd)
 }
 
 // Who has SIGHUP ignored, as nohup does, is not heard otherwise.

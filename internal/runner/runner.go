@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"os"
 	"syscall"
 	"time"
 
@@ -41,11 +42,13 @@ type Program interface {
 	Kill()
 	// Ended delivers how it ended, once.
 	Ended() <-chan Exit
-	// Stopped delivers a value when job control has stopped it.
-	Stopped() <-chan struct{}
-	// Suspend stops the program and this process, and returns when this process goes
-	// on. Resume makes the program go on.
-	Suspend()
+	// Stopped delivers the signal by which job control has stopped it, or wants to stop
+	// this process.
+	Stopped() <-chan os.Signal
+	// Suspend stops the program and this process, and returns when this process goes on,
+	// at once where nothing has to stop. It reports whether the program should go on as
+	// well; Resume makes it.
+	Suspend(os.Signal) (goOn bool)
 	Resume()
 }
 
@@ -213,12 +216,10 @@ func (r *run) await(pause time.Duration) (over bool) {
 		r.answered(a)
 	case r.result.Exit = <-r.Program.Ended():
 		return true
-	case <-r.Program.Stopped():
-		r.suspend()
+	case signal := <-r.Program.Stopped():
+		r.suspended = r.Program.Suspend(signal)
 	case signal := <-r.Signals:
 		switch {
-		case r.result.Started && signal == syscall.SIGTSTP:
-			r.suspend()
 		case r.result.Started:
 			r.Program.Signal(signal)
 		case Ends(signal):
@@ -232,11 +233,6 @@ func (r *run) await(pause time.Duration) (over bool) {
 // Ends reports whether a signal ends a program that does not handle it.
 func Ends(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
-}
-
-func (r *run) suspend() {
-	r.suspended = true
-	r.Program.Suspend()
 }
 
 // answered passes the answer to the machine, and logs it if it matters.

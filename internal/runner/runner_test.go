@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -41,8 +42,9 @@ type stage struct {
 	deaf     bool          // ignores SIGTERM
 	refuses  error         // cannot be started
 	suspends time.Duration
+	stays    bool // suspended
 	ended    chan Exit
-	stopped  chan struct{}
+	stopped  chan os.Signal
 	signals  chan syscall.Signal
 	held     *LeaseHolding
 }
@@ -126,12 +128,13 @@ func (s *stage) Kill() {
 	s.end(Exit{Signal: syscall.SIGKILL})
 }
 
-func (s *stage) Ended() <-chan Exit       { return s.ended }
-func (s *stage) Stopped() <-chan struct{} { return s.stopped }
+func (s *stage) Ended() <-chan Exit        { return s.ended }
+func (s *stage) Stopped() <-chan os.Signal { return s.stopped }
 
-func (s *stage) Suspend() {
-	s.note("suspend")
+func (s *stage) Suspend(by os.Signal) (goOn bool) {
+	s.note("suspend: %v", by)
 	time.Sleep(s.suspends)
+	return !s.stays
 }
 
 func (s *stage) Resume() { s.note("resume") }
@@ -153,7 +156,7 @@ var errAway = errors.New("the provider is away")
 func play(t *testing.T, s *stage, edit func(*Config)) (Result, error) {
 	t.Helper()
 	s.began = time.Now()
-	s.ended, s.stopped, s.signals = make(chan Exit, 1), make(chan struct{}, 1), make(chan syscall.Signal, 8)
+	s.ended, s.stopped, s.signals = make(chan Exit, 1), make(chan os.Signal, 1), make(chan syscall.Signal, 8)
 	if s.answers == nil {
 		s.answers = []func(lease.Lease) (lease.Lease, error){granted}
 	}
@@ -331,32 +334,32 @@ func TestSuspend(t *testing.T) {
 		suspends time.Duration
 		want     string
 	}{
-		{20 * time.Second, "0 start, 5 suspend, 25 resume"},
-		{60 * time.Second, "0 start, 5 suspend, 65 extended, 65 resume"},
-		{87 * time.Second, "0 start, 5 suspend, 92 SIGTERM, 92 resume"},
-		{time.Hour, "0 start, 5 suspend, 3605 SIGKILL, 3605 resume"},
+		{20 * time.Second, "0 start, 5 suspend: stopped, 25 resume"},
+		{60 * time.Second, "0 start, 5 suspend: stopped, 65 extended, 65 resume"},
+		{87 * time.Second, "0 start, 5 suspend: stopped, 92 SIGTERM, 92 resume"},
+		{time.Hour, "0 start, 5 suspend: stopped, 3605 SIGKILL, 3605 resume"},
 	} {
-		for _, bySignal := range []bool{true, false} {
-			synctest.Test(t, func(t *testing.T) {
-				s := &stage{suspends: test.suspends, deaf: true}
-				_, err := play(t, s, func(c *Config) {
-					time.AfterFunc(5*time.Second, func() {
-						if bySignal {
-							s.signals <- syscall.SIGTSTP
-						} else {
-							s.stopped <- struct{}{}
-						}
-					})
-					time.AfterFunc(5*time.Second+test.suspends+100*time.Millisecond, func() { s.end(Exit{}) })
-				})
-				// An extension that is asked for at the resume ends beside it.
-				got := strings.Join(s.transcript, ", ")
-				if swapped := strings.Replace(got, "65 resume, 65 extended", "65 extended, 65 resume", 1); err != nil || swapped != test.want {
-					t.Errorf("suspended for %v: %s (%v), want %s", test.suspends, got, err, test.want)
-				}
+		synctest.Test(t, func(t *testing.T) {
+			s := &stage{suspends: test.suspends, deaf: true}
+			_, err := play(t, s, func(*Config) {
+				time.AfterFunc(5*time.Second, func() { s.stopped <- syscall.SIGTSTP })
+				time.AfterFunc(5*time.Second+test.suspends+100*time.Millisecond, func() { s.end(Exit{}) })
 			})
-		}
+			// An extension that is asked for at the resume ends beside it.
+			got := strings.Join(s.transcript, ", ")
+			if swapped := strings.Replace(got, "65 resume, 65 extended", "65 extended, 65 resume", 1); err != nil || swapped != test.want {
+				t.Errorf("suspended for %v: %s (%v), want %s", test.suspends, got, err, test.want)
+			}
+		})
 	}
+	// A program that cannot go on keeps its lease.
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{stays: true, lives: 50 * time.Second}
+		_, err := play(t, s, func(*Config) { time.AfterFunc(5*time.Second, func() { s.stopped <- syscall.SIGTTIN }) })
+		if got := strings.Join(s.transcript, ", "); err != nil || got != "0 start, 5 suspend: stopped (tty input), 33 extended" {
+			t.Errorf("%s (%v)", got, err)
+		}
+	})
 }
 
 // A machine that slept wakes up with timers that are late.

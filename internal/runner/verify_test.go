@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -241,7 +242,7 @@ func TestLastMS(t *testing.T) {
 						time.AfterFunc(at+500*time.Millisecond, func() { s.set.Store(int64(to)) })
 					}
 					if test.stopped > 0 {
-						time.AfterFunc(3*time.Second, func() { s.stopped <- struct{}{} })
+						time.AfterFunc(3*time.Second, func() { s.stopped <- syscall.SIGTSTP })
 					}
 				})
 				want := s.began.Add(20 * time.Second).Add(test.ahead).UnixMilli()

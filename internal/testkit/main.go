@@ -44,7 +44,11 @@ func Main(m *testing.M, children map[string]func(args []string) error) {
 		os.Exit(0)
 	}
 	// A signal that the tests ignore, their daemons would ignore too.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	for _, sig := range []os.Signal{syscall.SIGHUP, os.Interrupt} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	var err error
 	if binDir, err = os.MkdirTemp("", "kz-bin-"); err == nil {
 		err = os.Chmod(binDir, 0o755) // some tests run the daemon as another user
