@@ -97,6 +97,24 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+class Clock:
+    """Stands in for the clock by which the age of IDs, and the end of a lock, is judged."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("client", "async_client", "prefetch", "holding"):
+        monkeypatch.setattr(f"kazahana.{module}.now", made)
+    return made
+
+
 @pytest.fixture(scope="session")
 def binary() -> str:
     return build_daemon()

@@ -209,7 +209,7 @@ os.environ["MSGPACK_PUREPYTHON"] = "1"
 import kazahana, msgpack
 from msgpack import fallback
 assert msgpack.Unpacker is fallback.Unpacker
-with kazahana.Client(prefetch=3) as client:
+with kazahana.Client(prefetch=3, timeout=600) as client:
     ids = [client.next_id() for _ in range(10)] + client.next_ids(65536)
     print(len(ids), ids == sorted(set(ids)), client.inspect(ids[0]).kind)
 """
@@ -217,7 +217,7 @@ with kazahana.Client(prefetch=3) as client:
 
 
 # What is beside the core: locks, sequences, external IDs, the command, and what tests of programs use.
-BESIDE = {"locks.py", "lockerrors.py", "external.py", "__main__.py", "testing.py"}
+BESIDE = {"locks.py", "holding.py", "lockerrors.py", "external.py", "__main__.py", "testing.py"}
 
 
 def statements(path: Path) -> int:
@@ -241,7 +241,7 @@ def test_small_enough() -> None:
     lines = {name: statements(path) for name, path in files.items()}
     beside = sum(lines.pop(name) for name in BESIDE)
     assert sum(lines.values()) <= 1100, lines
-    assert beside <= 686
+    assert beside <= 775
     everything = (PACKAGE / "src").rglob("*.py")
     assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500
 

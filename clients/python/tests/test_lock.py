@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, Callable
 
 import pytest
-from conftest import Daemon, Driven
+from conftest import PATIENCE, Clock, Daemon, Driven, wait_until
 
 import kazahana
 
@@ -23,7 +23,7 @@ class Store:
         self.tokens = 41
 
     def __call__(self, peer: Any, msgid: int, method: str, params: list[Any]) -> None:
-        key, options = params
+        key, options = params[0], params[1] if len(params) > 1 else {}
         if method == "Lock.Acquire":
             assert options["hold"] == "connection" and uuid.UUID(options["request_id"]).version == 7
             if self.holder is not None:
@@ -36,7 +36,7 @@ class Store:
                 "fencing_token": self.tokens, "state": "ACTIVE", "acquired_at": "2026-11-20T20:27:22.455Z",
                 "expires_at": "2026-11-20T20:27:52.455Z", "expires_in_ms": options["ttl_ms"],
             }  # fmt: skip
-        assert method == "Lock.Acquire" or options["lease_id"] == self.lease["lease_id"]
+        assert method in ("Lock.Acquire", "Lock.Get") or options["lease_id"] == self.lease["lease_id"]
         if method == "Lock.Release":
             self.holder = None
             self.lease = {**self.lease, "state": "RELEASED", "expires_in_ms": 0}
@@ -62,11 +62,27 @@ class Held:
         self.run(self.lock.release())
 
     def wait_lost(self) -> str:
-        waiting = self.lock.lost.wait()
-        if not isinstance(waiting, bool):
-            self.run(asyncio.wait_for(waiting, 30))
+        if isinstance(self.lock, kazahana.AsyncLock):
+            self.run(asyncio.wait_for(self.lock.lost.wait(), PATIENCE))
             return str(self.lock.lost_reason)
+        assert self.lock.lost.wait(PATIENCE)
         return str(self.lock.lost.reason)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for what will come true while others wait for the loss of the lock."""
+
+        async def wait() -> None:
+            deadline = time.monotonic() + PATIENCE
+            while not condition():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.001)
+
+        if isinstance(self.lock, kazahana.AsyncLock):
+            self.run(wait())
+        else:
+            thread = threading.Thread(target=self.lock.lost.wait, args=(PATIENCE,), daemon=True)
+            thread.start()
+            wait_until(condition)
 
 
 @pytest.fixture
@@ -248,6 +264,130 @@ def test_not_acquired() -> None:
     for wrong in ({"ttl": 0}, {"wait": -1}):
         with pytest.raises(kazahana.InvalidParamsError):
             kazahana.Client("/nowhere").lock("key", **wrong).acquire()
+
+
+def mute(store: Store, *methods: str) -> Callable[..., None]:
+    """A daemon that does not answer these requests."""
+    return lambda peer, msgid, method, params: None if method in methods else store(peer, msgid, method, params)
+
+
+@pytest.mark.parametrize("error", [None, "STORE_UNAVAILABLE: away"])
+def test_lost_without_a_word(connect: Any, script: Any, store: Store, error: str | None) -> None:
+    """A frozen daemon's store will give the lock to another host, while the connection lives."""
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method in ("Lock.Acquire", "Lock.Watch"):
+            store(peer, msgid, method, params)
+        elif error is not None:
+            peer.error(msgid, error)
+
+    held = Held(connect(script(answer).socket), ttl=0.3)
+    with pytest.raises(kazahana.LockLostError) as caught, held:
+        assert held.wait_lost() == "unavailable"
+        assert held.lock.lost.is_set()
+    assert caught.value.reason == "unavailable"
+
+
+def test_callback_for_a_daemon_that_is_frozen(script: Any, store: Store) -> None:
+    told: list[str] = []
+    server = script(mute(store, "Lock.Get", "Lock.Release"))
+    client = kazahana.Client(server.socket)
+    with pytest.raises(kazahana.LockLostError), client.lock("key", ttl=0.3, on_lost=told.append):
+        wait_until(lambda: told)
+    client.close()
+    assert told == ["unavailable"]
+    assert [method for _, method, _ in server.asked] == ["Lock.Acquire", "Lock.Watch", "Lock.Get"]
+
+
+def test_a_lock_that_the_daemon_confirms_is_kept(connect: Any, script: Any, store: Store, clock: Clock) -> None:
+    server = script(store)
+    with Held(connect(server.socket), ttl=0.3) as held:
+        for times in range(1, 10):
+            clock.now += 0.11
+            held.until(lambda times=times: [method for _, method, _ in server.asked].count("Lock.Get") >= times)
+        assert not held.lock.lost.is_set()
+
+
+def test_a_lock_that_nobody_asks_about_is_kept(script: Any, store: Store, clock: Clock) -> None:
+    """The daemon is asked before a lock counts as lost."""
+    server = script(store)
+    with kazahana.Client(server.socket) as client, client.lock("key") as lock:
+        for _ in range(3):
+            clock.now += 31
+            assert not lock.lost.is_set()
+            assert not lock.lost.wait(0)
+        clock.now += 31
+    assert [method for _, method, _ in server.asked[2:]] == ["Lock.Get"] * 4 + ["Lock.Release"]
+
+
+def test_a_lock_that_nobody_asks_about_is_lost_with_a_frozen_daemon(script: Any, store: Store, clock: Clock) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method == "Lock.Get":
+            clock.now += 10  # it is waited for, and not for long
+        else:
+            store(peer, msgid, method, params)
+
+    client = kazahana.Client(script(answer).socket)
+    with pytest.raises(kazahana.LockLostError) as caught, client.lock("key"):
+        clock.now += 31
+    client.close()
+    assert caught.value.reason == "unavailable"
+
+
+def test_looking_does_not_wait_before_the_end(script: Any, store: Store, clock: Clock) -> None:
+    with kazahana.Client(script(mute(store, "Lock.Get", "Lock.Release")).socket) as client:
+        lock = client.lock("key").acquire()
+        clock.now += 29
+        assert not lock.lost.is_set()
+        clock.now += 4  # what was asked just before the end has its time
+        assert lock.lost.is_set() and lock.lost.reason == "unavailable"
+        with pytest.raises(kazahana.LockLostError):
+            lock.release()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"state": "EXPIRED", "expires_in_ms": 0}, "expired"),
+        ({"lease_id": "another"}, "taken_over"),
+        ({"expires_in_ms": 0}, "expired"),
+        ("LOCK_NOT_FOUND: forgotten", "expired"),
+    ],
+)
+def test_a_lock_that_is_not_confirmed(
+    connect: Any, script: Any, store: Store, clock: Clock, change: Any, reason: str
+) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method != "Lock.Get":
+            store(peer, msgid, method, params)
+        elif isinstance(change, str):
+            peer.error(msgid, change)
+        else:
+            peer.result(msgid, {**store.lease, **change})
+
+    held = Held(connect(script(answer).socket), ttl=0.3)
+    with pytest.raises(kazahana.LockLostError) as caught, held:
+        clock.now += 0.1
+        assert held.wait_lost() == reason
+    assert caught.value.reason == reason
+
+
+def test_released_while_the_daemon_is_asked(script: Any, store: Store, clock: Clock) -> None:
+    waiting: list[int] = []
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method == "Lock.Get":
+            waiting.append(msgid)
+            return
+        for late in waiting:
+            peer.result(late, {**store.lease, "expires_in_ms": 7})
+        store(peer, msgid, method, params)
+
+    with kazahana.Client(script(answer).socket) as client, client.lock("key") as lock:
+        clock.now += 15
+        assert not lock.lost.is_set()
+        wait_until(lambda: waiting)
+    assert store.lease["state"] == "RELEASED"
 
 
 @pytest.fixture

@@ -211,9 +211,10 @@ def test_roster_keeps_its_rules(actions: list[tuple[int, int]], random: Any) -> 
             if to == link:
                 unanswered.remove(msgpack.unpackb(data)[1])
 
-    def finish(identity: str, fails: bool) -> None:
+    def finish(identity: str, fails: bool, returned: bool = True) -> None:
         work = running.pop(identity)
-        if work.doing == ACTIVATE and not fails:
+        work.returned = returned
+        if work.doing == ACTIVATE and returned:  # with a pid that is wrong, if it fails
             assert identity not in active
             active[identity] = work.activation
         elif work.doing != ACTIVATE:
@@ -233,7 +234,8 @@ def test_roster_keeps_its_rules(actions: list[tuple[int, int]], random: Any) -> 
             sent(answers)
             begin(work)
         elif action == 3 and identity in running:
-            finish(identity, fails=random.random() < 0.3)
+            fails = random.random() < 0.3
+            finish(identity, fails, returned=not fails or random.random() < 0.5)
         elif action == 4 and random.random() < 0.3:
             for work in actors.end():
                 begin(work)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import Daemon, Script, wait_until
+from conftest import PATIENCE, Clock, Daemon, Driven, Script, wait_until
 
 import kazahana
 from kazahana import prefetch
@@ -24,24 +24,6 @@ def counting(script: Any) -> Script:
         peer.result(msgid, ids if method == "NextIDs" else ids[0])
 
     made: Script = script(answer)
-    return made
-
-
-class Clock:
-    """Stands in for the clock by which age is judged."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in ("client", "async_client", "prefetch"):
-        monkeypatch.setattr(f"kazahana.{module}.now", made)
     return made
 
 
@@ -92,8 +74,8 @@ def test_an_id_that_grows_old_while_it_is_taken(connect: Any, script: Any, clock
     client = connect(counting(script).socket, prefetch=10, max_age=0.5)
     assert client.next_id() == 1
     kept = getattr(client, "client", client)._prefetch
-    expires, kept.batch = kept.batch.expires, Stopped(kept.batch)
-    kept.batch.expires = expires
+    fetched, kept.batch = kept.batch, Stopped(kept.batch)
+    kept.batch.asked, kept.batch.expires = fetched.asked, fetched.expires
     assert client.next_id() == 11
 
 
@@ -289,6 +271,95 @@ def test_one_refill_serves_whoever_waits(script: Any) -> None:
         thread.join(60)
     client.close()
     assert sorted(got) == [1, 2, 3, 4] and len(server.asked) == 1
+
+
+def together(client: Any, count: int) -> list[Any]:
+    """Return what so many callers get who ask at the same time."""
+    if isinstance(client, Driven):
+
+        async def ask() -> list[Any]:
+            return list(await asyncio.gather(*(client.client.next_id() for _ in range(count))))
+
+        return client.loop.run_until_complete(ask())  # type: ignore[no-any-return]
+    got: list[Any] = []
+    threads = [threading.Thread(target=lambda: got.append(client.next_id())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    return got
+
+
+def test_a_slow_batch_serves_whoever_waited_before_it_was_asked_for(connect: Any, script: Any, clock: Clock) -> None:
+    """Else answers that take longer than max_age would serve one caller each."""
+    joined: list[bool] = []
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        wait_until(lambda: len(joined) >= 4)
+        clock.now += 1
+        first = len(server.asked) * 100
+        peer.result(msgid, list(range(first, first + params[0])))
+
+    server = script(answer)
+    client = connect(server.socket, prefetch=10, max_age=0.5, timeout=PATIENCE)
+    kept = getattr(client, "client", client)._prefetch
+    join = kept.join
+
+    def joining(*args: Any) -> Any:
+        made = join(*args)
+        joined.append(made[0])
+        return made
+
+    kept.join = joining
+    got = sorted(together(client, 4))
+    assert got[0] == 100 and got[1] >= 200 and got[1:] == [got[1], got[1] + 1, got[1] + 2]
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_who_joins_a_refill_late_has_a_time_of_its_own(connect: Any, script: Any, is_away: bool) -> None:
+    failed = threading.Event()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if is_away and not failed.is_set():
+            peer.close()
+        elif len(server.asked) > 1:
+            peer.result(msgid, list(range(1, params[0] + 1)))
+
+    server = script(answer)
+    client = connect(server.socket, prefetch=10, timeout=0.5)
+    plain, got = getattr(client, "client", client), []
+    error = kazahana.DaemonUnavailableError if is_away else kazahana.RequestTimeoutError
+
+    async def ask() -> None:
+        first = asyncio.ensure_future(plain.next_id())
+        await asyncio.sleep(0)
+        plain._calls.timeout = PATIENCE
+        second = asyncio.ensure_future(plain.next_id())
+        with pytest.raises(error):
+            await first
+        failed.set()
+        got.append(await second)
+
+    if isinstance(client, Driven):
+        client.loop.run_until_complete(ask())
+    else:
+        join = plain._prefetch.join
+        second = threading.Thread(target=lambda: got.append(plain.next_id()))
+
+        def joining(make: Any) -> Any:
+            made = join(make)
+            plain._prefetch.join = join
+            plain._calls.timeout = PATIENCE
+            second.start()
+            return made
+
+        plain._prefetch.join = joining
+        with pytest.raises(error):
+            plain.next_id()
+        failed.set()
+        second.join(PATIENCE)
+    assert len(got) == 1
 
 
 def test_a_task_waits_no_longer_than_its_deadline_for_the_refill_of_another(script: Any) -> None:

@@ -63,9 +63,8 @@ def _distrust(directory: str, uid: int) -> None:
     """Refuse a directory below /tmp that another user may have put there to answer in the daemon's place."""
     info = os.lstat(directory)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != uid or info.st_mode & 0o022:
-        raise SocketUnusableError(
-            f"{directory} is not a directory that only user {uid} can write: its socket is not trusted", path=directory
-        )
+        why = f"{directory} is not a directory that only user {uid} can write: its socket is not trusted"
+        raise SocketUnusableError(why, path=directory)
 
 
 def connect(path: str) -> sockets.socket:
@@ -112,7 +111,6 @@ def _who_may(path: str) -> str:
         advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
         if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
             advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-        return (
-            f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: {advice}"
-        )
+        mode = f"{info.st_mode & 0o7777:04o}"
+        return f"; {place} belongs to user {info.st_uid} and group {group} with mode {mode}: {advice}"
     return ""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from typing import Any, TypeVar
 
 from . import address, fork
 from .base import QUIET, AnyChannel, AnyConnection
-from .errors import KazahanaError, ShuttingDownError
+from .errors import KazahanaError, OverloadedError, PermissionDeniedError, ShuttingDownError
 from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
 _CHUNK = 1 << 16
+MAX_UNSENT = 1 << 20  # bytes; with more than this, further calls wait, and leave nothing behind if they give up
 
 
 class Connection(AnyConnection):
@@ -23,30 +25,34 @@ class Connection(AnyConnection):
         self.loop = loop
         self._is_blocked = False
         self._error: KazahanaError | None = None
+        self._refusal: KazahanaError | None = None
         self._unsent = bytearray()
+        self._later: OrderedDict[asyncio.Future[Any], tuple[Call[Any], list[asyncio.Future[Any]]]] = OrderedDict()
         super().__init__(path)  # from then on, another thread may fork
         loop.add_reader(self._socket.fileno(), self._read)
 
     async def call(self, call: Call[Any], deadline: float) -> Any:
         if self._error is not None:
             raise copy_of(self._error)
-        answer = self.loop.create_future()
-        waiter = [answer]
-        self.write(self._session.request(call, waiter))
+        waiter = [answer := self.loop.create_future()]
+        if len(self._unsent) > MAX_UNSENT:
+            self._later[answer] = call, waiter
+        else:
+            self.write(self._session.request(call, waiter))
         alarm = self.loop.call_at(deadline, self._expire, answer, call)
         try:
             return await answer
         finally:
             alarm.cancel()
             waiter.clear()
+            self._later.pop(answer, None)
 
     def write(self, data: bytes) -> None:
         """Send at once if nothing else is under way, else together with what this turn of the loop still asks."""
-        is_first = not self._unsent
         self._unsent += data
         if len(self._session.waiting) == 1:
             self._flush()
-        elif is_first:
+        elif len(self._unsent) == len(data):
             self.loop.call_soon(self._flush)
 
     def notice(self, unasked: Unasked) -> None:
@@ -59,7 +65,7 @@ class Connection(AnyConnection):
             return
         self._error, self.broken = error, True
         if not self.loop.is_closed():
-            for waiter in self._session.waiting.values():
+            for waiter in [*self._session.waiting.values(), *(waiter for _, waiter in self._later.values())]:
                 if waiter and not waiter[0].done():
                     waiter[0].set_exception(copy_of(error))
             self.loop.remove_reader(self._socket.fileno())
@@ -85,6 +91,8 @@ class Connection(AnyConnection):
             pass
         except OSError:
             self._unsent.clear()  # the daemon's last word, or the end, can be read
+        while self._later and len(self._unsent) <= MAX_UNSENT:
+            self._unsent += self._session.request(*self._later.popitem(last=False)[1])
         if self._unsent and not self._is_blocked:
             self.loop.add_writer(self._socket.fileno(), self._flush)
         elif self._is_blocked and not self._unsent:
@@ -95,8 +103,10 @@ class Connection(AnyConnection):
         try:
             data = self._socket.recv(_CHUNK)
             if not data:
-                raise lost(self.path)
+                raise self._refusal or lost(self.path)
             for waiter, problem, result in self._session.feed(data):
+                # A daemon that turns a client away answers the first request, and closes.
+                self._refusal = problem if isinstance(problem, (OverloadedError, PermissionDeniedError)) else None
                 if not waiter or waiter[0].done():
                     continue
                 if problem is None:
@@ -108,7 +118,7 @@ class Connection(AnyConnection):
         except KazahanaError as error:
             self.fail(error)
         except OSError as error:
-            self.fail(lost(self.path, error))
+            self.fail(self._refusal or lost(self.path, error))
         unasked, self._session.unasked = self._session.unasked, []
         for one in unasked:
             self.notice(one)

@@ -71,17 +71,17 @@ class AsyncClient(AsyncLocks, Base):
 
     async def _refill(self) -> int:
         loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
-        deadline, left = loop.time() + timeout, timeout
+        began, deadline, left = now(), loop.time() + timeout, timeout
         while True:
             is_mine, refill = prefetch.join(loop.create_future, loop)
             if is_mine:
-                with prefetch.refilling(refill):
+                with prefetch.refilling(refill, left):
                     batch, asked = prefetch.batch, now()
                     call = self._calls.next_ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(batch, await self._channel.perform(call), asked)
             await asyncio.wait([refill], timeout=left)
             left = deadline - loop.time()
-            if (id := prefetch.waited(refill, timeout, left)) is not None:
+            if (id := prefetch.waited(refill, began, timeout, left)) is not None:
                 return id
 
     async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:

@@ -92,11 +92,6 @@ def _uuid(value: Any) -> uuid.UUID:
         raise ProtocolError("the daemon answered a text that is not a UUID") from error
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    low, high = _two(value)
-    return low, high
-
-
 def list_of(kind: Any, count: int) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if type(value) is not list or len(value) != count or not set(map(type, value)) <= {kind}:
@@ -177,7 +172,7 @@ class Calls:
         return self._of("Inspect", [id], _inspection, **options)
 
     def bounds(self, start: Moment, end: Moment, **options: Any) -> Call[tuple[int, int]]:
-        return self._of("Bounds", [milliseconds(start), milliseconds(end)], _pair, **options)
+        return self._of("Bounds", [milliseconds(start), milliseconds(end)], lambda value: tuple(_two(value)), **options)
 
     def to_external(self, id: int, **options: Any) -> Call[str]:
         return self._of("ToExternal", [id], text, **options)

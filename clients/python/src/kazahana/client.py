@@ -80,19 +80,19 @@ class Client(Locks, Base):
 
     def _refill(self) -> int:
         prefetch, timeout = self._prefetch, self._calls.timeout
-        deadline, left = monotonic() + timeout, timeout
+        began, deadline, left = now(), monotonic() + timeout, timeout
         while True:
             is_mine, refill = prefetch.join(futures.Future)
             if is_mine:
-                with prefetch.refilling(refill):
+                with prefetch.refilling(refill, left):
                     batch, asked = prefetch.batch, now()
-                    if (id := prefetch.pop()) is not None:  # another thread has refilled it
+                    if (id := prefetch.pop(began)) is not None:  # another thread has refilled it
                         return id
                     call = self._calls.next_ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(batch, self._channel.perform(call), asked)
             futures.wait([refill], left)
             left = deadline - monotonic()
-            if (id := prefetch.waited(refill, timeout, left)) is not None:
+            if (id := prefetch.waited(refill, began, timeout, left)) is not None:
                 return id
 
     def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import select
-import socket
 import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Callable, Generic, TypeVar, cast
 
 from . import aio, fork, sync
-from .calls import Calls, count, integer, list_of, record
-from .errors import ClientClosedError, DaemonUnavailableError, InvalidParamsError, KazahanaError, ShuttingDownError
+from .calls import Calls, count, integer, list_of
+from .errors import InvalidParamsError, KazahanaError
+from .holding import AsyncHolding, Holding, LockState as LockState, lock_state
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
-from .protocol import INF, MAX_TIMEOUT, Call, Unasked
+from .protocol import MAX_TIMEOUT, Call
 
 C = TypeVar("C")
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class LockState:
-    """A lock as the daemon reports it; times are by the store's clock."""
-
-    lock_key: str
-    lease_id: str
-    owner_id: str
-    fencing_token: int
-    state: str
-    """ACTIVE, RELEASED or EXPIRED"""
-    acquired_at: str
-    expires_at: str
-    expires_in_ms: int
-    tenant_id: str = ""
 
 
 def request_id() -> str:
@@ -49,14 +29,10 @@ def request_id() -> str:
 
 # Results of a grant whose connection broke before the lock was watched: acquire asks again.
 LOST_AT_ONCE = (LockLostError, LockExpiredError, RequestIDReusedError)
-# Errors of the lock's own connection, with which the lock is lost.
-GONE = (DaemonUnavailableError, ShuttingDownError)
-
-_lock_state = record(LockState)
 
 
 def _active(value: Any) -> LockState:
-    state: LockState = _lock_state(value)
+    state = lock_state(value)
     if state.state != "ACTIVE":
         raise LockLostError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
     return state
@@ -71,7 +47,7 @@ def _acquire(calls: Calls, key: str, ttl: float, wait: float, timeout: float) ->
         "request_id": request_id(),
         "hold": "connection",
     }
-    return calls.make("Lock.Acquire", [key], _lock_state, timeout, options)
+    return calls.make("Lock.Acquire", [key], lock_state, timeout, options)
 
 
 def _watch(calls: Calls, state: LockState) -> Call[LockState]:
@@ -80,7 +56,7 @@ def _watch(calls: Calls, state: LockState) -> Call[LockState]:
 
 def _release(calls: Calls, state: LockState) -> Call[LockState]:
     options = {"lease_id": state.lease_id, "request_id": request_id()}
-    return calls.make("Lock.Release", [state.lock_key], _lock_state, None, options)
+    return calls.make("Lock.Release", [state.lock_key], lock_state, None, options)
 
 
 def _sequence(calls: Calls, key: str, timeout: float | None, options: Mapping[str, Any]) -> Call[int]:
@@ -90,14 +66,6 @@ def _sequence(calls: Calls, key: str, timeout: float | None, options: Mapping[st
 def _sequences(calls: Calls, key: str, n: int, timeout: float | None, options: Mapping[str, Any]) -> Call[list[int]]:
     options = {"request_id": request_id(), **options}
     return calls.make("Sequence.NextBatch", [key, count(n)], list_of(int, n), timeout, options)
-
-
-def _reason(unasked: Unasked) -> str | None:
-    """Return why the lock is lost, if the notification says that it is."""
-    if unasked.method != "Lock.Lost":
-        return None
-    about = unasked.params[0] if isinstance(unasked.params, list) and unasked.params else None
-    return str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
 
 
 class Locks:
@@ -145,112 +113,6 @@ class AsyncLocks:
     def lock(self, key: str, *, ttl: float = 30.0, wait: float = 0.0) -> AsyncLock:
         """Return a lock for an `async with` block; see AsyncLock."""
         return AsyncLock(self._open, self._calls, key, ttl, wait)
-
-
-class Holding(sync.Connection):
-    """The connection that holds a lock. After the lock is granted, any thread may listen."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._reason: str | None = None  # why the lock is lost
-        self._reading = threading.Lock()  # nobody waits for anything while holding it
-        self._silent = False
-
-    def listen(self, timeout: float | None) -> str | None:
-        """Wait for the loss of the lock; return the reason, None if there is none in time."""
-        deadline = monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
-        while True:
-            with self._reading:
-                if self._reason is None and not self._silent:
-                    self._look()
-                if self._reason is not None or self._silent:
-                    return self._reason
-            remaining = deadline - monotonic()
-            if remaining <= 0:
-                return None
-            self._readable(min(remaining, 1e6))
-
-    def release(self, call: Call[T]) -> T:
-        """Perform the lock's last call. Nobody else reads from now on."""
-        with self._reading:
-            self._silent = True
-        return self.perform(call)
-
-    def perform(self, call: Call[T], deadline: float = INF) -> T:
-        """Perform a call that cannot be repeated on another connection."""
-        try:
-            return call.parse(self.call(call, min(deadline, monotonic() + call.timeout)))
-        except GONE as error:
-            raise LockLostError("the connection that held the lock was lost", reason="disconnected") from error
-
-    def _look(self) -> None:
-        """Read what is there. A lost lock's connection is stopped, which wakes all who listen."""
-        try:
-            while self._reason is None:
-                data = self._socket.recv(4096, socket.MSG_DONTWAIT) if self._is_native else self._peek()
-                if not data:
-                    raise OSError
-                self._session.feed(data)
-                self.notice()
-        except BlockingIOError:
-            return
-        except (OSError, KazahanaError):
-            self._reason = "disconnected"
-        self.stop()
-
-    def _peek(self) -> bytes:
-        """Read without waiting where sockets are green: they look at their timeout, not at flags."""
-        self._socket.settimeout(0.0)
-        try:
-            return self._socket.recv(4096)
-        finally:
-            self._socket.settimeout(None)
-
-    def notice(self) -> None:
-        for unasked in self._session.unasked:
-            self._reason = self._reason or _reason(unasked)
-        self._session.unasked.clear()
-
-    def _readable(self, timeout: float) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            if hasattr(select, "poll"):  # which knows no limit of descriptors, and which eventlet takes away
-                poller = select.poll()
-                poller.register(self._socket, select.POLLIN)
-                poller.poll(timeout * 1000 + 1)
-            else:
-                select.select([self._socket], [], [], timeout)
-
-
-class AsyncHolding(aio.Connection):
-    """The connection that holds a lock."""
-
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(path, loop)
-        self._lost: asyncio.Future[str] = loop.create_future()
-
-    def notice(self, unasked: Unasked) -> None:
-        reason = _reason(unasked)
-        if reason is not None and not self._lost.done():
-            self._lost.set_result(reason)
-
-    def fail(self, error: KazahanaError) -> None:
-        super().fail(error)
-        if not self._lost.done() and not self.loop.is_closed():
-            self._lost.set_result("disconnected")
-
-    async def listen(self) -> str:
-        return await asyncio.shield(self._lost)
-
-    async def perform(self, call: Call[T], deadline: float = INF) -> T:
-        """Perform a call that cannot be repeated on another connection."""
-        within = min(deadline - monotonic(), call.timeout)
-        try:
-            return call.parse(await self.call(call, self.loop.time() + within))
-        except GONE as error:
-            raise LockLostError("the connection that held the lock was lost", reason="disconnected") from error
-
-    def close(self) -> None:
-        self.fail(ClientClosedError("the lock was released"))
 
 
 class Lost:
@@ -349,7 +211,7 @@ class Lock(_Asked[Holding]):
             try:
                 state = channel.perform(self._request(deadline))
                 connection = cast(Holding, channel.detach())
-                self._state = connection.perform(_watch(self._calls, state), deadline)
+                self._state = connection.watch(_watch(self._calls, state), deadline)
                 break
             except BaseException as error:
                 (connection or channel).close()  # which gives back what was granted
@@ -430,7 +292,7 @@ class AsyncLock(_Asked[AsyncHolding]):
             try:
                 state = await channel.perform(self._request(deadline))
                 connection = cast(AsyncHolding, channel.detach())
-                self._state = await connection.perform(_watch(self._calls, state), deadline)
+                self._state = await connection.watch(_watch(self._calls, state), deadline)
                 break
             except BaseException as error:
                 (connection or channel).close()  # which gives back what was granted

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import Any, Callable
 
 from .calls import MAX_BATCH
 from .errors import InvalidParamsError, KazahanaError
-from .protocol import copy_of, late
+from .protocol import INF, Retry, copy_of, late
 
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
@@ -23,7 +24,8 @@ now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_B
 class Batch(list[int]):
     """IDs in descending order: pop, which is atomic, takes the smallest. Valid until now() is `expires`."""
 
-    __slots__ = ("expires",)
+    __slots__ = ("asked", "expires")
+    asked: float
     expires: float
 
 
@@ -53,13 +55,14 @@ class Prefetch:
             return is_mine, self._refill
 
     @contextmanager
-    def refilling(self, refill: Any) -> Iterator[None]:
-        """End the refill afterwards; those who wait for it get its error, too, if it is one of this package."""
-        told = None
+    def refilling(self, refill: Any, left: float) -> Iterator[None]:
+        """End the refill, which has so many seconds; tell those who wait an error, and whether its time was up."""
+        told: tuple[KazahanaError | None, bool] = None, False
+        deadline = monotonic() + left - Retry.LONGEST
         try:
             yield
         except KazahanaError as error:
-            told = error
+            told = error, monotonic() >= deadline
             raise
         finally:
             with self._swap:
@@ -67,30 +70,30 @@ class Prefetch:
                     self._refill = None
             refill.set_result(told)
 
-    def waited(self, refill: Any, timeout: float, left: float) -> int | None:
+    def waited(self, refill: Any, began: float, timeout: float, left: float) -> int | None:
         """Return an ID of the refill that another began, None if there is none left, or raise."""
-        if refill.done() and (error := refill.result()) is not None:
+        error, was_late = refill.result() if refill.done() else (None, False)
+        if error is not None and (left <= 0 or not was_late):  # who came later has a time of its own
             raise copy_of(error)
-        id = self.pop()
+        id = self.pop(began)
         if id is None and left <= 0:  # a refill with no time left would fail for others, too
             raise late(timeout)
         return id
 
-    def pop(self) -> int | None:
-        """Return the smallest ID, None if there is none or it is too old."""
+    def pop(self, began: float = INF) -> int | None:
+        """Return the smallest ID, None if there is none or it is too old for a call that began then."""
         batch = self.batch
         try:
             id = batch.pop()
         except IndexError:
             return None
-        return id if now() < batch.expires else None  # this process may have been stopped before
+        # This process may have been stopped before. What was asked for since the call began is never too old.
+        return id if now() < batch.expires or began < batch.asked else None
 
     def count(self, now: float) -> int:
         """Return how many IDs to request now."""
-        if now - self._asked < SHORT:
-            self._count = min(2 * self._count, GROWTH * self.size, MAX_BATCH)
-        else:
-            self._count = max(self._count // 2, self.size)
+        larger, smaller = min(2 * self._count, GROWTH * self.size, MAX_BATCH), max(self._count // 2, self.size)
+        self._count = larger if now - self._asked < SHORT else smaller
         self._asked = now
         return self._count
 
@@ -100,10 +103,9 @@ class Prefetch:
         Their age counts from the request, not from the answer. If drop was called since, the rest
         is dropped, too.
         """
-        ids.reverse()
-        first = ids.pop()
-        batch = Batch(ids)
-        batch.expires = asked + self.max_age
+        batch = Batch(reversed(ids))
+        first = batch.pop()
+        batch.asked, batch.expires = asked, asked + self.max_age
         with self._swap:
             if self.batch is asked_after:
                 self.batch = batch

@@ -52,9 +52,7 @@ class Call(Generic[T]):
         moment longer, since the daemon's own error says what it waited for.
         """
         if not 0 < timeout <= MAX_TIMEOUT:
-            raise InvalidParamsError(
-                f"a timeout of {timeout} s is out of range: more than 0, at most {MAX_TIMEOUT:.0f}"
-            )
+            raise InvalidParamsError(f"a timeout of {timeout} s is out of range: more than 0, up to {MAX_TIMEOUT:.0f}")
         options = {name: value for name, value in (options or {}).items() if value is not None}
         if timed and timeout != DAEMON_TIMEOUT:
             options["timeout_ms"] = max(1, int(timeout * 1000))
@@ -67,9 +65,7 @@ class Call(Generic[T]):
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidParamsError(f"{method}: cannot send {params!r}: {error}") from error
         if len(self.tail) > MAX_REQUEST - 16:
-            raise InvalidParamsError(
-                f"{method}: a request of {len(self.tail)} bytes is too large, at most {MAX_REQUEST}"
-            )
+            raise InvalidParamsError(f"{method}: a request of {len(self.tail)} bytes is too large: up to {MAX_REQUEST}")
 
 
 class Unasked(NamedTuple):

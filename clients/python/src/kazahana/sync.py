@@ -40,12 +40,11 @@ class Connection(AnyConnection):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        made = self._socket
-        made.setblocking(True)
+        self._socket.setblocking(True)
         # gevent and eventlet put sockets of their own in place of the system's: those wait in a loop.
-        self._is_native = type(made).recv is _socket.socket.recv
+        self._is_native = type(self._socket).recv is _socket.socket.recv
         if self._is_native:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
 
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result or raise the daemon's or the connection's error."""

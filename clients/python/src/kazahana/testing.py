@@ -213,7 +213,7 @@ class _Held:
     def perform(self, call: Call[T], deadline: float = 0.0) -> T:
         return call.parse(self._daemon.answer(call.method, call.params))
 
-    release = perform
+    watch = release = perform
 
     def listen(self, timeout: float | None) -> str | None:
         self._told.wait(timeout)
@@ -244,6 +244,8 @@ class _AsyncHeld(_Held):
     async def perform(self, call: Call[T], deadline: float = 0.0) -> T:  # type: ignore[override]
         await asyncio.sleep(0)
         return super().perform(call)
+
+    watch = perform  # type: ignore[assignment]
 
     async def listen(self) -> str:  # type: ignore[override]
         return await asyncio.shield(self._lost)

@@ -116,6 +116,8 @@ def response(msgid: int, error: str | None, result: Any) -> bytes:
 class ActivationBase:
     """An activation, and the end of the daemon's promise for it."""
 
+    _link: Any = None  # the connection that it came by
+
     def __init__(self, kind: str, identity: str, version: int, token: int, snapshot: bytes | None) -> None:
         self.kind = kind
         self.identity = identity
@@ -131,15 +133,22 @@ class ActivationBase:
     @property
     def ended(self) -> bool:
         """Whether the activation is known to be over. False proves nothing: see check."""
-        return self._over is not None or os.getpid() != self._process
+        return self._reason() is not None
+
+    def _reason(self) -> str | None:
+        """Return why the activation is over, if it is known to be."""
+        if self._over is not None or os.getpid() != self._process:
+            return self._over or "forked"
+        # The daemon may have noticed the end of the connection before this process has told the actor.
+        return "disconnected" if self._link is not None and self._link.broken else None
 
     def end(self, reason: str) -> None:
         self._over = self._over or reason
 
     def covered(self, at: float) -> bool:
         """Report whether an earlier answer of the daemon covers this moment."""
-        if self.ended:
-            raise ActivationEndedError(f"the activation of {self} has ended", reason=self._over or "forked")
+        if (reason := self._reason()) is not None:
+            raise ActivationEndedError(f"the activation of {self} has ended", reason=reason)
         return at < self._until
 
     def cover(self, asked: float, valid_ms: int) -> None:
@@ -180,6 +189,7 @@ class Work(Generic[A, L]):
         self.msgid = msgid
         self.arrived = arrived  # on the clock of prefetch.now, which counts on while the machine is suspended
         self.dropped = False  # the connection was lost meanwhile
+        self.returned = False  # whether the callback has returned, be it what it should or not
 
     @property
     def key(self) -> tuple[str, str]:
@@ -239,12 +249,11 @@ class Roster(Generic[A, L]):
         """Take the outcome of work: an answer of answer_of, or an error."""
         queue, activation = self._queues[work.key], work.activation
         queue.popleft()
-        if work.doing == ACTIVATE and error is None:
-            if work.dropped:  # so it must be ended here
-                queue.appendleft(Work(END, activation))
-            else:
-                self.live[work.key] = activation
+        if work.doing == ACTIVATE and error is None and not work.dropped:
+            self.live[work.key] = activation
         else:
+            if work.doing == ACTIVATE and (error is None or work.returned):  # the actor runs: it must be ended here
+                queue.appendleft(Work(END, activation))
             activation.end("passivated" if work.doing == PASSIVATE else "failed")
             self.live.pop(work.key, None)
         answers, following = self._begin(work.key)

@@ -109,12 +109,16 @@ class AsyncDialer:
         return cast(AsyncLink, self._channel.detach())
 
     async def first(self, first: Call[Any]) -> AsyncLink:
-        """Dial, and close if that fails."""
+        """Dial, and end the connection if that fails; whoever gave up may dial again."""
         try:
             return await self.dial(first)
         except BaseException:
-            self.close()
+            self.drop()
             raise
+
+    def drop(self) -> None:
+        with contextlib.suppress(KazahanaError):  # there is none
+            self._channel.detach().fail(closed())
 
     def close(self) -> None:
         self._channel.close()
@@ -276,7 +280,9 @@ class AsyncExecutor:
         callback, result, error = self._callbacks[work.doing], None, None
         try:
             work.begin(now())
-            result = answer_of(work.doing, None if callback is None else await callback(work.activation))
+            outcome = None if callback is None else await callback(work.activation)
+            work.returned = True
+            result = answer_of(work.doing, outcome)
         except BaseException as caught:
             error = caught
             if not isinstance(caught, Exception):

@@ -29,6 +29,8 @@ Told = Union[Unasked, KazahanaError]
 class Link(Protocol):
     """The part of an executor's connection that the daemon uses."""
 
+    broken: bool
+
     def tell(self, told: Told) -> None: ...
 
 
@@ -156,6 +158,7 @@ class _Host:
 
     def gone(self, link: Link) -> None:
         """Take the end of a connection."""
+        link.broken = True
         with self._mutex:
             self._kinds.pop(link, None)
             for asked in [asked for asked in self._asked if asked[0] is link]:
@@ -198,6 +201,7 @@ class FakeLink:
     """The connection of an executor for threads."""
 
     path = "the fake daemon"
+    broken = False
 
     def __init__(self, host: _Host) -> None:
         self._host = host
@@ -230,6 +234,7 @@ class AsyncFakeLink:
     """The connection of an executor for asyncio."""
 
     path = "the fake daemon"
+    broken = False
 
     def __init__(self, host: _Host) -> None:
         self._host = host
@@ -288,6 +293,8 @@ class _FakeAsyncDialer(AsyncDialer):
 
     def close(self) -> None:
         """Do nothing: there is no channel."""
+
+    drop = close
 
 
 class FakePlacement(Placement):

@@ -77,6 +77,10 @@ class Link:
         # The daemon reads all the time: what cannot be sent for so long never will be.
         self._socket.settimeout(ANSWER_WITHIN)
 
+    @property
+    def broken(self) -> bool:
+        return self._error is not None
+
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result or raise the daemon's or the connection's error."""
         answer = _Answer()
@@ -338,7 +342,9 @@ class Executor:
         callback, result, error = self._callbacks[work.doing], None, None
         try:
             work.begin(now())
-            result = answer_of(work.doing, None if callback is None else callback(work.activation))
+            outcome = None if callback is None else callback(work.activation)
+            work.returned = True
+            result = answer_of(work.doing, outcome)
         except BaseException as caught:
             error = caught
             report(work, caught)
