@@ -27,7 +27,8 @@ type child struct {
 	lend    bool // the terminal at Resume
 	over    atomic.Bool
 	ended   chan runner.Exit
-	stopped chan os.Signal
+	stopped chan syscall.Signal
+	silence func() // job control's signals; nil before Start
 	resumed chan os.Signal
 }
 
@@ -35,7 +36,7 @@ func newChild(path string, argv, env []string) *child {
 	c := &child{
 		path: path, argv: argv, env: env, tty: openTTY(),
 		owns:  term.IsTerminal(unix.Stdin) && term.IsTerminal(unix.Stdout),
-		ended: make(chan runner.Exit, 1), stopped: make(chan os.Signal, 1), resumed: make(chan os.Signal, 1),
+		ended: make(chan runner.Exit, 1), stopped: make(chan syscall.Signal, 1), resumed: make(chan os.Signal, 1),
 	}
 	signal.Notify(c.resumed, syscall.SIGCONT)
 	return c
@@ -43,7 +44,9 @@ func newChild(path string, argv, env []string) *child {
 
 func (c *child) close() {
 	signal.Stop(c.resumed)
-	signal.Stop(c.stopped)
+	if c.silence != nil {
+		c.silence()
+	}
 	c.tty.close()
 }
 
@@ -52,7 +55,7 @@ func (c *child) Start() error {
 	began := make(chan error)
 	lend := c.owns && c.tty.inFront(unix.Getpgrp())
 	// Until now Ctrl-Z has stopped this process. From now on it has to stop CMD as well.
-	signal.Notify(c.stopped, syscall.SIGTSTP, syscall.SIGTTIN)
+	c.silence = deliver(c.stopped, syscall.SIGTSTP, syscall.SIGTTIN)
 	go func() {
 		// The kernel ends CMD when this thread ends, see processAttributes. The
 		// thread stays locked, so it ends with the goroutine.
@@ -168,4 +171,4 @@ func (c *child) Kill() { c.send(-c.pid, syscall.SIGKILL) }
 func (c *child) Ended() <-chan runner.Exit { return c.ended }
 
 // Stopped implements runner.Program.
-func (c *child) Stopped() <-chan os.Signal { return c.stopped }
+func (c *child) Stopped() <-chan syscall.Signal { return c.stopped }

@@ -20,12 +20,18 @@ var passedOn = []os.Signal{
 	syscall.SIGALRM, syscall.SIGWINCH,
 }
 
-// notifySignals delivers passedOn until stop is called. If SIGHUP or SIGINT was ignored at
-// the start, as under nohup or behind & in a script, it stays ignored, also for CMD. Of the
-// others Go does not say whether they were.
+// notifySignals delivers passedOn until stop is called.
 func notifySignals() (signals <-chan syscall.Signal, stop func()) {
-	raw, out, done := make(chan os.Signal, 16), make(chan syscall.Signal, 16), make(chan struct{})
-	for _, sig := range passedOn {
+	all := make(chan syscall.Signal, 16)
+	return all, deliver(all, passedOn...)
+}
+
+// deliver has the signals delivered to out until stop is called. If SIGHUP or SIGINT was
+// ignored at the start, as under nohup or behind & in a script, it stays ignored, also for
+// CMD. Of the others Go does not say whether they were.
+func deliver(out chan<- syscall.Signal, signals ...os.Signal) (stop func()) {
+	raw, done := make(chan os.Signal, cap(out)), make(chan struct{})
+	for _, sig := range signals {
 		if !signal.Ignored(sig) {
 			signal.Notify(raw, sig)
 		}
@@ -43,7 +49,7 @@ func notifySignals() (signals <-chan syscall.Signal, stop func()) {
 			}
 		}
 	}()
-	return out, func() {
+	return func() {
 		signal.Stop(raw)
 		close(done)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"syscall"
 	"time"
 
@@ -48,7 +47,7 @@ const suspendGrace = 10 * time.Second
 
 // Suspend implements runner.Program. It returns at SIGCONT, which shells send for fg
 // and bg.
-func (c *child) Suspend(by os.Signal) (goOn bool) {
+func (c *child) Suspend(by syscall.Signal) (goOn bool) {
 	wants := by == syscall.SIGTTIN || by == syscall.SIGTTOU // to read from the terminal, or to change it
 	c.lend = wants && c.tty.inFront(unix.Getpgrp())
 	if c.lend {

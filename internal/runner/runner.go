@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"os"
 	"syscall"
 	"time"
 
@@ -44,11 +43,11 @@ type Program interface {
 	Ended() <-chan Exit
 	// Stopped delivers the signal by which job control has stopped it, or wants to stop
 	// this process.
-	Stopped() <-chan os.Signal
+	Stopped() <-chan syscall.Signal
 	// Suspend stops the program and this process, and returns when this process goes on,
 	// at once where nothing has to stop. It reports whether the program should go on as
 	// well; Resume makes it.
-	Suspend(os.Signal) (goOn bool)
+	Suspend(syscall.Signal) (goOn bool)
 	Resume()
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -44,7 +43,7 @@ type stage struct {
 	suspends time.Duration
 	stays    bool // suspended
 	ended    chan Exit
-	stopped  chan os.Signal
+	stopped  chan syscall.Signal
 	signals  chan syscall.Signal
 	held     *LeaseHolding
 }
@@ -128,10 +127,10 @@ func (s *stage) Kill() {
 	s.end(Exit{Signal: syscall.SIGKILL})
 }
 
-func (s *stage) Ended() <-chan Exit        { return s.ended }
-func (s *stage) Stopped() <-chan os.Signal { return s.stopped }
+func (s *stage) Ended() <-chan Exit             { return s.ended }
+func (s *stage) Stopped() <-chan syscall.Signal { return s.stopped }
 
-func (s *stage) Suspend(by os.Signal) (goOn bool) {
+func (s *stage) Suspend(by syscall.Signal) (goOn bool) {
 	s.note("suspend: %v", by)
 	time.Sleep(s.suspends)
 	return !s.stays
@@ -156,7 +155,7 @@ var errAway = errors.New("the provider is away")
 func play(t *testing.T, s *stage, edit func(*Config)) (Result, error) {
 	t.Helper()
 	s.began = time.Now()
-	s.ended, s.stopped, s.signals = make(chan Exit, 1), make(chan os.Signal, 1), make(chan syscall.Signal, 8)
+	s.ended, s.stopped, s.signals = make(chan Exit, 1), make(chan syscall.Signal, 1), make(chan syscall.Signal, 8)
 	if s.answers == nil {
 		s.answers = []func(lease.Lease) (lease.Lease, error){granted}
 	}
