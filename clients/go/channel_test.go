@@ -117,14 +117,14 @@ func TestTurnedAwayOnce(t *testing.T) {
 			})
 		})
 	}
-	// Of an answer that another one follows, nothing is left: the end is a loss, and costs no error.
+	// A daemon refuses single requests, too. Then the end is a loss, and costs no error.
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {
 			synctest.Wait()
-			if m.ID == 1 {
+			if m.ID == 2 {
 				return p.Refuse(m.ID, text(ErrOverloaded, "no"))
 			}
-			return m.ID == 2 && p.Reply(m.ID, 7) // the third hangs up
+			return m.ID == 1 && p.Reply(m.ID, 7) // the third hangs up
 		}), number(8)))
 		var got [3]ID
 		var work sync.WaitGroup

@@ -221,8 +221,8 @@ func (c *Conn) answer(id uint32, r *msgpack.Reader) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A daemon that turns a client away answers its first request only, and closes.
-	if c.farewell = err; id != 0 && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrPermissionDenied) {
+	// A daemon that turns a client away answers its first request only, whose ID is 1, and closes.
+	if c.farewell = err; id > 1 || id == 1 && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrPermissionDenied) {
 		c.farewell = nil
 	}
 	if w = c.waiting[id]; w != nil { // it may have given up while the value came

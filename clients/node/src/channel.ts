@@ -97,8 +97,8 @@ export class Connection extends Protocol<Waiter> {
   }
 
   protected answered(call: Waiter | undefined, error: KazahanaError | undefined, result: Value): void {
-    // A daemon that turns a client away sends one error and closes.
-    const isLast = !call || error instanceof PermissionDeniedError || error instanceof OverloadedError;
+    // A daemon that turns a client away answers the first request, and closes.
+    const isLast = !call || (call.msgid === 1 && (error instanceof PermissionDeniedError || error instanceof OverloadedError));
     this.refusal = isLast ? error : undefined;
     if (call) this.channel.answered(call, error, result);
   }

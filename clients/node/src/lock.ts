@@ -53,8 +53,9 @@ const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 /** How often a lock's end is looked at: a timer stands still while the machine is suspended. */
 const LOOK_MS = 1000;
-/** How long at least to try to give back what nobody waits for any more. */
+/** How long at least, and at most, to try to give back what nobody waits for any more. */
 const GIVE_BACK_MS = 1000;
+const MAX_GIVE_BACK_MS = 10_000;
 
 export const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
 
@@ -88,7 +89,7 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   } catch (error) {
     own.close();
     const isInDoubt = !isHeld && own.wasConnected && !(error instanceof LockHeldError);
-    if (isInDoubt) void giveBack(key, () => request(0), new Channel(socket), Math.max(timeout, GIVE_BACK_MS));
+    if (isInDoubt) void giveBack(key, () => request(0), new Channel(socket), Math.min(Math.max(timeout, GIVE_BACK_MS), MAX_GIVE_BACK_MS));
     throw error;
   }
 }
@@ -96,9 +97,11 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
 /** Repeats an acquire that nobody waits for any more, to find out what it was granted, and releases that. */
 async function giveBack(key: string, request: Body, channel: Channel, timeout: number): Promise<void> {
   channel.wasConnected = true; // a daemon that is being restarted is waited for
+  const until = performance.now() + timeout;
   try {
     const { leaseId } = map(await channel.call(request, timeout));
-    await channel.call(() => encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: newRequestId() }]), timeout);
+    const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: newRequestId() }]);
+    await channel.call(() => release, Math.max(until - performance.now(), 1));
   } catch {
     // Nothing was granted, or it ends with its ttl.
   } finally {

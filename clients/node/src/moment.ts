@@ -14,9 +14,10 @@ export class Moment {
     return new Moment(this.steady + ms, this.uptime + ms);
   }
 
-  /** The milliseconds that are certainly left until then: 0 or less once it may be over. */
+  /** The milliseconds that are left until then: 0 or less once it may be over. The uptime counts where it differs by more than its resolution. */
   get left(): number {
-    return Math.min(this.steady - performance.now(), this.uptime - UPTIME_STEP_MS - os.uptime() * 1000);
+    const [steady, uptime] = [this.steady - performance.now(), this.uptime - os.uptime() * 1000];
+    return uptime + UPTIME_STEP_MS < steady ? uptime - UPTIME_STEP_MS : steady;
   }
 }
 

@@ -8,13 +8,12 @@ from collections import OrderedDict
 from typing import Any, TypeVar
 
 from . import address, fork
-from .base import QUIET, AnyChannel, AnyConnection
+from .base import CHUNK, QUIET, AnyChannel, AnyConnection
 from .errors import KazahanaError, OverloadedError, PermissionDeniedError, ShuttingDownError
 from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
-_CHUNK = 1 << 16
 MAX_UNSENT = 1 << 20  # bytes; with more than this, further calls wait, and leave nothing behind if they give up
 
 
@@ -23,7 +22,7 @@ class Connection(AnyConnection):
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._is_blocked = False
+        self._is_blocked = self._is_answered = False
         self._error: KazahanaError | None = None
         self._refusal: KazahanaError | None = None
         self._unsent = bytearray()
@@ -101,18 +100,18 @@ class Connection(AnyConnection):
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(_CHUNK)
+            data = self._socket.recv(CHUNK)
             if not data:
                 raise self._refusal or lost(self.path)
             for waiter, problem, result in self._session.feed(data):
                 # A daemon that turns a client away answers the first request, and closes.
-                self._refusal = problem if isinstance(problem, (OverloadedError, PermissionDeniedError)) else None
-                if not waiter or waiter[0].done():
-                    continue
-                if problem is None:
-                    waiter[0].set_result(result)
-                else:
-                    waiter[0].set_exception(problem)
+                is_last = not self._is_answered and isinstance(problem, (OverloadedError, PermissionDeniedError))
+                self._is_answered, self._refusal = True, problem if is_last else None
+                if waiter and not waiter[0].done():
+                    if problem is None:
+                        waiter[0].set_result(result)
+                    else:
+                        waiter[0].set_exception(problem)
         except BlockingIOError:
             return
         except KazahanaError as error:

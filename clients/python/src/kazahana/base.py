@@ -11,6 +11,7 @@ from .calls import Calls
 from .prefetch import Prefetch
 from .protocol import Session, closed
 
+CHUNK = 1 << 16  # bytes that are read at once
 QUIET = int(getattr(sockets, "MSG_NOSIGNAL", 0))  # a number: arithmetic of the enumeration's members is slow
 
 

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 # Errors of the lock's own connection, with which the lock is lost.
 GONE = (DaemonUnavailableError, ShuttingDownError)
-LATE = 1.0  # s, at least, for the answer to a question that was not asked in time
+LATE, MAX_LATE = 1.0, 10.0  # s, at least and at most, for the answer to a question that was not asked in time
+LOOK = 1.0  # s; a sleep does not count time while the machine is suspended, so it is no longer than this
 STALE = 3  # answers, in a row, that were over when they arrived
 
 
@@ -69,7 +70,7 @@ class Term:
 
     def _confirm(self, state: LockState, asked: float) -> str | None:
         """Take an answer, which counts from before the request; return why the lock is lost, if it is."""
-        self.asked = None
+        self.asked, self._is_repeated = None, False
         self._length = state.expires_in_ms / 1000
         self.until = asked + self._length
         self.next = asked + self._length / 3  # when to ask, or while that is unanswered, to give up
@@ -81,8 +82,10 @@ class Term:
     def ask(self) -> float:
         """Note that the daemon is asked now; return how long to wait for its answer."""
         self.asked, part = now(), self._length / 10
+        self.next = self.until
         # This process may have been stopped, or nobody may have looked: the daemon may have renewed the lock.
-        self.next = self.until if self.asked + part < self.until else self.asked + max(part, LATE)
+        if self.asked + (0 if self._is_repeated else part) >= self.until:
+            self.next = self.asked + min(max(part, LATE), MAX_LATE)
         return self.next - self.asked
 
     def take(self, error: KazahanaError | None, result: Any) -> str | None:
@@ -94,7 +97,7 @@ class Term:
             return "expired"
         if asked >= self.until or at >= self.next:
             return "unavailable"
-        self.asked, self.next = None, min(at + self._length / 10, self.until)
+        self.asked, self.next, self._is_repeated = None, min(at + self._length / 10, self.until), True
         return None
 
 
@@ -133,7 +136,7 @@ class Holding(sync.Connection):
             remaining = deadline - monotonic()
             if is_certain and remaining <= 0:
                 return None
-            self._readable(max(0.0, min(pause, remaining if is_certain else INF, 1e6)))
+            self._readable(max(0.0, min(pause, remaining if is_certain else INF, LOOK)))
 
     def release(self, call: Call[T]) -> T:
         """Perform the lock's last call. Nobody else reads from now on."""
@@ -240,7 +243,8 @@ class AsyncHolding(aio.Connection):
         """Ask for the lock from time to time."""
         term = self._term
         while not self._lost.done():
-            await asyncio.sleep(term.next - now())
+            while (left := term.next - now()) > 0:
+                await asyncio.sleep(min(left, LOOK))
             deadline = term.ask() + self.loop.time()
             try:
                 self._lose(term.take(None, await self.call(term.call, deadline)))

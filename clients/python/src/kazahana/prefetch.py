@@ -11,11 +11,12 @@ from time import monotonic
 from typing import Any, Callable
 
 from .calls import MAX_BATCH
-from .errors import InvalidParamsError, KazahanaError
+from .errors import DaemonUnavailableError, InvalidParamsError, KazahanaError, RequestTimeoutError, ShuttingDownError
 from .protocol import INF, Retry, copy_of, late
 
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
+LATE = (RequestTimeoutError, DaemonUnavailableError, ShuttingDownError)  # what a refill fails with at its deadline
 
 # Age includes time while the machine is suspended, if there is a clock that counts it.
 now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
@@ -58,11 +59,11 @@ class Prefetch:
     def refilling(self, refill: Any, left: float) -> Iterator[None]:
         """End the refill, which has so many seconds; tell those who wait an error, and whether its time was up."""
         told: tuple[KazahanaError | None, bool] = None, False
-        deadline = monotonic() + left - Retry.LONGEST
+        deadline = monotonic() + left - min(Retry.LONGEST, left / 2)
         try:
             yield
         except KazahanaError as error:
-            told = error, monotonic() >= deadline
+            told = error, isinstance(error, LATE) and monotonic() >= deadline
             raise
         finally:
             with self._swap:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import address, fork
-from .base import QUIET, AnyChannel, AnyConnection
+from .base import CHUNK, QUIET, AnyChannel, AnyConnection
 from .errors import DaemonUnavailableError, KazahanaError, ShuttingDownError
 from .protocol import Call, Retry, closed, lost, unanswered
 
@@ -24,7 +24,6 @@ _NOW = QUIET | int(getattr(socket, "MSG_DONTWAIT", 0))
 # How long a read blocks in the system before it looks at its deadline. Answers usually come sooner,
 # and then a read takes one system call instead of two.
 _PATIENCE = struct.pack("@ll", 0, 2000)
-_CHUNK = 1 << 16
 
 
 def left(deadline: float) -> float:
@@ -72,11 +71,11 @@ class Connection(AnyConnection):
         """Read once; raise a socket.timeout at the deadline, or the connection's error."""
         try:
             try:
-                data = self._socket.recv(_CHUNK) if self._is_native else None
+                data = self._socket.recv(CHUNK) if self._is_native else None
             except BlockingIOError:
                 data = None
             if data is None:
-                data = self._within(deadline, self._socket.recv, _CHUNK)
+                data = self._within(deadline, self._socket.recv, CHUNK)
         except socket.timeout:
             raise
         except OSError as error:

@@ -335,8 +335,9 @@ final class Channel {
             call = answer.msgid() == 0 ? null : from.waiting.remove(answer.msgid());
             boolean isRefusal = error instanceof KazahanaException.PermissionDeniedException
                     || error instanceof KazahanaException.OverloadedException;
-            // A daemon that turns a client away, or could not read it, sends one error and closes.
-            from.refusal = isRefusal || answer.msgid() == 0 ? error : null;
+            // A daemon that turns a client away answers the first request, whose msgid is 1, and closes. If it could
+            // not read the client, the msgid is 0.
+            from.refusal = answer.msgid() == 0 || answer.msgid() == 1 && isRefusal ? error : null;
             if (call == null) {
                 return; // nobody waits for it any more
             }
