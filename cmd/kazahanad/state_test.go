@@ -62,7 +62,7 @@ func TestStateOfTheConfiguration(t *testing.T) {
 	d.Terminate()
 	usual, err := os.ReadFile(s.State + "/state")
 	must.Succeed(t, err)
-	s.file("config.yaml", "state_dir: "+other+"\nfallback: none\nprovider: \"none:\"\n")
+	s.file("config.yaml", "state_dir: "+other+"\nfallback: none\nprovider: \"none:\"\nmax_conections: many\nlog_level: loud\n")
 	run := func(args ...string) testkit.Outcome {
 		cmd := s.Command(args...)
 		cmd.Env = s.Environment("STATE_DIRECTORY="+s.State, "KAZAHANA_CONFIG="+s.Path("config.yaml"))

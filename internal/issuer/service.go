@@ -198,7 +198,7 @@ func settleTimeline(name string, settings config.Service, st *state.Service) (sn
 		return saved.Timeline, nil
 	}
 	if saved.Source == state.SourceConfig {
-		if c := state.CrossTimelines(saved.Timeline, wanted, st.Mark()); c.HasOld && !c.Ascends() {
+		if c := (state.ServiceReport{Mark: st.Mark(), Saved: saved}).Crossing(wanted); c.HasOld && !c.Ascends() {
 			why := fmt.Sprintf("the next ID would be smaller (%d, after %d)", c.SmallestNew, c.LargestOld)
 			if !c.HasNew {
 				why = fmt.Sprintf("time runs out at %s, and IDs of a later time were made", snowflake.FormatMS(wanted.EndMS()))

@@ -68,6 +68,7 @@ type Core struct {
 	leaving  []lease.Lease // sealed and forgotten once todo is done: to be released
 	refused  []lease.Lease // to be given back
 	back     lease.Lease   // whose release is under way
+	used     bool          // back was held, and not refused
 	asking   asking        // about the acquire under way
 	answer   *answer       // of an acquire, not judged yet
 	moving   *state.Saved  // what was there before the timeline moves

@@ -115,6 +115,19 @@ func TestHaltedKeeperCallsNobody(t *testing.T) {
 // TestStoppedInTheMiddleOfAHandBack: what is sealed and forgotten, and whose release was not
 // sent yet, is given back by the stop.
 func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome, verified error
+		want              []string
+	}{
+		"a release that was sent":    {want: []string{"Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Done"}},
+		"one that was not sent":      {outcome: provider.ErrNotSent, want: []string{"Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Release", "Done"}},
+		"and the provider went away": {outcome: provider.ErrNotSent, verified: errDown, want: []string{"Seal", "Verify", "Save", "Done"}},
+	} {
+		t.Run(name, func(t *testing.T) { stoppedInTheMiddle(t, Released{c.outcome}, Verified{Err: c.verified}, c.want) })
+	}
+}
+
+func stoppedInTheMiddle(t *testing.T, outcome Released, verified Verified, want []string) {
 	tb := newTable()
 	cfg := tb.core.cfg
 	cfg.MaxThroughput *= 3
@@ -125,10 +138,15 @@ func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
 	tb.answers["Acquire"] = three()
 	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Sleep")
 	tb.pass(renewal)
-	tb.answers["Acquire"], tb.halts = three(), "Release"
+	tb.answers["Acquire"], tb.answers["Release"], tb.halts = three(), outcome, "Release"
 	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
 	tb.at.Halt, tb.halts = false, ""
-	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Done")
+	delete(tb.answers, "Release")
+	tb.answers["Verify"] = verified
+	tb.want(t, Stop{}, want...)
+	if held := len(tb.core.saved.Held); verified.Err != nil && held != 6 {
+		t.Errorf("%d leases are kept for the next start, want 6", held)
+	}
 }
 
 // TestBackoffHasJitter: hosts that failed together do not come back together.

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -55,6 +56,7 @@ func (c *Core) releaseNext() (action Action, again bool) {
 	if c.at.MS >= l.ReservedUntil {
 		return nil, true // there is nothing left to give back
 	}
+	c.used = true
 	return c.release(l, max(c.at.MS, c.at.LastMS)) // nothing was embedded later
 }
 
@@ -67,6 +69,7 @@ func (c *Core) releaseNext() (action Action, again bool) {
 // time.
 func (c *Core) giveBackRefused() (action Action, again bool) {
 	c.returned++
+	c.used = false
 	l := c.refused[0]
 	c.refused = c.refused[1:]
 	at := l.Created
@@ -111,9 +114,15 @@ func (c *Core) notReleased(err error) {
 	}
 	// A provider that is gone or hangs is not waited for once per lease: the next
 	// renewal is more important.
-	if errors.Is(err, provider.ErrNotSent) || errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, provider.ErrNotSent) && !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	c.refused = nil
+	switch halted := c.at.Halt && c.stop == nil && errors.Is(err, provider.ErrNotSent); {
+	case halted && c.used: // the stop sends it
+		c.leaving = slices.Insert(c.leaving, 0, c.back)
+	case !halted:
 		c.keepLeaving()
-		c.refused = nil
 	}
 }
 

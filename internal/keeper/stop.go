@@ -21,10 +21,11 @@ type stopping struct {
 	before state.Saved   // before the present chunk was forgotten
 	kept   []lease.Lease // of the chunk: the provider certainly did not take them back
 	over   bool          // only Done is left
+	forgot bool          // the live state lacks some of the leases
 }
 
 func (c *Core) onStop() Action {
-	c.stop = &stopping{}
+	c.stop = &stopping{forgot: len(c.leaving) > 0}
 	c.saved.Held = slices.Concat(c.saved.Held, c.leaving) // given back like the others
 	c.todo, c.leaving, c.refused, c.answer = nil, nil, nil, nil
 	return Publish{}
@@ -58,6 +59,9 @@ func (c *Core) nextOfStop() (action Action, again bool) {
 // keepAll ends the stop without a release.
 func (c *Core) keepAll() {
 	c.stop.over = true
+	if c.stop.forgot {
+		c.todo = append(c.todo, toSave)
+	}
 	c.report.line(zap.InfoLevel, "the provider has not answered just now: the leases are kept for the next start", zap.Int("leases", len(c.all())))
 }
 

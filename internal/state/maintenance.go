@@ -101,10 +101,7 @@ func (s *State) resetFloor(service string, nowMS int64, between func()) ([]Floor
 	}
 	for _, name := range names {
 		saved := s.saved[name]
-		if saved.Source == SourceNone {
-			continue // it never made an ID
-		}
-		saved.Largest = max(saved.Largest, CrossTimelines(saved.Timeline, saved.Timeline, s.floors[name]).LargestOld)
+		saved.Largest = saved.largest(s.floors[name])
 		s.saved[name] = saved
 	}
 	dropped, err := s.dropLeases(names)
@@ -181,7 +178,7 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 		return err
 	}
 	before := s.saved[service]
-	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease, Largest: before.Largest}); err != nil {
+	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease, Largest: before.largest(s.floors[service])}); err != nil {
 		s.saved[service] = before // allow another attempt
 		return err
 	}
@@ -200,6 +197,15 @@ type Crossing struct {
 // Ascends reports whether every new ID is greater than every old one, so that
 // the change repeats none.
 func (c Crossing) Ascends() bool { return c.HasNew && (!c.HasOld || c.SmallestNew > c.LargestOld) }
+
+// largest is the largest ID that can have been made before the mark, and before an operator
+// changed it or the timeline.
+func (s Saved) largest(markMS int64) snowflake.ID {
+	if s.Source == SourceNone {
+		return s.Largest // it never made an ID
+	}
+	return max(s.Largest, CrossTimelines(s.Timeline, s.Timeline, markMS).LargestOld)
+}
 
 // Crossing is the Crossing from the service's timeline to next.
 func (r ServiceReport) Crossing(next snowflake.Timeline) Crossing {

@@ -212,7 +212,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 				sv := s.service("default")
 				want, mark := wasReset(saved), resetTo
 				if name == "accept-epoch" {
-					want, mark = Saved{Timeline: next, Source: SourceLease}, testMark
+					want, mark = Saved{Timeline: next, Source: SourceLease, Largest: wasReset(saved).Largest}, testMark
 				}
 				wantState(t, sv, want, mark)
 				s.wantQuiet()
@@ -285,7 +285,7 @@ func TestAcceptTimeline(t *testing.T) {
 
 	must.Succeed(t, acceptTimeline(t, p, "default", offered))
 	got := serviceOf(t, p)
-	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease}); !reflect.DeepEqual(got.Saved, want) || got.Mark != testMark {
+	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease, Largest: wasReset(saved).Largest}); !reflect.DeepEqual(got.Saved, want) || got.Mark != testMark {
 		t.Errorf("afterwards: %+v", got)
 	}
 	// It is on the disk as well.

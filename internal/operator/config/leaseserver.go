@@ -62,7 +62,7 @@ func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
 	s := &LeaseServer{}
 	foreign := append(foreignVariables[:len(foreignVariables):len(foreignVariables)], "KAZAHANA_SOCKET")
 	into := target{structs: []any{s}, server: s}
-	if err := s.load(p, "lease-server", DefaultLeaseServerFile, leaseServerKeys, foreign, env, typedValues(f), into); err != nil {
+	if err := s.load(p, "lease-server", DefaultLeaseServerFile, leaseServerKeys, foreign, env, typedValues(f), nil, into); err != nil {
 		return nil, err
 	}
 	// The default provider is the file that a daemon of this host uses by default, so

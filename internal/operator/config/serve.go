@@ -196,7 +196,7 @@ type Process struct {
 // Load merges the flags with the environment, the file and the defaults, and
 // checks the result. The error is one line that says what to change.
 func (f *Flags) Load(p Process) (*Serve, error) {
-	s, env, err := f.merge(p)
+	s, env, err := f.merge(p, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -226,8 +226,8 @@ func (s *Serve) choosePlaces(lookup Lookup, p Process) error {
 }
 
 // merge merges the flags with the environment, the file and the defaults that depend on
-// nothing.
-func (f *Flags) merge(p Process) (*Serve, *environment, error) {
+// nothing. It leaves out all keys but those in only, if there are any.
+func (f *Flags) merge(p Process, only []string) (*Serve, *environment, error) {
 	env := newEnvironment(p.Environ)
 	s := &Serve{}
 	into := target{structs: []any{s, &s.base}, serve: s}
@@ -235,14 +235,14 @@ func (f *Flags) merge(p Process) (*Serve, *environment, error) {
 	if p.Library {
 		cite(typed)
 	}
-	return s, env, s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, into)
+	return s, env, s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, only, into)
 }
 
 // Directories returns the state directory, "" for none, and the live directory, "" if none
-// is set. Other settings are not checked: what is wrong with them does not keep anybody from
-// the state.
+// is set. Other settings are not looked at: what is wrong with them does not keep anybody
+// from the state.
 func (f *Flags) Directories(p Process) (stateDir, liveDir string, err error) {
-	s, env, err := f.merge(p)
+	s, env, err := f.merge(p, []string{"config", "state_dir", "live_dir"})
 	if err != nil {
 		return "", "", err
 	}
@@ -255,7 +255,7 @@ const inPod = "a SQLite file in each pod would hand out the same machine IDs in 
 	"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"
 
 // load reads all sources, the weakest first: each later one overwrites it.
-func (c *Common) load(p Process, command, file string, keys []key, foreign []string, env *environment, typed []value, into target) error {
+func (c *Common) load(p Process, command, file string, keys []key, foreign []string, env *environment, typed []value, only []string, into target) error {
 	var fromEnv, fromFile []value
 	var err error
 	if !p.Library {
@@ -275,7 +275,9 @@ func (c *Common) load(p Process, command, file string, keys []key, foreign []str
 	if err := setAll(command, keys, defaults, into); err != nil {
 		panic("config: the default of a key is refused: " + err.Error())
 	}
-	given := slices.Concat(fromFile, fromEnv, typed)
+	given := slices.DeleteFunc(slices.Concat(fromFile, fromEnv, typed), func(v value) bool {
+		return len(only) > 0 && !slices.Contains(only, v.key)
+	})
 	c.origin = map[string]string{}
 	for _, v := range given {
 		c.origin[v.key] = v.where
