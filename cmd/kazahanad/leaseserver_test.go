@@ -83,7 +83,7 @@ func TestLeaseServerSignals(t *testing.T) {
 	server.Terminate()
 }
 
-// A hangup before the server is ready has it read its files once it is.
+// If SIGHUP comes before the server is ready, the server reads its files again when it is.
 func TestLeaseServerHangupBeforeItIsReady(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

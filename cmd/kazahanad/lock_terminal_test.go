@@ -102,17 +102,24 @@ func TestLockOnATerminal(t *testing.T) {
 	}
 }
 
+// waitingForLock runs kazahanad lock in a shell on a terminal, and returns when it waits for a
+// lock that the client holds.
+func (s *site) waitingForLock(script string) (on *screen, c *testkit.Client, held lock.Answer) {
+	s.T.Helper()
+	s.Start()
+	c = s.Dial()
+	c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
+	on = s.inShell(script, s.lockArgs("k", "echo ran", "--wait", "1h")...)
+	on.heard("acquiring lock")
+	await.Eventually(s.T, "it waits", func() bool { return c.Status().InFlight == 1 })
+	return on, c, held
+}
+
 // Ctrl-C while waiting for the lock ends the wait, and leaves nothing behind.
 func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	var held lock.Answer
-	c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
-	on := s.onTerminal(s.lockArgs("k", "echo ran", "--wait", "1h")...)
-	on.heard("acquiring lock")
-	await.Eventually(t, "it waits", func() bool { return c.Status().InFlight == 1 })
+	on, c, held := s.waitingForLock(interruptible)
 	on.typed(ctrlC)
 	on.heard("code 130")
 	await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })

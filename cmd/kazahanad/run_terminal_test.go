@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -146,7 +145,7 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 	}
 }
 
-// jobControl is a shell that notices when its job has stopped, and has it go on.
+// jobControl is a shell script. When its job stops, it says so and continues the job.
 const jobControl = `set -m; "$0" "$@"; echo "stopped $?"; fg; echo "code $?"; read more; echo "shell read $more"`
 
 var stoppedByKey = fmt.Sprintf("stopped %d", 128+int(syscall.SIGTSTP))
@@ -169,13 +168,7 @@ func TestSuspendOnATerminal(t *testing.T) {
 func TestSuspendOnATerminalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	var held lock.Answer
-	c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
-	on := s.inShell(jobControl, s.lockArgs("k", "echo ran", "--wait", "1h")...)
-	on.heard("acquiring lock")
-	await.Eventually(t, "it waits", func() bool { return c.Status().InFlight == 1 })
+	on, _, _ := s.waitingForLock(jobControl)
 	job := on.front()
 	on.typed(ctrlZ)
 	on.heard(stoppedByKey)
@@ -218,8 +211,7 @@ func TestSuspendWithoutJobControl(t *testing.T) {
 	}
 }
 
-// Whoever has SIGINT ignored, as a script does for what it runs behind &, is not interrupted;
-// nor is CMD.
+// If SIGINT is ignored at the start, as behind & in a script, it ends neither kazahanad nor CMD.
 func TestIgnoredInterrupt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -249,7 +249,7 @@ func (m EtcdMember) before(major, minor, patch int) bool {
 }
 
 // revokes reports whether the member has the error https://github.com/etcd-io/etcd/issues/15247: a leader
-// that hangs and is replaced goes on to count down etcd's leases, and has them revoked.
+// hangs, and another one takes its place. The old one still revokes leases that the new one has renewed.
 func (m EtcdMember) revokes() bool {
 	return m.before(3, 4, 31) && !m.before(3, 4, 0) || m.before(3, 5, 13) && !m.before(3, 5, 0)
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// sample is the variable that has a run leave out some of the long parts of a test. 16/1203
-// has it do one part of each 16. Runs with 16 numbers in a row do each part once.
+// sample is the variable that chooses which of the long parts of a test a run does. With
+// 16/1203, run number 1203 does one part in 16. Sixteen runs in a row do all parts, each once.
 const sample = "KZTEST_SAMPLE"
 
 // Sampled reports whether this run does the part of a test with this number. Without the
