@@ -22,10 +22,10 @@ const (
 
 var (
 	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
-	limit    = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
+	limit    = flag.Duration("mutation.limit", 30*time.Minute, "how long the tests of one judge may run")
 	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
 	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
-	page     = flag.Bool("mutation.page", false, "write the table of this run to docs/model/mutations.md")
+	page     = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to docs/model/mutations.md")
 )
 
 // TestEachMutationIsCaught breaks one rule at a time. It prints the table of `make mutants`.
@@ -35,7 +35,8 @@ func TestEachMutationIsCaught(t *testing.T) {
 	must.Succeed(t, err)
 	all := mutations(t)
 	imported := importsOfJudges(t, all)
-	rows, done := known(t, all), 0
+	before, done := known(t, all), 0
+	rows := slices.Clone(before)
 	var mu sync.Mutex
 	t.Run("mutants", func(t *testing.T) {
 		for i, m := range all {
@@ -44,7 +45,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 			}
 			t.Run(m.name, func(t *testing.T) {
 				t.Parallel()
-				row := m.judged(t, imported)
+				row := m.judged(t, before[i], imported)
 				mu.Lock()
 				defer mu.Unlock()
 				rows[i] = row
@@ -82,10 +83,18 @@ func known(t *testing.T, all []mutation) []string {
 	return rows
 }
 
-// judged asks one judge after the other, and returns the mutation's row.
-func (m mutation) judged(t *testing.T, imported map[string][]string) string {
-	overlay := m.overlay(t)
-	for _, j := range judges(m) {
+// judged asks one judge after the other, and returns the mutation's row. The judge that caught it
+// before comes first, except where the order itself is to be found: a simulation that catches
+// nothing runs all its worlds.
+func (m mutation) judged(t *testing.T, before string, imported map[string][]string) string {
+	overlay, all := m.overlay(t), judges(m)
+	if !*page {
+		named := func(j judge) bool { return strings.HasPrefix(before, m.row()+j.name+" | ") }
+		if at := slices.IndexFunc(all, named); at > 0 {
+			all = slices.Concat(all[at:at+1], all[:at], all[at+1:])
+		}
+	}
+	for _, j := range all {
 		if !concerns(imported[j.key()], m) {
 			continue
 		}
