@@ -43,10 +43,11 @@ type conn struct {
 
 	until    time.Time // the write deadline as set
 	turned   bool      // the connection is being turned away, by a deadline of its own
-	begun    bool      // the read deadline is that of a message's end
-	broken   bool      // a write failed: nobody hears the answers
-	farewell bool      // what is written says why the connection ends
-	warned   bool      // the peer has had its time to hear of the drain
+	end      MessageEnd
+	broken   bool // a write failed: nobody hears the answers
+	farewell bool // what is written says why the connection ends
+	warned   bool // the peer has had its time to hear of the drain
+	hurried  bool // no read has begun before the drain
 
 	waiting   atomic.Bool             // for IDs, or for slow requests after the last
 	abandon   context.CancelCauseFunc // ends that wait, and the one for a place
@@ -75,20 +76,9 @@ func newConn(s *Server, nc stream, a *account) *conn {
 type patientReader conn
 
 func (r *patientReader) Read(b []byte) (int, error) {
-	if partial := r.wire.Partial(); partial != r.begun && !r.turned {
-		r.begun = partial
-		var until time.Time
-		if partial {
-			until = time.Now().Add(r.server.patience.message)
-		}
-		if err := r.net.SetReadDeadline(until); err != nil {
+	if !r.turned {
+		if err := r.limit(); err != nil {
 			return 0, err
-		}
-		if r.server.draining.Load() { // its deadline may just have been lost
-			r.server.hurry(r.net.SetReadDeadline)
-		}
-		if r.account.over.Load() != nil { // likewise
-			_ = r.net.SetReadDeadline(time.Now())
 		}
 	}
 	if (*conn)(r).rest() {
@@ -97,6 +87,28 @@ func (r *patientReader) Read(b []byte) (int, error) {
 	r.mu.Unlock()
 	defer r.mu.Lock()
 	return r.net.Read(b)
+}
+
+// limit sets the deadline of a read. Once the daemon drains it does so once: a peer that goes on
+// sending must not put it off.
+func (r *patientReader) limit() error {
+	var until time.Time
+	var changed bool
+	if !r.server.draining.Load() {
+		if until, changed = r.end.Next(r.wire.Partial(), r.server.patience.message); changed {
+			if err := r.net.SetReadDeadline(until); err != nil {
+				return err
+			}
+		}
+	}
+	if r.server.draining.Load() && !r.hurried { // its deadline may just have been lost
+		r.hurried, changed = true, true
+		r.server.hurry(r.net.SetReadDeadline)
+	}
+	if changed && r.account.over.Load() != nil { // likewise
+		_ = r.net.SetReadDeadline(time.Now())
+	}
+	return nil
 }
 
 // patientWriter writes with a deadline, which it moves seldom: setting one
@@ -148,6 +160,7 @@ func (c *conn) serve(ctx context.Context) {
 			c.finish(err)
 			return
 		}
+		c.end.Ended()
 		if w, _ := c.handle(ctx); w != nil {
 			c.await(ctx, w)
 		}

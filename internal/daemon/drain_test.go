@@ -130,7 +130,7 @@ func TestDrainClosesIdleConnections(t *testing.T) {
 }
 
 func TestDrainTimeout(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.DrainTimeout = time.Millisecond }).start()
+	r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = time.Millisecond, defaultPatience.drain }).start()
 	p, batch := r.dial(), r.dial()
 	p.ids(256)
 	p.ask("NextID", patient())
@@ -195,6 +195,25 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		r.server.draining.Store(true)
 		r.conn(server).serve(t.Context())
 		p.wantError(p.receive(), wire.CodeParseError)
+	})
+	t.Run("by one that sends in halves what has no answer", func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = time.Millisecond, defaultPatience.drain }).start()
+		p := r.dial()
+		p.alive()
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for {
+				for _, half := range []string{"\x93\x02\xa1", "x\x90"} { // a notification
+					if _, err := p.Write([]byte(half)); err != nil {
+						return
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+			}
+		}()
+		r.stop()
+		<-sent
 	})
 	t.Run("by one that never stops asking", func(t *testing.T) {
 		r := newRig(t, hurried).start()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -213,6 +214,43 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	other.send(message[:3])
 	await.Eventually(t, "another one is given up", func() bool { return r.server.connections() == 2 })
 	whole.id()
+}
+
+// deadlines counts those that are set for reading.
+type deadlines struct {
+	stream
+	set atomic.Int64
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() {
+		d.set.Add(1)
+	}
+	return d.stream.SetReadDeadline(t)
+}
+
+// Each message has its own time to end, also where the next one has begun by then.
+func TestMessagesThatOverlap(t *testing.T) {
+	r := newRig(t)
+	client, server := socketpair(t, syscall.SOCK_STREAM)
+	p, d := newPeer(t, client), &deadlines{stream: server}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		r.conn(d).serve(t.Context())
+	}()
+	message := request(7, "Ping", []any{})
+	p.send(message[:3])
+	const pieces = 5
+	for range pieces {
+		p.send(append(bytes.Clone(message[3:]), message[:3]...))
+		p.receive()
+	}
+	if n := d.set.Load(); n < pieces {
+		t.Errorf("%d deadlines were set for %d messages", n, pieces)
+	}
+	_ = client.Close()
+	<-over
 }
 
 // heap is how many bytes are in use.

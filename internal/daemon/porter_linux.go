@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net"
 	"os"
 	"sync/atomic"
 
@@ -124,13 +125,19 @@ func (p *porter) see(d *departure) {
 }
 
 // stream is the connection outside of the lane.
-func (d *departure) stream() stream {
-	return socketFile{os.NewFile(uintptr(d.fd), "connection")}
-}
+func (d *departure) stream() stream { return socketFile{os.NewFile(uintptr(d.fd), "connection")} }
 
-// socketFile is a socket as a file, which takes a descriptor over as it is: a
-// net.Conn would be made of a copy.
+// Socket takes a descriptor over as it is. net.FileConn would make a copy, for which there may
+// be no descriptor left. The connection does not know its addresses.
+func Socket(fd int) net.Conn { return socketFile{os.NewFile(uintptr(fd), "connection")} }
+
 type socketFile struct{ *os.File }
+
+// LocalAddr implements net.Conn.
+func (socketFile) LocalAddr() net.Addr { return nil }
+
+// RemoteAddr implements net.Conn.
+func (socketFile) RemoteAddr() net.Addr { return nil }
 
 func (f socketFile) CloseWrite() error {
 	return withFD(f, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })

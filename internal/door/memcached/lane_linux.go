@@ -3,7 +3,6 @@ package memcached
 import (
 	"bytes"
 	"net"
-	"os"
 	"slices"
 	"syscall"
 
@@ -60,7 +59,7 @@ func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
 		p.turn = eventloop.Turn{Handler: p, Share: &p.share}
 		g.Move(nc, func() { l.loop.Post(p.evicted) })
 		if l.loop.Add(fd, p) != nil {
-			p.hand(unfinished{})
+			p.hand(unfinished{stays: true})
 		}
 	})
 	return true
@@ -203,15 +202,5 @@ func (p *parked) hand(u unfinished) {
 	g, s := p.guest, p.lane.server
 	p.guest = nil
 	u.input, u.output = bytes.Clone(u.input), bytes.Clone(u.output)
-	f := os.NewFile(uintptr(p.fd), "connection")
-	nc, err := net.FileConn(f)
-	_ = f.Close()
-	if err == nil {
-		s.begin(g, nc, u)
-		return
-	}
-	if u.pending.wait != nil {
-		u.pending.wait.GiveUp()
-	}
-	s.leave(g)
+	s.begin(g, daemon.Socket(p.fd), u)
 }

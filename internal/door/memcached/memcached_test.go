@@ -472,6 +472,25 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// TestStopOfABusyOne: a connection that always asks for more ends soon, and not with the drain.
+func TestStopOfABusyOne(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		r := start(t, loop, doortest.Options{})
+		p := dial(t, r)
+		p.get("id")
+		r.Ending()
+		for began := time.Now(); time.Since(began) < doortest.Patience/2; { // the drain takes all of it
+			if _, err := p.Write([]byte("get id\r\n")); err != nil {
+				return
+			}
+			if _, err := p.in.ReadString('\n'); err != nil {
+				return
+			}
+		}
+		t.Error("the drain does not end it")
+	})
+}
+
 // TestStopCuts: a request that waits for longer than a drain is told so.
 func TestStopCuts(t *testing.T) {
 	engines(t, func(t *testing.T, loop bool) {

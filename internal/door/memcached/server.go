@@ -42,18 +42,28 @@ type server struct {
 // Serve answers on the listener, which it closes, until ctx is done. Then requests under
 // way are answered, for as long as a drain of the daemon takes.
 func Serve(ctx context.Context, l net.Listener, d *daemon.Door, o Options) error {
-	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancel(nil)
-	s := &server{o: o, door: d, started: time.Now(), work: work, conns: map[*conn]struct{}{}}
+	s := newServer(d, o)
 	if o.EventLoop {
 		var err error
 		if s.lane, err = newLane(s); err != nil {
 			o.Log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
 		}
 	}
+	s.serve(ctx, l)
+	return nil
+}
+
+func newServer(d *daemon.Door, o Options) *server {
+	return &server{o: o, door: d, started: time.Now(), conns: map[*conn]struct{}{}}
+}
+
+func (s *server) serve(ctx context.Context, l net.Listener) {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	s.work = work
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	entrance := d.Listener(l)
+	entrance := s.door.Listener(l)
 	for {
 		nc, err := entrance.Accept()
 		if err != nil {
@@ -63,12 +73,11 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, o Options) error
 		s.total.Add(1)
 		g := nc.(*daemon.Guest)
 		if !s.park(g, g.Conn) {
-			s.begin(g, g.Conn, unfinished{})
+			s.begin(g, g.Conn, unfinished{stays: true})
 		}
 	}
 	s.drain(cancel)
-	d.Wait()
-	return nil
+	s.door.Wait()
 }
 
 // park hands a connection that rests to the event loop, and reports whether it did.
@@ -83,6 +92,7 @@ type unfinished struct {
 	input, output []byte
 	pending       get  // with a wait; else there is none
 	ended         bool // the peer sends no more
+	stays         bool // it does not go back: there is no event loop, or no descriptor for it
 }
 
 // begin serves a connection in a goroutine.
@@ -91,11 +101,7 @@ func (s *server) begin(g *daemon.Guest, nc net.Conn, u unfinished) {
 	g.Move(nc, func() { _ = nc.SetDeadline(time.Now()) })
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
-	late := s.draining
 	s.mu.Unlock()
-	if late {
-		c.hurry()
-	}
 	s.wg.Go(func() {
 		parked := c.serve()
 		s.mu.Lock()
@@ -104,7 +110,7 @@ func (s *server) begin(g *daemon.Guest, nc net.Conn, u unfinished) {
 		if !parked {
 			s.leave(g)
 		} else if !s.park(g, nc) {
-			s.begin(g, nc, unfinished{})
+			s.begin(g, nc, unfinished{stays: true})
 		}
 	})
 }
@@ -162,7 +168,8 @@ type conn struct {
 	nc      net.Conn
 	buf     []byte
 	held    int // bytes of buf that are counted
-	begun   bool
+	end     daemon.MessageEnd
+	hurried bool      // no read has begun before the drain
 	unsaid  bool      // an answer was not sent, because of an eviction
 	broken  bool      // an answer was sent in part, or not at all
 	written time.Time // the write deadline
@@ -201,6 +208,7 @@ func (c *conn) converse() (rests bool) {
 		return false
 	}
 	c.buf = append(make([]byte, 0, smallBuffer), c.input...)
+	mayPark := !c.stays
 	out, ok := c.take(c.unfinished)
 	c.unfinished = unfinished{}
 	for ok {
@@ -213,7 +221,7 @@ func (c *conn) converse() (rests bool) {
 		if c.guest.Evicted() != nil {
 			return false
 		}
-		if len(c.buf) == 0 && c.server.lane != nil && !c.server.isDraining() {
+		if len(c.buf) == 0 && mayPark && !c.server.isDraining() {
 			return c.nc.SetDeadline(time.Time{}) == nil
 		}
 		ok = c.read()
@@ -268,7 +276,8 @@ func (c *conn) lines(out []byte) (_ []byte, ok bool) {
 			}
 		}
 		c.done()
-		rest, c.begun = after, false
+		rest = after
+		c.end.Ended()
 		if then == stop {
 			_, _ = c.flush(out)
 			return nil, false
@@ -316,18 +325,16 @@ func (c *conn) read() bool {
 	if !c.room() {
 		return false
 	}
-	if partial := len(c.buf) > 0; partial != c.begun {
-		c.begun = partial
-		var until time.Time
-		if partial {
-			message, _ := c.server.door.Patience()
-			until = time.Now().Add(message)
-		}
-		if c.guest.SetReadDeadline(until) != nil {
+	if !c.server.isDraining() {
+		message, _ := c.server.door.Patience()
+		if until, changed := c.end.Next(len(c.buf) > 0, message); changed && c.guest.SetReadDeadline(until) != nil {
 			return false
 		}
 	}
-	if c.server.isDraining() { // its deadline may just have been lost
+	// The deadline of a drain may just have been lost. A peer that goes on sending must not put
+	// it off.
+	if c.server.isDraining() && !c.hurried {
+		c.hurried = true
 		c.hurry()
 	}
 	n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])

@@ -132,7 +132,8 @@ func (s *speaker) finish(ctx context.Context, out []byte, g get, send func([]byt
 	for _, o := range g.orders {
 		count += o.count
 	}
-	defer s.guest.Room(count)()
+	defer s.guest.Room(count + int64(len(g.orders)))()
+	defer func() { s.orders, s.ranges = nil, nil }() // a large get leaves nothing behind
 	ranges, todo := s.ranges[:0], g.orders
 	if g.wait != nil {
 		if ranges, err = g.wait.Result(ctx); err == nil {
@@ -152,7 +153,6 @@ func (s *speaker) finish(ctx context.Context, out []byte, g get, send func([]byt
 	}
 	s.gets++
 	s.ids += int(count)
-	s.ranges = nil // a large get leaves nothing behind
 	return values(out, g.keys, ranges, g.cas, send)
 }
 

@@ -1,11 +1,15 @@
 package memcached
 
 import (
+	"context"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/door/doortest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -46,4 +50,22 @@ func TestHalfClosedPeerThatDoesNotRead(t *testing.T) {
 		p.ends()
 		await.Eventually(t, "it does not count any more", func() bool { return r.Server.Status().Connections == 1 })
 	})
+}
+
+// TestNoRoomInTheLane: a connection that the event loop cannot take is served all the same.
+func TestNoRoomInTheLane(t *testing.T) {
+	r := doortest.Start(t, doortest.Options{}, func(ctx context.Context, l net.Listener, d *daemon.Server) error {
+		s := newServer(d.NewDoor("memcached", Refusal), Options{Log: zap.NewNop()})
+		lane, err := newLane(s)
+		if err != nil {
+			return err
+		}
+		lane.closed = true
+		s.lane = lane
+		s.serve(ctx, l)
+		return nil
+	})
+	p := dial(t, r)
+	p.get("id")
+	p.get("id", "id")
 }
