@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"sync"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -312,7 +313,14 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 		part(behind, d.watchForPage)
 	}
-	d.openDoors(ctx, part)
+	var doors sync.WaitGroup
+	d.openDoors(ctx, func(ctx context.Context, serve func(context.Context) error) {
+		doors.Add(1)
+		part(ctx, func(ctx context.Context) error {
+			defer doors.Done()
+			return serve(ctx)
+		})
+	})
 	said := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		defer close(said)
@@ -331,6 +339,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	err := d.server.Serve(serving, d.socket)
 	stop(err)
+	doors.Wait()
 	<-said // soon: ctx is done by now
 	stopBehind()
 	return errors.Join(err, parts.Wait())

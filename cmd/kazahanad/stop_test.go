@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -81,6 +84,43 @@ func (s *site) slowBatch(n int) (answer <-chan []uint64, failure <-chan error) {
 		return other.Status().InFlight == 1
 	})
 	return answers, failures
+}
+
+// A request at a door gets its ID during a stop too, with the lease that it waits for.
+func TestStopWaitsForTheDoors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.StartLeaseServer(testkit.FreeAddress(t))
+	server.Freeze()
+	door := s.Path("h.sock")
+	d := s.Launch("--provider", server.URL(), "--store", "none", "--http-listen", "unix:"+door, "--provider-timeout", "10m", "--startup-wait", "10m", "--drain-timeout", "10m")
+	d.AwaitLog("kazahanad is ready")
+	status := make(chan int, 1)
+	go func() {
+		h := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", door)
+		}}}
+		defer h.CloseIdleConnections()
+		answer, err := h.Get("http://door/id")
+		if err != nil {
+			t.Error(err)
+			status <- 0
+			return
+		}
+		_ = answer.Body.Close()
+		status <- answer.StatusCode
+	}()
+	c := s.Dial()
+	await.Eventually(t, "the request waits", func() bool { return c.Status().InFlight == 1 })
+	_ = c.Close()
+	d.Signal(syscall.SIGTERM)
+	d.AwaitLog("stopping: requests under way are answered first")
+	time.Sleep(200 * time.Millisecond) // nothing else keeps the daemon
+	server.Signal(syscall.SIGCONT)
+	if code := <-status; code != 200 {
+		t.Errorf("the request got %d\n%s", code, d.Log)
+	}
+	d.AwaitEnd()
 }
 
 func TestGracefulStop(t *testing.T) {

@@ -3,6 +3,7 @@
 package http
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -197,7 +198,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 		return
 	}
 	a.door.Answered(1, began)
-	head(w)
+	head(w.Header())
 	if wantsJSON(r.Header.Get("Accept")) {
 		w.Header().Set("Content-Type", "application/json")
 		q.json(w, ranges, batch)
@@ -222,10 +223,10 @@ func wantsJSON(accept string) bool {
 }
 
 // head has answers kept by nobody, and read by no page of another site.
-func head(w http.ResponseWriter) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+func head(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
 func (q ask) json(w http.ResponseWriter, ranges []generator.Range, batch bool) {
@@ -339,13 +340,18 @@ func problemOf(e *wire.Error) *problem.Problem {
 }
 
 func write(w http.ResponseWriter, p *problem.Problem) {
-	head(w)
-	w.Header().Set("Content-Type", problem.MediaType)
-	if after := p.RetryAfter(); after != "" {
-		w.Header().Set("Retry-After", after)
-	}
+	fill(w.Header(), p)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(body(p))
+}
+
+// fill sets the headers of a problem.
+func fill(h http.Header, p *problem.Problem) {
+	head(h)
+	h.Set("Content-Type", problem.MediaType)
+	if after := p.RetryAfter(); after != "" {
+		h.Set("Retry-After", after)
+	}
 }
 
 func body(p *problem.Problem) []byte {
@@ -360,6 +366,12 @@ func body(p *problem.Problem) []byte {
 func Refusal(e *wire.Error) []byte {
 	p := problemOf(e)
 	b := body(p)
-	return append(fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
-		p.Status, p.Title, problem.MediaType, len(b)), b...)
+	h := http.Header{}
+	fill(h, p)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	h.Set("Connection", "close")
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "HTTP/1.1 %d %s\r\n", p.Status, p.Title)
+	_ = h.Write(&out) // a Buffer takes all
+	return append(append(out.Bytes(), "\r\n"...), b...)
 }

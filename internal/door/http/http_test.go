@@ -236,8 +236,9 @@ func TestRefusals(t *testing.T) {
 	r := start(t, o)
 	c := client(t, r)
 	fetch(t, c, "GET", "/id")
-	if got := fetch(t, client(t, r), "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "OVERLOADED") || !got.Close {
-		t.Errorf("%d %s", got.StatusCode, got.body)
+	if got := fetch(t, client(t, r), "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "OVERLOADED") || !got.Close ||
+		got.Header.Get("Retry-After") == "" || got.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%d %v %s", got.StatusCode, got.Header, got.body)
 	}
 	c.CloseIdleConnections()
 	await.Eventually(t, "a place is free", func() bool { return r.Server.Status().Connections == 0 })
