@@ -167,6 +167,8 @@ func TestLockMethodsRefuse(t *testing.T) {
 		{"Lock.Acquire", []any{7}},
 		{"Lock.Acquire", []any{"k", options{"ttl_ms": 1}}},
 		{"Lock.Acquire", []any{"k", options{"ttl_ms": "long"}}},
+		{"Lock.Acquire", []any{"k", options{"ttl_ms": 18_446_744_103_710}}}, // in nanoseconds 30 s, modulo 2^64
+		{"Lock.Renew", []any{"k", options{"ttl_ms": -18_446_744_072_709}}},  // 1 s
 		{"Lock.Acquire", []any{"k", options{"wait_ms": -1}}},
 		{"Lock.Acquire", []any{"k", options{"hold": "for ever"}}},
 		{"Lock.Acquire", []any{"k", options{"lease_id": "x"}}},

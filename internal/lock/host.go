@@ -295,11 +295,7 @@ func (h *Host) Change(ctx context.Context, r Request) (Lease, error) {
 	}
 	var holding *Holding
 	var err error
-	h.turn(func() {
-		if holding, err = h.core.mayChange(r); holding != nil && r.Op == Renew {
-			r.TTLMS = holding.ttl.Milliseconds() // a shorter term would surprise who renews it here
-		}
-	})
+	h.turn(func() { holding, err = h.core.mayChange(r) })
 	if err != nil {
 		return Lease{}, err
 	}

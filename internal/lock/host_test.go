@@ -332,7 +332,7 @@ var scenarios = map[string]struct{ kind, script string }{
 		waiter' acquires id=x
 		5s
 		waiter is reused
-		waiter' is held
+		waiter' is held at=1s
 		holder frees
 		20s
 		next has 2`},

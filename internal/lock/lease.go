@@ -3,6 +3,7 @@ package lock
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/keyname"
@@ -85,8 +86,12 @@ type Request struct {
 	TTLMS int64
 }
 
-// TTL is the term that the request asks for.
-func (r Request) TTL() time.Duration { return time.Duration(r.TTLMS) * time.Millisecond }
+// TTL is the term that the request asks for; one that no Duration can hold is as long as
+// Durations go.
+func (r Request) TTL() time.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(min(max(r.TTLMS, -most), most)) * time.Millisecond
+}
 
 // Validate says what makes the request impossible; the error wraps ErrInvalid.
 // Every Store calls it first.

@@ -197,6 +197,7 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 	case err == nil:
 		l.granted(w, lease)
 	case errors.As(err, &held):
+		l.settleRepeated(w)
 		l.held, l.heldAt = held, w.sent
 		l.foundHeld(held.remaining())
 		l.tryAt = c.now + askAgainIn(l.found, held.remaining(), l.hears, c.random())
@@ -328,6 +329,15 @@ func (l *line) supersede(place int, w *waiter) int {
 // the lease is released if w leaves too.
 func (w *waiter) inherit(earlier *waiter) {
 	w.open, w.ends, w.request.LeaseID = true, earlier.ends, earlier.request.LeaseID
+}
+
+// settleRepeated is the event that w's outcome is known: it is that of its repetitions too.
+func (l *line) settleRepeated(w *waiter) {
+	for _, again := range l.queue {
+		if again.request.LeaseID == w.request.LeaseID {
+			again.open = false
+		}
+	}
 }
 
 // hurry answers the waiters whose time is over, or makes the next question due.

@@ -127,3 +127,21 @@ func TestNoRoomForWindows(t *testing.T) {
 		t.Errorf("the first release answers %+v, %v", l, err)
 	}
 }
+
+// A renewal without a term that is made again is answered, whatever the lock is held for by then.
+func TestRenewalMadeAgain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.host()
+		g, err := h.Hold(r.Context(), wanted("a", 0), func(lock.Lease, error) {})
+		r.must(err)
+		q := lock.Request{Op: lock.Renew, Tenant: tenant, Key: key, Owner: "a", LeaseID: g.Lease().LeaseID, RequestID: "x"}
+		longer := q
+		longer.RequestID, longer.TTLMS = "y", 2*ttl.Milliseconds()
+		for i, q := range []lock.Request{q, longer, q} {
+			if l, err := h.Change(r.Context(), q); err != nil || l.Repeated != (i == 2) {
+				r.Errorf("%d: %+v, %v", i, l, err)
+			}
+		}
+		r.must(g.Release(r.Context()))
+	})
+}
