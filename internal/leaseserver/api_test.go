@@ -318,3 +318,15 @@ func TestStatsAndMetrics(t *testing.T) {
 		t.Errorf("after the term: %s", r.body)
 	}
 }
+
+// What a lease server behind this one thinks of this server is not about the caller.
+func TestUpstreamsRefusal(t *testing.T) {
+	g := newRig(t, func(g *rig) {
+		g.options.Provider = &stub{Provider: g.memory(), err: problem.New(problem.Unauthenticated, "the token is not known here")}
+	})
+	r := g.send("POST", "/lease", "", `{"serviceId": "default"}`)
+	g.want("an acquire", r, problem.Unavailable)
+	if strings.Contains(r.body, "token") || r.header.Get("WWW-Authenticate") != "" {
+		t.Errorf("%v %s", r.header, r.body)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/allowance"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -32,10 +33,6 @@ type Locks struct {
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
-
-// fullRetry is when a client may ask again for a key that there is no room for: keys end with
-// their terms.
-const fullRetry = time.Minute
 
 // errStopping answers waiting requests when the server stops.
 var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
@@ -329,8 +326,8 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	if errors.Is(err, lock.ErrClosed) {
 		return errStopping
 	}
-	if full, ok := errors.AsType[*record.FullError](err); ok {
-		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
+	if p := recordhttp.FromError(err); p != nil {
+		return p
 	}
 	if errors.Is(err, record.ErrCrowded) {
 		return problem.New(problem.Overloaded, "%v", record.ErrCrowded).After(overloadedRetry)

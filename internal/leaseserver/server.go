@@ -336,6 +336,10 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 	defer cancel()
 	began := time.Now()
 	err := call(ctx)
+	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code != problem.NotSupported {
+		// The provider is a lease server too: what it thinks of this server is not about the caller.
+		err = errors.New(p.Error())
+	}
 	s.o.Metrics.Called(op, time.Since(began))
 	s.note(func(b *book) { b.called(op, err, errors.Is(ctx.Err(), context.Canceled), s.o.NowMS()) })
 	return err

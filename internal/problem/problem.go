@@ -97,6 +97,11 @@ type Problem struct {
 	ExpiresAt    string  `json:"expires_at,omitempty"`    // LOCK_HELD: RFC 3339
 	RequestID    string  `json:"request_id,omitempty"`    // LOCK_HELD: of the acquire, if the caller's credential made it
 
+	Quota string `json:"quota,omitempty"` // OVERLOADED, if a store has no room: the config key, or what else limits
+	Payer string `json:"payer,omitempty"` // and who has used it up
+	Limit int64  `json:"limit,omitempty"`
+	Unit  string `json:"unit,omitempty"` // of limit
+
 	MaxValue int64  `json:"max_value,omitempty"` // SEQUENCE_EXHAUSTED
 	Left     *int64 `json:"left,omitempty"`      // SEQUENCE_EXHAUSTED: how many values are left
 	Recorded string `json:"recorded,omitempty"`  // INVALID_REQUEST: how the sequence counts

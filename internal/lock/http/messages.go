@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 )
 
 // Path is that of the locks, below the server's URL: GET lists. GET Path/{key}
@@ -147,6 +148,8 @@ func toError(key string, p *problem.Problem) error {
 		}
 	case problem.LockFenced:
 		return &lock.FencedError{UntilMS: p.UntilMS, RemainingMS: p.RetryAfterMS, Reason: p.Reason}
+	case problem.Overloaded:
+		return recordhttp.ToError(p)
 	}
 	for _, r := range refusals {
 		if r.code == p.Code {

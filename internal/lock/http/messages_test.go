@@ -9,6 +9,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -29,6 +31,10 @@ func TestRefusalsTravel(t *testing.T) {
 				t.Errorf("%v arrived as %#v", sent, got)
 			}
 		}
+	}
+	full := &record.FullError{Quota: "quota_keys", Payer: "o", Limit: 7, Unit: "keys"}
+	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !lock.IsAnswer(got) {
+		t.Errorf("%v arrived as %#v", full, got)
 	}
 	if p := FromError(errors.New("dial redis.internal")); p != nil {
 		t.Errorf("a failure became %+v", p)

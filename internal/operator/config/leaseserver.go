@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -90,6 +91,11 @@ func (s *LeaseServer) check() error {
 	case "static:", "ip:", "none:":
 		return fmt.Errorf("%s %s grants the same machine ID to every client, or none: a lease server needs one that coordinates, for example sqlite:PATH or redis://HOST:6379/0",
 			s.Cite("provider"), scheme(s.Provider))
+	}
+	switch store := cmp.Or(s.Store, s.Provider); scheme(store) {
+	case "http:", "https:", "http+unix:":
+		return fmt.Errorf("%s another lease server would keep the locks and sequences of all tenants as those of one: name a store, for example redis://HOST:6379/0, or none",
+			s.Cite("store"))
 	}
 	if s.Insecure || onLoopback(s.Listen) {
 		return nil

@@ -151,6 +151,21 @@ func TestLeaseServerInsecure(t *testing.T) {
 	}
 }
 
+// A lease server would keep what the tenants of another one have as that of one tenant.
+func TestLeaseServerBehindAnother(t *testing.T) {
+	for _, test := range []struct {
+		file string
+		ok   bool
+	}{
+		{"provider: https://h\n", false}, {"provider: https://h\nstore: none\n", true}, {"provider: https://h\nstore: sqlite:/s.db\n", true},
+		{"store: https://h\n", false}, {"store: HTTP://h\n", false}, {"store: http+unix:/run/l.sock\n", false}, {"provider: redis://h/0\n", true},
+	} {
+		if _, err := loadLeaseServer(t, sources{file: test.file}); (err == nil) != test.ok || err != nil && !strings.Contains(err.Error(), "another lease server") {
+			t.Errorf("%s: %v", test.file, err)
+		}
+	}
+}
+
 // The sample changes nothing as installed; with every line switched on it has
 // every key once, in the order of the table, with its default where it has one.
 func TestLeaseServerSample(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/problem"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -139,6 +140,8 @@ func toError(key string, p *problem.Problem) error {
 		return e
 	case problem.SequenceFenced:
 		return &sequence.FencedError{Key: key, UntilMS: p.UntilMS, Reason: p.Reason}
+	case problem.Overloaded:
+		return recordhttp.ToError(p)
 	case problem.RequestIDReused:
 		return &sequence.ReusedError{Reason: p.Detail}
 	case problem.InvalidRequest:
@@ -192,7 +195,7 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	var answer Declared
 	err := s.client.Do(ctx, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(d.Key) + "/declare", Answer: &answer, Limit: maxAnswer,
-		Body: Declaration{Last: &d.Last, Counting: counting(d.Options)},
+		Body: Declaration{Last: &d.Last, Counting: counting(d.Options)}, Once: true, // values may have been taken since
 	})
 	return refusal(d.Key, err)
 }

@@ -2,6 +2,7 @@ package http_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
@@ -33,6 +35,30 @@ import (
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
+
+// A declaration whose outcome is not known is not made again: values may have been taken since.
+func TestDeclaredOnce(t *testing.T) {
+	var asked atomic.Int64
+	server := func() string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			w.Header().Set("Content-Type", problem.MediaType)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_ = json.NewEncoder(w).Encode(problem.New(problem.Unavailable, "its answer was lost"))
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	cfg, err := httpconn.ParseURL(server() + "," + server())
+	must.Succeed(t, err)
+	c, err := httpconn.New(cfg)
+	must.Succeed(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	err = sequencehttp.New(c).Declare(t.Context(), sequence.Declaration{Tenant: "default", Key: "k", Last: 41, Options: sequence.Options{Step: 1, OnMax: sequence.Fail}})
+	if err == nil || sequence.IsAnswer(err) || asked.Load() != 1 {
+		t.Errorf("%d servers were asked: %v", asked.Load(), err)
+	}
+}
 
 // patience is how long anything may take on a busy machine.
 const patience = 45 * time.Second

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -25,6 +27,10 @@ func TestRefusalsTravel(t *testing.T) {
 		if got := toError("k", &p); !errors.Is(got, want) && !reflect.DeepEqual(got, want) || !sequence.IsAnswer(got) {
 			t.Errorf("%v arrived as %#v", want, got)
 		}
+	}
+	full := &record.FullError{Quota: "quota_disk", Payer: "o", Limit: 7, Unit: "bytes"}
+	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !sequence.IsAnswer(got) {
+		t.Errorf("%v arrived as %#v", full, got)
 	}
 	if p := FromError(errors.New("dial redis.internal"), 0); p != nil {
 		t.Errorf("a failure became %+v", p)

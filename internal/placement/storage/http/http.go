@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 )
 
 // Path is that of the records, below the server's URL: GET Path/{kind}/{identity},
@@ -88,6 +89,9 @@ var refusals = map[problem.Code]error{
 // refusal is the error of a call, as package placement has it where it does.
 func refusal(err error) error {
 	if p := httpconn.Settled(err); p != nil {
+		if full := recordhttp.ToError(p); full != nil {
+			return fmt.Errorf("%w: %w", placement.ErrNoRoom, full)
+		}
 		if refused := refusals[p.Code]; refused != nil {
 			return fmt.Errorf("%w: %s", refused, strings.TrimPrefix(p.Detail, refused.Error()+": "))
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/record"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -252,6 +253,21 @@ func (failing) Store(context.Context, string, placement.Key, placement.Record) e
 
 func (failing) Remove(context.Context, string, placement.Key, placement.Record, bool) error {
 	return errors.New("the disk has gone")
+}
+
+// full has no room for a record that grows.
+type full struct{ storage.Storage }
+
+func (full) Store(context.Context, string, placement.Key, placement.Record) error {
+	return fmt.Errorf("%w: %w", placement.ErrNoRoom, &record.FullError{Quota: "quota_disk", Payer: "everybody", Limit: 1, Unit: "bytes"})
+}
+
+// A server without room for the record has refused it: the daemon goes on without its snapshot.
+func TestNoRoom(t *testing.T) {
+	err := connect(t, listen(t, front(t, full{storage.OnRecords(recordmemory.New(nil))}))).Store(within(t), "t", key, mine)
+	if _, told := errors.AsType[*record.FullError](err); !told || !errors.Is(err, placement.ErrNoRoom) {
+		t.Error(err)
+	}
 }
 
 // What is no lease server, or answers for another key, is not believed.

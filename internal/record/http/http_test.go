@@ -1,0 +1,30 @@
+package recordhttp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+func TestFullTravels(t *testing.T) {
+	want := &record.FullError{Quota: "quota_keys", Payer: `tenant "acme"`, Limit: 1 << 40, Unit: "keys"}
+	b, err := json.Marshal(FromError(fmt.Errorf("the put: %w", want)))
+	must.Succeed(t, err)
+	var p problem.Problem
+	must.Succeed(t, json.Unmarshal(b, &p))
+	if got := ToError(&p); p.Code != problem.Overloaded || p.RetryAfterMS == 0 || !reflect.DeepEqual(got, error(want)) {
+		t.Errorf("%s arrived as %#v", b, got)
+	}
+	if p := FromError(errors.New("dial redis.internal")); p != nil {
+		t.Errorf("a failure became %+v", p)
+	}
+	if err := ToError(problem.New(problem.Overloaded, "much to do")); err != nil {
+		t.Errorf("much to do became %v", err)
+	}
+}
