@@ -346,6 +346,24 @@ func TestLongerTermAfterAFailover(t *testing.T) {
 	}
 }
 
+// A client with a longer term that only verifies makes the fence outlast its leases too.
+func TestLongerTermThatIsVerified(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	long := r.on(s, func(c *Config) { c.Services.Default.Term = 3 * time.Hour })
+	l := r.acquire(long)
+	s.Do(t, "FLUSHALL")
+	from := r.clock.Load()
+	r.fenced(r.provider, from+r.longest, "")
+	if n := r.lost(long, l); n != 0 {
+		t.Errorf("%d leases are lost", n)
+	}
+	until := from + long.cfg.longestMS(provider.DefaultPool)
+	r.fenced(r.provider, until, "")
+	r.clock.Store(until)
+	r.acquire(r.provider)
+}
+
 // A claim of no slot, from a client of a lease server, has no record, whatever layouts the
 // pool has.
 func TestVerifyOfWhatIsNoSlot(t *testing.T) {

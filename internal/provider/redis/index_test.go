@@ -55,6 +55,29 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 	}
 }
 
+// What is deleted of a ring is built anew, whoever needs it next.
+func TestDeletedRing(t *testing.T) {
+	for name, keys := range map[string][]string{"all of it": {"runs", "free", "inside"}, "its runs": {"runs"}, "its order": {"free"}} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Shared(t)
+			r := newRig(t, s)
+			l := r.acquire(r.provider)
+			for _, key := range keys {
+				s.Do(t, "DEL", r.cfg.Prefix+"default:ring:8:0-3:"+key)
+			}
+			must.Succeed(t, r.provider.Release(testContext(t), providertest.SignedRelease(l, r.clock.Load())))
+			r.clock.Add(1)
+			for range 4 {
+				r.acquire(r.provider)
+			}
+			var full *provider.FullError
+			if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); !errors.As(err, &full) {
+				t.Errorf("a fifth lease of four machine IDs: %v", err)
+			}
+		})
+	}
+}
+
 // A release whose slot changed hands between its two steps ends nothing.
 func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))

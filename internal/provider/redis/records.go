@@ -93,9 +93,7 @@ func (p *Provider) slots(ctx context.Context, conn *redis.Conn, terms provider.T
 	if len(names) == 1 && names[0].bitSeq == provider.AnyBitSeq {
 		args.Set("any", 1)
 	}
-	if p.cfg.FailoverFenceSet {
-		args.Set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
-	}
+	p.setFenceArgs(&args, terms)
 	r, err := p.eval(ctx, conn, slotsScript, terms, args)
 	if err != nil {
 		return false, nil, err

@@ -65,6 +65,19 @@ local function new_pool(s, fence_from, fence_until, fence_reason)
   return p
 end
 
+-- lengthen has the fence outlast the caller's longest lease. Where that is longer than any
+-- known, grants of its own may be among what was lost.
+local function lengthen(p)
+  local longest = tonumber(A.longest_ms)
+  if longest <= p.longest_ms then return end
+  p.longest_ms = longest
+  redis.call('HSET', KEYS[1], 'longest_ms', int(longest))
+  if p.fence_from_ms > 0 and not (p.fence_reason == 'changed' and A.failover_fence_ms) then
+    p.fence_until_ms = math.max(p.fence_until_ms, p.fence_from_ms + longest)
+    redis.call('HSET', KEYS[1], 'fence_until_ms', int(p.fence_until_ms))
+  end
+end
+
 -- admit is the fence: it returns the pool's record, and the answer that refuses
 -- grants while some that the store does not know may be alive.
 local function admit(p, s, t)
@@ -88,16 +101,7 @@ local function admit(p, s, t)
   elseif p.repl_id ~= s.repl_id or p.repl_in ~= s.repl_in then
     redis.call('HSET', KEYS[1], 'repl_id', s.repl_id, 'repl_in', s.repl_in)
   end
-  if longest > p.longest_ms then
-    -- A client with a longer term than any known: among what was lost may be
-    -- grants of its own.
-    p.longest_ms = longest
-    redis.call('HSET', KEYS[1], 'longest_ms', int(longest))
-    if p.fence_from_ms > 0 and not (p.fence_reason == 'changed' and A.failover_fence_ms) then
-      p.fence_until_ms = math.max(p.fence_until_ms, p.fence_from_ms + longest)
-      redis.call('HSET', KEYS[1], 'fence_until_ms', int(p.fence_until_ms))
-    end
-  end
+  lengthen(p)
   if t < p.fence_until_ms then return p, {'fenced', int(p.fence_until_ms), p.fence_reason} end
   return p
 end

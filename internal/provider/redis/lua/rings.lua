@@ -24,6 +24,13 @@ local function ring_of(name)
   }
 end
 
+local function drop_ring(r)
+  redis.call('UNLINK', r.runs, r.free, r.inside)
+  redis.call('HDEL', base .. 'rings', r.name)
+end
+
+-- all_rings is those whose runs are there. The others were deleted in part, and are dropped:
+-- the next acquire builds them.
 local function all_rings()
   local all = {}
   local flat = redis.call('HGETALL', base .. 'rings')
@@ -31,18 +38,17 @@ local function all_rings()
     local r = ring_of(flat[i])
     local cursor, used = string.match(flat[i + 1], '^(%d+) (%d+)$')
     r.cursor, r.used = tonumber(cursor), tonumber(used)
-    all[#all + 1] = r
+    if redis.call('ZRANGE', r.runs, 0, 0)[1] and redis.call('ZRANGE', r.free, 0, 0)[1] then
+      all[#all + 1] = r
+    else
+      drop_ring(r)
+    end
   end
   return all
 end
 
 local function save_ring(r)
   redis.call('HSET', base .. 'rings', r.name, int(r.cursor) .. ' ' .. int(r.used))
-end
-
-local function drop_ring(r)
-  redis.call('UNLINK', r.runs, r.free, r.inside)
-  redis.call('HDEL', base .. 'rings', r.name)
 end
 
 -- within is the machine IDs of the ring that a slot overlaps; nil if none.

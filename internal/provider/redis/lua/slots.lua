@@ -2,6 +2,7 @@
 -- machine IDs in any bit_seq: the secret, whether it was released, and when it was
 -- granted. What follows from that the caller says, since HMAC is beyond a script.
 
+if p then lengthen(p) end
 -- What a store lacks that may have forgotten says nothing, as long as nothing is
 -- granted: the fence outlasts every lease that was lost.
 local fenced = not p or forgetful(p, s) and not A.failover_fence_ms or clock() < p.fence_until_ms
