@@ -20,6 +20,8 @@ const (
 	lastWord = 50 * time.Millisecond
 	// closeWait is how long Close waits for somebody who opens.
 	closeWait = time.Second
+	// attemptTimeout is how long an attempt has whose caller has no deadline.
+	attemptTimeout = time.Minute
 )
 
 // Value is opened at its first use. Its methods may be called by many goroutines.
@@ -117,11 +119,12 @@ func (v *Value[T]) join(ctx context.Context) (a *attempt[T], own bool, err error
 		return nil, false, err
 	}
 	// It has as long as the caller who began, and goes on if that one is gone:
-	// others may be waiting.
-	opening, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if deadline, ok := ctx.Deadline(); ok {
-		opening, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	// others may be waiting, and not for ever behind a caller without a deadline.
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(attemptTimeout)
 	}
+	opening, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	a = &attempt[T]{cancel: cancel, done: make(chan struct{})}
 	v.attempt = a
 	go v.run(opening, a)

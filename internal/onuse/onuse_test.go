@@ -120,6 +120,29 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
+// A caller without a deadline does not keep the others for ever.
+func TestCallerWithoutADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		v := New("x", func(ctx context.Context) (int, error) {
+			if tries++; tries == 1 {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			return tries, nil
+		}, func(int) error { return nil })
+		first, cancel := context.WithCancel(t.Context())
+		go v.Get(first)
+		synctest.Wait()
+		cancel()
+		later, end := context.WithTimeout(t.Context(), 2*attemptTimeout)
+		defer end()
+		if n, err := v.Get(later); n != 2 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	})
+}
+
 // A caller that waits for another caller's attempt keeps its own deadline.
 func TestPatientCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
