@@ -161,7 +161,7 @@ func TestLeaseServerCheck(t *testing.T) {
 		{exitUsage, []string{"--services", "{a: {bit_ts: 42}}"}, []string{`pool "default"`, "bit_ts 42"}},
 		{exitUsage, []string{"--services", "{a: {ids: 0-99999}}"}, []string{"services.a", "0-8191"}},
 		{exitUsage, []string{"--provider", "sqlite:/x?trm=5m"}, []string{"trm"}},
-		{exitUsage, []string{"--provider", "http://h:1", "--services", "{a: {}}"}, []string{"the lease server that the URL names"}},
+		{exitUsage, []string{"--provider", "http://h:1", "--store", "none", "--services", "{a: {}}"}, []string{"the lease server that the URL names"}},
 		{exitFailure, []string{"--tokens-file", s.Path("none.yaml")}, []string{"tokens_file", "none.yaml"}},
 		{exitFailure, []string{"--tokens-file", s.Path("bad.yaml")}, []string{"entry 1", "16 or more"}},
 		{exitFailure, []string{"--tls-cert", "/none", "--tls-key", "/none"}, []string{"tls_cert and tls_key"}},

@@ -284,7 +284,7 @@ func (d *daemonParts) announce() {
 }
 
 // run works until ctx is done or a part fails, then drains. The keepers and
-// the state outlive the server: requests that are being drained need both.
+// the state outlive the server and the doors: requests that are being drained need both.
 func (d *daemonParts) run(ctx context.Context) error {
 	defer threads.AddProcessor()() // for requests that come while all the others are busy
 	ctx, stop := context.WithCancelCause(ctx)

@@ -101,7 +101,7 @@ func TestStopWaitsForTheDoors(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", door)
 		}}}
 		defer h.CloseIdleConnections()
-		answer, err := h.Get("http://door/id")
+		answer, err := h.Get("http://door/id?timeout_ms=60000")
 		if err != nil {
 			t.Error(err)
 			status <- 0

@@ -77,8 +77,13 @@ type patientReader conn
 
 func (r *patientReader) Read(b []byte) (int, error) {
 	if !r.turned {
-		if err := r.limit(); err != nil {
+		p := r.server.patience
+		changed, err := r.end.Limit(r.wire.Partial(), p.message, r.server.draining.Load, p.drain, r.net.SetReadDeadline)
+		if err != nil {
 			return 0, err
+		}
+		if changed && r.account.over.Load() != nil { // its deadline may just have been lost
+			_ = r.net.SetReadDeadline(time.Now())
 		}
 	}
 	if (*conn)(r).rest() {
@@ -87,28 +92,6 @@ func (r *patientReader) Read(b []byte) (int, error) {
 	r.mu.Unlock()
 	defer r.mu.Lock()
 	return r.net.Read(b)
-}
-
-// limit sets the deadline of a read. Once the daemon drains it does so once: a peer that goes on
-// sending must not put it off.
-func (r *patientReader) limit() error {
-	var until time.Time
-	var changed bool
-	if !r.server.draining.Load() {
-		if until, changed = r.end.Next(r.wire.Partial(), r.server.patience.message); changed {
-			if err := r.net.SetReadDeadline(until); err != nil {
-				return err
-			}
-		}
-	}
-	if r.server.draining.Load() && !r.hurried { // its deadline may just have been lost
-		r.hurried, changed = true, true
-		r.server.hurry(r.net.SetReadDeadline)
-	}
-	if changed && r.account.over.Load() != nil { // likewise
-		_ = r.net.SetReadDeadline(time.Now())
-	}
-	return nil
 }
 
 // patientWriter writes with a deadline, which it moves seldom: setting one

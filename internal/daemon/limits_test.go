@@ -246,11 +246,11 @@ func TestMessagesThatOverlap(t *testing.T) {
 		p.send(append(bytes.Clone(message[3:]), message[:3]...))
 		p.receive()
 	}
+	_ = client.Close()
+	<-over
 	if n := d.set.Load(); n < pieces {
 		t.Errorf("%d deadlines were set for %d messages", n, pieces)
 	}
-	_ = client.Close()
-	<-over
 }
 
 // heap is how many bytes are in use.

@@ -21,7 +21,7 @@ func TestMessageEnd(t *testing.T) {
 				e.Ended()
 			}
 			time.Sleep(time.Second)
-			until, changed := e.Next(step.partial, time.Minute)
+			until, changed := e.next(step.partial, time.Minute)
 			if changed != step.changed || changed && step.partial != until.Equal(time.Now().Add(time.Minute)) || !step.partial && !until.IsZero() {
 				t.Errorf("step %d: %v, %t", i, until, changed)
 			}

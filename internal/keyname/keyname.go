@@ -66,7 +66,7 @@ func (f *Form) Matches(name string) bool {
 
 // Forms of names that locks and sequences have in common.
 var (
-	// Tenant is what the lease server's credentials allow: 1 to 64 of A-Z a-z 0-9 . _ @ -.
+	// Tenant is the form of tenants in stores: 1 to 64 of A-Z a-z 0-9 . _ @ -.
 	Tenant = NewForm(1, 64, "AZaz09..__@@--")
 	// RequestID is up to MaxRequestID visible characters.
 	RequestID = NewForm(1, MaxRequestID, "!~")

@@ -321,12 +321,19 @@ func TestStatsAndMetrics(t *testing.T) {
 
 // What a lease server behind this one thinks of this server is not about the caller.
 func TestUpstreamsRefusal(t *testing.T) {
-	g := newRig(t, func(g *rig) {
-		g.options.Provider = &stub{Provider: g.memory(), err: problem.New(problem.Unauthenticated, "the token is not known here")}
-	})
-	r := g.send("POST", "/lease", "", `{"serviceId": "default"}`)
-	g.want("an acquire", r, problem.Unavailable)
-	if strings.Contains(r.body, "token") || r.header.Get("WWW-Authenticate") != "" {
-		t.Errorf("%v %s", r.header, r.body)
+	unknown := problem.New(problem.Unauthenticated, "the token is not known here")
+	for _, test := range []struct {
+		err  error
+		want problem.Code
+	}{
+		{fmt.Errorf("https://h: %w", unknown), problem.Unavailable},
+		{fmt.Errorf("https://h: %w: %w", &problem.Problem{Status: 404}, errors.ErrUnsupported), problem.NotSupported}, // by a server that knows no such path
+	} {
+		g := newRig(t, func(g *rig) { g.options.Provider = &stub{Provider: g.memory(), err: test.err} })
+		r := g.send("POST", "/leases/verify", "", `{"leases": []}`)
+		g.want("a verification", r, test.want)
+		if strings.Contains(r.body, "token") || r.header.Get("WWW-Authenticate") != "" {
+			t.Errorf("%v %s", r.header, r.body)
+		}
 	}
 }

@@ -56,8 +56,8 @@ type Credential struct {
 const (
 	maxTokensFile = 4 << 20
 	maxTokens     = 4096
-	minToken      = 16 // characters; fewer can be guessed
-	maxTenant     = 64 - len(lockhttp.PlacementTenants)
+	minToken      = 16                                  // characters; fewer can be guessed
+	maxTenant     = 64 - len(lockhttp.PlacementTenants) // with the scope placements
 )
 
 // accountName is the form of the names of tenants and owners. A slash is not allowed: it
@@ -165,8 +165,9 @@ func (c Credential) check() error {
 	switch {
 	case !accountName.MatchString(c.Tenant), !accountName.MatchString(c.Owner):
 		return errors.New("tenant and owner must be 1 to 64 letters, digits, '.', '_', '@' or '-'")
-	case len(c.Tenant) > maxTenant:
-		return fmt.Errorf("the tenant has %d characters, and may have %d: stores add %q to it", len(c.Tenant), maxTenant, lockhttp.PlacementTenants)
+	case len(c.Tenant) > maxTenant && slices.Contains(c.Scopes, ScopePlacements):
+		return fmt.Errorf("the tenant has %d characters, and may have %d with the scope %q: stores add %q to it",
+			len(c.Tenant), maxTenant, ScopePlacements, lockhttp.PlacementTenants)
 	case strings.HasSuffix(c.Tenant, lockhttp.PlacementTenants):
 		return fmt.Errorf("the tenant must not end in %q: stores use such names for another tenant's placement", lockhttp.PlacementTenants)
 	case len(c.Scopes) == 0:

@@ -186,7 +186,7 @@ func TestParseTokens(t *testing.T) {
 		"- {token: aaaaaaaaaaaaaaaaaaaa, scopes: [leases]}":                                                                "tenant and owner",
 		"- {token: aaaaaaaaaaaaaaaaaaaa, owner: a/b, scopes: [leases]}":                                                    "tenant and owner",
 		"- {token: aaaaaaaaaaaaaaaaaaaa, tenant: a/b, owner: o, scopes: [leases]}":                                         "tenant and owner",
-		"- {token: aaaaaaaaaaaaaaaaaaaa, tenant: " + strings.Repeat("t", 55) + ", owner: o, scopes: [placements]}":         "55 characters, and may have 54",
+		"- {token: aaaaaaaaaaaaaaaaaaaa, tenant: " + strings.Repeat("t", 55) + ", owner: o, scopes: [placements]}":         "55 characters, and may have 54 with",
 		"- {token: aaaaaaaaaaaaaaaaaaaa, owner: o}":                                                                        "scopes is missing",
 		"- {token: aaaaaaaaaaaaaaaaaaaa, owner: o, scopes: [lease]}":                                                       `no scope "lease"`,
 		"- {token: aaaaaaaaaaaaaaaaaaaa, owner: o, scopes: leases}":                                                        "YAML list",

@@ -337,12 +337,22 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 	began := time.Now()
 	err := call(ctx)
 	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code != problem.NotSupported {
-		// The provider is a lease server too: what it thinks of this server is not about the caller.
-		err = errors.New(p.Error())
+		err = &upstreamError{err}
 	}
 	s.o.Metrics.Called(op, time.Since(began))
 	s.note(func(b *book) { b.called(op, err, errors.Is(ctx.Err(), context.Canceled), s.o.NowMS()) })
 	return err
+}
+
+// upstreamError is what a lease server behind this one said about this server: it is not about
+// the caller.
+type upstreamError struct{ err error }
+
+func (e *upstreamError) Error() string { return e.err.Error() }
+
+// Is passes on what does not depend on who asked.
+func (e *upstreamError) Is(target error) bool {
+	return (target == errors.ErrUnsupported || target == context.DeadlineExceeded || target == context.Canceled) && errors.Is(e.err, target)
 }
 
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error { return writeText(w, "ok\n") }

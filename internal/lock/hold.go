@@ -278,7 +278,7 @@ func (c *hostCore) mayChange(r Request) (*Holding, error) {
 		return nil, nil
 	case r.Op == Release:
 		g.asked++
-	case r.TTLMS == 0: // for as long as it is held for
+	case r.TTLMS == 0: // for the store's last term
 	case r.TTL() < g.ttl:
 		return nil, fmt.Errorf("%w: the lock is held for terms of %v, and cannot be renewed for %v", ErrInvalid, g.ttl, r.TTL())
 	default:

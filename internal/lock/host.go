@@ -282,8 +282,8 @@ func (h *Host) HasLine(tenant, key string) bool {
 }
 
 // Change renews or releases, once. A lock that this host keeps by Hold is no
-// longer kept once it is released, and is not renewed for less than it is held
-// for.
+// longer kept once it is released. A renewal for a term that is less than it is
+// held for is refused.
 //
 // Errors: those of Store.Do.
 func (h *Host) Change(ctx context.Context, r Request) (Lease, error) {

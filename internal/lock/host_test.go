@@ -336,6 +336,15 @@ var scenarios = map[string]struct{ kind, script string }{
 		holder frees
 		20s
 		next has 2`},
+	"asked again while the store is asked, and the store is fenced": {"plain", `
+		store forgets 30s
+		h all back 1s
+		waiter acquires wait=ever id=x
+		waiter' acquires id=x
+		5s
+		waiter is reused
+		waiter' is fenced at=1s
+		waiter' leaves`},
 	"asked again during a grant, it is told no old news": {"plain", `
 		holder@o acquires
 		waiter acquires wait=ever id=x

@@ -86,8 +86,8 @@ type Request struct {
 	TTLMS int64
 }
 
-// TTL is the term that the request asks for; one that no Duration can hold is as long as
-// Durations go.
+// TTL is the term that the request asks for. One that no Duration can hold becomes the longest
+// Duration.
 func (r Request) TTL() time.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
 	return time.Duration(min(max(r.TTLMS, -most), most)) * time.Millisecond

@@ -193,11 +193,13 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 	if IsAnswer(err) {
 		l.failed, w.open = 0, false
 	}
+	if err != nil && IsAnswer(err) {
+		l.settleRepeated(w)
+	}
 	switch {
 	case err == nil:
 		l.granted(w, lease)
 	case errors.As(err, &held):
-		l.settleRepeated(w)
 		l.held, l.heldAt = held, w.sent
 		l.foundHeld(held.remaining())
 		l.tryAt = c.now + askAgainIn(l.found, held.remaining(), l.hears, c.random())
@@ -331,7 +333,7 @@ func (w *waiter) inherit(earlier *waiter) {
 	w.open, w.ends, w.request.LeaseID = true, earlier.ends, earlier.request.LeaseID
 }
 
-// settleRepeated is the event that w's outcome is known: it is that of its repetitions too.
+// settleRepeated is the event that w was refused. Its repetitions have the same outcome.
 func (l *line) settleRepeated(w *waiter) {
 	for _, again := range l.queue {
 		if again.request.LeaseID == w.request.LeaseID {

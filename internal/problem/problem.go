@@ -45,7 +45,7 @@ const (
 	LockFenced       Code = "LOCK_FENCED"            // 503, with Retry-After
 	SequenceFenced   Code = "SEQUENCE_FENCED"        // 503, with Retry-After
 	Busy             Code = "PROVIDER_BUSY"          // 503, with Retry-After
-	Overloaded       Code = "OVERLOADED"             // 503, with Retry-After: this server has too much to do, or stops
+	Overloaded       Code = "OVERLOADED"             // 503, with Retry-After: this server has too much to do, or stops, or its store has no room
 	Unavailable      Code = "PROVIDER_UNAVAILABLE"   // 503, with Retry-After: the store behind the server failed
 )
 

@@ -92,7 +92,7 @@ type unfinished struct {
 	input, output []byte
 	pending       get  // with a wait; else there is none
 	ended         bool // the peer sends no more
-	stays         bool // it does not go back: there is no event loop, or no descriptor for it
+	stays         bool // it does not go back: there is no event loop, or none that takes it
 }
 
 // begin serves a connection in a goroutine.
@@ -169,7 +169,6 @@ type conn struct {
 	buf     []byte
 	held    int // bytes of buf that are counted
 	end     daemon.MessageEnd
-	hurried bool      // no read has begun before the drain
 	unsaid  bool      // an answer was not sent, because of an eviction
 	broken  bool      // an answer was sent in part, or not at all
 	written time.Time // the write deadline
@@ -325,17 +324,10 @@ func (c *conn) read() bool {
 	if !c.room() {
 		return false
 	}
-	if !c.server.isDraining() {
-		message, _ := c.server.door.Patience()
-		if until, changed := c.end.Next(len(c.buf) > 0, message); changed && c.guest.SetReadDeadline(until) != nil {
-			return false
-		}
-	}
-	// The deadline of a drain may just have been lost. A peer that goes on sending must not put
-	// it off.
-	if c.server.isDraining() && !c.hurried {
-		c.hurried = true
-		c.hurry()
+	message, _ := c.server.door.Patience()
+	late, _ := c.server.door.Drain()
+	if _, err := c.end.Limit(len(c.buf) > 0, message, c.server.isDraining, late, c.guest.SetReadDeadline); err != nil {
+		return false
 	}
 	n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
 	c.buf = c.buf[:len(c.buf)+n]

@@ -94,7 +94,7 @@ func (s *LeaseServer) check() error {
 	}
 	switch store := cmp.Or(s.Store, s.Provider); scheme(store) {
 	case "http:", "https:", "http+unix:":
-		return fmt.Errorf("%s another lease server would keep the locks and sequences of all tenants as those of one: name a store, for example redis://HOST:6379/0, or none",
+		return fmt.Errorf("%s: another lease server would keep the locks and sequences of all tenants as those of one: name a store, for example redis://HOST:6379/0, or none",
 			s.Cite("store"))
 	}
 	if s.Insecure || onLoopback(s.Listen) {

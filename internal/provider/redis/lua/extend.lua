@@ -30,7 +30,6 @@ if rec.released or t >= rec.expired or other_end(p, rec) > t then
   return {'conflict'}
 end
 if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
-lengthen(p)
 local before = rec.till
 -- A request that knows an earlier end is a repetition, and moves nothing. It is
 -- written all the same, so that replicas can confirm it.

@@ -29,8 +29,8 @@ local function drop_ring(r)
   redis.call('HDEL', base .. 'rings', r.name)
 end
 
--- all_rings is those whose runs are there. The others were deleted in part, and are dropped:
--- the next acquire builds them.
+-- all_rings is the rings whose runs and order are there. It drops the others, and the next
+-- acquire builds them. That `inside` was deleted does not show: it may be empty.
 local function all_rings()
   local all = {}
   local flat = redis.call('HGETALL', base .. 'rings')

@@ -1,6 +1,7 @@
 -- slots: what is recorded of the slots that the caller names (1 to count), or of the
 -- machine IDs in any bit_seq: the secret, whether it was released, and when it was
 -- granted. What follows from that the caller says, since HMAC is beyond a script.
+-- It lengthens the fence for a caller with a longer term.
 
 if p then lengthen(p) end
 -- What a store lacks that may have forgotten says nothing, as long as nothing is
