@@ -47,7 +47,6 @@ type conn struct {
 	broken   bool // a write failed: nobody hears the answers
 	farewell bool // what is written says why the connection ends
 	warned   bool // the peer has had its time to hear of the drain
-	hurried  bool // no read has begun before the drain
 
 	waiting   atomic.Bool             // for IDs, or for slow requests after the last
 	abandon   context.CancelCauseFunc // ends that wait, and the one for a place
