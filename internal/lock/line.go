@@ -192,9 +192,9 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 	var fenced *FencedError
 	if IsAnswer(err) {
 		l.failed, w.open = 0, false
-	}
-	if err != nil && IsAnswer(err) {
-		l.settleRepeated(w)
+		if err != nil {
+			l.settleRepeated(w)
+		}
 	}
 	switch {
 	case err == nil:

@@ -120,17 +120,22 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
+// hangsOnce is a value whose first attempt to open does not end by itself.
+func hangsOnce() *Value[int] {
+	tries := 0
+	return New("x", func(ctx context.Context) (int, error) {
+		if tries++; tries == 1 {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return tries, nil
+	}, func(int) error { return nil })
+}
+
 // A caller without a deadline does not keep the others for ever.
 func TestCallerWithoutADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		v := New("x", func(ctx context.Context) (int, error) {
-			if tries++; tries == 1 {
-				<-ctx.Done()
-				return 0, ctx.Err()
-			}
-			return tries, nil
-		}, func(int) error { return nil })
+		v := hangsOnce()
 		first, cancel := context.WithCancel(t.Context())
 		go v.Get(first)
 		synctest.Wait()
@@ -146,14 +151,7 @@ func TestCallerWithoutADeadline(t *testing.T) {
 // A caller that waits for another caller's attempt keeps its own deadline.
 func TestPatientCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		v := New("x", func(ctx context.Context) (int, error) {
-			if tries++; tries == 1 {
-				<-ctx.Done()
-				return 0, ctx.Err()
-			}
-			return tries, nil
-		}, func(int) error { return nil })
+		v := hangsOnce()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var all sync.WaitGroup

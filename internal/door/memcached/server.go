@@ -35,7 +35,7 @@ type server struct {
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{} // with a goroutine each; guarded by mu
-	draining bool               // guarded by mu
+	draining atomic.Bool        // set with mu held
 	wg       sync.WaitGroup
 }
 
@@ -84,7 +84,7 @@ func (s *server) serve(ctx context.Context, l net.Listener) {
 func (s *server) park(g *daemon.Guest, nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lane != nil && !s.draining && s.lane.park(g, nc)
+	return s.lane != nil && !s.draining.Load() && s.lane.park(g, nc)
 }
 
 // unfinished is what a connection has in hand when it leaves the event loop.
@@ -127,7 +127,7 @@ func (s *server) drain(cancel context.CancelCauseFunc) {
 		s.lane.close()
 	}
 	s.mu.Lock()
-	s.draining = true
+	s.draining.Store(true)
 	for c := range s.conns {
 		c.hurry()
 	}
@@ -153,12 +153,6 @@ func (s *server) drain(cancel context.CancelCauseFunc) {
 	}
 	s.mu.Unlock()
 	<-finished
-}
-
-func (s *server) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
 }
 
 // conn is a connection with a goroutine.
@@ -220,7 +214,7 @@ func (c *conn) converse() (rests bool) {
 		if c.guest.Evicted() != nil {
 			return false
 		}
-		if len(c.buf) == 0 && mayPark && !c.server.isDraining() {
+		if len(c.buf) == 0 && mayPark && !c.server.draining.Load() {
 			return c.nc.SetDeadline(time.Time{}) == nil
 		}
 		ok = c.read()
@@ -326,7 +320,7 @@ func (c *conn) read() bool {
 	}
 	message, _ := c.server.door.Patience()
 	late, _ := c.server.door.Drain()
-	if _, err := c.end.Limit(len(c.buf) > 0, message, c.server.isDraining, late, c.guest.SetReadDeadline); err != nil {
+	if _, err := c.end.Limit(len(c.buf) > 0, message, c.server.draining.Load, late, c.guest.SetReadDeadline); err != nil {
 		return false
 	}
 	n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])

@@ -55,7 +55,7 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 	}
 }
 
-// What is deleted of a ring is built anew, whoever needs it next.
+// A ring that lost some of its keys is built anew.
 func TestDeletedRing(t *testing.T) {
 	for name, keys := range map[string][]string{"all of it": {"runs", "free", "inside"}, "its runs": {"runs"}, "its order": {"free"}} {
 		t.Run(name, func(t *testing.T) {
