@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -235,9 +236,11 @@ func namedElsewhere(t *testing.T) map[event][]string {
 // failingSequences logs what becomes of sequences whose store is away.
 func failingSequences(log *zap.Logger) {
 	away, after := errors.New("the store is away"), events.Sequences(log).After
-	for name, err := range map[string]error{"next": fmt.Errorf("etcd: %w: %w", sequence.ErrTTL, away), "declare": away} {
-		after(context.Background(), sequence.Operation{Name: name, Request: sequence.Request{Key: "k", Count: 1, Options: sequence.DefaultOptions()}, Err: err})
-	}
+	after(context.Background(), sequence.Operation{
+		Name:    "next",
+		Request: sequence.Request{Key: "k", Count: 1, Options: sequence.Options{TTL: time.Hour}},
+		Err:     fmt.Errorf("%w: %w", sequence.ErrReset, away),
+	})
 }
 
 // The events that another design names are logged as the page says: at their level, by
@@ -245,7 +248,7 @@ func failingSequences(log *zap.Logger) {
 func TestEventsNamedElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.Start(s.Brief("--log-level", "debug", "--log-format", "json", "--fallback", "none")...)
+	d := s.Start(s.Brief("--log-level", "debug", "--log-format", "json")...)
 	c := s.Dial()
 	var value any
 	c.Must("Sequence.Next", &value, "k")

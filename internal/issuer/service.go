@@ -108,7 +108,6 @@ func (s *Service) supplyConfig(settings config.Service) keeper.Config {
 	cfg := s.supply
 	cfg.MaxThroughput = int64(settings.MaxThroughputPerMS)
 	cfg.RetryInterval, cfg.RetryMax = settings.AcquireRetryInterval, settings.AcquireRetryMaxInterval
-	cfg.NoFallback = settings.Fallback == config.FallbackNone
 	return cfg
 }
 

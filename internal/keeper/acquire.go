@@ -328,7 +328,7 @@ func (c *Core) failed(err error) {
 	c.report.seen(func(o Observer) { o.Acquired(result) })
 	fields := []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
 	had := c.term > 0 || c.saved.Cached != nil // a lease, in this life or the one before
-	if had && c.cfg.NoFallback && !c.anyUsable() {
+	if had && !c.anyUsable() {
 		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", append(c.keptFields(), fields...)...)
 		return
 	}

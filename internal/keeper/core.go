@@ -23,7 +23,6 @@ type Config struct {
 	RetryMax      time.Duration
 	CallTimeout   time.Duration // deadline of one provider call
 	VerifyEvery   time.Duration
-	NoFallback    bool // without a lease there are no IDs
 	OwnClock      bool // the provider reads another clock than this host's
 }
 

@@ -135,7 +135,6 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 	if change != nil {
 		change(&r.setup)
 	}
-	r.setup.NoFallback = r.setup.fallback == generator.FallbackNone
 	r.host = &machine{began: r.began}
 	r.host.jump(r.setup.clockOff)
 	r.seen = &seen{acquired: map[string]int{}}

@@ -30,6 +30,8 @@ type State struct {
 	NoRoom  bool
 	// Changed are windows as they are to be written with the state.
 	Changed map[string][]Receipt
+	// StartsOver: the transition went past the maximum.
+	StartsOver bool
 }
 
 // Receipt is a call that was carried out.
@@ -78,6 +80,7 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	case left >= int64(r.Least()):
 		return s.take(asked, int(left), nowMS)
 	case s.Options.Max != 0 && s.Options.OnMax == Reset:
+		s.StartsOver = true
 		return s.restarted().take(asked, FreshCount(r), nowMS)
 	default:
 		return s, Range{}, &ExhaustedError{Key: r.Key, Max: s.Options.Limit(), Left: left}

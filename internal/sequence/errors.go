@@ -15,9 +15,9 @@ var (
 	// ErrRequestReused: the request ID was used before, for another number of
 	// values, or may have been (ReusedError). REQUEST_ID_REUSED.
 	ErrRequestReused = errors.New("the request ID was used before, for another number of values")
-	// ErrTTL is part of an error of a store that could not be reached where it was
-	// about to set a key's TTL, before anything else.
-	ErrTTL = errors.New("the TTL was not set")
+	// ErrReset is part of an error of a store that failed in a step in which the key
+	// was to start over at its maximum.
+	ErrReset = errors.New("the key was to start over")
 )
 
 // ReusedError is ErrRequestReused for another reason, for people: the request may have been

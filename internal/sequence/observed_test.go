@@ -38,7 +38,7 @@ func TestOutcome(t *testing.T) {
 	for want, errs := range map[string][]error{
 		"ok": {nil}, "exhausted": {&ExhaustedError{}}, "fenced": {&FencedError{}}, "reused": {ErrRequestReused},
 		"refused": {ErrInvalid, &MismatchError{}, errors.ErrUnsupported}, "canceled": {context.Canceled},
-		"timeout": {fmt.Errorf("etcd: %w", context.DeadlineExceeded)}, "unavailable": {errors.New("connection refused"), fmt.Errorf("%w: x", ErrTTL)},
+		"timeout": {fmt.Errorf("etcd: %w", context.DeadlineExceeded)}, "unavailable": {errors.New("connection refused"), fmt.Errorf("%w: x", ErrReset)},
 	} {
 		for _, err := range errs {
 			if got := Outcome(err); got != want {

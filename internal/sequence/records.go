@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/receipt"
@@ -75,11 +76,17 @@ var (
 // errLater is never that of the first.
 func (s *Records) carryOut(ctx context.Context, requests []Request) []answer {
 	answers := make([]answer, len(requests))
+	var startsOver atomic.Bool // as the rule saw it last
 	err := s.changeSeeing(ctx, requests[0].Tenant, requests[0].Key, func(before State, over bool, v record.View) (State, error) {
-		return nextOf(before, over, requests, v, answers)
+		after, err := nextOf(before, over, requests, v, answers)
+		startsOver.Store(after.StartsOver)
+		return after, err
 	})
 	if err == nil || errors.Is(err, errNothing) {
 		return answers
+	}
+	if startsOver.Load() && !IsAnswer(err) {
+		err = fmt.Errorf("%w: %w", ErrReset, err)
 	}
 	// The rule may still run, and make answers of a change that is never committed. So none of
 	// them is read, and others are made.
@@ -230,8 +237,5 @@ func (s *Records) change(ctx context.Context, tenant, key string, windows []stri
 		}
 		return writes, nil
 	})
-	if errors.Is(err, record.ErrTerm) {
-		err = fmt.Errorf("%w: %w", ErrTTL, err)
-	}
 	return err
 }

@@ -103,18 +103,20 @@ func TestLostAnswerStaysUnknown(t *testing.T) {
 	}
 }
 
-// The TTL is a step before the value. Where it fails, the error says so, and no value
-// is taken.
-func TestTTLThatIsNotSet(t *testing.T) {
-	records := &failing{Store: memory.New(nil), before: record.ErrTerm}
+// Where the store fails in a step in which the key starts over, the error says so; no other
+// error does.
+func TestResetThatFails(t *testing.T) {
+	records := &failing{Store: memory.New(nil)}
 	s := sequence.OnRecords(records)
 	r := plainRequest("")
-	r.Options.TTL = time.Hour
-	if _, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrTTL) || sequence.IsAnswer(err) {
-		t.Errorf("the error is %v, want ErrTTL", err)
-	}
-	if got, err := s.Next(t.Context(), r); err != nil || got.First != 1 {
-		t.Errorf("then %v (%v)", got, err)
+	r.Options.Max = 4 // two calls of two values
+	away := errors.New("the store is away")
+	for call, want := range []bool{false, false, true, false} {
+		records.after = away
+		_, err := s.Next(t.Context(), r)
+		if !errors.Is(err, away) || errors.Is(err, sequence.ErrReset) != want || sequence.IsAnswer(err) {
+			t.Errorf("call %d: the error is %v, want ErrReset: %v", call, err, want)
+		}
 	}
 }
 

@@ -112,8 +112,12 @@ func Sequences(log *zap.Logger) sequence.Observer {
 		case o.Name == "declare" && sequence.Failed(outcome):
 			unreset.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
 		case sequence.Failed(outcome):
-			if errors.Is(o.Err, sequence.ErrTTL) {
-				unlimited.say(key, zap.Duration("ttl", o.Request.Options.TTL), zap.Error(o.Err))
+			// Reset and TTL are parts of the one step that has failed.
+			if errors.Is(o.Err, sequence.ErrReset) {
+				unreset.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
+			}
+			if ttl := o.Request.Options.TTL; ttl > 0 {
+				unlimited.say(key, zap.Duration("ttl", ttl), zap.Error(o.Err))
 			}
 			failed.say(key, zap.Int("count", o.Request.Count), zap.String("outcome", outcome), zap.Error(o.Err))
 		case outcome == "exhausted", outcome == "fenced": // it takes an operator to end that

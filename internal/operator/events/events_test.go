@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,10 +106,15 @@ func TestSequenceEvents(t *testing.T) {
 			t.Errorf("%s, %v: %s, want %s", c.name, c.err, got, c.want)
 		}
 	}
-	observed.After(t.Context(), sequence.Operation{Name: "next", Request: sequence.Request{Key: "k"}, Err: fmt.Errorf("etcd: %w: %w", sequence.ErrTTL, errAway)})
-	both := logs.TakeAll()
-	if len(both) != 2 || both[0].Message != "failed to set ttl" || both[0].Level != zap.WarnLevel || both[1].Message != "failed to increment sequence" {
-		t.Errorf("a TTL that was not set: %v", both)
+	// The step that failed was to set the TTL and to start the key over, too.
+	r := sequence.Request{Key: "k", Options: sequence.Options{TTL: time.Hour}}
+	observed.After(t.Context(), sequence.Operation{Name: "next", Request: r, Err: fmt.Errorf("%w: %w", sequence.ErrReset, errAway)})
+	var lines []string
+	for _, line := range logs.TakeAll() {
+		lines = append(lines, fmt.Sprint(line.Level, " ", line.Message))
+	}
+	if want := []string{"error failed to reset sequence", "warn failed to set ttl", "error failed to increment sequence"}; !slices.Equal(lines, want) {
+		t.Errorf("a reset with a TTL that failed is logged as %q, want %q", lines, want)
 	}
 }
 
