@@ -199,14 +199,15 @@ func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOp
 	return ID(max(id, 0)), err
 }
 
-// UUID returns a UUID of version 7, which begins with its time.
-func (c *Client) UUID(ctx context.Context) (string, error) { return c.uuid(ctx, 7) }
+// UUID returns a UUID of the version that the daemon's configuration names: 7 by default,
+// which begins with its time.
+func (c *Client) UUID(ctx context.Context) (string, error) { return c.uuid(ctx) }
 
 // UUIDv4 returns a random UUID.
 func (c *Client) UUIDv4(ctx context.Context) (string, error) { return c.uuid(ctx, 4) }
 
-func (c *Client) uuid(ctx context.Context, version int) (text string, err error) {
-	err = c.Call(ctx, "UUID", &text, version)
+func (c *Client) uuid(ctx context.Context, version ...any) (text string, err error) {
+	err = c.Call(ctx, "UUID", &text, version...)
 	return text, err
 }
 

@@ -259,7 +259,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	locks, sequences := d.keepingConfig()
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
-		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService,
+		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
 		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -106,7 +107,7 @@ func (s *Server) ping(_ context.Context, d *desk) error {
 }
 
 func (s *Server) uuid(_ context.Context, d *desk) error {
-	version := int64(7)
+	version := int64(cmp.Or(s.cfg.UUIDVersion, 7))
 	if d.req.NumParams() > 0 && !d.req.Nil() {
 		var err error
 		if version, err = d.req.Int64(); err != nil {

@@ -265,6 +265,16 @@ func TestUUID(t *testing.T) {
 			seen[text] = true
 		}
 	}
+	// The configuration names the version for requests that name none.
+	p4 := newRig(t, func(s *setup) { s.UUIDVersion = 4 }).start().dial()
+	for _, test := range []struct {
+		params []any
+		want   uuid.Version
+	}{{nil, 4}, {[]any{nil}, 4}, {[]any{7}, 7}} {
+		if u, err := uuid.Parse(p4.text("UUID", test.params...)); err != nil || u.Version() != test.want {
+			t.Errorf("with uuid_version 4, UUID%v has version %d, %v", test.params, u.Version(), err)
+		}
+	}
 	for _, version := range []any{0, 1, 5, 8, -7, 4.5, math.MaxUint32} {
 		p.fails(wire.CodeInvalidParams, "UUID", version)
 	}

@@ -53,6 +53,7 @@ var (
 type Config struct {
 	Limits
 	DefaultService string
+	UUIDVersion    int  // 4 or 7, for requests that name none; 0 is 7
 	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
 	Identity       Identity
 	State          func() state.Health // nil: nothing is known of it

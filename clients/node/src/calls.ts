@@ -144,9 +144,9 @@ export abstract class Calls {
     return list(found, 2).map(integer) as [bigint, bigint];
   }
 
-  /** A UUID of version 7 (sortable by time) or 4 (random). */
-  async uuid(version: 4 | 7 = 7, options: CallOptions = {}): Promise<string> {
-    return text(await this.call('UUID', () => [version], options));
+  /** A UUID of version 7 (sortable by time) or 4 (random). Without a version, the daemon's configuration decides: 7 by default. */
+  async uuid(version?: 4 | 7, options: CallOptions = {}): Promise<string> {
+    return text(await this.call('UUID', () => (version === undefined ? [] : [version]), options));
   }
 
   async status(options: CallOptions = {}): Promise<Status> {

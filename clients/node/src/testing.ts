@@ -119,7 +119,7 @@ export class FakeClient extends KazahanaClient {
       case 'Bounds': return this.boundsOf(Number(params[0]), Number(params[1]));
       case 'ToExternal': return this.codec.encode(this.read(params[0]!));
       case 'ToInternal': return this.codec.decode(params[0] as string);
-      case 'UUID': return `00000000-0000-${String(params[0])}000-8000-${(++this.uuids).toString(16).padStart(12, '0')}`;
+      case 'UUID': return `00000000-0000-${String(params[0] ?? 7)}000-8000-${(++this.uuids).toString(16).padStart(12, '0')}`;
       case 'Status': return { version: 'fake', features: ['ids', 'uuid', 'locks', 'sequences', 'placement'], socket: '', provider: 'memory:', scope: 'host', mode: 'regular', services: [] };
       case 'Ping': return 'pong';
       case 'Sequence.Next': return this.values(params[0] as string, 1)[0]!;

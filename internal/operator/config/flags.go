@@ -44,6 +44,8 @@ type Flags struct {
 	Service  Text `name:"service" group:"Services" placeholder:"NAME" help:"Service of requests that name none (default default)."`
 	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and their settings, as YAML: any key of the group IDs (default none)."`
 
+	UUIDVersion Text `name:"uuid-version" values:"4,7" group:"Services" placeholder:"VERSION" help:"Version of the UUIDs for requests that name none: 7, which sort by time, or 4, which are random (default 7)."`
+
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 

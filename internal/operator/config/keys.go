@@ -117,6 +117,7 @@ func leaseKeys() []key {
 		{name: "meta", set: setMeta},
 		{name: "service", def: "default", set: one(parseServiceName)},
 		{name: "services", set: setServices},
+		{name: "uuid_version", def: "7", set: one(parseUUIDVersion)},
 		{name: "store", set: one(parseStore)},
 		{name: "sequences", set: setSequences},
 	}

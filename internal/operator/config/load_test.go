@@ -85,7 +85,7 @@ func TestDefaults(t *testing.T) {
 		Common: commonDefaults(),
 		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true,
 		QuotaKeys: 1 << 18, QuotaDisk: 256 << 20,
-		VerifyInterval: 10 * time.Second, DefaultService: "default",
+		VerifyInterval: 10 * time.Second, DefaultService: "default", UUIDVersion: 7,
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
 		base: Service{
@@ -127,6 +127,7 @@ var precedenceCases = map[string][3]string{
 	"verify_interval":            {"1s", "2s", "3s"},
 	"meta":                       {"{a: '1', b: x y}", "{a: '2'}", "a=3,b = 4"},
 	"service":                    {"a", "b", "c"},
+	"uuid_version":               {"4", "4", "4"},
 	"services":                   {"\n  a: {}\n  b: {}", "{c: {}}", "{d: {}, e: {bit_ts: 42}}"},
 	"store":                      {"'sqlite:/a'", "none", "etcd://c"},
 	"sequences":                  {"\n  a: {step: 2}\n  ab: {start: 0, ttl: 5s}", "{c: {block: 7, on_max: error}}", "{d: {max_value: 9}, '': {}}"},

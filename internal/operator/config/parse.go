@@ -148,6 +148,14 @@ func oneOf[T ~string](words ...T) func(string) (T, error) {
 	}
 }
 
+func parseUUIDVersion(text string) (int, error) {
+	version, err := oneOf("4", "7")(text)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(version)
+}
+
 func parseSwitch(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "1":

@@ -118,7 +118,7 @@ func (r *Reload) tidy() {
 }
 
 // oddFields are fields whose names do not follow from their keys.
-var oddFields = map[string]string{"DefaultService": "service", "SocketInTmp": "socket", "HTTPListen": "http_listen", "TLSCert": "tls_cert", "TLSKey": "tls_key", "MaxLeases": "max_leases_per_acquire"}
+var oddFields = map[string]string{"DefaultService": "service", "SocketInTmp": "socket", "HTTPListen": "http_listen", "UUIDVersion": "uuid_version", "TLSCert": "tls_cert", "TLSKey": "tls_key", "MaxLeases": "max_leases_per_acquire"}
 
 // keyOf returns the key of a field: MaxInFlight is max_in_flight.
 func keyOf(field string) string {

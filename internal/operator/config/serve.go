@@ -77,6 +77,7 @@ type Serve struct {
 	VerifyInterval time.Duration
 	Meta           map[string]string
 	DefaultService string
+	UUIDVersion    int // 4 or 7, of UUIDs for requests that name none
 
 	PlacementAuthority string // HOST:PORT, or PlacementClient; "" = none
 	PlacementTTL       time.Duration

@@ -104,8 +104,8 @@ class AsyncClient(AsyncLocks, Base):
         """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
         return await self._channel.perform(self._calls.to_internal(external, latest, **options))
 
-    async def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
-        """Return a new UUID, version 4 or 7."""
+    async def uuid(self, version: int | None = None, *, timeout: float | None = None) -> uuid.UUID:
+        """Return a new UUID of version 4 or 7; without a version, the daemon's configuration decides (7 by default)."""
         return await self._channel.perform(self._calls.uuid(version, timeout))
 
     async def status(self, *, timeout: float | None = None) -> dict[str, Any]:

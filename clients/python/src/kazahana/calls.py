@@ -181,8 +181,8 @@ class Calls:
         limit = {"latest_ms": None if latest is None else milliseconds(latest)}
         return self._of("ToInternal", [external], _id, limit, **options)
 
-    def uuid(self, version: int, timeout: float | None) -> Call[uuid.UUID]:
-        return self.make("UUID", [version], _uuid, timeout)
+    def uuid(self, version: int | None, timeout: float | None) -> Call[uuid.UUID]:
+        return self.make("UUID", [] if version is None else [version], _uuid, timeout)
 
     def status(self, timeout: float | None) -> Call[dict[str, Any]]:
         return self.make("Status", [], table, timeout)

@@ -115,8 +115,8 @@ class Client(Locks, Base):
         """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
         return self._channel.perform(self._calls.to_internal(external, latest, **options))
 
-    def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
-        """Return a new UUID, version 4 or 7."""
+    def uuid(self, version: int | None = None, *, timeout: float | None = None) -> uuid.UUID:
+        """Return a new UUID of version 4 or 7; without a version, the daemon's configuration decides (7 by default)."""
         return self._channel.perform(self._calls.uuid(version, timeout))
 
     def status(self, *, timeout: float | None = None) -> dict[str, Any]:

@@ -141,7 +141,8 @@ class FakeDaemon:
             raise InvalidExternalIDError(f"{external!r} would be of a later time than plausible")
         return id
 
-    def _uuid(self, version: int, options: dict[str, Any]) -> str:
+    def _uuid(self, *given: Any) -> str:
+        version = given[0] if len(given) > 1 else 7
         self._uuids += 1
         bits = (self.now_ms if version == 7 else 0) << 80 | self._uuids
         return str(uuid.UUID(int=bits & ~(0xF << 76 | 3 << 62) | version << 76 | 2 << 62))

@@ -72,7 +72,7 @@ abstract class Calls implements Kazahana {
     @Override
     public UUID uuid() {
         try {
-            return UUID.fromString(text(call("UUID", 7), "UUID"));
+            return UUID.fromString(text(call("UUID"), "UUID"));
         } catch (IllegalArgumentException e) {
             throw wrong("UUID", "a UUID");
         }

@@ -93,7 +93,7 @@ public interface Kazahana extends NextIdSupplier, AutoCloseable {
     long toInternal(String external, Instant latest);
 
     /**
-     * Returns a UUID of version 7, which begins with its time.
+     * Returns a UUID of the version that the daemon's configuration names: 7 by default, which begins with its time.
      *
      * @return the UUID
      */
