@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 ABUSE   ?= -check
 
-.PHONY: run build test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
+.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -25,6 +25,10 @@ run: build
 ## build: the one static binary, bin/kazahanad.
 build:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
+
+# The benchmarks are a module of their own: the daemon needs nothing of what they compare it with.
+bin-bench:
+	@$(GO) build -C bench -o ../bin/bench .
 
 ## test: the ring "all", up to four parts at a time; installs what the tests need.
 test: setup
@@ -69,33 +73,33 @@ capacity:
 	@KZTEST_RING=deep $(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
 ## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 12 minutes; BENCH=-h explains.
-bench: build
-	@$(GO) run ./bench ids $(BENCH)
+bench: build bin-bench
+	@bin/bench ids $(BENCH)
 
 ## bench-check: the same; fails if any target is missed by more than 10%.
-bench-check: build
-	@$(GO) run ./bench ids -check $(BENCH)
+bench-check: build bin-bench
+	@bin/bench ids -check $(BENCH)
 
 ## bench-short: all suites for a moment; fails if something does not start, answers wrongly under load, or allocates.
-bench-short: build
-	@$(GO) run ./bench all -short $(BENCH)
+bench-short: build bin-bench
+	@bin/bench all -short $(BENCH)
 
 ## bench-leases: 4,000 hosts acquire at once from a lease server on SQLite, Redis, etcd and PostgreSQL, about 10 minutes; fails if SQLite gives fewer than 3,000 acquires/s or takes more than 2 s at p99.
-bench-leases: build
-	@$(GO) run ./bench leases -check $(BENCH)
+bench-leases: build bin-bench
+	@bin/bench leases -check $(BENCH)
 
 ## bench-locks: locks and sequences on SQLite, Redis and etcd beside the bare commands, about 7 minutes; BENCH=-h explains, BENCH=-check fails if a target is missed.
-bench-locks: build
-	@$(GO) run ./bench locks $(BENCH)
-	@$(GO) run ./bench sequences $(BENCH)
+bench-locks: build bin-bench
+	@bin/bench locks $(BENCH)
+	@bin/bench sequences $(BENCH)
 
 ## bench-clients: the clients of all languages beside UUIDs and a bare round trip, about 2 minutes; BENCH=-h explains, BENCH=-check fails if an aim is missed.
-bench-clients: build
-	@$(GO) run ./bench clients $(BENCH)
+bench-clients: build bin-bench
+	@bin/bench clients $(BENCH)
 
 ## abuse: attacks the daemon and the lease server under the limits of the manifests while an innocent client works, about 12 minutes; fails if a promise of docs/security.md is broken, or if p99 of the innocent is above 10 ms (50 ms at the lease server). ABUSE=-h explains; as root, attackers are other users.
-abuse: build
-	@$(GO) run ./bench abuse $(ABUSE)
+abuse: build bin-bench
+	@bin/bench abuse $(ABUSE)
 
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:

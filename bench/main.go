@@ -2,7 +2,7 @@
 
 // Command bench measures kazahana beside what it is compared with:
 //
-//	go run ./bench SUITE [flags]
+//	make bin-bench && bin/bench SUITE [flags]
 //
 // The suites are ids, leases, locks, sequences and clients; "all" runs each of them with
 // the same flags. The suite abuse compares nothing: it attacks. docs/performance.md and

@@ -3,20 +3,22 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -62,8 +64,17 @@ func ask(t *testing.T, o Options) (result Result, err error) {
 	defer runtime.UnlockOSThread()
 	options, err := json.Marshal(o)
 	must.Succeed(t, err)
-	err = process.Launcher{Core: -1, Self: self}.Ask(context.Background(), time.Minute, &result, string(options))
-	return result, err
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, string(options))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return result, fmt.Errorf("%s (%w)", errs.String(), err)
+	}
+	return result, json.Unmarshal(out, &result)
 }
 
 // listen serves connections with serve until the test is over.
