@@ -50,10 +50,9 @@ lint:
 fuzz:
 	@scripts/fuzz
 
-## proof: the table of the rules of uniqueness, each switched off once, in SEEDS worlds (default 4000); every order of events in small worlds; then the same for placement.
+## proof: the table of the rules of uniqueness, each switched off once, in SEEDS worlds (default 4000); then the same for placement.
 proof:
 	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded|TestASeedRepeatsARun' -proof.seeds=$(or $(SEEDS),4000) | grep -v '^=== '
-	@KZTEST_RING=deep $(GO) test ./test/search -count=1 -v -timeout 60m | grep -v '^=== '
 	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -timeout 60m -run '^TestSimulation' -placement.seeds=$(or $(SEEDS),4000) | grep -v '^=== '
 
 ## mutants: breaks each of the rules in the program's text, and sees who catches it: the table of docs/model/mutations.md; MUTANTS=-mutation.only=lease runs those whose name matches.

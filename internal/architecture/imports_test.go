@@ -146,7 +146,6 @@ var own = map[string][]string{
 	"test/model":                             {},
 	"test/mutation":                          {},
 	"test/proof":                             {},
-	"test/search":                            {},
 	"test/trace":                             {"internal/snowflake"},
 	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state", "internal/unixsock"},
 	"test/capacity":                          {},

@@ -21,11 +21,10 @@ const (
 )
 
 var (
-	seeds    = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
-	limit    = flag.Duration("mutation.limit", 30*time.Minute, "how long the tests of one judge may run")
-	ringFlag = flag.String("mutation.ring", "fast", "the ring in which the judges run: in the deep one the search goes further")
-	one      = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
-	page     = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to docs/model/mutations.md")
+	seeds = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
+	limit = flag.Duration("mutation.limit", 30*time.Minute, "how long the tests of one judge may run")
+	one   = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
+	page  = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to docs/model/mutations.md")
 )
 
 // TestEachMutationIsCaught breaks one rule at a time. It prints the table of `make mutants`.
@@ -134,7 +133,7 @@ func rewrite(t *testing.T, table string) {
 
 // TestPageHasTheMutations: the page's table has those of the list, in their order, each caught by
 // a judge that the mutation's file has. Enough of them are caught by what runs the rules together:
-// the simulations and the search.
+// the simulations.
 func TestPageHasTheMutations(t *testing.T) {
 	_, table, _ := readPage(t)
 	rows, all := strings.Split(strings.TrimSuffix(table, "\n"), "\n"), mutations(t)
@@ -158,6 +157,6 @@ func TestPageHasTheMutations(t *testing.T) {
 		}
 	}
 	if together < least {
-		t.Errorf("the simulations and the search catch %d mutations, fewer than %d", together, least)
+		t.Errorf("the simulations catch %d mutations, fewer than %d", together, least)
 	}
 }

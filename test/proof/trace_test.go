@@ -32,7 +32,7 @@ type trail struct {
 
 // notShown says which actions of Pool.tla no trace of a world has, and why.
 var notShown = map[string]string{
-	"Extend":   "no keeper extends a lease: clients of lease servers do, and test/search has those",
+	"Extend":   "no keeper extends a lease: clients of lease servers do, and the suite of providers has those",
 	"Extended": "nobody hears of an extension where nobody asks for one",
 }
 
