@@ -34,7 +34,7 @@ bin-bench:
 test: setup
 	@scripts/test
 
-## check: the ring "deep", in about 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, races on real servers.
+## check: the ring "deep", in about 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, packages and units, the race detector everywhere.
 check: setup
 	@scripts/check
 

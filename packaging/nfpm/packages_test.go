@@ -240,6 +240,7 @@ func lookInside(t *testing.T, files map[string]entry) {
 }
 
 func TestRPMPackage(t *testing.T) {
+	ring.Deep(t)
 	rpm := file(t, "*.rpm")
 	query := func(args ...string) string {
 		t.Helper()
@@ -282,6 +283,7 @@ func TestRPMPackage(t *testing.T) {
 }
 
 func TestTarball(t *testing.T) {
+	ring.Deep(t)
 	f, err := os.Open(file(t, "*.tar.gz"))
 	must.Succeed(t, err)
 	defer f.Close()

@@ -66,7 +66,7 @@ func sign(dir, key string) ([]byte, error) {
 // The commands of docs/packages.md accept a release as it was signed, and none that
 // somebody has touched since.
 func TestVerifyARelease(t *testing.T) {
-	ring.All(t)
+	ring.Deep(t)
 	verify := fromDocs(t, "Verify", "sh")
 	accepted := func(dir string) ([]byte, bool) {
 		cmd := exec.Command("bash", "-ec", verify)
@@ -101,7 +101,7 @@ func TestVerifyARelease(t *testing.T) {
 
 // What is not on the list, or differs from it, is not signed.
 func TestSignRefuses(t *testing.T) {
-	ring.All(t)
+	ring.Deep(t)
 	key := sshKey(t)
 	for file, text := range map[string]string{"a.deb": "Package", "late.rpm": "forgotten"} {
 		dir := release(t)
@@ -200,6 +200,7 @@ func (r *repository) dnf(key string) (string, error) {
 // A repository that is made of the packages serves them to apt and dnf as the
 // documentation sets them up, and only with the right key and the right bytes.
 func TestRepositories(t *testing.T) {
+	ring.Deep(t)
 	r := newRepository(t)
 	for range 2 { // what is there already is no mistake
 		if out, err := r.publish(); err != nil {
@@ -243,6 +244,7 @@ func TestRepositories(t *testing.T) {
 
 // A passphrase that is not given leaves the repository as it was.
 func TestRepositoriesStayWithoutASignature(t *testing.T) {
+	ring.Deep(t)
 	r := newRepository(t)
 	if out, err := r.publish(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -265,7 +267,7 @@ func TestRepositoriesStayWithoutASignature(t *testing.T) {
 
 // A directory that holds no release is not emptied.
 func TestReleaseEmptiesReleasesOnly(t *testing.T) {
-	ring.All(t)
+	ring.Deep(t)
 	script := filepath.Join(root, "scripts", "release-empty")
 	other := t.TempDir()
 	write(t, filepath.Join(other, "letter"), "dear")
@@ -311,7 +313,7 @@ func damage(t *testing.T, path string) {
 
 // Without a key there is a message that says which.
 func TestRepositoriesNeedAKey(t *testing.T) {
-	ring.All(t)
+	ring.Deep(t)
 	cmd := exec.Command(filepath.Join(root, "scripts", "repositories"), t.TempDir(), t.TempDir())
 	for _, key := range []string{"", "nobody@kazahana.invalid"} {
 		cmd := &exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: append(os.Environ(), "GPG_KEY="+key)}

@@ -71,7 +71,7 @@ const longerThanAKeeper = 25 * time.Second
 // packaging/nfpm has every way to end the daemon.
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	ring.All(t)
+	ring.Deep(t)
 	d := newDisk(t)
 	h := boot(t, stage(t), d.dir+":/var/lib/kazahana")
 	h.do("systemd-sysusers")

@@ -7,12 +7,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // TestUserUnit runs the unit of docs/systemd.md under the service manager of one
 // user: its lease survives a kill, and a stop without a provider.
 func TestUserUnit(t *testing.T) {
 	t.Parallel()
+	ring.Deep(t)
 	page, err := os.ReadFile("../../docs/systemd.md")
 	if err != nil {
 		t.Fatal(err)
