@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,22 +58,35 @@ func cause(err error) error {
 // sockaddr_un.
 const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// parseSocket returns the path of a Unix socket that is written as a path or as a
-// unix:///path URI. Abstract sockets are refused: they have no permissions.
-func parseSocket(text string) (path string, err error) {
-	path = strings.TrimPrefix(text, "unix:")
-	if uri := strings.TrimPrefix(path, "//"); path != text && uri != path {
-		if path = uri; !strings.HasPrefix(path, "/") {
-			return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
+var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// parseSocket returns the path of a Unix socket that is written as PATH, unix:PATH or
+// unix:///PATH. The path is taken as it is: relative to the working directory, with any
+// percent sign. White space around the text does not count. Abstract sockets are refused:
+// they have no permissions. The errors leave out the text, which may be a URL with a
+// password. testdata/socket_addresses.json has what all clients must read.
+func parseSocket(text string) (string, error) {
+	path := strings.Trim(text, " \t\r\n")
+	if schemeStart.MatchString(path) && !isUnixURI(path) {
+		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
+	}
+	if isUnixURI(path) {
+		path = path[len("unix:"):]
+		if rest, ok := strings.CutPrefix(path, "//"); ok {
+			if path = rest; rest != "" && rest[0] != '/' {
+				return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
+			}
 		}
 	}
 	switch {
 	case path == "":
 		return "", errors.New("is empty: write the path of a Unix socket")
-	case strings.Contains(path, "://"):
-		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
-	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
+	case path[0] == '@' || path[0] == 0:
 		return "", errors.New("is an abstract socket, which every user can open: write a path")
+	case strings.Contains(path, "\x00"):
+		return "", errors.New("holds a zero byte: write the path of a Unix socket")
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		return "", errors.New("begins with ~, which only a shell replaces: write the whole path")
 	case strings.HasSuffix(path, "/"):
 		return "", errors.New("is a directory: write the path of a Unix socket")
 	case len(path) > maxSocketPath:
@@ -81,72 +95,96 @@ func parseSocket(text string) (path string, err error) {
 	return path, nil
 }
 
-// findSocket returns the first of the usual places that exists. It does not connect: if
-// an existing socket does not answer, that is the error to report, and no reason to ask
-// another daemon. RUNTIME_DIRECTORY is not used: it is the one of the caller's own unit.
+func isUnixURI(text string) bool {
+	return len(text) >= len("unix:") && strings.EqualFold(text[:len("unix:")], "unix:")
+}
+
+const blank = " \t\r\n"
+
+// findSocket returns the socket that KAZAHANA_SOCKET names, else the first of the usual places
+// that exists. It does not connect: if an existing socket does not answer, that is the error to
+// report, and no reason to ask another daemon. RUNTIME_DIRECTORY is not used: it is the one of
+// the caller's own unit.
 func findSocket() (string, error) {
-	if text := strings.TrimSpace(os.Getenv("KAZAHANA_SOCKET")); text != "" {
+	if text := os.Getenv("KAZAHANA_SOCKET"); strings.Trim(text, blank) != "" {
 		path, err := parseSocket(text)
 		if err != nil {
-			// The error omits the value: it may be a URL with a password.
 			return "", hopeless("KAZAHANA_SOCKET %w", err)
 		}
 		return path, nil
 	}
-	inTmp := fmt.Sprintf("/tmp/kazahana-%d/kazahanad.sock", os.Getuid())
-	paths := []string{"/run/kazahana/kazahanad.sock", inTmp}
+	inTmp := fmt.Sprintf("/tmp/kazahana-%d", os.Geteuid())
+	places := []place{{path: "/run/kazahana/kazahanad.sock"}, {inTmp + "/kazahanad.sock", inTmp}}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		paths = append([]string{filepath.Join(dir, "kazahana", "kazahanad.sock")}, paths...)
+		places = append([]place{{filepath.Join(dir, "kazahana", "kazahanad.sock"), filepath.Clean(dir)}}, places...)
 	}
-	return firstSocket(paths, inTmp)
+	return firstSocket(places)
 }
 
 func hopeless(format string, args ...any) error {
 	return &DaemonUnavailableError{Err: fmt.Errorf(format, args...), hopeless: true}
 }
 
-func firstSocket(paths []string, inTmp string) (string, error) {
+// place is where a socket may be. Another user could have made dir to answer in the daemon's
+// place, unless it is empty.
+type place struct{ path, dir string }
+
+func firstSocket(places []place) (string, error) {
 	tried := errors.New("no daemon's socket found: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET; tried")
-	for _, path := range paths {
-		info, err := os.Stat(path)
+	for _, at := range places {
+		if why := distrust(at.dir); why != "" {
+			tried = fmt.Errorf("%w %s (ignored: %s %s)", tried, at.path, at.dir, why)
+			continue
+		}
+		info, err := os.Stat(at.path)
 		switch {
 		case err == nil && info.Mode().Type() != fs.ModeSocket:
-			return "", hopeless("%s exists and is not a socket", path)
-		case err == nil && path == inTmp:
-			return path, trusted(filepath.Dir(path))
+			return "", hopeless("%s exists and is not a socket", at.path)
 		case err == nil:
-			return path, nil
+			return at.path, nil
 		}
-		tried = fmt.Errorf("%w %s (%w)", tried, path, cause(err))
+		tried = fmt.Errorf("%w %s (%w)", tried, at.path, cause(err))
 		if errors.Is(err, fs.ErrPermission) {
-			tried = fmt.Errorf("%w: %s", tried, denialHint(path))
+			tried = fmt.Errorf("%w: %s", tried, denialHint(at.path))
 		}
 	}
 	return "", &DaemonUnavailableError{Err: tried, hopeless: errors.Is(tried, fs.ErrPermission)}
 }
 
-// trusted refuses a directory below /tmp that another user could have put there to answer
-// in the daemon's place.
-func trusted(dir string) error {
+// distrust says why another user may answer in the daemon's place in the directory; "" if none
+// can: su and sudo -E keep another user's XDG_RUNTIME_DIR, and every user can make a directory
+// below /tmp.
+func distrust(dir string) string {
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return hopeless("cannot reach %s: %w", dir, cause(err))
+		return "" // none is meant, or the attempt to use it tells why
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return hopeless("%s is not a directory that only this user can write: its socket is not trusted", dir)
+	switch {
+	case !info.IsDir():
+		return "is not a directory"
+	case !ok || int(owner.Uid) != os.Geteuid():
+		return fmt.Sprintf("belongs to another user, %d, and this is user %d", owner.Uid, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Sprintf("can be written by others (mode %04o)", info.Mode().Perm())
 	}
-	return nil
+	return ""
 }
 
-// denialHint names the group that may open the socket, for a user who may not.
+// denialHint says what keeps this user from the socket, and what to do: a directory that it
+// may not enter, else the socket. It is empty if that is not known.
 func denialHint(path string) string {
-	info, err := os.Stat(path)
-	if err != nil { // the directory's permissions hide even the socket's owner
-		path = filepath.Dir(path)
-		if info, err = os.Stat(path); err != nil {
-			return ""
-		}
+	dir, bit := closed(filepath.Dir(path)), fs.FileMode(0o010)
+	if dir == "" {
+		dir, bit = path, 0o020
+	}
+	info, err := os.Stat(dir)
+	if err != nil && dir == path {
+		dir, bit = filepath.Dir(path), 0o010
+		info, err = os.Stat(dir)
+	}
+	if err != nil {
+		return ""
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -156,10 +194,26 @@ func denialHint(path string) string {
 	if found, err := user.LookupGroupId(group); err == nil {
 		group = found.Name
 	}
-	if owner.Gid == 0 || info.Mode().Perm()&0o020 == 0 {
-		// No user should join root's group, and joining another would not help.
-		return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: give the daemon a group of its own with --socket-group and --socket-mode 0660",
-			path, owner.Uid, group, info.Mode().Perm())
+	if owner.Gid != 0 && info.Mode().Perm()&bit != 0 {
+		return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", dir, group, group)
 	}
-	return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", path, group, group)
+	// No user should join root's group for this, and joining another group would not help.
+	advice := "give the daemon a group of its own with --socket-group and --socket-mode 0660"
+	if info.IsDir() {
+		advice = "open it with chmod o+x, or give the daemon another --socket"
+	}
+	return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: %s", dir, owner.Uid, group, info.Mode().Perm(), advice)
+}
+
+// closed is the outermost directory of those that lead to dir, dir included, that this process
+// may not enter; "" if it may enter all.
+func closed(dir string) (found string) {
+	for at := dir; ; at = filepath.Dir(at) {
+		if err := syscall.Access(at, 1); errors.Is(err, fs.ErrPermission) {
+			found = at
+		}
+		if at == filepath.Dir(at) {
+			return found
+		}
+	}
 }

@@ -3,6 +3,7 @@
 package kazahana
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"net"
@@ -12,18 +13,22 @@ import (
 	"testing"
 )
 
+// TestParseSocket reads the table that all clients share.
 func TestParseSocket(t *testing.T) {
-	for text, want := range map[string]string{"/a/b": "/a/b", "rel": "rel", "unix:///a": "/a", "unix:/a": "/a", "unix:rel": "rel"} {
-		if got, err := parseSocket(text); err != nil || got != want {
-			t.Errorf("%q: %q, %v", text, got, err)
-		}
+	text, err := os.ReadFile("../../testdata/socket_addresses.json")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for text, want := range map[string]string{
-		"": "is empty", "unix:": "is empty", "unix://host/a": "three slashes", "http://h/x": "not a Unix socket", "@abstract": "abstract", "\x00a": "abstract",
-		"/a/": "is a directory", "/" + strings.Repeat("x", 107): "108 bytes long",
-	} {
-		if got, err := parseSocket(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
+	var table []struct{ Text, Path, Refused string }
+	if err := json.Unmarshal(text, &table); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range table {
+		switch path, err := parseSocket(c.Text); {
+		case c.Refused != "":
+			wantError(t, err, c.Refused)
+		case err != nil || path != c.Path:
+			t.Errorf("%q: %q, %v, want %q", c.Text, path, err, c.Path)
 		}
 	}
 }
@@ -63,17 +68,17 @@ func TestFindSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, paths := range [][]string{{missing, first, second}, {first, second}, {first, file}, {file + "/below", first}} {
-		if got, err := firstSocket(paths, missing); err != nil || got != first {
+		if got, err := firstSocket(anywhere(paths...)); err != nil || got != first {
 			t.Errorf("%v: %s, %v", paths, got, err)
 		}
 	}
-	_, err = firstSocket([]string{missing, missing + "2"}, missing)
+	_, err = firstSocket(anywhere(missing, missing+"2"))
 	wantError(t, err, missing+" (no such file or directory)", missing+"2", "start one")
 	var away *DaemonUnavailableError
 	if !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &away) || away.hopeless {
 		t.Errorf("%v: a daemon may still come", err)
 	}
-	_, err = firstSocket([]string{file, first}, missing)
+	_, err = firstSocket(anywhere(file, first))
 	wantError(t, err, file+" exists and is not a socket")
 
 	t.Setenv("KAZAHANA_SOCKET", " unix://"+first+"\n")
@@ -102,16 +107,23 @@ func TestFindSocket(t *testing.T) {
 	}
 }
 
-// Below /tmp anybody can make the directory first.
-func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
+func anywhere(paths ...string) (places []place) {
+	for _, path := range paths {
+		places = append(places, place{path: path})
+	}
+	return places
+}
+
+// Another user can have made a directory below /tmp, or of the name that su has kept.
+func TestSocketsOfOtherUsersAreIgnored(t *testing.T) {
 	dir, err := os.MkdirTemp("", "k")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := listen(t, filepath.Join(dir, "own", "s"))
+	path, second := listen(t, filepath.Join(dir, "own", "s")), listen(t, filepath.Join(dir, "second"))
 	find := func(path string) error {
-		_, err := firstSocket([]string{path}, path)
+		_, err := firstSocket([]place{{path, filepath.Dir(path)}})
 		return err
 	}
 	if err := find(path); err != nil {
@@ -120,18 +132,26 @@ func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(filepath.Join(dir, "link", "s")), "not trusted")
+	wantError(t, find(filepath.Join(dir, "link", "s")), "ignored", "is not a directory")
 	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(path), "not trusted")
-	if os.Getuid() != 0 {
+	wantError(t, find(path), "can be written by others")
+	if os.Geteuid() != 0 {
 		return // only root can give a directory away
 	}
 	if err := errors.Join(os.Chmod(filepath.Dir(path), 0o700), os.Chown(filepath.Dir(path), 65534, -1)); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(path), "not trusted")
+	wantError(t, find(path), path+" (ignored: "+filepath.Dir(path), "belongs to another user, 65534")
+	if got, err := firstSocket([]place{{path, filepath.Dir(path)}, {path: second}}); got != second {
+		t.Errorf("%s, %v: the next place counts", got, err)
+	}
+	t.Setenv("KAZAHANA_SOCKET", "")
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Dir(path))
+	if _, err := findSocket(); err != nil { // unless a daemon runs on this machine
+		wantError(t, err, "ignored: "+filepath.Dir(path))
+	}
 }
 
 func TestDenialHint(t *testing.T) {
@@ -144,7 +164,7 @@ func TestDenialHint(t *testing.T) {
 	}
 	for mode, want := range map[os.FileMode]string{
 		0o770: dir + " belongs to group ",
-		0o700: "--socket-group", // joining its group would not help
+		0o700: "chmod o+x", // joining its group would not help
 	} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
@@ -153,7 +173,7 @@ func TestDenialHint(t *testing.T) {
 			t.Errorf("mode %o: %q, want %q in it", mode, hint, want)
 		}
 	}
-	if hint := denialHint(filepath.Join(path, "deeper", "s")); hint != "" {
+	if hint := denialHint(filepath.Join(path, "deeper", "s")); os.Geteuid() == 0 && hint != "" {
 		t.Errorf("%q", hint)
 	}
 }

@@ -135,6 +135,24 @@ func TestAllowedUsers(t *testing.T) {
 	byGroup.Launch("--socket-mode", "0666", "--allow-uids", "12345,12346", "--allow-gids", strconv.Itoa(nobodyID)).AwaitListening()
 	testkit.RunCommand(t, asNobody(t, byGroup.Command("id", "--socket", byGroup.Socket))).OK(t)
 	byGroup.Kazahanad("id").Fails(t, exitFailure, "PERMISSION_DENIED")
+
+	// One of many supplementary groups is enough, and a reload that takes it away ends the connection.
+	config := byGroup.Path("groups.yaml")
+	testkit.WriteFile(t, config, "socket_mode: 0666\nallow_gids: [70000]\n")
+	supplementary := newSite(t)
+	d := supplementary.Launch("--config", config)
+	d.AwaitListening()
+	var groups []uint32
+	for gid := range uint32(100) {
+		groups = append(groups, 69_901+gid)
+	}
+	member := func(groups []uint32) *exec.Cmd {
+		cmd := asNobody(t, supplementary.Command("id", "--socket", supplementary.Socket))
+		cmd.SysProcAttr.Credential.Groups = groups
+		return cmd
+	}
+	testkit.RunCommand(t, member(groups)).OK(t)
+	testkit.RunCommand(t, member(groups[:2])).Fails(t, exitFailure, "PERMISSION_DENIED", "user 65534 with groups 65534, 69901, 69902", "allow_gids")
 }
 
 // Without any directory of their own, a user's daemon and clients meet below

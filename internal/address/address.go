@@ -23,7 +23,7 @@ const (
 // Lookup reads an environment variable; os.LookupEnv is one.
 type Lookup = func(name string) (string, bool)
 
-var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
+var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
 
 // Daemon is the default socket of a daemon: in systemd's runtime directory, in the
 // user's, in the system's for root, and below /tmp as the last resort, which inTmp
@@ -34,13 +34,26 @@ func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 			return filepath.Join(dir, socketName), false
 		}
 	}
-	if dir := Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+	if dir, _ := RuntimeDir(lookup, uid); dir != "" {
 		return filepath.Join(dir, directoryName, socketName), false
 	}
 	if uid == 0 {
 		return filepath.Join(systemSocketDir, socketName), false
 	}
 	return tmpSocket(uid), true
+}
+
+// RuntimeDir is the user's runtime directory, "" if there is none. The error says why the
+// directory that XDG_RUNTIME_DIR names is not used: su and sudo -E keep that of another user.
+func RuntimeDir(lookup Lookup, uid int) (string, error) {
+	dir := Absolute(lookup, "XDG_RUNTIME_DIR")
+	if dir == "" {
+		return "", nil
+	}
+	if err := trusted(filepath.Clean(dir), uid); err != nil {
+		return "", fmt.Errorf("XDG_RUNTIME_DIR: %w", err)
+	}
+	return dir, nil
 }
 
 // LiveSuffix ends the name of the runtime directory for the daemon's live state.
@@ -74,29 +87,43 @@ func maxSocketPath() int {
 	return 107
 }
 
-// Parse returns the path of a Unix socket that is written as a path or as a
-// unix:///path URI. Abstract sockets are refused: they have no permissions.
+// Parse returns the path of a Unix socket that is written as PATH, unix:PATH or
+// unix:///PATH. The path is taken as it is: relative to the working directory, with any
+// percent sign. White space around the text does not count. Abstract sockets are refused:
+// they have no permissions. The errors leave out the text, which may be a URL with a
+// password. testdata/socket_addresses.json has what all clients must read.
 func Parse(text string) (string, error) {
-	path := text
-	if rest, ok := strings.CutPrefix(text, "unix://"); ok {
-		if !strings.HasPrefix(rest, "/") {
-			return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
-		}
-		path = rest
-	} else if rest, ok := strings.CutPrefix(text, "unix:"); ok {
-		path = rest
-	} else if schemeStart.MatchString(text) && strings.Contains(text, "://") {
+	path := strings.Trim(text, " \t\r\n")
+	if schemeStart.MatchString(path) && !hasScheme(path) {
 		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
+	}
+	if hasScheme(path) {
+		path = path[len(scheme):]
+		if rest, ok := strings.CutPrefix(path, "//"); ok {
+			if path = rest; rest != "" && rest[0] != '/' {
+				return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
+			}
+		}
 	}
 	switch {
 	case path == "":
 		return "", errors.New("is empty: write the path of a Unix socket")
-	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
+	case path[0] == '@' || path[0] == 0:
 		return "", errors.New("is an abstract socket, which every user can open: write a path")
+	case strings.Contains(path, "\x00"):
+		return "", errors.New("holds a zero byte: write the path of a Unix socket")
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		return "", errors.New("begins with ~, which only a shell replaces: write the whole path")
 	case strings.HasSuffix(path, "/"):
 		return "", errors.New("is a directory: write the path of a Unix socket")
 	case len(path) > maxSocketPath():
 		return "", fmt.Errorf("is %d bytes long, and the system allows a socket's path %d", len(path), maxSocketPath())
 	}
 	return path, nil
+}
+
+const scheme = "unix:"
+
+func hasScheme(text string) bool {
+	return len(text) >= len(scheme) && strings.EqualFold(text[:len(scheme)], scheme)
 }

@@ -1,7 +1,9 @@
 package address
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -33,17 +35,30 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
+// runtimeDir is a runtime directory of the test's user, with another that belongs to the
+// user next to that one.
+func runtimeDir(t *testing.T) (dir string, uid int) {
+	t.Helper()
+	dir = ring.Dir(t)
+	must.Succeed(t, os.Chmod(dir, 0o700))
+	return dir, os.Geteuid()
+}
+
 func TestDaemon(t *testing.T) {
+	own, me := runtimeDir(t)
+	missing := filepath.Join(own, "missing")
+	inTmp := fmt.Sprintf("/tmp/kazahana-%d/kazahanad.sock", me+1)
 	for _, c := range []struct {
 		env   map[string]string
 		uid   int
 		want  string
 		inTmp bool
 	}{
+		{map[string]string{"XDG_RUNTIME_DIR": own}, me, own + "/kazahana/kazahanad.sock", false},
+		{map[string]string{"XDG_RUNTIME_DIR": own}, me + 1, inTmp, true}, // su keeps it
+		{map[string]string{"XDG_RUNTIME_DIR": missing}, me + 1, inTmp, true},
 		{nil, 0, "/run/kazahana/kazahanad.sock", false},
 		{nil, 1000, "/tmp/kazahana-1000/kazahanad.sock", true},
-		{map[string]string{"XDG_RUNTIME_DIR": "/run/user/1000"}, 1000, "/run/user/1000/kazahana/kazahanad.sock", false},
-		{map[string]string{"XDG_RUNTIME_DIR": "/run/user/0"}, 0, "/run/user/0/kazahana/kazahanad.sock", false},
 		{map[string]string{"XDG_RUNTIME_DIR": "relative"}, 1000, "/tmp/kazahana-1000/kazahanad.sock", true},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana", "XDG_RUNTIME_DIR": "/x"}, 33, "/run/kazahana/kazahanad.sock", false},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/a:/run/b"}, 33, "/run/a/kazahanad.sock", false},
@@ -59,23 +74,39 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
+// TestParse reads the table that all clients share.
+func TestParse(t *testing.T) {
+	text, err := os.ReadFile("../../testdata/socket_addresses.json")
+	must.Succeed(t, err)
+	var table []struct{ Text, Path, Refused string }
+	must.Succeed(t, json.Unmarshal(text, &table))
+	for _, c := range table {
+		switch path, err := Parse(c.Text); {
+		case c.Refused != "":
+			wantError(t, err, c.Refused)
+		case err != nil || path != c.Path:
+			t.Errorf("%q: %q, %v, want %q", c.Text, path, err, c.Path)
+		}
+	}
+}
+
 func TestCandidates(t *testing.T) {
+	own, me := runtimeDir(t)
+	system, inTmp := "/run/kazahana/kazahanad.sock", fmt.Sprintf("/tmp/kazahana-%d/kazahanad.sock", me)
 	for _, c := range []struct {
-		env      map[string]string
-		uid      int
-		want     []string
-		explicit bool
+		env  map[string]string
+		want []string
 	}{
-		{nil, 1000, []string{"/run/kazahana/kazahanad.sock", "/tmp/kazahana-1000/kazahanad.sock"}, false},
-		{map[string]string{"XDG_RUNTIME_DIR": "/x", "RUNTIME_DIRECTORY": "/r"}, 0,
-			[]string{"/x/kazahana/kazahanad.sock", "/run/kazahana/kazahanad.sock", "/tmp/kazahana-0/kazahanad.sock"}, false},
-		{map[string]string{"KAZAHANA_SOCKET": "/a", "XDG_RUNTIME_DIR": "/x"}, 0, []string{"/a"}, true},
-		{map[string]string{"KAZAHANA_SOCKET": "unix:///a/b"}, 0, []string{"/a/b"}, true},
-		{map[string]string{"KAZAHANA_SOCKET": " "}, 0, []string{"/run/kazahana/kazahanad.sock", "/tmp/kazahana-0/kazahanad.sock"}, false},
+		{nil, []string{system, inTmp}},
+		{map[string]string{"XDG_RUNTIME_DIR": own, "RUNTIME_DIRECTORY": "/r"}, []string{own + "/kazahana/kazahanad.sock", system, inTmp}},
+		{map[string]string{"XDG_RUNTIME_DIR": "relative"}, []string{system, inTmp}},
 	} {
-		got, explicit := Candidates(lookupIn(c.env), c.uid)
-		if !slices.Equal(got, c.want) || explicit != c.explicit {
-			t.Errorf("%v: %v, %v", c.env, got, explicit)
+		var got []string
+		for _, at := range candidates(lookupIn(c.env), me) {
+			got = append(got, at.path)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v", c.env, got)
 		}
 	}
 }
@@ -96,25 +127,31 @@ func TestFind(t *testing.T) {
 	first, second := listen(t, filepath.Join(dir, "1")), listen(t, filepath.Join(dir, "2"))
 	file := filepath.Join(dir, "file")
 	must.Succeed(t, os.WriteFile(file, nil, 0o600))
-	uid := os.Getuid()
+	uid := os.Geteuid()
+	anywhere := func(paths ...string) (all []candidate) {
+		for _, path := range paths {
+			all = append(all, candidate{path: path})
+		}
+		return all
+	}
 
 	t.Run("the first that exists", func(t *testing.T) {
 		for _, paths := range [][]string{{missing, first, second}, {first, second}, {first, file}, {file + "/below", first}} {
-			got, err := find(paths, false, missing2, uid)
+			got, err := find(anywhere(paths...), uid, "")
 			if err != nil || got != first {
 				t.Errorf("%v: %s, %v", paths, got, err)
 			}
 		}
 	})
 	t.Run("none exists", func(t *testing.T) {
-		_, err := find([]string{missing, missing2}, false, missing2, uid)
-		wantError(t, err, missing+" (no such file or directory)", missing2, "KAZAHANA_SOCKET", "kazahanad serve")
+		_, err := find(anywhere(missing, missing2), uid, "start one")
+		wantError(t, err, missing+" (no such file or directory)", missing2, "start one")
 		if _, ok := errors.AsType[*NotFoundError](err); !ok || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%T", err)
 		}
 	})
 	t.Run("not a socket", func(t *testing.T) {
-		_, err := find([]string{file, first}, false, missing2, uid)
+		_, err := find(anywhere(file, first), uid, "")
 		wantError(t, err, file+" exists and is not a socket")
 	})
 	t.Run("by the environment", func(t *testing.T) {
@@ -136,28 +173,32 @@ func TestFind(t *testing.T) {
 		}
 		closed := listen(t, filepath.Join(dir, "closed", "s"))
 		must.Succeed(t, os.Chmod(filepath.Dir(closed), 0))
-		_, err := find([]string{closed, missing}, false, missing2, uid)
-		wantError(t, err, closed+" (permission denied)", missing, "belongs to group")
+		_, err := find(anywhere(closed, missing), uid, "")
+		wantError(t, err, closed+" (permission denied)", missing, filepath.Dir(closed)+" belongs to", "chmod o+x")
 		if !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%T", err)
 		}
 	})
 }
 
-// Below /tmp anybody can make the directory first.
-func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
+// Another user can have made a directory below /tmp, or of the name that su has kept.
+func TestSocketsOfOtherUsersAreIgnored(t *testing.T) {
 	dir := ring.Dir(t)
-	path, uid := listen(t, filepath.Join(dir, "own", "s")), os.Getuid()
+	path, uid := listen(t, filepath.Join(dir, "own", "s")), os.Geteuid()
+	second := listen(t, filepath.Join(dir, "second"))
 	trust := func(path string, uid int) error {
-		_, err := find([]string{path}, false, path, uid)
+		_, err := find([]candidate{{path, filepath.Dir(path)}}, uid, "")
 		return err
 	}
 	if err := trust(path, uid); err != nil {
 		t.Error(err)
 	}
-	wantError(t, trust(path, uid+1), "belongs to another user")
+	wantError(t, trust(path, uid+1), path+" (ignored: "+filepath.Dir(path), fmt.Sprintf("belongs to another user, %d", uid))
 	must.Succeed(t, os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")))
 	wantError(t, trust(filepath.Join(dir, "link", "s"), uid), "is not a directory")
+	if got, err := find([]candidate{{path, filepath.Dir(path)}, {path: second}}, uid+1, ""); got != second {
+		t.Errorf("%s, %v: the next place counts", got, err)
+	}
 	must.Succeed(t, os.Chmod(filepath.Dir(path), 0o770))
 	wantError(t, trust(path, uid), "can be written by others")
 }
@@ -170,7 +211,7 @@ func TestDenialHint(t *testing.T) {
 	}
 	for mode, want := range map[os.FileMode]string{
 		0o770: dir + " belongs to group ",
-		0o700: "--socket-group", // joining its group would not help
+		0o700: "chmod o+x", // joining its group would not help
 	} {
 		must.Succeed(t, os.Chmod(dir, mode))
 		if hint := DenialHint(path); !strings.Contains(hint, want) {
@@ -180,7 +221,7 @@ func TestDenialHint(t *testing.T) {
 	if hint := DenialHint("/etc/passwd"); !strings.Contains(hint, "--socket-group") || strings.Contains(hint, "usermod") {
 		t.Errorf("root's group: %q", hint)
 	}
-	if hint := DenialHint(filepath.Join(path, "deeper", "s")); hint != "" {
+	if hint := DenialHint(filepath.Join(path, "deeper", "s")); os.Geteuid() == 0 && hint != "" {
 		t.Errorf("%q", hint)
 	}
 }

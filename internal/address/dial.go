@@ -15,7 +15,7 @@ import (
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	if path == "" {
 		var err error
-		if path, err = Find(os.LookupEnv, os.Getuid()); err != nil {
+		if path, err = Find(os.LookupEnv, os.Geteuid()); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -68,8 +69,9 @@ type owner struct {
 // user is a user with open connections.
 type user struct {
 	owner
-	open      int // connections, those that are being turned away included
-	admitted  int // connections that count
+	open      int      // connections, those that are being turned away included
+	admitted  int      // connections that count
+	groups    []uint32 // of the latest connection
 	bytes     int64
 	leaving   int64                 // of these, of connections that end
 	kept      int64                 // of these, what cannot be taken away
@@ -136,11 +138,16 @@ func (b *budget) open(nc stream) *account {
 		uid = peer.UID
 	}
 	a := b.openFor(owner{uid: uid})
-	if err == nil {
-		a.peer = &peer
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err == nil {
+		// The connections of a user mostly have the same groups: keep them once.
+		if slices.Equal(peer.Groups, a.user.groups) {
+			peer.Groups = a.user.groups
+		}
+		a.user.groups = peer.Groups
+		a.peer = &peer
+	}
 	b.peers[a] = struct{}{}
 	return a
 }

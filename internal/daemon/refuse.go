@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,7 +37,8 @@ func (s *Server) admit(nc syscall.Conn) *wire.Error {
 // namespaces names none.
 func (l *Limits) allow(peer *unixsock.Peer) bool {
 	return len(l.AllowUIDs)+len(l.AllowGIDs) == 0 || peer != nil &&
-		(!peer.UnmappedUID && slices.Contains(l.AllowUIDs, peer.UID) || !peer.UnmappedGID && slices.Contains(l.AllowGIDs, peer.GID))
+		(!peer.UnmappedUID && slices.Contains(l.AllowUIDs, peer.UID) || !peer.UnmappedGID && slices.Contains(l.AllowGIDs, peer.GID) ||
+			slices.ContainsFunc(peer.Groups, func(gid uint32) bool { return slices.Contains(l.AllowGIDs, gid) }))
 }
 
 // refusal is the error of a peer that is not allowed.
@@ -48,7 +51,24 @@ func (l *Limits) refusal(peer *unixsock.Peer) *wire.Error {
 			"and allow_uids cannot name one of them: map the user, or use allow_gids", peer.UID)
 	}
 	return wire.Errorf(wire.CodePermissionDenied,
-		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
+		"user %d with %s may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, groupsOf(peer))
+}
+
+// groupsTold is the number of groups that an error lists.
+const groupsTold = 16
+
+// groupsOf lists the groups of the peer when it connected.
+func groupsOf(peer *unixsock.Peer) string {
+	all := append([]uint32{peer.GID}, peer.Groups...)
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) == 1 {
+		return fmt.Sprintf("group %d", peer.GID)
+	}
+	told := strings.Trim(strings.ReplaceAll(fmt.Sprint(all[:min(len(all), groupsTold)]), " ", ", "), "[]")
+	if len(all) > groupsTold {
+		told += ", ..."
+	}
+	return "groups " + told
 }
 
 // overloaded is the error of a refusal by quota, which the book shows. Those of parts with

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // newSuffix marks a file under construction. A crash may leave one behind; it can be
@@ -35,7 +37,7 @@ type osDir struct {
 // in errors, how to name another one.
 func openDir(path string, create bool, remedy string) (*osDir, error) {
 	if create {
-		if err := os.MkdirAll(path, 0o700); err != nil {
+		if _, err := folder.Make(path, 0o700); err != nil {
 			return nil, fileError(path, "cannot make the directory", err)
 		}
 	}

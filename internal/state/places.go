@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // openStateDir opens the state directory.
@@ -97,25 +99,11 @@ func refuseLive(d *osDir, trusted []int) error {
 
 // makeFor makes the directory and its missing parents, and gives them to the user.
 func makeFor(path string, uid, gid int) error {
-	var missing []string
-	for at := path; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(at); err == nil || at == filepath.Dir(at) {
-			break
-		}
-		missing = append(missing, at)
+	made, err := folder.Make(path, 0o700)
+	for _, dir := range made {
+		err = errors.Join(err, os.Lchown(dir, uid, gid))
 	}
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return err
-	}
-	for _, made := range missing {
-		if err := os.Lchown(made, uid, gid); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // checkLink refuses a symbolic link that another user made, as any user can in

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // maxPath is the longest path of a socket (sun_path, less its NUL) on the stricter of
@@ -149,7 +151,7 @@ func prepareDirectory(dir string, o Options) error {
 	if o.Private {
 		mode = 0o700
 	}
-	if err := os.MkdirAll(dir, mode); err != nil {
+	if _, err := folder.Make(dir, mode); err != nil {
 		return fmt.Errorf("socket directory: %w", err)
 	}
 	if !o.Private {

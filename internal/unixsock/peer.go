@@ -11,6 +11,9 @@ type Peer struct {
 	PID int // 0 = not known
 	UID uint32
 	GID uint32 // the primary group
+	// The supplementary groups, where the system tells them, without those that the user
+	// namespace does not know. They must not be changed.
+	Groups []uint32
 	// The process has a user, or group, that this process's user namespace does not know.
 	// The kernel shows all of them as one ID, which others may have of their own.
 	UnmappedUID, UnmappedGID bool

@@ -14,6 +14,7 @@ func peerCredentials(fd int) (Peer, error) {
 	peer := Peer{PID: pid, UID: c.Uid}
 	if c.Ngroups > 0 {
 		peer.GID = c.Groups[0]
+		peer.Groups = c.Groups[1:min(int(c.Ngroups), len(c.Groups))]
 	}
 	return peer, nil
 }

@@ -3,9 +3,11 @@ package unixsock
 import (
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,10 +17,39 @@ func peerCredentials(fd int) (Peer, error) {
 	if err != nil {
 		return Peer{}, err
 	}
-	return Peer{
+	peer := Peer{
 		PID: int(c.Pid), UID: c.Uid, GID: c.Gid,
 		UnmappedUID: users().unmapped(c.Uid), UnmappedGID: groups().unmapped(c.Gid),
-	}, nil
+	}
+	if peer.Groups, err = peerGroups(fd, usualGroups); err != nil {
+		return Peer{}, err
+	}
+	peer.Groups = slices.DeleteFunc(peer.Groups, groups().unmapped)
+	return peer, nil
+}
+
+// usualGroups is the room for groups that most users do not need.
+const usualGroups = 32
+
+// peerGroups are the supplementary groups that the peer had when it connected; none where
+// the kernel does not tell. room is the number of groups that it makes room for at first.
+func peerGroups(fd, room int) ([]uint32, error) {
+	for {
+		found := make([]uint32, room)
+		size := uint32(4 * room)
+		_, _, code := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(unsafe.SliceData(found))), uintptr(unsafe.Pointer(&size)), 0)
+		switch code {
+		case 0:
+			return found[:size/4], nil
+		case unix.ERANGE: // size is what they need
+			room = int(size / 4)
+		case unix.ENODATA, unix.ENOPROTOOPT, unix.EINVAL: // the peer has none, or the kernel is old or another
+			return nil, nil
+		default:
+			return nil, code
+		}
+	}
 }
 
 var (

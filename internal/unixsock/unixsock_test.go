@@ -2,10 +2,12 @@ package unixsock
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -156,5 +158,10 @@ func TestPeer(t *testing.T) {
 	peer, err := PeerOf(server)
 	if err != nil || peer.PID != os.Getpid() || int(peer.UID) != os.Geteuid() || int(peer.GID) != os.Getegid() {
 		t.Errorf("peer %+v, %v", peer, err)
+	}
+	groups, err := os.Getgroups()
+	must.Succeed(t, err)
+	if got := slices.Sorted(slices.Values(peer.Groups)); fmt.Sprint(got) != fmt.Sprint(slices.Sorted(slices.Values(groups))) {
+		t.Errorf("groups %v, want %v", got, groups)
 	}
 }

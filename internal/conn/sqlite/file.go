@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // prepareFile makes sure that there is a file at path that may be a database, and creates
@@ -67,7 +69,7 @@ func checkAccess(path string) error {
 // this at once one wins.
 func (k *Kind) createFile(ctx context.Context, path string) error {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if _, err := folder.Make(dir, 0o700); err != nil {
 		return err
 	}
 	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())

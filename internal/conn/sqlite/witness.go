@@ -12,6 +12,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // A witness is a small file in memory that remembers the database as it was last written.
@@ -136,7 +138,7 @@ func openOwnWitness(live string, id identity) (*witness, error) {
 	if !filepath.IsAbs(live) {
 		return nil, fmt.Errorf("the live directory %s: its path must be absolute", live)
 	}
-	if err := os.MkdirAll(live, 0o700); err != nil {
+	if _, err := folder.Make(live, 0o700); err != nil {
 		return nil, fmt.Errorf("the live directory: %w", err)
 	}
 	if memory, err := inMemory(live); err != nil || !memory {
@@ -203,7 +205,7 @@ func (w *witness) keep() error {
 		return nil
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist) && w.made:
-		if os.MkdirAll(filepath.Dir(w.path), 0o700) != nil || ignoring(makeWitness(w.path, w.id, w.last), fs.ErrExist) != nil {
+		if _, err := folder.Make(filepath.Dir(w.path), 0o700); err != nil || ignoring(makeWitness(w.path, w.id, w.last), fs.ErrExist) != nil {
 			return nil
 		}
 	default:

@@ -2,9 +2,14 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/address"
 )
@@ -19,24 +24,54 @@ func daemonStateDir(lookup Lookup, uid int) (string, error) {
 	if dirs := address.Entries(lookup, "STATE_DIRECTORY"); len(dirs) > 0 {
 		return dirs[0], nil
 	}
-	if dir := userStateDir(lookup, uid); dir != "" {
-		return dir, nil
+	dir, err := userStateDir(lookup, uid)
+	if err != nil {
+		err = fmt.Errorf("state_dir is not set, and %w: set state_dir (none goes without)", err)
 	}
-	return "", errors.New("state_dir is not set, and neither XDG_STATE_HOME nor HOME names a directory for it: set state_dir (none goes without)")
+	return dir, err
 }
 
-// userStateDir is the default of a daemon without a unit; "" if there is none.
-func userStateDir(lookup Lookup, uid int) string {
+// userStateDir is the default of a daemon without a unit.
+func userStateDir(lookup Lookup, uid int) (string, error) {
 	if uid == 0 {
-		return systemStateDir
+		return systemStateDir, nil
 	}
-	if dir := address.Absolute(lookup, "XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, directoryName)
+	var ignored []string
+	for _, home := range []struct{ variable, below string }{{"XDG_STATE_HOME", ""}, {"HOME", ".local/state"}} {
+		dir := address.Absolute(lookup, home.variable)
+		if dir == "" {
+			continue
+		}
+		if err := usable(dir, uid); err != nil {
+			ignored = append(ignored, fmt.Sprintf("%s (%s) is ignored: %v", home.variable, dir, err))
+			continue
+		}
+		return filepath.Join(dir, home.below, directoryName), nil
 	}
-	if home := address.Absolute(lookup, "HOME"); home != "" {
-		return filepath.Join(home, ".local", "state", directoryName)
+	if len(ignored) > 0 {
+		return "", errors.New(strings.Join(ignored, ", "))
 	}
-	return ""
+	return "", errors.New("neither XDG_STATE_HOME nor HOME names a directory for it")
+}
+
+// usable returns why the user should not keep anything in the directory, which may be
+// missing: su and sudo may keep the HOME of another user. Root's directories may be meant
+// for others, as in containers.
+func usable(dir string, uid int) error {
+	for dir != "/" {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	var found unix.Stat_t
+	if err := unix.Stat(dir, &found); err != nil {
+		return fmt.Errorf("%s cannot be reached: %w", dir, err)
+	}
+	if int(found.Uid) == uid || found.Uid == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s belongs to user %d, and this is user %d", dir, found.Uid, uid)
 }
 
 // livePlaces are the default live directories, best first. The daemon takes the
@@ -47,7 +82,7 @@ func livePlaces(lookup Lookup, uid int) (places []string) {
 			places = append(places, dir)
 		}
 	}
-	if dir := address.Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+	if dir, _ := address.RuntimeDir(lookup, uid); dir != "" {
 		places = append(places, filepath.Join(dir, directoryName, "live"))
 	}
 	if uid == 0 {

@@ -1,8 +1,13 @@
 package config
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func lookupIn(variables map[string]string) Lookup {
@@ -23,12 +28,28 @@ func TestDaemonSocketOfLastResort(t *testing.T) {
 	}
 }
 
+// ofUser is a directory of a user other than root.
+func ofUser(t *testing.T) (dir string, uid int) {
+	t.Helper()
+	dir, uid = t.TempDir(), os.Geteuid()
+	if uid == 0 {
+		uid = 1000
+		must.Succeed(t, os.Chown(dir, uid, -1))
+	}
+	return dir, uid
+}
+
 func TestDaemonStateDir(t *testing.T) {
+	own, me := ofUser(t)
 	for _, c := range []struct {
 		env  map[string]string
 		uid  int
 		want string
 	}{
+		{map[string]string{"HOME": own}, me + 1, ""}, // as su and sudo may keep it
+		{map[string]string{"HOME": own + "/missing"}, me + 1, ""},
+		{map[string]string{"XDG_STATE_HOME": own, "HOME": "/h"}, me + 1, "/h/.local/state/kazahana"},
+		{map[string]string{"XDG_STATE_HOME": own}, 0, "/var/lib/kazahana"},
 		{nil, 0, "/var/lib/kazahana"},
 		{map[string]string{"STATE_DIRECTORY": "/var/lib/x", "XDG_STATE_HOME": "/s"}, 0, "/var/lib/x"},
 		{map[string]string{"STATE_DIRECTORY": "/var/lib/x:/var/lib/y"}, 33, "/var/lib/x"},
@@ -38,7 +59,7 @@ func TestDaemonStateDir(t *testing.T) {
 		{map[string]string{"HOME": "/h"}, 1000, "/h/.local/state/kazahana"},
 	} {
 		got, err := daemonStateDir(lookupIn(c.env), c.uid)
-		if err != nil || got != c.want {
+		if got != c.want || (c.want == "") != (err != nil && strings.Contains(err.Error(), fmt.Sprintf("belongs to user %d", me))) {
 			t.Errorf("%v, uid %d: %s, %v", c.env, c.uid, got, err)
 		}
 	}
@@ -48,6 +69,7 @@ func TestDaemonStateDir(t *testing.T) {
 }
 
 func TestLivePlaces(t *testing.T) {
+	own, me := ofUser(t)
 	for _, c := range []struct {
 		env  map[string]string
 		uid  int
@@ -56,7 +78,8 @@ func TestLivePlaces(t *testing.T) {
 		{nil, 0, []string{"/run/kazahana/live", "/dev/shm/kazahana-0"}},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana:/run/kazahana-live"}, 999, []string{"/run/kazahana-live", "/dev/shm/kazahana-999"}},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana"}, 999, []string{"/dev/shm/kazahana-999"}},
-		{map[string]string{"XDG_RUNTIME_DIR": "/run/user/7"}, 7, []string{"/run/user/7/kazahana/live", "/dev/shm/kazahana-7"}},
+		{map[string]string{"XDG_RUNTIME_DIR": own}, me, []string{own + "/kazahana/live", fmt.Sprintf("/dev/shm/kazahana-%d", me)}},
+		{map[string]string{"XDG_RUNTIME_DIR": own}, me + 1, []string{fmt.Sprintf("/dev/shm/kazahana-%d", me+1)}},
 	} {
 		if got := livePlaces(lookupIn(c.env), c.uid); !slices.Equal(got, c.want) {
 			t.Errorf("%v, uid %d: %v, want %v", c.env, c.uid, got, c.want)

@@ -226,7 +226,7 @@ func TestContradictions(t *testing.T) {
 			[]string{"bit_ts (--bit-ts) 32 and default_epoch (default) 2026-01-01T00:00:00Z leave no time: timestamps ran out on 2026-02-19"}},
 		{"Kubernetes", sources{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}},
 			[]string{"inside Kubernetes there is no default", "same machine IDs", "static:ID"}},
-		{"default socket too long", sources{env: []string{"XDG_RUNTIME_DIR=/" + strings.Repeat("x", 120)}, uid: 1}, []string{"set socket"}},
+		{"default socket too long", sources{env: []string{"RUNTIME_DIRECTORY=/" + strings.Repeat("x", 120)}, uid: 1}, []string{"set socket"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, c.src)

@@ -388,9 +388,9 @@ func (c *Common) chooseBesideDaemon(lookup Lookup, uid int) error {
 	if err := noDefaultInPod(lookup, inPod); err != nil {
 		return err
 	}
-	dir := userStateDir(lookup, uid)
-	if dir == "" {
-		return errors.New("Config.Provider is not set, and neither XDG_STATE_HOME nor HOME names a directory for the default file: set Provider")
+	dir, err := userStateDir(lookup, uid)
+	if err != nil {
+		return fmt.Errorf("Config.Provider is not set, and %w: set Provider", err)
 	}
 	return c.defaultProvider(dir, dir)
 }

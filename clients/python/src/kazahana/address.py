@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import grp
 import os
+import re
 import socket as sockets
 import stat
+import sys
 from collections.abc import Mapping
 
 from .errors import DaemonUnavailableError, InvalidParamsError, SocketUnusableError
@@ -18,53 +20,96 @@ _NAMED = ", or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
 _TRANSIENT = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
 
 
-def parse(text: str) -> str:
-    """Read a path or a unix:///path URI."""
-    text = text.strip()
-    path = text[len("unix://") :] if text.startswith("unix://") else text
-    if "://" in path or not path or (path != text and not path.startswith("/")):
-        raise InvalidParamsError(f"socket {text!r}: want a path or a unix:///path URI")
+_BLANK = " \t\r\n"
+_PATH_LIMIT = 103 if sys.platform == "darwin" else 107
+
+
+def parse(text: str, source: str = "socket") -> str:
+    """Read PATH, unix:PATH or unix:///PATH, as testdata/socket_addresses.json has it.
+
+    The path is taken as it is, with any percent sign. The errors leave out the text: it may be a URL with a password.
+    """
+    path = text.strip(_BLANK)
+    is_uri = path[:5].lower() == "unix:"
+    why = ""
+    if not is_uri and re.match("[A-Za-z][A-Za-z0-9+.-]*://", path):
+        why = "is not a Unix socket: write its path, or unix:///PATH"
+    if is_uri:
+        path = path[5:]
+        if path.startswith("//"):
+            path = path[2:]
+            if path and not path.startswith("/"):
+                why = "names a host: write unix:///PATH, with three slashes, or just the path"
+    why = why or _no_path(path)
+    if why:
+        raise InvalidParamsError(f"{source} {why}")
     return path
 
 
-def candidates(environ: Mapping[str, str], uid: int) -> list[str]:
-    """Return the possible places; if there is one only, KAZAHANA_SOCKET names it.
+def _no_path(path: str) -> str:
+    if not path:
+        return "is empty: write the path of a Unix socket"
+    if path[0] in "@\0":
+        return "is an abstract socket, which every user can open: write a path"
+    if "\0" in path:
+        return "holds a zero byte: write the path of a Unix socket"
+    if path == "~" or path.startswith("~/"):
+        return "begins with ~, which only a shell replaces: write the whole path"
+    if path.endswith("/"):
+        return "is a directory: write the path of a Unix socket"
+    length = len(os.fsencode(path))
+    if length > _PATH_LIMIT:
+        return f"is {length} bytes long, and the system allows a socket's path {_PATH_LIMIT}"
+    return ""
+
+
+def candidates(environ: Mapping[str, str], uid: int) -> list[tuple[str, str]]:
+    """Return the usual places, each with the directory that another user could have made; "" is root's.
 
     RUNTIME_DIRECTORY is not among them: in a client it belongs to the client's own unit.
     """
-    named = environ.get("KAZAHANA_SOCKET", "").strip()
-    if named:
-        return [parse(named)]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    paths = [os.path.join(runtime, "kazahana", _NAME)] if os.path.isabs(runtime) else []
-    return [*paths, f"/run/kazahana/{_NAME}", f"/tmp/kazahana-{uid}/{_NAME}"]
+    paths = [(os.path.join(runtime, "kazahana", _NAME), os.path.normpath(runtime))] if os.path.isabs(runtime) else []
+    return [*paths, (f"/run/kazahana/{_NAME}", ""), (f"/tmp/kazahana-{uid}/{_NAME}", f"/tmp/kazahana-{uid}")]
 
 
 def find(socket: str | None = None) -> str:
     """Return the path of the socket to connect to: the one named, else the first that exists."""
+    named = os.environ.get("KAZAHANA_SOCKET", "")
+    if socket is not None:
+        return parse(socket)
+    if named.strip(_BLANK):
+        return parse(named, "KAZAHANA_SOCKET")
     uid = os.geteuid()
-    paths = candidates(os.environ, uid) if socket is None else [parse(socket)]
-    if len(paths) == 1:
-        return paths[0]
     tried = []
-    for path in paths:
+    for path, directory in candidates(os.environ, uid):
+        why = _distrust(directory, uid) if directory else ""
+        if why:
+            tried.append(f"{path} (ignored: {directory} {why})")
+            continue
         try:
             os.stat(path)
         except OSError as error:
-            tried.append(f"{path} ({error.strerror})")
+            denied = _who_may(path) if error.errno == errno.EACCES else ""
+            tried.append(f"{path} ({error.strerror}{denied})")
             continue
-        if path.startswith(f"/tmp/kazahana-{uid}/"):
-            _distrust(os.path.dirname(path), uid)
         return path
-    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=paths[0])
+    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=path)
 
 
-def _distrust(directory: str, uid: int) -> None:
-    """Refuse a directory below /tmp that another user may have put there to answer in the daemon's place."""
-    info = os.lstat(directory)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != uid or info.st_mode & 0o022:
-        why = f"{directory} is not a directory that only user {uid} can write: its socket is not trusted"
-        raise SocketUnusableError(why, path=directory)
+def _distrust(directory: str, uid: int) -> str:
+    """Say why another user may answer in the daemon's place there; "" if none can."""
+    try:
+        info = os.lstat(directory)
+    except OSError:  # the attempt to use it tells why
+        return ""
+    if not stat.S_ISDIR(info.st_mode):
+        return "is not a directory"
+    if info.st_uid != uid:
+        return f"belongs to another user, {info.st_uid}, and this is user {uid}"
+    if info.st_mode & 0o022:
+        return f"can be written by others (mode {info.st_mode & 0o7777:04o})"
+    return ""
 
 
 def connect(path: str) -> sockets.socket:
@@ -99,18 +144,34 @@ def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
 
 
 def _who_may(path: str) -> str:
-    for place in (path, os.path.dirname(path)):
-        try:
-            info = os.stat(place)
-        except OSError:  # its directory may not be readable
-            continue
-        try:
-            group = grp.getgrgid(info.st_gid).gr_name
-        except KeyError:
-            group = str(info.st_gid)
-        advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
-        if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
-            advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-        mode = f"{info.st_mode & 0o7777:04o}"
-        return f"; {place} belongs to user {info.st_uid} and group {group} with mode {mode}: {advice}"
-    return ""
+    """Say what keeps this user out: a directory that it may not enter, else the socket."""
+    place = _closed(os.path.dirname(os.path.abspath(path))) or path
+    try:
+        info = os.stat(place)
+    except OSError:
+        return ""
+    is_directory = stat.S_ISDIR(info.st_mode)
+    try:
+        group = grp.getgrgid(info.st_gid).gr_name
+    except KeyError:
+        group = str(info.st_gid)
+    advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
+    if info.st_gid == 0 or not info.st_mode & (stat.S_IXGRP if is_directory else stat.S_IWGRP):
+        advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
+        if is_directory:
+            advice = "open it with chmod o+x, or give the daemon another --socket"
+    mode = f"{info.st_mode & 0o7777:04o}"
+    return f"; {place} belongs to user {info.st_uid} and group {group} with mode {mode}: {advice}"
+
+
+def _closed(directory: str) -> str:
+    """Return the outermost of the directories on the way that this process may not enter; "" if there is none."""
+    found = ""
+    while True:
+        if os.path.isdir(directory) and not os.access(
+            directory, os.X_OK, effective_ids=os.access in os.supports_effective_ids
+        ):
+            found = directory
+        if directory == os.path.dirname(directory):
+            return found
+        directory = os.path.dirname(directory)
