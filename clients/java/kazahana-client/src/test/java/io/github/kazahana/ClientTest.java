@@ -6,6 +6,8 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
 import java.io.IOException;
 import java.lang.reflect.Field;
 import java.net.StandardSocketOptions;
@@ -138,7 +140,6 @@ class ClientTest {
                 b -> b.maxAge(Duration.ZERO), b -> b.socket("tcp://x"), b -> b.socket(""), b -> b.socket("@x"), b -> b.socket("unix://host/x"))) {
             assertThrows(KazahanaException.InvalidParamsException.class, () -> wrong.accept(Kazahana.client()));
         }
-        assertEquals(Path.of("/a/b"), DaemonSocket.parse("unix:///a/b", "socket"));
         try (Script script = new Script(counting()); Kazahana client = script.options().build()) {
             for (Object wrong : List.of(new Object(), new java.math.BigDecimal("1.5"), "\ud800", java.math.BigInteger.ONE.shiftLeft(64))) {
                 assertThrows(KazahanaException.InvalidParamsException.class, () -> client.call("Ping", wrong), wrong::toString);
@@ -468,6 +469,20 @@ class ClientTest {
     }
 
     @Test
+    void addressesAreReadAsInTheTableOfAllClients() {
+        for (JsonElement one : Shared.read("socket_addresses.json").getAsJsonArray()) {
+            JsonObject row = one.getAsJsonObject();
+            String text = row.get("text").getAsString();
+            if (row.has("path")) {
+                assertEquals(Path.of(row.get("path").getAsString()), DaemonSocket.parse(text, "socket"), text);
+                continue;
+            }
+            KazahanaException error = assertThrows(KazahanaException.InvalidParamsException.class, () -> Kazahana.client().socket(text), text);
+            assertTrue(error.getMessage().contains(row.get("refused").getAsString()) && !error.getMessage().contains("secret"), error.getMessage());
+        }
+    }
+
+    @Test
     void theSocketIsFoundInTheUsualPlaces() throws IOException {
         Path directory = Script.temporary();
         try {
@@ -481,14 +496,17 @@ class ClientTest {
                 Path foreign = Files.createDirectory(Path.of("/tmp/kazahana-" + nobody));
                 try {
                     Files.createFile(foreign.resolve("kazahanad.sock"));
-                    assertTrue(assertThrows(DaemonSocket.Unreachable.class, () -> DaemonSocket.find(Map.of(), nobody)).hopeless);
+                    String said = assertThrows(DaemonSocket.Unreachable.class, () -> DaemonSocket.find(runtime, nobody)).getMessage();
+                    for (Path ignored : List.of(directory, foreign)) { // su and sudo -E keep the former, and any user can make the latter
+                        assertTrue(said.contains("ignored: " + ignored + " belongs to another user"), said);
+                    }
                 } finally {
                     Daemon.delete(foreign);
                 }
             }
             Path there = Files.createDirectory(directory.resolve("kazahana")).resolve("kazahanad.sock");
             Files.createFile(there);
-            assertEquals(there, DaemonSocket.find(runtime, nobody));
+            assertEquals(there, DaemonSocket.find(runtime, DaemonSocket.uid()));
             assertEquals(Path.of("/named"), DaemonSocket.find(Map.of("KAZAHANA_SOCKET", " unix:///named "), nobody));
             assertEquals(Files.getAttribute(directory, "unix:uid"), DaemonSocket.uid());
         } finally {
