@@ -39,14 +39,14 @@ func (s *settings) require(right bool, format string, args ...any) {
 	}
 }
 
-// WithSocket names the daemon's socket, by its path or as a unix:///PATH URI. Default:
+// WithSocket names the daemon's socket, as PATH, unix:PATH or unix:///PATH. Default:
 // KAZAHANA_SOCKET, else the first of these that exists at each connect:
 // $XDG_RUNTIME_DIR/kazahana/kazahanad.sock, /run/kazahana/kazahanad.sock,
 // /tmp/kazahana-UID/kazahanad.sock.
 func WithSocket(path string) Option {
 	return func(s *settings) {
 		parsed, err := parseSocket(path)
-		s.require(err == nil, "the socket %.120q %v", path, err)
+		s.require(err == nil, "the socket %v", err)
 		s.dial = dialSocket(func() (string, error) { return parsed, nil })
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,6 +41,7 @@ func TestSocketDiscovery(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	runtimeDir := s.Path("run")
+	must.Succeed(t, os.Mkdir(runtimeDir, 0o700))
 	s.Socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
 	xdg := "XDG_RUNTIME_DIR=" + runtimeDir
 	cmd := s.Command("serve", "--config", "none", "--state-dir", s.State)
@@ -123,6 +125,38 @@ func TestSocketModeAndGroup(t *testing.T) {
 	}
 }
 
+// TestSocketGroupReachesTheSocket: the live directory is made first, in the directory of the
+// socket, which the group must pass whatever the umask is.
+func TestSocketGroupReachesTheSocket(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	runtimeDir, err := os.MkdirTemp("/dev/shm", "kz-test-")
+	must.Succeed(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(runtimeDir) })
+	must.Succeed(t, os.Chmod(runtimeDir, 0o755))
+	s.Socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
+	s.State = filepath.Join(runtimeDir, "above", "state")
+	serve := s.Command("serve", "--config", "none", "--state-dir", s.State, "--socket-group", strconv.Itoa(nobodyID))
+	serve.Env = slices.DeleteFunc(s.Environment("XDG_RUNTIME_DIR="+runtimeDir), func(one string) bool { return strings.HasPrefix(one, "KAZAHANA_LIVE_DIR=") })
+	serve.Args = append([]string{"sh", "-c", `umask 077; exec "$0" "$@"`, serve.Path}, serve.Args[1:]...)
+	serve.Path = "/bin/sh"
+	s.LaunchCommand(serve).AwaitReady()
+	for path, want := range map[string]fs.FileMode{"kazahana": 0o755, "kazahana/live": 0o700, "above": 0o755, "above/state": 0o700} {
+		if info, err := os.Stat(filepath.Join(runtimeDir, path)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", path, info, err, want)
+		}
+	}
+	testkit.RunCommand(t, asNobody(t, s.Command("id", "--socket", s.Socket))).OK(t)
+
+	// Another user's variable, as su and sudo -E keep it, misleads neither a daemon nor a client.
+	id := asNobody(t, s.Command("id"))
+	id.Env = s.Environment("XDG_RUNTIME_DIR=" + runtimeDir)
+	if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err != nil {
+		testkit.RunCommand(t, id).Fails(t, exitFailure, s.Socket+" (ignored: "+runtimeDir+" belongs to another user, 0, and this is user 65534)")
+	}
+}
+
 func TestAllowedUsers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -136,12 +170,9 @@ func TestAllowedUsers(t *testing.T) {
 	testkit.RunCommand(t, asNobody(t, byGroup.Command("id", "--socket", byGroup.Socket))).OK(t)
 	byGroup.Kazahanad("id").Fails(t, exitFailure, "PERMISSION_DENIED")
 
-	// One of many supplementary groups is enough, and a reload that takes it away ends the connection.
-	config := byGroup.Path("groups.yaml")
-	testkit.WriteFile(t, config, "socket_mode: 0666\nallow_gids: [70000]\n")
+	// One of many supplementary groups is enough.
 	supplementary := newSite(t)
-	d := supplementary.Launch("--config", config)
-	d.AwaitListening()
+	supplementary.Launch("--socket-mode", "0666", "--allow-gids", "70000").AwaitListening()
 	var groups []uint32
 	for gid := range uint32(100) {
 		groups = append(groups, 69_901+gid)

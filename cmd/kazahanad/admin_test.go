@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Every Unix socket is taken over from a process that was killed, has the
@@ -117,8 +120,29 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("/healthz answers %d", code)
 	}
 	mend()
-	await.Eventually(t, "once mended, it is ready", func() bool {
+	ready := func() bool {
 		code, _ := s.Get("/readyz")
 		return code == http.StatusOK
-	})
+	}
+	await.Eventually(t, "once mended, it is ready", ready)
+
+	// The socket's name is lost: removed, then replaced by another process's.
+	unready := func(want string) func() bool {
+		return func() bool {
+			code, body := s.Get("/readyz")
+			return code == http.StatusServiceUnavailable && strings.Contains(body, s.Socket) && strings.Contains(body, want)
+		}
+	}
+	aside := s.Socket + ".aside"
+	must.Succeed(t, os.Rename(s.Socket, aside))
+	await.Eventually(t, "it is missed", unready("was removed"))
+	if st := c.Status(); !strings.Contains(st.SocketErr, "was removed") {
+		t.Errorf("status says %q", st.SocketErr)
+	}
+	other, err := net.Listen("unix", s.Socket)
+	must.Succeed(t, err)
+	await.Eventually(t, "another is noticed", unready(fmt.Sprintf("process %d", os.Getpid())))
+	must.Succeed(t, other.Close())
+	must.Succeed(t, os.Rename(aside, s.Socket))
+	await.Eventually(t, "put back, it is ready", ready)
 }

@@ -79,7 +79,7 @@ func (c *benchCmd) Run(s *system) error {
 	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.Batch, options); err != nil {
 		return err
 	}
-	socket, err := c.path(s)
+	socket, err := c.found(s)
 	if err != nil {
 		return err
 	}
@@ -137,10 +137,10 @@ func (c *benchCmd) check() error {
 	return nil
 }
 
-// path is the path of the daemon's socket.
-func (f *clientFlags) path(s *system) (string, error) {
+// found is the path of the daemon's socket.
+func (f *clientFlags) found(s *system) (string, error) {
 	if f.Socket != "" {
-		return address.Parse(f.Socket)
+		return f.path()
 	}
 	return address.Find(s.lookup, s.uid)
 }

@@ -15,7 +15,7 @@ import (
 
 // clientFlags are common to the subcommands that ask a running daemon.
 type clientFlags struct {
-	Socket  string        `placeholder:"PATH" help:"The daemon's Unix socket, a path or a unix:///PATH URI (default $$KAZAHANA_SOCKET, else the first of the usual places that exists)."`
+	Socket  string        `placeholder:"PATH" help:"The daemon's Unix socket, PATH, unix:PATH or unix:///PATH (default $$KAZAHANA_SOCKET, else the first of the usual places that exists)."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
 }
 
@@ -31,11 +31,20 @@ func (f *clientFlags) client(limit time.Duration) (*caller.Client, error) {
 	path := ""
 	if f.Socket != "" {
 		var err error
-		if path, err = address.Parse(f.Socket); err != nil {
-			return nil, usageError{fmt.Errorf("--socket: %q %w", f.Socket, err)}
+		if path, err = f.path(); err != nil {
+			return nil, err
 		}
 	}
 	return caller.New(path, limit), nil
+}
+
+// path is the one that --socket names.
+func (f *clientFlags) path() (string, error) {
+	path, err := address.Parse(f.Socket)
+	if err != nil {
+		return "", usageError{fmt.Errorf("--socket %w", err)}
+	}
+	return path, nil
 }
 
 // ask calls a method once.

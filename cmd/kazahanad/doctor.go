@@ -145,6 +145,9 @@ func (x *examination) socket() {
 	}
 	s := doctor.ProbeSocket(path)
 	s.Hint = address.DenialHint(path)
+	if own := strings.HasPrefix(path, "/run/user/") || path == address.InTmp(x.system.uid); !own || x.settings != nil && x.settings.Given("socket_group") {
+		s.ProbeBarrier()
+	}
 	s.Limited = x.settings != nil && len(x.settings.AllowUIDs)+len(x.settings.AllowGIDs) > 0
 	answered := ""
 	if s.Exists && s.Mode.Type() == os.ModeSocket {

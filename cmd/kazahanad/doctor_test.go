@@ -143,8 +143,23 @@ func TestDoctorSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	s.Start()
+	d = s.Start()
 	s.Examined(nil).Has("socket.root_only")
+	d.Terminate()
+
+	closed := s.Path("closed")
+	must.Succeed(t, os.Mkdir(closed, 0o700))
+	s.Socket = filepath.Join(closed, "d.sock")
+	s.Start("--socket-group", "12345")
+	s.Examined(nil).Has("socket.unreachable")
+	must.Succeed(t, os.Chmod(closed, 0o711))
+	open := s.Examined(nil)
+	for dir := s.Dir; dir != "/"; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
+			return // the tests' own directory is closed
+		}
+	}
+	open.Has("no socket.unreachable")
 }
 
 // Another user is told what could not be looked at, and no more than that.

@@ -235,6 +235,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
 	managing.Go(func() { settle(managed, nil) })
+	managing.Go(func() { _ = new(socketWatch).run(managed, l.log, listener.Listener) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kazahana/kazahana/internal/address"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
@@ -71,6 +72,9 @@ func (c *serveCmd) Run(s *system) error {
 	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
 		return err
+	}
+	if _, err := address.RuntimeDir(s.lookup, s.uid); err != nil && !(settings.Given("socket") && settings.Given("live_dir")) {
+		log.Warn("the runtime directory is ignored", zap.String("component", "serve"), zap.Error(err))
 	}
 	sup, stop, err := supervise(s, settings, load)
 	if err != nil {
@@ -164,6 +168,7 @@ type daemonParts struct {
 	http      net.Listener
 	placement *daemon.Placement // nil: off
 	fences    *fences
+	sockets   socketWatch
 	memory    int64 // that the process may use, in bytes
 }
 
@@ -260,7 +265,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
 		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
-		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Fences: d.fences.now,
+		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Lost: d.sockets.now, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,
@@ -306,6 +311,9 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, d.manage)
 	part(ctx, d.reloadOn)
 	part(behind, d.fences.watch)
+	part(ctx, func(ctx context.Context) error {
+		return d.sockets.run(ctx, d.serveLog(), d.socket, d.admin, d.memcached, d.http)
+	})
 	part(behind, func(ctx context.Context) error { settle(ctx, d.server.Held); return nil })
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {

@@ -40,7 +40,7 @@ func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 	if uid == 0 {
 		return filepath.Join(systemSocketDir, socketName), false
 	}
-	return tmpSocket(uid), true
+	return InTmp(uid), true
 }
 
 // RuntimeDir is the user's runtime directory, "" if there is none. The error says why the
@@ -74,7 +74,8 @@ func Absolute(lookup Lookup, name string) string {
 	return ""
 }
 
-func tmpSocket(uid int) string {
+// InTmp is the socket of last resort, in a directory that is the user's alone.
+func InTmp(uid int) string {
 	return filepath.Join("/tmp", directoryName+"-"+strconv.Itoa(uid), socketName)
 }
 

@@ -24,7 +24,7 @@ func candidates(lookup Lookup, uid int) (all []candidate) {
 	if dir := Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
 		all = append(all, candidate{filepath.Join(dir, directoryName, socketName), filepath.Clean(dir)})
 	}
-	inTmp := tmpSocket(uid)
+	inTmp := InTmp(uid)
 	return append(all, candidate{path: filepath.Join(systemSocketDir, socketName)}, candidate{inTmp, filepath.Dir(inTmp)})
 }
 

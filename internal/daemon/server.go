@@ -57,6 +57,7 @@ type Config struct {
 	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
 	Identity       Identity
 	State          func() state.Health // nil: nothing is known of it
+	Lost           func() error        // why new clients do not find the socket, nil if they do; nil: not known
 	Locks          *Locks              // nil: none
 	Sequences      *Sequences          // nil: none
 	Placement      *Placement          // nil: none
@@ -408,10 +409,20 @@ func (s *Server) connections() int {
 	return s.open()
 }
 
+func (s *Server) unreachable() error {
+	if s.cfg.Lost == nil {
+		return nil
+	}
+	return s.cfg.Lost()
+}
+
 // Ready reports why some service cannot issue IDs now, or nil.
 func (s *Server) Ready(ctx context.Context) error {
 	if s.draining.Load() {
 		return errShuttingDown
+	}
+	if err := s.unreachable(); err != nil {
+		return err
 	}
 	for _, name := range s.names {
 		if err := s.services[name].Ready(ctx); err != nil {

@@ -32,6 +32,7 @@ type Status struct {
 	StartedMS int64    `json:"started_ms"`
 	UptimeMS  int64    `json:"uptime_ms"`
 	Socket    string   `json:"socket"`
+	SocketErr string   `json:"socket_error"` // why new clients do not find it, or a listener beside it; "" if they do
 	StateStatus
 	Provider    string                 `json:"provider"`
 	Scope       string                 `json:"scope"`
@@ -98,6 +99,9 @@ func (s *Server) Status() Status {
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
 		Connections: s.connections(), InFlight: s.inFlight.Load(), Requests: s.requests.Load(),
 		Overload: s.cfg.Quotas.Recent(), Memory: s.budget.memory(),
+	}
+	if err := s.unreachable(); err != nil {
+		st.SocketErr = err.Error()
 	}
 	if st.Fences = []metrics.Fence{}; s.cfg.Fences != nil {
 		st.Fences = s.cfg.Fences()

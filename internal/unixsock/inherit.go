@@ -3,6 +3,7 @@ package unixsock
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,8 +27,12 @@ func Inherit(f *os.File) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inherited socket %s: %w", path, unwrapOp(err))
 	}
-	// Close of such a listener does not remove the file.
-	return &Listener{UnixListener: l.(*net.UnixListener)}, nil
+	inherited := &Listener{UnixListener: l.(*net.UnixListener)} // Close does not remove the file
+	// The path may lead elsewhere in this process's view of the file system.
+	if found, err := os.Lstat(path); err == nil && found.Mode().Type() == fs.ModeSocket {
+		inherited.bound = found
+	}
+	return inherited, nil
 }
 
 func inheritedPath(fd int) (string, error) {

@@ -57,7 +57,8 @@ type Options struct {
 // inherited one.
 type Listener struct {
 	*net.UnixListener
-	lock *os.File // nil: inherited
+	lock  *os.File    // nil: inherited
+	bound fs.FileInfo // what the path led to when it was bound; nil: not known
 }
 
 // Listen binds path, and makes its directory if it is missing.
@@ -81,7 +82,33 @@ func Listen(path string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &Listener{UnixListener: l, lock: lock}, nil
+	bound, _ := os.Lstat(path)
+	return &Listener{UnixListener: l, lock: lock, bound: bound}, nil
+}
+
+// Lost returns why clients that come now do not find the socket at its path; nil if they do,
+// or if that is not known. One goroutine may call it at a time.
+func (l *Listener) Lost() error {
+	path := l.Path()
+	if l.bound == nil {
+		return nil
+	}
+	found, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("socket %s was removed: no new client can connect; put it back, or restart the daemon", path)
+	case err != nil || os.SameFile(found, l.bound):
+		return nil
+	case found.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("socket %s was replaced (%v): no new client can connect; restart the daemon", path, found.Mode())
+	}
+	// Some file systems give a file another number in time.
+	alive, pid := probe(path)
+	if alive && pid == os.Getpid() {
+		l.bound = found
+		return nil
+	}
+	return fmt.Errorf("socket %s was replaced by that of process %d: new clients do not reach this one; restart the daemon", path, pid)
 }
 
 // Check returns the error that Listen would have in a process of that user and those groups,

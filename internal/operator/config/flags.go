@@ -13,7 +13,7 @@ import (
 type Flags struct {
 	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
 
-	Socket           Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	Socket           Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
 	SocketMode       Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
 	SocketGroup      Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
 	AllowUIDs        Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`

@@ -65,6 +65,7 @@ var Catalogue = []Entry{
 	{"socket.root_only", Warn, "Set socket_group to a group of the programs that need IDs."},
 	{"socket.silent", Fail, "Look at the daemon's log; restart it."},
 	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
+	{"socket.unreachable", Warn, "Let them enter the directory that is named (chmod o+x, or a group of theirs), or set another socket."},
 	{"socket.unusable", Fail, "Do what the message says, or set another socket."},
 
 	{"unit.down", Fail, "Start it: systemctl start kazahanad.socket kazahanad.service."},

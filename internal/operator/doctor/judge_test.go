@@ -100,6 +100,7 @@ var judgements = []struct {
 	{"socket.answers socket.root_only", socket(func(s *Socket) { s.UID, s.GID = 0, 0 })},
 	{"socket.answers socket.root_only", socket(func(s *Socket) { s.UID, s.Mode = 0, fs.ModeSocket|0o600 })},
 	{"socket.answers", socket(func(s *Socket) { s.UID = 0 })},
+	{"socket.answers socket.unreachable", socket(func(s *Socket) { s.Barrier, s.Closed = "/run/kazahana", 0o700 })},
 
 	{"door.answers", door(func(*Door) {})},
 	{"door.answers", door(func(d *Door) { d.PID = 0 })},

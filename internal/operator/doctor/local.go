@@ -25,11 +25,13 @@ type Socket struct {
 	UID     uint32 // owner
 	Group   string // owning group, by name if it has one
 	GID     uint32
-	Limited bool   // allow_uids or allow_gids is set
-	Hint    string // who may connect; for a denied one
-	Denied  bool   // this user may not connect, or not read the directory
-	Refused bool   // no process listens
-	Err     error  // a connection was made, and no answer came
+	Limited bool        // allow_uids or allow_gids is set
+	Barrier string      // a directory on the way that those who may use the socket may not enter; "" = none
+	Closed  fs.FileMode // mode of Barrier
+	Hint    string      // who may connect; for a denied one
+	Denied  bool        // this user may not connect, or not read the directory
+	Refused bool        // no process listens
+	Err     error       // a connection was made, and no answer came
 }
 
 // JudgeSocket judges the socket. answered is the daemon's mode.
@@ -47,7 +49,15 @@ func JudgeSocket(s Socket, answered string) []Finding {
 		return []Finding{finding("socket.silent", "%s does not answer: %v", s.Path, s.Err)}
 	}
 	found := []Finding{finding("socket.answers", "%s answers (%s); mode %04o, user %d, group %s", s.Path, answered, s.Mode.Perm(), s.UID, s.Group)}
-	switch everybody := s.Mode.Perm()&0o002 != 0; {
+	everybody := s.Mode.Perm()&0o002 != 0
+	if s.Barrier != "" {
+		who := "group " + s.Group
+		if everybody {
+			who = "every user"
+		}
+		found = append(found, finding("socket.unreachable", "%s may use %s, but may not enter the directory %s (mode %04o)", who, s.Path, s.Barrier, s.Closed))
+	}
+	switch {
 	case everybody && !s.Limited:
 		found = append(found, finding("socket.everybody", "every user of this host can connect to %s (mode %04o)", s.Path, s.Mode.Perm()))
 	case !everybody && s.UID == 0 && (s.GID == 0 || s.Mode.Perm()&0o020 == 0):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"os/user"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/state"
 )
 
@@ -33,6 +35,17 @@ func ProbeSocket(path string) Socket {
 		s.Group = g.Name
 	}
 	return s
+}
+
+// ProbeBarrier looks for a directory that keeps those out who may use the socket. A socket that
+// is meant for its own user may be in a directory of that user's alone.
+func (s *Socket) ProbeBarrier() {
+	switch mode := s.Mode.Perm(); {
+	case mode&0o002 != 0:
+		s.Barrier, s.Closed = folder.Barrier(s.Path, math.MaxUint32) // a group that no directory has
+	case mode&0o020 != 0 && s.GID != 0:
+		s.Barrier, s.Closed = folder.Barrier(s.Path, s.GID)
+	}
 }
 
 // ProbeStateDir reads a state directory and its live directory, also while a daemon

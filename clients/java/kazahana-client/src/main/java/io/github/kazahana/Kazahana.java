@@ -156,7 +156,7 @@ public interface Kazahana extends NextIdSupplier, AutoCloseable {
          * Names the daemon's socket. Without it, the environment variable KAZAHANA_SOCKET names it; else it is the first that exists of
          * $XDG_RUNTIME_DIR/kazahana/kazahanad.sock, /run/kazahana/kazahanad.sock and /tmp/kazahana-UID/kazahanad.sock.
          *
-         * @param path a path, or a unix:///PATH URI
+         * @param path PATH, unix:PATH or unix:///PATH
          * @return this
          */
         public Builder socket(String path) {
