@@ -14,16 +14,16 @@ export function socketPath(text: string, source: string): string {
   const trimmed = text.replace(/^[ \t\r\n]+|[ \t\r\n]+$/g, '');
   const uri = /^unix:(\/\/)?(.*)$/is.exec(trimmed);
   const file = uri ? uri[2]! : trimmed;
-  const wrong = (why: string) => new InvalidParamsError(`${source} ${why}`);
-  if (!uri && /^[a-z][a-z0-9+.-]*:\/\//i.test(file)) throw wrong('is not a Unix socket: write its path, or unix:///PATH');
-  if (file === '') throw wrong('is empty: write the path of a Unix socket');
-  if (uri?.[1] && !file.startsWith('/')) throw wrong('names a host: write unix:///PATH, with three slashes, or just the path');
-  if (file.startsWith('@') || file.startsWith('\0')) throw wrong('is an abstract socket, which every user can open: write a path');
-  if (file.includes('\0')) throw wrong('holds a zero byte: write the path of a Unix socket');
-  if (file === '~' || file.startsWith('~/')) throw wrong('begins with ~, which only a shell replaces: write the whole path');
-  if (file.endsWith('/')) throw wrong('is a directory: write the path of a Unix socket');
   const length = Buffer.byteLength(file);
-  if (length > PATH_LIMIT) throw wrong(`is ${length} bytes long, and the system allows a socket's path ${PATH_LIMIT}`);
+  const why = !uri && /^[a-z][a-z0-9+.-]*:\/\//i.test(file) ? 'is not a Unix socket: write its path, or unix:///PATH'
+    : file === '' ? 'is empty: write the path of a Unix socket'
+    : uri?.[1] && !file.startsWith('/') ? 'names a host: write unix:///PATH, with three slashes, or just the path'
+    : /^[@\0]/.test(file) ? 'is an abstract socket, which every user can open: write a path'
+    : file.includes('\0') ? 'holds a zero byte: write the path of a Unix socket'
+    : /^~(\/|$)/.test(file) ? 'begins with ~, which only a shell replaces: write the whole path'
+    : file.endsWith('/') ? 'is a directory: write the path of a Unix socket'
+    : length > PATH_LIMIT ? `is ${length} bytes long, and the system allows a socket's path ${PATH_LIMIT}` : undefined;
+  if (why) throw new InvalidParamsError(`${source} ${why}`);
   return file;
 }
 
@@ -45,7 +45,7 @@ export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.g
     try {
       const why = directory && distrust(directory, uid);
       if (why) {
-        tried.push(`${place} (ignored: ${directory} ${why})`);
+        tried.push(`${place} (ignored: ${why})`);
         continue;
       }
       fs.statSync(place);
@@ -60,15 +60,11 @@ export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.g
   throw new DaemonUnavailableError(`no daemon's socket found; tried ${tried.join(', ')}: ${advice}`, { cause });
 }
 
-/**
- * Says why another user may answer in the daemon's place in the directory, if one may: su and sudo -E keep another user's
- * XDG_RUNTIME_DIR, and every user can make a directory below /tmp.
- */
+/** Says why another user may answer in the daemon's place in the directory, if one may: su keeps XDG_RUNTIME_DIR. */
 function distrust(directory: string, uid: number): string | undefined {
   const info = fs.lstatSync(directory);
-  return !info.isDirectory() ? 'is not a directory'
-    : info.uid !== uid ? `belongs to another user, ${info.uid}, and this is user ${uid}`
-    : (info.mode & 0o022) !== 0 ? `can be written by others (mode ${(info.mode & 0o7777).toString(8)})` : undefined;
+  if (info.isDirectory() && info.uid === uid && (info.mode & 0o022) === 0) return undefined;
+  return `${directory} belongs to user ${info.uid} with mode ${(info.mode & 0o7777).toString(8)}, and only user ${uid} must be able to write to it`;
 }
 
 /** The error for a socket that cannot be connected to, with what to do about it. */
@@ -90,34 +86,18 @@ export function isHopeless({ cause, message }: DaemonUnavailableError): boolean 
   return cause === undefined || code === 'EACCES' || code === 'EPERM' || message.endsWith(NO_SOCKET);
 }
 
-/** Says what keeps this user out, and what to do: a directory that it may not enter, else the socket. */
+/** Says who may open the socket. The directory may keep even that from being read; then the directory is meant. */
 function denialHint(file: string): string {
-  let place = closed(path.dirname(path.resolve(file))) ?? file;
-  if (place === file && !fs.existsSync(file)) place = path.dirname(file);
+  const place = fs.existsSync(file) ? file : path.dirname(file);
   try {
-    const info = fs.statSync(place);
+    const { gid, uid, mode } = fs.statSync(place);
     const groups = fs.readFileSync('/etc/group', 'utf8').split('\n').map((line) => line.split(':'));
-    const group = groups.find((fields) => fields[2] === String(info.gid))?.[0] ?? String(info.gid);
-    if (info.gid !== 0 && (info.mode & (info.isDirectory() ? 0o010 : 0o020)) !== 0) {
-      return `${place} belongs to group ${group}: a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
-    }
-    const advice = info.isDirectory() ? 'open it with chmod o+x, or give the daemon another --socket'
-      : 'give the daemon a group of its own with --socket-group and --socket-mode 0660';
-    return `${place} belongs to user ${info.uid} and group ${group} with mode ${(info.mode & 0o7777).toString(8)}: ${advice}`;
+    const group = groups.find((fields) => fields[2] === String(gid))?.[0] ?? String(gid);
+    const advice = place !== file && (mode & 0o010) === 0 ? 'open it with chmod o+x, or give the daemon another --socket'
+      : gid === 0 || (mode & 0o020) === 0 ? 'give the daemon a group of its own with --socket-group and --socket-mode 0660'
+      : `a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
+    return `${place} belongs to user ${uid} and group ${group} with mode ${(mode & 0o7777).toString(8)}: ${advice}`;
   } catch {
     return 'its directory cannot be read either';
-  }
-}
-
-/** Finds the outermost directory on the way that this process may not enter. */
-function closed(directory: string): string | undefined {
-  let found: string | undefined;
-  for (let at = directory; ; at = path.dirname(at)) {
-    try {
-      fs.accessSync(at, fs.constants.X_OK);
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'EACCES') found = at;
-    }
-    if (at === path.dirname(at)) return found;
   }
 }

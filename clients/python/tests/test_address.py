@@ -69,11 +69,12 @@ def test_directory_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(address, "candidates", lambda *_: [places[0], (str(second), "")])
     assert address.find() == str(second)
     second.unlink()
-    with pytest.raises(DaemonUnavailableError, match=f"ignored: {tmp_path} belongs to another user, {me}, and this is"):
+    why = f"ignored: {tmp_path} belongs to user {me} with mode 0700, and only user {me + 1_000_000} must"
+    with pytest.raises(DaemonUnavailableError, match=why):
         address.find()
     monkeypatch.setattr(os, "geteuid", lambda: me)
     tmp_path.chmod(0o777)
-    with pytest.raises(DaemonUnavailableError, match="can be written by others"):
+    with pytest.raises(DaemonUnavailableError, match="with mode 0777"):
         address.find()
     assert places[-1] == (f"/tmp/kazahana-{me + 1_000_000}/kazahanad.sock", f"/tmp/kazahana-{me + 1_000_000}")
 

@@ -240,7 +240,7 @@ def test_small_enough() -> None:
     files = {path.name: path for path in (PACKAGE / "src" / "kazahana").glob("*.py")}
     lines = {name: statements(path) for name, path in files.items()}
     beside = sum(lines.pop(name) for name in BESIDE)
-    assert sum(lines.values()) <= 1100, lines
+    assert sum(lines.values()) <= 1130, lines
     assert beside <= 779
     everything = (PACKAGE / "src").rglob("*.py")
     assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500

@@ -30,37 +30,25 @@ def parse(text: str, source: str = "socket") -> str:
     The path is taken as it is, with any percent sign. The errors leave out the text: it may be a URL with a password.
     """
     path = text.strip(_BLANK)
-    is_uri = path[:5].lower() == "unix:"
-    why = ""
-    if not is_uri and re.match("[A-Za-z][A-Za-z0-9+.-]*://", path):
-        why = "is not a Unix socket: write its path, or unix:///PATH"
-    if is_uri:
-        path = path[5:]
-        if path.startswith("//"):
-            path = path[2:]
-            if path and not path.startswith("/"):
-                why = "names a host: write unix:///PATH, with three slashes, or just the path"
-    why = why or _no_path(path)
-    if why:
-        raise InvalidParamsError(f"{source} {why}")
-    return path
-
-
-def _no_path(path: str) -> str:
-    if not path:
-        return "is empty: write the path of a Unix socket"
-    if path[0] in "@\0":
-        return "is an abstract socket, which every user can open: write a path"
-    if "\0" in path:
-        return "holds a zero byte: write the path of a Unix socket"
-    if path == "~" or path.startswith("~/"):
-        return "begins with ~, which only a shell replaces: write the whole path"
-    if path.endswith("/"):
-        return "is a directory: write the path of a Unix socket"
+    uri = re.match("(?i)unix:(//)?", path)
+    path = path[uri.end() :] if uri else path
     length = len(os.fsencode(path))
-    if length > _PATH_LIMIT:
-        return f"is {length} bytes long, and the system allows a socket's path {_PATH_LIMIT}"
-    return ""
+    for wrong, why in (
+        (
+            not uri and re.match("[A-Za-z][A-Za-z0-9+.-]*://", path),
+            "is not a Unix socket: write its path, or unix:///PATH",
+        ),
+        (not path, "is empty: write the path of a Unix socket"),
+        (uri and uri[1] and path[:1] != "/", "names a host: write unix:///PATH, with three slashes, or just the path"),
+        (path[:1] in "@\0", "is an abstract socket, which every user can open: write a path"),
+        ("\0" in path, "holds a zero byte: write the path of a Unix socket"),
+        (path.split("/")[0] == "~", "begins with ~, which only a shell replaces: write the whole path"),
+        (path.endswith("/"), "is a directory: write the path of a Unix socket"),
+        (length > _PATH_LIMIT, f"is {length} bytes long, and the system allows a socket's path {_PATH_LIMIT}"),
+    ):
+        if wrong:
+            raise InvalidParamsError(f"{source} {why}")
+    return path
 
 
 def candidates(environ: Mapping[str, str], uid: int) -> list[tuple[str, str]]:
@@ -83,33 +71,31 @@ def find(socket: str | None = None) -> str:
     uid = os.geteuid()
     tried = []
     for path, directory in candidates(os.environ, uid):
-        why = _distrust(directory, uid) if directory else ""
+        why = _distrust(directory, uid)
         if why:
-            tried.append(f"{path} (ignored: {directory} {why})")
+            tried.append(f"{path} (ignored: {why})")
             continue
         try:
             os.stat(path)
         except OSError as error:
-            denied = _who_may(path) if error.errno == errno.EACCES else ""
-            tried.append(f"{path} ({error.strerror}{denied})")
+            tried.append(f"{path} ({error.strerror})")
             continue
         return path
     raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=path)
 
 
 def _distrust(directory: str, uid: int) -> str:
-    """Say why another user may answer in the daemon's place there; "" if none can."""
+    """Say why another user may answer in the daemon's place there: `su` keeps XDG_RUNTIME_DIR. "" if none can."""
     try:
         info = os.lstat(directory)
     except OSError:  # the attempt to use it tells why
         return ""
-    if not stat.S_ISDIR(info.st_mode):
-        return "is not a directory"
-    if info.st_uid != uid:
-        return f"belongs to another user, {info.st_uid}, and this is user {uid}"
-    if info.st_mode & 0o022:
-        return f"can be written by others (mode {info.st_mode & 0o7777:04o})"
-    return ""
+    if stat.S_ISDIR(info.st_mode) and info.st_uid == uid and not info.st_mode & 0o022:
+        return ""
+    mode = f"{info.st_mode & 0o7777:04o}"
+    return (
+        f"{directory} belongs to user {info.st_uid} with mode {mode}, and only user {uid} must be able to write to it"
+    )
 
 
 def connect(path: str) -> sockets.socket:
@@ -144,34 +130,18 @@ def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
 
 
 def _who_may(path: str) -> str:
-    """Say what keeps this user out: a directory that it may not enter, else the socket."""
-    place = _closed(os.path.dirname(os.path.abspath(path))) or path
+    place = path if os.path.exists(path) else os.path.dirname(path)  # its directory may not be readable
     try:
         info = os.stat(place)
     except OSError:
         return ""
-    is_directory = stat.S_ISDIR(info.st_mode)
     try:
         group = grp.getgrgid(info.st_gid).gr_name
     except KeyError:
         group = str(info.st_gid)
     advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
-    if info.st_gid == 0 or not info.st_mode & (stat.S_IXGRP if is_directory else stat.S_IWGRP):
+    if place != path and not info.st_mode & stat.S_IXGRP:
+        advice = "open it with chmod o+x, or give the daemon another --socket"
+    elif info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
         advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-        if is_directory:
-            advice = "open it with chmod o+x, or give the daemon another --socket"
-    mode = f"{info.st_mode & 0o7777:04o}"
-    return f"; {place} belongs to user {info.st_uid} and group {group} with mode {mode}: {advice}"
-
-
-def _closed(directory: str) -> str:
-    """Return the outermost of the directories on the way that this process may not enter; "" if there is none."""
-    found = ""
-    while True:
-        if os.path.isdir(directory) and not os.access(
-            directory, os.X_OK, effective_ids=os.access in os.supports_effective_ids
-        ):
-            found = directory
-        if directory == os.path.dirname(directory):
-            return found
-        directory = os.path.dirname(directory)
+    return f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: {advice}"
