@@ -132,7 +132,7 @@ func fileError(path, problem string, err error) *FileError {
 	case errors.Is(err, unix.EROFS):
 		e.Remedy = "mount it writable, or set state_dir or live_dir to a directory on another file system"
 	case errors.Is(err, fs.ErrPermission):
-		e.Remedy = "give the user that runs this read and write access to it, or name another directory"
+		e.Remedy = "give the user that runs this read and write access to it, or set state_dir or live_dir to another directory"
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
 		e.Remedy = "a regular file belongs there; move it away"
 	}

@@ -179,7 +179,7 @@ func prepareDirectory(dir string, o Options) error {
 		mode = 0o700
 	}
 	if _, err := folder.Make(dir, mode); err != nil {
-		return fmt.Errorf("socket directory: %w", err)
+		return fmt.Errorf("socket directory: %w; choose another with %s", err, o.Flag)
 	}
 	if !o.Private {
 		return nil

@@ -188,12 +188,8 @@ func openMeeting(database string) (*meeting, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, mode)
-		// As SQLite does with its log.
-		if err == nil && os.Geteuid() == 0 {
+		if err == nil && os.Geteuid() == 0 { // as SQLite does with its log
 			err = file.Chown(int(of.Uid), int(of.Gid))
-		}
-		if err == nil {
-			err = file.Chmod(mode) // the umask may have taken from it
 		}
 	}
 	if err != nil {
