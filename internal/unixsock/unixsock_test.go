@@ -130,6 +130,30 @@ func TestPrivateDirectory(t *testing.T) {
 	}
 }
 
+func TestLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	own := listen(t, path, Options{})
+	manager, managed := managed(t)
+	inherited, err := Inherit(given(t, manager))
+	must.Succeed(t, err)
+	for l, path := range map[*Listener]string{own: path, inherited: managed} {
+		for _, put := range []string{"", "file"} {
+			must.Succeed(t, l.Lost())
+			must.Succeed(t, os.Rename(path, path+".aside"))
+			want := "was removed"
+			if put != "" {
+				must.Succeed(t, os.WriteFile(path, nil, 0o600))
+				want = "was replaced"
+			}
+			if err := l.Lost(); err == nil || !strings.Contains(err.Error(), path+" "+want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+			must.Succeed(t, os.Rename(path+".aside", path))
+		}
+		must.Succeed(t, l.Lost())
+	}
+}
+
 func TestGroup(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Listen(filepath.Join(dir, "a"), Options{Mode: 0o660, Group: "no such group"}); err == nil || !strings.Contains(err.Error(), "socket_group") {
