@@ -78,7 +78,7 @@ def find(socket: str | None = None) -> str:
         try:
             os.stat(path)
         except OSError as error:
-            tried.append(f"{path} ({error.strerror})")
+            tried.append(f"{path} ({error.strerror}{_who_may(path) if error.errno == errno.EACCES else ''})")
             continue
         return path
     raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=path)
