@@ -201,6 +201,10 @@ func (j *job) run() error {
 	child.orphans = true
 	defer child.close()
 	held := runner.HoldLease(l, j.provider, j.service, j.clock, j.say)
+	if err := j.mayExtend(held); err != nil {
+		j.handBackUnused(held.Lease)
+		return err
+	}
 	c := runner.Config{
 		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.delay(held.Term),
 		Timeout: j.settings.ProviderTimeout, Program: child, Signals: j.signals, Say: j.say,

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -15,6 +19,24 @@ import (
 func (j *job) canExtend() error {
 	if !j.provider.Info().Can.Extend {
 		return fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
+	}
+	return nil
+}
+
+// mayExtend asks a lease server for an extension before CMD starts: only this shows whether the
+// server extends leases, and whether the token allows it. Other failures may pass.
+func (j *job) mayExtend(held *runner.LeaseHolding) error {
+	if !slices.Contains(httplease.Schemes(), j.provider.Info().Name) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
+	defer cancel()
+	_, err := held.Extend(ctx, 0, 0)
+	if lost, ok := errors.AsType[*runner.LostError](err); ok && !lost.Gone {
+		return lost
+	}
+	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code == problem.Forbidden {
+		return fmt.Errorf("%s cannot be extended: %w: run needs a token with the scopes leases and run", held.Name(), err)
 	}
 	return nil
 }

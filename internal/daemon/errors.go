@@ -17,7 +17,8 @@ import (
 // codeInternal marks a mistake in the daemon.
 const codeInternal wire.Code = "INTERNAL"
 
-// CodeNoStore: the daemon keeps no locks and sequences.
+// CodeNoStore: the daemon keeps no locks and sequences, or something in between keeps it from the
+// lease server that does.
 const CodeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
@@ -99,6 +100,9 @@ func asWireError(err error) *wire.Error {
 	}
 	if errors.Is(err, record.ErrCrowded) {
 		return wire.Errorf(wire.CodeOverloaded, "%v: ask again", record.ErrCrowded)
+	}
+	if stray, ok := errors.AsType[*record.StrayError](err); ok {
+		return wire.Errorf(CodeNoStore, "%v", stray)
 	}
 	if store, ok := errors.AsType[storeError](err); ok {
 		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").

@@ -72,6 +72,7 @@ type GrantedLease struct {
 
 // ReleaseRequest is the body of DELETE /lease/{id}, or its query.
 type ReleaseRequest struct {
+	ID        *int64 `json:"id,omitempty"` // the {id} of the path again
 	Signature string `json:"signature"`
 	Timestamp *int64 `json:"timestamp"` // Unix ms
 	ServiceID string `json:"serviceId,omitempty"`

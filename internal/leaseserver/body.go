@@ -202,6 +202,21 @@ func wholeNumber(text string) (n int64, ok bool) {
 	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
+// sameKey refuses a request whose path names another key than its body or its query. A proxy
+// that decodes, merges or lowers paths would make it a request for another key.
+func sameKey(r *http.Request, name, inPath, inBody string) error {
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	for _, said := range append([]string{inBody}, q[name]...) {
+		if said != "" && said != inPath {
+			return problem.New(problem.KeyMismatch, "the path names %q, and %s is %q", inPath, name, said)
+		}
+	}
+	return nil
+}
+
 // readQuery reads the query. Unknown parameters are ignored, as in a body.
 func readQuery(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
@@ -233,6 +248,13 @@ func fill(req *leaseapi.ReleaseRequest, q url.Values) error {
 		req.ServiceID = q.Get(leaseapi.ParamService)
 	}
 	req.AtEnd = req.AtEnd || q.Get(leaseapi.ParamAtEnd) == "true"
+	if req.ID == nil {
+		id, err := number(q, leaseapi.ParamID)
+		if err != nil {
+			return err
+		}
+		req.ID = id
+	}
 	if req.Timestamp == nil {
 		at, err := number(q, leaseapi.ParamTimestamp)
 		if err != nil {

@@ -26,14 +26,15 @@ type Scope string
 
 // The scopes.
 const (
-	ScopeLeases     Scope = "leases"     // acquire, release, extend, verify, and see the tenant's leases
+	ScopeLeases     Scope = "leases"     // acquire, release, verify, and see the tenant's leases
+	ScopeRun        Scope = "run"        // extend leases, as kazahanad run does
 	ScopeLocks      Scope = "locks"      // the lock service
 	ScopeSequences  Scope = "sequences"  // the sequence service
 	ScopePlacements Scope = "placements" // the activation records of placement
 	ScopeAdmin      Scope = "admin"      // /metrics, /stats, and the leases of all tenants
 )
 
-var allScopes = []Scope{ScopeLeases, ScopeLocks, ScopeSequences, ScopePlacements, ScopeAdmin}
+var allScopes = []Scope{ScopeLeases, ScopeRun, ScopeLocks, ScopeSequences, ScopePlacements, ScopeAdmin}
 
 // The tenant and the owner of requests without a credential.
 const (

@@ -139,6 +139,9 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 	if err := fill(&in, q); err != nil {
 		return err
 	}
+	if in.ID != nil && *in.ID != id {
+		return problem.New(problem.KeyMismatch, "the path names the machine ID %d, and id is %d", id, *in.ID)
+	}
 	service, err := s.service(who, in.ServiceID)
 	if err != nil {
 		return err

@@ -54,6 +54,18 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 	return who.placementTenant(), nil
 }
 
+// sameArea refuses a request for an area that its query has lost on the way.
+func sameArea(r *http.Request, inBody string) error {
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	if area := q.Get(lockhttp.ParamArea); inBody != "" && inBody != area {
+		return problem.New(problem.KeyMismatch, "the query names the area %q, and the body %q", area, inBody)
+	}
+	return nil
+}
+
 // calls is the request with its caller's name for the store, where each credential has its
 // turn, and its tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
@@ -79,6 +91,12 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID, Note: in.Note}
+	if err := sameKey(r, lockhttp.ParamKey, call.Key, in.LockKey); err != nil {
+		return call, err
+	}
+	if err := sameArea(r, in.Area); err != nil {
+		return call, err
+	}
 	if call.Tenant, err = lockTenant(r, who); err != nil {
 		return call, err
 	}
@@ -234,13 +252,17 @@ func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential)
 	if s.o.Locks == nil {
 		return errNoLocks
 	}
+	key := pathKey(r)
+	if err := sameKey(r, lockhttp.ParamKey, key, ""); err != nil {
+		return err
+	}
 	tenant, err := lockTenant(r, who)
 	if err != nil {
 		return err
 	}
 	var l lock.Lease
 	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
-		l, err = s.o.Locks.Store.Get(ctx, tenant, pathKey(r))
+		l, err = s.o.Locks.Store.Get(ctx, tenant, key)
 		return err
 	}); err != nil {
 		return err

@@ -427,7 +427,7 @@ func TestBodiesAreStrict(t *testing.T) {
 		"locks/free/acquire": {
 			`{"wait_m": 5}`: `did you mean "wait_ms"?`, `{"TTL_MS": 500}`: `did you mean "ttl_ms"?`, `{"requestId": "r"}`: `did you mean "request_id"?`,
 			`{"ttlSeconds": 600}`: `did you mean "ttl_seconds"?`, `{"tenant_id": "other"}`: `there is no field "tenant_id"`,
-			`{"ttl_ms": 500, "ttl_ms": 60000}`: `the field "ttl_ms" is there twice`, `{"colour": {"ttl_ms": [1]}}`: `there are ttl_seconds, ttl_ms, wait_ms`,
+			`{"ttl_ms": 500, "ttl_ms": 60000}`: `the field "ttl_ms" is there twice`, `{"colour": {"ttl_ms": [1]}}`: `there are lock_key, area, ttl_seconds, ttl_ms, wait_ms`,
 		},
 		"locks/k/renew":         {`{"ttl_m": 5}`: `did you mean "ttl_ms"?`},
 		"locks/k/release":       {`{"lease": "x"}`: `did you mean "lease_id"?`, `{"leaseId": "x", "requestId": "r"}`: `did you mean "lease_id"?`},

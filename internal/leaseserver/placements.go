@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -20,6 +21,11 @@ func placementKey(r *http.Request) placement.Key {
 	return placement.Key{Kind: pathSegment(r, "kind", placementSegment), Identity: pathSegment(r, "identity", placementSegment+1)}
 }
 
+// samePlacement refuses a request whose path names another actor than its body or its query.
+func samePlacement(r *http.Request, key placement.Key, inBody placementhttp.Removal) error {
+	return cmp.Or(sameKey(r, placementhttp.ParamKind, key.Kind, inBody.Kind), sameKey(r, placementhttp.ParamIdentity, key.Identity, inBody.Identity))
+}
+
 // placementCall runs one call to the store of activation records, and counts it.
 func (s *Server) placementCall(r *http.Request, op string, call func(context.Context, storage.Storage) error) error {
 	err := s.storeCall(r.Context(), "placement_"+op, func(ctx context.Context) error { return call(ctx, s.o.Placements.Records) })
@@ -31,10 +37,10 @@ func (s *Server) placementLoad(w http.ResponseWriter, r *http.Request, who Crede
 	if s.o.Placements == nil {
 		return errNoPlacements
 	}
-	if _, err := readQuery(r); err != nil {
+	key := placementKey(r)
+	if err := samePlacement(r, key, placementhttp.Removal{}); err != nil {
 		return err
 	}
-	key := placementKey(r)
 	var record placement.Record
 	if err := s.placementCall(r, "load", func(ctx context.Context, records storage.Storage) (err error) {
 		record, err = records.Load(ctx, who.placementTenant(), key)
@@ -67,6 +73,9 @@ func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, who Cre
 		return err
 	}
 	key := placementKey(r)
+	if err := samePlacement(r, key, in); err != nil {
+		return err
+	}
 	if err := s.placementCall(r, op, func(ctx context.Context, records storage.Storage) error { return do(ctx, records, key, in) }); err != nil {
 		return err
 	}

@@ -225,7 +225,7 @@ func instead(requests ...request) provocation {
 }
 
 const allTokens = `
-- {token: a-token-that-may-do-everything, owner: all, scopes: [leases, locks, sequences, placements, admin]}
+- {token: a-token-that-may-do-everything, owner: all, scopes: [leases, run, locks, sequences, placements, admin]}
 - {token: a-token-for-leases-and-nothing-else, owner: leases, scopes: [leases]}
 - {token: a-token-for-locks-and-nothing-else, owner: locks, scopes: [locks]}
 `
@@ -268,6 +268,10 @@ var everywhere = map[string]provocation{
 		g.options.Locks, g.options.Sequences, g.options.Placements = nil, nil, nil
 		g.options.Provider = least{g.stub.Provider}
 	}, send),
+	"400 KEY_MISMATCH": on(nil, func(g *rig, o operation, r request) reply {
+		target, query, _ := strings.Cut(r.target, "?")
+		return g.send(o.method, target+"?id=99&lock_key=x&key=x&kind=x&identity=x&"+query, "", r.body)
+	}),
 	"400 INVALID_REQUEST": on(nil, func(g *rig, o operation, r request) reply {
 		if o.method == "GET" {
 			r.target, _, _ = strings.Cut(r.target, "?")

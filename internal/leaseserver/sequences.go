@@ -44,7 +44,10 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 		return err
 	}
 	req := sequence.Request{Tenant: who.Tenant, Key: pathKey(r), Count: 1, AtLeast: in.AtLeast}
-	var err error
+	err := sameKey(r, sequencehttp.ParamKey, req.Key, in.Key)
+	if err != nil {
+		return err
+	}
 	if req.RequestID, err = who.markRequestID(in.RequestID); err != nil {
 		return err
 	}
@@ -82,7 +85,10 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 		return problem.New(problem.InvalidRequest, "last is missing: the last value that was handed out")
 	}
 	d := sequence.Declaration{Tenant: who.Tenant, Key: pathKey(r), Last: *in.Last}
-	var err error
+	err := sameKey(r, sequencehttp.ParamKey, d.Key, in.Key)
+	if err != nil {
+		return err
+	}
 	if d.Options, err = s.o.Sequences.options(d.Tenant, d.Key, in.Counting); err != nil {
 		return err
 	}

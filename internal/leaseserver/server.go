@@ -144,7 +144,7 @@ func New(o Options) *Server {
 func (s *Server) routes() {
 	s.api("POST "+leaseapi.PathLease, ScopeLeases, s.acquire)
 	s.api("DELETE "+leaseapi.PathLease+"/{id}", ScopeLeases, s.release)
-	s.api("POST "+leaseapi.PathExtend, ScopeLeases, s.extend)
+	s.api("POST "+leaseapi.PathExtend, ScopeRun, s.extend)
 	s.api("POST "+leaseapi.PathVerify, ScopeLeases, s.verify)
 	s.api("GET "+leaseapi.PathLeases, ScopeLeases, s.list)
 	s.api("GET "+leaseapi.PathHistory, ScopeLeases, s.locate)

@@ -190,6 +190,7 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 	c := l.core
 	var held *HeldError
 	var fenced *FencedError
+	var stray *record.StrayError
 	if IsAnswer(err) {
 		l.failed, w.open = 0, false
 		if err != nil {
@@ -216,6 +217,10 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.keep(w)
 	case IsAnswer(err):
 		l.settle(w, granted{}, err)
+	case errors.As(err, &stray):
+		w.open = w.open || stray.Unsure
+		w.ends = c.now + w.request.TTL()
+		l.refuse(w, err)
 	default:
 		l.failed++
 		if !errors.Is(err, record.ErrCrowded) {

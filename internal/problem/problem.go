@@ -20,6 +20,7 @@ type Code string
 // The codes.
 const (
 	InvalidRequest   Code = "INVALID_REQUEST"        // 400: it can never succeed as it is
+	KeyMismatch      Code = "KEY_MISMATCH"           // 400: the key of the path is not the one of the body or query
 	Unauthenticated  Code = "UNAUTHENTICATED"        // 401: no credential, or an unknown one
 	Forbidden        Code = "FORBIDDEN"              // 403: the credential may not do this
 	BadSignature     Code = "BAD_SIGNATURE"          // 403: the lease is not the caller's (any more)
@@ -51,7 +52,7 @@ const (
 
 // status is the HTTP status of each code.
 var status = map[Code]int{
-	InvalidRequest: http.StatusBadRequest, Unauthenticated: http.StatusUnauthorized,
+	InvalidRequest: http.StatusBadRequest, KeyMismatch: http.StatusBadRequest, Unauthenticated: http.StatusUnauthorized,
 	Forbidden: http.StatusForbidden, BadSignature: http.StatusForbidden, TimestampSkew: http.StatusForbidden,
 	LeaseNotFound: http.StatusNotFound, LockNotFound: http.StatusNotFound, NotFound: http.StatusNotFound,
 	MethodNotAllowed: http.StatusMethodNotAllowed, Conflict: http.StatusConflict,

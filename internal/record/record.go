@@ -166,6 +166,17 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%s: %s may have %d %s, and has no room for more: let keys end, or raise the limit", e.Quota, e.Payer, e.Limit, e.Unit)
 }
 
+// StrayError: something between this host and a store on a lease server changes requests, or
+// answers them by itself. To ask again is of no use until that is mended.
+type StrayError struct {
+	Err error
+	// Unsure: the store may have carried the request out. Else nothing was changed.
+	Unsure bool
+}
+
+func (e *StrayError) Error() string { return e.Err.Error() }
+func (e *StrayError) Unwrap() error { return e.Err }
+
 // Errors without fields. Callers decide with errors.Is.
 var (
 	// ErrInvalid: the call breaks a limit or a rule of the contract. Nothing was

@@ -79,6 +79,9 @@ func IsAnswer(err error) bool {
 	var exhausted *ExhaustedError
 	var fenced *FencedError
 	var full *record.FullError
+	if stray, ok := errors.AsType[*record.StrayError](err); ok {
+		return !stray.Unsure
+	}
 	return err == nil || errors.Is(err, ErrInvalid) || errors.Is(err, ErrRequestReused) ||
 		errors.As(err, &exhausted) || errors.As(err, &fenced) || errors.As(err, &full)
 }

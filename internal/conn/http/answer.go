@@ -50,8 +50,8 @@ func isServersOwn(err error) bool {
 	case p.Code == problem.Overloaded && p.Quota == "", p.Code == problem.Unavailable,
 		p.Code == problem.Unauthenticated || p.Code == problem.Forbidden: // others may know the credential
 		return true
-	case p.Code == "":
-		return p.Status >= http.StatusInternalServerError // of a proxy in between
+	case p.Code == "", p.Code == problem.KeyMismatch: // of a proxy in between, or because of it
+		return true
 	}
 	return false
 }
@@ -81,7 +81,7 @@ func transportError(err error) error {
 func readJSON(res *http.Response, limit int64, into any) error {
 	if given := res.Header.Get("Content-Type"); given != "" {
 		if media, _, err := mime.ParseMediaType(given); err != nil || media != jsonType {
-			return fmt.Errorf("the answer is %q and not JSON: is this a lease server?", Shorten(given))
+			return &strangeError{fmt.Sprintf("the answer is %q and not JSON", Shorten(given))}
 		}
 	}
 	if res.ContentLength > limit {
@@ -111,10 +111,10 @@ func problemOf(res *http.Response) error {
 	p := &problem.Problem{}
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if media != problem.MediaType || json.Unmarshal(body, p) != nil || p.Code == "" {
-		p = &problem.Problem{Detail: fmt.Sprintf("HTTP %s, and not as a lease server says it: %s", res.Status, Shorten(strings.TrimSpace(string(body))))}
-		if to := res.Header.Get("Location"); to != "" && res.StatusCode < 400 {
-			p.Detail = fmt.Sprintf("HTTP %s: redirects are not followed, since they would carry the credential elsewhere", res.Status)
+		if media == "text/html" {
+			body = nil // nobody reads that in a log
 		}
+		p = foreign(res, Shorten(strings.TrimSpace(string(body))))
 	}
 	p.Status = res.StatusCode
 	if p.RetryAfterMS <= 0 {
@@ -130,7 +130,7 @@ func problemOf(res *http.Response) error {
 	case p.Code == "" && res.StatusCode >= http.StatusInternalServerError, p.Code == problem.Unavailable:
 		return &uncertainError{p}
 	}
-	return p
+	return explained(p)
 }
 
 // Shorten shortens a foreign answer for the log.

@@ -107,9 +107,10 @@ func TestFailover(t *testing.T) {
 		"full":              {refusing(problem.NoMachineID), false, false},
 		"fenced":            {refusing(problem.Fenced), false, false},
 		"conflict":          {refusing(problem.Conflict), false, false},
+		"another key":       {refusing(problem.KeyMismatch), true, true},
 		"rate limited":      {refusing(problem.RateLimited), false, false},
-		"the wrong path":    {plain(404, "text/plain", "404 page not found"), false, false},
-		"a redirect":        {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusTemporaryRedirect) }, false, false},
+		"the wrong path":    {plain(404, "text/plain", "404 page not found"), true, true},
+		"a redirect":        {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusTemporaryRedirect) }, true, true},
 	} {
 		for _, once := range []bool{false, true} {
 			var mu sync.Mutex

@@ -155,6 +155,12 @@ func extend(s *suite) error {
 	if lacksPath(err) {
 		return &missing{"kazahanad run cannot be used"}
 	}
+	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code == problem.Forbidden {
+		if !strings.Contains(p.Detail, `"run"`) {
+			return fmt.Errorf("it is refused, and the detail does not name the scope \"run\": %q", p.Detail)
+		}
+		return &missing{"this token does not have the scope run: kazahanad run cannot be used with it"}
+	}
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ const Path = "/v1/locks"
 const (
 	ParamAfter = "after"
 	ParamLimit = "limit"
-	ParamArea  = "area" // which of the tenant's locks are meant: without it those of its users
+	ParamKey   = "lock_key" // of a GET: the key of the path again
+	ParamArea  = "area"     // which of the tenant's locks are meant: without it those of its users
 )
 
 const (
@@ -46,6 +47,8 @@ const (
 // Request is the body of an acquire, a renewal or a release. All members are
 // optional.
 type Request struct {
+	LockKey     string  `json:"lock_key,omitempty"`    // the key of the path again: the server refuses another one
+	Area        string  `json:"area,omitempty"`        // likewise the area of the query
 	TTLSeconds  *int64  `json:"ttl_seconds,omitempty"` // acquire, renew: 1 to 86,400
 	TTLMS       *int64  `json:"ttl_ms,omitempty"`      // the same in ms, 100 to 86,400,000; not both
 	WaitMS      int64   `json:"wait_ms,omitempty"`     // acquire: how long to wait for it; at most MaxWait is waited

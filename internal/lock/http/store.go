@@ -3,6 +3,7 @@ package http
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -10,11 +11,16 @@ import (
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
+	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 )
 
 // maxAnswer bounds an answer: the largest page, with keys and notes of which every byte
 // is escaped as six.
 const maxAnswer = lock.MaxList * (6*(lock.MaxKey+lock.MaxNote) + 1024)
+
+// giveBackTimeout is how long the release of another key's lease may take.
+const giveBackTimeout = 5 * time.Second
 
 // Store is locks on a lease server.
 type Store struct{ client *httpconn.Client }
@@ -45,20 +51,41 @@ func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l l
 	if err := r.Validate(); err != nil {
 		return l, 0, err
 	}
-	body := Request{WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner, Note: r.Note}
+	area := areaOf(r.Tenant)
+	body := Request{LockKey: r.Key, Area: area.Get(ParamArea), WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner, Note: r.Note}
 	if r.TTLMS != 0 {
 		body.TTLMS = &r.TTLMS
 	}
 	var answer Answer
 	err = s.call(ctx, r.Key, httpconn.Call{
-		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Query: areaOf(r.Tenant), Body: body, Answer: &answer, Limit: maxAnswer,
+		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Query: area, Body: body, Answer: &answer, Limit: maxAnswer,
 		Patience: wait, Once: r.RequestID == "" && (r.Op != lock.Renew || r.LeaseID == ""),
 	})
 	if err != nil {
 		return l, 0, err
 	}
-	l, err = answer.lease()
+	if l, err = answer.lease(); err == nil && l.Key != r.Key {
+		return lock.Lease{}, 0, s.giveBack(ctx, r, l)
+	}
 	return l, answer.WaitedMS, err
+}
+
+// giveBack releases a lease of another key than was asked for, and returns the error that says so.
+// The path that led to that key leads to it again.
+func (s *Store) giveBack(ctx context.Context, r lock.Request, l lock.Lease) error {
+	if r.Op != lock.Acquire {
+		return recordhttp.ForOther(r.Key, l.Key, "")
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	body := Request{LeaseID: l.LeaseID, OwnerSuffix: &r.Owner}
+	err := s.client.Do(ctx, httpconn.Call{
+		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + lock.Release.String(), Query: areaOf(r.Tenant), Body: body, Answer: &Answer{}, Limit: maxAnswer,
+	})
+	if err != nil {
+		return recordhttp.ForOther(r.Key, l.Key, ", and that lock stays taken until its term ends")
+	}
+	return recordhttp.ForOther(r.Key, l.Key, ", and that lock was released again")
 }
 
 // Notify implements lock.Store: a server waits instead.
@@ -77,11 +104,17 @@ func (s *Store) Get(ctx context.Context, tenant, key string) (lock.Lease, error)
 		return lock.Lease{}, err
 	}
 	var answer Answer
-	err := s.call(ctx, key, httpconn.Call{Method: "GET", Path: Path + "/" + httpconn.Escape(key), Query: areaOf(tenant), Answer: &answer, Limit: maxAnswer})
+	query := areaOf(tenant)
+	query.Set(ParamKey, key)
+	err := s.call(ctx, key, httpconn.Call{Method: "GET", Path: Path + "/" + httpconn.Escape(key), Query: query, Answer: &answer, Limit: maxAnswer})
 	if err != nil {
 		return lock.Lease{}, err
 	}
-	return answer.lease()
+	l, err := answer.lease()
+	if err == nil && l.Key != key {
+		return lock.Lease{}, recordhttp.ForOther(key, l.Key, "")
+	}
+	return l, err
 }
 
 // List implements lock.Store.
@@ -99,11 +132,17 @@ func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lo
 		return nil, err
 	}
 	locks := make([]lock.Lease, len(page.Locks))
+	previous := after
 	for i, a := range page.Locks {
 		var err error
 		if locks[i], err = a.lease(); err != nil {
 			return nil, err
 		}
+		if i >= limit || locks[i].Key <= previous {
+			return nil, &record.StrayError{Err: fmt.Errorf("the server answered with %d locks and %q after %q, when asked for %d: a proxy drops or changes the query",
+				len(page.Locks), locks[i].Key, previous, limit)}
+		}
+		previous = locks[i].Key
 	}
 	return locks, nil
 }
@@ -125,7 +164,7 @@ func (s *Store) call(ctx context.Context, key string, k httpconn.Call) error {
 			return refusal
 		}
 	}
-	return err
+	return recordhttp.Stray(err)
 }
 
 func (a Answer) lease() (lock.Lease, error) {

@@ -189,6 +189,7 @@ var Catalogue = []Entry{
 	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
 	{"http.ok", OK, ""},
 	{"http.plain", Warn, "Use https://: on the way, others can read the token and the leases' secrets."},
+	{"http.path", Warn, "Let the proxy pass each path on as it came: docs/providers/http.md, behind a proxy, has the settings."},
 	{"http.refused", Fail, "Put a token with the scope leases into token_file."},
 	{"http.unreachable", Fail, "Bring the lease server back, or correct the provider URL, its ca_file or its certificate."},
 

@@ -286,6 +286,7 @@ var judgements = []struct {
 	{"pool.almost_full", JudgePool("redis:", "almost_full", 1, 100)},
 	{"pool.full", JudgePool("redis:", "full", 0, 100)},
 	{"http.crowded", aServer(func(h *HTTP) { h.Crowded = "a pool is full" })},
+	{"http.path", aServer(func(h *HTTP) { h.Stray = errFault })},
 	{"http.refused", aServer(func(h *HTTP) { h.Refused = errFault })},
 
 	{"clock.ok", aClock(func(*Clock) {})},

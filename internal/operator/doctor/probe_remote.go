@@ -168,6 +168,7 @@ func ProbeHTTP(ctx context.Context, cfg httpconn.Config, refused func(context.Co
 		h := HTTP{Server: server.String(), Plain: base.Scheme == "http" && !onThisHost(base.Hostname()), Err: err}
 		if h.Err == nil {
 			h.ask(ctx, client, &base, clock)
+			h.askForKey(ctx, cfg, server)
 		}
 		reached = reached || h.Err == nil
 		all = append(all, h)
@@ -216,6 +217,38 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 	default:
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
 		h.NotReady = httpconn.Shorten(fmt.Sprintf("%s %s", res.Status, strings.TrimSpace(string(text))))
+	}
+}
+
+// probedKey has what proxies change on its way.
+const probedKey = "kazahanad/Doctor 100%"
+
+// askForKey looks at a lock with such a key, where the server keeps locks at all.
+func (h *HTTP) askForKey(ctx context.Context, cfg httpconn.Config, server *url.URL) {
+	cfg.Servers = []*url.URL{server}
+	client, err := httpconn.New(cfg)
+	if err != nil || h.Err != nil {
+		return // other findings say so
+	}
+	defer client.Close()
+	get := func(key string) (is bool, err error) {
+		var answer struct {
+			Key string `json:"lock_key"`
+		}
+		err = client.Do(ctx, httpconn.Call{
+			Method: http.MethodGet, Path: "/v1/locks/" + httpconn.Escape(key), Query: url.Values{"lock_key": {key}}, Answer: &answer, Limit: maxAnswer,
+		})
+		if err == nil && answer.Key != key {
+			return true, fmt.Errorf("it answers for the key %q when asked for %q", answer.Key, key)
+		}
+		is, _ = httpconn.Stray(err)
+		return is, err
+	}
+	if stray, _ := get("kazahanad-doctor"); stray {
+		return // a server of another make
+	}
+	if stray, err := get(probedKey); stray {
+		h.Stray = err
 	}
 }
 

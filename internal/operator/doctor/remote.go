@@ -283,6 +283,7 @@ type HTTP struct {
 	NotReady string // the answer of /readyz, unless it was "ok"
 	Crowded  string // what /readyz says behind "ok": quotas that are used up, pools that have little room
 	Refused  error  // the token was not accepted
+	Stray    error  // a key with a slash does not arrive as it was sent
 }
 
 // certificateNotice is how long before the end of a certificate doctor warns.
@@ -308,6 +309,9 @@ func JudgeHTTP(h HTTP, now time.Time) []Finding {
 	}
 	if h.Refused != nil {
 		found = append(found, finding("http.refused", "%v", h.Refused))
+	}
+	if h.Stray != nil {
+		found = append(found, finding("http.path", "%s: a lock, a sequence or an actor whose key has a slash, a space or a percent sign cannot be used: %v", h.Server, h.Stray))
 	}
 	if len(found) == 0 {
 		found = append(found, finding("http.ok", "%s is ready and takes the token", h.Server))

@@ -160,7 +160,7 @@ func (p *Provider) granted(server string, req provider.AcquireRequest, answer le
 
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	body := leaseapi.ReleaseRequest{Signature: req.Signature, Timestamp: &req.TimestampMS, ServiceID: req.Service, AtEnd: req.AtEnd}
+	body := leaseapi.ReleaseRequest{ID: &req.ID, Signature: req.Signature, Timestamp: &req.TimestampMS, ServiceID: req.Service, AtEnd: req.AtEnd}
 	if req.BitSeq != provider.AnyBitSeq {
 		body.BitSeq = &req.BitSeq
 	}

@@ -1,10 +1,13 @@
-// Package recordhttp is how a store's lack of room travels from a lease server to its clients.
+// Package recordhttp is what the clients of a lease server share: how a store's lack of room
+// travels to them, and that something in between changes their requests.
 package recordhttp
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -31,4 +34,19 @@ func ToError(p *problem.Problem) error {
 		return nil
 	}
 	return &record.FullError{Quota: p.Quota, Payer: p.Payer, Limit: p.Limit, Unit: p.Unit}
+}
+
+// Stray is the error of a call as a record.StrayError, if it is one.
+func Stray(err error) error {
+	if is, unsure := httpconn.Stray(err); is {
+		return &record.StrayError{Err: err, Unsure: unsure}
+	}
+	return err
+}
+
+// ForOther is the error of an answer for another key than the request's. done says what became of
+// that key.
+func ForOther(asked, answered, done string) error {
+	return &record.StrayError{Err: fmt.Errorf("the server answered for the key %q when asked for %q%s: "+
+		"a proxy changes the path (%%2F), or mixes answers up; docs/providers/http.md, behind a proxy, has the settings", answered, asked, done)}
 }

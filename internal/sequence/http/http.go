@@ -23,8 +23,12 @@ import (
 // POST Path/{key}/declare.
 const Path = "/v1/sequences"
 
+// ParamKey is the key of the path again, in the query.
+const ParamKey = "key"
+
 // Request is the body of a next. All members are optional.
 type Request struct {
+	Key       string `json:"key,omitempty"`      // the key of the path again: the server refuses another one
 	Count     *int   `json:"count,omitempty"`    // default 1
 	AtLeast   int    `json:"at_least,omitempty"` // how many will do where count do not fit before the maximum; default count
 	RequestID string `json:"request_id,omitempty"`
@@ -33,6 +37,7 @@ type Request struct {
 
 // Declaration is the body of a declare.
 type Declaration struct {
+	Key  string `json:"key,omitempty"` // as in Request
 	Last *int64 `json:"last"`
 	Counting
 }
@@ -173,11 +178,14 @@ func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, e
 	err := s.client.Do(ctx, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/next", Answer: &answer, Limit: maxAnswer, Once: r.RequestID == "",
 		Body: Request{
-			Count: &r.Count, AtLeast: r.AtLeast, RequestID: r.RequestID, Counting: counting(r.Options),
+			Key: r.Key, Count: &r.Count, AtLeast: r.AtLeast, RequestID: r.RequestID, Counting: counting(r.Options),
 		},
 	})
 	if err != nil {
 		return sequence.Range{}, refusal(r.Key, err)
+	}
+	if answer.Key != r.Key {
+		return sequence.Range{}, recordhttp.ForOther(r.Key, answer.Key, ", whose values are lost")
 	}
 	got := sequence.Range{First: answer.First, Step: answer.Step, Count: len(answer.Values)}
 	if got.Count < r.Least() || got.Count > r.Count || got.Step != r.Options.Step || got.Last() != answer.Last {
@@ -195,8 +203,11 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	var answer Declared
 	err := s.client.Do(ctx, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(d.Key) + "/declare", Answer: &answer, Limit: maxAnswer,
-		Body: Declaration{Last: &d.Last, Counting: counting(d.Options)}, Once: true, // values may have been taken since
+		Body: Declaration{Key: d.Key, Last: &d.Last, Counting: counting(d.Options)}, Once: true, // values may have been taken since
 	})
+	if err == nil && answer.Key != d.Key {
+		return recordhttp.ForOther(d.Key, answer.Key, ", which goes on as declared now")
+	}
 	return refusal(d.Key, err)
 }
 
@@ -212,5 +223,5 @@ func refusal(key string, err error) error {
 			return refused
 		}
 	}
-	return err
+	return recordhttp.Stray(err)
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
@@ -23,8 +24,13 @@ import (
 // POST Path/{kind}/{identity}/store, and POST Path/{kind}/{identity}/remove.
 const Path = "/v1/placements"
 
-// Record is a record as it travels: the body of a store, and part of the answer to
-// a GET.
+// Query parameters of a GET: kind and identity of the path again.
+const (
+	ParamKind     = "kind"
+	ParamIdentity = "identity"
+)
+
+// Record is a record as it travels, in requests and in the answer to a GET.
 type Record struct {
 	Owner      string `json:"owner"` // "": none
 	Membership int64  `json:"membership"`
@@ -35,8 +41,10 @@ type Record struct {
 	ObservedMS int64  `json:"observed_ms,omitempty"` // Unix ms
 }
 
-// Removal is the body of a remove.
+// Removal is the body of a remove, and of a store, which has no Keep.
 type Removal struct {
+	Kind     string `json:"kind,omitempty"` // of the path again: the server refuses another one
+	Identity string `json:"identity,omitempty"`
 	Record
 	Keep bool `json:"keep,omitempty"` // the stored snapshot stays
 }
@@ -96,7 +104,7 @@ func refusal(err error) error {
 			return fmt.Errorf("%w: %s", refused, strings.TrimPrefix(p.Detail, refused.Error()+": "))
 		}
 	}
-	return err
+	return recordhttp.Stray(err)
 }
 
 type store struct{ client *httpconn.Client }
@@ -114,24 +122,27 @@ func (s *store) Load(ctx context.Context, _ string, key placement.Key) (placemen
 		return placement.Record{}, err
 	}
 	var answer Loaded
-	if err := s.client.Do(ctx, httpconn.Call{Method: "GET", Path: pathOf(key), Answer: &answer, Limit: maxAnswer}); err != nil {
+	if err := s.client.Do(ctx, httpconn.Call{Method: "GET", Path: pathOf(key), Query: url.Values{ParamKind: {key.Kind}, ParamIdentity: {key.Identity}}, Answer: &answer, Limit: maxAnswer}); err != nil {
 		return placement.Record{}, refusal(err)
+	}
+	if err := isOf(key, answer.Kind, answer.Identity); err != nil {
+		return placement.Record{}, err
 	}
 	r := answer.Placement()
 	if r.Version < 0 || r.Token < 0 || r.Owner.Authority != "" && r.Validate() != nil {
 		return placement.Record{}, fmt.Errorf("the server answered with version %d and token %d of %q, which is no record", r.Version, r.Token, r.Owner.Authority)
 	}
-	return r, isOf(key, answer.Kind, answer.Identity)
+	return r, nil
 }
 
 // Store implements storage.Storage.
 func (s *store) Store(ctx context.Context, _ string, key placement.Key, r placement.Record) error {
-	return s.change(ctx, key, r, "/store", FromRecord(r))
+	return s.change(ctx, key, r, "/store", Removal{key.Kind, key.Identity, FromRecord(r), false})
 }
 
 // Remove implements storage.Storage.
 func (s *store) Remove(ctx context.Context, _ string, key placement.Key, r placement.Record, keep bool) error {
-	return s.change(ctx, key, r, "/remove", Removal{FromRecord(r), keep})
+	return s.change(ctx, key, r, "/remove", Removal{key.Kind, key.Identity, FromRecord(r), keep})
 }
 
 func (s *store) change(ctx context.Context, key placement.Key, r placement.Record, operation string, body any) error {
@@ -142,16 +153,19 @@ func (s *store) change(ctx context.Context, key placement.Key, r placement.Recor
 	if err := s.client.Do(ctx, httpconn.Call{Method: "POST", Path: pathOf(key) + operation, Body: body, Answer: &answer, Limit: maxAnswer}); err != nil {
 		return refusal(err)
 	}
+	if err := isOf(key, answer.Kind, answer.Identity); err != nil {
+		return err
+	}
 	if answer.Version != r.Version || answer.Token != r.Token {
 		return fmt.Errorf("the server answered for version %d with token %d, when asked about %d with %d", answer.Version, answer.Token, r.Version, r.Token)
 	}
-	return isOf(key, answer.Kind, answer.Identity)
+	return nil
 }
 
-// isOf checks whom an answer is about: what is no lease server is not believed.
+// isOf checks which actor an answer is about.
 func isOf(key placement.Key, kind, identity string) error {
 	if got := (placement.Key{Kind: kind, Identity: identity}); got != key {
-		return fmt.Errorf("the server answered about %q when asked about %q: is it a lease server?", got, key)
+		return recordhttp.ForOther(key.String(), got.String(), "")
 	}
 	return nil
 }
