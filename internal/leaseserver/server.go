@@ -404,8 +404,12 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
 		return problem.New(problem.MethodNotAllowed, "this path takes %s", strings.Join(allowed, ", "))
 	}
-	return problem.New(problem.NotFound, "there is no such path here")
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	return problem.New(problem.NotFound, "there is no path %.*q here", maxShownPath, path)
 }
+
+// maxShownPath limits how much of an unknown path its refusal shows.
+const maxShownPath = 200
 
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	promhttp.HandlerFor(s.o.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)

@@ -63,6 +63,17 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		1h
 		holder has 1
 		holder lost 0`},
+	"what goes astray: a newcomer learns it at once, and a holder keeps the lock": {"notified", `
+		holder holds
+		9s
+		h all way astray
+		next acquires wait=ever
+		next is astray at=9s
+		24s
+		h up
+		1h
+		holder has 1
+		holder lost 0`},
 	"a suspended machine: timers stood still, and the lease ended": {"notified", `
 		holder holds
 		holder has 1

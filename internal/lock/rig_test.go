@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 const (
@@ -100,6 +101,7 @@ type obstacle struct {
 	back   bool   // answers meet it
 	delay  time.Duration
 	fails  bool
+	astray bool // something on the way answers
 	late   bool // the request arrives after the delay, also if it was given up
 	once   bool
 	met    bool
@@ -117,7 +119,10 @@ func (l *link) meet(all ...*obstacle) {
 	l.obstacles = all
 }
 
-var errDown = errors.New("connection refused")
+var (
+	errDown   = errors.New("connection refused")
+	errAstray = &record.StrayError{Err: errors.New("404")}
+)
 
 // next are the obstacles of a request, or of its answer.
 func (l *link) next(q lock.Request, back bool) (all []*obstacle) {
@@ -160,6 +165,9 @@ func (o *obstacle) pass() error {
 	time.Sleep(o.delay)
 	if o.fails {
 		return errDown
+	}
+	if o.astray {
+		return errAstray
 	}
 	if o.answer != nil {
 		return o.answer()

@@ -28,7 +28,7 @@ import (
 //	CLIENT knows                                                      its holding says as much as the store of what is left
 //	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses were reported to it
 //	store STATE TOKEN | store freed CLIENT | store forgets D | store limits D
-//	HOST OPERATION|all way|back [D] [down] [once]                      requests, or answers, take a time or are lost
+//	HOST OPERATION|all way|back [D] [down|astray] [once]               requests, or answers, take a time, are lost, or go astray
 //	HOST up | HOST suspends D | HOST closes [D] | HOST asked LEAST..MOST | HOST subscribes D | HOST asked
 //
 // Clients are on the host h, or on the one after an @. Host o gets no news of
@@ -260,7 +260,7 @@ func is(err error, f []string) string {
 	var held *lock.HeldError
 	var fenced *lock.FencedError
 	known := map[string]error{
-		"reused": lock.ErrRequestReused, "expired": lock.ErrExpired, "canceled": context.Canceled, "closed": lock.ErrClosed, "down": errDown,
+		"reused": lock.ErrRequestReused, "expired": lock.ErrExpired, "canceled": context.Canceled, "closed": lock.ErrClosed, "down": errDown, "astray": errAstray,
 		"invalid": lock.ErrInvalid, "not-owned": lock.ErrNotOwned, "late": context.DeadlineExceeded,
 	}
 	fits := false
@@ -357,7 +357,7 @@ func (s *scenario) hostLine(h *storyHost, f []string) string {
 			}
 		}
 	default:
-		o := &obstacle{op: f[0], back: f[1] == "back", once: slices.Contains(f, "once"), fails: slices.Contains(f, "down"), delay: at(2)}
+		o := &obstacle{op: f[0], back: f[1] == "back", once: slices.Contains(f, "once"), fails: slices.Contains(f, "down"), astray: slices.Contains(f, "astray"), delay: at(2)}
 		h.meet(append(slices.Clone(h.obstacles), o)...)
 	}
 	return ""

@@ -286,3 +286,37 @@ func TestNames(t *testing.T) {
 		t.Errorf("%s, %v", cfg.Names(), err)
 	}
 }
+
+// Which answers mean that something in between changes requests, or answers them. An outage is none.
+func TestStray(t *testing.T) {
+	const html = "text/html"
+	for name, test := range map[string]struct {
+		answer     http.HandlerFunc
+		is, unsure bool
+		says       string
+	}{
+		"404":           {plain(404, html, "<h1>404</h1>"), true, false, "%2F"},
+		"405":           {plain(405, html, "<h1>405</h1>"), true, false, "%2F"},
+		"400":           {plain(400, "text/plain", "bad request"), true, false, "bad request"},
+		"403":           {plain(403, html, ""), true, false, "forbids"},
+		"413":           {plain(413, html, ""), true, false, "112 KiB"},
+		"another key":   {refusing(problem.KeyMismatch), true, false, "%2F"},
+		"another path":  {refusing(problem.NotFound), true, false, "%2F"},
+		"no method":     {refusing(problem.MethodNotAllowed), true, false, "%2F"},
+		"a login page":  {plain(200, html, "<h1>log in</h1>"), true, true, "login page"},
+		"408":           {plain(408, html, ""), false, false, "408"},
+		"429":           {plain(429, html, ""), false, false, "429"},
+		"502":           {plain(502, html, ""), false, false, "502"},
+		"503":           {plain(503, html, ""), false, false, "503"},
+		"504":           {plain(504, html, ""), false, false, "504"},
+		"cut off":       {cut, false, false, ""},
+		"not a key":     {refusing(problem.InvalidRequest), false, false, ""},
+		"unknown token": {refusing(problem.Unauthenticated), false, false, ""},
+	} {
+		err := open(t, serve(t, test.answer)).Do(t.Context(), Call{Method: "POST", Path: "/x", Answer: &struct{}{}, Limit: 100})
+		is, unsure := Stray(err)
+		if err == nil || is != test.is || unsure != test.unsure || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "<h1>") {
+			t.Errorf("%s: %v, %v: %v", name, is, unsure, err)
+		}
+	}
+}
