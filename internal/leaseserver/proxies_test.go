@@ -1,9 +1,13 @@
 package leaseserver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,6 +36,7 @@ type way struct {
 // proxies starts an nginx and an Apache in front of the server, with settings that users have.
 func proxies(t *testing.T, server string) []way {
 	nginx := proxytest.Nginx(t, strings.ReplaceAll(`
+		gzip on; gzip_types *; gzip_min_length 1; gzip_proxied any;
 		location / { proxy_pass SERVER; }
 		location /prefix/ { if ($request_uri ~ "^/prefix(/.*)$") { proxy_pass SERVER$1; } }
 		location /decodes/ { proxy_pass SERVER/; }
@@ -125,6 +130,42 @@ func TestProxyDropsTheQuery(t *testing.T) {
 	}
 	if page, err := through.Locks.List(t.Context(), DefaultTenant, "", 100); err != nil || len(page) != 2 {
 		t.Errorf("%v, %v", page, err)
+	}
+}
+
+// A client uses no answer for another key, also of a server that does not compare keys, and gives
+// the lock back.
+func TestAnswersForAnotherKey(t *testing.T) {
+	g := newRig(t, func(g *rig) {
+		g.keep(lock.OnRecords(memory.New(nil)))
+	})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		named := regexp.MustCompile(`"(lock_key|key|kind|identity)":"[a-z]*",`)
+		sent := httptest.NewRequest(r.Method, strings.ReplaceAll(r.URL.Path, "asked", "other"), bytes.NewReader(named.ReplaceAll(body, nil)))
+		sent.Header = r.Header
+		g.server.ServeHTTP(w, sent)
+	}))
+	t.Cleanup(server.Close)
+	s := opened(t, server.URL)
+	_, gotten := s.Locks.Do(t.Context(), lock.Request{Op: lock.Acquire, Tenant: DefaultTenant, Key: "asked", Owner: "a", RequestID: "r", LeaseID: lock.NewLeaseID(), TTLMS: 60_000})
+	held, err := s.Locks.List(t.Context(), DefaultTenant, "", 10)
+	if err != nil || len(held) > 0 {
+		t.Errorf("held are %v, %v", held, err)
+	}
+	_, looked := s.Locks.Get(t.Context(), DefaultTenant, "asked")
+	_, taken := s.Sequences.Next(t.Context(), sequence.Request{Tenant: DefaultTenant, Key: "asked", Count: 1, RequestID: sequence.NewRequestID(), Options: sequence.DefaultOptions()})
+	declared := s.Sequences.Declare(t.Context(), sequence.Declaration{Tenant: DefaultTenant, Key: "asked", Last: 5, Options: sequence.DefaultOptions()})
+	actor := placement.Key{Kind: "room", Identity: "asked"}
+	_, loaded := s.Placements.Load(t.Context(), DefaultTenant, actor)
+	stored := s.Placements.Store(t.Context(), DefaultTenant, actor, placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 1})
+	for says, err := range map[string]error{
+		"that lock was released again": gotten, `for the key "other" when asked for "asked":`: looked, "whose values are lost": taken,
+		"goes on as declared now": declared, `"room/other" when asked for "room/asked"`: errors.Join(loaded, stored),
+	} {
+		if _, ok := errors.AsType[*record.StrayError](err); !ok || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q in it", err, says)
+		}
 	}
 }
 
