@@ -29,6 +29,7 @@ func TestDaemonBehindAProxy(t *testing.T) {
 	behind.Kazahanad("lock", "-q", "job", "--wait", "0s", "--", "true").OK(t)
 	behind.Examined(nil, "--provider", proxy+"/decodes").Has("http.path", "no http.refused")
 	direct.Examined(nil, "--provider", proxy).Has("http.ok", "no http.path")
+	direct.Examined(nil, "--provider", proxy+"/a-prefix-that-stays").Has("http.unreachable", "no http.ok")
 }
 
 // To extend a lease, as run does, a token needs the scope run.

@@ -149,7 +149,7 @@ var own = map[string][]string{
 	"test/mutation":                          {},
 	"test/proof":                             {},
 	"test/trace":                             {"internal/snowflake"},
-	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/folder", "internal/state", "internal/unixsock"},
+	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/folder", "internal/problem", "internal/state", "internal/unixsock"},
 	"test/capacity":                          {},
 }
 

@@ -300,6 +300,7 @@ func TestStray(t *testing.T) {
 		"400":           {plain(400, "text/plain", "bad request"), true, false, "bad request"},
 		"403":           {plain(403, html, ""), true, false, "forbids"},
 		"413":           {plain(413, html, ""), true, false, "112 KiB"},
+		"421":           {plain(421, "text/plain", ""), true, false, "localhost"},
 		"another key":   {refusing(problem.KeyMismatch), true, false, "%2F"},
 		"another path":  {refusing(problem.NotFound), true, false, "%2F"},
 		"no method":     {refusing(problem.MethodNotAllowed), true, false, "%2F"},

@@ -60,8 +60,12 @@ func foreign(res *http.Response, text string) *problem.Problem {
 		}
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		why = "a proxy forbids it, or wants a credential of its own"
+	case code == http.StatusMisdirectedRequest:
+		why = "a proxy passes on a host name that the server does not answer to: let it send the host localhost, or give the server tokens"
 	case code == http.StatusRequestEntityTooLarge:
 		why = "a proxy limits bodies to less than 112 KiB"
+	case code == http.StatusGatewayTimeout:
+		why = "a proxy did not wait for the server, which may take 30 s while a lock is waited for"
 	case code >= http.StatusInternalServerError, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		why = "a proxy answers in place of the server"
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"mime"
 	"net"
 	"net/http"
 	"net/netip"
@@ -28,6 +29,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/problem"
 )
 
 // reading is one reading of another clock: by this clock it happened between began
@@ -214,6 +216,10 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 		_, more, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		h.Crowded = httpconn.Shorten(strings.ReplaceAll(more, "\n", "; "))
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // servers of another make may lack /readyz
+		media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+		if media == problem.MediaType { // ours has such a path: a proxy leaves a prefix, or the URL has one too many
+			h.Err = fmt.Errorf("%s for %s: a lease server answers, and not at this path", res.Status, req.URL.Path)
+		}
 	default:
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
 		h.NotReady = httpconn.Shorten(fmt.Sprintf("%s %s", res.Status, strings.TrimSpace(string(text))))
