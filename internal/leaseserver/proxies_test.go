@@ -40,6 +40,7 @@ func proxies(t *testing.T, server string) []way {
 		location / { proxy_pass SERVER; }
 		location /prefix/ { if ($request_uri ~ "^/prefix(/.*)$") { proxy_pass SERVER$1; } }
 		location /decodes/ { proxy_pass SERVER/; }
+		location /rewrites/ { rewrite ^/rewrites(/.*)$ $1 break; proxy_pass SERVER; }
 		location /forgets/ { proxy_pass SERVER; }
 		location /slash/ { if ($request_uri ~ "^/slash(/[^?]*)") { proxy_pass SERVER$1/$is_args$args; } }
 		location /elsewhere/ { return 308 /login/; }
@@ -58,7 +59,7 @@ func proxies(t *testing.T, server string) []way {
 	const path = "(%2F)"
 	return []way{
 		{"past them", server, ""}, {"nginx", nginx, ""}, {"nginx with a prefix", nginx + "/prefix", ""}, {"Apache", apache + "/good", ""},
-		{"nginx decodes", nginx + "/decodes", path}, {"nginx leaves the prefix", nginx + "/forgets", path}, {"nginx adds a slash", nginx + "/slash", path},
+		{"nginx decodes", nginx + "/decodes", path}, {"nginx rewrites", nginx + "/rewrites", path}, {"nginx leaves the prefix", nginx + "/forgets", path}, {"nginx adds a slash", nginx + "/slash", path},
 		{"nginx redirects", nginx + "/elsewhere", "redirects are not followed"}, {"nginx wants TLS", nginx + "/secure", "leads to https://127.0.0.1"},
 		{"a login page", nginx + "/login/x", "not JSON"}, {"nginx forbids", nginx + "/forbids", "a proxy forbids it"},
 		{"nginx limits bodies", nginx + "/limits", "a proxy limits bodies"},
