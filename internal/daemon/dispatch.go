@@ -108,6 +108,10 @@ func (s *Server) service(name []byte) (*issuer.Service, error) {
 	if len(name) == 0 {
 		return s.defaultService, nil
 	}
+	return s.named(name)
+}
+
+func (s *Server) named(name []byte) (*issuer.Service, error) {
 	if svc, ok := s.services[string(name)]; ok {
 		return svc, nil
 	}

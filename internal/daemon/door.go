@@ -274,6 +274,9 @@ type Order struct {
 // *wire.Error.
 func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server.service(name) }
 
+// Named finds a service by its name, which "" is not.
+func (d *Door) Named(name []byte) (*issuer.Service, error) { return d.server.named(name) }
+
 // Knows reports whether there is a service of that name.
 func (d *Door) Knows(name []byte) bool { return d.server.services[string(name)] != nil }
 

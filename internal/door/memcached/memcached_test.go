@@ -126,6 +126,10 @@ func TestProtocol(t *testing.T) {
 	const id = `(\d{17,19})`
 	value := func(key string) string { return "VALUE " + key + ` 0 1\d\r\n` + id + `\r\n` }
 	long := strings.Repeat("k", maxKey-len("id:"))
+	prefixed := func(key, name string) string {
+		return regexp.QuoteMeta(`SERVER_ERROR UNKNOWN_SERVICE: the key "`+key+`" does not begin with a service or id `+
+			`(does the client put a prefix before its keys? let it be id: or SERVICE:): there is no service "`+name+`"; `) + `.*\r\n`
+	}
 	engines(t, func(t *testing.T, loop bool) {
 		r := start(t, loop, doortest.Options{Services: []string{"orders", "a.b-c_1"}})
 		for _, c := range []struct {
@@ -141,7 +145,15 @@ func TestProtocol(t *testing.T) {
 			{sent: "get id:" + long + "\r\n", want: value("id:"+long) + `END\r\n`},
 			{sent: "get id:" + long + "k\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
 			{sent: "get a\tb\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
-			{sent: "get order\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: there is no service "order"; there are a\.b-c_1, default, orders\r\n`},
+			{sent: "get order\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: .*there is no service "order"; there are a\.b-c_1, default, orders\r\n`},
+			// Prefixes of clients: those that name a service do, whatever follows.
+			{sent: "get id:1:orders orders:1:id default: id::x new:x id7:x\r\n", want: value("id:1:orders") + value("orders:1:id") + value("default:") + value("id::x") + value("new:x") + value("id7:x") + `END\r\n`},
+			{sent: "get :1:orders\r\n", want: prefixed(":1:orders", "")}, // Django's, without a prefix of its own
+			{sent: "get id :id\r\n", want: prefixed(":id", "")},
+			{sent: "get :\r\n", want: prefixed(":", "")},
+			{sent: "get shop:id\r\n", want: prefixed("shop:id", "shop")},
+			{sent: "get laravel_cache_id\r\n", want: prefixed("laravel_cache_id", "laravel_cache_id")},
+			{sent: "get shop/orders:1\r\n", want: prefixed("shop/orders:1", "shop/orders")},
 			{sent: "get id idx\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: .*\r\n`},
 			{sent: "get\r\n", want: `ERROR\r\n`},
 			{sent: "get \r\n", want: `ERROR\r\n`},

@@ -7,6 +7,7 @@ package memcached
 
 import (
 	"bytes"
+	"errors"
 	"strconv"
 
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -106,22 +107,28 @@ func validKey(key []byte) bool {
 	return true
 }
 
-// serviceName is the name of the service that a key asks. A key can have a colon and any
-// text behind the name, so that one get can ask a service for several IDs. id, with or
-// without a number, and new, from the documentation of katsubushi, are the default
-// service unless a service has that name.
-func serviceName(key []byte, known func([]byte) bool) []byte {
+// serviceOf is the service that a key asks. The key is the service's name, or that and a colon and any
+// text: one get can ask a service for several IDs, and a client that puts a prefix before its keys can
+// have the name as the prefix.
+func serviceOf(d *daemon.Door, key []byte) (*issuer.Service, error) {
 	name, _, _ := bytes.Cut(key, []byte{':'})
-	if known(name) {
-		return name
+	if meansDefault(name) && !d.Knows(name) {
+		return d.ServiceOf(nil)
 	}
-	if string(name) == "new" {
-		return nil
+	service, err := d.Named(name)
+	if reply, ok := errors.AsType[*wire.Error](err); ok {
+		// Django, for example, asks for ":1:id".
+		return nil, wire.Errorf(reply.Code, "the key %s does not begin with a service or id (does the client put a prefix before its keys? let it be id: or SERVICE:): %s",
+			wire.Excerpt(key), reply.Message)
 	}
-	if number, ok := bytes.CutPrefix(name, []byte("id")); ok && len(bytes.Trim(number, "0123456789")) == 0 {
-		return nil
-	}
-	return name
+	return service, err
+}
+
+// meansDefault reports whether the name stands for the default service, unless a service has it: id, with
+// or without a number, and new, from the documentation of katsubushi.
+func meansDefault(name []byte) bool {
+	number, id := bytes.CutPrefix(name, []byte("id"))
+	return string(name) == "new" || id && len(bytes.Trim(number, "0123456789")) == 0
 }
 
 // order is a run of keys of one service in a get.
@@ -140,7 +147,7 @@ func orders(d *daemon.Door, keys []byte, into []order) (_ []order, count int, er
 		if !validKey(key) {
 			return into, count, errBadKey
 		}
-		service, err := d.ServiceOf(serviceName(key, d.Knows))
+		service, err := serviceOf(d, key)
 		if err != nil {
 			return into, count, err
 		}
