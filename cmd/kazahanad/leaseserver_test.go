@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -44,6 +46,9 @@ func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
 				t.Errorf("GET %s of %s: %d, want %d", path, host, got, want)
 			}
 		}
+		if got := statusWithoutHost(t, "tcp", open.Address, path); got != 200 {
+			t.Errorf("GET %s without Host: %d", path, got)
+		}
 	}
 	// Where a credential or a file's permissions decide, the name does not count.
 	guarded := s.StartLeaseServer("127.0.0.1:0", "--state-dir", s.Path("guarded"), "--tokens-file", tokens)
@@ -54,6 +59,24 @@ func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
 	if got := status(socket, "unix", "lease-server.example", "/leases"); got != 200 {
 		t.Errorf("on a socket, under another name: %d", got)
 	}
+	if got := statusWithoutHost(t, "unix", s.Path("l.sock"), "/leases"); got != 200 {
+		t.Errorf("on a socket, without Host: %d", got)
+	}
+}
+
+// statusWithoutHost is the answer to a GET as health checks in HTTP/1.0 send it.
+func statusWithoutHost(t *testing.T, network, address, path string) int {
+	t.Helper()
+	nc, err := net.Dial(network, address)
+	must.Succeed(t, err)
+	defer nc.Close()
+	must.Succeed(t, nc.SetDeadline(time.Now().Add(await.Patience)))
+	_, err = nc.Write([]byte("GET " + path + " HTTP/1.0\r\n\r\n"))
+	must.Succeed(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(nc), nil)
+	must.Succeed(t, err)
+	_ = res.Body.Close()
+	return res.StatusCode
 }
 
 // SIGTERM ends the server with exit code 0, and SIGHUP reads the tokens again.

@@ -118,6 +118,13 @@ except MemcacheServerError as e:
     assert "UNKNOWN_SERVICE" in str(e), e
 assert int(c.get("id")) > int(value)
 assert int(c.stats()[b"get_misses"]) == 1, c.stats()
+# A key prefix names the service, or nothing does.
+assert int(Client("`+s.Path("memcached.sock")+`", key_prefix=b"id:1:").get("orders")) > int(value)
+try:
+    Client("`+s.Path("memcached.sock")+`", key_prefix=b":1:").get("id")
+    raise SystemExit("no error")
+except MemcacheServerError as e:
+    assert "UNKNOWN_SERVICE" in str(e) and "prefix" in str(e), e
 c.quit()
 `).CombinedOutput()
 	if err != nil {
@@ -137,7 +144,7 @@ func TestNoClientPHP(t *testing.T) {
 		out, err := exec.Command(php, s.Path("id.php")).CombinedOutput()
 		wantIDs(t, out, err, 3)
 	}
-	testkit.WriteFile(t, s.Path("wrong.php"), strings.ReplaceAll(program(t, page, "php"), "get('id')", "get('nothing')"))
+	testkit.WriteFile(t, s.Path("wrong.php"), strings.ReplaceAll(program(t, page, "php"), "get('id:'", "get('nothing:'"))
 	if out, err := exec.Command(php, s.Path("wrong.php")).CombinedOutput(); err == nil || !strings.Contains(string(out), "UNKNOWN_SERVICE") {
 		t.Errorf("%v: %s", err, out)
 	}

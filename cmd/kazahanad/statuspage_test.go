@@ -327,6 +327,9 @@ func TestDaemonPageData(t *testing.T) {
 		if answer, _ := get(address, path); answer.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d", path, answer.StatusCode)
 		}
+		if got := statusWithoutHost(t, "tcp", address, path); got != http.StatusOK {
+			t.Errorf("%s without Host: %d", path, got)
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package http answers requests for IDs over HTTP: GET /id, GET /ids?n=, and the same
-// below /services/NAME.
+// Package http answers requests for IDs over HTTP: POST /id, POST /ids?n=, the same below
+// /services/NAME, and all of them with GET.
 package http
 
 import (
@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -157,7 +158,7 @@ func handler(d *daemon.Door) http.Handler {
 	mux.HandleFunc("/services/{service}/id", a.single)
 	mux.HandleFunc("/services/{service}/ids", a.batch)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		write(w, problem.New(problem.NotFound, "there are /id, /ids?n=COUNT, /services/NAME/id and /services/NAME/ids?n=COUNT"))
+		write(w, problem.New(problem.NotFound, "there are POST /id, /ids?n=COUNT, /services/NAME/id and /services/NAME/ids?n=COUNT"))
 	})
 	return mux
 }
@@ -172,9 +173,9 @@ type ask struct {
 }
 
 func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
-	if r.Method != http.MethodGet { // a HEAD would use up an ID
-		w.Header().Set("Allow", http.MethodGet)
-		write(w, problem.New(problem.MethodNotAllowed, "%s is not allowed: only GET is", r.Method))
+	if r.Method != http.MethodGet && r.Method != http.MethodPost { // a HEAD would use up an ID
+		w.Header().Set("Allow", "GET, POST")
+		write(w, problem.New(problem.MethodNotAllowed, "%s is not allowed: POST and GET are", r.Method))
 		return
 	}
 	if guard.FromOtherSite(r) {
@@ -183,6 +184,9 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	}
 	began := a.door.Elapsed()
 	q, err := a.read(r, batch)
+	if err == nil {
+		err = refuseBody(r)
+	}
 	var ranges []generator.Range
 	if err == nil {
 		c := connectionOf(r.Context())
@@ -222,9 +226,29 @@ func wantsJSON(accept string) bool {
 	return false
 }
 
-// head has answers kept by nobody, and read by no page of another site.
+// refuseBody reads the body, which must say nothing: a client that puts a parameter there would not get
+// what it asks for. Many clients send an empty object where their user gives no body.
+func refuseBody(r *http.Request) error {
+	const most = 16
+	b := []byte("too long")
+	if r.ContentLength <= most { // else a client that expects 100 Continue would send it
+		var err error
+		if b, err = io.ReadAll(io.LimitReader(r.Body, most+1)); err != nil {
+			return wire.Errorf(wire.CodeInvalidParams, "the body cannot be read: %v", err)
+		}
+	}
+	switch string(bytes.TrimSpace(b)) {
+	case "", "{}", "[]", "null":
+		return nil
+	}
+	return wire.Errorf(wire.CodeInvalidParams, "there is a body, where none is read: parameters are in the query, for example ?format=external")
+}
+
+// head has answers kept by nobody, and read by no page of another site. Some caches are told to ignore
+// Cache-Control; most of these respect the *, to which no request is equal.
 func head(h http.Header) {
 	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "*")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
@@ -273,6 +297,9 @@ func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
 		return q, wire.Errorf(wire.CodeInvalidParams, "the query cannot be read: %v", err)
 	}
 	for name, texts := range values {
+		if r.Method == http.MethodGet && !parameters[name] {
+			continue // such as ?_=TIME, which makes a cache ask
+		}
 		if len(texts) > 1 {
 			return q, wire.Errorf(wire.CodeInvalidParams, "%s is there %d times: once is enough", wire.Excerpt([]byte(name)), len(texts))
 		}
@@ -283,6 +310,9 @@ func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
 	q.Service, err = a.door.ServiceOf([]byte(r.PathValue("service")))
 	return q, err
 }
+
+// parameters are the names that set understands.
+var parameters = map[string]bool{"n": true, "format": true, "regular_only": true, "timeout_ms": true}
 
 func (q *ask) set(name, text string, batch bool) error {
 	switch {

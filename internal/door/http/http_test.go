@@ -78,6 +78,7 @@ func TestAnswers(t *testing.T) {
 		want   string
 	}{
 		{"/id", nil, id},
+		{"/ids?n=2&format=int", nil, id + "\n" + id},
 		{"/id?format=int", nil, id},
 		{"/id?format=string&regular_only=true&timeout_ms=100", nil, id},
 		{"/id?format=external", nil, external},
@@ -93,13 +94,65 @@ func TestAnswers(t *testing.T) {
 		{"/id", []string{"Accept", "text/plain, application/json;q=0"}, id},
 		{"/id", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, id}, // a link that was followed
 	} {
-		got := fetch(t, c, "GET", test.path, test.header...)
-		kind := map[bool]string{true: "application/json", false: "text/plain; charset=utf-8"}[strings.HasPrefix(test.want, "{")]
-		if got.StatusCode != 200 || !regexp.MustCompile("^"+test.want+"$").MatchString(got.body) || got.Header.Get("Content-Type") != kind {
-			t.Errorf("%s %v: %d %s %q", test.path, test.header, got.StatusCode, got.Header.Get("Content-Type"), got.body)
+		for _, method := range []string{"POST", "GET"} {
+			got := fetch(t, c, method, test.path, test.header...)
+			kind := map[bool]string{true: "application/json", false: "text/plain; charset=utf-8"}[strings.HasPrefix(test.want, "{")]
+			if got.StatusCode != 200 || !regexp.MustCompile("^"+test.want+"$").MatchString(got.body) || got.Header.Get("Content-Type") != kind {
+				t.Errorf("%s %s %v: %d %s %q", method, test.path, test.header, got.StatusCode, got.Header.Get("Content-Type"), got.body)
+			}
+			notKept(t, got)
 		}
-		if got.Header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: a cache may keep it", test.path)
+	}
+	// A GET may have parameters that make a cache ask.
+	for _, query := range []string{"?_=1732838400", "?_=1&_=2&format=int", "?cache-buster"} {
+		if got := fetch(t, c, "GET", "/id"+query); got.StatusCode != 200 {
+			t.Errorf("%s: %d %s", query, got.StatusCode, got.body)
+		}
+	}
+}
+
+// notKept checks that no cache keeps the answer, or shares it.
+func notKept(t *testing.T, got answer) {
+	t.Helper()
+	h := got.Header
+	if h.Get("Cache-Control") != "no-store" || h.Get("Vary") != "*" || h.Get("ETag")+h.Get("Last-Modified")+h.Get("Expires")+h.Get("Age") != "" {
+		t.Errorf("a cache may keep it: %v", h)
+	}
+}
+
+// TestBodies: a body that says nothing is welcome, another one is refused, whatever way it comes; the
+// connection goes on.
+func TestBodies(t *testing.T) {
+	r := start(t, doortest.Options{})
+	for _, test := range []struct {
+		header, body string
+		status       int
+	}{
+		{"Content-Length: 0", "", 200},
+		{"Content-Type: application/json\r\nContent-Length: 4", "{}\r\n", 200},
+		{"Transfer-Encoding: chunked", "1\r\n[\r\n1\r\n]\r\n0\r\n\r\n", 200},
+		{"Expect: 100-continue\r\nContent-Length: 4", "null", 200},
+		{"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 3", "n=5", 400},
+		{"Content-Type: application/json\r\nContent-Length: 7", `{"n":5}`, 400},
+		{"Transfer-Encoding: chunked", "12\r\n" + `{"n":5           }` + "\r\n0\r\n\r\n", 400},
+		{"Content-Length: 300000", strings.Repeat(" ", 300000), 400},
+		{"Expect: 100-continue\r\nContent-Length: 300000", "", 400}, // which is not asked for
+		{"Transfer-Encoding: chunked", "x\r\n\r\n", 400},
+	} {
+		for _, method := range []string{"POST", "GET"} {
+			nc := r.Dial(t)
+			fmt.Fprintf(nc, "%s /id HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", method, test.header, test.body)
+			in := bufio.NewReader(nc)
+			response, err := http.ReadResponse(in, nil)
+			if err == nil && response.StatusCode == 100 {
+				response, err = http.ReadResponse(in, nil)
+			}
+			must.Succeed(t, err)
+			body, err := io.ReadAll(response.Body)
+			must.Succeed(t, err)
+			if response.StatusCode != test.status || test.status == 400 && !strings.Contains(string(body), "body") {
+				t.Errorf("%s %s: %d %s", method, test.header, response.StatusCode, body)
+			}
 		}
 	}
 }
@@ -127,7 +180,10 @@ func TestProblems(t *testing.T) {
 		{"GET", "/id?%zz", 400, "INVALID_PARAMS", "the query cannot be read"},
 		{"GET", "/", 404, "NOT_FOUND", "/ids?n=COUNT"},
 		{"GET", "/stats", 404, "NOT_FOUND", ""},
-		{"POST", "/id", 405, "METHOD_NOT_ALLOWED", "only GET"},
+		{"POST", "/id", 503, "NO_PROVIDER", ""},
+		{"POST", "/id?_=1", 400, "INVALID_PARAMS", "there is no parameter"},
+		{"GET", "/ids?_=1&n=0", 400, "INVALID_PARAMS", "n is a number"},
+		{"PUT", "/id", 405, "METHOD_NOT_ALLOWED", "POST and GET"},
 		{"DELETE", "/ids", 405, "METHOD_NOT_ALLOWED", ""},
 	} {
 		got := fetch(t, c, test.method, test.path)
@@ -139,10 +195,13 @@ func TestProblems(t *testing.T) {
 			got.Header.Get("Content-Type") != problem.MediaType || (got.Header.Get("Retry-After") != "") != (test.status == 503) {
 			t.Errorf("%s %s: %d %v %s", test.method, test.path, got.StatusCode, got.Header, got.body)
 		}
+		notKept(t, got)
 	}
-	if got := fetch(t, c, "HEAD", "/id"); got.StatusCode != 405 {
-		t.Errorf("HEAD: %d", got.StatusCode)
+	got := fetch(t, c, "HEAD", "/id")
+	if got.StatusCode != 405 || got.Header.Get("Allow") != "GET, POST" {
+		t.Errorf("HEAD: %d %v", got.StatusCode, got.Header)
 	}
+	notKept(t, got)
 }
 
 // TestIncreasing: a large answer comes whole, and IDs increase from answer to answer.
@@ -172,14 +231,17 @@ func TestIncreasing(t *testing.T) {
 // of another site reads IDs.
 func TestNames(t *testing.T) {
 	r := start(t, doortest.Options{TCP: true})
-	for host, want := range map[string]int{"localhost": 200, "127.0.0.1": 200, "evil.example": http.StatusMisdirectedRequest} {
+	for head, want := range map[string]int{
+		"1.1\r\nHost: localhost": 200, "1.1\r\nHost: 127.0.0.1": 200, "1.1\r\nHost: evil.example": http.StatusMisdirectedRequest,
+		"1.0": 200, "1.0\r\nHost:": 200, "1.1\r\nHost:": 200, "1.0\r\nHost: evil.example": http.StatusMisdirectedRequest,
+	} {
 		nc := r.Dial(t)
-		fmt.Fprintf(nc, "GET /id HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+		fmt.Fprintf(nc, "GET /id HTTP/%s\r\n\r\n", head)
 		response, err := http.ReadResponse(bufio.NewReader(nc), nil)
 		must.Succeed(t, err)
 		_ = response.Body.Close()
 		if response.StatusCode != want {
-			t.Errorf("%s: %d, want %d", host, response.StatusCode, want)
+			t.Errorf("%q: %d, want %d", head, response.StatusCode, want)
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 // OwnNames makes a handler on a loopback address answer to this host's own names
 // only: localhost, loopback addresses, and the host of the configured address.
 // Otherwise a page of another site could use DNS rebinding, have the same origin as
-// this server, and read everything. Handlers on Unix sockets, which browsers cannot
+// this server, and read everything. A request without a host comes from no browser, but
+// from a health check in HTTP/1.0, and is answered. Handlers on Unix sockets, which browsers cannot
 // reach, and on other addresses, whose names are unknown here, answer to any name.
 func OwnNames(on net.Addr, configured string, h http.Handler) http.Handler {
 	address, err := netip.ParseAddrPort(on.String())
@@ -22,7 +23,7 @@ func OwnNames(on net.Addr, configured string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := hostOf(r.Host)
 		ip, err := netip.ParseAddr(host)
-		if err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost") || own != "" && strings.EqualFold(host, own) {
+		if host == "" || err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(host, "localhost") || own != "" && strings.EqualFold(host, own) {
 			h.ServeHTTP(w, r)
 			return
 		}

@@ -34,7 +34,9 @@ func TestRenamedPagesAreRefused(t *testing.T) {
 		{tcp("127.0.0.1:9746"), "127.0.0.1:9746", "localhost.evil.example", false},
 		{tcp("127.0.0.1:9746"), "127.0.0.1:9746", "127.0.0.1.evil.example:9746", false},
 		{tcp("127.0.0.1:9746"), "127.0.0.1:9746", "10.0.0.1:9746", false},
-		{tcp("127.0.0.1:9746"), ":9746", "", false},
+		{tcp("127.0.0.1:9746"), "127.0.0.1:9746", "", true}, // HTTP/1.0: no browser
+		{tcp("[::1]:9746"), "localhost:9746", ":9746", true},
+		{tcp("127.0.0.1:9746"), "127.0.0.1:9746", ".", false},
 		{tcp("127.0.0.1:9746"), "admin.internal:9746", "admin.internal:9746", true},
 		{tcp("127.0.0.1:9746"), "admin.internal:9746", "other.internal:9746", false},
 		{tcp("[::1]:9746"), "[::1]:9746", "evil.example", false},

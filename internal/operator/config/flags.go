@@ -30,8 +30,8 @@ type Flags struct {
 	EventLoop        Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
 	DrainTimeout     Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
-	MemcachedListen Text   `name:"memcached-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by memcached's text protocol (default none)."`
-	HTTPListen      Text   `name:"http-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by HTTP: /id, /ids?n=COUNT, /services/NAME/id (default none)."`
+	MemcachedListen Text   `name:"memcached-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by memcached's text protocol, get id:COUNTER (default none)."`
+	HTTPListen      Text   `name:"http-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by HTTP: POST /id, /ids?n=COUNT, /services/NAME/id (default none)."`
 	Insecure        Switch `name:"insecure" group:"Without a client" help:"Allow memcached-listen and http-listen beyond this host, where any peer can take IDs (default false)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none keeps nothing, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
