@@ -241,7 +241,7 @@ func refuseBody(r *http.Request) error {
 	case "", "{}", "[]", "null":
 		return nil
 	}
-	return wire.Errorf(wire.CodeInvalidParams, "there is a body, where none is read: parameters are in the query, for example ?format=external")
+	return wire.Errorf(wire.CodeInvalidParams, "there is a body, where none is read: parameters are in the query, for example /ids?n=5")
 }
 
 // head has answers kept by nobody, and read by no page of another site. Some caches are told to ignore
