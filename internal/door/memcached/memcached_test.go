@@ -159,6 +159,7 @@ func TestProtocol(t *testing.T) {
 			{sent: "get \r\n", want: `ERROR\r\n`},
 			{sent: "\r\n", want: `ERROR\r\n`},
 			{sent: "increment id 1\r\nincr id 1\r\n", want: `ERROR\r\nERROR\r\n`},
+			{sent: "mg id:1 v\r\nmn\r\n", want: `ERROR\r\nERROR\r\n`}, // meta commands
 			{sent: "version\r\n", want: `VERSION 1\.2\.3\r\n`},
 			{sent: "stats\r\n", want: `(STAT \w+ \S+\r\n){9}END\r\n`},
 			{sent: "get id\r\nversion\r\nget id\r\n", want: value("id") + `END\r\nVERSION 1\.2\.3\r\n` + value("id") + `END\r\n`},

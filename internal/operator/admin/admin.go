@@ -102,7 +102,6 @@ func serveStatus(w http.ResponseWriter, status any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 	_, _ = w.Write(append(b, '\n')) // an error means that the peer has gone
@@ -127,7 +126,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book
 		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
 	}))
 	server := &http.Server{
-		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: private(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}
 	connections.Protect(server)
 	ended := make(chan struct{})
@@ -149,9 +148,10 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book
 	return nil
 }
 
-// refuseOtherSites keeps pages of other sites from reading what is here.
-func refuseOtherSites(h http.Handler) http.Handler {
+// private keeps pages of other sites from reading what is here, and caches from keeping it.
+func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
 		if guard.FromOtherSite(r) {
 			http.Error(w, "requests from pages of other sites are refused", http.StatusForbidden)
 			return
