@@ -274,7 +274,7 @@ type Order struct {
 // *wire.Error.
 func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server.service(name) }
 
-// Named finds a service by its name, which "" is not.
+// Named finds a service by its name; "" is no name.
 func (d *Door) Named(name []byte) (*issuer.Service, error) { return d.server.named(name) }
 
 // Knows reports whether there is a service of that name.
