@@ -2,7 +2,6 @@ package embed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"strconv"
@@ -99,7 +98,8 @@ func Open(ctx context.Context, c Config, opts ...Option) (*Generator, error) {
 	g := &Generator{issuer: made, service: made.Services[settings.DefaultService], done: make(chan struct{})}
 	g.stream = g.service.Generator()
 	if g.metrics, err = watch.register(g.service); err != nil {
-		return nil, errors.Join(fmt.Errorf("embed: the meter: %w", err), made.Close())
+		made.Close()
+		return nil, fmt.Errorf("embed: the meter: %w", err)
 	}
 	made.AnnounceScope(log.With(zap.String("component", "embed")))
 	g.life, g.stop = context.WithCancel(context.Background())
@@ -169,7 +169,8 @@ func (g *Generator) next(ctx context.Context, n int64) ([]generator.Range, error
 
 // Close fails requests under way with ErrClosed, hands the leases back where the provider
 // has answered a moment before, and gives up the state directory. It waits for all of
-// that, a few seconds at most. Closing again does nothing and returns the same.
+// that, a few seconds at most: after a disk or a provider that does not answer, a warning
+// in the log says so, and nothing is lost. Closing again does nothing and returns the same.
 func (g *Generator) Close() error {
 	g.stop() // calls of the store end
 	g.stream.Stop()
@@ -180,7 +181,8 @@ func (g *Generator) Close() error {
 	}
 	g.closed = true
 	<-g.done
-	g.err = errors.Join(g.metrics.Unregister(), g.issuer.Close())
+	g.err = g.metrics.Unregister()
+	g.issuer.Close()
 	return g.err
 }
 

@@ -116,10 +116,10 @@ func (l *leaseServerParts) prepare() (err error) {
 }
 
 // close ends what prepare opened.
-func (l *leaseServerParts) close() error {
+func (l *leaseServerParts) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), issuer.CloseTimeout)
 	defer cancel()
-	return errors.Join(l.keeping.Close(ctx), l.provider.Close())
+	issuer.SayUnclosed(l.log, l.keeping.Close(ctx), l.provider.Close())
 }
 
 // readServices builds terms from the provider URL and the services map.
@@ -188,13 +188,13 @@ func (l *leaseServerParts) check(s *system) error {
 	return err
 }
 
-func (l *leaseServerParts) run(ctx context.Context) (err error) {
+func (l *leaseServerParts) run(ctx context.Context) error {
 	hangup, stop := hangups()
 	defer stop()
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close()) }()
+	defer l.close()
 	first, cancel := context.WithTimeout(ctx, issuer.FirstLook)
 	defer cancel()
 	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
@@ -204,11 +204,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	defer func() {
-		if closeErr := listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
-			err = errors.Join(err, closeErr)
-		}
-	}()
+	defer func() { issuer.SayUnclosed(l.log, listener.Close()) }()
 	done := make(chan struct{})
 	defer close(done)
 	go l.reloadOn(hangup, done)

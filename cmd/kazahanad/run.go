@@ -84,8 +84,8 @@ func (c *runCmd) Run(s *system) error {
 	defer stop()
 	j.signals = signals
 	err = j.run()
-	if closeErr := j.provider.Close(); err == nil {
-		err = closeErr
+	if closeErr := j.provider.Close(); closeErr != nil {
+		j.say("the provider could not be closed, and nothing is lost: %v", closeErr)
 	}
 	if err != nil && err.Error() != "" {
 		err = fmt.Errorf("client %s: %w", j.client, err)

@@ -174,7 +174,7 @@ type daemonParts struct {
 
 // serve assembles the daemon, runs it until ctx is done, and takes it down in the
 // reverse order of the requests' flow.
-func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *supervision) (err error) {
+func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *supervision) error {
 	d := &daemonParts{
 		settings: settings, log: log.Logger, sup: sup, recent: log.recent,
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
@@ -186,9 +186,9 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 	d.quotas = quota.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced
-	defer func() { err = errors.Join(err, d.close()) }()
+	defer d.close()
 	started := systemd.Starting(ctx, sup.notify)
-	err = d.assemble(ctx)
+	err := d.assemble(ctx)
 	started()
 	if err != nil {
 		return err
@@ -355,23 +355,16 @@ func (d *daemonParts) run(ctx context.Context) error {
 
 // close takes down what was assembled, the services first: they give their
 // leases back.
-func (d *daemonParts) close() error {
-	var errs []error
+func (d *daemonParts) close() {
 	if d.issuer != nil {
-		errs = append(errs, d.issuer.Close())
+		d.issuer.Close()
 	}
 	if d.socket != nil {
-		if err := d.socket.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
+		issuer.SayUnclosed(d.serveLog(), d.socket.Close())
 	}
 	for _, l := range []net.Listener{d.admin, d.memcached, d.http} {
-		if l == nil {
-			continue
-		}
-		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
+		if l != nil {
+			issuer.SayUnclosed(d.serveLog(), l.Close())
 		}
 	}
-	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -121,6 +123,29 @@ func TestStopWaitsForTheDoors(t *testing.T) {
 		t.Errorf("the request got %d\n%s", code, d.Log)
 	}
 	d.AwaitEnd()
+}
+
+// What a stop cannot close because the disk does not answer is no failure: the floor
+// follows the mark at the next start, and the lease ends with its term.
+func TestStopOnAFrozenDisk(t *testing.T) {
+	t.Parallel()
+	s, disk := newSite(t), disktest.Ext4(t)
+	s.State = filepath.Join(disk.Dir(), "state")
+	d := s.Start()
+	c := s.Dial()
+	c.RegularID()
+	disk.Freeze()
+	last := c.ID()
+	d.Signal(syscall.SIGTERM)
+	d.AwaitLog("the stop could not close everything")
+	disk.Thaw() // before, the process cannot end
+	if code := d.Code(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	s.Start()
+	if next := s.Dial().ID(); next <= last {
+		t.Errorf("%d came after %d", next, last)
+	}
 }
 
 func TestGracefulStop(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"strconv"
 	"time"
@@ -84,7 +85,7 @@ func Open(ctx context.Context, o Options) (_ *Issuer, err error) {
 	i := &Issuer{opts: o, events: make(chan clock.Event, clockEventBuffer), Services: map[string]*Service{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, i.Close())
+			i.Close()
 		}
 	}()
 	// The state directory's lock comes first: a second process must not read the
@@ -250,8 +251,9 @@ func (i *Issuer) Run(ctx context.Context) error {
 
 // Close stops the services, which give their leases back, and closes what Open
 // opened. Run has returned, or was never called: then the leases stay for the next
-// start.
-func (i *Issuer) Close() error {
+// start. What fails or takes too long is logged, and is no error: locks end with their
+// terms, stores write before they answer, and the next start finds the marks.
+func (i *Issuer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
 	defer cancel()
 	for _, svc := range i.Services {
@@ -268,5 +270,14 @@ func (i *Issuer) Close() error {
 	if i.State != nil {
 		errs = append(errs, i.State.Close())
 	}
-	return errors.Join(errs...)
+	SayUnclosed(i.opts.Log.With(zap.String("component", "serve")), errs...)
+}
+
+// SayUnclosed warns of what a stop could not close.
+func SayUnclosed(log *zap.Logger, errs ...error) {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, net.ErrClosed) {
+			log.Warn("the stop could not close everything; no ID and no answer that was given is lost", zap.Error(err))
+		}
+	}
 }
