@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,6 +159,33 @@ func TestLockOutlivesTheDaemon(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
 	c.WantLock("k", lock.Released, 1)
+}
+
+// And it outlives a new name of the host, and the loss of the live directory: what a
+// new pod or container of the daemon has.
+func TestLockOutlivesTheDaemonsContainer(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	daemon := s.Start()
+	d, _, release := s.lockStart("k", untilToldTo, "--ttl", "1m")
+	first := s.Dial().WantLock("k", lock.Active, 1)
+	daemon.Kill()
+	if s.Live != "none" {
+		must.Succeed(t, os.RemoveAll(s.Live))
+	}
+	serve := append([]string{"-u", "sh", "-c", `hostname renamed && exec "$@"`, "sh"}, s.Command(s.ServeArgs()...).Args...)
+	renamed := exec.Command("unshare", serve...)
+	renamed.Env = s.Environment()
+	s.LaunchCommand(renamed).AwaitReady()
+	c := s.Dial()
+	release()
+	if code := d.Code(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	if last := c.WantLock("k", lock.Released, 1); last.OwnerID != first.OwnerID {
+		t.Errorf("%+v became %+v", first, last)
+	}
 }
 
 // While the daemon does not answer, CMD goes on until shortly before the end, and

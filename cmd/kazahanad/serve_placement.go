@@ -36,7 +36,7 @@ func (d *daemonParts) openPlacement() error {
 		return zapcore.NewSamplerWithOptions(c, placementLogEvery, 1, 0)
 	}))
 	cfg := driver.Config{
-		Tenant: placementTenant, Owner: lockOwner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
+		Tenant: placementTenant, Owner: d.issuer.State.Owner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
 		Locks: d.issuer.Keeping.Store.Locks, Records: d.issuer.Keeping.Store.Placements, Clock: d.issuer.Clock, NowMS: d.issuer.Clock.NowMS,
 		Failed: func(what string, err error) { seldom.Warn("placement: "+what+" failed", zap.Error(err)) },
 	}

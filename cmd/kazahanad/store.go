@@ -2,10 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"os"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,24 +13,6 @@ import (
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
-
-// lockOwner identifies this host to the store: its name, and a digest that
-// distinguishes hosts of the same name.
-func lockOwner() string {
-	name := strings.Map(func(r rune) rune {
-		if r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", r) {
-			return '-'
-		}
-		return r
-	}, thisHost())
-	machine, err := os.ReadFile("/etc/machine-id")
-	if err != nil || len(strings.TrimSpace(string(machine))) == 0 {
-		return name[:min(len(name), 64)]
-	}
-	// A digest, because machine-id(5) asks to keep the ID itself confidential.
-	sum := sha256.Sum256(append([]byte("kazahana lock owner "), machine...))
-	return name[:min(len(name), 64)] + "+" + hex.EncodeToString(sum[:4])
-}
 
 // keepingOptions say where the settings keep locks and sequences.
 func keepingOptions(s *config.Common, live string, limits allowance.Limits, watch issuer.Watching) issuer.KeepingOptions {
@@ -52,8 +30,9 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 	if k == nil {
 		return nil, nil
 	}
-	d.serveLog().Info("locks and sequences", zap.String("store", k.Store.URL))
-	return &daemon.Locks{Host: k.Locks, Store: k.Store.Locks, Owner: lockOwner(), Timeout: k.Timeout},
+	owner := d.issuer.State.Owner()
+	d.serveLog().Info("locks and sequences", zap.String("store", k.Store.URL), zap.String("owner", owner))
+	return &daemon.Locks{Host: k.Locks, Store: k.Store.Locks, Owner: owner, Timeout: k.Timeout},
 		&daemon.Sequences{Store: k.Sequences, Timeout: k.Timeout, Options: func(key string) sequence.Options {
 			o, _ := k.Options(key)
 			return o

@@ -37,8 +37,8 @@ type Dir interface {
 	// the second argument is true, for writing.
 	Map(name string, writable bool) (*Mapping, error)
 
-	// Identify returns what identifies the file of that name now. The error
-	// wraps fs.ErrNotExist when there is none.
+	// Identify returns what identifies the file of that name now, and for "." the
+	// directory. The error wraps fs.ErrNotExist when there is none.
 	Identify(name string) (FileID, error)
 
 	// Current reports, as an error, that Path no longer leads to this directory.

@@ -27,6 +27,7 @@ type stateFile struct {
 	Folder string `json:"identity"`
 	// Live is the live directory of the last daemon, for commands that read it.
 	Live     string              `json:"liveDir,omitempty"`
+	Owner    ownerRecord         `json:"lockOwner"`
 	Services map[string]document `json:"services"`
 }
 
@@ -150,7 +151,7 @@ var errDiskStalls = errors.New("the disk does not answer")
 func (s *State) snapshot() stateFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	file := stateFile{Folder: s.folder, Live: s.place, Services: map[string]document{}}
+	file := stateFile{Folder: s.folder, Live: s.place, Owner: s.owner, Services: map[string]document{}}
 	names := maps.Clone(s.floors)
 	for name := range s.saved {
 		names[name] = 0

@@ -1,7 +1,7 @@
 // Package state keeps a daemon's local state, in two places:
 //
 //	state_dir/           on a disk, survives a power failure
-//	  state              identity; per service its timeline and its floor
+//	  state              identity; owner of locks; per service its timeline and its floor
 //	  lock               flock: one daemon per state directory; names its holder
 //	live_dir/            on a file system in memory, survives kill -9
 //	  <identity>/        one folder per state directory
@@ -21,6 +21,8 @@
 //     the clock having moved on.
 //   - One process uses an identity. A state directory whose folder is locked by a
 //     living daemon is a copy: it begins under a new identity, without leases.
+//   - Two daemons never take locks as one owner. The owner is adopted only in the boot and
+//     in the directory, by its inode, that it was made for.
 //   - Leases are adopted from the leases file alone, and only if it is the very file
 //     that the last life wrote: same boot, same inode, marks that were not replaced
 //     or overwritten, and a sequence that the marks expect. A failed write raises

@@ -66,6 +66,7 @@ func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *S
 		s.floors[name] = doc.FloorMS
 		s.saved[name], _ = doc.saved() // readState has checked it
 	}
+	s.chooseOwner(file.Owner)
 	known := s.syncer.written != nil
 	s.choosePlace(file, known, blind)
 	if err := s.openMarks(ctx, known, blind); err != nil {
@@ -87,9 +88,9 @@ func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *S
 func Ephemeral(opts Options) *State {
 	opts = opts.withLog()
 	opts.Log.Warn("without a state directory nothing survives a restart: leases are acquired anew, so that while the provider is unreachable " +
-		"there are only random fallback IDs or none; that IDs go on ascending rests on the clock alone; a changed epoch goes unnoticed")
+		"there are only random fallback IDs or none; that IDs go on ascending rests on the clock alone; a changed epoch goes unnoticed; locks that are held across a restart are lost")
 	return &State{
-		opts: opts, marks: memoryMarks(), changes: make(chan struct{}, 1),
+		opts: opts, owner: ownerRecord{Name: newOwner()}, marks: memoryMarks(), changes: make(chan struct{}, 1),
 		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
 	}
 }

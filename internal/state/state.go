@@ -55,6 +55,7 @@ type State struct {
 
 	faulted atomic.Bool // a mark could not be stored: its file was cut short
 
+	owner   ownerRecord   // is not changed after the start
 	changes chan struct{} // has a token when the disk lacks more than new marks
 
 	// mu guards the fields below. Nothing waits for a disk while it is held, unless

@@ -121,6 +121,11 @@ func (l *life) begin() (err error) {
 	if l.st, err = state.OpenOn(stopped, l.disk, base, state.Options{Identity: d.at.identity}); err != nil {
 		return err
 	}
+	for _, other := range d.w.daemons {
+		if other != d && other.at == d.at && other.life != nil && other.life.st != nil && other.life.st.Owner() == l.st.Owner() {
+			d.w.broken("%s and %s take locks as one owner", other.name, d.name)
+		}
+	}
 	l.st.Sweep() // State.Run does it soon after a start
 	if live := l.st.Health().Live; live != d.folder || d.seen != d.at.disturbed {
 		for _, svc := range d.services {

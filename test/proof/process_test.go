@@ -173,6 +173,9 @@ func (d *dir) id(name string, n *node) state.FileID {
 }
 
 func (d *dir) Identify(name string) (state.FileID, error) {
+	if name == "." {
+		return d.fs.id(d.node), nil
+	}
 	n, err := d.find(name)
 	if err != nil {
 		return state.FileID{}, err

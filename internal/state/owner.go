@@ -1,0 +1,57 @@
+package state
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"os"
+	"strings"
+)
+
+// maxOwnerHost is how much of the host's name an owner begins with.
+const maxOwnerHost = 56
+
+// ownerRecord is the part of the state file about the owner of locks. It is bound to this
+// boot and to the very directory that it was written in. So the owner outlives everything
+// that programs which hold locks outlive: a restart of the daemon, another host or pod name,
+// the loss of the live directory. A copy of the directory has another inode, and gets an
+// owner of its own; of one directory there is one daemon at a time, because of its lock.
+type ownerRecord struct {
+	Name   string `json:"name"`
+	Boot   string `json:"boot"`
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+}
+
+// Owner is as whom this daemon takes locks: the host's name as it was when the owner was
+// made, and a random part. No other daemon has it.
+func (s *State) Owner() string { return s.owner.Name }
+
+// chooseOwner goes on with the last owner of this directory in this boot, or makes one.
+func (s *State) chooseOwner(last ownerRecord) {
+	next := ownerRecord{Name: newOwner(), Boot: s.opts.identity().BootID}
+	id, err := s.disk.Identify(".")
+	if err == nil {
+		next.Device, next.Inode = id.Device, id.Inode
+	}
+	s.owner = last
+	if last.Name == "" || next.Boot == "" || err != nil || last.Boot != next.Boot || last.Device != next.Device || last.Inode != next.Inode {
+		s.owner = next
+	}
+}
+
+// newOwner makes an owner from the host's name, for people, and 64 random bits.
+func newOwner() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", r) {
+			return '-'
+		}
+		return r
+	}, host)
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return host[:min(len(host), maxOwnerHost)] + "+" + hex.EncodeToString(b[:])
+}

@@ -1,0 +1,89 @@
+package state
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// Programs that hold locks outlive the daemon, and so does the owner: in this boot, and in
+// this directory. Each copy has an owner of its own, while the original runs and afterwards.
+func TestOwner(t *testing.T) {
+	unread := Identity{"machine a", ""}
+	elsewhere := func(t *testing.T, p place) place { return place{p.dir, filepath.Join(disktest.Memory(t), "live")} }
+	for name, c := range map[string]struct {
+		change func(*testing.T, place) place
+		then   Identity // zero: that of now
+		now    Identity
+		other  bool
+	}{
+		"a restart":              {},
+		"another machine ID":     {now: Identity{"machine b", "boot a"}}, // of a container's new image
+		"the live state is gone": {change: func(t *testing.T, p place) place { must.Succeed(t, os.RemoveAll(p.live)); return p }},
+		"another live_dir":       {change: elsewhere},
+		"no live_dir any more":   {change: func(_ *testing.T, p place) place { return place{p.dir, ""} }},
+		"moved": {change: func(t *testing.T, p place) place {
+			must.Succeed(t, os.Rename(p.dir, p.dir+".moved"))
+			return place{p.dir + ".moved", p.live}
+		}},
+		"its lock was removed": {change: func(t *testing.T, p place) place { must.Succeed(t, os.Remove(p.disk(lockName))); return p }},
+		"a boot":               {now: Identity{"machine a", "boot b"}, other: true},
+		"a boot without an ID": {then: unread, now: unread, other: true},
+		"a copy":               {change: func(t *testing.T, p place) place { return place{copyDir(t, p.dir), p.live} }, other: true},
+		"a copy in its place": {change: func(t *testing.T, p place) place {
+			must.Succeed(t, os.Rename(p.dir, p.dir+".old"))
+			disktest.Run(t, "cp", "-a", p.dir+".old", p.dir)
+			return p
+		}, other: true},
+		"a state that was removed": {change: func(t *testing.T, p place) place { must.Succeed(t, os.Remove(p.disk(stateName))); return p }, other: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := inMemory(t)
+			is := func(i Identity) func(*Options) {
+				if i == (Identity{}) {
+					i = Identity{"machine a", "boot a"}
+				}
+				return identity(i)
+			}
+			first := mustOpen(t, p, is(c.then))
+			first.crash()
+			if c.change != nil {
+				p = c.change(t, p)
+			}
+			next := mustOpen(t, p, is(c.now))
+			if (next.Owner() != first.Owner()) != c.other {
+				t.Errorf("the owner was %s, and is %s", first.Owner(), next.Owner())
+			}
+			next.crash()
+			if last := mustOpen(t, p, is(c.now)); (last.Owner() == next.Owner()) != (c.now != unread) {
+				t.Errorf("at the next start the owner was %s, and is %s", next.Owner(), last.Owner())
+			}
+		})
+	}
+}
+
+// Two daemons on a host have two owners, and each keeps its own while it runs.
+func TestOwnersOfLivingDaemonsDiffer(t *testing.T) {
+	p := inMemory(t)
+	one := mustOpen(t, p)
+	host, err := os.Hostname()
+	must.Succeed(t, err)
+	if name, random, _ := strings.Cut(one.Owner(), "+"); len(random) != 16 || !strings.HasPrefix(host, name[:1]) {
+		t.Errorf("on the host %s the owner is %s", host, one.Owner())
+	}
+	copied := mustOpen(t, place{copyDir(t, p.dir), p.live})
+	owner := one.Owner()
+	must.Succeed(t, os.RemoveAll(one.Health().Live))
+	one.Look() // begins under a new identity
+	owners := map[string]bool{
+		owner: true, copied.Owner(): true, mustOpen(t, inMemory(t)).Owner(): true,
+		Ephemeral(Options{}).Owner(): true, Ephemeral(Options{}).Owner(): true,
+	}
+	if len(owners) != 5 || one.Owner() != owner {
+		t.Errorf("%s of %v", one.Owner(), owners)
+	}
+}
