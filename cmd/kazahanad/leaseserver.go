@@ -119,7 +119,8 @@ func (l *leaseServerParts) prepare() (err error) {
 func (l *leaseServerParts) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), issuer.CloseTimeout)
 	defer cancel()
-	issuer.SayUnclosed(l.log, l.keeping.Close(ctx), l.provider.Close())
+	issuer.SayUnclosed(l.log, l.keeping.Close(ctx))
+	issuer.SayUnclosed(l.log, l.provider.Close())
 }
 
 // readServices builds terms from the provider URL and the services map.

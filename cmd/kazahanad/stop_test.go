@@ -131,16 +131,25 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	t.Parallel()
 	s, disk := newSite(t), disktest.Ext4(t)
 	s.State = filepath.Join(disk.Dir(), "state")
-	d := s.Start()
+	daemon := s.Start()
+	server := s.StartLeaseServer(testkit.FreeAddress(t), "--provider", "sqlite:"+filepath.Join(disk.Dir(), "server.db"))
+	if status, said := server.Answer("POST", "/lease", "", map[string]any{}); status != http.StatusOK {
+		t.Fatalf("POST /lease: %d %s", status, said)
+	}
 	c := s.Dial()
 	c.RegularID()
 	disk.Freeze()
 	last := c.ID()
-	d.Signal(syscall.SIGTERM)
-	d.AwaitLog("the stop could not close everything")
-	disk.Thaw() // before, the process cannot end
-	if code := d.Code(); code != exitOK {
-		t.Errorf("exit code %d\n%s", code, d.Log)
+	for _, d := range []*testkit.Instance{daemon, server.Instance} {
+		d.Signal(syscall.SIGTERM)
+	}
+	daemon.AwaitLog("the stop could not close everything")
+	server.AwaitLog("the stop could not close everything")
+	disk.Thaw() // before, the processes cannot end
+	for _, d := range []*testkit.Instance{daemon, server.Instance} {
+		if code := d.Code(); code != exitOK {
+			t.Errorf("exit code %d\n%s", code, d.Log)
+		}
 	}
 	s.Start()
 	if next := s.Dial().ID(); next <= last {

@@ -263,21 +263,19 @@ func (i *Issuer) Close() {
 			svc.Abandon()
 		}
 	}
-	errs := []error{i.Keeping.Close(ctx)}
+	log := i.opts.Log.With(zap.String("component", "serve"))
+	SayUnclosed(log, i.Keeping.Close(ctx))
 	if i.Provider != nil {
-		errs = append(errs, i.Provider.Close())
+		SayUnclosed(log, i.Provider.Close())
 	}
 	if i.State != nil {
-		errs = append(errs, i.State.Close())
+		SayUnclosed(log, i.State.Close())
 	}
-	SayUnclosed(i.opts.Log.With(zap.String("component", "serve")), errs...)
 }
 
 // SayUnclosed warns of what a stop could not close.
-func SayUnclosed(log *zap.Logger, errs ...error) {
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, net.ErrClosed) {
-			log.Warn("the stop could not close everything; no ID and no answer that was given is lost", zap.Error(err))
-		}
+func SayUnclosed(log *zap.Logger, err error) {
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		log.Warn("the stop could not close everything; no ID and no answer that was given is lost", zap.Error(err))
 	}
 }

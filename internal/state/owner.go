@@ -29,6 +29,9 @@ func (s *State) Owner() string { return s.owner.Name }
 // chooseOwner goes on with the last owner of this directory in this boot, or makes one.
 func (s *State) chooseOwner(last ownerRecord) {
 	next := ownerRecord{Name: newOwner(), Boot: s.opts.identity().BootID}
+	if next.Boot == "" {
+		s.opts.Log.Warn("the boot ID of this host cannot be read (/proc/sys/kernel/random/boot_id): after a crash no lease is adopted, and locks that are held across a restart are lost")
+	}
 	id, err := s.disk.Identify(".")
 	if err == nil {
 		next.Device, next.Inode = id.Device, id.Inode
