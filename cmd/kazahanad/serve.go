@@ -190,6 +190,10 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 	started := systemd.Starting(ctx, sup.notify)
 	err := d.assemble(ctx)
 	started()
+	if ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, context.Canceled)) {
+		d.serveLog().Info("stopped before the start was complete")
+		return nil
+	}
 	if err != nil {
 		return err
 	}

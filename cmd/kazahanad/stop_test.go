@@ -157,6 +157,27 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	}
 }
 
+// A start that waits for a process which was killed and cannot end is stopped on request
+// like any other daemon.
+func TestStopOfAStartThatWaits(t *testing.T) {
+	t.Parallel()
+	s, disk := newSite(t), disktest.Ext4(t)
+	s.State = filepath.Join(disk.Dir(), "state")
+	killed := s.Start()
+	disk.Freeze()
+	s.Dial().ID()
+	killed.AwaitLog("the floor cannot be brought to the disk") // so a thread of it waits in the disk
+	killed.Signal(syscall.SIGKILL)
+	d := s.Launch()
+	d.AwaitLog("belongs to a process that was killed")
+	d.Signal(syscall.SIGTERM)
+	code := d.Code()
+	disk.Thaw()
+	if code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+}
+
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
