@@ -81,7 +81,10 @@ func rows(t *testing.T, cmd *exec.Cmd, sql string) [][]string {
 func postgres(t *testing.T) database {
 	t.Helper()
 	ring.All(t)
-	server := postgrestest.New(t, "-c", "fsync=off", "-c", "timezone=America/New_York")
+	return psql(postgrestest.New(t, "-c", "fsync=off", "-c", "timezone=America/New_York"))
+}
+
+func psql(server *postgrestest.Server) database {
 	return func(t *testing.T, sql string) [][]string {
 		t.Helper()
 		return rows(t, exec.Command(ring.Program(t, "psql"), "-h", server.Dir, "-p", postgrestest.Port, "-U", "postgres",

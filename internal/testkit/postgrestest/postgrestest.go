@@ -36,6 +36,7 @@ const (
 type Server struct {
 	tb   testing.TB
 	Dir  string // of the socket; the data are in Dir/data
+	Bin  string // the directory of its programs; "": those that binary finds
 	args []string
 	cmd  *exec.Cmd
 	host string // "": no TCP
@@ -92,8 +93,13 @@ func binary(tb testing.TB, name string) string {
 // New starts a server that ends with the test. args are those of the program postgres.
 func New(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	binary(tb, "initdb")
-	s := &Server{tb: tb, Dir: newDir(tb), args: args}
+	return NewOf(tb, filepath.Dir(binary(tb, "initdb")), args...)
+}
+
+// NewOf is New with the programs of a directory.
+func NewOf(tb testing.TB, bin string, args ...string) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, Dir: newDir(tb), Bin: bin, args: args}
 	s.initialise()
 	s.endWithTest()
 	s.Start()
@@ -136,7 +142,11 @@ func unprivileged(tb testing.TB) *syscall.Credential {
 }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(binary(s.tb, name), args...)
+	program := filepath.Join(s.Bin, name)
+	if s.Bin == "" {
+		program = binary(s.tb, name)
+	}
+	cmd := exec.Command(program, args...)
 	cmd.Dir = s.Dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGQUIT, nil) // a test binary that is killed cleans nothing up
