@@ -19,10 +19,14 @@ import (
 func noClientPage(t *testing.T) (s *testkit.Site, page string) {
 	t.Helper()
 	s = testkit.NewSite(t)
-	s.Start("--memcached-listen", "unix:"+s.Path("memcached.sock"), "--http-listen", "unix:"+s.Path("http.sock"))
+	startNoClient(s)
 	content, err := os.ReadFile("../../docs/no-client.md")
 	must.Succeed(t, err)
 	return s, strings.ReplaceAll(string(content), "/run/kazahana/", s.Dir+"/")
+}
+
+func startNoClient(s *testkit.Site) *testkit.Instance {
+	return s.Start("--memcached-listen", "unix:"+s.Path("memcached.sock"), "--http-listen", "unix:"+s.Path("http.sock"))
 }
 
 // program is the page's block in a language.

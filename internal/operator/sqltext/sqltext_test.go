@@ -86,6 +86,7 @@ func TestMySQL(t *testing.T) {
 	ask := mysql(t)
 	compare(t, "mysql", ask)
 	runPage(t, "MySQL and MariaDB", "mysql", "EXPLAIN ", ask)
+	dumpMySQL(t, ask)
 }
 
 func compare(t *testing.T, dialect string, ask database) {
