@@ -55,4 +55,7 @@ func TestScopeRun(t *testing.T) {
 		t.Error("the program was started")
 	}
 	s.Kazahanad("run", "-q", "--provider", programs, "--", "touch", s.Path("started")).OK(t)
+	// Nor is it of use to wait for a lock without the scope locks.
+	s.Start("--provider", daemons)
+	s.Kazahanad("lock", "-q", "job", "--timeout", "1h", "--", "true").Fails(t, exitUsage, "NO_STORE", `the scope "locks"`)
 }

@@ -17,8 +17,8 @@ import (
 // codeInternal marks a mistake in the daemon.
 const codeInternal wire.Code = "INTERNAL"
 
-// CodeNoStore: the daemon keeps no locks and sequences, or something in between keeps it from the
-// lease server that does.
+// CodeNoStore: the daemon keeps no locks and sequences, or requests do not reach those of its lease
+// server until an operator mends something.
 const CodeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.

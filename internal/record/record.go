@@ -166,8 +166,9 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%s: %s may have %d %s, and has no room for more: let keys end, or raise the limit", e.Quota, e.Payer, e.Limit, e.Unit)
 }
 
-// StrayError: something between this host and a store on a lease server changes requests, or
-// answers them by itself. To ask again is of no use until that is mended.
+// StrayError: requests do not reach a store on a lease server, because something in between changes
+// them or answers by itself, or because the server does not accept the credential or has no such
+// store. To ask again is of no use until an operator mends that.
 type StrayError struct {
 	Err error
 	// Unsure: the store may have carried the request out. Else nothing was changed.

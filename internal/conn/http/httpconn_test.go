@@ -287,7 +287,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Which answers mean that something in between changes requests, or answers them. An outage is none.
+// Which answers mean that an operator has to mend something. An outage is none.
 func TestStray(t *testing.T) {
 	const html = "text/html"
 	for name, test := range map[string]struct {
@@ -312,7 +312,9 @@ func TestStray(t *testing.T) {
 		"504":           {plain(504, html, ""), false, false, "504"},
 		"cut off":       {cut, false, false, ""},
 		"not a key":     {refusing(problem.InvalidRequest), false, false, ""},
-		"unknown token": {refusing(problem.Unauthenticated), false, false, ""},
+		"unknown token": {refusing(problem.Unauthenticated), true, false, ""},
+		"no scope":      {refusing(problem.Forbidden), true, false, ""},
+		"no store":      {refusing(problem.NotSupported), true, false, ""},
 	} {
 		err := open(t, serve(t, test.answer)).Do(t.Context(), Call{Method: "POST", Path: "/x", Answer: &struct{}{}, Limit: 100})
 		is, unsure := Stray(err)

@@ -18,9 +18,10 @@ func (e *strangeError) Error() string {
 	return e.what + ": is this a lease server? A proxy or a login page may answer in its place: " + proxyRule
 }
 
-// Stray reports whether something between this host and the servers changes requests, or answers
-// them by itself: err is the error of Do. A repetition fails in the same way. unsure says that a
-// server may have carried the call out nevertheless.
+// Stray reports whether the call cannot reach a store until an operator mends something: a proxy
+// changes requests or answers them by itself, the servers do not accept the credential, or they
+// have no such store. err is the error of Do. A repetition fails in the same way. unsure says that
+// a server may have carried the call out nevertheless.
 func Stray(err error) (is, unsure bool) {
 	if errors.As(err, new(*strangeError)) {
 		return true, true
@@ -30,7 +31,7 @@ func Stray(err error) (is, unsure bool) {
 		return false, false
 	}
 	switch p.Code {
-	case problem.KeyMismatch, problem.NotFound, problem.MethodNotAllowed:
+	case problem.KeyMismatch, problem.NotFound, problem.MethodNotAllowed, problem.NotSupported, problem.Unauthenticated, problem.Forbidden:
 		return true, false
 	case "":
 		return p.Status != http.StatusRequestTimeout && p.Status != http.StatusTooEarly, false
