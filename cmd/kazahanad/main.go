@@ -85,6 +85,9 @@ type system struct {
 }
 
 func main() {
+	if os.Args[0] == stepName {
+		os.Exit(takeFirstStep(os.Args[1:]))
+	}
 	ending := []os.Signal{syscall.SIGTERM}
 	if !signal.Ignored(os.Interrupt) { // as scripts have it behind &
 		ending = append(ending, os.Interrupt)

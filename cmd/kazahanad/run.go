@@ -23,9 +23,6 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// placeholder in an argument of CMD stands for the machine ID.
-const placeholder = "{}"
-
 // machineIDVariable tells CMD its machine ID.
 const machineIDVariable = "KAZAHANA_MACHINE_ID"
 
@@ -39,6 +36,7 @@ type runCmd struct {
 	Max            *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the pool's highest)."`
 	Meta           map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, shown in lists of leases."`
 	Env            []string          `sep:"none" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, with the machine ID in place of {}. Repeatable."`
+	Placeholder    string            `default:"{}" placeholder:"TEXT" help:"What stands for the machine ID in CMD's arguments and in --env (default {}). With an empty text, --placeholder=, nothing does, for a CMD whose arguments contain {}."`
 	Wait           *time.Duration    `placeholder:"DURATION" help:"How long to wait while no machine ID is free; 0 does not wait (default for ever)."`
 	Delay          *time.Duration    `placeholder:"DURATION" help:"Wait so long before CMD is started, for a former holder of the machine ID whose lease the store has lost to end (default 0, but what that takes where the store can lose leases)."`
 	Ahead          time.Duration     `default:"3s" help:"How far ahead of the clock CMD may date IDs, its unit of time included. The machine ID is free this long after CMD's end; with 30s or more it stays taken until the lease's end."`

@@ -32,6 +32,9 @@ type child struct {
 	resumed chan os.Signal
 }
 
+// stepName is argv[0] of takeFirstStep.
+const stepName = "kazahanad: becomes CMD"
+
 func newChild(path string, argv, env []string) *child {
 	c := &child{
 		path: path, argv: argv, env: env, tty: openTTY(),
@@ -55,16 +58,23 @@ func (c *child) Start() error {
 	began := make(chan error)
 	lend := c.owns && c.tty.inFront(unix.Getpgrp())
 	// Until now Ctrl-Z has stopped this process. From now on it has to stop CMD as well.
-	c.silence = deliver(c.stopped, syscall.SIGTSTP, syscall.SIGTTIN)
+	if c.tty == noTTY {
+		c.silence = deliver(c.stopped, jobSignals...)
+	} else {
+		c.silence = deliver(c.stopped, syscall.SIGTSTP, syscall.SIGTTIN)
+	}
 	go func() {
 		// The kernel ends CMD when this thread ends, see processAttributes. The
 		// thread stays locked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		adopted := c.orphans && adoptOrphans()
-		pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{Env: c.env, Files: stdio(), Sys: processAttributes(c.tty, lend)})
-		// While CMD has the terminal, the kernel would stop this process when it writes to
-		// it or takes it back. CMD must not inherit that.
-		signal.Ignore(syscall.SIGTTOU)
+		path, argv := firstStep(c.path, c.argv, c.env)
+		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: c.env, Files: stdio(), Sys: processAttributes(c.tty, lend)})
+		if c.tty != noTTY {
+			// While CMD has the terminal, the kernel would stop this process when it writes to
+			// it or takes it back. CMD must not inherit that.
+			signal.Ignore(syscall.SIGTTOU)
+		}
 		// Set before Start returns: CMD may have ended by then.
 		c.pid = pid
 		began <- err

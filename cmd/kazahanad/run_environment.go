@@ -33,22 +33,28 @@ func (s *system) environmentWith(variables map[string]string) []string {
 func (c *runCmd) commandFor(machineID int64) []string {
 	argv := slices.Clone(c.Command)
 	for i := range argv[1:] {
-		argv[i+1] = withMachineID(argv[i+1], machineID)
+		argv[i+1] = c.withMachineID(argv[i+1], machineID)
 	}
 	return argv
 }
 
-func withMachineID(text string, machineID int64) string {
-	return strings.ReplaceAll(text, placeholder, strconv.FormatInt(machineID, 10))
+func (c *runCmd) withMachineID(text string, machineID int64) string {
+	if c.Placeholder == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, c.Placeholder, strconv.FormatInt(machineID, 10))
 }
 
 // variables are those that are set for CMD: KAZAHANA_MACHINE_ID and what --env says.
 func (c *runCmd) variables(machineID int64) (map[string]string, error) {
-	all := map[string]string{machineIDVariable: withMachineID(placeholder, machineID)}
+	number := strconv.FormatInt(machineID, 10)
+	all := map[string]string{machineIDVariable: number}
 	for _, entry := range c.Env {
 		name, text, valued := strings.Cut(entry, "=")
-		if !valued {
-			text = placeholder
+		if valued {
+			text = c.withMachineID(text, machineID)
+		} else {
+			text = number
 		}
 		if name == "" || strings.ContainsRune(entry, 0) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			return nil, usageError{fmt.Errorf("--env %q: write NAME, or NAME=TEXT, for example --env WORKER_ID or --env 'WORKER=w-{}'", entry)}
@@ -56,7 +62,7 @@ func (c *runCmd) variables(machineID int64) (map[string]string, error) {
 		if _, twice := all[name]; twice {
 			return nil, usageError{fmt.Errorf("--env %s: the variable is set already", name)}
 		}
-		all[name] = withMachineID(text, machineID)
+		all[name] = text
 	}
 	return all, nil
 }

@@ -46,8 +46,12 @@ func (t tty) takeFrom(group int) {
 const suspendGrace = 10 * time.Second
 
 // Suspend implements runner.Program. It returns at SIGCONT, which shells send for fg
-// and bg.
+// and bg. Without a terminal the signal is CMD's affair alone.
 func (c *child) Suspend(by syscall.Signal) (goOn bool) {
+	if c.tty == noTTY {
+		c.Signal(by)
+		return false
+	}
 	wants := by == syscall.SIGTTIN || by == syscall.SIGTTOU // to read from the terminal, or to change it
 	c.lend = wants && c.tty.inFront(unix.Getpgrp())
 	if c.lend {
@@ -63,11 +67,7 @@ func (c *child) Suspend(by syscall.Signal) (goOn bool) {
 	}
 	c.send(-c.pid, syscall.SIGSTOP)
 	c.tty.takeFrom(c.pid)
-	target := unix.Getpid()
-	if c.tty != noTTY {
-		target = 0 // the whole job, as Ctrl-Z would
-	}
-	_ = syscall.Kill(target, syscall.SIGSTOP)
+	_ = syscall.Kill(0, syscall.SIGSTOP) // the whole job, as Ctrl-Z would
 	select {
 	case <-c.resumed:
 	case <-time.After(suspendGrace):

@@ -41,8 +41,8 @@ type Program interface {
 	Kill()
 	// Ended delivers how it ended, once.
 	Ended() <-chan Exit
-	// Stopped delivers the signal by which job control has stopped it, or wants to stop
-	// this process.
+	// Stopped delivers the signal of job control that has stopped it, or that this process
+	// received.
 	Stopped() <-chan syscall.Signal
 	// Suspend stops the program and this process, and returns when this process goes on,
 	// at once where nothing has to stop. It reports whether the program should go on as
@@ -229,9 +229,10 @@ func (r *run) await(pause time.Duration) (over bool) {
 	return false
 }
 
-// Ends reports whether a signal ends a program that does not handle it.
+// Ends reports whether a signal is sent to end a program, by a service manager's watchdog
+// for example.
 func Ends(s syscall.Signal) bool {
-	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
+	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT || s == syscall.SIGABRT
 }
 
 // answered passes the answer to the machine, and logs it if it matters.
