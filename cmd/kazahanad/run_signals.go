@@ -22,8 +22,8 @@ const lastSignal = 64
 // jobSignals. All others are passed on.
 var notPassedOn = []syscall.Signal{
 	syscall.SIGKILL, syscall.SIGSTOP, // no process can receive them
-	syscall.SIGCHLD,                  // tells of CMD itself
-	syscall.SIGURG, syscall.SIGPROF,  // the Go runtime sends them to itself
+	syscall.SIGCHLD,                 // tells of CMD itself
+	syscall.SIGURG, syscall.SIGPROF, // the Go runtime sends them to itself
 	syscall.SIGPIPE, syscall.SIGXFSZ, // a write of this process failed
 	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGSYS, // this process is broken
 	16, 32, 33, 34, // SIGSTKFLT, and those of C libraries: the Go runtime does not deliver them

@@ -99,6 +99,39 @@ func TestRunGivesAMachineID(t *testing.T) {
 	}
 }
 
+// --placeholder names the text that is replaced, or none.
+func TestRunPlaceholder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for placeholder, want := range map[string]string{
+		"--placeholder=":          "{} 7 a{}%n-",
+		"--placeholder=%n":        "{} 7 a{}7-",
+		"--placeholder={}":        "7 7 a7%n-",
+		"--placeholder=no-such-x": "{} 7 a{}%n-",
+	} {
+		args := s.runArgs("term=10m", `echo "$1 $A $B"`, "-q", "--min", "7", "--max", "7", "--env", "A", "--env", "B=a{}%n-", placeholder)
+		if got := testkit.RunCommand(t, s.Command(args...)).OK(t); got != want+"\n" {
+			t.Errorf("%s: %q, want %q", placeholder, got, want)
+		}
+	}
+}
+
+// A log whose reader has gone ends neither kazahanad nor CMD.
+func TestRunWithoutAReaderOfItsLog(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	reader, writer, err := os.Pipe()
+	must.Succeed(t, err)
+	must.Succeed(t, reader.Close())
+	defer writer.Close()
+	cmd := s.Command(s.runArgs("term=10m", `echo ran; exit 6`)...)
+	cmd.Stderr = writer
+	cmd.WaitDelay = await.Patience
+	if out, err := cmd.Output(); string(out) != "ran\n" || cmd.ProcessState.ExitCode() != 6 {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 // freedAtOnce checks a record after CMD's end: where nothing can be known of the
 // processes that CMD left, it is taken until the lease's end.
 func (s *site) freedAtOnce(l leaseLine) {

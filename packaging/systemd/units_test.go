@@ -156,7 +156,7 @@ func TestUnderSystemd(t *testing.T) {
 		test func(*host)
 		deep bool
 	}{
-		{"install", install, false}, {"first connection", firstConnection, false}, {"sandbox", sandbox, true}, {"memory limit", memoryLimit, true},
+		{"install", install, false}, {"first connection", firstConnection, false}, {"replica number", replicaNumber, true}, {"sandbox", sandbox, true}, {"memory limit", memoryLimit, true},
 		{"credentials", credentials, true}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }, true},
 		{"watchdog", watchdog, true}, {"crash", crash, true}, {"bad configuration", badConfiguration, true}, {"error that passes", errorThatPasses, true},
 		{"gate", gate, true}, {"stop", stop, false}, {"lease server", leaseServer, true},

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// The variables and descriptors of systemd reach CMD as if systemd had started CMD itself,
+// under run and under lock. Variables for another process stay as they are.
+func TestVariablesOfSystemd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Launch().AwaitReady()
+	socket, err := os.CreateTemp(t.TempDir(), "")
+	must.Succeed(t, err)
+	defer socket.Close()
+	const script = `echo "$LISTEN_PID $WATCHDOG_PID $SYSTEMD_EXEC_PID $LISTEN_FDS $LISTEN_FDNAMES none$LISTEN_PIDFDID"; echo $$; readlink /proc/self/fd/3`
+	for name, args := range map[string][]string{"run": s.runArgs("term=10m", script, "-q"), "lock": s.lockArgs("job", script, "-q")} {
+		for who, want := range map[string]string{"$$": "PID PID PID", "1": "PID 1 1"} {
+			cmd := s.handed([]*os.File{socket}, args...)
+			cmd.Args[2] = "export LISTEN_PIDFDID=7 WATCHDOG_PID=" + who + " SYSTEMD_EXEC_PID=" + who + "; " + cmd.Args[2]
+			o := testkit.RunCommand(t, cmd)
+			lines := strings.Split(o.Stdout, "\n")
+			if len(lines) < 3 || lines[0] != strings.ReplaceAll(want, "PID", lines[1])+" 1 kazahanad.socket:other.socket none" || lines[2] != socket.Name() {
+				t.Errorf("%s, variables for %s: %+v", name, who, o)
+			}
+		}
+	}
+	broken := s.Path("broken")
+	testkit.WriteFile(t, broken, "#!/no/such/interpreter\n")
+	must.Succeed(t, os.Chmod(broken, 0o755))
+	testkit.RunCommand(t, s.handed(nil, "run", "-q", "--config", "none", "--provider", "sqlite:"+s.Leases(), "--", broken)).
+		Says(t, exitFailure, "cannot run "+broken, "no such file")
+}
+
+// A program that becomes another user ends with kazahanad if setpriv says so, as docs/run.md
+// has it.
+func TestAnotherUserEndsWithRun(t *testing.T) {
+	ring.All(t)
+	needRoot(t)
+	t.Parallel()
+	s := newSite(t)
+	page, err := os.ReadFile("../../docs/run.md")
+	must.Succeed(t, err)
+	for _, before := range []string{
+		"gosu nobody setpriv --pdeathsig KILL --",
+		"setpriv --reuid=nobody --regid=nogroup --clear-groups --pdeathsig KILL --",
+		"chroot --userspec=nobody:nogroup / setpriv --pdeathsig KILL --",
+		"runuser -u nobody -- setpriv --pdeathsig KILL --",
+	} {
+		t.Run(before, func(t *testing.T) {
+			t.Parallel()
+			words := strings.Fields(before)
+			ring.Program(t, words[0])
+			args := append([]string{"run", "-q", "--config", "none", "--provider", "sqlite:" + s.Path("numbers.db"), "--"}, words...)
+			d, out := s.firstLine(s.Command(append(args, "sh", "-c", `echo $$; exec sleep 600`)...))
+			pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
+			must.Succeed(t, err)
+			d.Kill()
+			await.Eventually(t, "the program has ended with kazahanad", func() bool { return !alive(pid) })
+		})
+	}
+	if !strings.Contains(string(page), "gosu app setpriv --pdeathsig KILL -- ./app") {
+		t.Error("docs/run.md does not say how")
+	}
+}
