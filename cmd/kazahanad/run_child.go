@@ -104,8 +104,7 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 			default:
 			}
 		case status.Exited(), status.Signaled():
-			// Processes that CMD leaves behind would go on using the machine ID.
-			_ = syscall.Kill(-pid, syscall.SIGKILL)
+			c.endGroup(pid)
 			c.over.Store(true)
 			c.tty.takeFrom(pid)
 			exit := runner.Exit{Code: status.ExitStatus(), Alone: adopted && awaitAlone(pid)}
@@ -117,8 +116,21 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 	}
 }
 
-// Time limits for CMD's processes to vanish: first those of its group, which are
-// killed, then those that have left the group.
+// endGroup ends the processes of CMD's group that CMD leaves behind: they would go on using
+// the machine ID. Often one of them is the program itself, behind npm or a shell, and needs
+// time to end well. Until it has ended, the machine ID is still extended.
+func (c *child) endGroup(group int) {
+	c.Terminate()
+	for until := time.Now().Add(groupGrace); time.Now().Before(until) && syscall.Kill(-group, 0) == nil; {
+		if pid, _ := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 {
+			time.Sleep(childPoll)
+		}
+	}
+	c.Kill()
+}
+
+// Time limits for CMD's processes to vanish: those of its group after SIGTERM, and again
+// after SIGKILL, then those that have left the group.
 const (
 	groupGrace    = 10 * time.Second
 	detachedGrace = time.Second

@@ -239,6 +239,12 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	left, err := strconv.Atoi(strings.TrimSpace(o.Stdout))
 	must.Succeed(t, err)
 	await.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
+	// A program behind a shell, which a signal ends at once, ends in its own way.
+	d, out = s.runStart("term=10m", `(trap 'sleep 0.1; echo ended well; exit' TERM; echo started; while :; do sleep 0.05; done) & wait`, "-q")
+	d.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != 128+int(syscall.SIGTERM) || !strings.Contains(out.String(), "ended well") {
+		t.Errorf("exit code %d, %q\n%s", code, out, d.Log)
+	}
 }
 
 // What becomes of the lease depends on what CMD may have dated by its clock,
