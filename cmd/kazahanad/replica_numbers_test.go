@@ -102,6 +102,7 @@ func TestReplicaNumberManifests(t *testing.T) {
 			Deploy              struct{ Replicas int }
 			DependsOn           []string `yaml:"depends_on"`
 			Volumes             []string
+			Restart             string
 		}
 		Volumes map[string]any
 	}
