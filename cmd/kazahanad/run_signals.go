@@ -118,10 +118,12 @@ func untilSignal(parent context.Context, signals <-chan syscall.Signal) (_ conte
 // own error. s.ctx may end before its signal arrives here.
 func (s *system) outcome(signal syscall.Signal, signals <-chan syscall.Signal, err error) error {
 	if signal == 0 && s.ctx.Err() != nil {
-		select {
-		case signal = <-signals:
-		case <-time.After(signalGrace):
-			return cmp.Or(err, s.ctx.Err())
+		for late := time.After(signalGrace); !runner.Ends(signal); {
+			select {
+			case signal = <-signals:
+			case <-late:
+				return cmp.Or(err, s.ctx.Err())
+			}
 		}
 	}
 	if signal != 0 {
