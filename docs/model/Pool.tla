@@ -54,7 +54,7 @@ VARIABLES
     rec,     \* the store: slot -> its record, or None
     granted, \* how many grants were made
     greatest,\* the greatest end ever promised: what the witness knows
-    fence,   \* nothing is granted before
+    fence,   \* nothing is granted or extended before
     backup,  \* copies of the store's records: none or one
     answers, \* grants on their way: any may be lost, late or doubled
     sent,    \* releases on their way
@@ -142,7 +142,8 @@ TakeBack(m, now) ==
     /\ did' = <<"takes back", m.g, m.ts, now>>
     /\ UNCHANGED <<granted, greatest, fence, backup, answers, longer, proc, live, seen>>
 
-\* An extension of a living lease. All other records that overlap must have ended.
+\* An extension of a living lease. All other records that overlap must have ended. Rule
+\* "extend fenced": a store that was restored does not extend, for it may have forgotten one.
 OthersEnded(slot, now) == \A s \in Slots \ {slot} : (rec[s] # None /\ Overlap(s, slot)) => rec[s].end <= now
 
 Extend(p, l, now) ==
@@ -152,6 +153,7 @@ Extend(p, l, now) ==
     IN  /\ Fault("extend") /\ proc[p].up /\ l \in proc[p].held
         /\ r # None /\ r.g = l.g /\ ~r.released /\ now < r.exp
         /\ On("extend") => OthersEnded(l.slot, now)
+        /\ On("extend fenced") => now >= fence
         /\ exp > r.exp
         /\ rec' = [rec EXCEPT ![l.slot].exp = exp, ![l.slot].end = end]
         /\ greatest' = Max(greatest, end)

@@ -216,6 +216,12 @@ func TestRun(t *testing.T) {
 			},
 		},
 		{
+			name: "fenced to the end", stage: &stage{answers: []func(lease.Lease) (lease.Lease, error){fails(&provider.FencedError{Reason: "r"})}},
+			check: func(r Result, err error) bool {
+				return err == nil && r.Exit.Status() == 143 && errors.As(r.Lost, new(*provider.FencedError)) && r.LastMS >= 90_000
+			},
+		},
+		{
 			name: "taken over", stage: &stage{deaf: true, answers: []func(lease.Lease) (lease.Lease, error){fails(provider.ErrBadSignature)}},
 			want:  fmt.Sprintf("0 start, 33 extend: %v, 33 SIGTERM, 42 SIGKILL", provider.ErrBadSignature),
 			check: func(r Result, err error) bool { return errors.Is(r.Lost, provider.ErrBadSignature) },

@@ -120,6 +120,12 @@ func TestVerify(t *testing.T) {
 			want: "0 start, 5 verify: this server: unsupported operation",
 		},
 		{
+			name: "refused while the store is fenced", stage: &stage{answers: []func(lease.Lease) (lease.Lease, error){
+				fails(&provider.FencedError{Reason: "r"}), fails(&provider.FencedError{Reason: "r"}), granted,
+			}, lives: 60 * time.Second}, ours: until(time.Hour), every: time.Hour,
+			want: "0 start, 33 extend: " + (&provider.FencedError{Reason: "r"}).Error() + ", 34 extend: " + (&provider.FencedError{Reason: "r"}).Error() + ", 38 extended",
+		},
+		{
 			name: "forgotten by a store that grants nothing", stage: &stage{answers: forgotten}, ours: until(time.Hour), every: time.Hour,
 			want: "0 start, " + refusedAt(33, 34, 38, 44, 51, 58, 64, 71, 78, 84) + "90 SIGTERM",
 		},

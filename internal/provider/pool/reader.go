@@ -92,15 +92,6 @@ type Moment struct {
 	Random func(n int64) int64
 }
 
-// forgotten is the refusal of a lease that the store does not know. While the fence
-// holds, that says nothing of the lease.
-func (m Moment) forgotten(refusal error) error {
-	if m.Fence != nil {
-		return m.Fence
-	}
-	return refusal
-}
-
 // Change is what a rule has the store write.
 type Change struct {
 	// Create records the pool, with this timeline.

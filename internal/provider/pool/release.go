@@ -79,6 +79,10 @@ func Released(req provider.ReleaseRequest, records []*Record, nowMS int64) (*Rec
 
 // Extend moves the end of a living lease, and returns it without its secret.
 func Extend(r Reader, m Moment, t provider.Terms, req provider.ExtendRequest) (lease.Lease, Change, error) {
+	// A forgotten grant may overlap: the clock may have been ahead when it was made.
+	if m.Fence != nil {
+		return lease.Lease{}, Change{}, m.Fence
+	}
 	p, err := r.Pool()
 	if err == nil {
 		err = p.known(t)
@@ -88,7 +92,7 @@ func Extend(r Reader, m Moment, t provider.Terms, req provider.ExtendRequest) (l
 	}
 	key, ok := KeyAt(t.Timeline, req.ID, req.BitSeq)
 	if !ok || !p.Exists {
-		return lease.Lease{}, Change{}, m.forgotten(provider.ErrNotFound)
+		return lease.Lease{}, Change{}, provider.ErrNotFound
 	}
 	taken, err := r.Taken(p.Levels, []Key{key})
 	if err != nil {
@@ -112,13 +116,10 @@ func Extend(r Reader, m Moment, t provider.Terms, req provider.ExtendRequest) (l
 // Extended is the record as the extension leaves it.
 func Extended(m Moment, t provider.Terms, req provider.ExtendRequest, taken Taken) (Record, error) {
 	if taken.Own == nil {
-		return Record{}, m.forgotten(provider.ErrNotFound)
+		return Record{}, provider.ErrNotFound
 	}
 	r := *taken.Own
 	if !req.Signed(r.Lease.Secret) {
-		if r.Lease.Created < req.CreatedMS { // an older record than the lease's
-			return Record{}, m.forgotten(provider.ErrBadSignature)
-		}
 		return Record{}, provider.ErrBadSignature
 	}
 	// As for a grant, all others that overlap must have ended: while the clock was

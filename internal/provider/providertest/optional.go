@@ -196,6 +196,47 @@ func (c *client) fenced() *provider.FencedError {
 	return fenced
 }
 
+// heldBack checks that a fenced store neither repeats nor extends a lease: while its clock
+// was ahead, it may have granted the slot to another, and forgotten that.
+func (c *client) heldBack(l lease.Lease, request string) {
+	c.suite.Helper()
+	var fenced *provider.FencedError
+	if leases, err := c.try(provider.AcquireRequest{RequestID: request}); !errors.As(err, &fenced) {
+		c.suite.Errorf("the acquire, repeated while the store is fenced, gave %v, %v", leases, err)
+	}
+	if !c.Info().Can.Extend {
+		return
+	}
+	if longer, err := c.extend("", l); !errors.As(err, &fenced) {
+		c.suite.Errorf("extended while the store is fenced: %v, %v", longer, err)
+	}
+	ctx, cancel := c.suite.ctx()
+	defer cancel()
+	if lost, err := provider.Verify(ctx, c.Provider, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
+		c.suite.Errorf("while the store is fenced %v is lost: %v, %v", l, lost, err)
+	}
+}
+
+// testFenceByHand: the store is fenced and has kept its records.
+func testFenceByHand(s *suite) {
+	terms := ids(s.passing(), 0, 3)
+	c := s.open(terms)
+	if !c.Info().Can.Fence {
+		s.Skip("the provider is not fenced by hand")
+	}
+	l, other := c.acquire(provider.AcquireRequest{RequestID: "r"})[0], c.one()
+	ctx, cancel := s.ctx()
+	defer cancel()
+	until, err := c.Provider.Fence(ctx)
+	s.must(err)
+	c.fenced()
+	c.heldBack(l, "r")
+	s.must(c.giveBack(other, s.now()))
+	s.reach(until.UntilMS)
+	_, err = c.extend("", l) // the fence has outlasted it
+	s.want(err, provider.ErrConflict)
+}
+
 // testFence: what was lost may have been granted on other terms than those of the
 // provider that finds the store empty.
 func testFence(s *suite) {
@@ -204,8 +245,10 @@ func testFence(s *suite) {
 	long.Term, long.Quarantine = 2*short.Term, 2*short.Quarantine
 	for _, late := range []bool{false, true} {
 		c, d := s.open(short), s.open(long)
-		l := d.one()
+		request := provider.NewSecret()
+		l := d.acquire(provider.AcquireRequest{RequestID: request})[0]
 		s.forget()
+		c.heldBack(l, request)
 		until := c.fenced().UntilMS
 		if late {
 			s.reach(until) // a provider that comes only now is heard all the same

@@ -91,6 +91,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Counters", testCounters},
 		{"CountersOfOthers", testCountersOfOthers},
 		{"Fence", testFence},
+		{"FenceByHand", testFenceByHand},
 		{"Init", testInit},
 	}
 	for _, test := range tests {

@@ -112,24 +112,27 @@ func TestRestartWithPersistence(t *testing.T) {
 	if leases, err := r.provider.Acquire(testContext(t), request); !errors.As(err, &fenced) {
 		t.Errorf("repeated behind a restart: %v, %v", leases, err)
 	}
-	// What the store knows goes on: leases are their holders', can be extended
-	// and given back.
+	// What the store knows goes on: leases are their holders', and can be given back. None
+	// is extended.
 	if r.lost(r.provider, l, m) != 0 {
 		t.Error("Verify says that a lease is lost which the store has")
 	}
 	r.clock.Add(1000)
-	if _, err := provider.Extend(testContext(t), r.provider, "", l); err != nil {
-		t.Error(err)
+	if longer, err := provider.Extend(testContext(t), r.provider, "", l); !errors.As(err, &fenced) || fenced.UntilMS != until {
+		t.Errorf("extended behind a restart: %v, %v", longer, err)
 	}
 	if err := r.provider.Release(testContext(t), providertest.SignedRelease(m, r.clock.Load())); err != nil {
 		t.Error(err)
 	}
 	r.fenced(r.provider, until, whyChanged)
 	r.clock.Store(until)
-	if next := r.acquire(r.provider); next.ID == l.ID {
-		t.Errorf("%v was granted over the extended %v", next, l)
+	next := r.acquire(r.provider) // no more fence
+	s.Restart()
+	// The extension is the first to notice.
+	if longer, err := provider.Extend(testContext(t), r.provider, "", next); !errors.As(err, &fenced) || fenced.UntilMS != until+r.longest {
+		t.Errorf("extended behind another restart: %v, %v", longer, err)
 	}
-	r.acquire(r.provider) // no more fence
+	r.fenced(r.provider, until+r.longest, whyChanged)
 }
 
 // What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the

@@ -193,7 +193,7 @@ func (p *Provider) extend(ctx context.Context, conn *redis.Conn, terms provider.
 	if len(found) > 0 && req.Signed(found[0].secret) {
 		signedWith = found[0].secret
 	}
-	var args arguments
+	args := timelineArgs(terms)
 	args.Set("id", req.ID)
 	args.Set("bit_seq", req.BitSeq)
 	args.Set("secret", signedWith)

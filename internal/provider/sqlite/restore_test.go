@@ -345,9 +345,6 @@ func TestFenceByHand(t *testing.T) {
 	if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
-	if _, err := provider.Extend(t.Context(), p, "", leases[0]); err != nil {
-		t.Errorf("what the file knows is its holder's: %v", err)
-	}
 	at := h.clock.Load()
 	if err := p.Release(t.Context(), providertest.SignedRelease(leases[1], at)); err != nil {
 		t.Error(err)

@@ -209,9 +209,13 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	// A refusal is committed too, because it is counted.
 	var refusal error
 	err := p.write(ctx, func(t *transaction) error {
+		t.Admit(p.services.LongestMS()) // as in Acquire
 		r := t.reader(terms.Pool)
 		var change pool.Change
 		longer, change, refusal = pool.Extend(r, t.moment(), terms, req)
+		if _, fenced := errors.AsType[*provider.FencedError](refusal); fenced {
+			return sqlitefile.Answer(refusal)
+		}
 		counted := pool.CountedExtend(refusal)
 		if len(counted) == 0 {
 			return refusal

@@ -16,14 +16,16 @@ local function other_end(p, rec)
   return till
 end
 
+local t = clock()
+p, refusal = admit(p, s, t)
+if refusal then return refusal end
 count('extend_ttl_count')
-local rec = p and slot(tonumber(A.bit_seq), tonumber(A.id))
+local rec = slot(tonumber(A.bit_seq), tonumber(A.id))
 if not rec then return {'notfound'} end
 if rec.secret ~= A.secret then
   count('extend_ttl_ownership_error')
   return {'badsignature'}
 end
-local t = clock()
 -- A clock that was ahead for a while may have had an overlapping slot granted.
 if rec.released or t >= rec.expired or other_end(p, rec) > t then
   count('extend_ttl_expire_warning')

@@ -79,7 +79,7 @@ local function lengthen(p)
 end
 
 -- admit is the fence: it returns the pool's record, and the answer that refuses
--- grants while some that the store does not know may be alive.
+-- grants and extensions while grants that the store does not know may be alive.
 local function admit(p, s, t)
   local longest = tonumber(A.longest_ms)
   if not p then
