@@ -51,8 +51,8 @@ func (e *FullError) Error() string {
 	return s
 }
 
-// FencedError: the store may have forgotten grants, and refuses new ones until
-// every grant that could have been lost has ended.
+// FencedError: the store may have forgotten grants. It grants, repeats and extends nothing
+// until every grant that could have been lost has ended.
 type FencedError struct {
 	UntilMS int64 // Unix ms
 	Reason  string

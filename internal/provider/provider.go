@@ -75,7 +75,7 @@ type Provider interface {
 	//
 	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature when
 	// the lease is not the caller's (any more), ErrConflict when it was released
-	// or has expired. Anything else means that the lease may or may not have been
+	// or has expired, *FencedError while grants are held back. Anything else means that the lease may or may not have been
 	// extended: the caller keeps to the end it knows.
 	Extend(ctx context.Context, req ExtendRequest) (lease.Lease, error)
 

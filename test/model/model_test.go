@@ -60,7 +60,7 @@ var pool = specification{
 		{name: "Pool, layouts, extend", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Quarantine": 0}},
 		{name: "Pool, layouts, extend, short leases", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "Quarantine": 0}, brief: true},
 		{name: "Pool, store", faults: faults("store"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
-		{name: "Pool, store, extend", faults: faults("store", "extend"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "Quarantine": 0, "MaxAccidents": 2}, brief: true},
+		{name: "Pool, store, extend", faults: faults("store", "extend"), bounds: map[string]int{"MaxTime": 2, "Quarantine": 0, "MaxAccidents": 2}, brief: true},
 		{name: "Pool, store, short", faults: faults("store"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxAccidents": 2}, brief: true},
 		{name: "Pool, boot", faults: faults("boot"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
 		{name: "Pool, copies, boot", faults: faults("copies", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1, "MaxAccidents": 2}, brief: true},
@@ -96,7 +96,7 @@ var pool = specification{
 		{"22", "a copy of the leases file is refused", bounded{faults: faults("files", "inodes")}},
 		{"23", "leases are adopted in the same boot of the same machine", bounded{faults: faults("disk")}},
 		{"extend", "an extension waits for all that overlap", bounded{faults: faults("layouts", "extend")}},
-		{"extend fenced", "a restored store extends nothing while it is fenced", bounded{faults: faults("store", "extend"), bounds: map[string]int{"MaxAccidents": 2}}},
+		{"extend fenced", "a restored store extends nothing while it is fenced", bounded{faults: faults("store", "extend"), bounds: map[string]int{"MaxTime": 2, "Quarantine": 0, "MaxAccidents": 2}}},
 	},
 	lines: poolLines,
 	breaks: map[string]string{
