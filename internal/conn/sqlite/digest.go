@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,9 +14,30 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// The digest of a file is the sum of a hash of every row, but for those of the
-// tables that Kind.Loose names. A commit adds what it wrote and takes away what
-// it replaced, so that its cost does not depend on the size of the file.
+// The digest of a file is the sum of a hash of every row of the tables that
+// Kind.counted names. A commit adds what it wrote and takes away what it replaced, so
+// that its cost does not depend on the size of the file.
+
+var createTable = regexp.MustCompile(`(?i)^\s*CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?("(?:[^"]|"")+"|\w+)`)
+
+// counted are the tables of the schema whose rows are in the digest. Other programs may
+// add tables of their own: those are not.
+func (k *Kind) counted() (tables []string) {
+	for _, q := range k.Schema {
+		found := createTable.FindStringSubmatch(q)
+		if found == nil {
+			continue
+		}
+		name := found[1]
+		if inner, quoted := strings.CutPrefix(name, `"`); quoted {
+			name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
+		}
+		if !slices.Contains(k.Loose, name) {
+			tables = append(tables, name)
+		}
+	}
+	return tables
+}
 
 // rowHash is the hash of one row.
 func rowHash(buf []byte, table string, row []any) ([]byte, uint64) {
@@ -50,7 +72,7 @@ func rowHash(buf []byte, table string, row []any) ([]byte, uint64) {
 
 // changes is what a session's statements have done since the last reset.
 type changes struct {
-	loose   []string // tables that are not in the digest
+	counted []string // the tables that are in the digest
 	delta   uint64   // of the digest
 	touched bool     // any table was written to
 	err     error    // a row could not be read: the delta is wrong
@@ -59,8 +81,8 @@ type changes struct {
 }
 
 // watchRows has the session add up what its statements change.
-func (s *Session) watchRows(loose []string) error {
-	s.changes.loose = loose
+func (s *Session) watchRows(k *Kind) error {
+	s.changes.counted = k.counted()
 	return s.hook(s.changes.count)
 }
 
@@ -76,7 +98,7 @@ func (c *changes) reset() { c.delta, c.touched, c.err = 0, false, nil }
 
 func (c *changes) count(d sqlitedriver.SQLitePreUpdateData) {
 	c.touched = true
-	if d.TableName == lifeTable || slices.Contains(c.loose, d.TableName) {
+	if !slices.Contains(c.counted, d.TableName) {
 		return
 	}
 	if n := d.Count(); len(c.row) != n {
@@ -99,25 +121,16 @@ func (c *changes) hash(table string, err error) (h uint64) {
 	return h
 }
 
-// digest adds up all rows as they are, but for those of the loose tables.
-func (s *Session) digest(loose []string) (sum uint64, err error) {
-	var tables []string
-	err = s.QueryRows("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'", nil,
-		func(scan func(...any) error) error {
-			var name string
-			err := scan(&name)
-			tables = append(tables, name)
-			return err
-		})
-	for _, table := range tables {
-		if err != nil || table == lifeTable || slices.Contains(loose, table) {
-			continue
+// digest adds up the rows as they are.
+func (s *Session) digest(k *Kind) (sum uint64, err error) {
+	for _, table := range k.counted() {
+		part, err := s.digestOf(table)
+		if err != nil {
+			return 0, err
 		}
-		var part uint64
-		part, err = s.digestOf(table)
 		sum += part
 	}
-	return sum, err
+	return sum, nil
 }
 
 func (s *Session) digestOf(table string) (sum uint64, err error) {

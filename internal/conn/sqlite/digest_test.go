@@ -29,7 +29,7 @@ func counted(t *testing.T, f *File) {
 		if err != nil {
 			return struct{}{}, err
 		}
-		if sum, err := s.digest(f.kind.Loose); err != nil || sum != row.Digest {
+		if sum, err := s.digest(f.kind); err != nil || sum != row.Digest {
 			t.Errorf("the file says %x, and its rows are %x (%v)", row.Digest, sum, err)
 		}
 		return struct{}{}, nil

@@ -160,7 +160,7 @@ func (f *File) judge(seen sight, main stamp, opening bool) (row life, found verd
 	if found.reason = f.unlike(row, seen, opening); found.reason != "" || seen.knows(row) && seen.Main == main {
 		return row, found, nil
 	}
-	digest, err := f.session.digest(f.kind.Loose)
+	digest, err := f.session.digest(f.kind)
 	if err == nil && digest != row.Digest {
 		found.reason = reasonMixed
 	}
@@ -234,7 +234,7 @@ func (f *File) renewLocked(before life, reason string) error {
 		row.Commits++
 	} else {
 		row = f.fenced(row, seen, reason)
-		row.Digest, err = f.session.digest(f.kind.Loose)
+		row.Digest, err = f.session.digest(f.kind)
 	}
 	if err != nil {
 		return err

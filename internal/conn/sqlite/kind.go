@@ -13,8 +13,8 @@ type Kind struct {
 	ApplicationID int32
 	// Schema are the statements that fill an empty database.
 	Schema []string
-	// Loose are tables that the digest leaves out: they follow from others, or no decision
-	// depends on them.
+	// Loose are tables of the schema that the digest leaves out: they follow from others, or
+	// no decision depends on them.
 	Loose []string
 	// Mend are statements that empty derived tables, for a file that may hold parts of two
 	// copies. They are filled again when needed.
@@ -40,7 +40,7 @@ func (k *Kind) create(s *Session, id identity) error {
 			return err
 		}
 	}
-	digest, err := s.digest(k.Loose)
+	digest, err := s.digest(k)
 	if err != nil {
 		return err
 	}

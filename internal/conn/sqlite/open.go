@@ -214,7 +214,7 @@ func (f *File) check(ctx context.Context, before os.FileInfo) error {
 		return ErrMoved
 	}
 	f.files = files
-	if err := s.watchRows(f.kind.Loose); err != nil || f.opts.Check == nil {
+	if err := s.watchRows(f.kind); err != nil || f.opts.Check == nil {
 		return err
 	}
 	return f.retry(ctx, func() error { return f.opts.Check(s) })

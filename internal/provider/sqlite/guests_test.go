@@ -1,0 +1,66 @@
+package sqlite
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// What other programs do to a lease file, beside its records, fences nothing: while it is in
+// use, and while it is not.
+func TestOtherProgramsFenceNothing(t *testing.T) {
+	ring.All(t)
+	path := filepath.Join(t.TempDir(), "leases.db")
+	cfg := Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
+	for _, guest := range []struct{ name, sql string }{
+		{"Litestream's first checkpoint", litestream},
+		{"Litestream's next checkpoint", litestream},
+		{"VACUUM", "VACUUM"},
+		{"ANALYZE", "ANALYZE"},
+		{"a backup", ".backup '" + filepath.Join(t.TempDir(), "backup.db") + "'"},
+		{"an index", "CREATE INDEX IF NOT EXISTS theirs ON slot (service)"},
+		{"a search table", "CREATE VIRTUAL TABLE IF NOT EXISTS theirs_fts USING fts5(service); INSERT INTO theirs_fts SELECT service FROM slot"},
+		{"a view and a table of its rows", "CREATE VIEW IF NOT EXISTS theirs_v AS SELECT * FROM slot; CREATE TABLE IF NOT EXISTS theirs_t AS SELECT * FROM slot; INSERT INTO theirs_t SELECT * FROM slot"},
+		{"PRAGMA optimize and a checkpoint", "PRAGMA optimize; PRAGMA wal_checkpoint(TRUNCATE)"},
+	} {
+		t.Run(guest.name, func(t *testing.T) {
+			visit := func() {
+				t.Helper()
+				if said, err := exec.Command("sqlite3", "-bail", "-cmd", ".timeout 60000", path, guest.sql).CombinedOutput(); err != nil {
+					t.Fatalf("sqlite3: %v: %s", err, said)
+				}
+			}
+			p := mustOpen(t, cfg)
+			grants(t, p)
+			visit()
+			grants(t, p)
+			must.Succeed(t, p.Close())
+			visit()
+			p = mustOpen(t, cfg)
+			grants(t, p)
+			must.Succeed(t, p.Init(t.Context(), ""))
+			visit()
+			must.Succeed(t, p.Close())
+			grants(t, mustOpen(t, cfg))
+		})
+	}
+}
+
+// litestream is what Litestream 0.3 writes into a file that it replicates.
+const litestream = `CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER);
+	CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER);
+	INSERT INTO _litestream_seq (id, seq) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET seq = seq + 1;
+	PRAGMA wal_checkpoint(RESTART)`
+
+func grants(t *testing.T, p *Provider) {
+	t.Helper()
+	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil || p.Fenced() != nil {
+		t.Fatalf("%v; fenced: %v", err, p.Fenced())
+	}
+}
