@@ -135,15 +135,16 @@ func (h *Host) listen(l *line) {
 		timeout := time.AfterFunc(h.callTimeout, cancel)
 		tokens, err := h.store.Notify(ctx, l.name.tenant, l.name.key)
 		if timeout.Stop() && err == nil {
-			h.turn(func() { l.hears = true })
+			h.turn(l.subscribed)
 			for range tokens {
 				h.turn(l.news)
 			}
 		}
+		ended := ctx.Err() == nil // and not by this host
 		cancel()
 		h.turn(func() {
 			h.core.open--
-			l.deafen, l.hears = nil, false
+			l.unsubscribed(ended && err == nil)
 		})
 	}()
 }

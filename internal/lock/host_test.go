@@ -74,6 +74,34 @@ var scenarios = map[string]struct{ kind, script string }{
 		elsewhere frees
 		1500ms
 		next has 2`},
+	"the store ends the subscription, and the lock is free": {"notified", `
+		elsewhere@o acquires
+		next acquires wait=ever
+		6s
+		h subscribes 10s
+		h unsubscribed
+		elsewhere frees
+		6100ms
+		next has 2`},
+	"the store ends the subscription, and the lock is free before the next one": {"notified", `
+		elsewhere@o acquires
+		next acquires wait=ever
+		6s
+		h subscribes 3s
+		h unsubscribed
+		8990ms
+		elsewhere frees
+		9010ms
+		next has 2`},
+	"the store ends each subscription at once": {"notified", `
+		holder@o holds
+		a acquires wait=ever
+		6s
+		h unsubscribed
+		6s
+		h unsubscribed
+		7s
+		h asked 1..60`},
 	"a host that hears of releases asks seldom, whoever waits": {"notified", `
 		holder@o holds
 		a acquires wait=ever

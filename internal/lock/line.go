@@ -31,6 +31,7 @@ type line struct {
 
 	deafen   context.CancelFunc // ends the subscription to releases; nil: there is none
 	hears    bool               // the store tells of releases
+	missed   bool               // it has ended a subscription, and none has begun since
 	listenAt time.Duration      // no subscription before
 }
 
@@ -130,6 +131,26 @@ func (l *line) news() {
 	l.step()
 }
 
+// subscribed is the event that the store tells of releases from now on. What was released
+// since an earlier subscription ended is asked for.
+func (l *line) subscribed() {
+	l.hears = true
+	if l.missed {
+		l.missed = false
+		l.news()
+	}
+}
+
+// unsubscribed is the event that it does so no more. If the store has ended the
+// subscription, a release may have gone unnoticed.
+func (l *line) unsubscribed(byStore bool) {
+	l.deafen, l.hears = nil, false
+	if byStore {
+		l.missed = true
+		l.news()
+	}
+}
+
 // step begins the next call, or sets the alarm.
 func (l *line) step() {
 	c := l.core
@@ -147,11 +168,15 @@ func (l *line) step() {
 	case l.tryAt > c.now:
 		if l.deafen == nil && c.now >= l.listenAt {
 			// A release before the subscription goes unnoticed, but the store is asked again soon.
-			l.listenAt = c.now + noticeMost
+			l.listenAt = c.now + listenEvery
 			c.open++
 			c.listeners = append(c.listeners, l)
 		}
-		c.wakeAt(&l.alarm, l.tryAt)
+		at := l.tryAt
+		if l.missed && l.deafen == nil {
+			at = min(at, l.listenAt)
+		}
+		c.wakeAt(&l.alarm, at)
 	default:
 		l.ask(l.queue[0])
 	}

@@ -90,6 +90,7 @@ type link struct {
 	late  *sync.WaitGroup
 
 	subscribing time.Duration // how long Notify takes
+	unsubscribe func()        // ends the latest subscription, as a store does
 
 	mu        sync.Mutex
 	obstacles []*obstacle
@@ -192,6 +193,10 @@ func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (
 
 func (l wire) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
 	time.Sleep(l.subscribing)
+	ctx, end := context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsubscribe = end
 	return l.Records.Notify(ctx, tenant, key)
 }
 

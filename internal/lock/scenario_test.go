@@ -29,7 +29,8 @@ import (
 //	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses were reported to it
 //	store STATE TOKEN | store freed CLIENT | store forgets D | store limits D
 //	HOST OPERATION|all way|back [D] [down|astray] [once]               requests, or answers, take a time, are lost, or go astray
-//	HOST up | HOST suspends D | HOST closes [D] | HOST asked LEAST..MOST | HOST subscribes D | HOST asked
+//	HOST up | HOST suspends D | HOST closes [D] | HOST asked LEAST..MOST | HOST subscribes D | HOST unsubscribed
+//	HOST asked
 //
 // Clients are on the host h, or on the one after an @. Host o gets no news of
 // releases, and h none in a plain scenario; s asks o, which waits for it.
@@ -331,6 +332,10 @@ func (s *scenario) hostLine(h *storyHost, f []string) string {
 		h.suspended.Add(int64(at(1)))
 	case "subscribes":
 		h.subscribing = at(1)
+	case "unsubscribed":
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.unsubscribe()
 	case "wakes":
 		h.Wake(tenant, key)
 	case "closes":

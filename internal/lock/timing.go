@@ -15,11 +15,8 @@ const (
 	// storeTick is the resolution of a store's clock: a lease is shorter by up to that.
 	storeTick = time.Millisecond
 
-	// How often a store is asked whether a lock is free. One that tells of releases is
-	// still asked once in noticeMost.
-	pollFirst  = 20 * time.Millisecond
-	pollMost   = time.Second
-	noticeMost = 5 * time.Second
+	// listenEvery is how often a line subscribes at most.
+	listenEvery = 5 * time.Second
 	// spread is how far the hosts that wait for the same end come apart.
 	spread = 10 * time.Millisecond
 
@@ -32,6 +29,14 @@ const (
 
 	// MaxHeld bounds the goroutines and the renewals of one host.
 	MaxHeld = 10_000
+)
+
+// How often a store is asked whether a lock is free. One that tells of releases is still
+// asked once in noticeMost. Only tests change these.
+var (
+	pollFirst  = 20 * time.Millisecond
+	pollMost   = time.Second
+	noticeMost = 5 * time.Second
 )
 
 // reliedUntil is how long a holder relies on a lease: sent is when it asked, remaining

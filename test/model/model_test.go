@@ -60,7 +60,7 @@ var pool = specification{
 		{name: "Pool, layouts, extend", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Quarantine": 0}},
 		{name: "Pool, layouts, extend, short leases", faults: faults("layouts", "extend"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "Quarantine": 0}, brief: true},
 		{name: "Pool, store", faults: faults("store"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
-		{name: "Pool, store, extend", faults: faults("store", "extend"), bounds: map[string]int{"MaxTime": 2, "Quarantine": 0, "MaxAccidents": 2}, brief: true},
+		{name: "Pool, store, extend", faults: faults("store", "extend"), bounds: map[string]int{"MaxTime": 2, "Quarantine": 0, "MaxAccidents": 2}},
 		{name: "Pool, store, short", faults: faults("store"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxAccidents": 2}, brief: true},
 		{name: "Pool, boot", faults: faults("boot"), bounds: map[string]int{"MaxTime": 2, "Term": 1, "MaxAccidents": 2}},
 		{name: "Pool, copies, boot", faults: faults("copies", "boot"), bounds: map[string]int{"MaxTime": 2, "MaxGrants": 1, "MaxAccidents": 2}, brief: true},

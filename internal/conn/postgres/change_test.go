@@ -155,3 +155,30 @@ func TestOldSessionToAnOldPrimary(t *testing.T) {
 		t.Errorf("the old primary has fences and longest term %s, want %s as before", after, before)
 	}
 }
+
+// The time-outs of a role are for other programs: they do not end the sessions here.
+func TestRolesTimeoutsAreSetAside(t *testing.T) {
+	server := postgrestest.New(t)
+	cfg := server.Config()
+	role := pgx.Identifier{cfg.Username}.Sanitize()
+	names := []string{"idle_session_timeout", "statement_timeout", "lock_timeout"}
+	if server.SQL("SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'") == "1" {
+		names = append(names, "transaction_timeout") // of PostgreSQL 17
+	}
+	for _, name := range append(names, "idle_in_transaction_session_timeout") {
+		server.SQL("ALTER ROLE " + role + " SET " + name + " = '1ms'")
+	}
+	client, err := postgresconn.Open(cfg)
+	must.Succeed(t, err)
+	t.Cleanup(func() { must.Succeed(t, client.Close()) })
+	session, end, err := client.Session(t.Context())
+	must.Succeed(t, err)
+	defer end()
+	for _, name := range names {
+		var value string
+		must.Succeed(t, session.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value))
+		if value != "0" {
+			t.Errorf("%s is %s", name, value)
+		}
+	}
+}

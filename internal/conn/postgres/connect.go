@@ -130,14 +130,18 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 }
 
 // Settings of each session. A session that stops in the middle of a transaction gives
-// its locks back after idleInTransaction.
+// its locks back after idleInTransaction. Other time-outs of the role or the database are set
+// aside, as far as the server knows them: they would end sessions that listen, and calls here
+// have time-outs of their own.
 const (
 	idleInTransaction = "10s"
 
 	sessionSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding'),
 		set_config('search_path', $1, false), set_config('synchronous_commit', $2, false),
 		set_config('default_transaction_isolation', 'read committed', false), set_config('default_transaction_read_only', 'off', false),
-		set_config('idle_in_transaction_session_timeout', '` + idleInTransaction + `', false)`
+		set_config('idle_in_transaction_session_timeout', '` + idleInTransaction + `', false),
+		(SELECT count(set_config(name, '0', false)) FROM pg_settings
+			WHERE name IN ('idle_session_timeout', 'statement_timeout', 'lock_timeout', 'transaction_timeout'))`
 	// lifeSQL notes the server's life in the session. A transaction that finds it is in
 	// a session that was prepared here.
 	lifeSQL = `SELECT set_config('kazahana.life', (SELECT system_identifier FROM pg_control_system())
@@ -152,7 +156,7 @@ func (c Config) prepare(ctx context.Context, conn *pgx.Conn) error {
 	var standby bool
 	var encoding string
 	if err := conn.QueryRow(ctx, sessionSQL, pgx.Identifier{c.Schema}.Sanitize(), c.SynchronousCommit).
-		Scan(&version, &standby, &encoding, nil, nil, nil, nil, nil); err != nil {
+		Scan(&version, &standby, &encoding, nil, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
 	switch {

@@ -95,6 +95,9 @@ func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error
 		cfg.Username, cfg.password = cmp.Or(name, cfg.Username), password
 		authority = authority[at+1:]
 	}
+	if err := checkHosts(authority); err != nil { // first: after a '?' in a password there are no parameters
+		return Config{}, nil, err
+	}
 	if cfg.Database, err = url.PathUnescape(database); err != nil || strings.Contains(cfg.Database, "/") {
 		return Config{}, nil, fmt.Errorf("postgres: the path of the URL is the name of a database, for example %s", exampleURL)
 	}
@@ -124,11 +127,18 @@ func (c *Config) parseHosts(authority string, q url.Values) error {
 		return errors.New("postgres: host= and port= are for a Unix socket (postgres:///kazahana?host=/var/run/postgresql); the URL names a server too")
 	}
 	for text := range strings.SplitSeq(authority, ",") {
-		address, ok := connurl.Address(text, defaultPort)
-		if !ok {
-			return fmt.Errorf("postgres: an address is malformed: write host:port, several separated by commas, for example %s", exampleURL)
-		}
+		address, _ := connurl.Address(text, defaultPort)
 		c.Hosts = append(c.Hosts, address)
+	}
+	return nil
+}
+
+// checkHosts reports an address that is malformed, if there are any addresses.
+func checkHosts(authority string) error {
+	for text := range strings.SplitSeq(authority, ",") {
+		if _, ok := connurl.Address(text, defaultPort); !ok && authority != "" {
+			return fmt.Errorf("postgres: an address is malformed: write host:port, several separated by commas, for example %s; in a password, write %%2F for '/' and %%3F for '?'", exampleURL)
+		}
 	}
 	return nil
 }

@@ -14,15 +14,21 @@ var (
 	hostPort    = regexp.MustCompile(`^(\[[0-9A-Fa-f:.%a-z]*\]|[^:\[\]]*)(:[0-9]{0,5})?$`)
 	// A parameter's name can follow a path if the "?" was forgotten.
 	parameterBreak = regexp.MustCompile(`[?&;#]`)
+	// A secret in a connection string of words ("host=h password=x") ends where nobody can tell.
+	secretWord = regexp.MustCompile(`(?is)(^|\s)([a-z_]*(?:` + secretWords + `)[a-z_]*\s*=\s*).*`)
 )
+
+const secretWords = "pass|pwd|token|secret|credential|auth"
 
 // Redact returns the URL without its secrets, for messages, logs and status: the
 // password in its userinfo, and the value of every query parameter whose name
 // contains a word for password, token or secret. The URL may be malformed. Redact
 // hides too much rather than too little: a password with an unescaped @, / or ? is
-// hidden together with the text around it. Text without secrets comes back
+// hidden together with the text around it, and so is what follows "password=" in a
+// connection string of words. Text without secrets comes back
 // unchanged.
 func Redact(u string) string {
+	u = secretWord.ReplaceAllString(u, "${1}${2}"+mask)
 	scheme := schemeStart.FindString(u)
 	rest := u[len(scheme):]
 	slashes := ""
@@ -121,7 +127,7 @@ func tellsSecret(name string) bool {
 		return true
 	}
 	decoded = strings.ToLower(decoded)
-	for _, word := range []string{"pass", "pwd", "token", "secret", "credential", "auth"} {
+	for word := range strings.SplitSeq(secretWords, "|") {
 		if strings.Contains(decoded, word) {
 			return true
 		}

@@ -49,6 +49,8 @@ func TestRedact(t *testing.T) {
 		{"https://h/x&password=hunter2", "https://h/x&password=xxxxx"},
 		{"redis+unix:/run/x?password=hunter2", "redis+unix:/run/x?password=xxxxx"},
 		{"password=hunter2", "password=xxxxx"},
+		{"host=h password=hunter2", "host=h password=xxxxx"},
+		{"postgres://host=h PassWord = 'hunter2 x' dbname=d", "postgres://host=h PassWord = xxxxx"},
 		{"redis://u:hunter2@h?password=hunter2", "redis://u:xxxxx@h?password=xxxxx"},
 	} {
 		if got := Redact(c[0]); got != c[1] {

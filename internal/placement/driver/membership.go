@@ -35,7 +35,7 @@ func (d *Driver) Run(ctx context.Context) {
 
 // hear tells the core of changes that the store tells of.
 func (d *Driver) hear(ctx context.Context) {
-	for {
+	for again := false; ; again = true {
 		tokens, err := d.cfg.Locks.Changes(ctx, d.cfg.Tenant, membersPrefix)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
@@ -43,15 +43,16 @@ func (d *Driver) hear(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			d.failed("watch", err)
 		}
+		if err == nil && again {
+			d.step(d.core.Changed) // what was missed
+		}
 		for open := err == nil; open; {
-			if _, open = <-tokens; open {
-				d.step(d.core.Changed)
-			}
+			_, open = <-tokens
+			d.step(d.core.Changed) // also at the end: what came before it may not be told
 		}
 		// The look after each interval goes on meanwhile.
 		select {
 		case <-time.After(d.cfg.Interval):
-			d.step(d.core.Changed) // what was missed
 		case <-ctx.Done():
 			return
 		}
