@@ -166,7 +166,7 @@ func TestRolesTimeoutsAreSetAside(t *testing.T) {
 		names = append(names, "transaction_timeout") // of PostgreSQL 17
 	}
 	for _, name := range append(names, "idle_in_transaction_session_timeout") {
-		server.SQL("ALTER ROLE " + role + " SET " + name + " = '1ms'")
+		server.SQL("ALTER ROLE " + role + " SET " + name + " = '1min'")
 	}
 	client, err := postgresconn.Open(cfg)
 	must.Succeed(t, err)
