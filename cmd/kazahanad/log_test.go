@@ -97,19 +97,35 @@ func TestPasswordIsNotShown(t *testing.T) {
 		"redis://user:hunter2@127.0.0.1:1/0", "rediss://:hunter2@127.0.0.1:1/0", "redis://user:hunter2@127.0.0.1:port/0",
 		"http://user:hunter2@127.0.0.1:1", "sqlite://user:hunter2@host" + s.Leases(), "frob://hunter2@host",
 		"sqlite:" + s.Leases() + "?password=hunter2", "user:hunter2@127.0.0.1:6379", "none:?token=hunter2",
+		"host=h user=u password=hunter2", "password = 'hunter2 x' host=h", "postgres://host=h password=hunter2", "postgres://127.0.0.1:1/db?hunter2",
+		"postgres://u:12?term=hunter2@127.0.0.1:1/db", "redis://127.0.0.1:1/0?auth=hunter2&frob=1", "etcd://127.0.0.1:1?pasword=hunter2", "https://127.0.0.1:1?hunter2",
 	} {
+		s.hides([]string{"serve", "--check", "--provider", address}, "hunter2")
+	}
+	for _, address := range []string{"host=h password=hunter2", "postgres://u:1?term=hunter2@127.0.0.1:1/db"} {
 		for _, args := range [][]string{
-			{"--check", "--provider", address},
-			{"--check", "--provider", address, "--fallback", "none", "--max-backward", "frob"},
+			{"serve", "--check", "--provider", address, "--fallback", "none", "--max-backward", "frob"},
+			{"serve", "--check", "--store", address}, {"serve", address}, {"lease-server", "--check", "--provider", address}, {"doctor", "--provider", address},
 		} {
-			got := s.kazahanadServe(args...)
-			if strings.Contains(got.Stdout+got.Stderr, "hunter2") {
-				t.Errorf("serve %q says %q %q", args, got.Stdout, got.Stderr)
-			}
-			if got.Code == exitOK && got.Stderr != "" || got.Code != exitOK && !strings.HasPrefix(got.Stderr, "kazahanad: error: ") {
-				t.Errorf("serve %q: %+v", args, got)
-			}
+			s.hides(args, "hunter2")
 		}
+	}
+}
+
+// hides runs a command, which must not show any of the fragments.
+func (s *site) hides(args []string, fragments ...string) {
+	s.T.Helper()
+	got := s.Kazahanad(args...)
+	if args[0] == "serve" {
+		got = s.kazahanadServe(args[1:]...)
+	}
+	for _, fragment := range fragments {
+		if said := got.Stdout + got.Stderr; strings.Contains(said, fragment) {
+			s.T.Errorf("%q shows %s: %q", args, fragment, said)
+		}
+	}
+	if args[0] != "doctor" && (got.Code == exitOK && got.Stderr != "" || got.Code != exitOK && !strings.HasPrefix(got.Stderr, "kazahanad: error: ")) {
+		s.T.Errorf("%q: %+v", args, got)
 	}
 }
 

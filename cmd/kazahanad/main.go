@@ -132,7 +132,7 @@ func run(s *system, args []string) int {
 		return exit // --help has been printed
 	}
 	if err != nil {
-		err = usageError{withHint(err, args)}
+		err = usageError{withHint(withoutSecrets(err), args)}
 	} else {
 		err = k.Run(s)
 	}
@@ -146,16 +146,32 @@ func run(s *system, args []string) int {
 	return code
 }
 
+// withoutSecrets hides the passwords of an error that repeats an argument: a URL whose flag was
+// forgotten.
+func withoutSecrets(err error) error {
+	text, argument, found := strings.Cut(err.Error(), unexpectedArgument+" ")
+	if !found {
+		return err
+	}
+	if _, _, isURL := strings.Cut(argument, ":"); isURL || strings.ContainsAny(argument, "=@?") {
+		return errors.New(text + unexpectedArgument + ", which is not shown since it may hold a password: a URL follows its flag, for example --provider")
+	}
+	return err
+}
+
+// unexpectedArgument is how kong's error about one begins.
+const unexpectedArgument = "unexpected argument"
+
 // withHint adds a hint to the error of a user who expects the command to start the
 // daemon.
 func withHint(err error, args []string) error {
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("%w (flags come after a subcommand: did you mean kazahanad serve %s?)", err, args[0])
 	}
-	if args[0] == "run" && (!slices.Contains(args, "--") || strings.Contains(err.Error(), "unexpected argument")) {
+	if args[0] == "run" && (!slices.Contains(args, "--") || strings.Contains(err.Error(), unexpectedArgument)) {
 		return fmt.Errorf("%w (run leases a machine ID for a command: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve)", err)
 	}
-	if args[0] == "lock" && strings.Contains(err.Error(), "unexpected argument") {
+	if args[0] == "lock" && strings.Contains(err.Error(), unexpectedArgument) {
 		return fmt.Errorf("%w (%s)", err, lockUsage)
 	}
 	return err

@@ -31,7 +31,9 @@ func TestServerEndsSubscription(t *testing.T) {
 			server := postgrestest.New(t)
 			cfg := server.Config()
 			return func() (lock.Store, error) { return openPostgres(cfg) },
-				func() { server.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'") }
+				func() {
+					server.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
+				}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

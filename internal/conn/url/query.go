@@ -27,17 +27,30 @@ func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
 		if len(q[name]) > 1 {
 			return nil, fmt.Errorf("the provider URL has the parameter %q %d times", name, len(q[name]))
 		}
-		if strings.Contains(q[name][0], "@") && !freeText.MatchString(name) {
+		if strings.ContainsAny(q[name][0], "@?") && !freeText.MatchString(name) {
 			return nil, errMalformed
 		}
 	}
 	return q, nil
 }
 
+// Some is ParseQuery for a caller that reads these parameters only: others it leaves out.
+func Some(rawQuery string, names []string) (url.Values, error) {
+	q, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return nil, errMalformed
+	}
+	if _, err := ParseQuery(rawQuery, slices.Collect(maps.Keys(q))); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(q, func(name string, _ []string) bool { return !slices.Contains(names, name) })
+	return q, nil
+}
+
 var (
 	errMalformed = errors.New("the part of the provider URL after '?' is malformed, and not shown, since it may be part of a password: parameters are name=value, separated by '&'; " +
 		"special characters must be percent-encoded: in a password, write %3F for '?', %40 for '@', %26 for '&', %23 for '#', %2F for '/'")
-	// freeText: values that may have an '@'.
+	// freeText: values that may have an '@' or a '?'.
 	freeText = regexp.MustCompile(`^(host|prefix|(.*_)?username|.*_file)$`)
 	// parameterName: a name that can be shown.
 	parameterName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,40}$`)

@@ -15,17 +15,9 @@ import (
 // own.
 func Terms(rawURL string) (provider.Terms, error) {
 	_, query, _ := strings.Cut(rawURL, "?")
-	q, err := url.ParseQuery(query)
+	own, err := connurl.Some(query, provider.TermsParams())
 	if err != nil {
-		// Which connurl.ParseQuery says without repeating the query.
-		_, err = connurl.ParseQuery(query, nil)
 		return provider.Terms{}, err
-	}
-	own := url.Values{}
-	for _, name := range provider.TermsParams() {
-		if q.Has(name) {
-			own[name] = q[name]
-		}
 	}
 	return provider.ParseTerms(own)
 }

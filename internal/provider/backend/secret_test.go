@@ -1,0 +1,48 @@
+package backend
+
+import (
+	"strings"
+	"testing"
+)
+
+// A password that is not percent-encoded may be cut anywhere: no error shows a part of it.
+func TestErrorsShowNoPartOfAPassword(t *testing.T) {
+	for _, scheme := range append(Schemes(), "") {
+		if scheme == "sqlite" {
+			continue // a path, which is no secret
+		}
+		for _, slashes := range []string{":", "://", ":/run/x?password="} {
+			for _, cut := range []string{"?", "/", "#", "%", "@", "&", "=", ":", ",", " ", "?&", "?=", "?term=", "?=&"} {
+				password := "3xq" + cut + "jun" + cut + "jwer" + cut[:1] + "2xq"
+				for _, raw := range []string{
+					scheme + slashes + "u:" + password + "@127.0.0.1:1/db", scheme + slashes + "u:1" + password + "@127.0.0.1:1/db?ca_file=/f",
+					scheme + slashes + "host=h password=" + password, scheme + slashes + "127.0.0.1:1/db?" + password,
+				} {
+					_, err := Terms(raw)
+					_, openErr := Open(raw, Options{})
+					for _, err := range []error{err, openErr} {
+						for _, part := range []string{"3xq", "jun", "jwer", "2xq"} {
+							if err != nil && strings.Contains(err.Error(), part) {
+								t.Errorf("%s shows %s: %v", raw, part, err)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// The usual parameters of other tools are named in our words.
+func TestHintsForParametersOfOtherTools(t *testing.T) {
+	for raw, want := range map[string]string{
+		"postgres://h/db?sslrootcert=/ca": "write ca_file=", "postgres://h/db?application_name=x": "sessions are named kazahana",
+		"postgres://h/db?connect_timeout=1": "provider_timeout", "redis://h/0?ssl_cert_reqs=none": "rediss://", "rediss://h/0?ssl_ca_certs=/ca": "write ca_file=",
+		"redis://h/0?tls=true": "rediss://", "etcd://h?sslmode=require": "write tls=true", "postgres://h/db?ssl=true": "write sslmode=",
+		"https://h?token=x": "write token_file=", "etcd://h?password=x": "write password_file=",
+	} {
+		if _, err := Open(raw, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", raw, err, want)
+		}
+	}
+}
