@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -56,18 +58,11 @@ LoadModule authz_core_module %[4]s/mod_authz_core.so
 LoadModule proxy_module %[4]s/mod_proxy.so
 LoadModule proxy_http_module %[4]s/mod_proxy_http.so
 LoadModule rewrite_module %[4]s/mod_rewrite.so
-<IfModule unixd_module>
-%[5]s
-</IfModule>
 DocumentRoot %[1]s
 %[3]s
 `
-	account := "" // httpd does not answer as root
-	if os.Getuid() == 0 {
-		account = "User www-data\nGroup www-data"
-	}
 	return start(tb, "apache2", func(dir, config string, port int) (text string, args []string) {
-		return fmt.Sprintf(all, dir, port, settings, modules, account), []string{"-X", "-f", config}
+		return fmt.Sprintf(all, dir, port, settings, modules), []string{"-X", "-f", config}
 	})
 }
 
@@ -85,7 +80,7 @@ func start(tb testing.TB, name string, configure func(dir, config string, port i
 	cmd := exec.Command(program(tb, name), args...)
 	output := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, unprivileged(tb, dir))
 	must.Succeed(tb, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -117,6 +112,23 @@ func start(tb testing.TB, name string, configure func(dir, config string, port i
 		return err
 	})
 	return "http://" + address
+}
+
+// unprivileged is the user of the proxies, whom dir is given: httpd does not answer as root, and a
+// process that changes its user by itself would outlive tests that are killed.
+func unprivileged(tb testing.TB, dir string) *syscall.Credential {
+	tb.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	account, err := user.Lookup("www-data")
+	must.Succeed(tb, err)
+	uid, err := strconv.Atoi(account.Uid)
+	must.Succeed(tb, err)
+	gid, err := strconv.Atoi(account.Gid)
+	must.Succeed(tb, err)
+	must.Succeed(tb, os.Chown(dir, uid, gid))
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
 // program is where the program is: Debian keeps it out of the path of users.
