@@ -121,7 +121,7 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 // time to end well. Until it has ended, the machine ID is still extended.
 func (c *child) endGroup(group int) {
 	c.Terminate()
-	for until := time.Now().Add(groupGrace); time.Now().Before(until) && syscall.Kill(-group, 0) == nil; {
+	for until := time.Now().Add(endGrace); time.Now().Before(until) && syscall.Kill(-group, 0) == nil; {
 		if pid, _ := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 {
 			time.Sleep(childPoll)
 		}
@@ -129,9 +129,11 @@ func (c *child) endGroup(group int) {
 	c.Kill()
 }
 
-// Time limits for CMD's processes to vanish: those of its group after SIGTERM, and again
-// after SIGKILL, then those that have left the group.
+// Time limits for CMD's processes to vanish: those of its group after SIGTERM, then after
+// SIGKILL, then those that have left the group. Docker and supervisord kill kazahanad after
+// 10 seconds, and with it the last chance to end the group.
 const (
+	endGrace      = 8 * time.Second
 	groupGrace    = 10 * time.Second
 	detachedGrace = time.Second
 )
