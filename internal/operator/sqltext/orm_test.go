@@ -163,6 +163,37 @@ func TestNodeORMs(t *testing.T) {
 	}
 }
 
+// mysql2Program reads an ID with the options that the page gives.
+const mysql2Program = `const mysql = require('mysql2/promise');
+const { bigint, mysqlTable } = require('drizzle-orm/mysql-core');
+(async () => {
+  const pool = mysql.createPool({ socketPath: process.argv[2], user: 'root', database: 'test', %OPTIONS% });
+  const ids = mysqlTable('ids', { id: bigint('id', { mode: 'bigint' }).primaryKey() });
+  await pool.query('CREATE TABLE ids (id BIGINT PRIMARY KEY)');
+  const db = require('drizzle-orm/mysql2').drizzle(pool);
+  await db.insert(ids).values({ id: 120340656182453477n });
+  console.log((await pool.query('SELECT id FROM ids'))[0][0].id, (await db.select().from(ids))[0].id);
+  await pool.end();
+})().catch((error) => { console.error(error); process.exit(1); });
+`
+
+func TestMySQL2(t *testing.T) {
+	ring.Deep(t)
+	page, err := os.ReadFile("../../../docs/databases.md")
+	must.Succeed(t, err)
+	options := regexp.MustCompile("`(supportBigNumbers[^`]*)`").FindSubmatch(page)
+	if options == nil {
+		t.Fatal("the page has no options for mysql2")
+	}
+	socket, dir := mariadb(t)(t, "SELECT @@socket;")[0][0], t.TempDir()
+	runIn(t, dir, nil, "npm", "init", "-y")
+	runIn(t, dir, nil, "npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "mysql2@3", "drizzle-orm@0.45")
+	writeIn(t, dir, "program.js", strings.Replace(mysql2Program, "%OPTIONS%", string(options[1]), 1))
+	if out := runIn(t, dir, nil, "node", "program.js", socket); out != "120340656182453477 120340656182453477n\n" {
+		t.Error(out)
+	}
+}
+
 const gormProgram = `package main
 
 import (
