@@ -68,8 +68,8 @@ func (id *ID) Scan(column any) error {
 		}
 		*id = ID(v)
 		return nil
-	case string:
-		return id.UnmarshalText([]byte(v))
+	case string, uint64: // MySQL's BIGINT UNSIGNED is a uint64
+		return id.UnmarshalText(fmt.Append(nil, v))
 	case []byte:
 		return id.UnmarshalText(v)
 	}

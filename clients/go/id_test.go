@@ -36,7 +36,7 @@ func TestIDSpellings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, column := range []any{value, id.String(), []byte(id.String())} {
+		for _, column := range []any{value, uint64(id), id.String(), []byte(id.String())} {
 			var got ID
 			if err := got.Scan(column); err != nil || got != id {
 				t.Fatalf("%T: %d, %v", column, got, err)
@@ -55,7 +55,7 @@ func TestIDSpellings(t *testing.T) {
 		}
 	}
 	var id ID
-	for _, wrong := range []any{int64(-1), 1.5, nil, "x", true} {
+	for _, wrong := range []any{int64(-1), uint64(1 << 63), 1.5, nil, "x", true} {
 		if err := id.Scan(wrong); err == nil {
 			t.Errorf("%v was read", wrong)
 		}
