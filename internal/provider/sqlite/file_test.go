@@ -143,7 +143,7 @@ func TestCreatedModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]os.FileMode{
-		filepath.Join(dir, "new"): 0o700 | os.ModeDir, filepath.Dir(path): 0o700 | os.ModeDir,
+		filepath.Join(dir, "new"): 0o755 | os.ModeDir, filepath.Dir(path): 0o700 | os.ModeDir,
 		path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600,
 	} {
 		info, err := os.Stat(name)
