@@ -106,6 +106,8 @@ func main() {
 func run(s *system, args []string) int {
 	var c cli
 	exit := -1
+	out := &output{to: s.out}
+	s.out = out
 	parser, err := kong.New(&c,
 		kong.Name("kazahanad"),
 		kong.Description("64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs."),
@@ -128,19 +130,19 @@ func run(s *system, args []string) int {
 	s.args = args
 	defer s.flush()
 	k, err := parser.Parse(args)
-	if exit >= 0 {
-		return exit // --help has been printed
-	}
-	if err != nil {
+	switch {
+	case exit >= 0 || out.err != nil: // --help has been printed
+		err = nil
+	case err != nil:
 		err = usageError{withHint(withoutSecrets(err), args)}
-	} else {
+	default:
 		err = k.Run(s)
 	}
-	if err == nil {
+	if err = out.judge(s.unlessInterrupted(err)); err == nil {
 		return exitOK
 	}
 	code := s.fail(err)
-	if args[0] == "serve" {
+	if args[0] == "serve" && out.err == nil {
 		s.answerUnstarted(code, err)
 	}
 	return code
@@ -155,6 +157,15 @@ func withoutSecrets(err error) error {
 	}
 	if _, _, isURL := strings.Cut(argument, ":"); isURL || strings.ContainsAny(argument, "=@?") {
 		return errors.New(text + unexpectedArgument + ", which is not shown since it may hold a password: a URL follows its flag, for example --provider")
+	}
+	return err
+}
+
+// unlessInterrupted returns the error of a command, or the status of one that a signal
+// ended: the person who sent it needs no words.
+func (s *system) unlessInterrupted(err error) error {
+	if errors.Is(err, context.Canceled) && s.ctx.Err() != nil && !errors.As(err, new(exitStatus)) {
+		return exitStatus{code: exitInterrupted}
 	}
 	return err
 }

@@ -1,6 +1,6 @@
 // The package as users get it: packed, installed into an empty folder, and the README's examples run there.
 import assert from 'node:assert/strict';
-import { execFile, execFileSync } from 'node:child_process';
+import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
@@ -116,6 +116,24 @@ test('the tarball', async (t) => {
     assert.match((await kazahana('--format', 'external')).stdout, /^[\w-]{11}\n$/);
     assert.match((await kazahana('--help')).stdout, /^Usage: kazahana/);
     await assert.rejects(kazahana('-n', 'many'), (error) => error.code === 2 && /-n many: write a number/.test(error.stderr));
+    await assert.rejects(kazahana('-n', '65537'), (error) => error.code === 2 && error.stderr.split('\n').length === 2);
     await assert.rejects(kazahana('--socket', '/nowhere/k.sock'), (error) => error.code === 1 && /kazahana: there is no socket at \/nowhere\/k.sock; start it with/.test(error.stderr));
   });
+  const redirected = {
+    '"$@" >/dev/full': [1, 0, /^kazahana: stdout: ENOSPC: .*: the output is incomplete\n$/],
+    '(ulimit -f 1; "$@" >file)': [1, 0, /^kazahana: stdout: EFBIG: .*: the output is incomplete\n$/],
+    '"$@" --help >/dev/full': [1, 0, /^kazahana: stdout: ENOSPC: .*: the output is incomplete\n$/],
+    '{ "$@"; echo $? >&2; } | head -n 1': [0, 1, /^141\n$/],
+    '"$@" | { read first; sleep 0.1; cat; }': [0, 65_535, /^$/],
+    '{ python3 -c "import os; os.set_blocking(1, False)"; "$@"; } | { sleep 0.1; cat; }': [0, 65_536, /^$/],
+  };
+  for (const [script, [code, lines, said]] of Object.entries(redirected)) {
+    await t.test(`kazahana -n 65536 in ${script}`, () => {
+      const args = ['-c', script, 'sh', 'node_modules/.bin/kazahana', '-n', '65536'];
+      const done = spawnSync('sh', args, { cwd: directory, env, encoding: 'utf8', maxBuffer: 1 << 26 });
+      assert.equal(done.status, code, done.stderr);
+      assert.equal(done.stdout.split('\n').length - 1, lines);
+      assert.match(done.stderr, said);
+    });
+  }
 });

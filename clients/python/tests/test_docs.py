@@ -6,6 +6,8 @@ import ast
 import io
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tokenize
@@ -158,6 +160,57 @@ def test_command(daemon: Daemon, tmp_path: Path) -> None:
     away = run("--socket", str(tmp_path / "none.sock"), "--timeout", "0.05")
     assert away.returncode == 1 and away.stdout == "" and "kazahanad serve" in away.stderr
     assert len(away.stderr.splitlines()) == 1
+
+
+REDIRECTED = {
+    '"$@" >/dev/full': (1, 0, "kazahana: stdout: No space left on device: the output is incomplete\n"),
+    '(ulimit -f 1; "$@" >file); status=$?; rm file; exit $status': (
+        1, 0, "kazahana: stdout: File too large: the output is incomplete\n",
+    ),
+    '"$@" >&-': (1, 0, "kazahana: stdout: Bad file descriptor: the output is incomplete\n"),
+    '{ "$@"; echo $? >&2; } | head -n 1': (0, 1, "141\n"),
+    '"$@" | { read first; sleep 0.1; cat; }': (0, 65535, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("redirection", REDIRECTED)
+def test_command_prints_all_or_fails(daemon: Daemon, tmp_path: Path, redirection: str) -> None:
+    environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
+    script = ["sh", "-c", redirection, "sh", sys.executable, "-m", "kazahana", "-n", "65536"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == REDIRECTED[redirection]
+
+
+def test_command_on_a_pipe_that_does_not_block(daemon: Daemon) -> None:
+    """Node makes its pipes so, and a child shares them."""
+    environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    command = [sys.executable, "-m", "kazahana", "-n", "65536"]
+    with open(reader, "rb") as lines, subprocess.Popen(command, env=environment, stdout=writer) as process:
+        os.close(writer)
+        assert len(set(lines)) == 65536 and process.wait() == 0
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_is_printed_or_fails(tmp_path: Path, arguments: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
+    script = ["sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "kazahana", *arguments]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+
+
+def test_command_is_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C while the daemon does not answer."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "k.sock"))
+        listener.listen()
+        command = [sys.executable, "-m", "kazahana", "--socket", str(tmp_path / "k.sock")]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            with listener.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                assert (process.communicate()[1], process.returncode) == ("", 130)
 
 
 @pytest.fixture(scope="module")

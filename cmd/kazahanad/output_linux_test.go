@@ -1,0 +1,98 @@
+package main
+
+import (
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"golang.org/x/sys/unix"
+)
+
+// No command succeeds whose output is incomplete.
+func TestOutputIsWholeOrAnError(t *testing.T) {
+	t.Parallel()
+	ring.All(t)
+	s := newSite(t)
+	s.Start("--provider", "sqlite:"+s.Leases(), "--store", "sqlite:"+s.Path("store.db"))
+	s.Kazahanad("seq", "orders").OK(t) // now the store is open
+	reader, gone, err := os.Pipe()
+	must.Succeed(t, err)
+	must.Succeed(t, reader.Close())
+	defer gone.Close()
+	// shell runs the command with the redirection, and tells its exit code.
+	shell := func(redirection, args string) testkit.Outcome {
+		cmd := s.Command()
+		cmd.Env = s.Environment("KAZAHANA_SOCKET="+s.Socket, "KAZAHANA_STATE_DIR="+s.State)
+		cmd.Args = append([]string{"sh", "-c", redirection, cmd.Path}, strings.Fields(args)...)
+		cmd.Path, cmd.ExtraFiles = "/bin/sh", []*os.File{gone}
+		return testkit.RunCommand(t, cmd)
+	}
+	for _, args := range []string{
+		"id -n 65536", "id --json", "seq orders", "bounds 2026-11-01", "inspect 1 2", "status", "health", "version", "--help", "id --help", "serve --help",
+		"serve --check --config none --provider none:", "completion bash", "sql postgres", "layout", "locks", "state show --config none",
+		"leases --provider sqlite:" + s.Leases(), "doctor --config none", "manual",
+	} {
+		shell(`exec "$0" "$@" >/dev/full`, args).Fails(t, exitFailure, "stdout: no space left on device", "incomplete")
+		for _, ended := range []testkit.Outcome{shell(`"$0" "$@" >&3`, args), shell(`trap "" PIPE; "$0" "$@" >&3`, args)} {
+			if ended.Code != exitPipe || ended.Stderr != "" {
+				t.Errorf("%s, whose reader has gone, ended with %d and %q", args, ended.Code, ended.Stderr)
+			}
+		}
+	}
+	if shell(`ulimit -f 1; exec "$0" "$@" >`+s.Path("limited"), "id -n 65536").Code == exitOK {
+		t.Error("a file that cannot grow has all IDs")
+	}
+}
+
+// Another process that has the same pipe, such as Node, can make it non-blocking.
+func TestOutputToAPipeThatDoesNotBlock(t *testing.T) {
+	t.Parallel()
+	var ends [2]int
+	must.Succeed(t, unix.Pipe2(ends[:], unix.O_CLOEXEC))
+	reader, writer := os.NewFile(uintptr(ends[0]), "reader"), os.NewFile(uintptr(ends[1]), "writer")
+	defer reader.Close()
+	must.Succeed(t, unix.SetNonblock(ends[1], true)) // which writer does not know
+	o := &output{to: writer}
+	written := make(chan error, 1)
+	text := strings.Repeat("120332054998823680\n", 65536)
+	go func() {
+		_, err := io.WriteString(o, text)
+		written <- o.judge(err) // which closes the pipe
+	}()
+	got, err := io.ReadAll(reader)
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	if string(got) != text || err != nil {
+		t.Errorf("%d of %d bytes arrived (%v)", len(got), len(text), err)
+	}
+}
+
+// A signal ends a command that waits for the daemon without a word.
+func TestInterruptedCommand(t *testing.T) {
+	t.Parallel()
+	ring.All(t)
+	s := newSite(t)
+	listener, err := net.Listen("unix", s.Socket)
+	must.Succeed(t, err)
+	defer listener.Close()
+	for _, args := range []string{"id", "seq orders", "status", "locks", "placement"} {
+		cmd := s.Command(strings.Fields(args)...)
+		cmd.Env = s.Environment("KAZAHANA_SOCKET=" + s.Socket)
+		d := s.LaunchCommand(cmd)
+		conn, err := listener.Accept() // and no answer
+		must.Succeed(t, err)
+		d.Signal(syscall.SIGINT)
+		d.AwaitEnd()
+		if said := d.Log.String(); d.Code() != exitInterrupted || said != "" {
+			t.Errorf("%s ended with %d and %q", args, d.Code(), said)
+		}
+		must.Succeed(t, conn.Close())
+	}
+}
