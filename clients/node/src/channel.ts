@@ -7,6 +7,7 @@ import {
 import type { Value } from './msgpack.js';
 import { Protocol, type Body } from './protocol.js';
 import { findSocket, isHopeless, unavailable } from './socket.js';
+import { clearTimer, nextTick, setTimer, steadyNow } from './system.js';
 
 /** How long a call waits for the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
 const FIRST_CONNECT_MS = 1000;
@@ -36,7 +37,7 @@ export class Waiter {
     private readonly signal?: AbortSignal,
     readonly body?: Body,
   ) {
-    this.deadline = performance.now() + timeout;
+    this.deadline = steadyNow() + timeout;
     if (signal) setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
     signal?.addEventListener('abort', this);
     channel.watch(this); // not before: what is no signal throws, and nobody would see this wait fail
@@ -142,7 +143,7 @@ export class Channel {
   /** Fails all waiting calls and closes the connection. */
   close(reason: KazahanaError = new ClientClosedError('the client is closed')): void {
     this.closedBy ??= reason;
-    for (const timer of [this.retry, this.sweeper]) clearTimeout(timer);
+    for (const timer of [this.retry, this.sweeper]) clearTimer(timer);
     this.sweepAt = -Infinity; // no later call begins a timer, which would keep the connection's memory
     for (const waiter of this.waiters) waiter.reject(reason);
     for (const { socket } of this.connections) socket.destroy();
@@ -153,9 +154,9 @@ export class Channel {
     this.waiters.add(waiter);
     this.sweeper?.ref();
     if (waiter.deadline >= this.sweepAt) return;
-    clearTimeout(this.sweeper);
+    clearTimer(this.sweeper);
     this.sweepAt = waiter.deadline;
-    this.sweeper = setTimeout(() => this.sweep(), Math.max(waiter.deadline - performance.now(), SWEEP_MS));
+    this.sweeper = setTimer(() => this.sweep(), Math.max(waiter.deadline - steadyNow(), SWEEP_MS));
   }
 
   forget(waiter: Waiter): void {
@@ -165,7 +166,7 @@ export class Channel {
   }
 
   private sweep(): void {
-    const now = performance.now();
+    const now = steadyNow();
     this.sweepAt = Infinity;
     for (const waiter of this.waiters) {
       const { deadline, timeout } = waiter;
@@ -176,7 +177,7 @@ export class Channel {
 
   /** Others in the queue see to it that it is sent. */
   private enqueue(call: Waiter): void {
-    if (this.queue.add(call).size === 1) process.nextTick(() => this.flush());
+    if (this.queue.add(call).size === 1) nextTick(() => this.flush());
   }
 
   flush(): void {
@@ -188,7 +189,7 @@ export class Channel {
       return this.disconnected(error as DaemonUnavailableError);
     }
     const { connection } = this;
-    const now = performance.now();
+    const now = steadyNow();
     for (const call of this.queue) {
       if (connection.size + connection.socket.writableLength > MAX_UNSENT) break; // until 'drain'
       this.queue.delete(call);
@@ -238,7 +239,7 @@ export class Channel {
   private disconnected(failure: DaemonUnavailableError): void {
     this.lastFailure = failure;
     const patience = isHopeless(failure) || this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
-    const now = performance.now();
+    const now = steadyNow();
     for (const waiter of this.waiters) if (now - (waiter.deadline - waiter.timeout) >= patience) waiter.reject(failure);
     if (this.queue.size > 0) this.reconnectLater();
   }
@@ -246,7 +247,7 @@ export class Channel {
   private reconnectLater(): void {
     const delay = this.backoff * (0.5 + Math.random() / 2);
     this.backoff = Math.min(2 * this.backoff, MAX_BACKOFF_MS);
-    this.retry ??= setTimeout(() => {
+    this.retry ??= setTimer(() => {
       this.retry = undefined;
       this.flush();
     }, delay).unref();

@@ -10,6 +10,7 @@ import { known, milliseconds } from './options.js';
 import { PinnedChannel } from './pinned.js';
 import { encodeCall, type Body } from './protocol.js';
 import { newRequestId } from './sequence.js';
+import { clearTimer, setTimer, steadyNow } from './system.js';
 
 export interface LockOptions extends CallOptions {
   /** Milliseconds for which the lock stays taken after a crash of its holder. Default 30,000. */
@@ -67,8 +68,8 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   milliseconds('timeout', timeout);
   const isHeld = hold === 'connection';
   const own = new PinnedChannel(socket, shared.isSingle);
-  const until = performance.now() + wait + timeout;
-  const left = () => Math.max(until - performance.now(), 1);
+  const until = steadyNow() + wait + timeout;
+  const left = () => Math.max(until - steadyNow(), 1);
   let requestId: string;
   const request = (wait_ms: number) =>
     encodeCall('Lock.Acquire', [key, { ttl_ms: ttl, wait_ms, request_id: requestId, hold: isHeld ? hold : undefined }]);
@@ -97,11 +98,11 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
 /** Repeats an acquire that nobody waits for any more, to find out what it was granted, and releases that. */
 async function giveBack(key: string, request: Body, channel: Channel, timeout: number): Promise<void> {
   channel.wasConnected = true; // a daemon that is being restarted is waited for
-  const until = performance.now() + timeout;
+  const until = steadyNow() + timeout;
   try {
     const { leaseId } = map(await channel.call(request, timeout));
     const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: newRequestId() }]);
-    await channel.call(() => release, Math.max(until - performance.now(), 1));
+    await channel.call(() => release, Math.max(until - steadyNow(), 1));
   } catch {
     // Nothing was granted, or it ends with its ttl.
   } finally {
@@ -168,7 +169,7 @@ class HeldLock implements Lock {
   }
 
   private async giveBack(): Promise<void> {
-    clearTimeout(this.timer);
+    clearTimer(this.timer);
     if (this.lost.aborted) return;
     const params = [this.key, { lease_id: this.leaseId, request_id: newRequestId() }];
     try {
@@ -202,10 +203,10 @@ class HeldLock implements Lock {
 
   /** Checks a lock that the daemon renews, after a pause or when its time ran out. Any other lock is lost then. */
   private checkIn(pause: number): void {
-    clearTimeout(this.timer);
+    clearTimer(this.timer);
     if (this.lost.aborted || this.releasing) return;
     const next = Math.min(LOOK_MS, this.until.left, this.own ? pause : Infinity);
-    this.timer = setTimeout(() => {
+    this.timer = setTimer(() => {
       if (this.own && (pause <= next || this.until.left <= 0)) void this.check();
       else this.checkIn(pause - next);
     }, next).unref();
@@ -225,7 +226,7 @@ class HeldLock implements Lock {
 
   private lose(why: string, cause?: unknown): void {
     if (this.losing.signal.aborted || (this.releasing && !isGone(cause))) return;
-    clearTimeout(this.timer);
+    clearTimer(this.timer);
     this.losing.abort(new LockLostError(`the lock ${JSON.stringify(this.key)} is lost: ${why}`, { cause }));
     this.own?.close();
   }

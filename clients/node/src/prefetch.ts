@@ -1,7 +1,7 @@
-import { performance } from 'node:perf_hooks'; // the global one is looked up at each use
 import { margin } from './calls.js';
 import { Waiter, type Channel } from './channel.js';
 import { DaemonUnavailableError, RequestTimeoutError } from './errors.js';
+import { nextTick, steadyNow, wallNow } from './system.js';
 
 export const MAX_BATCH = 65_536;
 /** Batches grow, at most so many times, while each is used up in less than this. */
@@ -11,8 +11,8 @@ const SHORT_MS = 1;
 /** Consecutive IDs of one answer, and when they were asked for, on both clocks: only one counts a suspend, only the other is steady. */
 interface Batch {
   ids: bigint[];
-  asked: number; // in performance.now()
-  wallAsked: number; // in Date.now()
+  asked: number; // in steadyNow()
+  wallAsked: number; // in wallNow()
   prompt: number; // how many waited for it when its request was sent
 }
 
@@ -53,7 +53,7 @@ export class Prefetcher {
   }
 
   private isFresh({ asked, wallAsked }: Batch): boolean {
-    return performance.now() - asked <= this.maxAge && Date.now() - wallAsked <= this.maxAge;
+    return steadyNow() - asked <= this.maxAge && wallNow() - wallAsked <= this.maxAge;
   }
 
   /** An ID that is here, or from the next batch. */
@@ -76,16 +76,16 @@ export class Prefetcher {
     for (const waiter of this.fetching ? waiting : []) this.fetching?.push(waiter);
     if (this.fetching || (this.next !== NOTHING && waiting.length === 0)) return;
     this.fetching = waiting;
-    const now = performance.now();
+    const now = steadyNow();
     this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
     this.fetched = now;
-    const batch = { ...NOTHING, asked: now, wallAsked: Date.now() }; // an ID is not older than the request for it
-    process.nextTick(() => (batch.prompt = waiting.length)); // as the request is sent, when all calls of this tick are made
+    const batch = { ...NOTHING, asked: now, wallAsked: wallNow() }; // an ID is not older than the request for it
+    nextTick(() => (batch.prompt = waiting.length)); // as the request is sent, when all calls of this tick are made
     this.fetch(Math.min(Math.max(this.count, waiting.length), MAX_BATCH)).then(
       (ids) => this.came({ ...batch, ids }, waiting),
       (error: unknown) => {
         // Who has more time than the fetch gets the next batch. Who has hardly more gets this error: it may say what the daemon waited for.
-        const end = error instanceof RequestTimeoutError || error instanceof DaemonUnavailableError ? performance.now() : Infinity;
+        const end = error instanceof RequestTimeoutError || error instanceof DaemonUnavailableError ? steadyNow() : Infinity;
         for (const waiter of waiting) if (waiter.deadline - 2 * margin(waiter.timeout) <= end) waiter.reject(error);
         this.came(NOTHING, waiting);
       },

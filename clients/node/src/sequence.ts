@@ -3,6 +3,7 @@ import {
   CALL_OPTIONS, Calls, exact, identifier, integer, list, SERVICE_OPTIONS, text, type CallOptions, type Id, type ServiceOptions,
 } from './calls.js';
 import type { Lock, LockOptions } from './lock.js';
+import { wallNow } from './system.js';
 
 export interface SequenceOptions extends CallOptions {
   /** Repeating a call with the same request ID gives the same values. Default: a new one for each call, kept over its own retries. */
@@ -13,7 +14,7 @@ const SEQUENCE_OPTIONS: readonly (keyof SequenceOptions)[] = [...CALL_OPTIONS, '
 
 /** A UUID of version 7: its time tells a store whether it may have forgotten the request. */
 export function newRequestId(): string {
-  const time = Date.now().toString(16).padStart(12, '0');
+  const time = wallNow().toString(16).padStart(12, '0');
   return `${time.slice(0, 8)}-${time.slice(8)}-7${randomUUID().slice(15)}`;
 }
 

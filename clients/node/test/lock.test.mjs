@@ -4,6 +4,7 @@ import os from 'node:os';
 import { performance } from 'node:perf_hooks';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
+import system from '../dist/system.js';
 import { delay, Script, stopClock, until } from './support.mjs';
 
 const { Client } = kazahana;
@@ -114,7 +115,7 @@ for (const silent of ['Lock.Acquire', 'Lock.Get']) {
 }
 
 test('hold: none: who gave up and was granted nothing asks once', async (t) => {
-  const advance = stopClock(t, performance);
+  const advance = stopClock(t);
   let asked = 0;
   const { daemon, client } = await lockDaemon(t, ({ fail }) => {
     if (++asked === 1) advance(30);
@@ -194,7 +195,7 @@ test('a daemon that hangs loses the lock before its time is up', async (t) => {
 });
 
 test('a process that could not run for longer than the ttl asks before it gives the lock up', async (t) => {
-  const advance = stopClock(t, performance);
+  const advance = stopClock(t);
   const { client, daemon, lock: known } = await lockDaemon(t, ({ method, reply }) => method === 'Lock.Get' && setTimeout(() => reply(known), 50));
   known.expires_in_ms = 900;
   const lock = await client.lock('k', { ttl: 900 });
@@ -210,8 +211,10 @@ const skip = process.version.startsWith('v18.') && 'the mocked timers of Node 18
 
 test('hold: none needs its own connection only to be acquired, ends with its time, and is renewed by the caller', { skip }, async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
+  t.mock.method(system, 'setTimer', setTimeout);
+  t.mock.method(system, 'clearTimer', clearTimeout);
   t.mock.method(os, 'uptime', () => 1000);
-  const steady = stopClock(t, performance);
+  const steady = stopClock(t);
   const advance = (ms) => {
     steady(ms);
     t.mock.timers.tick(ms);
@@ -240,7 +243,7 @@ test('hold: none needs its own connection only to be acquired, ends with its tim
 
 /** Stops both clocks, and returns what suspends the machine: only the uptime goes on. */
 function suspending(t) {
-  stopClock(t, performance);
+  stopClock(t);
   let uptime = 1000;
   t.mock.method(os, 'uptime', () => uptime);
   return (seconds) => (uptime += seconds);

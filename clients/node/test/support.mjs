@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { Decoder, encode } from '../dist/msgpack.js';
 import { Placement } from '../dist/placement/index.js';
 import { FakePlacement } from '../dist/placement/testing.js';
+import system from '../dist/system.js';
 import { FakeClient } from '../dist/testing.js';
 
 export const packageDir = fileURLToPath(new URL('..', import.meta.url));
@@ -41,10 +42,10 @@ export function random(seed) {
 
 export const delay = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Stops a clock of this process, performance or Date; the returned function moves it on. */
-export function stopClock(t, clock) {
-  let now = Math.floor(clock.now()); // sums of whole numbers are exact
-  t.mock.method(clock, 'now', () => now);
+/** Stops a clock of the package, steadyNow or wallNow; the returned function moves it on. */
+export function stopClock(t, clock = 'steadyNow') {
+  let now = Math.floor(system[clock]()); // sums of whole numbers are exact
+  t.mock.method(system, clock, () => now);
   return (ms) => (now += ms);
 }
 

@@ -208,9 +208,10 @@ def test_command_is_interrupted(tmp_path: Path) -> None:
         listener.listen()
         command = [sys.executable, "-m", "kazahana", "--socket", str(tmp_path / "k.sock")]
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-            with listener.accept()[0]:
-                process.send_signal(signal.SIGINT)
-                assert (process.communicate()[1], process.returncode) == ("", 130)
+            connection, _ = listener.accept()
+            process.send_signal(signal.SIGINT)
+            assert (process.communicate()[1], process.returncode) == ("", 130)
+            connection.close()
 
 
 @pytest.fixture(scope="module")

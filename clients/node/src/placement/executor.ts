@@ -1,10 +1,10 @@
-import { setTimeout as delay } from 'node:timers/promises';
 import { CALL_OPTIONS, integer, map } from '../calls.js';
 import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from '../errors.js';
 import type { Value } from '../msgpack.js';
 import { known, milliseconds } from '../options.js';
 import { PinnedChannel, type Answer } from '../pinned.js';
 import { encodeCall } from '../protocol.js';
+import { delay, steadyNow } from '../system.js';
 import { Host, HostedActivation, withTokens, type Activation, type Details, type Executor, type RegisterOptions, type Source } from './host.js';
 
 /** Between attempts to register again. */
@@ -93,10 +93,10 @@ class ConnectedExecutor implements Executor {
 
   /** Registers for the first time. If the daemon is restarting, it waits up to the timeout. */
   async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
-    const end = performance.now() + timeout;
-    const left = () => Math.max(end - performance.now(), 1);
+    const end = steadyNow() + timeout;
+    const left = () => Math.max(end - steadyNow(), 1);
     const passes = (error: unknown, wasConnected: boolean) =>
-      performance.now() < end && (error instanceof ShuttingDownError || (error instanceof DaemonUnavailableError && wasConnected));
+      steadyNow() < end && (error instanceof ShuttingDownError || (error instanceof DaemonUnavailableError && wasConnected));
     await this.register(left, passes, signal);
     void this.keep();
   }

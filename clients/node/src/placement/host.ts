@@ -3,6 +3,7 @@ import { InvalidParamsError } from '../errors.js';
 import { LONG_AGO, Moment } from '../moment.js';
 import type { Value } from '../msgpack.js';
 import { known, milliseconds } from '../options.js';
+import { steadyNow } from '../system.js';
 import { ActivationEndedError } from './errors.js';
 
 export interface ResolveOptions extends CallOptions {
@@ -166,12 +167,12 @@ export class HostedActivation implements Activation {
 
   async check(options: CallOptions = {}): Promise<void> {
     const { timeout = this.source.timeout, signal } = known(options, CALL_OPTIONS);
-    const end = performance.now() + milliseconds('timeout', timeout);
+    const end = steadyNow() + milliseconds('timeout', timeout);
     signal?.throwIfAborted();
     for (let cause: unknown; ; ) {
       if (this.isOver || this.source.isOver) throw new ActivationEndedError(`the activation of ${this.key} has ended`, { cause });
       if (this.until.left > 0) return;
-      const [asked, now] = [new Moment(), performance.now()];
+      const [asked, now] = [new Moment(), steadyNow()];
       if (now >= end) throw new ActivationEndedError(`the daemon does not tell whether ${this.key} is still active`, { cause });
       try {
         const valid = await this.source.check(this, { timeout: Math.max(end - now, 1), signal });
@@ -199,13 +200,13 @@ export class Host {
   /** Activates, and gives the pid. */
   activate(activation: HostedActivation): Promise<string> {
     const { key, source } = activation;
-    const came = performance.now();
+    const came = steadyNow();
     const isLost = () => source.isOver;
     return this.inTurn(key, async () => {
       const before = this.live.get(key);
       if (before) await this.tellEnded(before); // the daemon knows of none
       if (isLost()) throw new ActivationEndedError('the connection to the daemon was lost before its turn');
-      if (performance.now() - came >= ANSWER_WITHIN_MS) throw new ActivationEndedError('its turn came too late');
+      if (steadyNow() - came >= ANSWER_WITHIN_MS) throw new ActivationEndedError('its turn came too late');
       let pid: unknown;
       try {
         pid = (await this.callbacks.activate(activation)) ?? String(process.pid);

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from . import address, fork
 from .base import CHUNK, QUIET, AnyChannel, AnyConnection
+from .clock import Alarm, monotonic, sleep
 from .errors import KazahanaError, OverloadedError, PermissionDeniedError, ShuttingDownError
 from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
@@ -38,7 +39,7 @@ class Connection(AnyConnection):
             self._later[answer] = call, waiter
         else:
             self.write(self._session.request(call, waiter))
-        alarm = self.loop.call_at(deadline, self._expire, answer, call)
+        alarm = Alarm(self.loop, deadline, self._expire, answer, call)
         try:
             return await answer
         finally:
@@ -131,7 +132,7 @@ class AsyncChannel(AnyChannel):
     async def perform(self, call: Call[T]) -> T:
         """Call, and repeat the call while the daemon is away and the call's time lasts."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = monotonic()
         retry: Retry | None = None
         while True:
             fork.look()
@@ -144,8 +145,8 @@ class AsyncChannel(AnyChannel):
                 retry = retry or Retry(started, call.timeout, self._reached, self._single)
                 if connection is not None and isinstance(error, ShuttingDownError):
                     connection.fail(lost(connection.path, error))
-                pause = retry.pause(error, loop.time())
-            await asyncio.sleep(pause)
+                pause = retry.pause(error, monotonic())
+            await sleep(pause)
 
     def detach(self) -> Connection:
         """Give away the connection of the last call, for exchanges that must not continue on another one."""

@@ -10,8 +10,8 @@ from . import fork
 from .aio import AsyncChannel, Connection
 from .base import Base
 from .calls import AsText, IDOptions, Inspection, Moment, Options
+from .clock import monotonic, now, within
 from .locks import AsyncLocks
-from .prefetch import now
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,7 +71,7 @@ class AsyncClient(AsyncLocks, Base):
 
     async def _refill(self) -> int:
         loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
-        began, deadline, left = now(), loop.time() + timeout, timeout
+        began, deadline, left = now(), monotonic() + timeout, timeout
         while True:
             is_mine, refill = prefetch.join(loop.create_future, loop)
             if is_mine:
@@ -79,8 +79,8 @@ class AsyncClient(AsyncLocks, Base):
                     batch, asked = prefetch.batch, now()
                     call = self._calls.next_ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(batch, await self._channel.perform(call), asked)
-            await asyncio.wait([refill], timeout=left)
-            left = deadline - loop.time()
+            await within(left, refill)
+            left = deadline - monotonic()
             if (id := prefetch.waited(refill, began, timeout, left)) is not None:
                 return id
 

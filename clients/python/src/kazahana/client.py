@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from concurrent import futures
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import fork
 from .base import Base
 from .calls import AsText, IDOptions, Inspection, Moment, Options
+from .clock import monotonic, now
 from .locks import Locks
-from .prefetch import now
 from .sync import Channel, Connection
 
 if TYPE_CHECKING:

@@ -8,15 +8,14 @@ import select
 import socket
 import threading
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import aio, sync
 from .base import QUIET
 from .calls import record
+from .clock import monotonic, now, sleep
 from .errors import ClientClosedError, DaemonUnavailableError, KazahanaError, ShuttingDownError
 from .lockerrors import LockLostError, LockNotFoundError
-from .prefetch import now
 from .protocol import INF, MAX_TIMEOUT, Call, Unasked
 
 T = TypeVar("T")
@@ -58,7 +57,7 @@ def _reason(unasked: Unasked) -> str | None:
 class Term:
     """How long the lock is certainly held, and when to ask for it: a daemon that is frozen says nothing.
 
-    Times are those of prefetch.now, which counts on while the machine is suspended.
+    Times are those of clock.now, which counts on while the machine is suspended.
     """
 
     def __init__(self, state: LockState, asked: float) -> None:
@@ -243,9 +242,9 @@ class AsyncHolding(aio.Connection):
         """Ask for the lock from time to time."""
         term = self._term
         while not self._lost.done():
-            while (left := term.next - now()) > 0:  # noqa: ASYNC110 - a clock sets no event
-                await asyncio.sleep(min(left, LOOK))
-            deadline = term.ask() + self.loop.time()
+            while (left := term.next - now()) > 0:
+                await sleep(min(left, LOOK))
+            deadline = term.ask() + monotonic()
             try:
                 self._lose(term.take(None, await self.call(term.call, deadline)))
             except KazahanaError as error:
@@ -253,9 +252,8 @@ class AsyncHolding(aio.Connection):
 
     async def perform(self, call: Call[T], deadline: float = INF) -> T:
         """Perform a call that cannot be repeated on another connection."""
-        within = min(deadline - monotonic(), call.timeout)
         try:
-            return call.parse(await self.call(call, self.loop.time() + within))
+            return call.parse(await self.call(call, min(deadline, monotonic() + call.timeout)))
         except GONE as error:
             raise LockLostError("the connection that held the lock was lost", reason="disconnected") from error
 

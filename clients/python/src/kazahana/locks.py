@@ -9,11 +9,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from functools import partial
-from time import monotonic
 from typing import Any, Callable, Generic, TypeVar, cast
 
 from . import aio, fork, sync
 from .calls import Calls, count, integer, list_of
+from .clock import monotonic
 from .errors import InvalidParamsError, KazahanaError
 from .holding import AsyncHolding, Holding, LockState as LockState, lock_state
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 def request_id() -> str:
     """A UUID of version 7: its time tells a store whether it may have forgotten the request."""
-    return f"{time.time_ns() // 1_000_000:012x}7{uuid.uuid4().hex[13:]}"
+    return f"{time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000:012x}7{uuid.uuid4().hex[13:]}"
 
 
 # Results of a grant whose connection broke before the lock was watched: acquire asks again.

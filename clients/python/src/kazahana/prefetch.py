@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from time import monotonic
 from typing import Any, Callable
 
 from .calls import MAX_BATCH
+from .clock import monotonic, now
 from .errors import DaemonUnavailableError, InvalidParamsError, KazahanaError, RequestTimeoutError, ShuttingDownError
 from .protocol import INF, Retry, copy_of, late
 
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
 LATE = (RequestTimeoutError, DaemonUnavailableError, ShuttingDownError)  # what a refill fails with at its deadline
-
-# Age includes time while the machine is suspended, if there is a clock that counts it.
-now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
 class Batch(list[int]):

@@ -9,11 +9,11 @@ import struct
 import threading
 import time
 from collections import deque
-from time import monotonic
 from typing import Any, Callable, TypeVar
 
 from . import address, fork
 from .base import CHUNK, QUIET, AnyChannel, AnyConnection
+from .clock import monotonic
 from .errors import DaemonUnavailableError, KazahanaError, ShuttingDownError
 from .protocol import Call, Retry, closed, lost, unanswered
 

@@ -127,7 +127,7 @@ class ActivationBase:
         self.snapshot = snapshot
         """the snapshot of the last passivation, or None"""
         self._over: str | None = None
-        self._until = float("-inf")  # on the clock of prefetch.now
+        self._until = float("-inf")  # on the clock of clock.now
         self._process = os.getpid()
 
     @property
@@ -187,7 +187,7 @@ class Work(Generic[A, L]):
         self.activation = activation
         self.link = link  # the connection that it came by
         self.msgid = msgid
-        self.arrived = arrived  # on the clock of prefetch.now, which counts on while the machine is suspended
+        self.arrived = arrived  # on the clock of clock.now, which counts on while the machine is suspended
         self.dropped = False  # the connection was lost meanwhile
         self.returned = False  # whether the callback has returned, be it what it should or not
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, cast
 from .. import aio
 from ..async_client import AsyncClient
 from ..calls import Calls
+from ..clock import monotonic, now, sleep, within
 from ..errors import ClientClosedError, KazahanaError
-from ..prefetch import now
 from ..protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 from .core import (
     ACTIVATE,
@@ -139,13 +139,12 @@ class AsyncActivation(ActivationBase):
         Await it before each action that must not be done twice. An earlier answer of the daemon usually covers
         this moment; otherwise it asks the daemon, for at most timeout seconds (default: the client's).
         """
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = monotonic()
         timeout = self._calls.timeout if timeout is None else timeout
         for _ in range(CHECKS):
             if self.covered(asked := now()):
                 return
-            remaining = max(started + timeout - loop.time(), 1e-6)
+            remaining = max(started + timeout - monotonic(), 1e-6)
             call = check(self._calls, self.kind, self.identity, self.token, remaining)
             try:
                 self.cover(asked, call.parse(await self._link.call(call, started + timeout)))
@@ -202,15 +201,14 @@ class AsyncExecutor:
         if os.getpid() != self._process or self._closing or link is None:
             return
         self._closing = True
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._calls.timeout
+        deadline = monotonic() + self._calls.timeout
         try:
             with contextlib.suppress(KazahanaError):  # without a connection there is nothing to passivate
                 await link.call(unregister(self._calls), deadline)
         finally:
             self._stop()
-        while self._tasks and loop.time() < deadline:  # tasks that end may begin others
-            await asyncio.wait(self._tasks, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+        while self._tasks and monotonic() < deadline:  # tasks that end may begin others
+            await within(deadline - monotonic(), *self._tasks)
 
     async def _start(self) -> AsyncExecutor:
         if self._started:
@@ -232,11 +230,10 @@ class AsyncExecutor:
 
     async def _listen(self, link: AsyncLink | None) -> None:
         """Listen on one connection after another, until this is closed."""
-        loop = asyncio.get_running_loop()
         retry = Retry()
         try:
             while link is not None:
-                began = loop.time()
+                began = monotonic()
                 try:
                     while True:
                         for unasked in await link.receive():
@@ -248,7 +245,7 @@ class AsyncExecutor:
                     link.fail(lost(link.path, error))
                 for work in self._roster.end():
                     self._go_on([], work)
-                if loop.time() - began > STEADY:
+                if monotonic() - began > STEADY:
                     retry = Retry()
                 link = await self._reconnect(retry)
         finally:
@@ -258,7 +255,7 @@ class AsyncExecutor:
         """Register again; return None when this is closed first."""
         said = ""
         while not self._closing:
-            await asyncio.sleep(retry.delay())
+            await sleep(retry.delay())
             try:
                 self._link = link = await self._dialer.dial(self._register)
                 if self._closing:

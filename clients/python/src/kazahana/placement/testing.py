@@ -12,6 +12,7 @@ from typing import Any, Callable, Protocol, Union
 
 import msgpack
 
+from ..clock import within
 from ..errors import InvalidParamsError, KazahanaError, UnknownMethodError, from_wire
 from ..protocol import Call, Unasked, lost
 from ..testing import AsyncFakeClient, FakeClient, FakeDaemon
@@ -356,7 +357,7 @@ async def async_settled(result: Any, call: Call[Any]) -> Any:
     if not isinstance(result, Future):
         return result
     wrapped = asyncio.wrap_future(result)
-    await asyncio.wait([wrapped], timeout=_patience(call))
+    await within(_patience(call), wrapped)
     if not wrapped.done():
         raise _pending()
     return wrapped.result()

@@ -9,14 +9,13 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from time import monotonic
 from typing import Any, Callable
 
 from .. import fork
 from ..calls import Calls
 from ..client import Client
+from ..clock import monotonic, now
 from ..errors import ClientClosedError, InvalidParamsError, KazahanaError
-from ..prefetch import now
 from ..protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 from ..sync import Connection
 from .core import (

@@ -1,0 +1,18 @@
+// What becomes of calls to a daemon that never answers, that is away, and that is there, with and without prefetch, and of a lock.
+module.exports = async (kazahana, { silent, away, there }) => {
+  const outcomes = [];
+  for (const prefetch of [0, 8]) {
+    for (const socket of [silent, away, there]) {
+      const client = new kazahana.Client({ socket, prefetch, timeout: socket === there ? 60_000 : 300 });
+      outcomes.push(await client.nextId().then(() => 'an ID', (error) => error.code));
+      await client.close();
+    }
+  }
+  const client = new kazahana.Client({ socket: there });
+  const lock = await client.lock('faked', { hold: 'none', ttl: 300 });
+  await new Promise((resolve) => lock.lost.addEventListener('abort', resolve));
+  outcomes.push(lock.lost.reason.code);
+  await client.close();
+  return outcomes;
+};
+module.exports.expected = [...Array(2).fill(['TIMEOUT', 'DAEMON_UNAVAILABLE', 'an ID']).flat(), 'LOCK_LOST'];
