@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import select
+import signal
 import threading
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 from actors import place
-from conftest import REPOSITORY, Daemon, Driven, hostile_answers, stateless_exchanges, wait_until
+from conftest import PATIENCE, REPOSITORY, Daemon, Driven, hostile_answers, stateless_exchanges, wait_until
 
 import kazahana
 from kazahana import fork
@@ -530,6 +531,25 @@ def test_answer_in_the_moment_of_cancelling(script: Any) -> None:
                 await task
             assert await client.ping() == "pong"
             assert len(server.peers) == 1
+
+    asyncio.run(main())
+
+
+def test_another_loop_takes_the_client_over(daemon: Daemon) -> None:
+    client = kazahana.AsyncClient(daemon.socket, timeout=PATIENCE)
+
+    async def main() -> None:
+        await client.next_id()
+        daemon.stop(signal.SIGSTOP)
+        try:
+            waiting = asyncio.ensure_future(client.next_id())
+            await asyncio.sleep(0)
+            with pytest.raises(kazahana.RequestTimeoutError):
+                await asyncio.to_thread(asyncio.run, client.next_id(timeout=0.1))
+            with pytest.raises(kazahana.ClientClosedError, match="another event loop"):
+                await waiting
+        finally:
+            daemon.stop(signal.SIGCONT)
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import address, fork
 from .base import CHUNK, QUIET, AnyChannel, AnyConnection
 from .clock import Alarm, monotonic, sleep
-from .errors import KazahanaError, OverloadedError, PermissionDeniedError, ShuttingDownError
+from .errors import ClientClosedError, KazahanaError, OverloadedError, PermissionDeniedError, ShuttingDownError
 from .protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
@@ -168,7 +168,8 @@ class AsyncChannel(AnyChannel):
         before = self._connection
         if before is not None and before.loop is not loop:
             with contextlib.suppress(RuntimeError):  # that loop may be closed
-                before.loop.call_soon_threadsafe(before.fail, closed())
+                moved = ClientClosedError("another event loop has taken this client over: use one client for each")
+                before.loop.call_soon_threadsafe(before.fail, moved)
         made: Connection = self._dial(loop)
         self._connection = made
         return made
