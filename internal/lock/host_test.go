@@ -87,11 +87,11 @@ var scenarios = map[string]struct{ kind, script string }{
 		elsewhere@o acquires
 		next acquires wait=ever
 		6s
-		h subscribes 3s
+		h subscribes 2s
 		h unsubscribed
-		8990ms
+		7990ms
 		elsewhere frees
-		9010ms
+		8010ms
 		next has 2`},
 	"the store ends each subscription at once": {"notified", `
 		holder@o holds
