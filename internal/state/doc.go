@@ -21,8 +21,8 @@
 //     the clock having moved on.
 //   - One process uses an identity. A state directory whose folder is locked by a
 //     living daemon is a copy: it begins under a new identity, without leases.
-//   - Two daemons never take locks as one owner. The owner is adopted only in the boot and
-//     in the directory, by its inode, that it was made for.
+//   - Two daemons never take locks as one owner. The owner is adopted only under the identity,
+//     in the boot and in the directory, by its inode, that it was made for.
 //   - Leases are adopted from the leases file alone, and only if it is the very file
 //     that the last life wrote: same boot, same inode, marks that were not replaced
 //     or overwritten, and a sequence that the marks expect. A failed write raises

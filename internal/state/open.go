@@ -66,12 +66,12 @@ func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *S
 		s.floors[name] = doc.FloorMS
 		s.saved[name], _ = doc.saved() // readState has checked it
 	}
-	s.chooseOwner(file.Owner)
 	known := s.syncer.written != nil
 	s.choosePlace(file, known, blind)
 	if err := s.openMarks(ctx, known, blind); err != nil {
 		return nil, err
 	}
+	s.chooseOwner(file)
 	for name, saved := range s.saved {
 		s.saved[name] = saved.Settled(s.floors[name])
 	}

@@ -10,11 +10,13 @@ import (
 // maxOwnerHost is how much of the host's name an owner begins with.
 const maxOwnerHost = 56
 
-// ownerRecord is the part of the state file about the owner of locks. It is bound to this
-// boot and to the very directory that it was written in. So the owner outlives everything
-// that programs which hold locks outlive: a restart of the daemon, another host or pod name,
-// the loss of the live directory. A copy of the directory has another inode, and gets an
-// owner of its own; of one directory there is one daemon at a time, because of its lock.
+// ownerRecord is the part of the state file about the owner of locks. It is bound to the
+// identity in the file, to this boot, and to the very directory that it was written in. So the
+// owner outlives everything that programs which hold locks outlive: a restart of the daemon,
+// another host or pod name, the loss of the live directory. A copy of the directory has another
+// device or inode while the first one is in use: its daemon keeps it open. File systems that
+// show two directories as one (virtiofs and 9p over several volumes) are the reason for the
+// identity, which one daemon at a time can lock.
 type ownerRecord struct {
 	Name   string `json:"name"`
 	Boot   string `json:"boot"`
@@ -26,8 +28,9 @@ type ownerRecord struct {
 // made, and a random part. No other daemon has it.
 func (s *State) Owner() string { return s.owner.Name }
 
-// chooseOwner goes on with the last owner of this directory in this boot, or makes one.
-func (s *State) chooseOwner(last ownerRecord) {
+// chooseOwner goes on with the owner in the state file, or makes one. The identity is chosen.
+func (s *State) chooseOwner(file stateFile) {
+	last := file.Owner
 	next := ownerRecord{Name: newOwner(), Boot: s.opts.identity().BootID}
 	if next.Boot == "" {
 		s.opts.Log.Warn("the boot ID of this host cannot be read (/proc/sys/kernel/random/boot_id): after a crash no lease is adopted, and locks that are held across a restart are lost")
@@ -37,7 +40,7 @@ func (s *State) chooseOwner(last ownerRecord) {
 		next.Device, next.Inode = id.Device, id.Inode
 	}
 	s.owner = last
-	if last.Name == "" || next.Boot == "" || err != nil || last.Boot != next.Boot || last.Device != next.Device || last.Inode != next.Inode {
+	if last.Name == "" || s.folder != file.Folder || next.Boot == "" || err != nil || last.Boot != next.Boot || last.Device != next.Device || last.Inode != next.Inode {
 		s.owner = next
 	}
 }

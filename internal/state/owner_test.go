@@ -25,8 +25,8 @@ func TestOwner(t *testing.T) {
 		"a restart":              {},
 		"another machine ID":     {now: Identity{"machine b", "boot a"}}, // of a container's new image
 		"the live state is gone": {change: func(t *testing.T, p place) place { must.Succeed(t, os.RemoveAll(p.live)); return p }},
-		"another live_dir":       {change: elsewhere},
-		"no live_dir any more":   {change: func(_ *testing.T, p place) place { return place{p.dir, ""} }},
+		"another live_dir":       {change: elsewhere, other: true}, // begins under a new identity
+		"no live_dir any more":   {change: func(_ *testing.T, p place) place { return place{p.dir, ""} }, other: true},
 		"moved": {change: func(t *testing.T, p place) place {
 			must.Succeed(t, os.Rename(p.dir, p.dir+".moved"))
 			return place{p.dir + ".moved", p.live}
@@ -89,5 +89,46 @@ func TestOwnersOfLivingDaemonsDiffer(t *testing.T) {
 	}
 	if len(owners) != 5 || one.Owner() != owner {
 		t.Errorf("%s of %v", one.Owner(), owners)
+	}
+}
+
+// alike is a directory on a file system that shows a volume and its snapshot with the same
+// device and inodes, as virtiofs and 9p can.
+type alike struct{ Dir }
+
+func (d alike) Identify(name string) (FileID, error) {
+	if name == "." {
+		return FileID{Device: 1, Inode: 1}, nil
+	}
+	return d.Dir.Identify(name)
+}
+
+func TestOwnerOfACopyThatLooksLikeTheOriginal(t *testing.T) {
+	open := func(p place) *testState {
+		disk, err := openStateDir(p.dir, true, zap.NewNop())
+		must.Succeed(t, err)
+		live, err := openLiveDir(p.live, disk)
+		must.Succeed(t, err)
+		s := &testState{t: t}
+		s.State, err = OpenOn(t.Context(), alike{disk}, live, s.options(p))
+		must.Succeed(t, err)
+		t.Cleanup(func() {
+			if !s.closed {
+				s.crash()
+			}
+		})
+		return s
+	}
+	p := inMemory(t)
+	one := open(p)
+	copied := place{copyDir(t, p.dir), p.live}
+	two := open(copied)
+	if one.Owner() == two.Owner() {
+		t.Errorf("the original and its copy are %s", one.Owner())
+	}
+	owner := two.Owner()
+	two.crash()
+	if again := open(copied); again.Owner() != owner {
+		t.Errorf("at its next start the copy is %s, and was %s", again.Owner(), owner)
 	}
 }
