@@ -33,11 +33,22 @@ func Make(path string, mode fs.FileMode) (made []string, err error) {
 		}
 		return made, err
 	}
-	if info, err := os.Lstat(path); err == nil && mode&^info.Mode() != 0 {
-		// It fails only on a file system that has no modes, which is no reason to stop.
-		_ = os.Chmod(path, mode|info.Mode()&fs.ModeSetgid)
-	}
+	setMode(path, mode)
 	return append(made, path), nil
+}
+
+// setMode gives the directory, which was made a moment ago, the bits that the umask took away.
+// A user who may write to its parent can have put a link in its place meanwhile, which root
+// must not follow. It fails only on a file system that has no modes, which is no reason to stop.
+func setMode(path string, mode fs.FileMode) {
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if info, err := dir.Stat(); err == nil && mode&^info.Mode() != 0 {
+		_ = dir.Chmod(mode | info.Mode()&fs.ModeSetgid)
+	}
 }
 
 // Barrier returns the first directory on the way to the file that the group may not pass, and

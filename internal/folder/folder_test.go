@@ -46,6 +46,18 @@ func TestMakeUnderAnyUmask(t *testing.T) {
 	}
 }
 
+// A user who may write to the parent can put a link in the place of a new directory.
+func TestSetModeFollowsNoLink(t *testing.T) {
+	base := t.TempDir()
+	target, link := filepath.Join(base, "target"), filepath.Join(base, "link")
+	must.Succeed(t, os.Mkdir(target, 0o700))
+	must.Succeed(t, os.Symlink(target, link))
+	setMode(link, 0o755)
+	if info, err := os.Stat(target); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory that the link leads to is %v, %v", info.Mode(), err)
+	}
+}
+
 func TestBarrier(t *testing.T) {
 	base := t.TempDir()
 	top, below := filepath.Join(base, "top"), filepath.Join(base, "top", "below")

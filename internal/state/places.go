@@ -100,7 +100,8 @@ func refuseLive(d *osDir, trusted []int) error {
 // makeFor makes the directory and its missing parents, and gives them to the user.
 func makeFor(path string, uid, gid int) error {
 	made, err := folder.Make(path, 0o700)
-	for _, dir := range made {
+	// The innermost first: the owner of an outer one can put a link there.
+	for _, dir := range slices.Backward(made) {
 		err = errors.Join(err, os.Lchown(dir, uid, gid))
 	}
 	return err
