@@ -23,9 +23,10 @@ type child struct {
 	owns      bool // CMD has the terminal whenever the job has it, and not only on demand
 	orphans   bool // adopt the processes that CMD leaves behind
 
-	pid     int  // of CMD and of its group; set by Start
-	lend    bool // the terminal at Resume
-	over    atomic.Bool
+	pid     int         // of CMD and of its group; set by Start
+	lend    bool        // the terminal at Resume
+	reaped  atomic.Bool // CMD has ended, and another process may get its PID
+	over    atomic.Bool // so has its group
 	ended   chan runner.Exit
 	stopped chan syscall.Signal
 	silence func() // job control's signals; nil before Start
@@ -104,6 +105,7 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 			default:
 			}
 		case status.Exited(), status.Signaled():
+			c.reaped.Store(true)
 			c.endGroup(pid)
 			c.over.Store(true)
 			c.tty.takeFrom(pid)
@@ -174,9 +176,14 @@ func (c *child) send(target int, sig syscall.Signal) {
 	}
 }
 
-// Signal implements runner.Program.
+// Signal implements runner.Program. When CMD has ended, what is left of its group gets the
+// signal.
 func (c *child) Signal(sig syscall.Signal) {
-	c.send(c.pid, sig)
+	target := c.pid
+	if c.reaped.Load() {
+		target = -c.pid
+	}
+	c.send(target, sig)
 	if runner.Ends(sig) {
 		c.send(-c.pid, syscall.SIGCONT) // or the signal waits as long as CMD is stopped
 	}

@@ -240,8 +240,11 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	must.Succeed(t, err)
 	await.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
 	// A program behind a shell, which a signal ends at once, ends in its own way.
-	d, out = s.runStart("term=10m", `(trap 'sleep 0.1; echo ended well; exit' TERM; echo started; while :; do sleep 0.05; done) & wait`, "-q")
+	// It gets further signals too.
+	d, out = s.runStart("term=10m", `(trap 'echo asked' TERM; trap 'echo ended well; exit' USR1; echo started; while :; do sleep 0.05; done) & wait`, "-q")
 	d.Signal(syscall.SIGTERM)
+	await.Eventually(t, "what CMD left behind gets SIGTERM", func() bool { return strings.Contains(out.String(), "asked") })
+	d.Signal(syscall.SIGUSR1)
 	if code := d.Code(); code != 128+int(syscall.SIGTERM) || !strings.Contains(out.String(), "ended well") {
 		t.Errorf("exit code %d, %q\n%s", code, out, d.Log)
 	}
