@@ -165,6 +165,9 @@ func withoutSecrets(err error) error {
 // ended: the person who sent it needs no words.
 func (s *system) unlessInterrupted(err error) error {
 	if errors.Is(err, context.Canceled) && s.ctx.Err() != nil && !errors.As(err, new(exitStatus)) {
+		if strings.HasPrefix(context.Cause(s.ctx).Error(), syscall.SIGTERM.String()) { // as signal.NotifyContext says it
+			return exitStatus{code: exitTerminated}
+		}
 		return exitStatus{code: exitInterrupted}
 	}
 	return err

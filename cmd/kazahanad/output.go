@@ -15,6 +15,7 @@ import (
 // command ends in the same way when its reader has gone.
 const (
 	exitInterrupted = 128 + int(syscall.SIGINT)
+	exitTerminated  = 128 + int(syscall.SIGTERM)
 	exitPipe        = 128 + int(syscall.SIGPIPE)
 )
 

@@ -82,16 +82,18 @@ func TestInterruptedCommand(t *testing.T) {
 	listener, err := net.Listen("unix", s.Socket)
 	must.Succeed(t, err)
 	defer listener.Close()
-	for _, args := range []string{"id", "seq orders", "status", "locks", "placement"} {
+	for args, by := range map[string]syscall.Signal{
+		"id": syscall.SIGINT, "seq orders": syscall.SIGTERM, "status": syscall.SIGINT, "locks": syscall.SIGTERM, "placement": syscall.SIGINT,
+	} {
 		cmd := s.Command(strings.Fields(args)...)
 		cmd.Env = s.Environment("KAZAHANA_SOCKET=" + s.Socket)
 		d := s.LaunchCommand(cmd)
 		conn, err := listener.Accept() // and no answer
 		must.Succeed(t, err)
-		d.Signal(syscall.SIGINT)
+		d.Signal(by)
 		d.AwaitEnd()
-		if said := d.Log.String(); d.Code() != exitInterrupted || said != "" {
-			t.Errorf("%s ended with %d and %q", args, d.Code(), said)
+		if said := d.Log.String(); d.Code() != 128+int(by) || said != "" {
+			t.Errorf("%s: %v ended it with %d and %q", args, by, d.Code(), said)
 		}
 		must.Succeed(t, conn.Close())
 	}
