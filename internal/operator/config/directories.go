@@ -55,8 +55,8 @@ func userStateDir(lookup Lookup, uid int) (string, error) {
 }
 
 // usable returns why the user should not keep anything in the directory, which may be
-// missing: su and sudo may keep the HOME of another user. Root's directories may be meant
-// for others, as in containers.
+// missing: su and sudo may keep the HOME of another user. Directories of root, and those that
+// the user may write to as a member of a group, may be meant for others, as in containers.
 func usable(dir string, uid int) error {
 	for dir != "/" {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,8 @@ func usable(dir string, uid int) error {
 	if err := unix.Stat(dir, &found); err != nil {
 		return fmt.Errorf("%s cannot be reached: %w", dir, err)
 	}
-	if int(found.Uid) == uid || found.Uid == 0 {
+	shared := found.Mode&0o022 == 0o020 && unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil
+	if int(found.Uid) == uid || found.Uid == 0 || shared {
 		return nil
 	}
 	return fmt.Errorf("%s belongs to user %d, and this is user %d", dir, found.Uid, uid)

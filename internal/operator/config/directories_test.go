@@ -41,11 +41,14 @@ func ofUser(t *testing.T) (dir string, uid int) {
 
 func TestDaemonStateDir(t *testing.T) {
 	own, me := ofUser(t)
+	shared, _ := ofUser(t)
+	must.Succeed(t, os.Chmod(shared, 0o770))
 	for _, c := range []struct {
 		env  map[string]string
 		uid  int
 		want string
 	}{
+		{map[string]string{"HOME": shared}, me + 1, shared + "/.local/state/kazahana"}, // OpenShift, for its users of group 0
 		{map[string]string{"HOME": own}, me + 1, ""}, // as su and sudo may keep it
 		{map[string]string{"HOME": own + "/missing"}, me + 1, ""},
 		{map[string]string{"XDG_STATE_HOME": own, "HOME": "/h"}, me + 1, "/h/.local/state/kazahana"},
