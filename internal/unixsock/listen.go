@@ -93,14 +93,18 @@ func (l *Listener) Lost() error {
 	if l.bound == nil {
 		return nil
 	}
+	remedy := "restart the daemon"
+	if l.lock == nil {
+		remedy = "restart the socket unit"
+	}
 	found, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("socket %s was removed: no new client can connect; put it back, or restart the daemon", path)
+		return fmt.Errorf("socket %s was removed: no new client can connect; put it back, or %s", path, remedy)
 	case err != nil || os.SameFile(found, l.bound):
 		return nil
 	case found.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("socket %s was replaced (%v): no new client can connect; restart the daemon", path, found.Mode())
+		return fmt.Errorf("socket %s was replaced (%v): no new client can connect; %s", path, found.Mode(), remedy)
 	}
 	// Some file systems give a file another number in time.
 	alive, pid := probe(path)
@@ -108,7 +112,14 @@ func (l *Listener) Lost() error {
 		l.bound = found
 		return nil
 	}
-	return fmt.Errorf("socket %s was replaced by that of process %d: new clients do not reach this one; restart the daemon", path, pid)
+	by := "that of another process"
+	switch {
+	case !alive:
+		by = "one on which no process listens"
+	case pid != 0:
+		by = fmt.Sprintf("that of process %d", pid)
+	}
+	return fmt.Errorf("socket %s was replaced by %s: new clients do not reach this process; %s", path, by, remedy)
 }
 
 // Check returns the error that Listen would have in a process of that user and those groups,
