@@ -102,6 +102,12 @@ func readJSON(res *http.Response, limit int64, into any) error {
 	return nil
 }
 
+// isHTML reports whether the answer is a page for people, which no lease server sends here.
+func isHTML(res *http.Response) bool {
+	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	return media == "text/html"
+}
+
 // problemOf is the error of an answer that is not a success.
 func problemOf(res *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
@@ -111,8 +117,8 @@ func problemOf(res *http.Response) error {
 	p := &problem.Problem{}
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if media != problem.MediaType || json.Unmarshal(body, p) != nil || p.Code == "" {
-		if media == "text/html" {
-			body = nil // nobody reads that in a log
+		if isHTML(res) {
+			body = nil // too long for a log
 		}
 		p = foreign(res, Shorten(strings.TrimSpace(string(body))))
 	}

@@ -228,6 +228,9 @@ func (c *Client) attempt(ctx context.Context, server *url.URL, k Call, body []by
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return true, problemOf(res)
 	}
+	if k.Answer == nil && isHTML(res) {
+		return true, &uncertainError{&strangeError{"the answer is a page in HTML"}}
+	}
 	if k.Answer == nil {
 		return true, nil
 	}

@@ -322,4 +322,11 @@ func TestStray(t *testing.T) {
 			t.Errorf("%s: %v, %v: %v", name, is, unsure, err)
 		}
 	}
+	// A call without an answer, such as the release of a lease, was not carried out by a login page.
+	for media, want := range map[string]bool{"text/html; charset=utf-8": true, "text/plain": false, "": false} {
+		err := open(t, serve(t, plain(200, media, ""))).Do(t.Context(), Call{Method: "DELETE", Path: "/x"})
+		if is, unsure := Stray(err); is != want || unsure != want || (err != nil) != want {
+			t.Errorf("%q: %v, %v: %v", media, is, unsure, err)
+		}
+	}
 }
