@@ -74,6 +74,14 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		1h
 		holder has 1
 		holder lost 0`},
+	"a release that goes astray: no waiter has to wait for its end": {"", `
+		h acquire back down once
+		h release way astray
+		first acquires
+		first is down
+		next acquires wait=ever
+		10s
+		next is astray`},
 	"a suspended machine: timers stood still, and the lease ended": {"notified", `
 		holder holds
 		holder has 1

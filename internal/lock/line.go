@@ -320,16 +320,24 @@ func (l *line) clear(w *waiter) {
 	again := slices.IndexFunc(l.queue, w.repeats)
 	if w.open && again < 0 && !w.elsewhere {
 		l.busy = true
-		l.core.release(w.request, w.ends, func(err error) {
-			l.undelivered = err
-			l.answerLate(err)
-		}, cleared)
+		l.core.release(w.request, w.ends, l.undeliverable, cleared)
 		return
 	}
 	if w.open && again >= 0 {
 		l.queue[again].inherit(w)
 	}
 	cleared(nil)
+}
+
+// undeliverable is the event that the release that the line waits for did not come through. If it
+// went astray, so would the requests of the others: they do not wait.
+func (l *line) undeliverable(err error) {
+	var stray *record.StrayError
+	for _, w := range l.queue {
+		w.late = w.late || errors.As(err, &stray)
+	}
+	l.undelivered = err
+	l.answerLate(err)
 }
 
 // repeats reports whether a waiter makes the same request as an earlier one.

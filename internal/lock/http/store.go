@@ -82,8 +82,8 @@ func (s *Store) giveBack(ctx context.Context, r lock.Request, l lock.Lease) erro
 	err := s.client.Do(ctx, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + lock.Release.String(), Query: areaOf(r.Tenant), Body: body, Answer: &Answer{}, Limit: maxAnswer,
 	})
-	if err != nil {
-		return recordhttp.ForOther(r.Key, l.Key, ", and that lock stays taken until its term ends")
+	if err != nil { // the lock may also be another client's, if answers are mixed up
+		return recordhttp.ForOther(r.Key, l.Key, ", and a lock that it granted stays taken until its term ends")
 	}
 	return recordhttp.ForOther(r.Key, l.Key, ", and that lock was released again")
 }
