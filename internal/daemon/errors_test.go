@@ -30,6 +30,16 @@ func wantDetail(t *testing.T, err *wire.Error, key, want string) {
 	}
 }
 
+// A call that goes astray has the same code for an actor as for a lock.
+func TestStray(t *testing.T) {
+	stray := fmt.Errorf("acquire: %w", &record.StrayError{Err: errors.New("404: a proxy")})
+	for _, err := range []error{storeError{stray}, (&Placement{}).activationError(stray)} {
+		if e := asWireError(err); e == nil || e.Code != CodeNoStore || !strings.Contains(e.Message, "a proxy") {
+			t.Errorf("%v", e)
+		}
+	}
+}
+
 func TestClockBackward(t *testing.T) {
 	for _, test := range []struct {
 		limit    time.Duration

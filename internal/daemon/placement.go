@@ -190,9 +190,8 @@ func (p *Placement) activationError(err error) error {
 	if errors.Is(err, placement.ErrNotReady) {
 		return wire.Errorf(wire.CodePlacementNotReady, "%v", err).With("state", p.driver.State())
 	}
-	var full *record.FullError
-	if err == nil || errors.As(err, &full) || placementError(err) != nil || errors.Is(err, placement.ErrPending) ||
-		errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
+	if err == nil || errors.As(err, new(*record.FullError)) || errors.As(err, new(*record.StrayError)) || placementError(err) != nil ||
+		errors.Is(err, placement.ErrPending) || errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
 		return err
 	}
 	return wire.Errorf(wire.CodeActivationFailed, "the activation has failed").With("cause", err)

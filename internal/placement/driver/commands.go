@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // What placement calls its locks.
@@ -98,7 +99,7 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 }
 
 // ask sends a request to the store of locks, which carries it out once. While its outcome
-// is unknown, the same request is sent again.
+// is unknown, the same request is sent again, but for one that went astray.
 func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
 	if r.Op == lock.Acquire {
@@ -106,7 +107,7 @@ func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	}
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		l, err := d.cfg.Locks.Do(ctx, r)
-		if lock.IsAnswer(err) {
+		if lock.IsAnswer(err) || errors.As(err, new(*record.StrayError)) {
 			return l, err
 		}
 		timer := time.NewTimer(pause)

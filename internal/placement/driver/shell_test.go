@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // An actor that was not resolved for the time is passivated, and comes back.
@@ -176,6 +177,30 @@ func TestStuckCommandDelaysNoOther(t *testing.T) {
 		}
 		if took := time.Since(began); took >= commandTimeout {
 			t.Errorf("room 1 has waited %v for room 0", took)
+		}
+		a.stop()
+	})
+}
+
+// strayStore has the lock of one room go astray.
+type strayStore struct{ lock.Store }
+
+func (s strayStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.Key == activationPrefix+room(0).String() {
+		return lock.Lease{}, &record.StrayError{Err: errors.New("404")}
+	}
+	return s.Store.Do(ctx, r)
+}
+
+// An activation whose lock goes astray ends at once, by the clock of the bubble.
+func TestStrayEndsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Locks = strayStore{s.locks} })
+		ready()
+		began := time.Now()
+		_, err := a.Resolve(t.Context(), room(0), time.Minute)
+		if took := time.Since(began); !errors.As(err, new(*record.StrayError)) || took > 0 {
+			t.Errorf("after %v: %v", took, err)
 		}
 		a.stop()
 	})
