@@ -33,7 +33,7 @@ func (j *job) mayExtend(held *runner.LeaseHolding) error {
 	defer cancel()
 	_, err := held.Extend(ctx, 0, 0)
 	if lost, ok := errors.AsType[*runner.LostError](err); ok && !lost.Gone {
-		return lost
+		return fmt.Errorf("run needs a lease server that extends leases: %w", lost)
 	}
 	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code == problem.Forbidden {
 		return fmt.Errorf("%s cannot be extended: %w: run needs a token with the scopes leases and run", held.Name(), err)
