@@ -18,6 +18,7 @@ type LeaseHolding struct {
 	Term  time.Duration // as it was granted
 
 	provider provider.Provider
+	extends  bool // the provider has extended it
 	service  string
 	clock    clock.Source
 	say      func(format string, args ...any)
@@ -53,11 +54,13 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 	case err == nil:
 		moved := time.Duration(longer.Expired-h.Lease.Expired) * time.Millisecond
 		end = max(end, min(end+moved, sent+h.Term))
-		h.Lease = longer
+		h.Lease, h.extends = longer, true
 	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
 		err = h.missing(ctx, err)
 	case errors.Is(err, provider.ErrConflict):
 		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err), Gone: true}
+	case errors.Is(err, errors.ErrUnsupported) && h.extends:
+		// It may pass: a proxy, while it is restarted, answers so.
 	case errors.Is(err, provider.ErrInvalid), errors.Is(err, errors.ErrUnsupported):
 		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err)}
 	}

@@ -212,9 +212,19 @@ func TestNothingIsLacking(t *testing.T) {
 		}
 	}
 	o.set(func() { o.verify = plain(200, "application/json", `{"lost":[]}`) })
-	if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
-		t.Errorf("%v, %v", lost, err)
+	works := func() {
+		t.Helper()
+		if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
+			t.Errorf("%v, %v", lost, err)
+		}
 	}
+	works()
+	o.set(func() { o.verify = plain(404, "text/html", "<h1>a proxy</h1>") })
+	if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err == nil || len(lost) > 0 {
+		t.Errorf("a proxy's answer: %v, %v", lost, err)
+	}
+	o.set(func() { o.verify = plain(200, "application/json", `{"lost":[]}`) })
+	works()
 	if _, err := acquireOne(t, p, "b"); err != nil || logs.Len() > 0 {
 		t.Errorf("%v, logged %v", err, logs.All())
 	}

@@ -31,7 +31,8 @@ type Provider struct {
 	foreign   foreign
 	// unverifiable: the server cannot verify, as it has said since the last acquire.
 	unverifiable atomic.Bool
-	joined       sync.Map // services that a server has answered an acquire for
+	verified     atomic.Bool // it has verified: if it says that it cannot, something in between says so
+	joined       sync.Map    // services that a server has answered an acquire for
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -185,7 +186,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		if err := supported(p.do(ctx, httpconn.Call{
 			Method: http.MethodPost, Path: leaseapi.PathVerify, Limit: maxAnswer, Answer: &answer, Body: body,
 		})); err != nil {
-			if errors.Is(err, errors.ErrUnsupported) {
+			if errors.Is(err, errors.ErrUnsupported) && !p.verified.Load() {
 				p.unverifiable.Store(true)
 				p.foreign.lacks(lackVerify)
 				p.foreign.tell()
@@ -202,6 +203,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 			}
 			lost = append(lost, first+i)
 		}
+		p.verified.Store(true)
 	}
 	return lost, nil
 }
