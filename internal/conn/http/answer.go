@@ -63,7 +63,7 @@ func isRequests(err error) bool {
 		return false
 	}
 	switch p.Code {
-	case problem.RateLimited, problem.InvalidRequest, problem.TooLarge, problem.UnsupportedMedia, problem.NotFound, problem.MethodNotAllowed, problem.NotSupported, "":
+	case problem.RateLimited, problem.InvalidRequest, problem.TooLarge, problem.UnsupportedMedia, problem.NotFound, problem.MethodNotAllowed, problem.NotSupported:
 		return true
 	}
 	return false

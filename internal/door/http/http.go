@@ -247,7 +247,7 @@ func refuseBody(r *http.Request) error {
 	return wire.Errorf(wire.CodeInvalidParams, "there is a body, where none is read: parameters are in the query, for example /ids?n=5")
 }
 
-// head has answers kept by nobody, and read by no page of another site. Some caches are told to ignore
+// head forbids caches to keep an answer, and pages of other sites to read it. Some caches are told to ignore
 // Cache-Control; most of these respect the *, to which no request is equal.
 func head(h http.Header) {
 	h.Set("Cache-Control", "no-store")

@@ -146,7 +146,7 @@ func TestProtocol(t *testing.T) {
 			{sent: "get id:" + long + "k\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
 			{sent: "get a\tb\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
 			{sent: "get order\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: .*there is no service "order"; there are a\.b-c_1, default, orders\r\n`},
-			// Prefixes of clients: those that name a service do, whatever follows.
+			// Prefixes of clients: the name of a service is one, whatever follows.
 			{sent: "get id:1:orders orders:1:id default: id::x new:x id7:x\r\n", want: value("id:1:orders") + value("orders:1:id") + value("default:") + value("id::x") + value("new:x") + value("id7:x") + `END\r\n`},
 			{sent: "get :1:orders\r\n", want: prefixed(":1:orders", "")}, // Django's, without a prefix of its own
 			{sent: "get id :id\r\n", want: prefixed(":id", "")},

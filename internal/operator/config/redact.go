@@ -14,7 +14,7 @@ var (
 	hostPort    = regexp.MustCompile(`^(\[[0-9A-Fa-f:.%a-z]*\]|[^:\[\]]*)(:[0-9]{0,5})?$`)
 	// A parameter's name can follow a path if the "?" was forgotten.
 	parameterBreak = regexp.MustCompile(`[?&;#]`)
-	// A secret in a connection string of words ("host=h password=x") ends where nobody can tell.
+	// Where a secret ends in a connection string of words ("host=h password=x") is not known: all that follows is hidden.
 	secretWord = regexp.MustCompile(`(?is)(^|\s)([a-z_]*(?:` + secretWords + `)[a-z_]*\s*=\s*).*`)
 )
 

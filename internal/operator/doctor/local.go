@@ -26,7 +26,7 @@ type Socket struct {
 	Group   string // owning group, by name if it has one
 	GID     uint32
 	Limited bool        // allow_uids or allow_gids is set
-	Barrier string      // a directory on the way that those who may use the socket may not enter; "" = none
+	Barrier string      // a directory on the way that users of the socket may not enter; "" = none
 	Closed  fs.FileMode // mode of Barrier
 	Hint    string      // who may connect; for a denied one
 	Denied  bool        // this user may not connect, or not read the directory

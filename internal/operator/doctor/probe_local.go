@@ -37,8 +37,8 @@ func ProbeSocket(path string) Socket {
 	return s
 }
 
-// ProbeBarrier looks for a directory that keeps those out who may use the socket. A socket that
-// is meant for its own user may be in a directory of that user's alone.
+// ProbeBarrier looks for a directory that keeps users of the socket out. A socket that is meant
+// for its own user may be in a directory of that user's alone.
 func (s *Socket) ProbeBarrier() {
 	switch mode := s.Mode.Perm(); {
 	case mode&0o002 != 0:

@@ -31,7 +31,7 @@ type Provider struct {
 	foreign   foreign
 	// unverifiable: the server cannot verify, as it has said since the last acquire.
 	unverifiable atomic.Bool
-	verified     atomic.Bool // it has verified: if it says that it cannot, something in between says so
+	verified     atomic.Bool // it has: a later answer that it cannot is a proxy's
 	joined       sync.Map    // services that a server has answered an acquire for
 }
 
