@@ -25,12 +25,16 @@ type Tx struct {
 	dirty bool // it was changed
 }
 
-// Grants notes that something is granted or extended until endMS: if the file is put back,
-// its fence lasts at least as long.
+// Grants notes that something is granted until endMS: if the file is put back, its fence
+// lasts at least as long.
 func (t *Tx) Grants(endMS int64) {
-	t.life.LatestEndMS = max(t.life.LatestEndMS, endMS)
+	t.Extends(endMS)
 	t.life.LongestMS = max(t.life.LongestMS, endMS-t.NowMS)
 }
+
+// Extends notes that something granted before, by a caller whose term is admitted, lasts
+// until endMS. How far away that is says nothing: the clock may have gone back since.
+func (t *Tx) Extends(endMS int64) { t.life.LatestEndMS = max(t.life.LatestEndMS, endMS) }
 
 // Admit returns the fence for a caller whose grants last termMS. That may be longer than
 // any known term: earlier grants of this caller may be forgotten, so the fence is extended

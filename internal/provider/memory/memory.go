@@ -25,9 +25,40 @@ import (
 type Store struct {
 	nowMS func() int64
 
-	mu      sync.Mutex
-	pools   map[string]*records
-	fenceMS int64 // nothing is granted before
+	mu    sync.Mutex
+	pools map[string]*records
+	fence fence
+}
+
+// fence is what a store knows of ends, and until when it grants nothing. Times are Unix ms.
+type fence struct {
+	longestMS, latestMS int64 // the longest time from a grant to its end, and the latest end
+	lastMS              int64 // of the latest change
+	fromMS, untilMS     int64 // 0: there is no fence
+	unnoticed           bool  // the records were lost, and no operation has come since
+}
+
+// hold fences the store for longer than any grant lasts that may be missing.
+func (f *fence) hold(nowMS, longestMS int64) {
+	f.longestMS, f.unnoticed = max(f.longestMS, longestMS), false
+	f.fromMS = max(nowMS, f.lastMS)
+	f.untilMS = max(f.fromMS+f.longestMS, f.latestMS)
+}
+
+// admit notes how long a caller's grants last: earlier ones may be missing.
+func (f *fence) admit(longestMS int64) {
+	f.longestMS = max(f.longestMS, longestMS)
+	if f.fromMS > 0 {
+		f.untilMS = max(f.untilMS, f.fromMS+longestMS)
+	}
+}
+
+// at is the refusal, nil where there is none.
+func (f *fence) at(nowMS int64) *provider.FencedError {
+	if nowMS >= f.untilMS {
+		return nil
+	}
+	return &provider.FencedError{UntilMS: f.untilMS, Reason: "the store may have forgotten grants"}
 }
 
 // NewStore returns an empty store. nowMS is the provider's clock in Unix
@@ -39,20 +70,12 @@ func NewStore(nowMS func() int64) *Store {
 	return &Store{nowMS: nowMS, pools: map[string]*records{}}
 }
 
-// Forget empties the store, as if an empty backup had been put back. Nothing is granted
-// before fenceMS, in Unix milliseconds, when all that is forgotten has ended.
-func (s *Store) Forget(fenceMS int64) {
+// Forget empties the store, as if an empty backup had been put back. The next operation
+// notices it.
+func (s *Store) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pools, s.fenceMS = map[string]*records{}, fenceMS
-}
-
-// fence is the refusal of a store that has forgotten, nil at any other time.
-func (s *Store) fence(nowMS int64) *provider.FencedError {
-	if nowMS >= s.fenceMS {
-		return nil
-	}
-	return &provider.FencedError{UntilMS: s.fenceMS, Reason: "the store has forgotten its records"}
+	s.pools, s.fence.unnoticed = map[string]*records{}, true
 }
 
 type requestKey struct{ service, id string }
@@ -226,7 +249,7 @@ func New(store *Store, services provider.Services) (*Provider, error) {
 // Info implements provider.Provider.
 func (p *Provider) Info() provider.Info {
 	return provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified, Coordinated: true, History: "all grants of its process",
-		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true},
+		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: true},
 	}
 }
 
@@ -255,10 +278,10 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		return nil, err
 	}
 	terms := p.services.Of(req.Service)
-	r, m, done := p.store.enter(terms.Pool)
+	r, m, done := p.enter(terms.Pool, true)
 	defer done()
 	leases, change, err := pool.Acquire(r, m, terms, req)
-	r.write(change)
+	p.store.write(r, m, change)
 	counted := pool.Counted(err)
 	r.count(counted...)
 	if len(counted) > 0 && (req.Client == provider.NewClient || req.Client == provider.OwnClient && !p.joined[terms.Pool]) {
@@ -268,17 +291,33 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	return leases, err
 }
 
-// enter takes the store's lock, which done gives back. A new ring begins at its
-// lowest machine ID, so that tests can count on it.
-func (s *Store) enter(name string) (r *records, m pool.Moment, done func()) {
+// enter takes the store's lock, which done gives back. grants says that the operation
+// may move an end to a later time. A new ring begins at its lowest machine ID, so that
+// tests can count on it.
+func (p *Provider) enter(name string, grants bool) (r *records, m pool.Moment, done func()) {
+	s := p.store
 	s.mu.Lock()
+	now, longest := s.nowMS(), p.services.LongestMS()
+	if s.fence.unnoticed {
+		s.fence.hold(now, longest)
+	}
+	if grants {
+		s.fence.admit(longest)
+	}
 	r = s.pools[name]
 	if r == nil {
 		r = newRecords()
 		s.pools[name] = r
 	}
-	now := s.nowMS()
-	return r, pool.Moment{NowMS: now, Fence: s.fence(now), Random: func(n int64) int64 { return n - 1 }}, s.mu.Unlock
+	return r, pool.Moment{NowMS: now, Fence: s.fence.at(now), Random: func(n int64) int64 { return n - 1 }}, s.mu.Unlock
+}
+
+// write carries out a change of a pool.
+func (s *Store) write(r *records, m pool.Moment, c pool.Change) {
+	r.write(c)
+	for _, granted := range slices.Concat(c.Grants, c.Ended) {
+		s.fence.latestMS, s.fence.lastMS = max(s.fence.latestMS, granted.End), max(s.fence.lastMS, m.NowMS)
+	}
 }
 
 // Release implements provider.Provider.
@@ -286,10 +325,10 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
-	r, m, done := p.store.enter(p.services.Of(req.Service).Pool)
+	r, m, done := p.enter(p.services.Of(req.Service).Pool, false)
 	defer done()
 	change, err := pool.Release(r, m, req)
-	r.write(change)
+	p.store.write(r, m, change)
 	return err
 }
 
@@ -299,10 +338,10 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 		return lease.Lease{}, err
 	}
 	terms := p.services.Of(req.Service)
-	r, m, done := p.store.enter(terms.Pool)
+	r, m, done := p.enter(terms.Pool, true)
 	defer done()
 	longer, change, err := pool.Extend(r, m, terms, req)
-	r.write(change)
+	p.store.write(r, m, change)
 	r.count(pool.CountedExtend(err)...)
 	return longer, err
 }
@@ -312,7 +351,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	r, m, done := p.store.enter(p.services.Of(service).Pool)
+	r, m, done := p.enter(p.services.Of(service).Pool, false)
 	defer done()
 	return pool.Verify(r, m.Fence != nil, claims)
 }
@@ -322,7 +361,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	r, _, done := p.enter(p.services.Of(service).Pool, false)
 	defer done()
 	return pool.Locate(r, low, atMS)
 }
@@ -332,7 +371,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	r, _, done := p.enter(p.services.Of(service).Pool, false)
 	defer done()
 	list := make([]provider.Record, 0, len(r.latest))
 	for _, record := range r.latest {
@@ -347,9 +386,51 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	r, _, done := p.enter(p.services.Of(service).Pool, false)
 	defer done()
 	counted := provider.NoCounts()
 	maps.Copy(counted, r.counters)
 	return counted, nil
+}
+
+// Fence implements provider.Provider.
+func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	s := p.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.nowMS()
+	s.fence.hold(now, p.services.LongestMS())
+	return s.fence.at(now), nil
+}
+
+// Init implements provider.Provider, for all pools of the store.
+func (p *Provider) Init(ctx context.Context, service string) error {
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	terms := p.services.Of(service)
+	r, _, done := p.enter(terms.Pool, false)
+	defer done()
+	if r.known.Exists && r.known.Timeline != terms.Timeline {
+		return provider.TimelineError(terms.Pool, r.known.Timeline, terms.Timeline)
+	}
+	p.store.fence.fromMS, p.store.fence.untilMS = 0, 0
+	return nil
+}
+
+// Fenced implements provider.Provider.
+func (p *Provider) Fenced() *provider.FencedError {
+	s := p.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fence.at(s.nowMS())
+}
+
+// Look implements provider.Provider.
+func (p *Provider) Look(ctx context.Context) error {
+	_, err := p.List(ctx, "")
+	return err
 }

@@ -3,10 +3,8 @@ package memory_test
 import (
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -15,22 +13,7 @@ import (
 
 func TestMain(m *testing.M) { await.Main(m) }
 
-func TestConformance(t *testing.T) {
-	providertest.Run(t, func(*testing.T) providertest.Store {
-		var clock atomic.Int64
-		store := memory.NewStore(clock.Load)
-		return providertest.Store{
-			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := memory.New(store, services)
-				if err != nil {
-					return nil, err
-				}
-				return p, nil
-			},
-			SetClock: clock.Store,
-		}
-	})
-}
+func TestConformance(t *testing.T) { providertest.Run(t, providertest.Memory) }
 
 func TestFromURL(t *testing.T) {
 	for raw, wantErr := range map[string]string{

@@ -1,80 +1,224 @@
 package providertest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Differential is a property: the same random operations on two stores get the same
-// answers. It holds a store that does not run package pool's rules to one that does.
-// The clocks of both can be set, and both begin a ring with the same machine ID.
-func Differential(t *testing.T, rules, other Factory) func(*rapid.T) {
-	return func(rt *rapid.T) {
-		a, b := newSuite(rt, t, rules), newSuite(rt, t, other)
-		defer a.finish()
-		defer b.finish()
-		services := modelServices(true)
-		d := &differential{a: a.openServices(services), b: b.openServices(services)}
+// Differential plays random histories on two stores, and compares the answers and records
+// of both after each operation. It holds a new pool to the present one.
+//
+// The clocks of both stores can be set. Their providers look a service's terms up in
+// Services.Named at each call: the test narrows IDs there. For one lease either store
+// chooses from the whole range, and the other is told the choice (ids=LOW-HIGH). For more
+// leases both are told a range that has no more free machine IDs than are asked for. So
+// the choice of a slot is not compared, and a pool that is full or nearly full is.
+//
+// Where a store has no Provider.Fence, or no Store.Forget, its fence is not compared.
+//
+// These things are left open, since a pool need not keep or promise them:
+//
+//   - which free slot is chosen, and the order of the leases in an answer;
+//   - a request that is repeated after its term and quarantine: a store may remember it
+//     or not;
+//   - a record that a later grant in another layout covers: it has ended, and a store may
+//     drop it. Such a lease is neither released, verified nor asked for again, and an
+//     extension is refused for any reason;
+//   - a second release of a lease: only the same request gets the same answer;
+//   - which of two faults a release or an extension is refused for;
+//   - more than the last 8 grants of a slot in Locate, with more than the lease and who
+//     asked;
+//   - the counters of clients and of all requests, which differ already for requests that
+//     are refused, and all counters of a store that has forgotten;
+//   - layouts whose bit_seq differs by more than 4 from that of the pool's first one, and
+//     another timeline;
+//   - a client with a longer term, until it asks for a lease: a store may learn its term
+//     earlier;
+//   - a fence that begins while the clock is behind an earlier time: it lasts longer by
+//     as much as the store remembers of that.
+//
+// Store.Checks of the second is the number of histories, as in Run.
+func Differential(t *testing.T, first, second Factory) {
+	histories(t, func(rt *rapid.T) int {
+		stores := [2]*suite{newSuite(rt, t, first), newSuite(rt, t, second)}
+		d := &differential{T: rt, stores: stores, records: map[string][]provider.Record{}}
+		defer func() {
+			stores[0].finish()
+			stores[1].finish()
+			if rt.Failed() {
+				rt.Errorf("the history (times in ms from its start):\n%s", strings.Join(d.lines, "\n"))
+			}
+		}()
+		d.main = d.open(1)
+		d.set(testTime)
 		actions := map[string]func(*rapid.T){
-			"acquire": d.acquire, "acquire again": d.acquire, "repeat": d.repeat, "release": d.release, "extend": d.extend,
-			"verify": d.verify, "locate": d.locate, "list": d.list, "time": d.passes,
+			"acquire": d.acquire, "acquire 2": d.acquire, "acquire 3": d.acquire, "repeat": d.repeat, "release": d.release, "extend": d.extend,
+			"verify": d.verify, "locate": d.locate, "time": d.time, "time 2": d.time, "fence": d.fence, "init": d.init, "": d.compare,
 		}
 		for range 3 {
 			rt.Repeat(actions)
 		}
-		d.list(rt)
 		d.counters(rt)
-	}
+		return stores[1].store.Checks
+	})
 }
 
-// differential is a run of operations on two providers.
+// pair is something on the first store, and the same on the second.
+type pair[T any] [2]T
+
+// differential is a history on two stores.
 type differential struct {
-	a, b    *client
-	counter int     // of requests
-	grants  []*twin // oldest first
+	*rapid.T
+	stores        pair[*suite]
+	main, foreign *pair[*client]               // foreign is nil until a client with longer terms comes
+	latest        int64                        // the clock at its most
+	counter       int                          // of requests
+	twins         []*twin                      // oldest first
+	records       map[string][]provider.Record // of the first store, by pool
+	byHand        bool                         // the stores were fenced by hand, and not declared whole since
+	lost          bool                         // they have forgotten, at any time
+	lines         []string                     // the history, to be read
 }
 
-// twin is one grant on both stores: the leases differ in their secrets.
+// twin is one grant on both stores. The leases differ in their secrets.
 type twin struct {
-	a, b             lease.Lease
-	service, request string
+	now, before            pair[lease.Lease] // before its latest extension
+	pool, service, request string
+	keptMS                 int64                    // until then the request is remembered
+	gone                   bool                     // both stores have forgotten it
+	released               *provider.ReleaseRequest // the release that was carried out
 }
 
-// both sends the same to both providers, and compares the answers.
-func both[T any](t *rapid.T, d *differential, what string, ask func(c *client, own func(*twin) lease.Lease) (T, error)) (a, b T, err error) {
-	t.Helper()
-	a, errA := ask(d.a, func(g *twin) lease.Lease { return g.a })
-	b, errB := ask(d.b, func(g *twin) lease.Lease { return g.b })
-	if word(errA) != word(errB) || errA == nil && !reflect.DeepEqual(comparable(a), comparable(b)) {
-		t.Fatalf("%s at %d: by the rules %+v and the error %v; here %+v and the error %v", what, d.a.suite.now(), a, errA, b, errB)
+// elsewhere is the service that has a pool of its own. poolServices has one of each pool.
+const elsewhere = "elsewhere"
+
+var poolServices = []string{"", elsewhere}
+
+// differentialServices is modelServices in layouts that differ by at most 4, with terms
+// that are so many times as long.
+func differentialServices(longer time.Duration) provider.Services {
+	s := modelServices(true)
+	s.Named["coarsest"] = s.Default.WithBitSeq(4)
+	s.Named[""] = s.Default
+	s.Named[elsewhere] = s.Named["coarse"]
+	for name, t := range s.Named {
+		t.Term, t.Quarantine = longer*t.Term, longer*t.Quarantine
+		if name == elsewhere {
+			t.Pool = elsewhere
+		}
+		s.Named[name] = t
 	}
-	return a, b, errA
+	return s
+}
+
+func (d *differential) open(longer time.Duration) *pair[*client] {
+	var clients pair[*client]
+	for i, s := range d.stores {
+		clients[i] = s.openServices(differentialServices(longer))
+	}
+	return &clients
+}
+
+// turn draws whose turn it is. A client with longer terms begins with an acquire, so that
+// the stores know its term.
+func (d *differential) turn(t *rapid.T) *pair[*client] {
+	if rapid.IntRange(0, 5).Draw(t, "foreign if 0") > 0 {
+		return d.main
+	}
+	if d.foreign == nil {
+		d.foreign = d.open(3)
+		d.askAll(t, d.foreign)
+	}
+	return d.foreign
+}
+
+// by names the client for the history.
+func (d *differential) by(c *pair[*client]) string {
+	if c == d.main {
+		return ""
+	}
+	return "the client with longer terms: "
+}
+
+func (d *differential) now() int64 { return d.stores[0].now() }
+
+// set sets both clocks.
+func (d *differential) set(unixMS int64) {
+	for _, s := range d.stores {
+		s.set(unixMS)
+	}
+	d.latest = max(d.latest, unixMS)
+}
+
+// say adds a line to the history.
+func (d *differential) say(format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf("%4d. at %7d: ", len(d.lines)+1, d.now()-testTime)+fmt.Sprintf(format, args...))
+}
+
+// both asks both stores, and compares the answers.
+func both[T any](d *differential, what string, ask func(i int) (T, error)) (answers pair[T], err error) {
+	d.Helper()
+	a, errA := ask(0)
+	b, errB := ask(1)
+	d.same(what, a, errA, b, errB)
+	return pair[T]{a, b}, errA
+}
+
+// same compares two answers, and notes them.
+func (d *differential) same(what string, a any, errA error, b any, errB error) {
+	d.Helper()
+	a, b = comparable(a), comparable(b)
+	d.say("%s: %s", what, shown(a, errA))
+	if errA != nil && errB != nil && twoFaults(errA, errB) {
+		return
+	}
+	if d.word(errA) != d.word(errB) || errA == nil && !reflect.DeepEqual(a, b) {
+		d.Fatalf("%s: the first answers\n  %s\nand the second\n  %s", what, shown(a, errA), shown(b, errB))
+	}
 }
 
 // word is as much of an error as both must agree on.
-func word(err error) string {
+func (d *differential) word(err error) string {
+	d.Helper()
 	if full, ok := errors.AsType[*provider.FullError](err); ok {
 		return fmt.Sprintf("full %+v", *full)
 	}
-	for _, known := range []error{provider.ErrConflict, provider.ErrNotFound, provider.ErrBadSignature, provider.ErrTimestampSkew, provider.ErrInvalid} {
+	if fenced, ok := errors.AsType[*provider.FencedError](err); ok {
+		return fmt.Sprintf("fenced until %d", fenced.UntilMS)
+	}
+	for _, known := range []error{provider.ErrConflict, provider.ErrNotFound, provider.ErrBadSignature, provider.ErrTimestampSkew} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}
 	}
 	if err != nil {
-		return "another error"
+		d.Fatalf("an answer is wrong, or no refusal: %v", err)
 	}
 	return ""
+}
+
+// twoFaults reports whether a release or an extension may be refused for either: a store
+// may look at the lease before the time, or before its fence, or after.
+func twoFaults(a, b error) bool {
+	lease := func(err error) bool {
+		return errors.Is(err, provider.ErrNotFound) || errors.Is(err, provider.ErrBadSignature)
+	}
+	other := func(err error) bool {
+		_, fenced := errors.AsType[*provider.FencedError](err)
+		return fenced || errors.Is(err, provider.ErrTimestampSkew)
+	}
+	return lease(a) && other(b) || lease(b) && other(a)
 }
 
 // comparable is as much of an answer as both must agree on.
@@ -84,96 +228,122 @@ func comparable(answer any) any {
 		answer.Secret = ""
 		return answer
 	case []lease.Lease:
-		all := append([]lease.Lease{}, answer...)
+		all := byID(answer)
 		for i := range all {
 			all[i].Secret = ""
 		}
 		return all
-	case []provider.Record:
-		all := append([]provider.Record{}, answer...)
-		for i := range all {
-			all[i].Lease.ReservedUntil = 0
-		}
-		return all
-	case []int:
-		return append([]int{}, answer...)
-	case map[string]int64:
-		maps.DeleteFunc(answer, func(name string, _ int64) bool { return !slices.Contains(provider.CounterNames, name) })
 	}
 	return answer
 }
 
-func (d *differential) ask(t *rapid.T, req provider.AcquireRequest) {
-	a, b, err := both(t, d, fmt.Sprintf("acquire %+v", req), func(c *client, _ func(*twin) lease.Lease) ([]lease.Lease, error) { return c.try(req) })
-	if err != nil || slices.ContainsFunc(d.grants, func(g *twin) bool { return g.a.Key() == a[0].Key() }) {
+// byID is the leases of one answer in order.
+func byID(leases []lease.Lease) []lease.Lease {
+	all := slices.Clone(leases)
+	slices.SortFunc(all, func(a, b lease.Lease) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// shown is an answer for the history.
+func shown(answer any, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	one := func(l lease.Lease) string {
+		return fmt.Sprintf("machine ID %d of bit_seq %d from %d to %d (%d)", l.ID, l.BitSeq, l.Created-testTime, l.Expired-testTime, l.ReservedUntil-testTime)
+	}
+	switch answer := answer.(type) {
+	case lease.Lease:
+		return one(answer)
+	case []lease.Lease:
+		var all []string
+		for _, l := range answer {
+			all = append(all, one(l))
+		}
+		return strings.Join(all, ", ")
+	case []provider.Record:
+		var all []string
+		for _, r := range answer {
+			all = append(all, fmt.Sprintf("\n    %s of %q, until %d, released %v, %v", one(r.Lease), r.Service, r.End-testTime, r.Released, r.Meta))
+		}
+		return strings.Join(all, "")
+	}
+	return fmt.Sprintf("%+v", answer)
+}
+
+// compare compares the records, and the fence.
+func (d *differential) compare(*rapid.T) {
+	for _, service := range poolServices {
+		var lists pair[[]provider.Record]
+		pool := d.main[0].services.Of(service).Pool
+		for i, c := range d.main {
+			lists[i] = c.listOf(service)
+			if i == 0 {
+				d.records[pool] = lists[0]
+			}
+			lists[i] = slices.DeleteFunc(slices.Clone(lists[i]), func(r provider.Record) bool { return d.coveredRecord(pool, r) })
+		}
+		if !slices.EqualFunc(lists[0], lists[1], sameRecord) {
+			d.Fatalf("pool %s: the records of the first are%s\nand of the second%s", pool, shown(lists[0], nil), shown(lists[1], nil))
+		}
+	}
+	if d.can().Fence {
+		var until pair[int64]
+		for i, c := range d.main {
+			if fenced := c.Fenced(); fenced != nil {
+				until[i] = fenced.UntilMS
+			}
+		}
+		if until[0] != until[1] {
+			d.Fatalf("the fence of the first ends at %d, and of the second at %d", until[0]-testTime, until[1]-testTime)
+		}
+	}
+}
+
+// can is the methods that both have.
+func (d *differential) can() provider.Can {
+	a, b := d.main[0].Info().Can, d.main[1].Info().Can
+	return provider.Can{Locate: a.Locate && b.Locate, Count: a.Count && b.Count, Init: a.Init && b.Init, Fence: a.Fence && b.Fence}
+}
+
+// coveredRecord reports whether a later grant in another layout covers the record.
+func (d *differential) coveredRecord(pool string, r provider.Record) bool {
+	return slices.ContainsFunc(d.records[pool], func(later provider.Record) bool {
+		return later.Lease.BitSeq != r.Lease.BitSeq && later.Lease.Created >= r.End && later.Lease.Slot().Overlaps(r.Lease.Slot())
+	})
+}
+
+// covered reports the same of a lease.
+func (d *differential) covered(g *twin) bool {
+	l := g.now[0]
+	at := slices.Index(d.twins, g)
+	return !g.gone && slices.ContainsFunc(d.twins[at+1:], func(later *twin) bool {
+		return later.pool == g.pool && later.now[0].BitSeq != l.BitSeq && later.now[0].Slot().Overlaps(l.Slot())
+	})
+}
+
+// counters compares what was counted, at a time when each client can have a lease: a store
+// may write what it has counted with the next grant.
+func (d *differential) counters(t *rapid.T) {
+	if d.lost || !d.can().Count {
 		return
 	}
-	for i := range a {
-		d.grants = append(d.grants, &twin{a[i], b[i], req.Service, req.RequestID})
+	at := d.latest
+	if fenced := d.main[0].Fenced(); fenced != nil {
+		at = max(at, fenced.UntilMS)
 	}
-}
-
-func (d *differential) acquire(t *rapid.T) {
-	d.counter++
-	d.ask(t, drawRequest(t, d.a.services, d.counter))
-}
-
-func (d *differential) repeat(t *rapid.T) {
-	g := drawLatest(t, d.grants)
-	d.ask(t, provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request})
-}
-
-func (d *differential) release(t *rapid.T) {
-	g := drawLatest(t, d.grants)
-	req := drawRelease(t, g.service, g.a, d.a.suite.now(), true)
-	both(t, d, fmt.Sprintf("release %+v", req), func(c *client, own func(*twin) lease.Lease) (struct{}, error) {
-		l, signed := own(g), req
-		signed.Signature = lease.Sign(l.Secret, l.ID, req.TimestampMS)
-		return struct{}{}, c.release(l, signed)
-	})
-}
-
-func (d *differential) extend(t *rapid.T) {
-	g := drawLatest(t, d.grants)
-	a, b, err := both(t, d, fmt.Sprintf("extend %v", g.a), func(c *client, own func(*twin) lease.Lease) (lease.Lease, error) {
-		return c.extend(g.service, own(g))
-	})
-	if err == nil {
-		g.a, g.b = a, b
-	}
-}
-
-func (d *differential) verify(t *rapid.T) {
-	both(t, d, "verify", func(c *client, own func(*twin) lease.Lease) ([]int, error) {
-		var claims []provider.Claim
-		for _, g := range d.grants[max(0, len(d.grants)-20):] {
-			claims = append(claims, provider.ClaimOf(own(g)))
+	d.set(at + time.Hour.Milliseconds())
+	for _, c := range []*pair[*client]{d.foreign, d.main} {
+		if c != nil {
+			d.askAll(t, c)
 		}
-		ctx, cancel := c.suite.ctx()
-		defer cancel()
-		return c.Verify(ctx, "", claims)
-	})
-}
-
-func (d *differential) locate(t *rapid.T) {
-	low := rapid.Int64Range(0, 1<<(snowflake.ValueBits-d.a.services.Default.Timeline.BitTS)).Draw(t, "low")
-	at := d.a.suite.now() + rapid.Int64Range(-4000, 1000).Draw(t, "at")
-	both(t, d, fmt.Sprintf("locate %d at %d", low, at), func(c *client, _ func(*twin) lease.Lease) ([]provider.Record, error) {
-		return c.locate(low, at), nil
-	})
-}
-
-func (d *differential) list(t *rapid.T) {
-	both(t, d, "list", func(c *client, _ func(*twin) lease.Lease) ([]provider.Record, error) { return c.list(), nil })
-}
-
-func (d *differential) counters(t *rapid.T) {
-	both(t, d, "counters", func(c *client, _ func(*twin) lease.Lease) (map[string]int64, error) { return c.counters(), nil })
-}
-
-// passes lets time pass on both, or jump.
-func (d *differential) passes(t *rapid.T) {
-	step := drawStep(t, true)
-	d.a.suite.passes(step)
-	d.b.suite.passes(step)
+	}
+	a, b := d.main[0].counters(), d.main[1].counters()
+	for _, name := range []string{
+		provider.CountGranted, provider.CountFull, provider.CountExtended, provider.CountNotOwner, provider.CountExtendEnded,
+	} {
+		if a[name] != b[name] {
+			d.Fatalf("%s of the first is %d, and of the second %d", name, a[name], b[name])
+		}
+	}
 }

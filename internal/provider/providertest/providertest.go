@@ -20,6 +20,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -48,6 +49,10 @@ type Store struct {
 	// cannot be made to.
 	Forget func() error
 
+	// Empty has the store lose everything while no provider is open, as a server does whose
+	// empty backup is put back. nil where that cannot be noticed.
+	Empty func() error
+
 	// Check is called between the operations of the property test and reports
 	// what is wrong inside the store. It may be nil.
 	Check func() error
@@ -63,6 +68,18 @@ type Store struct {
 
 // Factory makes an empty store.
 type Factory func(t *testing.T) Store
+
+// Memory is a Factory of stores in memory, which run package pool's rules.
+func Memory(*testing.T) Store {
+	var clock atomic.Int64
+	store := memory.NewStore(clock.Load)
+	return Store{
+		Open:     func(services provider.Services) (provider.Provider, error) { return memory.New(store, services) },
+		SetClock: clock.Store,
+		Forget:   func() error { store.Forget(); return nil },
+		Empty:    func() error { store.Forget(); return nil },
+	}
+}
 
 // Run runs the whole suite.
 func Run(t *testing.T, factory Factory) {
@@ -102,21 +119,27 @@ func Run(t *testing.T, factory Factory) {
 		})
 	}
 	t.Run("Model", func(t *testing.T) {
-		runs, most, failed := 0, 0, false
-		rapid.Check(t, func(rt *rapid.T) {
-			if runs++; most > 0 && runs > most && !failed {
-				return
-			}
+		histories(t, func(rt *rapid.T) int {
 			s := newSuite(rt, t, factory)
-			if !ring.IsDeep(t) {
-				most = s.store.Checks
-			}
-			defer func() {
-				s.finish()
-				failed = rt.Failed()
-			}()
+			defer s.finish()
 			checkModel(rt, s)
+			return s.store.Checks
 		})
+	})
+}
+
+// histories checks a property with random histories. It returns Store.Checks.
+func histories(t *testing.T, property func(*rapid.T) (checks int)) {
+	runs, most, failed := 0, 0, false
+	rapid.Check(t, func(rt *rapid.T) {
+		if runs++; most > 0 && runs > most && !failed {
+			return
+		}
+		defer func() { failed = failed || rt.Failed() }() // a failed history is made shorter
+		checks := property(rt)
+		if !ring.IsDeep(t) {
+			most = checks
+		}
 	})
 }
 
@@ -145,17 +168,24 @@ func newSuite(tb rapid.TB, t *testing.T, factory Factory) *suite {
 // finish checks the grant rule and closes everything.
 func (s *suite) finish() {
 	s.Helper()
-	for _, c := range s.clients {
-		if err := c.Close(); err != nil {
-			s.Errorf("Close: %v", err)
-		}
-	}
+	s.closeAll()
 	if s.store.Close != nil {
 		s.store.Close()
 	}
 	if err := s.ledger.check(); err != nil {
 		s.Errorf("the grant rule is broken: %v\n%s", err, s.ledger)
 	}
+}
+
+// closeAll closes all clients.
+func (s *suite) closeAll() {
+	s.Helper()
+	for _, c := range s.clients {
+		if err := c.Close(); err != nil {
+			s.Errorf("Close: %v", err)
+		}
+	}
+	s.clients = nil
 }
 
 func (s *suite) must(err error) {
@@ -348,9 +378,14 @@ func (c *client) extend(service string, l lease.Lease) (lease.Lease, error) {
 // list lists the default service's pool.
 func (c *client) list() []provider.Record {
 	c.suite.Helper()
+	return c.listOf("")
+}
+
+func (c *client) listOf(service string) []provider.Record {
+	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	records, err := c.Provider.List(ctx, "")
+	records, err := c.Provider.List(ctx, service)
 	c.suite.must(err)
 	if !slices.IsSortedFunc(records, provider.CompareRecords) {
 		c.suite.Errorf("List is not in the order of slots")

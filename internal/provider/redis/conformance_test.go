@@ -104,6 +104,7 @@ func factory(settable bool) providertest.Factory {
 			CrashSteps: []string{stepAsked, stepGranted, stepConfirmed},
 			Crash:      s.crash,
 			Forget:     s.forget,
+			Empty:      s.forget,
 			Check:      func() error { return checkRings(server, s.prefix+provider.DefaultPool+":") },
 			Checks:     25,
 			Close:      func() { _ = s.forget() },

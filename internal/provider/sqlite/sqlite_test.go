@@ -77,14 +77,24 @@ func read(t *testing.T, p *Provider, op func(*sqlitefile.Session) error) {
 
 func TestConformance(t *testing.T) {
 	ring.All(t)
+	providertest.Run(t, factory(t, nil))
+}
+
+// A lease file answers as memory does.
+func TestAnswersAsMemoryDoes(t *testing.T) {
+	providertest.Differential(t, providertest.Memory, factory(t, func(int64) int64 { return 0 }))
+}
+
+// factory makes stores whose files are in memory. random says where rings begin.
+func factory(t *testing.T, random func(n int64) int64) providertest.Factory {
 	dir, live := ring.Dir(t), disktest.Memory(t)
-	providertest.Run(t, func(t *testing.T) providertest.Store {
+	return func(t *testing.T) providertest.Store {
 		var clock atomic.Int64
 		path := newPath(dir)
 		var first *Provider
 		return providertest.Store{
 			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := Open(context.Background(), Config{Path: path, Services: services, NowMS: clock.Load, LiveDir: live})
+				p, err := Open(context.Background(), Config{Path: path, Services: services, NowMS: clock.Load, LiveDir: live, Random: random})
 				if err != nil {
 					return nil, err
 				}
@@ -97,11 +107,23 @@ func TestConformance(t *testing.T) {
 			Checks:     25,
 			Check:      func() error { return checkIndex(first) },
 			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed},
+			Empty:      func() error { return putEmptyBack(path, live, clock.Load) },
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
 				return crashAt(t, childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clock.Load(), LiveDir: live})
 			},
 		}
-	})
+	}
+}
+
+// putEmptyBack puts the backup of an empty file in the place of one that no provider has open.
+func putEmptyBack(path, live string, nowMS func() int64) error {
+	ctx := context.Background()
+	empty, backup := newPath(filepath.Dir(path)), newPath(filepath.Dir(path))
+	p, err := Open(ctx, Config{Path: empty, Services: defaultServices(), NowMS: nowMS, LiveDir: live})
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.Backup(ctx, backup), p.Close(), os.Rename(backup, path))
 }
 
 // checkIndex compares the line in the file with what the records say.

@@ -119,7 +119,7 @@ func (t *transaction) grant(r *reader, g pool.Record) error {
 // clock that was far ahead.
 func (t *transaction) end(r *reader, e pool.Record) error {
 	if !e.Released {
-		t.Grants(e.End)
+		t.Extends(e.End)
 	}
 	key := e.Key()
 	if _, err := t.Exec("UPDATE slot SET expired = ?, until = ?, released = ? WHERE pool = ? AND start = ? AND bit_seq = ?",

@@ -1,0 +1,313 @@
+package providertest
+
+import (
+	"fmt"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+func (d *differential) acquire(t *rapid.T) {
+	c := d.turn(t)
+	d.counter++
+	d.ask(t, c, drawRequest(t, c[0].services, d.counter))
+}
+
+// askAll acquires a lease of each pool.
+func (d *differential) askAll(t *rapid.T, c *pair[*client]) {
+	for _, service := range poolServices {
+		d.counter++
+		d.ask(t, c, provider.AcquireRequest{Service: service, RequestID: fmt.Sprintf("request-%d", d.counter)})
+	}
+}
+
+// ask sends both a request that was not answered before. The choice of slots is the same
+// on both.
+func (d *differential) ask(t *rapid.T, c *pair[*client], req provider.AcquireRequest) {
+	terms := c[0].services.Of(req.Service)
+	want := terms.LeaseCount(req.ThroughputPerMS)
+	told, chooser := terms.Range(), 0
+	if want > 1 {
+		told = d.narrow(t, terms, want)
+	} else {
+		chooser = rapid.IntRange(0, 1).Draw(t, "chooses")
+	}
+	var leases pair[[]lease.Lease]
+	var errs pair[error]
+	for _, i := range []int{chooser, 1 - chooser} {
+		leases[i], errs[i] = c[i].within(req, told)
+		if want == 1 && len(leases[i]) == 1 {
+			told = provider.IDRange{Low: leases[i][0].ID, End: leases[i][0].ID + 1}
+		}
+	}
+	what := fmt.Sprintf("%sacquire %q, %q, %d IDs/ms, from ids=%v", d.by(c), req.Service, req.RequestID, req.ThroughputPerMS, told)
+	d.same(what, leases[0], errs[0], leases[1], errs[1])
+	if errs[0] != nil {
+		return
+	}
+	b := byID(leases[1])
+	for i, a := range byID(leases[0]) {
+		both := pair[lease.Lease]{a, b[i]}
+		d.twins = append(d.twins, &twin{
+			now: both, before: both, pool: terms.Pool, service: req.Service, request: req.RequestID, keptMS: a.ReservedUntil,
+		})
+	}
+}
+
+// narrow draws a range in which at most so many machine IDs are free.
+func (d *differential) narrow(t *rapid.T, terms provider.Terms, want int) provider.IDRange {
+	all, now := terms.Range(), d.now()
+	low := rapid.Int64Range(all.Low, all.End-1).Draw(t, "lowest machine ID")
+	told := provider.IDRange{Low: low, End: low}
+	for free := 0; free < want && told.End < all.End; told.End++ {
+		slot := terms.Layout().Slot(told.End)
+		if !slices.ContainsFunc(d.records[terms.Pool], func(r provider.Record) bool { return r.End > now && r.Lease.Slot().Overlaps(slot) }) {
+			free++
+		}
+	}
+	return told
+}
+
+// within acquires while the service is narrowed to some machine IDs.
+func (c *client) within(req provider.AcquireRequest, told provider.IDRange) ([]lease.Lease, error) {
+	whole := c.services.Named[req.Service]
+	defer func() { c.services.Named[req.Service] = whole }()
+	narrow := whole
+	narrow.IDs = told
+	c.services.Named[req.Service] = narrow
+	return c.try(req)
+}
+
+// repeat sends a request ID again, also for another service or throughput, and late.
+func (d *differential) repeat(t *rapid.T) {
+	g := drawLatest(t, d.twins)
+	req := provider.AcquireRequest{
+		Service:         rapid.SampledFrom([]string{g.service, g.service, g.service, "", "short", elsewhere}).Draw(t, "service"),
+		ThroughputPerMS: rapid.Int64Range(0, 24).Draw(t, "throughput"), RequestID: g.request,
+	}
+	c := d.turn(t)
+	var answered []*twin
+	for _, g := range d.twins {
+		if g.service == req.Service && g.request == req.RequestID && !g.gone {
+			answered = append(answered, g)
+		}
+	}
+	if len(answered) == 0 {
+		d.ask(t, c, req)
+		return
+	}
+	if slices.ContainsFunc(answered, func(g *twin) bool { return d.latest >= g.keptMS || d.covered(g) }) {
+		t.Skip("a store may not remember it")
+	}
+	what := fmt.Sprintf("%srepeat %q, %q, %d IDs/ms", d.by(c), req.Service, req.RequestID, req.ThroughputPerMS)
+	answers, err := both(d, what, func(i int) ([]lease.Lease, error) { return c[i].try(req) })
+	for i := 0; i < 2 && err == nil; i++ {
+		var want []lease.Lease
+		for _, g := range answered {
+			want = append(want, g.now[i])
+		}
+		if got := byID(answers[i]); !slices.Equal(got, byID(want)) {
+			t.Fatalf("%s: %s, and before %s", what, shown(got, nil), shown(byID(want), nil))
+		}
+	}
+}
+
+func (d *differential) release(t *rapid.T) {
+	g := drawLatest(t, d.twins)
+	if d.covered(g) {
+		t.Skip("a store may not have its record")
+	}
+	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
+	req := drawRelease(t, g.service, g.now[0], d.now(), true)
+	if g.released != nil && !forged {
+		req = *g.released
+	}
+	if forged || g.gone {
+		req.BitSeq = g.now[0].BitSeq // there may be others with this machine ID
+	}
+	c := d.turn(t)
+	what := fmt.Sprintf("%srelease %s at %d (at the end: %v, forged: %v, bit_seq %d)",
+		d.by(c), shown(g.now[0], nil), req.TimestampMS-testTime, req.AtEnd, forged, req.BitSeq)
+	_, err := both(d, what, func(i int) (string, error) {
+		l, signed := g.now[i], req
+		if forged {
+			l.Secret = "forged"
+		}
+		signed.Signature = lease.Sign(l.Secret, l.ID, req.TimestampMS)
+		return "done", c[i].release(g.now[i], signed)
+	})
+	if err == nil {
+		g.released = &req
+	}
+}
+
+// extend sometimes knows only what the lease was before the last extension.
+func (d *differential) extend(t *rapid.T) {
+	g := drawLatest(t, d.twins)
+	known := rapid.SampledFrom([]*pair[lease.Lease]{&g.now, &g.now, &g.now, &g.before}).Draw(t, "known")
+	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
+	c := d.turn(t)
+	ask := func(i int) (lease.Lease, error) {
+		l := known[i]
+		if forged {
+			l.Secret = "forged"
+		}
+		longer, err := c[i].extend(g.service, l)
+		longer.Secret = l.Secret
+		return longer, err
+	}
+	what := fmt.Sprintf("%sextend %s (forged: %v)", d.by(c), shown(known[0], nil), forged)
+	if d.covered(g) {
+		for i := range 2 {
+			if longer, err := ask(i); err == nil {
+				t.Fatalf("%s: a later grant covers it, and store %d extended it to %s", what, i+1, shown(longer, nil))
+			}
+		}
+		d.say("%s: a later grant covers it", what)
+		return
+	}
+	if longer, err := both(d, what, ask); err == nil {
+		g.before, g.now = g.now, longer
+	}
+}
+
+func (d *differential) verify(t *rapid.T) {
+	service := rapid.SampledFrom(poolServices).Draw(t, "service")
+	c := d.turn(t)
+	forged := rapid.IntRange(-20, 20).Draw(t, "forged")
+	_, err := both(d, d.by(c)+"verify "+service, func(i int) ([]int, error) {
+		var claims []provider.Claim
+		for _, g := range d.twins[max(0, len(d.twins)-20):] {
+			if g.pool == c[i].services.Of(service).Pool && !d.covered(g) {
+				claims = append(claims, provider.ClaimOf(g.now[i]))
+			}
+		}
+		if 0 <= forged && forged < len(claims) {
+			claims[forged].Signature = "00"
+		}
+		ctx, cancel := c[i].suite.ctx()
+		defer cancel()
+		lost, err := c[i].Verify(ctx, service, claims)
+		return append([]int{}, lost...), err
+	})
+	d.stores[0].must(err)
+}
+
+// locate asks about grants that are not long ago.
+func (d *differential) locate(t *rapid.T) {
+	if !d.can().Locate {
+		t.Skip("a store keeps no history")
+	}
+	l := drawLatest(t, d.twins).now[0]
+	low := l.Slot().Start + rapid.Int64Range(0, l.Slot().Size()-1).Draw(t, "in the slot")
+	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, d.now()}).Draw(t, "time")
+	_, err := both(d, fmt.Sprintf("locate %d at %d", low, at-testTime), func(i int) ([]provider.Record, error) {
+		found := []provider.Record{}
+		for _, r := range d.main[i].locate(low, at) {
+			if d.grantsSince(r.Lease) < 8 {
+				r.Lease.ReservedUntil = 0
+				found = append(found, provider.Record{Lease: r.Lease, Service: r.Service})
+			}
+		}
+		return found, nil
+	})
+	d.stores[0].must(err)
+}
+
+// grantsSince is how many grants of its slot, in the default pool, were made after the lease's.
+func (d *differential) grantsSince(l lease.Lease) (n int) {
+	for _, g := range d.twins {
+		if other := g.now[0]; g.pool == provider.DefaultPool && other.ID == l.ID && other.BitSeq == l.BitSeq && other.Created > l.Created {
+			n++
+		}
+	}
+	return n
+}
+
+// time lets time pass, jumps, or goes to a moment at which something ends.
+func (d *differential) time(t *rapid.T) {
+	at := d.now() + drawStep(t, true)
+	var edges []int64
+	if fenced := d.main[0].Fenced(); fenced != nil {
+		edges = []int64{fenced.UntilMS - 1, fenced.UntilMS, fenced.UntilMS}
+	} else if len(d.twins) > 0 {
+		l := drawLatest(t, d.twins).now[0]
+		edges = []int64{l.Created, l.Expired - 1, l.Expired, l.ReservedUntil - 1, l.ReservedUntil}
+	}
+	if len(edges) > 0 && rapid.Bool().Draw(t, "to an edge") {
+		at = rapid.SampledFrom(edges).Draw(t, "edge")
+	}
+	d.set(at)
+	d.say("the clock is set")
+}
+
+// fence fences both stores: an operator does, or they lose everything.
+func (d *differential) fence(t *rapid.T) {
+	loses := d.stores[0].store.Empty != nil && d.stores[1].store.Empty != nil
+	if !d.can().Fence && !loses || rapid.IntRange(0, 1).Draw(t, "fence if 0") > 0 {
+		t.Skip("no fence")
+	}
+	loses = loses && (!d.can().Fence || rapid.IntRange(0, 2).Draw(t, "loses all if 0") == 0)
+	d.set(d.latest)
+	if loses {
+		d.forget(t)
+		return
+	}
+	c := d.turn(t)
+	d.byHand = true
+	_, err := both(d, d.by(c)+"fence by hand", func(i int) (int64, error) {
+		ctx, cancel := c[i].suite.ctx()
+		defer cancel()
+		fenced, err := c[i].Fence(ctx)
+		if err != nil {
+			return 0, err
+		}
+		return fenced.UntilMS - testTime, nil
+	})
+	d.stores[0].must(err)
+}
+
+// forget puts an empty backup in the place of both stores. Their clients are opened anew,
+// and each asks, so that the stores know how long its terms are.
+func (d *differential) forget(t *rapid.T) {
+	d.say("the stores lose everything")
+	d.lost, d.records = true, map[string][]provider.Record{}
+	for _, g := range d.twins {
+		g.gone = true
+	}
+	for _, s := range d.stores {
+		s.closeAll()
+		s.must(s.store.Empty())
+	}
+	d.main = d.open(1)
+	clients := []*pair[*client]{d.main}
+	if d.foreign != nil {
+		d.foreign = d.open(3)
+		clients = []*pair[*client]{d.foreign, d.main}
+	}
+	for i := range d.stores {
+		for _, c := range clients {
+			for _, service := range poolServices {
+				c[i].mustBeFenced(provider.AcquireRequest{Service: service})
+			}
+		}
+	}
+	d.askAll(t, d.main)
+}
+
+// init declares that nothing is missing. Where something is, it would be a lie.
+func (d *differential) init(t *rapid.T) {
+	if !d.byHand || d.lost || !d.can().Init {
+		t.Skip("there is nothing to declare")
+	}
+	d.byHand = false
+	_, err := both(d, "init", func(i int) (string, error) {
+		ctx, cancel := d.main[i].suite.ctx()
+		defer cancel()
+		return "done", d.main[i].Init(ctx, "")
+	})
+	d.stores[0].must(err)
+}
