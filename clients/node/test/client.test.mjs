@@ -71,7 +71,8 @@ test('options reach the daemon under its names, and nothing else does', async (t
   assert.deepEqual(await sent(client.toExternal(FIRST, { service: 'users' })), ['ToExternal', FIRST, { service: 'users' }]);
   assert.deepEqual(await sent(client.toInternal('SoAkz6KzylI', { latest: new Date(5) })), ['ToInternal', 'SoAkz6KzylI', { service: 'orders', latest_ms: 5 }]);
   assert.deepEqual(await sent(client.bounds(new Date(5), 6.2)), ['Bounds', 5, 7, { service: 'orders' }]);
-  assert.deepEqual(await sent(client.uuid()), ['UUID', 7]);
+  assert.deepEqual(await sent(client.uuid()), ['UUID']);
+  assert.deepEqual(await sent(client.uuid(4)), ['UUID', 4]);
   assert.deepEqual(await sent(client.ping()), ['Ping']);
 });
 
