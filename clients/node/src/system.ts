@@ -8,8 +8,8 @@ function real<T, K extends keyof T & string>(owner: T, name: K): T[K] {
   return (found as { clock?: Record<string, T[K] | undefined> }).clock?.[`_${name}`] ?? found;
 }
 
-// A fake is a property of the object itself.
-const { now } = Object.getPrototypeOf(performance) as { now: (this: typeof performance) => number };
+// A fake is a property of the object itself. In Bun, the real one is too.
+const now = (Object.getPrototypeOf(performance) as Partial<typeof performance>).now ?? performance.now;
 const date = real(globalThis, 'Date');
 
 // The clocks and timers of all waits. They are taken when this package is loaded: with the fake timers that a test installs later, a call

@@ -70,17 +70,3 @@ for (const [name, fakeTimers, begin] of [
     run({ 'program.test.js': program, 'jest.config.json': config }, 'node_modules/jest/bin/jest.js', '--runInBand', '--forceExit');
   });
 }
-
-test('Vitest', async (t) => {
-  const { run, sockets } = await project(t);
-  const program = `
-    import assert from 'node:assert/strict';
-    import { test, vi } from 'vitest';
-    import faked from ${JSON.stringify(faked)};
-    import * as kazahana from ${JSON.stringify(dist)};
-    test('it', async () => {
-      vi.useFakeTimers();
-      ${check(sockets)}
-    }, 300_000);`;
-  run({ 'program.test.mjs': program }, 'node_modules/vitest/vitest.mjs', 'run', '--pool=forks');
-});
