@@ -49,8 +49,8 @@ end
 // run them. Each has the text of a program for a site.
 func recipeWorkers(t *testing.T) map[string]func(s *testkit.Site) (program, file, text string) {
 	socketOf := func(s *testkit.Site, text string) string {
-		// No answer at all is an error in a second, and not in twelve.
-		return strings.NewReplacer("/run/kazahana/kazahanad.sock", s.Socket, ", 12); // the", ", 1); // the", "(12) do", "(1) do",
+		// No answer at all is an error in five seconds, and not in twelve.
+		return strings.NewReplacer("/run/kazahana/kazahanad.sock", s.Socket, ", 12); // the", ", 5); // the", "(12) do", "(5) do",
 			`echo next_id(), "\n";`, phpWorker).Replace(text)
 	}
 	return map[string]func(s *testkit.Site) (string, string, string){

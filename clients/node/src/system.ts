@@ -9,7 +9,8 @@ function real<T, K extends keyof T & string>(owner: T, name: K): T[K] {
 }
 
 // A fake is a property of the object itself. In Bun, the real one is too.
-const now = (Object.getPrototypeOf(performance) as Partial<typeof performance>).now ?? performance.now;
+interface Clock { now: (this: typeof performance) => number }
+const now = (Object.getPrototypeOf(performance) as Partial<Clock>).now ?? (performance as Clock).now;
 const date = real(globalThis, 'Date');
 
 // The clocks and timers of all waits. They are taken when this package is loaded: with the fake timers that a test installs later, a call

@@ -1,6 +1,6 @@
 -- Functions for kazahana IDs, PostgreSQL 14 and later. {{.About}}
 -- Run the whole text again to replace them, for example after a change of bit_seq.
--- RETURN finds the names when it is run: a restore, and each session, may have another search_path.
+-- PostgreSQL looks up the names in a RETURN once, now: a restore, and each session, may have another search_path.
 
 -- The time in which the ID was made, in Unix milliseconds.
 CREATE OR REPLACE FUNCTION kazahana_time_ms(id bigint) RETURNS bigint

@@ -9,7 +9,7 @@ module.exports = async (kazahana, { silent, away, there }) => {
     }
   }
   const client = new kazahana.Client({ socket: there });
-  const lock = await client.lock('faked', { hold: 'none', ttl: 300 });
+  const lock = await client.lock('faked', { hold: 'none', ttl: 2000 });
   await new Promise((resolve) => lock.lost.addEventListener('abort', resolve));
   outcomes.push(lock.lost.reason.code);
   await client.close();
