@@ -10,14 +10,11 @@ import (
 // Limits of a call. A change within them fits into one transaction of every store,
 // the smallest of which is etcd's: 128 comparisons, 128 operations and 1.5 MiB.
 const (
-	MaxKey      = 1024    // bytes of a key, a prefix, or an index entry
+	MaxKey      = 1024    // bytes of a key or a prefix
 	MaxValue    = 1 << 20 // bytes of a value
 	MaxHead     = 4096    // bytes of a value in a list
-	MaxKeys     = 16      // keys of an Ask
-	MaxRanges   = 2       // ranges of an Ask
-	MaxEntries  = 32      // entries of a Range
+	MaxKeys     = 32      // keys of an Ask
 	MaxWrites   = 8       // writes of a Rule
-	MaxIndex    = 4       // index entries of a record
 	MaxPage     = 1000    // records of a page
 	MaxTermMS   = 400 * 24 * 3600 * 1000
 	MaxKeepMS   = MaxTermMS
@@ -28,7 +25,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// checkName says what is wrong with a key, a prefix or an index entry.
+// checkName says what is wrong with a key or a prefix.
 func checkName(what, name string, least int) error {
 	if len(name) < least || len(name) > MaxKey || !utf8.ValidString(name) {
 		return invalid("%s %.100q must be %d to %d bytes of UTF-8", what, name, least, MaxKey)
@@ -41,8 +38,8 @@ func checkName(what, name string, least int) error {
 
 // Validate says what makes the ask impossible; the error wraps ErrInvalid.
 func (a Ask) Validate() error {
-	if len(a.Keys) > MaxKeys || len(a.Ranges) > MaxRanges {
-		return invalid("%d keys and %d ranges are asked for, more than %d and %d", len(a.Keys), len(a.Ranges), MaxKeys, MaxRanges)
+	if len(a.Keys) > MaxKeys {
+		return invalid("%d keys are asked for, more than %d", len(a.Keys), MaxKeys)
 	}
 	for i, key := range a.Keys {
 		if err := checkName("key", key, 1); err != nil {
@@ -50,17 +47,6 @@ func (a Ask) Validate() error {
 		}
 		if slices.Contains(a.Keys[:i], key) {
 			return invalid("key %q is asked for twice", key)
-		}
-	}
-	for _, r := range a.Ranges {
-		if err := checkName("the range's From", r.From, 0); err != nil {
-			return err
-		}
-		if err := checkName("the range's To", r.To, 1); err != nil {
-			return err
-		}
-		if r.From >= r.To || r.Limit < 1 || r.Limit > MaxEntries {
-			return invalid("the range %q to %q has a limit of %d; From must come before To, and the limit be 1 to %d", r.From, r.To, r.Limit, MaxEntries)
 		}
 	}
 	return nil
@@ -92,8 +78,8 @@ func (a Ask) ValidateWrites(writes []Write) error {
 }
 
 func (w Write) validate() error {
-	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0 || len(w.Index) > 0) {
-		return invalid("the deletion of %q has a term or index entries", w.Key)
+	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0) {
+		return invalid("the deletion of %q has a term", w.Key)
 	}
 	if w.Grant && w.TermMS == 0 {
 		return invalid("the write of %q grants something without a term", w.Key)
@@ -104,17 +90,6 @@ func (w Write) validate() error {
 	if w.TermMS < 0 || w.TermMS > MaxTermMS || w.KeepMS < 0 || w.KeepMS > MaxKeepMS || w.Mark < 0 {
 		return invalid("the write of %q has a term of %d ms, kept %d ms longer, and the mark %d; they must not be negative, nor the times more than %d ms",
 			w.Key, w.TermMS, w.KeepMS, w.Mark, int64(MaxTermMS))
-	}
-	if len(w.Index) > MaxIndex {
-		return invalid("the write of %q has %d index entries, more than %d", w.Key, len(w.Index), MaxIndex)
-	}
-	for i, entry := range w.Index {
-		if err := checkName("index entry", entry, 1); err != nil {
-			return err
-		}
-		if slices.Contains(w.Index[:i], entry) {
-			return invalid("the write of %q has the index entry %q twice", w.Key, entry)
-		}
 	}
 	return nil
 }

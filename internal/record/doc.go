@@ -4,13 +4,12 @@
 //
 // # Changes
 //
-// Store.Change shows a Rule the records and ranges that an Ask names, and carries
+// Store.Change shows a Rule the records that an Ask names, and carries
 // out the writes that the rule decides on, all of them or none. A change takes
 // effect as if it ran alone: what the rule was shown is still true at the commit.
-// That includes whether a record's term had ended, which records were absent, and
-// each range as a whole. A rule may therefore run several times, and under the
-// store's lock: it does no I/O, keeps no state between its runs, and does not
-// change what it is shown.
+// That includes whether a record's term had ended, and which records were absent. A
+// rule may therefore run several times, and under the store's lock: it does no I/O,
+// keeps no state between its runs, and does not change what it is shown.
 //
 // A rule that returns an error, or no writes, changes nothing. Change then returns
 // the rule's error as it is, and the rule has seen the store as it was at a moment

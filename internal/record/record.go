@@ -21,25 +21,11 @@ type Record struct {
 }
 
 // Ask names what a rule is shown.
-type Ask struct {
-	Keys   []string
-	Ranges []Range
-}
-
-// Range asks for the index entries from From, up to but without To, in the order of
-// entries and then keys: the first Limit of them.
-type Range struct {
-	From, To string
-	Limit    int
-}
-
-// Entry is one index entry of a record.
-type Entry struct{ Index, Key string }
+type Ask struct{ Keys []string }
 
 // View is what a rule is shown: one state of the store.
 type View struct {
 	Records map[string]Record // of the keys of the Ask; an absent record is missing
-	Ranges  [][]Entry         // of the ranges of the Ask, in its order
 	// NowMS is the store's clock in Unix ms, for people. A store that may be fenced shows
 	// no time that has not come, and none from before its present life.
 	NowMS int64
@@ -82,9 +68,6 @@ type Write struct {
 	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
 	// need not look whether it may have forgotten something.
 	Frees bool
-	// Index lists the entries under which ranges find the record, instead of those
-	// of the record before.
-	Index []string
 	// Tell gives watchers a token.
 	Tell bool
 	// Unlisted lets lists leave the record out, which saves room in some stores.

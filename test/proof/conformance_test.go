@@ -54,7 +54,7 @@ func (s *records) expire(key string, clock *atomic.Int64) {
 	defer s.mu.Unlock()
 	w := s.stamps[key].write
 	w.TermMS, w.Tell = 1, true
-	if w.KeepMS == 0 && w.Mark == 0 && len(w.Index) == 0 {
+	if w.KeepMS == 0 && w.Mark == 0 {
 		w = record.Write{Key: key, Tell: true}
 	}
 	_, err := s.Store.Change(context.Background(), record.Ask{Keys: []string{key}}, func(record.View) ([]record.Write, error) { return []record.Write{w}, nil })

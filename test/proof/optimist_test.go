@@ -104,7 +104,7 @@ func (o *optimist) Change(ctx context.Context, ask record.Ask, rule record.Rule)
 
 // View implements turns.Change. While there is a fence of Redis, rules compare times.
 func (a *attempt) View() (v record.View, ok bool) {
-	if a.sight.Life == "" || len(a.sight.Ranges) < len(a.ask.Ranges) || !a.sure && a.sight.Fence.Doubt {
+	if a.sight.Life == "" || !a.sure && a.sight.Fence.Doubt {
 		return v, false
 	}
 	v = a.sight.View
@@ -209,7 +209,7 @@ func (a *attempt) remember() {
 	a.optimist.mu.Lock()
 	defer a.optimist.mu.Unlock()
 	a.last = a.sight
-	a.last.Records, a.last.Ranges, a.last.records = nil, nil, nil
+	a.last.Records, a.last.records = nil, nil
 }
 
 // committed is what the server says of a commit.
@@ -278,7 +278,7 @@ func (s *records) same(ask record.Ask, seen sight, over []bool, v record.View) b
 			return false
 		}
 	}
-	return slices.EqualFunc(v.Ranges, seen.Ranges, slices.Equal)
+	return true
 }
 
 // sight is what a process sees that is shown the view.

@@ -78,7 +78,7 @@ func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
 
 // View implements turns.Change.
 func (c *change) View() (v record.View, ok bool) {
-	if c.seen.life == "" || len(c.ask.Ranges) > len(c.seen.ranges) {
+	if c.seen.life == "" {
 		return record.View{}, false
 	}
 	return c.seen.view(c.nowMS()), true
@@ -150,7 +150,7 @@ func (c *change) commit(ctx context.Context, writes []record.Write, atMS int64) 
 	if err != nil {
 		return false, err
 	}
-	compares, gets := c.same(c.ask, c.seen, raised != 0), c.gets(c.ask)
+	compares, gets := c.same(c.seen, raised != 0), c.gets(c.ask)
 	var resp *clientv3.TxnResponse
 	tries := 0 // all but the last have unknown outcomes
 	err = c.conn.Call(ctx, func(ctx context.Context) (err error) {
@@ -252,16 +252,6 @@ func (c *change) puts(before, after known, text []byte) (ops []clientv3.Op) {
 		ops = append(ops, clientv3.OpPut(c.markerPath(after.key), "", clientv3.WithLease(after.lease)))
 	case before.markerRev != 0:
 		ops = append(ops, clientv3.OpDelete(c.markerPath(after.key)))
-	}
-	for _, index := range before.Index {
-		if !slices.Contains(after.Index, index) {
-			ops = append(ops, clientv3.OpDelete(c.entryPath(record.Entry{Index: index, Key: after.key})))
-		}
-	}
-	for _, index := range after.Index {
-		if !slices.Contains(before.Index, index) {
-			ops = append(ops, clientv3.OpPut(c.entryPath(record.Entry{Index: index, Key: after.key}), ""))
-		}
 	}
 	return ops
 }

@@ -16,10 +16,9 @@
 //
 // # Keys, below PREFIX@rec/
 //
-//	k/KEY          a line of JSON (header), and the value
-//	t/KEY          the marker: it is there until the record's term ends
-//	i/ENTRY\0KEY   an index entry
-//	floor          the floor, in decimal
+//	k/KEY   a line of JSON (header), and the value
+//	t/KEY   the marker: it is there until the record's term ends
+//	floor   the floor, in decimal
 //
 // The marker hangs on an etcd lease, so that the cluster itself ends the term. Record
 // and marker are always written together and have the same revision. A record of which

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -18,18 +16,17 @@ import (
 
 // header is what is stored in front of a value.
 type header struct {
-	Writer string   `json:"w"` // the version: drawn for each change
-	AtMS   int64    `json:"a"` // Unix ms, by the writer's clock
-	TermMS int64    `json:"t,omitempty"`
-	KeepMS int64    `json:"k,omitempty"`
-	Mark   int64    `json:"m,omitempty"`
-	Index  []string `json:"i,omitempty"`
-	Tell   bool     `json:"n,omitempty"`
+	Writer string `json:"w"` // the version: drawn for each change
+	AtMS   int64  `json:"a"` // Unix ms, by the writer's clock
+	TermMS int64  `json:"t,omitempty"`
+	KeepMS int64  `json:"k,omitempty"`
+	Mark   int64  `json:"m,omitempty"`
+	Tell   bool   `json:"n,omitempty"`
 }
 
 // vanishes reports whether nothing of the record is wanted after its term.
 func (h header) vanishes() bool {
-	return h.TermMS > 0 && h.KeepMS == 0 && h.Mark == 0 && len(h.Index) == 0
+	return h.TermMS > 0 && h.KeepMS == 0 && h.Mark == 0
 }
 
 // marked reports whether a marker says that the record's term has not ended.
@@ -76,17 +73,9 @@ func (k known) record(nowMS int64) record.Record {
 	return r
 }
 
-// entry is an index entry as it was seen.
-type entry struct {
-	record.Entry
-	rev int64
-}
-
 // sight is what was seen of all that an ask names.
 type sight struct {
 	records []known // in the order of the ask
-	ranges  [][]entry
-	rev     int64 // of the whole store, when the ranges were read
 	floor   floor
 	life    string
 	timed   bool // every term that runs has its known.mostMS
@@ -94,11 +83,9 @@ type sight struct {
 
 type floor struct{ value, rev int64 }
 
-func (s *Store) recordPath(key string) string    { return s.prefix + "k/" + key }
-func (s *Store) markerPath(key string) string    { return s.prefix + "t/" + key }
-func (s *Store) indexPath(from string) string    { return s.prefix + "i/" + from }
-func (s *Store) floorPath() string               { return s.prefix + "floor" }
-func (s *Store) entryPath(e record.Entry) string { return s.indexPath(e.Index + "\x00" + e.Key) }
+func (s *Store) recordPath(key string) string { return s.prefix + "k/" + key }
+func (s *Store) markerPath(key string) string { return s.prefix + "t/" + key }
+func (s *Store) floorPath() string            { return s.prefix + "floor" }
 
 // gets reads all that a sight holds.
 func (s *Store) gets(ask record.Ask) []clientv3.Op {
@@ -106,15 +93,12 @@ func (s *Store) gets(ask record.Ask) []clientv3.Op {
 	for _, key := range ask.Keys {
 		ops = append(ops, clientv3.OpGet(s.recordPath(key)), clientv3.OpGet(s.markerPath(key)))
 	}
-	for _, r := range ask.Ranges {
-		ops = append(ops, clientv3.OpGet(s.indexPath(r.From), clientv3.WithRange(s.indexPath(r.To)), clientv3.WithLimit(int64(r.Limit))))
-	}
 	return ops
 }
 
 // understand reads the answers to gets.
 func (s *Store) understand(ask record.Ask, header *etcdserverpb.ResponseHeader, answers []*etcdserverpb.ResponseOp) (seen sight, err error) {
-	seen = sight{rev: header.Revision, life: strconv.FormatUint(header.ClusterId, 16)}
+	seen = sight{life: strconv.FormatUint(header.ClusterId, 16)}
 	if kv := first(answers[0]); kv != nil {
 		seen.floor.rev = kv.ModRevision
 		if seen.floor.value, err = strconv.ParseInt(string(kv.Value), 10, 64); err != nil {
@@ -129,14 +113,6 @@ func (s *Store) understand(ask record.Ask, header *etcdserverpb.ResponseHeader, 
 		}
 		k.life = seen.life
 		seen.records, answers = append(seen.records, k), answers[2:]
-	}
-	for range ask.Ranges {
-		var entries []entry
-		for _, kv := range answers[0].GetResponseRange().Kvs {
-			index, key, _ := strings.Cut(string(kv.Key[len(s.indexPath("")):]), "\x00")
-			entries = append(entries, entry{record.Entry{Index: index, Key: key}, kv.ModRevision})
-		}
-		seen.ranges, answers = append(seen.ranges, entries), answers[1:]
 	}
 	s.floor.Store(&seen.floor)
 	s.life.Store(&seen.life)
@@ -183,7 +159,7 @@ func (s *Store) damaged(path []byte, err error) error {
 
 // encode is the record of a write as it is stored.
 func encode(w record.Write, nonce string, atMS int64) (header, []byte, error) {
-	h := header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Index: slices.Clone(w.Index), Tell: w.Tell}
+	h := header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Tell: w.Tell}
 	text, err := json.Marshal(h)
 	return h, append(append(text, '\n'), w.Value...), err
 }
@@ -196,19 +172,12 @@ func (seen sight) view(nowMS int64) record.View {
 			v.Records[k.key] = k.record(nowMS)
 		}
 	}
-	for _, entries := range seen.ranges {
-		var shown []record.Entry
-		for _, e := range entries {
-			shown = append(shown, e.Entry)
-		}
-		v.Ranges = append(v.Ranges, shown)
-	}
 	return v
 }
 
 // same compares with all that was seen. A record that is absent may have been there in
 // between, and then the floor has risen.
-func (s *Store) same(ask record.Ask, seen sight, floorToo bool) []clientv3.Cmp {
+func (s *Store) same(seen sight, floorToo bool) []clientv3.Cmp {
 	var all []clientv3.Cmp
 	for _, k := range seen.records {
 		all = append(all, clientv3.Compare(clientv3.ModRevision(s.recordPath(k.key)), "=", k.rev))
@@ -216,16 +185,6 @@ func (s *Store) same(ask record.Ask, seen sight, floorToo bool) []clientv3.Cmp {
 			all = append(all, clientv3.Compare(clientv3.ModRevision(s.markerPath(k.key)), "=", k.markerRev))
 		}
 		floorToo = floorToo || k.rev == 0
-	}
-	for i, r := range ask.Ranges {
-		end := s.indexPath(r.To)
-		for _, e := range seen.ranges[i] {
-			all = append(all, clientv3.Compare(clientv3.ModRevision(s.entryPath(e.Entry)), "=", e.rev))
-		}
-		if n := len(seen.ranges[i]); n == r.Limit {
-			end = s.entryPath(seen.ranges[i][n-1].Entry) + "\x00"
-		}
-		all = append(all, clientv3.Compare(clientv3.ModRevision(s.indexPath(r.From)), "<", seen.rev+1).WithRange(end))
 	}
 	if floorToo {
 		all = append(all, clientv3.Compare(clientv3.ModRevision(s.floorPath()), "=", seen.floor.rev))

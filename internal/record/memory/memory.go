@@ -30,7 +30,6 @@ type Store struct {
 	lastMS   int64 // of the latest change: a clock that steps back stands still
 	floor    int64
 	records  map[string]kept
-	index    []record.Entry // in order
 	watchers map[chan struct{}]string
 	closed   chan struct{} // closed by Close, with the lock
 }
@@ -113,8 +112,7 @@ func (s *Store) write(w record.Write) {
 		return
 	}
 	s.tell(w.Key, w.Tell)
-	s.unindex(w.Key)
-	w.Value, w.Index = slices.Clone(w.Value), slices.Clone(w.Index)
+	w.Value = slices.Clone(w.Value)
 	k := kept{Write: w}
 	if w.TermMS > 0 {
 		k.endMS = s.lastMS + w.TermMS
@@ -123,11 +121,6 @@ func (s *Store) write(w record.Write) {
 		k.dueMS = s.lastMS + w.TermMS + w.KeepMS
 	}
 	s.records[w.Key] = k
-	for _, entry := range w.Index {
-		e := record.Entry{Index: entry, Key: w.Key}
-		at, _ := slices.BinarySearchFunc(s.index, e, inOrder)
-		s.index = slices.Insert(s.index, at, e)
-	}
 }
 
 // remove deletes a record, if it is there, and raises the floor.
@@ -135,20 +128,7 @@ func (s *Store) remove(key string, mark int64) {
 	if before, ok := s.records[key]; ok {
 		s.floor = max(s.floor, mark, before.Mark)
 	}
-	s.unindex(key)
 	delete(s.records, key)
-}
-
-func (s *Store) unindex(key string) {
-	for _, entry := range s.records[key].Index {
-		if at, ok := slices.BinarySearchFunc(s.index, record.Entry{Index: entry, Key: key}, inOrder); ok {
-			s.index = slices.Delete(s.index, at, at+1)
-		}
-	}
-}
-
-func inOrder(a, b record.Entry) int {
-	return cmp.Or(strings.Compare(a.Index, b.Index), strings.Compare(a.Key, b.Key))
 }
 
 func (s *Store) view(ask record.Ask) record.View {
@@ -157,11 +137,6 @@ func (s *Store) view(ask record.Ask) record.View {
 		if k, ok := s.records[key]; ok {
 			v.Records[key] = k.record(v.NowMS)
 		}
-	}
-	for _, r := range ask.Ranges {
-		from, _ := slices.BinarySearchFunc(s.index, record.Entry{Index: r.From}, inOrder)
-		to, _ := slices.BinarySearchFunc(s.index, record.Entry{Index: r.To}, inOrder)
-		v.Ranges = append(v.Ranges, slices.Clone(s.index[from:min(to, from+r.Limit)]))
 	}
 	return v
 }

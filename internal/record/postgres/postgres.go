@@ -1,10 +1,8 @@
 // Package postgres keeps records in PostgreSQL, for all hosts that use the server.
 //
 // A rule runs inside the transaction that carries out its writes, so nothing is compared
-// and no rule runs twice. Advisory locks on the keys of the Ask come first, in one order.
-// A change that asks for a range has the lock of the index for itself until its commit;
-// changes that write to the index share it. So absent keys and ranges stay as the rule
-// has seen them.
+// and no rule runs twice. Advisory locks on the keys of the Ask come first, in one order,
+// so absent keys stay as the rule has seen them.
 //
 // Records that are due are deleted by later changes, where nobody else uses their keys.
 package postgres
@@ -32,12 +30,6 @@ var tables = []string{
 		tell   boolean NOT NULL,
 		UNIQUE (due_ms, key)
 	)`,
-	`CREATE TABLE IF NOT EXISTS record_index (
-		entry text COLLATE "C" NOT NULL,
-		key   text COLLATE "C" NOT NULL,
-		PRIMARY KEY (entry, key),
-		UNIQUE (key, entry)
-	)`,
 	`CREATE TABLE IF NOT EXISTS record_floor (one integer PRIMARY KEY CHECK (one = 1), floor bigint NOT NULL)`,
 	`INSERT INTO record_floor VALUES (1, 0) ON CONFLICT DO NOTHING`,
 }
@@ -49,8 +41,6 @@ const sweepMax = 2 * record.MaxWrites
 const (
 	lockOf   = "hashtextextended(current_schema() || '/' || key, 3)"
 	lockKeys = "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT " + lockOf + " h FROM unnest($1::text[]) key ORDER BY h) sorted"
-	lockAll  = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 4))"
-	share    = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_schema(), 4))"
 )
 
 // Store implements record.Store on a client, which it does not own.
@@ -86,7 +76,7 @@ type gone struct {
 
 // reads queues the reads of the ask.
 func reads(b *pgx.Batch, ask record.Ask, into *seen) {
-	*into = seen{view: record.View{Records: map[string]record.Record{}, Ranges: make([][]record.Entry, len(ask.Ranges))}, ends: map[string]int64{}, gone: map[string]gone{}}
+	*into = seen{view: record.View{Records: map[string]record.Record{}}, ends: map[string]int64{}, gone: map[string]gone{}}
 	if len(ask.Keys) > 0 {
 		b.Queue("SELECT key, value, coalesce(end_ms, 0), mark, tell FROM record WHERE key = ANY ($1)", ask.Keys).Query(func(rows pgx.Rows) error {
 			var key string
@@ -98,12 +88,6 @@ func reads(b *pgx.Batch, ask record.Ask, into *seen) {
 				into.ends[key], into.gone[key] = end, g
 				return nil
 			})
-			return err
-		})
-	}
-	for i, r := range ask.Ranges {
-		b.Queue("SELECT entry, key FROM record_index WHERE entry >= $1 AND entry < $2 ORDER BY entry, key LIMIT $3", r.From, r.To, r.Limit).Query(func(rows pgx.Rows) (err error) {
-			into.view.Ranges[i], err = pgx.CollectRows(rows, pgx.RowToStructByPos[record.Entry])
 			return err
 		})
 	}
@@ -134,15 +118,8 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		return 0, err
 	}
 	var found seen
-	turns := ask.Keys
-	if len(ask.Ranges) > 0 {
-		turns = append([]string{"\x00"}, ask.Keys...) // at the index
-	}
-	err = s.Store.Change(ctx, turns, func(b *pgx.Batch) {
+	err = s.Store.Change(ctx, ask.Keys, func(b *pgx.Batch) {
 		b.Queue(lockKeys, ask.Keys)
-		if len(ask.Ranges) > 0 {
-			b.Queue(lockAll)
-		}
 		reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {
 		atMS = now(tx.Moment)
@@ -156,9 +133,6 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		if len(writes) == 0 {
 			tx.Confirm() // the answer rests on what is there
 			return nil
-		}
-		if len(ask.Ranges) == 0 {
-			tx.Queue(share)
 		}
 		tx.NowMS = atMS
 		found.write(tx, writes)
@@ -175,15 +149,13 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 
 // columns are the writes as arrays, so that one statement carries out all of them.
 type columns struct {
-	keys    []string // written or deleted
+	deleted []string
 	kept    []string
 	values  [][]byte
 	ends    []*int64
 	dues    []*int64
 	marks   []int64
 	tells   []bool
-	entries []string
-	owners  []string // of entries
 }
 
 // write queues the writes, and a sweep.
@@ -191,12 +163,12 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 	var c columns
 	floor := int64(0)
 	for _, w := range writes {
-		c.keys = append(c.keys, w.Key)
 		before, there := s.gone[w.Key]
 		if w.Tell || w.Value == nil && before.tell {
 			tx.Tell(w.Key)
 		}
 		if w.Value == nil {
+			c.deleted = append(c.deleted, w.Key)
 			if there {
 				floor = max(floor, before.mark, w.Mark)
 			}
@@ -207,9 +179,8 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 			tx.Lasts(w.TermMS)
 		}
 	}
-	tx.Queue("DELETE FROM record_index WHERE key = ANY ($1)", c.keys)
-	if len(c.kept) < len(c.keys) {
-		tx.Queue("DELETE FROM record WHERE key = ANY ($1) AND NOT key = ANY ($2)", c.keys, notNil(c.kept))
+	if len(c.deleted) > 0 {
+		tx.Queue("DELETE FROM record WHERE key = ANY ($1)", c.deleted)
 	}
 	if len(c.kept) > 0 {
 		tx.Queue(`INSERT INTO record (key, value, end_ms, due_ms, mark, tell)
@@ -217,14 +188,9 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 			ON CONFLICT (key) DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark, tell = excluded.tell`,
 			c.kept, c.values, c.ends, c.dues, c.marks, c.tells)
 	}
-	if len(c.entries) > 0 {
-		tx.Queue("INSERT INTO record_index (entry, key) SELECT * FROM unnest($1::text[], $2::text[])", c.entries, c.owners)
-	}
 	// The floor comes last: others wait for its row.
 	tx.Queue(sweepSQL, tx.NowMS, sweepMax, floor)
 }
-
-func notNil(keys []string) []string { return append([]string{}, keys...) }
 
 func (c *columns) add(w record.Write, nowMS int64) {
 	var end, due *int64
@@ -237,9 +203,6 @@ func (c *columns) add(w record.Write, nowMS int64) {
 	c.kept, c.values = append(c.kept, w.Key), append(c.values, w.Value)
 	c.ends, c.dues = append(c.ends, end), append(c.dues, due)
 	c.marks, c.tells = append(c.marks, w.Mark), append(c.tells, w.Tell)
-	for _, entry := range w.Index {
-		c.entries, c.owners = append(c.entries, entry), append(c.owners, w.Key)
-	}
 }
 
 // sweepSQL deletes records that are due and that nobody uses, and raises the floor for
@@ -247,9 +210,7 @@ func (c *columns) add(w record.Write, nowMS int64) {
 const sweepSQL = `WITH due AS (
 		SELECT key FROM record WHERE due_ms <= $1 AND pg_try_advisory_xact_lock(` + lockOf + `) ORDER BY due_ms LIMIT $2 FOR UPDATE SKIP LOCKED
 	), gone AS (
-		DELETE FROM record r USING due WHERE r.key = due.key RETURNING r.key, r.mark
-	), unindexed AS (
-		DELETE FROM record_index i USING gone WHERE i.key = gone.key
+		DELETE FROM record r USING due WHERE r.key = due.key RETURNING r.mark
 	), marks (mark) AS (
 		SELECT greatest($3::bigint, (SELECT max(mark) FROM gone))
 	)

@@ -2,7 +2,6 @@ package recordtest
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -67,18 +66,6 @@ func (n *naive) show(ask record.Ask, seen record.View) string {
 			fmt.Fprintf(&b, "%s %s\n", key, kept.Value)
 		}
 	}
-	for _, asked := range ask.Ranges {
-		var all []string
-		for key, kept := range n.records {
-			for _, entry := range kept.Index {
-				if entry >= asked.From && entry < asked.To {
-					all = append(all, entry+" "+key)
-				}
-			}
-		}
-		slices.Sort(all)
-		fmt.Fprintln(&b, all[:min(len(all), asked.Limit)])
-	}
 	fmt.Fprintln(&b, "floor", n.floor)
 	return b.String()
 }
@@ -89,19 +76,12 @@ func showView(ask record.Ask, v record.View, base int64) string {
 	for _, key := range ask.Keys {
 		fmt.Fprintf(&b, "%s %s\n", key, shown(v, key))
 	}
-	for _, entries := range v.Ranges {
-		var all []string
-		for _, e := range entries {
-			all = append(all, e.Index+" "+e.Key)
-		}
-		fmt.Fprintln(&b, all)
-	}
 	fmt.Fprintln(&b, "floor", v.Floor-base)
 	return b.String()
 }
 
 // model compares the store with the naive one, over two clients of it. Every change
-// asks for all keys and a range, so that each rule is shown the whole state.
+// asks for all keys, so that each rule is shown the whole state.
 func model(r *rig) {
 	stores := []record.Store{r.store, r.open()}
 	run := 0
@@ -109,7 +89,7 @@ func model(r *rig) {
 		run++
 		base := r.read(record.Ask{}).Floor
 		n := &naive{now: 1, records: map[string]naiveRecord{}, floor: base}
-		ask := record.Ask{Ranges: []record.Range{{From: fmt.Sprintf("%d/b", run), To: fmt.Sprintf("%d/d", run), Limit: 3}}}
+		var ask record.Ask
 		for _, name := range []string{"x", "y", "z"} {
 			ask.Keys = append(ask.Keys, fmt.Sprintf("%d/%s", run, name))
 		}
@@ -118,7 +98,7 @@ func model(r *rig) {
 			var writes []record.Write
 			for _, key := range ask.Keys {
 				if rapid.IntRange(0, 2).Draw(t, "touch") == 0 {
-					writes = append(writes, drawWrite(t, key, run, base, r.target.Advance != nil))
+					writes = append(writes, drawWrite(t, key, base, r.target.Advance != nil))
 				}
 			}
 			var last record.View
@@ -164,7 +144,7 @@ func (n *naive) pass(t *rapid.T, r *rig) {
 	}
 }
 
-func drawWrite(t *rapid.T, key string, run int, base int64, clock bool) record.Write {
+func drawWrite(t *rapid.T, key string, base int64, clock bool) record.Write {
 	w := record.Write{Key: key}
 	w.Mark = rapid.SampledFrom([]int64{0, 0, base + 1, base + 2, base + 3}).Draw(t, "mark")
 	if rapid.IntRange(0, 4).Draw(t, "delete") == 0 {
@@ -181,11 +161,6 @@ func drawWrite(t *rapid.T, key string, run int, base int64, clock bool) record.W
 	}
 	if rapid.Bool().Draw(t, "kept") {
 		w.KeepMS = ms.Draw(t, "keep")
-	}
-	for _, entry := range []string{"a", "b", "c", "d"} {
-		if rapid.Bool().Draw(t, "indexed") {
-			w.Index = append(w.Index, fmt.Sprintf("%d/%s", run, entry))
-		}
 	}
 	return w
 }

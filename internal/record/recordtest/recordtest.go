@@ -35,8 +35,8 @@ type Target struct {
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
-		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
-		"a model": model, "many callers": concurrent, "tokens": tokens, "numbers by a range": numbers,
+		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "lists": lists, "watches": watches,
+		"a model": model, "many callers": concurrent, "tokens": tokens,
 		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,25 +209,16 @@ func limits(r *rig) {
 
 // greatest: a change within all limits fits into one transaction.
 func greatest(r *rig) {
-	index := func(i, round int) (entries []string) {
-		for n := range record.MaxIndex {
-			entries = append(entries, fmt.Sprintf("%d/%d/%d", n%record.MaxRanges, round*record.MaxIndex+n, i))
-		}
-		return entries
-	}
 	var ask record.Ask
 	for i := range record.MaxKeys {
 		ask.Keys = append(ask.Keys, fmt.Sprint("k", i))
 	}
-	for i := range record.MaxRanges {
-		ask.Ranges = append(ask.Ranges, record.Range{From: fmt.Sprint(i, "/"), To: fmt.Sprint(i, "0"), Limit: record.MaxEntries})
-	}
 	for round := range 3 {
 		for begin := 0; begin < record.MaxKeys; begin += record.MaxWrites {
 			var writes []record.Write
-			for i, key := range ask.Keys[begin : begin+record.MaxWrites] {
+			for _, key := range ask.Keys[begin : begin+record.MaxWrites] {
 				w := termed(key, strings.Repeat("v", record.MaxValue/record.MaxWrites), time.Hour)
-				w.Mark, w.Index = r.base+5, index(begin+i, round)
+				w.Mark = r.base + 5
 				if round == 2 {
 					w = record.Write{Key: key}
 				}
@@ -237,8 +228,8 @@ func greatest(r *rig) {
 				r.Fatalf("round %d: %v", round, err)
 			}
 		}
-		if v := r.read(ask); round < 2 && (len(v.Records) != record.MaxKeys || len(v.Ranges[0]) != record.MaxEntries) {
-			r.Errorf("round %d: %d records, %d entries", round, len(v.Records), len(v.Ranges[0]))
+		if v := r.read(ask); round < 2 && len(v.Records) != record.MaxKeys {
+			r.Errorf("round %d: %d records", round, len(v.Records))
 		}
 	}
 	r.seeFloor(5)
@@ -290,44 +281,6 @@ var never = make(chan struct{})
 func (c *lasting) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)
 	return sync.OnceValue(func() bool { c.waiting.Add(-1); return true })
-}
-
-func ranges(r *rig) {
-	indexed := func(key string, entries ...string) record.Write {
-		return record.Write{Key: key, Value: []byte(key), Index: entries}
-	}
-	see := func(from, to string, limit int, want ...string) {
-		r.Helper()
-		var got []string
-		for _, e := range r.read(record.Ask{Ranges: []record.Range{{From: from, To: to, Limit: limit}}}).Ranges[0] {
-			got = append(got, e.Index+"="+e.Key)
-		}
-		if !slices.Equal(got, want) {
-			r.Errorf("from %s to %s are %q, want %q", from, to, got, want)
-		}
-	}
-	see("a", "z", 10)
-	r.write(indexed("one", "end/3", "who/x"), indexed("two", "end/1"), indexed("three", "end/1", "who/x"), indexed("none"))
-	see("end/", "end0", 10, "end/1=three", "end/1=two", "end/3=one")
-	see("end/", "end0", 2, "end/1=three", "end/1=two")
-	see("end/1", "end/3", 10, "end/1=three", "end/1=two") // without the end
-	see("end/2", "end/4", 10, "end/3=one")
-	see("who/x", "who/y", 10, "who/x=one", "who/x=three")
-	r.store = r.open()
-	r.write(indexed("one", "end/2")) // instead of those before
-	see("end/", "end0", 10, "end/1=three", "end/1=two", "end/2=one")
-	see("who/x", "who/y", 10, "who/x=three")
-	r.write(record.Write{Key: "two"}, indexed("three"))
-	see("end/", "end0", 10, "end/2=one")
-	see("who/", "who0", 10)
-	// A rule sees several ranges, in the order of the ask, and the records beside them.
-	v := r.read(record.Ask{Keys: []string{"one"}, Ranges: []record.Range{{From: "who/", To: "who0", Limit: 1}, {From: "end/", To: "end0", Limit: 1}}})
-	if len(v.Ranges) != 2 || len(v.Ranges[0]) != 0 || len(v.Ranges[1]) != 1 || shown(v, "one") != "one" {
-		r.Errorf("two ranges and a record are %+v", v)
-	}
-	// What an index entry and a key have in them does not mix.
-	r.write(indexed("b", "q/a"), indexed("a/b", "q/"), indexed("/b", "q/a"))
-	see("q/", "q0", 10, "q/=a/b", "q/a=/b", "q/a=b")
 }
 
 func lists(r *rig) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -108,16 +107,6 @@ func (s *Store) expires(k known) bool { return k.vanishes() && s.cfg.NowMS == ni
 
 // entries makes the commands that change a record's entries in the sorted sets.
 func (c *change) entries(b *batch, key string, before, after known) {
-	for _, index := range before.index {
-		if !slices.Contains(after.index, index) {
-			b.command("ZREM", c.indexKey(), index+"\x00"+key)
-		}
-	}
-	for _, index := range after.index {
-		if !slices.Contains(before.index, index) {
-			b.command("ZADD", c.indexKey(), 0, index+"\x00"+key)
-		}
-	}
 	if listed := !before.absent() && before.listed; listed != (!after.absent() && after.listed) {
 		if listed {
 			b.command("ZREM", c.listKey(), key)
@@ -139,7 +128,7 @@ func (c *change) entries(b *batch, key string, before, after known) {
 // words are the command that runs the script.
 func (c *change) words(b *batch) []any {
 	before, from, floor := int64(forever), int64(0), int64(noFloor)
-	words := make([]any, 0, headWords+1+2*len(c.seen)+4*len(c.ask.Ranges)+len(b.texts)+len(b.commands)+1)
+	words := make([]any, 0, headWords+1+2*len(c.seen)+len(b.texts)+len(b.commands)+1)
 	words = append(words, "evalsha", c.life.script.Hash(), len(c.seen))
 	for i, k := range c.seen {
 		words = append(words, c.recordKey(c.ask.Keys[i]))
@@ -153,7 +142,7 @@ func (c *change) words(b *batch) []any {
 		}
 	}
 	head := make([]byte, 0, 64)
-	head = append(append(head, c.life.stamp...), b.mode, byte(len(c.ask.Ranges)))
+	head = append(append(head, c.life.stamp...), b.mode)
 	if before != forever || from != 0 || floor != noFloor || b.raised != noFloor {
 		head = appendMoment(appendMoment(append(head, 1), before), from)
 		head = binary.BigEndian.AppendUint64(head, uint64(floor))
@@ -165,18 +154,6 @@ func (c *change) words(b *batch) []any {
 	for _, k := range c.seen {
 		words = append(words, k.tag)
 	}
-	for i, r := range c.ask.Ranges {
-		from, seen := "-", []string(nil)
-		if r.From != "" {
-			from = "[" + r.From
-		}
-		if i < len(c.ranges) {
-			for _, e := range c.ranges[i] {
-				seen = append(seen, e.Index+"\x00"+e.Key)
-			}
-		}
-		words = append(words, from, "("+r.To, r.Limit, strings.Join(seen, "\x00\x00"))
-	}
 	return append(append(words, b.texts...), b.commands...)
 }
 
@@ -187,7 +164,7 @@ type answer struct {
 	changed     bool  // the store has another life, and nothing was done
 	lost        bool  // an earlier try may have been carried out
 	nowMS       int64
-	present     []any // state, records, ranges
+	present     []any // state, records
 }
 
 // send runs the script, and waits for replicas where it wrote.
@@ -240,7 +217,7 @@ func (s *Store) parse(got any) (a answer, err error) {
 	case []any:
 		word, _ := got[0].(string)
 		switch {
-		case word == "present" && len(got) == 5:
+		case word == "present" && len(got) == 4:
 			a.nowMS, _ = got[1].(int64)
 			a.present = got[2:]
 			return a, nil
@@ -259,9 +236,8 @@ func (s *Store) parse(got any) (a answer, err error) {
 func (c *change) understand(a answer) error {
 	text, _ := a.present[0].(string)
 	records, _ := a.present[1].([]any)
-	spans, _ := a.present[2].([]any)
 	st, ok := head(text)
-	if !ok || len(records) != len(c.ask.Keys) || len(spans) != len(c.ask.Ranges) {
+	if !ok || len(records) != len(c.ask.Keys) {
 		return fmt.Errorf("%s: the answer of a script cannot be read", c.place)
 	}
 	for i, key := range c.ask.Keys {
@@ -271,17 +247,6 @@ func (c *change) understand(a answer) error {
 			return fmt.Errorf("%s: %w", c.place, err)
 		}
 		c.seen[i] = k
-	}
-	c.ranges = make([][]record.Entry, 0, len(spans))
-	for _, span := range spans {
-		members, _ := span.([]any)
-		var entries []record.Entry
-		for _, m := range members {
-			text, _ := m.(string)
-			index, key, _ := strings.Cut(text, "\x00")
-			entries = append(entries, record.Entry{Index: index, Key: key})
-		}
-		c.ranges = append(c.ranges, entries)
 	}
 	c.nowMS, c.floor = a.nowMS, st.floor
 	c.life.seenFloor.Store(st.floor)

@@ -29,12 +29,11 @@ type change struct {
 	ask   record.Ask
 	nonce nonce
 	life  *life // nil before the server is known
-	// What was seen: the records of the ask, its ranges, the time, and the floor.
-	seen   []known
-	one    [1]known // has room for seen
-	ranges [][]record.Entry
-	nowMS  int64
-	floor  int64
+	// What was seen: the records of the ask, the time, and the floor.
+	seen  []known
+	one   [1]known // has room for seen
+	nowMS int64
+	floor int64
 	// sure: that was the present during the call. confirmed: replicas have it.
 	sure, confirmed bool
 	extra           [][]any // commands of the store's own, carried out with the writes
@@ -92,12 +91,12 @@ func (s *Store) newChange(ask record.Ask) *change {
 // View implements turns.Change. While there is a fence, rules compare times: they get those of
 // the server.
 func (c *change) View() (v record.View, ok bool) {
-	if c.life == nil || len(c.ranges) < len(c.ask.Ranges) || !c.sure && !c.life.Trusted {
+	if c.life == nil || !c.sure && !c.life.Trusted {
 		return record.View{}, false
 	}
 	v = record.View{
-		Records: make(map[string]record.Record, len(c.seen)), Ranges: c.ranges,
-		NowMS: c.nowMS, Floor: c.floor, Life: c.life.name, Fence: c.life.fence(c.limits, c.nowMS),
+		Records: make(map[string]record.Record, len(c.seen)),
+		NowMS:   c.nowMS, Floor: c.floor, Life: c.life.name, Fence: c.life.fence(c.limits, c.nowMS),
 	}
 	for i, k := range c.seen {
 		if !k.absent() {

@@ -22,8 +22,7 @@
 //
 //	/KEY          STRING  a record, see encode
 //	@rec          STRING  the store's record, see state
-//	@rec:index    ZSET    index entries, ENTRY\0KEY, in the order of their bytes
-//	@rec:list     ZSET    the keys of the records that lists show, likewise
+//	@rec:list     ZSET    the keys of the records that lists show, in the order of their bytes
 //	@rec:due      ZSET    keys of records that Redis itself must not delete, by when they
 //	                      may be deleted, or some time after that
 //	@rec:touch    STRING  written where nothing changes and replicas must confirm that
@@ -31,5 +30,5 @@
 // Channels are called @rec:tell:N. A message is the key of a record.
 //
 // Redis itself deletes a record of which nothing is left to do then: one that has no
-// mark, no index entries and no watchers, and that is in no list.
+// mark and no watchers, and that is in no list.
 package redis

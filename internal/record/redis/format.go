@@ -16,9 +16,9 @@ const (
 	isUntimed   = 1 << 7 // also tells a record without times from one with them
 	isLong      = 1 << 6 // the version has 8 bytes, not 4
 	hasMark     = 1 << 0
-	hasIndex    = 1 << 1
 	isTold      = 1 << 2
 	isUnlisted  = 1 << 3
+	allFlags    = isUntimed | isLong | hasMark | isTold | isUnlisted
 	momentBytes = 6
 )
 
@@ -29,7 +29,7 @@ const (
 	// shortBytes is how long a record may be that has a version of 4 bytes.
 	shortBytes = 32
 	// headBytes is the most that comes before a value.
-	headBytes = momentBytes + 1 + 8 + 3*binary.MaxVarintLen64 + 1 + record.MaxIndex*(binary.MaxVarintLen16+record.MaxKey)
+	headBytes = momentBytes + 1 + 8 + 3*binary.MaxVarintLen64
 )
 
 var errDamaged = errors.New("is damaged")
@@ -60,7 +60,6 @@ type known struct {
 	termMS  int64
 	keepMS  int64
 	mark    int64
-	index   []string
 	told    bool
 	listed  bool
 }
@@ -79,7 +78,7 @@ func (k known) dueMS() int64 { return k.atMS + k.termMS + k.keepMS }
 
 // vanishes reports whether Redis itself deletes the record when it is due.
 func (k known) vanishes() bool {
-	return k.timed && k.mark == 0 && len(k.index) == 0 && !k.told && !k.listed
+	return k.timed && k.mark == 0 && !k.told && !k.listed
 }
 
 // tagOf is the part of a stored record that is compared.
@@ -89,13 +88,7 @@ func tagOf(text []byte) []byte { return text[:min(len(text), tagBytes)] }
 func (k known) wrote(n nonce) bool { return !k.absent() && bytes.Equal(k.version, n[:len(k.version)]) }
 
 // size is about how many bytes the record takes here.
-func (k known) size() int {
-	n := len(k.tag) + len(k.value)
-	for _, entry := range k.index {
-		n += len(entry)
-	}
-	return n
-}
+func (k known) size() int { return len(k.tag) + len(k.value) }
 
 // record is what a rule is shown.
 func (k known) record(nowMS int64) record.Record {
@@ -105,13 +98,13 @@ func (k known) record(nowMS int64) record.Record {
 // encode is the record of a write, and its text as it is stored, apart from the moment of its
 // commit:
 //
-//	flags version [term keep] [mark] [number of entries (length entry)...] value
+//	flags version [term keep] [mark] value
 //
 // Numbers are varints.
 func encode(w record.Write, n nonce) (k known, stored []byte) {
 	k = known{
 		timed: w.TermMS+w.KeepMS > 0, termMS: w.TermMS, keepMS: w.KeepMS, mark: w.Mark,
-		index: slices.Clone(w.Index), told: w.Tell, listed: !w.Unlisted,
+		told: w.Tell, listed: !w.Unlisted,
 	}
 	var flags byte
 	var room [64]byte
@@ -125,14 +118,6 @@ func encode(w record.Write, n nonce) (k known, stored []byte) {
 	if k.mark != 0 {
 		flags |= hasMark
 		head = binary.AppendUvarint(head, uint64(w.Mark))
-	}
-	if len(k.index) > 0 {
-		flags |= hasIndex
-		head = append(head, byte(len(k.index)))
-		for _, entry := range k.index {
-			head = binary.AppendUvarint(head, uint64(len(entry)))
-			head = append(head, entry...)
-		}
 	}
 	if k.told {
 		flags |= isTold
@@ -183,13 +168,8 @@ func parse(key string, text []byte) (known, error) {
 	if flags&hasMark != 0 {
 		k.mark = r.number()
 	}
-	if flags&hasIndex != 0 {
-		for range r.byte() {
-			k.index = append(k.index, string(r.bytes(int(r.number()))))
-		}
-	}
 	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
-	if r.broken || k.timed == (flags&isUntimed != 0) {
+	if r.broken || flags&^allFlags != 0 || k.timed == (flags&isUntimed != 0) {
 		return known{}, fmt.Errorf("record %q %w: %.100q", key, errDamaged, text)
 	}
 	k.tag, k.value = tagOf(text), r.rest

@@ -132,14 +132,3 @@ func TestCommitComparesRecords(t *testing.T) {
 		}
 	}
 }
-
-// What is remembered is limited by its size, in which index entries count: they can be longer than
-// the rest.
-func TestSizeOfWhatIsRemembered(t *testing.T) {
-	entry := strings.Repeat("e", record.MaxKey)
-	k, text := encode(record.Write{Key: "k", Value: []byte("v"), Index: []string{entry, entry + "2"}}, nonce{})
-	read, err := parse("k", text)
-	if err != nil || k.size() < len(text) || read.size() < len(text) {
-		t.Errorf("a record of %d bytes takes %d where it was written, and %d where it was read (%v)", len(text), k.size(), read.size(), err)
-	}
-}

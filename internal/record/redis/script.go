@@ -45,7 +45,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	return redis.NewScript(strings.NewReplacer(
 		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock,
 		"{{looks}}", strconv.Itoa(looks), "{{frees}}", strconv.Itoa(frees), "{{min_replicas}}", strconv.Itoa(s.cfg.MinReplicas),
-		"{{state}}", quote(s.stateKey()), "{{index}}", quote(s.indexKey()), "{{due}}", quote(s.dueKey()),
+		"{{state}}", quote(s.stateKey()), "{{due}}", quote(s.dueKey()),
 	).Replace(source(name)))
 }
 

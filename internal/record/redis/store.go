@@ -91,7 +91,6 @@ func (s *Store) Close() error {
 
 func (s *Store) recordKey(key string) string { return s.cfg.Prefix + "/" + key }
 func (s *Store) stateKey() string            { return s.cfg.Prefix + "@rec" }
-func (s *Store) indexKey() string            { return s.cfg.Prefix + "@rec:index" }
 func (s *Store) listKey() string             { return s.cfg.Prefix + "@rec:list" }
 func (s *Store) dueKey() string              { return s.cfg.Prefix + "@rec:due" }
 func (s *Store) touchKey() string            { return s.cfg.Prefix + "@rec:touch" }

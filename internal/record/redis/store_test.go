@@ -110,7 +110,7 @@ func TestOneRoundTrip(t *testing.T) {
 	r := newRig(t, server)
 	r.put(record.Write{Key: "first", Value: []byte("1")}) // learns the life
 	for i, w := range []record.Write{
-		{Key: "new", Value: []byte("1")}, {Key: "new", Value: []byte("2"), TermMS: minute, Index: []string{"i"}}, {Key: "first", Value: []byte("2")},
+		{Key: "new", Value: []byte("1")}, {Key: "new", Value: []byte("2"), TermMS: minute}, {Key: "first", Value: []byte("2")},
 		{Key: "new", Mark: 5}, {Key: "new", Value: []byte("3")}, {Key: "long", Value: make([]byte, 16<<10)}, {Key: "long", Value: make([]byte, 16<<10)},
 	} {
 		want := "calls=1,"
@@ -141,7 +141,6 @@ func TestServersClock(t *testing.T) {
 		"vanishes": {TermMS: hour, KeepMS: hour, Unlisted: true},
 		"listed":   {TermMS: hour, KeepMS: hour},
 		"marked":   {KeepMS: 2 * hour, Unlisted: true, Mark: 1},
-		"indexed":  {TermMS: 2 * hour, Unlisted: true, Index: []string{"i"}},
 		"watched":  {TermMS: 2 * hour, Unlisted: true, Tell: true},
 		"forever":  {Unlisted: true},
 	} {
@@ -233,7 +232,7 @@ func TestSweep(t *testing.T) {
 	r.put(record.Write{Key: "k", Value: []byte("3"), TermMS: minute / 2}) // would be late
 	entry("k", fmt.Sprint(began+minute+minute/2))
 	for i := range 2 * record.MaxWrites {
-		r.put(record.Write{Key: fmt.Sprint(i), Value: []byte("1"), TermMS: 1, Index: []string{"i"}, Mark: int64(i)})
+		r.put(record.Write{Key: fmt.Sprint(i), Value: []byte("1"), TermMS: 1, Mark: int64(i)})
 	}
 	r.Add(minute)
 	for more := true; more; {
@@ -242,7 +241,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{r.store.dueKey(), r.store.listKey(), r.store.indexKey()} {
+	for _, key := range []string{r.store.dueKey(), r.store.listKey()} {
 		if n := server.Do(t, "ZCARD", key); n != "0" {
 			t.Errorf("%s has %s entries", key, n)
 		}
@@ -322,10 +321,10 @@ func TestRights(t *testing.T) {
 	mustInit(t, r.store)
 	tokens, err := r.store.Watch(testContext(t), "k/")
 	must.Succeed(t, err)
-	w := record.Write{Key: "k/1", Value: []byte("1"), TermMS: 1, Mark: 5, Index: []string{"i"}, Tell: true}
+	w := record.Write{Key: "k/1", Value: []byte("1"), TermMS: 1, Mark: 5, Tell: true}
 	r.put(w)
 	receive(t, tokens)
-	w.Index, w.TermMS = []string{"j"}, minute
+	w.TermMS = minute
 	r.put(w)
 	r.put(record.Write{Key: "k/1"})
 	w.TermMS = 1
@@ -390,7 +389,7 @@ func TestUnfitServers(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)
-	for _, text := range []string{"x", "\x80", "\x80abc", "\x81abcd", "\x82abcd\x01", "\x82abcd\x01\x05text", "\x01\x02\x03\x04\x05\x06", "\x01\x02\x03\x04\x05\x06\x00abcd\xff", "\x01\x02\x03\x04\x05\x06\x80abcd\x01\x01"} {
+	for _, text := range []string{"x", "\x80", "\x80abc", "\x81abcd", "\x82abcd\x01\x04text", "\x01\x02\x03\x04\x05\x06", "\x01\x02\x03\x04\x05\x06\x00abcd\xff", "\x01\x02\x03\x04\x05\x06\x80abcd\x01\x01"} {
 		server.Do(t, "SET", r.store.recordKey("k"), text)
 		if _, err := put(t, r.store, grant("k", time.Minute)); err == nil || !strings.Contains(err.Error(), `record "k" is damaged`) {
 			t.Errorf("of %q came the error %v", text, err)

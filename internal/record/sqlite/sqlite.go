@@ -30,12 +30,6 @@ var Tables = []string{
 		mark   INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID`,
 	`CREATE INDEX IF NOT EXISTS record_due ON record (due_ms) WHERE due_ms IS NOT NULL`,
-	`CREATE TABLE IF NOT EXISTS record_index (
-		entry TEXT NOT NULL,
-		key   TEXT NOT NULL,
-		PRIMARY KEY (entry, key)
-	) STRICT, WITHOUT ROWID`,
-	`CREATE INDEX IF NOT EXISTS record_index_key ON record_index (key)`,
 	`CREATE TABLE IF NOT EXISTS record_floor (
 		one   INTEGER PRIMARY KEY CHECK (one = 1),
 		floor INTEGER NOT NULL
@@ -105,9 +99,6 @@ func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
 	if w.Value == nil {
 		return remove(t, w.Key, w.Mark)
 	}
-	if _, err := t.Exec("DELETE FROM record_index WHERE key = ?", w.Key); err != nil {
-		return err
-	}
 	var end, due sql.NullInt64
 	if w.TermMS > 0 {
 		end = sql.NullInt64{Int64: atMS + w.TermMS, Valid: true}
@@ -118,17 +109,10 @@ func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
 	if w.TermMS > 0 || w.KeepMS > 0 {
 		due = sql.NullInt64{Int64: atMS + w.TermMS + w.KeepMS, Valid: true}
 	}
-	if _, err := t.Exec(`INSERT INTO record (key, value, end_ms, due_ms, mark) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+	_, err := t.Exec(`INSERT INTO record (key, value, end_ms, due_ms, mark) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 		SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark`,
-		w.Key, w.Value, end, due, w.Mark); err != nil {
-		return err
-	}
-	for _, entry := range w.Index {
-		if _, err := t.Exec("INSERT INTO record_index (entry, key) VALUES (?, ?)", entry, w.Key); err != nil {
-			return err
-		}
-	}
-	return nil
+		w.Key, w.Value, end, due, w.Mark)
+	return err
 }
 
 // remove deletes a record, if it is there, and raises the floor.
@@ -139,9 +123,6 @@ func remove(t *sqlitefile.Tx, key string, mark int64) error {
 		return nil
 	}
 	if err != nil {
-		return err
-	}
-	if _, err := t.Exec("DELETE FROM record_index WHERE key = ?", key); err != nil {
 		return err
 	}
 	if mark = max(mark, before); mark == 0 {
@@ -190,19 +171,6 @@ func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (recor
 			return record.View{}, fmt.Errorf("record %q: %w", key, err)
 		}
 		v.Records[key] = recordOf(value, end, nowMS)
-	}
-	for _, r := range ask.Ranges {
-		var entries []record.Entry
-		if err := s.QueryRows("SELECT entry, key FROM record_index WHERE entry >= ? AND entry < ? ORDER BY entry, key LIMIT ? + 0",
-			[]any{r.From, r.To, r.Limit}, func(scan func(...any) error) error {
-				var e record.Entry
-				err := scan(&e.Index, &e.Key)
-				entries = append(entries, e)
-				return err
-			}); err != nil {
-			return record.View{}, err
-		}
-		v.Ranges = append(v.Ranges, entries)
 	}
 	err := s.QueryRow("SELECT floor FROM record_floor WHERE one = 1", nil, &v.Floor)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {

@@ -3,17 +3,16 @@
 -- {{run_id}}: another one does not know it.
 --
 --   KEYS     the records
---   ARGV[1]  stamp, mode, ranges, bounded; where bounded is 1, before, from, floor, raised;
+--   ARGV[1]  stamp, mode, bounded; where bounded is 1, before, from, floor, raised;
 --            then a byte for each write
---   ARGV     the tag of each record; from, to, limit and what was seen of each range; a
---            record for each write that is none a deletion, and when it vanishes; then
---            commands, each after the number of its words
+--   ARGV     the tag of each record; a record for each write that is no deletion, and when
+--            it vanishes; then commands, each after the number of its words
 --
 -- Lua hashes every byte that it is given, so records and the state are read in full only
 -- where that is needed. Numbers that a command is given are texts where they can be: each
 -- number is formatted as one with a fraction may be, which takes longer than most commands.
 local call, head = redis.call, ARGV[1]
-local stamp, mode, ranges, bounded = struct.unpack('>c8BBB', head)
+local stamp, mode, bounded = struct.unpack('>c8BB', head)
 local state = call('GETRANGE', {{state}}, '0', '21')
 if #state < 22 then return {'life'} end
 local known, last, now_floor = struct.unpack('>c8I6c8', state)
@@ -29,7 +28,7 @@ end
 {{clock}}
 if last > now then now = last end
 
-local same, codes, none, raised = mode ~= {{looks}}, 12, '\255\255\255\255\255\255\255\255', nil
+local same, codes, none, raised = mode ~= {{looks}}, 11, '\255\255\255\255\255\255\255\255', nil
 if bounded == 1 then
   local before, from, floor
   before, from, floor, raised, codes = struct.unpack('>I6I6c8c8', head, codes)
@@ -40,22 +39,17 @@ for i = 1, #KEYS do
   -- A tag of 40 bytes is the beginning of a record, a shorter one all of it.
   if call('GETRANGE', KEYS[i], '0', '39') ~= ARGV[i + 1] then same = false end
 end
-local at, spans = #KEYS + 2, {}
-for i = 1, ranges do
-  spans[i] = call('ZRANGE', {{index}}, ARGV[at], ARGV[at + 1], 'BYLEX', 'LIMIT', 0, ARGV[at + 2])
-  if table.concat(spans[i], '\0\0') ~= ARGV[at + 3] then same = false end
-  at = at + 4
-end
 if not same and mode == {{frees}} then return {'life'} end -- the present is seen with a look at the server
 if not same then
   local seen = {}
   for i, key in ipairs(KEYS) do seen[i] = call('GET', key) or '' end
-  return {'present', now, call('GET', {{state}}), seen, spans}
+  return {'present', now, call('GET', {{state}}), seen}
 end
 
+local at = #KEYS + 2
 for i = codes, #head do
   local code = string.byte(head, i)
-  local key = KEYS[code % 16 + 1]
+  local key = KEYS[code % 32 + 1]
   if code >= 128 then
     call('DEL', key)
   else
