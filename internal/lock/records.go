@@ -142,7 +142,7 @@ func (s *Records) doSeeing(ctx context.Context, r Request, windows []string, noR
 // lasting is the write of a state whose lease was granted or renewed.
 func (s State) lasting(r Request, before State) *record.Write {
 	return &record.Write{
-		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), Grant: true,
+		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), GrantMS: s.TermMS,
 		Tell: r.Announce && (r.Op == Acquire || s.Note != before.Note),
 	}
 }

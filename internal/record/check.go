@@ -78,18 +78,15 @@ func (a Ask) ValidateWrites(writes []Write) error {
 }
 
 func (w Write) validate() error {
-	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0) {
-		return invalid("the deletion of %q has a term", w.Key)
-	}
-	if w.Grant && w.TermMS == 0 {
-		return invalid("the write of %q grants something without a term", w.Key)
+	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0 || w.GrantMS != 0) {
+		return invalid("the deletion of %q has a term or a grant", w.Key)
 	}
 	if len(w.Value) > MaxValue {
 		return invalid("the value of %q has %d bytes, more than %d", w.Key, len(w.Value), MaxValue)
 	}
-	if w.TermMS < 0 || w.TermMS > MaxTermMS || w.KeepMS < 0 || w.KeepMS > MaxKeepMS || w.Mark < 0 {
-		return invalid("the write of %q has a term of %d ms, kept %d ms longer, and the mark %d; they must not be negative, nor the times more than %d ms",
-			w.Key, w.TermMS, w.KeepMS, w.Mark, int64(MaxTermMS))
+	if longest := max(w.TermMS, w.KeepMS, w.GrantMS); min(w.TermMS, w.KeepMS, w.GrantMS, w.Mark) < 0 || longest > MaxTermMS {
+		return invalid("the write of %q has a term of %d ms, kept %d ms longer, a grant of %d ms, and the mark %d; they must not be negative, nor the times more than %d ms",
+			w.Key, w.TermMS, w.KeepMS, w.GrantMS, w.Mark, int64(MaxTermMS))
 	}
 	return nil
 }

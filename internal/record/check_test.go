@@ -42,7 +42,9 @@ func TestLimits(t *testing.T) {
 		"the mark -1":        {{Key: "a", Value: []byte("2"), Mark: -1}},
 		"nor the times":      {{Key: "a", Value: []byte("2"), TermMS: record.MaxTermMS + 1}},
 		"deletion of \"a\"":  {{Key: "a", TermMS: 1}},
-		"without a term":     {{Key: "a", Value: []byte("2"), Grant: true}},
+		"a term or a grant":  {{Key: "a", GrantMS: 1}},
+		"a grant of -1 ms":   {{Key: "a", Value: []byte("2"), GrantMS: -1}},
+		"more than 34560000": {{Key: "a", Value: []byte("2"), GrantMS: record.MaxTermMS + 1}},
 	} {
 		refused(t, ask.ValidateWrites(bad), words)
 	}

@@ -62,9 +62,10 @@ type Write struct {
 	KeepMS int64
 	// Mark is what the floor rises to when the record is deleted.
 	Mark int64
-	// Grant: somebody relies on the record until its term ends. A store that may have
-	// forgotten such a write says so in Fence.UntilMS.
-	Grant bool
+	// GrantMS is how long, from the commit, somebody relies on the record; 0: not at all.
+	// It ends nothing and keeps nothing. A store that may have forgotten such a write has
+	// a Fence that lasts at least as long.
+	GrantMS int64
 	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
 	// need not look whether it may have forgotten something.
 	Frees bool

@@ -35,7 +35,7 @@ func (l redisLives) looked(s *records) lives {
 	return after
 }
 
-func (l redisLives) granting(termMS int64) lives { return redisLives{l.Granting(termMS), l.server} }
+func (l redisLives) granting(grantMS int64) lives { return redisLives{l.Granting(grantMS), l.server} }
 func (l redisLives) written() lives              { return l }
 func (l redisLives) show(v *record.View)         { l.Show(v) }
 
@@ -107,8 +107,8 @@ func (l postgresLives) fence(s *records, reason string) postgresLives {
 	return l
 }
 
-func (l postgresLives) granting(termMS int64) lives {
-	l.LongestMS = max(l.LongestMS, termMS)
+func (l postgresLives) granting(grantMS int64) lives {
+	l.LongestMS = max(l.LongestMS, grantMS)
 	return l
 }
 

@@ -59,7 +59,7 @@ type records struct {
 type lives interface {
 	// looked is after a process without a memory has looked at the server.
 	looked(s *records) lives
-	granting(termMS int64) lives
+	granting(grantMS int64) lives
 	written() lives
 	// show completes a view.
 	show(v *record.View)
@@ -152,8 +152,8 @@ func (s *records) carriedOut(ctx context.Context, c change, writes []record.Writ
 	for _, w := range writes {
 		one.write = w
 		c.stamps[w.Key] = one
-		if w.Grant && s.lives != nil {
-			s.lives = s.lives.granting(w.TermMS)
+		if w.GrantMS > 0 && s.lives != nil {
+			s.lives = s.lives.granting(w.GrantMS)
 		}
 	}
 	if s.lives != nil {

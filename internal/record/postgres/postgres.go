@@ -175,9 +175,7 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 			continue
 		}
 		c.add(w, tx.NowMS)
-		if w.Grant {
-			tx.Lasts(w.TermMS)
-		}
+		tx.Lasts(w.GrantMS)
 	}
 	if len(c.deleted) > 0 {
 		tx.Queue("DELETE FROM record WHERE key = ANY ($1)", c.deleted)

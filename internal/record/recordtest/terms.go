@@ -67,7 +67,7 @@ func ends(r *rig) {
 		}
 	}
 	grant := termed("a", "3", time.Minute)
-	grant.Grant = true
+	grant.GrantMS = time.Hour.Milliseconds() // does not make the term longer
 	at = write(grant)
 	r.left("a", at, time.Minute)
 	r.expire(time.Minute, "a")
@@ -178,8 +178,8 @@ func idle(r *rig) {
 	r.write(
 		record.Write{Key: "term", Value: []byte("1"), TermMS: minute},
 		record.Write{Key: "both", Value: []byte("1"), TermMS: minute, KeepMS: minute},
-		record.Write{Key: "keep", Value: []byte("1"), KeepMS: minute},
-		record.Write{Key: "ever", Value: []byte("1")},
+		record.Write{Key: "keep", Value: []byte("1"), KeepMS: minute, GrantMS: 2 * minute},
+		record.Write{Key: "ever", Value: []byte("1"), GrantMS: 1},
 	)
 	r.target.Advance(time.Minute - time.Millisecond)
 	r.sweep()

@@ -219,9 +219,7 @@ func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcom
 func (c *change) lengthen(ctx context.Context, writes []record.Write) (same bool, err error) {
 	var most int64
 	for _, w := range writes {
-		if w.Grant {
-			most = max(most, w.TermMS)
-		}
+		most = max(most, w.GrantMS)
 	}
 	if most <= c.life.LongestMS {
 		return true, nil

@@ -142,7 +142,7 @@ func put(t testing.TB, s record.Store, w record.Write) (at int64, err error) {
 }
 
 func grant(key string, term time.Duration) record.Write {
-	return record.Write{Key: key, Value: []byte("1"), TermMS: term.Milliseconds(), KeepMS: minute, Grant: true}
+	return record.Write{Key: key, Value: []byte("1"), TermMS: term.Milliseconds(), KeepMS: minute, GrantMS: term.Milliseconds()}
 }
 
 func (r *rig) view(keys ...string) record.View {
@@ -191,7 +191,7 @@ func TestRestart(t *testing.T) {
 	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := newRig(t, server)
 	other := mustOpen(t, r.cfg)
-	r.put(grant("k", 3*time.Minute))
+	r.put(record.Write{Key: "k", Value: []byte("1"), GrantMS: 3 * minute}) // it needs no term
 	r.put(record.Write{Key: "idle", Value: []byte("1"), TermMS: 100 * minute})
 	before := r.view("k")
 	server.Restart()

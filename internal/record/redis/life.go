@@ -38,8 +38,8 @@ func (l Life) On(s Server) Life {
 }
 
 // Granting is the life once it knows that something is granted for so long.
-func (l Life) Granting(termMS int64) Life {
-	l.state.LongestMS = max(l.state.LongestMS, termMS)
+func (l Life) Granting(grantMS int64) Life {
+	l.state.LongestMS = max(l.state.LongestMS, grantMS)
 	return l
 }
 

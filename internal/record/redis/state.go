@@ -54,7 +54,7 @@ type facts struct {
 	Reason  string `json:"reason"` // missing or changed, or "" while it is trusted
 	// MissingMS is when the store had no record, and no operator has said more since.
 	MissingMS int64 `json:"missing_ms"`
-	// LongestMS is at least the longest term that was granted.
+	// LongestMS is at least the longest grant.
 	LongestMS int64 `json:"longest_ms"`
 }
 

@@ -103,8 +103,8 @@ func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
 	if w.TermMS > 0 {
 		end = sql.NullInt64{Int64: atMS + w.TermMS, Valid: true}
 	}
-	if w.Grant {
-		t.Grants(atMS + w.TermMS)
+	if w.GrantMS > 0 {
+		t.Grants(atMS + w.GrantMS)
 	}
 	if w.TermMS > 0 || w.KeepMS > 0 {
 		due = sql.NullInt64{Int64: atMS + w.TermMS + w.KeepMS, Valid: true}

@@ -88,7 +88,7 @@ func TestFence(t *testing.T) {
 	clock := at(began)
 	path, copied := newPath(t), newPath(t)
 	s := mustOpen(t, path, clock)
-	put(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: time.Hour.Milliseconds(), KeepMS: 1, Grant: true})
+	put(t, s, record.Write{Key: "k", Value: []byte("1"), GrantMS: time.Hour.Milliseconds()})
 	put(t, s, record.Write{Key: "nobody's", Value: []byte("1"), TermMS: 24 * time.Hour.Milliseconds(), KeepMS: 1})
 	was := view(t, s, "k")
 	must.Succeed(t, s.file.Backup(t.Context(), copied))
