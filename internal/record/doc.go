@@ -28,6 +28,21 @@
 // A write replaces the term of the record before: without TermMS, the record has
 // none.
 //
+// # The present time
+//
+// A rule may keep times in its values and compare them with View.NowMS, if it asks with
+// Ask.Fresh. Every run is then shown a time that was read after the call began, and the
+// moment of the commit, by the same clock, is not before the time that the last run was
+// shown. So what the rule found to have ended has ended at the commit. Read always shows
+// such a time.
+//
+// The clock is that of the server on PostgreSQL and Redis, where each first run costs a
+// round trip more; in a SQLite file that of the process that has the file's lock; in
+// memory the process's. It does not go back from one commit to the next; on Redis it may,
+// by a second. etcd has no clock: the time is that of the caller's host, read for each
+// run, and two hosts may differ by any amount. There the safety of a rule may rest on the
+// order of the times in its values, and on nothing else.
+//
 // # Deletions and the floor
 //
 // A write with a nil Value deletes. A record that was written with a TermMS or a

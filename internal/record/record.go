@@ -21,13 +21,20 @@ type Record struct {
 }
 
 // Ask names what a rule is shown.
-type Ask struct{ Keys []string }
+type Ask struct {
+	Keys []string
+	// Fresh: the rule compares times in its values with View.NowMS. Each run is shown a time
+	// that was read during the call, and the commit is not before the last one's. See "The
+	// present time" on the package's page.
+	Fresh bool
+}
 
 // View is what a rule is shown: one state of the store.
 type View struct {
 	Records map[string]Record // of the keys of the Ask; an absent record is missing
-	// NowMS is the store's clock in Unix ms, for people. A store that may be fenced shows
-	// no time that has not come, and none from before its present life.
+	// NowMS is the store's clock in Unix ms: without Ask.Fresh an estimate, for people. A
+	// store that may be fenced shows no time that has not come, and none from before its
+	// present life.
 	NowMS int64
 	Floor int64
 	// Life names the store's present life. Another one begins where the store may

@@ -36,8 +36,8 @@ func (l redisLives) looked(s *records) lives {
 }
 
 func (l redisLives) granting(grantMS int64) lives { return redisLives{l.Granting(grantMS), l.server} }
-func (l redisLives) written() lives              { return l }
-func (l redisLives) show(v *record.View)         { l.Show(v) }
+func (l redisLives) written() lives               { return l }
+func (l redisLives) show(v *record.View)          { l.Show(v) }
 
 // forget implements lives: the server starts again, or another one takes its place, or it is
 // the primary again, which it was before.

@@ -102,9 +102,10 @@ func (o *optimist) Change(ctx context.Context, ask record.Ask, rule record.Rule)
 	return atMS, err
 }
 
-// View implements turns.Change. While there is a fence of Redis, rules compare times.
+// View implements turns.Change. On Redis, a rule that compares times gets those of the server;
+// while there is a fence, all do.
 func (a *attempt) View() (v record.View, ok bool) {
-	if a.sight.Life == "" || !a.sure && a.sight.Fence.Doubt {
+	if a.sight.Life == "" || !a.sure && (a.sight.Fence.Doubt || a.ask.Fresh && !a.etcd()) {
 		return v, false
 	}
 	v = a.sight.View
@@ -271,6 +272,9 @@ func (a *attempt) says(present *sight) error {
 // and then the floor has risen. Redis compares its life too.
 func (s *records) same(ask record.Ask, seen sight, over []bool, v record.View) bool {
 	if s.lives != nil && (v.Life != seen.Life || v.Fence != seen.Fence) || v.Floor != seen.Floor {
+		return false
+	}
+	if ask.Fresh && s.kind == onRedis && v.NowMS < seen.NowMS {
 		return false
 	}
 	for i, k := range s.sight(ask, v).records {

@@ -37,7 +37,7 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
 		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens,
-		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
+		"changed between": between, "the present time": fresh, "refusals are confirmed": confirmed, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &rig{T: t, target: target(t)}

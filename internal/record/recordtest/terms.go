@@ -147,6 +147,42 @@ func back(r *rig) {
 	r.see("k", "1!")
 }
 
+// fresh: a rule that compares times is shown those that are read during the call, and its commit
+// is not before the last one.
+func fresh(r *rig) {
+	other := &rig{T: r.T, target: r.target, store: r.open()}
+	ask := record.Ask{Keys: []string{"a"}, Fresh: true}
+	change := func(refusal error, meanwhile func()) (runs []int64) {
+		r.Helper()
+		before := other.read(record.Ask{}).NowMS
+		at, err := r.store.Change(r.context(), ask, func(v record.View) ([]record.Write, error) {
+			if runs = append(runs, v.NowMS); len(runs) == 1 {
+				meanwhile()
+			}
+			return []record.Write{text("a", "1")}, refusal
+		})
+		if err != refusal || runs[0] < before || refusal == nil && at < runs[len(runs)-1] {
+			r.Errorf("after %d a rule is shown the times %v, and the commit is at %d (%v)", before, runs, at, err)
+		}
+		return runs
+	}
+	nothing := func() {}
+	change(nil, nothing) // what this client knows of the time is old from now on
+	if r.target.Advance != nil {
+		r.target.Advance(time.Hour)
+	}
+	change(nil, nothing)
+	change(errRule, nothing)
+	if r.target.Advance == nil || !r.target.Between {
+		return
+	}
+	// A clock that steps back by less than what the store takes note of.
+	r.target.Advance(500 * time.Millisecond)
+	if runs := change(nil, func() { r.target.Advance(-500 * time.Millisecond) }); len(runs) < 2 {
+		r.Errorf("a commit before the time that the rule was shown, %v, was carried out", runs)
+	}
+}
+
 // sweep changes enough for the store to have looked at every record.
 func (r *rig) sweep() {
 	r.Helper()

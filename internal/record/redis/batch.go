@@ -128,6 +128,9 @@ func (c *change) entries(b *batch, key string, before, after known) {
 // words are the command that runs the script.
 func (c *change) words(b *batch) []any {
 	before, from, floor := int64(forever), int64(0), int64(noFloor)
+	if c.ask.Fresh {
+		from = c.nowMS // the commit is not before it
+	}
 	words := make([]any, 0, headWords+1+2*len(c.seen)+len(b.texts)+len(b.commands)+1)
 	words = append(words, "evalsha", c.life.script.Hash(), len(c.seen))
 	for i, k := range c.seen {

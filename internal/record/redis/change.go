@@ -88,10 +88,10 @@ func (s *Store) newChange(ask record.Ask) *change {
 	return c
 }
 
-// View implements turns.Change. While there is a fence, rules compare times: they get those of
-// the server.
+// View implements turns.Change. A rule that compares times gets those of the server; while there
+// is a fence, all do.
 func (c *change) View() (v record.View, ok bool) {
-	if c.life == nil || !c.sure && !c.life.Trusted {
+	if c.life == nil || !c.sure && (c.ask.Fresh || !c.life.Trusted) {
 		return record.View{}, false
 	}
 	v = record.View{

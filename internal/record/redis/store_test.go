@@ -178,6 +178,38 @@ func TestServersClock(t *testing.T) {
 	})
 }
 
+// serverTime is the server's clock in Unix ms.
+func serverTime(t *testing.T, server *redistest.Server) int64 {
+	t.Helper()
+	var seconds, micros int64
+	_, err := fmt.Sscanf(server.Do(t, "TIME"), "[%d %d]", &seconds, &micros)
+	must.Succeed(t, err)
+	return seconds*1000 + micros/1000
+}
+
+// TestPresentTime: a rule that compares times is shown the server's, whatever the process takes
+// for it.
+func TestPresentTime(t *testing.T) {
+	server := redistest.Shared(t)
+	s := mustOpen(t, server.Config())
+	mustInit(t, s)
+	for _, wrong := range []int64{-60 * minute, 60 * minute} {
+		_, err := put(t, s, record.Write{Key: "k", Value: []byte("1")})
+		must.Succeed(t, err)
+		s.ahead.Add(wrong)
+		before := serverTime(t, server)
+		at, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}, Fresh: true}, func(v record.View) ([]record.Write, error) {
+			if after := serverTime(t, server); v.NowMS < before || v.NowMS > after {
+				t.Errorf("%d ms off, a rule is shown %d, and the server's time is %d to %d", wrong, v.NowMS, before, after)
+			}
+			return []record.Write{{Key: "k", Value: []byte("2")}}, nil
+		})
+		if err != nil || at < before {
+			t.Errorf("the commit is at %d, after %d (%v)", at, before, err)
+		}
+	}
+}
+
 // TestSuspend: a host was suspended for longer than receipts are kept. Rules are shown a time
 // after that, on what the process remembers: what they date with an earlier one would be over at
 // once.
