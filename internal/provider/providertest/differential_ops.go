@@ -116,7 +116,11 @@ func (d *differential) repeat(t *rapid.T) {
 }
 
 func (d *differential) release(t *rapid.T) {
-	g := drawLatest(t, d.twins)
+	all := d.twins
+	if rapid.IntRange(0, 2).Draw(t, "repeated if 0") == 0 {
+		all = slices.DeleteFunc(slices.Clone(all), func(g *twin) bool { return g.released == nil })
+	}
+	g := drawLatest(t, all)
 	if d.covered(g) {
 		t.Skip("a store may not have its record")
 	}
@@ -235,7 +239,7 @@ func (d *differential) time(t *rapid.T) {
 		edges = []int64{fenced.UntilMS - 1, fenced.UntilMS, fenced.UntilMS}
 	} else if len(d.twins) > 0 {
 		l := drawLatest(t, d.twins).now[0]
-		edges = []int64{l.Created, l.Expired - 1, l.Expired, l.ReservedUntil - 1, l.ReservedUntil}
+		edges = []int64{l.Created, l.Expired - 1, l.Expired, l.ReservedUntil - 1, l.ReservedUntil, d.now() + 2*provider.ReleaseWindow.Milliseconds()}
 	}
 	if len(edges) > 0 && rapid.Bool().Draw(t, "to an edge") {
 		at = rapid.SampledFrom(edges).Draw(t, "edge")
