@@ -39,14 +39,18 @@ var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(c
 // import the mutated package are left out.
 func judges(m mutation) []judge {
 	simulation := judge{"simulation", []string{"test/proof"}, []string{"-run=^TestNoTwoIDsAreEqual$", fmt.Sprint("-proof.seeds=", *seeds)}}
-	if wholeOnly.MatchString(m.file) {
-		simulation = judge{"whole simulation", []string{"test/proof"}, []string{"-run=^TestSimulation$", fmt.Sprint("-proof.seeds=", *seeds)}}
+	whole := judge{"whole simulation", []string{"test/proof"}, []string{"-run=^TestSimulation$", fmt.Sprint("-proof.seeds=", *seeds)}}
+	all := []judge{simulation, whole}
+	switch {
+	case wholeOnly.MatchString(m.file):
+		all = all[1:]
+	case path.Dir(m.file) != "internal/provider/pool": // whose rules of a fence only a SQLite file meets
+		all = all[:1]
 	}
-	return []judge{
-		simulation,
-		{"placement's simulation", []string{"internal/placement/driver"}, []string{"-run=^TestSimulation$", fmt.Sprint("-placement.seeds=", *seeds)}},
-		{roomTests, rooms(m.file), nil},
-	}
+	return append(all,
+		judge{"placement's simulation", []string{"internal/placement/driver"}, []string{"-run=^TestSimulation$", fmt.Sprint("-placement.seeds=", *seeds)}},
+		judge{roomTests, rooms(m.file), nil},
+	)
 }
 
 // rooms are the packages whose tests are about the file: its own, and those that run its
@@ -106,7 +110,7 @@ type verdict struct {
 var (
 	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	failedLine = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: (.+)$`)
-	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|never met`)                     // a mutant that does nothing breaks no promise
+	idleLine   = regexp.MustCompile(`too little happens|too peaceful|happened \d+ times|never met`) // a mutant that does nothing breaks no promise
 	logLine    = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: .*(, no two equal|, no promise broken)$`) // of what went well before
 	panicLine  = regexp.MustCompile(`(?m)^panic: (.+?)( \[recovered.*)?$`)
 	memoryPath = regexp.MustCompile(`/dev/shm/kazahana-live-[0-9]+`)

@@ -26,6 +26,8 @@ func (w *world) about(d *daemon) {
 		w.rollBack(d, "leases")
 	case bootAndMachine:
 		w.newBoot(d)
+	case restoredExtendsNothing:
+		w.aheadAndBack()
 	}
 }
 
@@ -181,11 +183,33 @@ func (w *world) restoreStore() {
 		return
 	}
 	if w.rnd.IntN(3) > 0 || len(w.stores) == 0 {
-		w.trail.befalls("Backup")
-		w.stores = append(w.stores[max(0, len(w.stores)-3):], w.store.copied())
+		w.copyStore()
 		return
 	}
+	w.putStoreBack(pick(w, w.stores))
+}
+
+func (w *world) copyStore() {
+	w.trail.befalls("Backup")
+	w.stores = append(w.stores[max(0, len(w.stores)-3):], w.store.copied())
+}
+
+func (w *world) putStoreBack(c content) {
 	w.count("stores restored")
-	w.store.restore(pick(w, w.stores))
+	w.store.restore(c)
 	w.trail.befalls("Restore")
+}
+
+// aheadAndBack has the store's clock go ahead and back, and the store forget what it granted then.
+func (w *world) aheadAndBack() {
+	if w.store == nil || w.rnd.IntN(8) > 0 {
+		return
+	}
+	w.copyStore()
+	w.skew = w.pace * (20 + w.rnd.Int64N(60))
+	for range w.rnd.IntN(4) {
+		w.stepSome()
+	}
+	w.skew = 0
+	w.putStoreBack(w.stores[len(w.stores)-1])
 }

@@ -49,6 +49,9 @@ func (w *world) event() {
 // chorus is the moment at which equal IDs show: all ask for as many as there are.
 func (w *world) chorus() {
 	w.streams(func(s *stream) { s.ask(1+w.rnd.Int64N(8), false) })
+	for _, x := range w.extenders {
+		x.make()
+	}
 }
 
 // tick lets time pass, and with it the timers of the generators.

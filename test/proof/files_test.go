@@ -304,6 +304,12 @@ func (f *leaseFile) Release(ctx context.Context, req provider.ReleaseRequest) (e
 	return err
 }
 
+// Extend implements provider.Provider.
+func (f *leaseFile) Extend(ctx context.Context, req provider.ExtendRequest) (longer lease.Lease, err error) {
+	f.around(func() { longer, err = f.Provider.Extend(ctx, req) })
+	return longer, err
+}
+
 // Close implements provider.Provider.
 func (f *leaseFile) Close() error { return f.database.close() }
 

@@ -59,7 +59,7 @@ func tellStory(t *testing.T, s setting) string {
 var mustHappen = []string{
 	"answers mixed up", "backups put back", "backups taken", "disks frozen", "file systems full", "files lost or damaged",
 	"folders moved to another live directory", "killed during a call", "killed in the middle of a write", "leases adopted",
-	"leases granted", "leases kept at a stop", "leases released", "live state not written", "long pauses",
+	"leases extended", "leases granted", "leases kept at a stop", "leases released", "live state not written", "long pauses",
 	"lost folders written anew", "machines booted", "machines cloned", "messages delayed", "moved back",
 	"releases refused or not sent", "releases without an answer", "requests that waited", "start failed",
 	"state directories swapped", "state file not written", "stores restored",
@@ -100,8 +100,8 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 	}
 	t.Logf("the trace of each world was followed through docs/model/Pool.tla, with %d pairs of grants on one slot, no two equal IDs; steps: %v", pairs, shown)
 	for _, do := range trace.PoolActions() {
-		if reason, n := notShown[do], shown[do]; n > 0 && reason != "" || n == 0 && reason == "" && seeds >= manySeeds {
-			t.Errorf("%s happened %d times in the traces; the reason why it cannot: %q", do, n, reason)
+		if shown[do] == 0 && seeds >= manySeeds {
+			t.Errorf("%s never happened in the traces", do)
 		}
 	}
 	if pairs < seeds*100 {

@@ -35,6 +35,9 @@ const (
 	leasesOwnInode
 	bootAndMachine
 
+	// How long a client's lease lasts.
+	restoredExtendsNothing
+
 	allRules
 )
 
@@ -68,6 +71,8 @@ var ruleTexts = [allRules]struct{ rule, breach string }{
 	expectedSequence:         {"an older leases file is refused", "it is adopted"},
 	leasesOwnInode:           {"a copy of the leases file is refused", "it is adopted"},
 	bootAndMachine:           {"leases are adopted in the same boot of the same machine", "anywhere, at any time"},
+
+	restoredExtendsNothing: {"a restored store extends nothing while it is fenced", "it extends at once"},
 }
 
 func (r rule) String() string { return ruleTexts[r].rule }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -72,19 +73,19 @@ type slotRecord struct {
 var _ provider.Provider = (*store)(nil)
 
 func (s *store) Info() provider.Info {
-	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true, Can: provider.Can{Verify: true}}
+	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true, Can: provider.Can{Verify: true, Extend: true}}
 }
 
 func (s *store) Close() error { return nil }
 
-// busyUntil is when the slot of l may be granted.
-func (s *store) busyUntil(l lease.Lease) (until int64) {
+// busyUntil is when the slot of l may be granted, beside the record of its own.
+func (s *store) busyUntil(l lease.Lease, own *slotRecord) (until int64) {
 	for _, r := range s.records {
 		overlaps := r.lease.Slot().Overlaps(l.Slot())
 		if s.w.without(overlapByRange) {
 			overlaps = r.lease.ID == l.ID
 		}
-		if overlaps && !r.deleted {
+		if overlaps && !r.deleted && r != own {
 			until = max(until, r.end)
 		}
 	}
@@ -112,7 +113,7 @@ func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 			ID: (first + i) % ids, Created: now, Expired: now + t.term, ReservedUntil: now + t.term + t.quarantine,
 			EpochMS: t.epoch, BitReserve: 1, BitTS: t.bitTS, BitID: t.bitID, BitSeq: t.bitSeq,
 		}
-		if s.busyUntil(l) > now {
+		if s.busyUntil(l, nil) > now {
 			continue
 		}
 		s.secrets++
@@ -183,6 +184,32 @@ func (s *store) Release(_ context.Context, req provider.ReleaseRequest) error {
 		return nil
 	}
 	return provider.ErrNotFound
+}
+
+// Extend implements provider.Provider.
+func (s *store) Extend(_ context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	now := s.now()
+	if now < s.fencedUntil && !s.w.without(restoredExtendsNothing) {
+		return lease.Lease{}, &provider.FencedError{UntilMS: s.fencedUntil, Reason: "the store was restored"}
+	}
+	i := slices.IndexFunc(s.records, func(r *slotRecord) bool { return r.lease.ID == req.ID && r.lease.BitSeq == req.BitSeq && !r.deleted })
+	if i < 0 {
+		return lease.Lease{}, provider.ErrNotFound
+	}
+	r := s.records[i]
+	if !req.Signed(r.lease.Secret) {
+		return lease.Lease{}, provider.ErrBadSignature
+	}
+	if r.released || now >= r.lease.Expired || s.busyUntil(r.lease, r) > now {
+		return lease.Lease{}, provider.ErrConflict
+	}
+	t := s.terms[req.Service]
+	r.lease.Expired, r.end = req.Extended(provider.Terms{
+		Term: time.Duration(t.term) * time.Millisecond, Quarantine: time.Duration(t.quarantine) * time.Millisecond,
+	}, now, r.lease.Expired, r.end)
+	r.lease.ReservedUntil = r.end
+	s.greatest = max(s.greatest, r.end)
+	return r.lease, nil
 }
 
 func (s *store) Verify(_ context.Context, _ string, claims []provider.Claim) (lost []int, _ error) {

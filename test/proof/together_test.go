@@ -84,7 +84,7 @@ func (w *world) eventTogether() {
 		}
 	}
 	often := 300
-	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == witnessKept {
+	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == witnessKept || w.focus == restoredExtendsNothing {
 		often = 60
 	}
 	if w.servers != nil && w.rnd.IntN(60) == 0 {

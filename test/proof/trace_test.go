@@ -30,16 +30,11 @@ type trail struct {
 	lives    int // of streams
 }
 
-// notShown says which actions of Pool.tla no trace of a world has, and why.
-var notShown = map[string]string{
-	"Extend":   "no keeper extends a lease: clients of lease servers do, and the suite of providers has those",
-	"Extended": "nobody hears of an extension where nobody asks for one",
-}
-
-// granted is a lease with the request that it was granted to.
+// granted is a lease with the request that it was granted to, and its latest end.
 type granted struct {
 	lease   lease.Lease
 	request string
+	expired int64
 }
 
 // trailed is what the trail knows of a stream.
@@ -134,13 +129,45 @@ func (t *trail) granted(l lease.Lease, request string) {
 		return
 	}
 	t.names[l.Secret] = fmt.Sprint("lease ", len(t.names)+1)
-	t.grants[l.Secret], t.answered[request] = granted{l, request}, true
+	t.grants[l.Secret], t.answered[request] = granted{l, request, l.Expired}, true
 	asker := ""
 	if by := t.askers[request]; by != nil {
 		asker = by.name
 	}
 	t.note(trace.PoolStep{
 		Do: "Grant", Proc: asker, Lease: t.names[l.Secret], Request: request, Slot: l.Slot(), Created: l.Created, Expired: l.Expired, Until: l.ReservedUntil,
+	})
+}
+
+// Extend implements provider.Provider. If the store's process was killed, its records say whether
+// it had carried the extension out.
+func (n noted) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	longer, err := n.Provider.Extend(ctx, req)
+	if err == nil {
+		n.t.extended(req, longer)
+	} else if errors.Is(err, errKilled) {
+		records, failed := n.List(ctx, req.Service)
+		must(failed, nil)
+		for _, r := range records {
+			if l := r.Lease; l.ID == req.ID && l.BitSeq == req.BitSeq && l.Created == req.CreatedMS {
+				n.t.extended(req, l)
+			}
+		}
+	}
+	return longer, err
+}
+
+// extended notes that a lease lasts longer, and when that was by the store's clock.
+func (t *trail) extended(req provider.ExtendRequest, longer lease.Lease) {
+	l, known := t.leaseOf(req.ID, req.BitSeq, req.Signed)
+	g := t.grants[l.Secret]
+	if !known || longer.Expired <= g.expired {
+		return
+	}
+	g.expired = longer.Expired
+	t.grants[l.Secret] = g
+	t.note(trace.PoolStep{
+		Do: "Extend", Proc: t.askers[g.request].name, Lease: t.names[l.Secret], MS: longer.Expired - l.Term(), Expired: longer.Expired, Until: longer.ReservedUntil,
 	})
 }
 

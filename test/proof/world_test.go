@@ -48,6 +48,7 @@ type world struct {
 	plain      bool   // the provider cannot verify
 	machines   []*machine
 	daemons    []*daemon
+	extenders  []*extender
 	depth      int       // calls on their way, one inside the other
 	downUntil  int64     // Unix ms until which the provider cannot be reached
 	messages   []func()  // on their way
@@ -164,13 +165,13 @@ func newWorld(s setting) *world {
 		w.fallbacks = w.fallbacks[1:] // nobody goes on beyond a reservation
 	}
 	w.plain, w.disasters = w.rnd.IntN(8) == 0, pick(w, []int{0, 1, 3, 8, 16})
-	w.alike = w.focus >= adoptedFromLiveStateOnly && w.rnd.IntN(4) > 0
+	w.alike = w.focus >= adoptedFromLiveStateOnly && w.focus <= bootAndMachine && w.rnd.IntN(4) > 0
 	switch w.focus {
 	case quarantineKept, releasedNeverCached:
 		// These are about fallback in a long reservation.
 		quarantine, w.fallbacks = 3*term, []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached}
 		w.certain = false
-	case embeddedTimestampChecked:
+	case embeddedTimestampChecked, restoredExtendsNothing:
 		quarantine = 0 // which would make up for the breach most of the time
 	case expectedSequence, leasesOwnInode:
 		w.plain, w.tight = true, true // the first verify tells that a lease is gone
@@ -179,7 +180,7 @@ func newWorld(s setting) *world {
 	case bootAndMachine:
 		w.liveOnDisk = true
 	}
-	if w.focus < markExclusive { // it is not about the two places
+	if w.focus < markExclusive || w.focus == restoredExtendsNothing { // it is not about the two places
 		w.disasters = min(w.disasters, 1)
 	}
 	w.lowBits = 5
@@ -189,6 +190,7 @@ func newWorld(s setting) *world {
 	w.timeline = snowflake.Timeline{EpochMS: w.nowMS() - 100_000, BitTS: snowflake.ValueBits - w.lowBits}
 	w.drawDaemons()
 	w.drawProvider(term, quarantine)
+	w.drawExtenders()
 	if w.whole {
 		w.join()
 	}
@@ -304,6 +306,9 @@ func (w *world) run(n int) {
 			break
 		}
 		w.event()
+		for _, x := range w.extenders {
+			x.act()
+		}
 		if w.whole {
 			w.eventTogether()
 		}
@@ -324,14 +329,12 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 	if w.fault != "" {
 		return
 	}
-	w.digest = (w.digest ^ uint64(id)) * 1099511628211
 	at, by := w.timeline.UnixMS(id), s.name()
 	ms := at - w.began.UnixMilli()
 	if id <= before && !w.off { // a breach must lead to a duplicate to count
 		w.fault = fmt.Sprintf("%s made %d after %d, at %d ms", by, id, before, ms)
 	}
 	o := origin{by: by, kind: kind}
-	low := w.timeline.Low(id)
 	switch kind {
 	case generator.Regular:
 		w.regular++
@@ -339,21 +342,29 @@ func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before s
 	case generator.FallbackCachedID:
 		w.cached++
 		w.trail.emits(s, w.timeline, id, kind, from)
-		o.reserved = s.reservation(low-w.timeline.FallbackBit(), at)
+		o.reserved = s.reservation(w.timeline.Low(id)-w.timeline.FallbackBit(), at)
 	}
-	w.tells("%s makes (%d ms, %d)", by, ms, low)
+	w.judge(id, o)
+}
+
+// judge says whether the ID may be equal to one before it.
+func (w *world) judge(id snowflake.ID, o origin) {
+	w.digest = (w.digest ^ uint64(id)) * 1099511628211
+	at, low := w.timeline.UnixMS(id), w.timeline.Low(id)
+	ms := at - w.began.UnixMilli()
+	w.tells("%s makes (%d ms, %d)", o.by, ms, low)
 	first, twice := w.seen[id]
 	w.seen[id] = o
 	switch {
-	case twice && (kind == generator.Regular || first.kind == generator.Regular):
-		w.fault = fmt.Sprintf("%s and %s made the same regular ID: %d ms, low bits %d", first.by, by, ms, low)
-	case kind == generator.FallbackRandomID: // another daemon may have made it too: that is why it is the last resort
+	case twice && (o.kind == generator.Regular || first.kind == generator.Regular):
+		w.fault = fmt.Sprintf("%s and %s made the same regular ID: %d ms, low bits %d", first.by, o.by, ms, low)
+	case o.kind == generator.FallbackRandomID: // another daemon may have made it too: that is why it is the last resort
 		if twice {
 			w.seen[id] = first
 		}
 	case twice && first.kind == generator.FallbackCachedID && (w.certain || (at < first.reserved && at < o.reserved)):
 		w.fault = fmt.Sprintf("%s and %s made the same cached fallback ID before %d ms: %d ms, low bits %d",
-			first.by, by, o.reserved-w.began.UnixMilli(), ms, low)
+			first.by, o.by, o.reserved-w.began.UnixMilli(), ms, low)
 	}
 }
 

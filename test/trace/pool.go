@@ -203,6 +203,9 @@ func (p *pool) Extend(q *poolProc, s PoolStep) {
 	if l.released || s.MS >= l.exp || !q.held[s.Lease] {
 		p.breaks("Extend: %s is extended at %d, released: %v, its end %d", s.Lease, s.MS, l.released, l.exp)
 	}
+	if s.MS < p.fence {
+		p.breaks("Restore: %s is extended %d ms before the fence ends", s.Lease, p.fence-s.MS)
+	}
 	for _, other := range p.order {
 		if other != l && other.Slot.Overlaps(l.Slot) && other.end > s.MS {
 			p.breaks("OthersEnded: %s is extended at %d, and %s ends at %d", s.Lease, s.MS, other.Lease, other.end)

@@ -99,6 +99,9 @@ var poolStoreCases = []guardCase[Pool]{
 	}},
 	{"gives up what it did not ask", "GiveUp: a waits for no answer to r9", func(x *Pool) { x.step("GiveUp", 0).Request = "r9" }},
 	{"an ended lease is extended", "Extend: one is extended at 1100", func(x *Pool) { x.step("Extend", 0).MS = 1100 }},
+	{"extended before the fence ends", "Restore: one is extended 140 ms before", func(x *Pool) {
+		x.then("Emit", 1, PoolStep{Do: "Restore"})
+	}},
 	{"extended while another is reserved", "OthersEnded: one is extended at 1060, and zero ends at 1061", func(x *Pool) {
 		x.then("Start", 1, PoolStep{Do: "Grant", Lease: "zero", Slot: low, Created: 1061, Expired: 1061, Until: 1061})
 		x.step("Grant", 1).Until = 1061
