@@ -31,10 +31,12 @@ type placeTrail struct {
 	lives map[*message]membershipOf
 }
 
-// membershipOf is a membership that a message has granted or renewed.
+// membershipOf is a membership that a message has granted or renewed, and from when its host may
+// count the term.
 type membershipOf struct {
 	life   int64
 	termMS int64
+	sent   time.Duration
 }
 
 const membersPrefix = "members/"
@@ -147,23 +149,35 @@ func (t *placeTrail) membership(m *message, l lock.Lease, s trace.LockStep) {
 	if m.request.Op == lock.Release {
 		step.Do = "Leave"
 	} else {
-		t.lives[m] = membershipOf{l.Token, s.TermMS}
+		t.lives[m] = membershipOf{l.Token, s.TermMS, m.sent}
 	}
 	t.all(step)
 }
 
-// repeated notes that the store says once more what it did with the lock of a membership.
+// repeated notes that the store says once more what it did with the lock of a membership. The host
+// may count what is left from now, or the term from before it asked first.
 func (t *placeTrail) repeated(m *message, l lock.Lease) {
-	if strings.HasPrefix(m.request.Key, membersPrefix) {
-		t.lives[m] = membershipOf{l.Token, l.RemainingMS}
+	if !strings.HasPrefix(m.request.Key, membersPrefix) {
+		return
 	}
+	left := membershipOf{l.Token, l.RemainingMS, m.sent}
+	for first, of := range t.lives {
+		if first.request == m.request && of.life == l.Token && of.until() > left.until() {
+			left = of
+		}
+	}
+	t.lives[m] = left
+}
+
+func (of membershipOf) until() time.Duration {
+	return of.sent + time.Duration(of.termMS)*time.Millisecond
 }
 
 // joined notes that a host hears of its membership.
 func (t *placeTrail) joined(m *message) {
 	if of, is := t.lives[m]; is {
 		authority := strings.TrimPrefix(m.request.Key, membersPrefix)
-		t.all(trace.PlaceStep{Do: "Joined", Host: m.from.name, Authority: authority, Life: of.life, TermMS: of.termMS, Sent: m.sent})
+		t.all(trace.PlaceStep{Do: "Joined", Host: m.from.name, Authority: authority, Life: of.life, TermMS: of.termMS, Sent: of.sent})
 	}
 }
 
