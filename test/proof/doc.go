@@ -1,9 +1,10 @@
 // Package proof holds the proof of uniqueness as a test: daemons that are made of
 // the real generator, keeper and state run on simulated disks and memory, over one
-// provider. All clocks are wrong and jump; processes are killed, machines boot,
-// files are copied, put back, lost and damaged, and messages go astray. A seed
-// repeats a run exactly: nothing is concurrent but the generators' timers, and a
-// testing/synctest bubble says when they fire.
+// provider. In half of the worlds, clients extend leases too. All clocks are wrong
+// and jump; processes are killed, machines boot, files are copied, put back, lost
+// and damaged, and messages go astray. A seed repeats a run exactly: nothing is
+// concurrent but the generators' timers, and a testing/synctest bubble says when
+// they fire.
 //
 // Each rule on which the proof rests can be switched off, one at a time, in what
 // lies between the rooms: the simulated directories, the wire, the store. The

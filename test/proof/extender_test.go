@@ -25,7 +25,8 @@ type extender struct {
 	ahead             int64 // its clock minus the true time; jumps
 	lives             int
 
-	life    string               // the trail's name of this life
+	life    string // the trail's name of this life
+	service string
 	holding *runner.LeaseHolding // nil: none
 	end     time.Duration        // by Boot, when the lease ends
 	due     time.Duration        // by Boot, when it is to be extended
@@ -81,9 +82,9 @@ func (x *extender) begin() {
 	w := x.w
 	x.lives++
 	x.life = fmt.Sprint(x.name, " in life ", x.lives)
-	x.ms, x.low = 0, 0
+	x.service, x.ms, x.low = serviceNames[x.rnd.IntN(len(serviceNames))], 0, 0
 	w.trail.note(trace.PoolStep{Do: "Start", Proc: x.life, Folder: x.life, Machine: x.name})
-	req := provider.AcquireRequest{Service: serviceNames[x.rnd.IntN(len(serviceNames))], RequestID: x.life, ThroughputPerMS: 1}
+	req := provider.AcquireRequest{Service: x.service, RequestID: x.life, ThroughputPerMS: 1}
 	w.trail.askers[req.RequestID] = &trailed{name: x.life}
 	asked := x.Boot()
 	leases, err := x.Acquire(context.Background(), req)
@@ -94,7 +95,7 @@ func (x *extender) begin() {
 	}
 	l := leases[0]
 	w.tells("%s is granted %v", x.life, l)
-	x.holding = runner.HoldLease(l, x, req.Service, x, func(string, ...any) {})
+	x.holding = runner.HoldLease(l, x, x.service, x, func(string, ...any) {})
 	x.end, x.due = asked+x.holding.Term, asked+x.holding.Term/extendPart
 	w.trail.note(trace.PoolStep{Do: "Receive", Proc: x.life, Lease: w.trail.names[l.Secret], Request: req.RequestID})
 }
@@ -137,7 +138,7 @@ func (x *extender) leave() {
 	does("Forget")
 	does("Send")
 	x.holding = nil
-	if _, err := runner.Release(context.Background(), x, serviceNames[0], callDeadline, l, at); err == nil {
+	if _, err := runner.Release(context.Background(), x, x.service, callDeadline, l, at); err == nil {
 		does("Released")
 	} else {
 		does("Unanswered")
