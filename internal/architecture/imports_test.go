@@ -111,7 +111,7 @@ var own = map[string][]string{
 	"internal/sequence/sequencetest":         {"internal/record/receipt", "internal/sequence"},
 	"internal/lock":                          {"internal/clock", "internal/keyname", "internal/record", "internal/record/receipt", "internal/workers"},
 	"internal/placement":                     {"internal/keyname"},
-	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage"},
+	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage", "internal/record"},
 	"internal/placement/storage":             {"internal/placement", "internal/record"},
 	"internal/placement/storage/http":        {"internal/conn/http", "internal/placement", "internal/placement/storage", "internal/problem", "internal/record/http"},
 	"internal/placement/storage/storagetest": {"internal/placement", "internal/placement/storage"},
