@@ -20,7 +20,7 @@ var parts = []struct {
 	most, aim int // 0: none
 	files     []string
 }{
-	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1752, 900, []string{
+	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1792, 900, []string{
 		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go",
 		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
 	{"locks, sequences and the fake", 690, 500, []string{
