@@ -49,7 +49,7 @@ func TestDaemonStateDir(t *testing.T) {
 		want string
 	}{
 		{map[string]string{"HOME": shared}, me + 1, shared + "/.local/state/kazahana"}, // OpenShift, for its users of group 0
-		{map[string]string{"HOME": own}, me + 1, ""}, // as su and sudo may keep it
+		{map[string]string{"HOME": own}, me + 1, ""},                                   // as su and sudo may keep it
 		{map[string]string{"HOME": own + "/missing"}, me + 1, ""},
 		{map[string]string{"XDG_STATE_HOME": own, "HOME": "/h"}, me + 1, "/h/.local/state/kazahana"},
 		{map[string]string{"XDG_STATE_HOME": own}, 0, "/var/lib/kazahana"},

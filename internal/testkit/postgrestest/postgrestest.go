@@ -36,7 +36,7 @@ const (
 type Server struct {
 	tb   testing.TB
 	Dir  string // of the socket; the data are in Dir/data
-	Bin  string // the directory of its programs; "": those that binary finds
+	Bin  string // the directory of its programs
 	args []string
 	cmd  *exec.Cmd
 	host string // "": no TCP
@@ -143,7 +143,7 @@ func unprivileged(tb testing.TB) *syscall.Credential {
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	program := filepath.Join(s.Bin, name)
-	if s.Bin == "" {
+	if _, err := os.Stat(program); err != nil { // one of the system's, such as rm
 		program = binary(s.tb, name)
 	}
 	cmd := exec.Command(program, args...)
@@ -255,7 +255,7 @@ func (s *Server) signalAll(sig syscall.Signal) {
 // Backup copies the running server's data to a new server, which is not started.
 func (s *Server) Backup(args ...string) *Server {
 	s.tb.Helper()
-	to := &Server{tb: s.tb, Dir: newDir(s.tb), args: s.args}
+	to := &Server{tb: s.tb, Dir: newDir(s.tb), Bin: s.Bin, args: s.args}
 	to.endWithTest()
 	to.run("pg_basebackup", append([]string{"-h", s.Dir, "-p", Port, "-U", asUser, "-D", to.Data(), "-X", "stream", "-c", "fast", "--no-sync"}, args...)...)
 	return to
