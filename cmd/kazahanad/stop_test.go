@@ -164,8 +164,10 @@ func TestStopOfAStartThatWaits(t *testing.T) {
 	s, disk := newSite(t), disktest.Ext4(t)
 	s.State = filepath.Join(disk.Dir(), "state")
 	killed := s.Start()
+	c := s.Dial()
+	c.RegularID() // the file of leases is on that disk too
 	disk.Freeze()
-	s.Dial().ID()
+	c.ID()
 	killed.AwaitLog("the floor cannot be brought to the disk") // so a thread of it waits in the disk
 	killed.Signal(syscall.SIGKILL)
 	d := s.Launch()

@@ -113,6 +113,7 @@ func (d *Disk) Freeze() {
 	if out, err := exec.Command("fsfreeze", "-f", d.dir).CombinedOutput(); err != nil {
 		d.t.Skipf("the file system cannot be frozen: %v: %s", err, out)
 	}
+	d.t.Cleanup(d.Thaw) // before processes that were started earlier are waited for
 }
 
 // Thaw ends a freeze, where there is one.
