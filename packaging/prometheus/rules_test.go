@@ -109,7 +109,10 @@ func TestRulesAreValid(t *testing.T) {
 }
 
 // Each alert fires when it should and is silent when it should be.
-func TestRules(t *testing.T) { promtool(t, "test", "rules", testsFile) }
+func TestRules(t *testing.T) {
+	ring.Deep(t)
+	promtool(t, "test", "rules", testsFile)
+}
 
 // expectedAlert is an alert that a test expects, with its labels.
 var expectedAlert = regexp.MustCompile(`^ALERTS\{alertname="(\w+)", alertstate="firing"(.*)\}$`)
