@@ -6,9 +6,7 @@ import (
 	"fmt"
 )
 
-// lifeTable has one row about the file itself. Every commit writes it.
-const lifeTable = "life"
-
+// lifeSchema is a table of one row about the file itself. Every commit writes it.
 const lifeSchema = `CREATE TABLE life (
 		one            INTEGER PRIMARY KEY CHECK (one = 1),
 		id             TEXT    NOT NULL,
