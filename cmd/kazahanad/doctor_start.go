@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"

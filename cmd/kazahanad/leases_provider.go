@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"

@@ -19,7 +19,7 @@ import (
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"

@@ -60,7 +60,7 @@ func rooms(file string) []string {
 	switch own {
 	case "internal/provider", "internal/provider/pool":
 		return []string{own, "internal/provider/memory", "internal/provider/sqlite"}
-	case "internal/conn/sqlite":
+	case "internal/conn/sqlitefile":
 		return []string{own, "internal/provider/sqlite"}
 	case "internal/record":
 		return []string{own, "internal/record/memory"}

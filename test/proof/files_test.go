@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/testkit/await"

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"

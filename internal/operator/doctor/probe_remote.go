@@ -27,7 +27,7 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/problem"
 )

@@ -3,7 +3,7 @@ package sqlite
 import (
 	"context"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

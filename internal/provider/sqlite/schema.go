@@ -1,6 +1,6 @@
 package sqlite
 
-import sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+import "github.com/kazahana/kazahana/internal/conn/sqlitefile"
 
 // applicationID is what the file says of itself, in its header: "kzhn".
 const applicationID = 0x6b7a686e

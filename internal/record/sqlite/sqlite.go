@@ -15,7 +15,7 @@ import (
 	"errors"
 	"fmt"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/longwork"
 	"github.com/kazahana/kazahana/internal/record"
 )

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/problem"
