@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"

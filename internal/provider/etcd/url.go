@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strings"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

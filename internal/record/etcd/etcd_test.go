@@ -13,7 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/testkit/await"

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
 )
