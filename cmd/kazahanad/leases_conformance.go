@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/leaseapi/conformance"
 )
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
 	recordhttp "github.com/kazahana/kazahana/internal/record/http"

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"

@@ -25,7 +25,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"

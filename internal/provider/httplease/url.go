@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 )

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/problem"
 	recordhttp "github.com/kazahana/kazahana/internal/record/http"
 	"github.com/kazahana/kazahana/internal/sequence"

@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"strings"
 
-	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
