@@ -17,7 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/record"
 )
 

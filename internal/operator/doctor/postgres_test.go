@@ -9,7 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 )
 
 func lookAtPostgres(t *testing.T, cfg postgresconn.Config) []Finding {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 )
 
 // tables of all pools. Times are Unix ms, starts are low-bit values. Rows of slot are

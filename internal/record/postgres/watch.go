@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 )
 
 // pollEvery is how often watchers get a token without a notification: one can be lost
