@@ -18,7 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
-	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lock"

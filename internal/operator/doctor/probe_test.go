@@ -24,7 +24,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
-	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	redisprovider "github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"

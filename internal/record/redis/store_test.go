@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/testkit/await"
