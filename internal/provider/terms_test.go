@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
 // maxServers limits the list of URLs, among which a call divides its time.

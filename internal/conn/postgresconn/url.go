@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
 // Tx is a write under way: the file's lock is held, and nothing is durable

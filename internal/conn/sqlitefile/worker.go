@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
 // lastWord is how long a caller whose time is up waits for the worker's reason.

@@ -24,11 +24,11 @@ import (
 	"google.golang.org/grpc/status"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

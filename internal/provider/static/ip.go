@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
