@@ -18,7 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/allowance"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 

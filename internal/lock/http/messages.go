@@ -8,7 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
 
 // Path is that of the locks, below the server's URL: GET lists. GET Path/{key}

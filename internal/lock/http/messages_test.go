@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 

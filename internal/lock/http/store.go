@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
 
 // maxAnswer bounds an answer: the largest page, with keys and notes of which every byte

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/problem"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
-	recordhttp "github.com/kazahana/kazahana/internal/record/http"
+	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
 
 // Path is that of the records, below the server's URL: GET Path/{kind}/{identity},
