@@ -15,8 +15,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kazahana/kazahana/internal/didyoumean"
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/nearest"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 )
@@ -126,7 +126,7 @@ func checkFields(b []byte, into any) error {
 		name, _ := token.(string)
 		var value json.RawMessage
 		_ = object.Decode(&value)
-		near := nearest.Name(name, known)
+		near := didyoumean.Name(name, known)
 		switch {
 		case seen[name]:
 			return problem.New(problem.InvalidRequest, "the field %q is there twice", name)

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/nearest"
+	"github.com/kazahana/kazahana/internal/didyoumean"
 )
 
 // key is one setting: its name in every source, its default, and how it is read.
@@ -289,7 +289,7 @@ func unknownKey(command string, keys []key, v value) error {
 
 // suggest names the key that was probably meant, as a source spells it.
 func suggest(command, name string, keys []key, spell func(string) string) string {
-	if near := nearest.Name(name, names(keys)); near != "" {
+	if near := didyoumean.Name(name, names(keys)); near != "" {
 		return "did you mean " + spell(near) + "?"
 	}
 	return "kazahanad " + command + " --help lists the keys"

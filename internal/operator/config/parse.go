@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/nearest"
+	"github.com/kazahana/kazahana/internal/didyoumean"
 )
 
 // The parsers turn the text of one setting into its type. Their errors continue a
@@ -141,7 +141,7 @@ func oneOf[T ~string](words ...T) func(string) (T, error) {
 			}
 		}
 		hint := ""
-		if near := nearest.Name(text, known); near != "" {
+		if near := didyoumean.Name(text, known); near != "" {
 			hint = ": did you mean " + near + "?"
 		}
 		return "", fmt.Errorf("is none of %s%s", strings.Join(known, ", "), hint)

@@ -1,5 +1,5 @@
-// Package nearest finds the name that a misspelt one was probably meant to be.
-package nearest
+// Package didyoumean finds the name that a misspelt one was probably meant to be.
+package didyoumean
 
 import (
 	"strings"
