@@ -21,9 +21,9 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/lazy"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
-	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/record/allowance"
@@ -58,7 +58,7 @@ type Store struct {
 	Placements storage.Storage
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
-	records    onUse
+	records    lazyRecords
 	paid       *allowance.Store // nil: an HTTP store has limits of its own
 }
 
@@ -251,7 +251,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
 // longest term of a lock, 0 for the longest of all; room is as for fair.New.
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
-	records := onUse{onuse.New("store "+url, open, (*opened).close)}
+	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
 	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
 	queued := fair.New(paid, room)
@@ -365,6 +365,6 @@ func openHTTP(rawURL string) (*Store, error) {
 	none := &opened{Store: recordmemory.New(nil), closers: []io.Closer{client}}
 	return &Store{
 		Locks: lockhttp.New(client), Sequences: sequencehttp.New(client), Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		records: onUse{onuse.Opened(none, (*opened).close)},
+		records: lazyRecords{lazy.Opened(none, (*opened).close)},
 	}, nil
 }

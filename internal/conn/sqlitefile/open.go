@@ -114,7 +114,7 @@ func PathOf(u *url.URL, example string) (string, error) {
 
 // Open opens the file at the absolute path, and creates it and its directory if they do
 // not exist. While other processes hold the file's lock it waits until ctx ends. No context
-// ends a system call: where a disk may hang, call it in package onuse.
+// ends a system call: where a disk may hang, call it in package lazy.
 func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("sqlite:%s: the path must be absolute", path)

@@ -48,7 +48,7 @@ type Options struct {
 // Opened returns the provider itself, once its store can be reached: Open returns
 // one that is opened at its first use.
 func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error) {
-	if o, ok := p.(*onUse); ok {
+	if o, ok := p.(*lazyProvider); ok {
 		return call(ctx, o, func(p provider.Provider) (provider.Provider, error) { return p, nil })
 	}
 	return p, nil
@@ -129,7 +129,7 @@ func onFirstUse[C config, P provider.Provider](
 	if err != nil {
 		return nil, err
 	}
-	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
+	return newLazy(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
 		p, err := open(ctx, cfg)
 		if err != nil {
 			return nil, err

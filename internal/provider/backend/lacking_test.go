@@ -11,7 +11,7 @@ import (
 
 // What a store lacks is an error.
 func TestWhatTheStoreLacks(t *testing.T) {
-	p := newOnUse(provider.Info{Name: "none", URL: "none:"}, func(context.Context) (provider.Provider, error) {
+	p := newLazy(provider.Info{Name: "none", URL: "none:"}, func(context.Context) (provider.Provider, error) {
 		return static.None{Lacking: "none"}, nil
 	})
 	if err := p.Init(t.Context(), ""); !errors.Is(err, errors.ErrUnsupported) || err.Error() != "the provider none: it needs no declaration" {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/kazahana/kazahana/internal/onuse"
+	"github.com/kazahana/kazahana/internal/lazy"
 	"github.com/kazahana/kazahana/internal/record"
 )
 
@@ -24,14 +24,14 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// onUse is records that are opened at their first use: a daemon starts whatever state
+// lazyRecords is records that are opened at their first use: a daemon starts whatever state
 // its store is in.
-type onUse struct{ *onuse.Value[*opened] }
+type lazyRecords struct{ *lazy.Value[*opened] }
 
-var _ record.Store = onUse{}
+var _ record.Store = lazyRecords{}
 
 // Change implements record.Store.
-func (o onUse) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+func (o lazyRecords) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
 	records, err := o.Get(ctx)
 	if err != nil {
 		return 0, err
@@ -40,7 +40,7 @@ func (o onUse) Change(ctx context.Context, ask record.Ask, rule record.Rule) (in
 }
 
 // Read implements record.Store.
-func (o onUse) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+func (o lazyRecords) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	records, err := o.Get(ctx)
 	if err != nil {
 		return record.View{}, err
@@ -49,7 +49,7 @@ func (o onUse) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 }
 
 // List implements record.Store.
-func (o onUse) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+func (o lazyRecords) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
 	records, err := o.Get(ctx)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (o onUse) List(ctx context.Context, prefix, after string, limit int) ([]rec
 }
 
 // Watch implements record.Store.
-func (o onUse) Watch(ctx context.Context, prefix string) (<-chan struct{}, error) {
+func (o lazyRecords) Watch(ctx context.Context, prefix string) (<-chan struct{}, error) {
 	records, err := o.Get(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (o onUse) Watch(ctx context.Context, prefix string) (<-chan struct{}, error
 }
 
 // Init implements record.Store.
-func (o onUse) Init(ctx context.Context) error {
+func (o lazyRecords) Init(ctx context.Context) error {
 	records, err := o.Get(ctx)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package onuse
+package lazy
 
 import (
 	"context"

@@ -1,8 +1,8 @@
-// Package onuse opens things at their first use. A thing that cannot be opened
+// Package lazy opens things at their first use. A thing that cannot be opened
 // now is tried again at the next use, and a disk or a server that does not answer
 // holds nobody up: each caller waits as long as its own context lets it, and one without a
 // deadline that begins an attempt for attemptTimeout.
-package onuse
+package lazy
 
 import (
 	"context"
