@@ -28,7 +28,6 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
-	"github.com/kazahana/kazahana/internal/record/fair"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
@@ -249,12 +248,12 @@ func Open(rawURL string, opts Options) (*Store, error) {
 }
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
-// longest term of a lock, 0 for the longest of all; room is as for fair.New.
+// longest term of a lock, 0 for the longest of all; room is as for newFair.
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
 	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
-	queued := fair.New(paid, room)
+	queued := newFair(paid, room)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package fair
+package stores
 
 import (
 	"context"
@@ -24,9 +24,9 @@ func (s *slow) Read(ctx context.Context, _ record.Ask) (record.View, error) {
 	return record.View{}, ctx.Err()
 }
 
-func newSlow(atOnce int) (*slow, *Store) {
+func newSlow(atOnce int) (*slow, *fairRecords) {
 	s := &slow{began: make(chan string, 1000), end: make(chan struct{})}
-	return s, New(s, func() int { return atOnce })
+	return s, newFair(s, func() int { return atOnce })
 }
 
 // A caller with a hundred calls delays another by one of them, and urgent calls by none.

@@ -1,8 +1,4 @@
-// Package fair keeps the queue to a record store short, and the callers in it equal. Each
-// store carries out some calls at a time; where there are more, the callers (record.By) get
-// their turn one after the other, however many calls each has made. Urgent calls have a
-// queue of their own: many who want a lock do not keep others from renewing theirs.
-package fair
+package stores
 
 import (
 	"context"
@@ -16,24 +12,28 @@ import (
 // several changes at once write up to so many.
 const atOnce = 256
 
-// Store is a record store with queues before it.
-type Store struct {
+// fairRecords is a record store with queues before it, which keep the queue to the store short,
+// and the callers in it equal. Each store carries out some calls at a time; where there are
+// more, the callers (record.By) get their turn one after the other, however many calls each has
+// made. Urgent calls have a queue of their own: many who want a lock do not keep others from
+// renewing theirs.
+type fairRecords struct {
 	record.Store
 	urgent, other *turnstile.Turnstile[string]
 }
 
-// New returns the store with queues before it. room is how many calls the store carries out at
+// newFair returns the store with queues before it. room is how many calls the store carries out at
 // a time without keeping the next one waiting for long; nil: as many as come. Urgent calls wait
 // for no more than those.
-func New(s record.Store, room func() int) *Store {
+func newFair(s record.Store, room func() int) *fairRecords {
 	most := func() int { return atOnce }
 	if room == nil {
 		room = most
 	}
-	return &Store{s, turnstile.Varying[string](most), turnstile.Varying[string](func() int { return min(room(), atOnce) })}
+	return &fairRecords{s, turnstile.Varying[string](most), turnstile.Varying[string](func() int { return min(room(), atOnce) })}
 }
 
-func (s *Store) enter(ctx context.Context) (entered *turnstile.Turnstile[string], err error) {
+func (s *fairRecords) enter(ctx context.Context) (entered *turnstile.Turnstile[string], err error) {
 	q := s.other
 	if record.IsUrgent(ctx) {
 		q = s.urgent
@@ -45,7 +45,7 @@ func (s *Store) enter(ctx context.Context) (entered *turnstile.Turnstile[string]
 }
 
 // Change implements record.Store.
-func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+func (s *fairRecords) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
 	q, err := s.enter(ctx)
 	if err != nil {
 		return 0, err
@@ -55,7 +55,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 }
 
 // Read implements record.Store.
-func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+func (s *fairRecords) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	q, err := s.enter(ctx)
 	if err != nil {
 		return record.View{}, err
@@ -65,7 +65,7 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 }
 
 // List implements record.Store.
-func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+func (s *fairRecords) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
 	q, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
