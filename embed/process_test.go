@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/embed"
-	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -138,7 +138,7 @@ func TestKilledWhileTheProviderIsAway(t *testing.T) {
 // initLeases does what kazahanad leases init does for a new Redis.
 func initLeases(t *testing.T, url string) {
 	t.Helper()
-	p, err := backend.Open(url, backend.Options{})
+	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
 	must.Succeed(t, err)
 	must.Succeed(t, errors.Join(p.Init(t.Context(), "default"), p.Close()))
 }

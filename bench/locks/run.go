@@ -21,11 +21,11 @@ import (
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -186,8 +186,8 @@ func (b *bench) add(ctx context.Context, name, url, ofDaemon string) error {
 }
 
 // open opens a store in process.
-func (b *bench) open(url string) (*stores.Store, client, error) {
-	store, err := stores.Open(url, stores.Options{})
+func (b *bench) open(url string) (*backend.Store, client, error) {
+	store, err := backend.OpenStore(url, backend.StoreOptions{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -276,7 +276,7 @@ func (b *bench) addServer(ctx context.Context, name, url string) error {
 	}
 	s := &subject{store: name, way: server}
 	for range manyClients {
-		store, err := stores.Open("http://"+address, stores.Options{})
+		store, err := backend.OpenStore("http://"+address, backend.StoreOptions{})
 		if err != nil {
 			return err
 		}

@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/postgres"
@@ -217,7 +217,7 @@ func (x *examination) daemon() {
 	}
 	configured := ""
 	if x.settings != nil {
-		if p, err := backend.Open(x.settings.Provider, backend.Options{}); err == nil {
+		if p, err := backend.OpenProvider(x.settings.Provider, backend.ProviderOptions{}); err == nil {
 			configured = p.Info().URL
 			_ = p.Close() // nothing was opened
 		}

@@ -7,10 +7,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/stores"
 )
 
 const (
@@ -38,7 +38,7 @@ type fencedFile struct {
 }
 
 // newFences finds those of the provider and of the store, which may be nil.
-func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log *zap.Logger) *fences {
+func newFences(p provider.Provider, store *backend.Store, nowMS func() int64, log *zap.Logger) *fences {
 	f := &fences{nowMS: nowMS, log: log}
 	if name := p.Info().Name; name == "sqlite" || name == "postgres" {
 		url := p.Info().URL

@@ -12,9 +12,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/provider/backend"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
@@ -160,9 +159,9 @@ func TestTwoFencesAtOnePlace(t *testing.T) {
 			t.Errorf("%v: the log tells of %d beginnings and %d ends, want %d and %d", c.ends, said, over, c.said, c.over)
 		}
 	}
-	p, err := backend.Open(url, backend.Options{})
+	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
 	must.Succeed(t, err)
-	store, err := stores.Open(url, stores.Options{})
+	store, err := backend.OpenStore(url, backend.StoreOptions{})
 	must.Succeed(t, err)
 	if both := newFences(p, store, f.nowMS, zap.NewNop()); len(both.files) != 2 || len(both.all()) != 1 {
 		t.Errorf("%d fences, %+v", len(both.files), both.all())

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/stores"
 )
 
 type leasesCmd struct {
@@ -168,7 +168,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 }
 
 // initStore declares the store of locks and sequences new, if there is one.
-func initStore(s *system, st *store, beside *stores.Store) error {
+func initStore(s *system, st *store, beside *backend.Store) error {
 	if beside == nil {
 		return nil
 	}

@@ -7,19 +7,19 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/stores"
 )
 
 // storeOf opens the store of locks and sequences that belongs to the provider: the
 // file that a daemon started here would use, or the provider's own store. It returns
 // nil if there is none or it was never used.
-func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
-	url, opts := st.url, stores.Options{Ignore: provider.TermsParams()}
+func (f *providerFlags) storeOf(st *store) (*backend.Store, error) {
+	url, opts := st.url, backend.StoreOptions{Ignore: provider.TermsParams()}
 	if st.Info().Name == "sqlite" {
-		url = stores.Beside(st.url, "")
+		url = backend.Beside(st.url, "")
 		if named := st.store; named != "" && f.Provider == "" {
 			url = named
 		}
@@ -27,7 +27,7 @@ func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
 			return nil, nil
 		}
 	}
-	beside, err := stores.Open(url, opts)
+	beside, err := backend.OpenStore(url, opts)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("store: %w", err)}
 	}
@@ -36,7 +36,7 @@ func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
 
 // lacksNothing reports whether the provider's file and the store beside it are
 // certain to have forgotten nothing. Other stores never are.
-func lacksNothing(s *system, st *store, beside *stores.Store) bool {
+func lacksNothing(s *system, st *store, beside *backend.Store) bool {
 	if !st.Info().Can.Fence || st.Fenced() != nil {
 		return false
 	}

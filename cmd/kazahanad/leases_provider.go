@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 )
 
@@ -95,7 +95,7 @@ func (f *providerFlags) open(s *system) (*store, error) {
 }
 
 func (st *store) open(ctx context.Context) error {
-	p, err := backend.Open(st.url, backend.Options{})
+	p, err := backend.OpenProvider(st.url, backend.ProviderOptions{})
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
@@ -104,7 +104,7 @@ func (st *store) open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, st.timeout)
 	defer cancel()
-	if st.Provider, err = backend.Opened(ctx, p); err != nil {
+	if st.Provider, err = backend.OpenedProvider(ctx, p); err != nil {
 		return errors.Join(err, p.Close())
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
@@ -27,7 +28,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/threads"
@@ -88,7 +88,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	if err := l.readServices(); err != nil {
 		return usageError{err}
 	}
-	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named, LiveDir: issuer.LiveDir(l.settings)}); err != nil {
+	if l.provider, err = backend.OpenProvider(l.settings.Provider, backend.ProviderOptions{Services: l.services.Named, LiveDir: issuer.LiveDir(l.settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	untraced := l.provider

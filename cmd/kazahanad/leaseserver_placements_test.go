@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -59,7 +59,7 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 	}
 
 	must.Succeed(t, through.Dial().Try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}))
-	locks, err := stores.Open(server, stores.Options{})
+	locks, err := backend.OpenStore(server, backend.StoreOptions{})
 	must.Succeed(t, err)
 	defer locks.Close()
 	for tenant, want := range map[string]string{placementTenant: "[members/a:1 members/b:1]", "default": "[members/evil:1]"} {

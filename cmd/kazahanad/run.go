@@ -14,11 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -75,7 +75,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client, LiveDir: issuer.LiveDir(settings)}); err != nil {
+	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{ClientID: j.client, LiveDir: issuer.LiveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := notifySignals()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
@@ -28,7 +29,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -137,7 +137,7 @@ func checkProvider(settings *config.Serve) error {
 
 // openConfigured opens the provider, which must fit the settings; nil for any.
 func openConfigured(url string, settings *config.Serve) (provider.Provider, error) {
-	p, err := backend.Open(url, backend.Options{})
+	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
 	}

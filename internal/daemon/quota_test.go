@@ -13,11 +13,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement/driver"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
@@ -319,7 +319,7 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 // onStore is a daemon whose locks and sequences are in a real store.
 func onStore(t *testing.T, url string, inFlight int) *rig {
 	t.Helper()
-	store, err := stores.Open(url, stores.Options{})
+	store, err := backend.OpenStore(url, backend.StoreOptions{})
 	must.Succeed(t, err)
 	must.Succeed(t, store.Init(t.Context()))
 	t.Cleanup(func() {

@@ -13,12 +13,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -154,7 +154,7 @@ func (i *Issuer) openServiceStates() (map[string]*state.Service, error) {
 func (i *Issuer) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own use the believed one: a wall clock that
 	// jumped must not date their grants.
-	i.Provider, err = backend.Open(i.opts.Settings.Provider, backend.Options{
+	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, backend.ProviderOptions{
 		NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Host: i.opts.Host, Log: i.opts.Log.With(zap.String("component", "provider")),
 	})
 	if err != nil {

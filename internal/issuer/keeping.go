@@ -9,18 +9,18 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/stores"
 )
 
 // Keeping holds a process's store of locks and sequences, and their hosts.
 type Keeping struct {
-	Store     *stores.Store
+	Store     *backend.Store
 	Locks     *lock.Host
 	Sequences sequence.Store // with the blocks of this host
 	Direct    sequence.Store // without
@@ -51,14 +51,14 @@ func OpenKeeping(o KeepingOptions) (*Keeping, error) {
 	if err != nil {
 		return nil, &SettingsError{err}
 	}
-	url, opts := o.Named, stores.Options{NowMS: o.Clock.NowMS, LiveDir: o.LiveDir, Quota: o.Limits}
+	url, opts := o.Named, backend.StoreOptions{NowMS: o.Clock.NowMS, LiveDir: o.LiveDir, Quota: o.Limits}
 	if o.Named == "" {
-		url, opts.Ignore = stores.Beside(o.Provider, o.StateDir), provider.TermsParams()
+		url, opts.Ignore = backend.Beside(o.Provider, o.StateDir), provider.TermsParams()
 	}
 	if url == "" || url == "none" {
 		return nil, nil
 	}
-	s, err := stores.Open(url, opts)
+	s, err := backend.OpenStore(url, opts)
 	if err != nil {
 		return nil, &SettingsError{fmt.Errorf("store: %w", err)}
 	}
@@ -70,7 +70,7 @@ func OpenKeeping(o KeepingOptions) (*Keeping, error) {
 }
 
 // File returns the store, or nil.
-func (k *Keeping) File() *stores.Store {
+func (k *Keeping) File() *backend.Store {
 	if k == nil {
 		return nil
 	}

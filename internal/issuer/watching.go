@@ -5,12 +5,12 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/events"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/stores"
 )
 
 // Watching adds metrics, logs and traces to locks, sequences and activation records.
@@ -21,7 +21,7 @@ type Watching struct {
 }
 
 // stores wraps the stores to watch their calls.
-func (w Watching) stores(s *stores.Store) {
+func (w Watching) stores(s *backend.Store) {
 	s.Locks = lock.Observed(w.Tracing.Locks(s.Locks, s.URL), events.Locks(w.Log, w.Called))
 	s.Sequences = w.Tracing.Sequences(s.Sequences, s.URL)
 	if w.Called != nil {

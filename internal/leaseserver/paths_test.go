@@ -5,16 +5,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // No answer to a tenant names a file of the server, whatever the store refuses or fails with.
 func TestPathsReachNoTenant(t *testing.T) {
 	dir := t.TempDir()
-	store, err := stores.Open("sqlite:"+filepath.Join(dir, "store.db"), stores.Options{})
+	store, err := backend.OpenStore("sqlite:"+filepath.Join(dir, "store.db"), backend.StoreOptions{})
 	must.Succeed(t, err)
 	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: provider.DefaultTerms()}})
 	must.Succeed(t, err)

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
@@ -170,18 +170,18 @@ func TestAnswersForAnotherKey(t *testing.T) {
 	}
 }
 
-func opened(t *testing.T, url string) *stores.Store {
+func opened(t *testing.T, url string) *backend.Store {
 	t.Helper()
-	s, err := stores.Open(url, stores.Options{})
+	s, err := backend.OpenStore(url, backend.StoreOptions{})
 	must.Succeed(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
 // lockThrough acquires a lock through a proxy, and tries it directly as another owner.
-func lockThrough(t *testing.T, through, direct *stores.Store, key string) error {
+func lockThrough(t *testing.T, through, direct *backend.Store, key string) error {
 	t.Helper()
-	acquire := func(s *stores.Store, owner string) (lock.Lease, error) {
+	acquire := func(s *backend.Store, owner string) (lock.Lease, error) {
 		id := lock.NewLeaseID()
 		return s.Locks.Do(t.Context(), lock.Request{Op: lock.Acquire, Tenant: DefaultTenant, Key: key, Owner: owner, RequestID: id, LeaseID: id, TTLMS: 3_600_000})
 	}
@@ -206,9 +206,9 @@ func lockThrough(t *testing.T, through, direct *stores.Store, key string) error 
 }
 
 // countThrough takes a value through a proxy, between two that are taken directly.
-func countThrough(t *testing.T, through, direct *stores.Store, key string) error {
+func countThrough(t *testing.T, through, direct *backend.Store, key string) error {
 	t.Helper()
-	next := func(s *stores.Store) (int64, error) {
+	next := func(s *backend.Store) (int64, error) {
 		got, err := s.Sequences.Next(t.Context(), sequence.Request{
 			Tenant: DefaultTenant, Key: key, Count: 1, RequestID: sequence.NewRequestID(), Options: sequence.DefaultOptions(),
 		})
@@ -235,7 +235,7 @@ func countThrough(t *testing.T, through, direct *stores.Store, key string) error
 }
 
 // placeThrough stores a record through a proxy, and loads it both ways.
-func placeThrough(t *testing.T, through, direct *stores.Store, identity string) error {
+func placeThrough(t *testing.T, through, direct *backend.Store, identity string) error {
 	t.Helper()
 	key := placement.Key{Kind: "room", Identity: identity}
 	before, failed := direct.Placements.Load(t.Context(), DefaultTenant, key)

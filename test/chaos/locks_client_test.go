@@ -14,10 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -309,7 +309,7 @@ func openLocks(url string) (lock.Store, sequence.Store, func(), error) {
 		s := &lockSocket{path: path}
 		return s, sequenceSocket{s}, s.disconnect, nil
 	}
-	s, err := stores.Open(url, stores.Options{})
+	s, err := backend.OpenStore(url, backend.StoreOptions{})
 	if err != nil {
 		return nil, nil, nil, err
 	}

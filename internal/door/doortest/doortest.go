@@ -12,12 +12,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -107,7 +107,7 @@ func (r *Rig) services(o Options) map[string]*issuer.Service {
 		source = o.Clock
 	}
 	believed := clock.NewBelieved(source, clock.Config{MaxForward: time.Second, Hold: time.Minute})
-	p, err := backend.Open(o.Provider, backend.Options{NowMS: believed.NowMS})
+	p, err := backend.OpenProvider(o.Provider, backend.ProviderOptions{NowMS: believed.NowMS})
 	must.Succeed(r.t, err)
 	r.t.Cleanup(func() { _ = p.Close() })
 	ephemeral := state.Ephemeral(state.Options{})

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -81,7 +81,7 @@ func one(t *testing.T, c *otlptest.Collector, name string) otlptest.Span {
 
 func TestProviderCalls(t *testing.T) {
 	tr, c := to(t)
-	inner, err := backend.Open("memory:", backend.Options{})
+	inner, err := backend.OpenProvider("memory:", backend.ProviderOptions{})
 	must.Succeed(t, err)
 	p := tr.Provider(inner)
 	defer p.Close()
@@ -131,7 +131,7 @@ func TestProviderCalls(t *testing.T) {
 // A provider that cannot be reached is an error, with its kind.
 func TestFailedCall(t *testing.T) {
 	tr, c := to(t)
-	inner, err := backend.Open("redis://user:hunter2@127.0.0.1:1/0", backend.Options{})
+	inner, err := backend.OpenProvider("redis://user:hunter2@127.0.0.1:1/0", backend.ProviderOptions{})
 	must.Succeed(t, err)
 	p := tr.Provider(inner)
 	defer p.Close()
@@ -227,7 +227,7 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 			if tr != nil || logs.Len() > 0 {
 				t.Fatalf("%v, and the log has %v", tr, logs.All())
 			}
-			p, err := backend.Open("memory:", backend.Options{})
+			p, err := backend.OpenProvider("memory:", backend.ProviderOptions{})
 			must.Succeed(t, err)
 			defer p.Close()
 			locks, values := lock.OnRecords(memory.New(nil)), sequence.OnRecords(memory.New(nil))

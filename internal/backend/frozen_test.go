@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -42,7 +42,7 @@ func TestFrozenDisk(t *testing.T) {
 			path := filepath.Join(disk.Dir(), "leases.db")
 			open := func() provider.Provider {
 				t.Helper()
-				p, err := backend.Open("sqlite:"+path, backend.Options{LiveDir: disktest.Memory(t)})
+				p, err := backend.OpenProvider("sqlite:"+path, backend.ProviderOptions{LiveDir: disktest.Memory(t)})
 				must.Succeed(t, err)
 				return p
 			}
@@ -94,7 +94,7 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			disk := disktest.Ext4(t)
 			path := filepath.Join(disk.Dir(), "leases.db")
-			p, err := backend.Open("sqlite:"+path, backend.Options{})
+			p, err := backend.OpenProvider("sqlite:"+path, backend.ProviderOptions{})
 			must.Succeed(t, err)
 			if openedBefore {
 				if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {

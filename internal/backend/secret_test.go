@@ -19,7 +19,7 @@ func TestErrorsShowNoPartOfAPassword(t *testing.T) {
 					scheme + slashes + "host=h password=" + password, scheme + slashes + "127.0.0.1:1/db?" + password,
 				} {
 					_, err := Terms(raw)
-					_, openErr := Open(raw, Options{})
+					_, openErr := OpenProvider(raw, ProviderOptions{})
 					for _, err := range []error{err, openErr} {
 						for _, part := range []string{"3xq", "jun", "jwer", "2xq"} {
 							if err != nil && strings.Contains(err.Error(), part) {
@@ -41,7 +41,7 @@ func TestHintsForParametersOfOtherTools(t *testing.T) {
 		"redis://h/0?tls=true": "rediss://", "etcd://h?sslmode=require": "write tls=true", "postgres://h/db?ssl=true": "write sslmode=",
 		"https://h?token=x": "write token_file=", "etcd://h?password=x": "write password_file=",
 	} {
-		if _, err := Open(raw, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := OpenProvider(raw, ProviderOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", raw, err, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package backend opens the provider that a URL names. It is the one place that
-// knows them all.
+// Package backend opens what a URL names, at its first use: a provider of leases, or the
+// store of locks, sequences and activation records. It is the one place that knows them all.
 package backend
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
 
-// Options are what a URL does not say.
-type Options struct {
+// ProviderOptions are what a URL does not say.
+type ProviderOptions struct {
 	// Services has terms of single services; all others have those of the URL.
 	// static: and ip: grant to one service and take none.
 	Services map[string]provider.Terms
@@ -45,26 +45,26 @@ type Options struct {
 	ClientID string
 }
 
-// Opened returns the provider itself, once its store can be reached: Open returns
+// OpenedProvider returns the provider itself, once its store can be reached: OpenProvider returns
 // one that is opened at its first use.
-func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error) {
+func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider, error) {
 	if o, ok := p.(*lazyProvider); ok {
 		return call(ctx, o, func(p provider.Provider) (provider.Provider, error) { return p, nil })
 	}
 	return p, nil
 }
 
-// Schemes returns the schemes that Open knows.
+// Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
 	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), httplease.Schemes())
 }
 
-// Open returns the provider that the URL names. It reaches out to nothing: a
+// OpenProvider returns the provider that the URL names. It reaches out to nothing: a
 // store is opened at its first use, and tried again at the next when it cannot
 // be, so that a daemon starts whatever state its store is in. The error names
 // what is wrong with the URL, and never repeats a part of it that may hold a
 // secret.
-func Open(rawURL string, opts Options) (provider.Provider, error) {
+func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error) {
 	scheme, _, ok := strings.Cut(rawURL, ":")
 	if !ok || !validScheme(scheme) {
 		if filepath.IsAbs(rawURL) {
@@ -78,7 +78,7 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	switch {
 	case slices.Contains(httplease.Schemes(), scheme):
-		return openHTTP(rawURL, opts)
+		return openHTTPProvider(rawURL, opts)
 	case slices.Contains(redis.Schemes(), scheme):
 		cfg, err := redis.ParseURL(rawURL, opts.Services)
 		cfg.ClientID = opts.ClientID
@@ -101,9 +101,9 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	switch scheme {
 	case "memory":
-		return opened(memory.FromURL(u, opts.Services, opts.NowMS))
+		return asProvider(memory.FromURL(u, opts.Services, opts.NowMS))
 	case "none":
-		return opened(static.FromNoneURL(u))
+		return asProvider(static.FromNoneURL(u))
 	case "sqlite":
 		cfg, err := sqlite.ParseURL(u, opts.Services, opts.NowMS)
 		cfg.LiveDir = opts.LiveDir
@@ -113,9 +113,9 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 		return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)
 	}
 	if scheme == "ip" {
-		return opened(static.FromIPURL(u, opts.NowMS, nil))
+		return asProvider(static.FromIPURL(u, opts.NowMS, nil))
 	}
-	return opened(static.FromStaticURL(u, opts.NowMS))
+	return asProvider(static.FromStaticURL(u, opts.NowMS))
 }
 
 // config is that of a provider that needs its store.
@@ -148,7 +148,7 @@ func ignoring[C, P any](open func(C) (P, error)) func(context.Context, C) (P, er
 	return func(_ context.Context, cfg C) (P, error) { return open(cfg) }
 }
 
-func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
+func openHTTPProvider(rawURL string, opts ProviderOptions) (provider.Provider, error) {
 	if len(opts.Services) > 0 {
 		return nil, errors.New("http: the terms of services are set on the lease server that the URL names, and not here")
 	}
@@ -157,12 +157,12 @@ func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
 		return nil, err
 	}
 	cfg.Log = opts.Log
-	return opened(httplease.New(cfg))
+	return asProvider(httplease.New(cfg))
 }
 
-// opened passes on what a constructor returned, since an interface that holds a
+// asProvider passes on what a constructor returned, since an interface that holds a
 // nil pointer is not nil.
-func opened[P provider.Provider](p P, err error) (provider.Provider, error) {
+func asProvider[P provider.Provider](p P, err error) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ func TestFullDisk(t *testing.T) {
 	dir := disktest.Small(t, fmt.Sprint(size))
 	url := "sqlite:" + filepath.Join(dir, "store.db")
 	open := func() *Store {
-		s, err := Open(url, Options{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
+		s, err := OpenStore(url, StoreOptions{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
 		must.Succeed(t, err)
 		return s
 	}

@@ -9,33 +9,30 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-func TestMain(m *testing.M) { await.Main(m) }
-
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
-	coordinates := backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
+	coordinates := backend.ProviderOptions{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
 	for _, test := range []struct {
 		url, name string
 		scope     provider.Scope
-		opts      backend.Options
+		opts      backend.ProviderOptions
 	}{
 		{"memory:", "memory", provider.ScopeUnverified, coordinates},
-		{"memory:?term=5s&bit_seq=9", "memory", provider.ScopeUnverified, backend.Options{}},
+		{"memory:?term=5s&bit_seq=9", "memory", provider.ScopeUnverified, backend.ProviderOptions{}},
 		{"none:", "none", provider.ScopeNone, coordinates},
-		{"static:17", "static", provider.ScopeUnverified, backend.Options{}},
-		{"STATIC:17", "static", provider.ScopeUnverified, backend.Options{}},
+		{"static:17", "static", provider.ScopeUnverified, backend.ProviderOptions{}},
+		{"STATIC:17", "static", provider.ScopeUnverified, backend.ProviderOptions{}},
 		{"sqlite:" + dir + "/a.db?term=1h", "sqlite", provider.ScopeHost, coordinates},
-		{"sqlite://" + dir + "/a.db", "sqlite", provider.ScopeHost, backend.Options{}},
-		{"sqlite:" + dir + "/with space.db", "sqlite", provider.ScopeHost, backend.Options{}},
+		{"sqlite://" + dir + "/a.db", "sqlite", provider.ScopeHost, backend.ProviderOptions{}},
+		{"sqlite:" + dir + "/with space.db", "sqlite", provider.ScopeHost, backend.ProviderOptions{}},
 	} {
-		p, err := backend.Open(test.url, test.opts)
+		p, err := backend.OpenProvider(test.url, test.opts)
 		if err != nil {
 			t.Errorf("%s: %v", test.url, err)
 			continue
@@ -59,11 +56,11 @@ func TestOpen(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	const secret = "hunter2"
-	services := backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
-	none := backend.Options{}
+	services := backend.ProviderOptions{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
+	none := backend.ProviderOptions{}
 	for _, test := range []struct {
 		url  string
-		opts backend.Options
+		opts backend.ProviderOptions
 		want string // "": it is accepted
 	}{
 		{"", none, "begins with one of memory:, none:, static:, ip:, sqlite:"},
@@ -149,7 +146,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"postgres:///db?host=/run&port=5433", none, ""},
 		{"postgres://h?ca_file=/does/not/exist", none, ""},
 	} {
-		p, err := backend.Open(test.url, test.opts)
+		p, err := backend.OpenProvider(test.url, test.opts)
 		if err == nil {
 			p.Close()
 		} else if p != nil {
@@ -179,7 +176,7 @@ func TestServersAreOpenedOnUse(t *testing.T) {
 				ring.All(t)
 				limit = 8 * time.Second
 			}
-			p, err := backend.Open(url, backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}})
+			p, err := backend.OpenProvider(url, backend.ProviderOptions{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}})
 			if err != nil {
 				t.Errorf("%s: %v", url, err)
 				return
@@ -211,7 +208,7 @@ func TestServersAreOpenedOnUse(t *testing.T) {
 func TestOpensOnUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
 	must.Succeed(t, os.WriteFile(path, []byte("this is no database, and long enough to be looked at"), 0o600))
-	p, err := backend.Open("sqlite:"+path, backend.Options{})
+	p, err := backend.OpenProvider("sqlite:"+path, backend.ProviderOptions{})
 	must.Succeed(t, err)
 	for range 2 {
 		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), path) {

@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ func (s *shop) path() string { return filepath.Join(s.disk.Dir(), sqlitefile.Sto
 
 func (s *shop) open() *Store {
 	s.Helper()
-	st, err := Open("sqlite:"+s.path(), Options{NowMS: s.clock.Load, LiveDir: s.live})
+	st, err := OpenStore("sqlite:"+s.path(), StoreOptions{NowMS: s.clock.Load, LiveDir: s.live})
 	must.Succeed(s, err)
 	return st
 }

@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // parameter, and a server that knows nothing is fenced for no longer.
 func TestMaxLockTTL(t *testing.T) {
 	for query, longest := range map[string]time.Duration{"": lock.MaxTTL, "?max_lock_ttl=10m": 10 * time.Minute} {
-		s, err := Open("redis+unix:"+redistest.New(t).Sock+query, Options{})
+		s, err := OpenStore("redis+unix:"+redistest.New(t).Sock+query, StoreOptions{})
 		must.Succeed(t, err)
 		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -1,7 +1,4 @@
-// Package stores chooses where locks, sequences and activation records live, by
-// URL: the one room that knows all of their backends. What a URL names is opened
-// at its first use.
-package stores
+package backend
 
 import (
 	"cmp"
@@ -36,8 +33,8 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
-// Options are what a URL does not say.
-type Options struct {
+// StoreOptions are what a URL does not say.
+type StoreOptions struct {
 	// NowMS is the clock of stores that use this host's, in Unix ms.
 	NowMS func() int64
 	// LiveDir is a directory in memory where a store in a file keeps what tells the
@@ -217,10 +214,10 @@ func canShare(scheme string) bool {
 	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || slices.Contains(postgresconn.Schemes(), scheme) || scheme == "etcd"
 }
 
-// Open returns the store that the URL names. It reaches out to nothing. The error
+// OpenStore returns the store that the URL names. It reaches out to nothing. The error
 // names what is wrong with the URL, and never repeats a part of it that may hold
 // a secret.
-func Open(rawURL string, opts Options) (*Store, error) {
+func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return time.Now().UnixMilli() }
 	}
@@ -241,7 +238,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case slices.Contains(redisconn.Schemes(), scheme):
 		return openRedis(rawURL, opts)
 	case slices.Contains(httpconn.Schemes(), scheme):
-		return openHTTP(rawURL)
+		return openHTTPStore(rawURL)
 	}
 	return nil, fmt.Errorf("%q keeps no locks and sequences; what does: memory, sqlite, %s, etcd, %s, %s", scheme,
 		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
@@ -267,7 +264,7 @@ func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowanc
 // new keys. The rest is for the leases beside it, and for others.
 const diskShare = 8
 
-func openSQLite(rawURL string, opts Options) (*Store, error) {
+func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	path, query, err := sqlitefile.ParseURL(rawURL, storeExample)
 	if err != nil {
 		return nil, err
@@ -298,7 +295,7 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 	})
 }
 
-func openEtcd(rawURL string, opts Options) (*Store, error) {
+func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
 	cfg, _, err := etcdconn.ParseURL(rawURL, opts.Ignore)
 	if err != nil {
 		return nil, err
@@ -313,7 +310,7 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 	})
 }
 
-func openRedis(rawURL string, opts Options) (*Store, error) {
+func openRedis(rawURL string, opts StoreOptions) (*Store, error) {
 	cfg, _, err := redisconn.ParseURL(rawURL, opts.Ignore)
 	if err != nil {
 		return nil, err
@@ -331,7 +328,7 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 	})
 }
 
-func openPostgres(rawURL string, opts Options) (*Store, error) {
+func openPostgres(rawURL string, opts StoreOptions) (*Store, error) {
 	cfg, _, err := postgresconn.ParseURL(rawURL, opts.Ignore)
 	if err != nil {
 		return nil, err
@@ -349,9 +346,9 @@ func openPostgres(rawURL string, opts Options) (*Store, error) {
 	})
 }
 
-// openHTTP opens the services of a lease server, which is asked for requests and not
+// openHTTPStore opens the services of a lease server, which is asked for requests and not
 // for records.
-func openHTTP(rawURL string) (*Store, error) {
+func openHTTPStore(rawURL string) (*Store, error) {
 	cfg, err := httpconn.ParseURL(rawURL)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 func TestPromotedPostgres(t *testing.T) {
 	primary := postgrestest.New(t)
 	url := primary.URL()
-	s, err := Open(url, Options{})
+	s, err := OpenStore(url, StoreOptions{})
 	must.Succeed(t, err)
 	defer s.Close()
 	works(t, s)
@@ -25,7 +25,7 @@ func TestPromotedPostgres(t *testing.T) {
 	standby := primary.Standby("standby")
 	primary.Stop()
 	standby.Promote()
-	after, err := Open(standby.Move(url, primary), Options{})
+	after, err := OpenStore(standby.Move(url, primary), StoreOptions{})
 	must.Succeed(t, err)
 	defer after.Close()
 	request := lock.Request{Op: lock.Acquire, Tenant: "default", Key: "another", Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 1000}

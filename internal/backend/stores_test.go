@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenStoreRefuses(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                              "a store is named by a URL",
 		"static:3":                      "keeps no locks",
@@ -55,12 +55,12 @@ func TestOpenRefuses(t *testing.T) {
 		"postgres:h":                    "two slashes",
 		"postgres://h?max_lock_ttl=48h": "max_lock_ttl",
 	} {
-		_, err := Open(url, Options{})
+		_, err := OpenStore(url, StoreOptions{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want one with %q", url, err, want)
 		}
 	}
-	if _, err := Open("redis://h/0?term=5s&ids=1-2", Options{Ignore: provider.TermsParams()}); err != nil {
+	if _, err := OpenStore("redis://h/0?term=5s&ids=1-2", StoreOptions{Ignore: provider.TermsParams()}); err != nil {
 		t.Errorf("the URL of a provider: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestStores(t *testing.T) {
 		"http":     leaseServer,
 	} {
 		t.Run(scheme, func(t *testing.T) {
-			s, err := Open(url(t), Options{})
+			s, err := OpenStore(url(t), StoreOptions{})
 			must.Succeed(t, err)
 			works(t, s)
 			if err := s.Close(); err != nil {
@@ -125,7 +125,7 @@ func TestOpenedAtFirstUse(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store.db")
 	must.Succeed(t, os.Mkdir(path, 0o700))
-	s, err := Open("sqlite:"+path, Options{})
+	s, err := OpenStore("sqlite:"+path, StoreOptions{})
 	must.Succeed(t, err)
 	defer s.Close()
 	if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil || !strings.Contains(err.Error(), "directory") {

@@ -1,4 +1,4 @@
-package stores
+package backend
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func places(t *testing.T, s *Store) {
 
 // leaseServer is the URL of one in front of a store of its own.
 func leaseServer(t *testing.T) string {
-	s, err := Open("memory:", Options{})
+	s, err := OpenStore("memory:", StoreOptions{})
 	must.Succeed(t, err)
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	p, err := memory.New(memory.NewStore(nil), terms)
