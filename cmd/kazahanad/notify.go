@@ -88,7 +88,7 @@ func (d *daemonParts) watched() []systemd.Part {
 func (d *daemonParts) loops() []systemd.Part {
 	return []systemd.Part{
 		{Name: "accept loop", Turns: d.server.AcceptTurns, Prod: d.server.Prod},
-		{Name: "event loop", Turns: d.server.LaneTurns}, // the same prod wakes it
+		{Name: "event loop", Turns: d.server.FastPathTurns}, // the same prod wakes it
 	}
 }
 

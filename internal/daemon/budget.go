@@ -80,8 +80,8 @@ type user struct {
 	large     int64                 // for large buffers of sockets
 	holds     int                   // locks that connections hold, and watches
 	streams   int                   // of them, events of placement
-	share     share                 // of the lane's time; only the lane's thread uses it
-	departing atomic.Int64          // bytes of its connections that have left the lane and are not seen to
+	share     share                 // of the fast path's time; only the fast path's thread uses it
+	departing atomic.Int64          // bytes of its connections that have left the fast path and are not seen to
 	making    chan struct{}         // has room for the long answers that are being made
 	asking    atomic.Int64          // requests for long answers, but for those that wait for their peer
 	running   running               // connections of this user
@@ -214,7 +214,7 @@ func (a *account) close() {
 	}
 }
 
-// park is moved for the lane, where the connection holds nothing.
+// park is moved for the fast path, where the connection holds nothing.
 func (a *account) park(evict func()) {
 	a.budget.mu.Lock()
 	a.drop()

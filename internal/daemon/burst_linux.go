@@ -15,13 +15,13 @@ const (
 )
 
 // beginBurst reads the clocks, once for all requests that came together.
-func (l *fastLane) beginBurst() {
+func (l *eventPath) beginBurst() {
 	l.began = l.server.elapsed()
 	l.desk.reading = l.server.defaultService.Generator().Read() // all services have one clock
 }
 
 // endBurst counts what was answered.
-func (l *fastLane) endBurst() {
+func (l *eventPath) endBurst() {
 	s, plain := l.server, 0
 	for method, n := range l.answered {
 		if n > 0 {
@@ -37,14 +37,14 @@ func (l *fastLane) endBurst() {
 }
 
 // answer handles the message that b begins with and returns its length; 0 if
-// it is not for the lane. waits is the request if it has to wait.
-func (l *fastLane) answer(b []byte) (n int, waits *waiting) {
+// it is not for the fast path. waits is the request if it has to wait.
+func (l *eventPath) answer(b []byte) (n int, waits *waiting) {
 	var plain wire.Plain
 	if n := wire.ParsePlain(b, &plain); n > 0 {
 		switch {
 		case plain.Count < 0 && string(plain.Method) == "NextID":
 			return n, l.plain(plainNextID, 1, plain.ID)
-		case 0 < plain.Count && plain.Count <= maxLaneBatch && string(plain.Method) == "NextIDs":
+		case 0 < plain.Count && plain.Count <= maxFastPathBatch && string(plain.Method) == "NextIDs":
 			return n, l.plain(plainNextIDs, plain.Count, plain.ID)
 		}
 	}
@@ -74,7 +74,7 @@ func dearCost(took time.Duration) int {
 
 // plain answers a request for IDs without options. Those that are answered at once
 // are counted together, by endBurst.
-func (l *fastLane) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
+func (l *eventPath) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
 	l.loop.Spend(plainCost)
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count

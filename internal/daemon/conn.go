@@ -37,9 +37,9 @@ type conn struct {
 	mu sync.Mutex
 	unfinished
 	working bool // it has a place among those that run; guarded by mu
-	mayPark bool // in the lane, when nothing is under way
+	mayPark bool // on the fast path, when nothing is under way
 	parted  bool // its stream is closed
-	handed  bool // to the lane, with its account; guarded by Server.mu
+	handed  bool // to the fast path, with its account; guarded by Server.mu
 
 	until    time.Time // the write deadline as set
 	turned   bool      // the connection is being turned away, by a deadline of its own
@@ -55,7 +55,7 @@ type conn struct {
 	watches   bool // the events of placement
 }
 
-// unfinished is what a connection has in hand when it leaves the lane.
+// unfinished is what a connection has in hand when it leaves the fast path.
 type unfinished struct {
 	input  []byte // not yet handled
 	output []byte // not yet sent
@@ -157,7 +157,7 @@ func (c *conn) serve(ctx context.Context) {
 	}
 }
 
-// takeUp goes on where the lane stopped, and reports whether the connection still
+// takeUp goes on where the fast path stopped, and reports whether the connection still
 // works.
 func (c *conn) takeUp(ctx context.Context) bool {
 	u := c.unfinished
@@ -175,7 +175,7 @@ func (c *conn) takeUp(ctx context.Context) bool {
 	return !c.broken && (c.wire.Pending() || c.wire.Flush() == nil)
 }
 
-// sendRest sends the answers that the lane could not, and reports whether the
+// sendRest sends the answers that the fast path could not, and reports whether the
 // connection still works.
 func (c *conn) sendRest(output []byte) bool {
 	defer c.account.Give(len(output))

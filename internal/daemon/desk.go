@@ -12,11 +12,11 @@ import (
 )
 
 // desk is where requests are answered, one at a time: those of one connection, or
-// those of all connections in the lane. It never waits. A request that has to wait
+// those of all connections on the fast path. It never waits. A request that has to wait
 // for IDs leaves it as a waiting, and comes back to be concluded.
 type desk struct {
 	server  *Server
-	conn    *conn    // whose requests they are; nil: they are the lane's
+	conn    *conn    // whose requests they are; nil: they are the fast path's
 	account *account // of the connection whose turn it is
 	user    *user    // likewise
 	req     wire.Request
@@ -29,8 +29,8 @@ type desk struct {
 var (
 	// errWaits: the answer comes later; desk.waits is what it waits for.
 	errWaits = errors.New("the request waits")
-	// errHeavy: the request takes longer than others in the lane may be kept waiting.
-	errHeavy = errors.New("the request is too much for the lane")
+	// errHeavy: the request takes longer than others on the fast path may be kept waiting.
+	errHeavy = errors.New("the request is too much for the fast path")
 )
 
 // waiting is a request that waits for IDs. It is counted in Server.inFlight until
@@ -45,11 +45,11 @@ type waiting struct {
 }
 
 // handle answers the present request. waits is the request if it has to wait for
-// IDs. here is false for one that is not for the lane: it has not been answered.
+// IDs. here is false for one that is not for the fast path: it has not been answered.
 func (d *desk) handle(ctx context.Context) (waits *waiting, here bool) {
 	s := d.server
 	if d.req.Type != wire.TypeRequest {
-		// In the lane nobody is asked, and no lock may be waited for.
+		// In the fast path nobody is asked, and no lock may be waited for.
 		if d.req.Type == wire.TypeResponse && d.conn != nil {
 			if e := s.executorOf(d.conn); e != nil {
 				e.calls.answer(&d.req)

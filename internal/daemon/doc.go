@@ -8,8 +8,8 @@
 // # Two engines
 //
 // A goroutine can serve a connection through everything that happens to it
-// (conn.go). On Linux connections that rest are parked in the lane, where one
-// thread in an event loop serves them all (lane_linux.go): it answers whole
+// (conn.go). On Linux connections that rest are parked on the fast path, where one
+// thread in an event loop serves them all (fastpath_linux.go): it answers whole
 // requests and lets them wait for IDs, and gives a connection a goroutine for
 // anything else, until it rests again. Config.EventLoop = false does without.
 //

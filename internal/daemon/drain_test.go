@@ -37,7 +37,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	half.receive()
 	one.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{})...))
 	batch.ask("NextIDs", 300, patient())
-	heavy.ask("NextIDs", maxLaneBatch+1, patient())
+	heavy.ask("NextIDs", maxFastPathBatch+1, patient())
 	r.waiters(3)
 	r.drains()
 	if err := r.server.Ready(t.Context()); !errors.Is(err, errShuttingDown) {
@@ -66,7 +66,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	if ids, err := idsOf(batch.receive().result); err != nil || len(ids) != 300 {
 		t.Errorf("%d IDs, %v", len(ids), err)
 	}
-	if ids, err := idsOf(heavy.receive().result); err != nil || len(ids) != maxLaneBatch+1 {
+	if ids, err := idsOf(heavy.receive().result); err != nil || len(ids) != maxFastPathBatch+1 {
 		t.Errorf("%d IDs, %v", len(ids), err)
 	}
 	one.wantError(one.receive(), wire.CodeShuttingDown)

@@ -62,7 +62,7 @@ func (s *Server) nextIDs(_ context.Context, d *desk) error {
 	return s.issue(d, &r)
 }
 
-// issue answers with the IDs, unless the answer takes too long for the lane.
+// issue answers with the IDs, unless the answer takes too long for the fast path.
 func (s *Server) issue(d *desk, r *idRequest) error {
 	if d.conn == nil && r.heavy() {
 		return errHeavy
@@ -71,20 +71,20 @@ func (s *Server) issue(d *desk, r *idRequest) error {
 }
 
 const (
-	// maxLaneBatch is how many IDs of one request may be made in the lane, where
+	// maxFastPathBatch is how many IDs of one request may be made on the fast path, where
 	// everybody else waits meanwhile.
-	maxLaneBatch = 4096
-	// maxLaneTexts is the same for IDs as text.
-	maxLaneTexts = 256
+	maxFastPathBatch = 4096
+	// maxFastPathTexts is the same for IDs as text.
+	maxFastPathTexts = 256
 )
 
 // heavy reports whether the answer takes longer than others may be kept
 // waiting, or more memory than a peer that does not read it may take.
 func (r *idRequest) heavy() bool {
 	if r.format == formatInt {
-		return r.want.Count > maxLaneBatch
+		return r.want.Count > maxFastPathBatch
 	}
-	return r.want.Count > maxLaneTexts
+	return r.want.Count > maxFastPathTexts
 }
 
 const idOptionNames = "service, timeout_ms, format, regular_only"

@@ -24,7 +24,7 @@ func TestMaxInFlight(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.MaxInFlight = 2 }).start()
 	r.dial().ids(256)
 	var waiting []*peer
-	for _, count := range []int{1, maxLaneBatch + 1} { // in the lane, and with a goroutine
+	for _, count := range []int{1, maxFastPathBatch + 1} { // on the fast path, and with a goroutine
 		p := r.dial()
 		p.ask("NextIDs", count, patient())
 		waiting = append(waiting, p)

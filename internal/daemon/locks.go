@@ -68,7 +68,7 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	case s.cfg.Locks == nil:
 		return call, noStore()
 	case d.conn == nil:
-		return call, errHeavy // the lane knows no peers
+		return call, errHeavy // the fast path knows no peers
 	case d.req.NumParams() == 0:
 		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}

@@ -204,7 +204,7 @@ type checked struct {
 
 func (p *Placement) check(d *desk) error {
 	if d.conn == nil {
-		return errHeavy // it waits for a mutex, and no executor is in the lane
+		return errHeavy // it waits for a mutex, and no executor is on the fast path
 	}
 	key, err := d.placementKey()
 	if err != nil {

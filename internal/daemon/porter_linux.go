@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// While connections that leave the lane hold more than maxDeparting bytes, users who have any
+// While connections that leave the fast path hold more than maxDeparting bytes, users who have any
 // among them get no turns. Any other user may still add what one turn leaves, until all of them
 // hold maxDepartingOfAll. No account counts these bytes yet.
 const (
@@ -18,18 +18,18 @@ const (
 	departureSize = 4 << 10
 )
 
-// porter takes connections out of the lane. The lane's thread only leaves them there: what
+// porter takes connections out of the fast path. The fast path's thread only leaves them there: what
 // is to be done for them takes locks, for which it would wait while those who have them
 // wait for their turn in the runtime.
 type porter struct {
-	lane *fastLane
+	path *eventPath
 	held atomic.Int64              // bytes of those that are not seen to
 	last atomic.Pointer[departure] // of those that nobody has seen to
 	wake chan struct{}
 	idle chan struct{} // closed when all have been seen to, and no more come
 }
 
-// departure is a connection that leaves the lane.
+// departure is a connection that leaves the fast path.
 type departure struct {
 	before    *departure
 	account   *account
@@ -39,13 +39,13 @@ type departure struct {
 	unfinished
 }
 
-func newPorter(l *fastLane) *porter {
-	p := &porter{lane: l, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+func newPorter(l *eventPath) *porter {
+	p := &porter{path: l, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 	go p.run()
 	return p
 }
 
-// behind reports whether the user is to wait for the porter, which prods the lane then.
+// behind reports whether the user is to wait for the porter, which prods the fast path then.
 func (p *porter) behind(u *user) bool {
 	held := p.held.Load()
 	return held > maxDepartingOfAll || held > maxDeparting && u.departing.Load() > 0
@@ -59,7 +59,7 @@ func (p *porter) hold(d *departure, size int64) int64 {
 
 func (d *departure) size() int64 { return int64(departureSize + len(d.input) + len(d.output)) }
 
-// leave is called by the lane. It waits for nothing.
+// leave is called by the fast path. It waits for nothing.
 func (p *porter) leave(d *departure) {
 	p.hold(d, d.size())
 	for {
@@ -95,9 +95,9 @@ func (p *porter) run() {
 			under := func(limit int64) bool { return left <= limit && left+size > limit }
 			switch {
 			case under(maxDeparting), under(maxDepartingOfAll):
-				p.lane.prod(p.lane.allGoOn)
+				p.path.prod(p.path.allGoOn)
 			case left > maxDeparting && u.departing.Load() == 0:
-				p.lane.prod(func() { p.lane.goOn(u) })
+				p.path.prod(func() { p.path.goOn(u) })
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func (p *porter) run() {
 
 // see ends a connection, or gives it a goroutine.
 func (p *porter) see(d *departure) {
-	s := p.lane.server
+	s := p.path.server
 	if d.ended {
 		var left stream
 		if d.fd >= 0 {
@@ -121,10 +121,10 @@ func (p *porter) see(d *departure) {
 		c.account.takeMade(len(d.output))
 	}
 	c.unfinished = unfinished{output: d.output, waits: d.waits}
-	s.unpark(p.lane.work, c)
+	s.unpark(p.path.work, c)
 }
 
-// stream is the connection outside of the lane.
+// stream is the connection outside of the fast path.
 func (d *departure) stream() stream { return socketFile{os.NewFile(uintptr(d.fd), "connection")} }
 
 // Socket takes a descriptor over as it is. net.FileConn would make a copy, for which there may

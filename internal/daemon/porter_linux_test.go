@@ -15,10 +15,10 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// The lane waits for no lock: others are served while connections that leave it, or end,
+// The fast path waits for no lock: others are served while connections that leave it, or end,
 // wait for one.
-func TestLaneWaitsForNoLock(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+func TestFastPathWaitsForNoLock(t *testing.T) {
+	r := newFastPathRig(t, ample).start()
 	other := r.dial()
 	other.alive()
 	half, heavy, gone := r.dial(), r.dial(), r.dial()
@@ -42,12 +42,12 @@ func TestLaneWaitsForNoLock(t *testing.T) {
 	r.placed(3, 0)
 }
 
-// Those who leave the lane while nobody sees to them hold little: others of their users are not
+// Those who leave the fast path while nobody sees to them hold little: others of their users are not
 // read from until then, and may leave meanwhile.
 func TestDeparturesAreBounded(t *testing.T) {
-	const half = laneBuffer - 100
+	const half = fastPathBuffer - 100
 	const connections = 2 * maxDeparting / (departureSize + half)
-	r := newLaneRig(t).start()
+	r := newFastPathRig(t).start()
 	message := request(1, strings.Repeat("x", wire.MaxMessage/2), []any{})[:half]
 	var peers []*peer
 	for range connections {
@@ -57,7 +57,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	}
 	r.placed(connections, 0)
 	other := r.parkAs(4711)
-	l := r.server.lane.(*fastLane)
+	l := r.server.fastPath.(*eventPath)
 	r.server.mu.Lock() // which the porter needs
 	for _, p := range peers {
 		p.send(message)
@@ -71,7 +71,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 		})
 		return <-counted == connections
 	})
-	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+departureSize+laneBuffer {
+	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+departureSize+fastPathBuffer {
 		t.Errorf("those who leave hold %d bytes", n)
 	}
 	other.id()
@@ -86,7 +86,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 }
 
 // waiting is how many turns wait for the porter.
-func (l *fastLane) waiting() (n int) {
+func (l *eventPath) waiting() (n int) {
 	for _, turns := range l.putOff {
 		n += len(turns)
 	}
@@ -95,12 +95,12 @@ func (l *fastLane) waiting() (n int) {
 
 // A user goes on once its own connections have been seen to, however many others leave.
 func TestUsersGoOnOnceSeenTo(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+	r := newFastPathRig(t, ample).start()
 	leaves, stays := r.dial(), r.dial()
 	leaves.alive()
 	stays.alive()
 	r.placed(2, 0)
-	l := r.server.lane.(*fastLane)
+	l := r.server.fastPath.(*eventPath)
 	l.porter.held.Add(maxDeparting + 1) // by others
 	defer l.porter.held.Add(-maxDeparting - 1)
 	r.server.mu.Lock() // which the porter needs
@@ -114,12 +114,12 @@ func TestUsersGoOnOnceSeenTo(t *testing.T) {
 
 // Beyond the bound of all who leave, users wait who have nothing to do with it.
 func TestDeparturesOfAllAreBounded(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+	r := newFastPathRig(t, ample).start()
 	leaves := r.dial()
 	leaves.alive()
 	r.placed(1, 0)
 	other := r.parkAs(4711)
-	l := r.server.lane.(*fastLane)
+	l := r.server.fastPath.(*eventPath)
 	l.porter.held.Add(maxDepartingOfAll)
 	defer l.porter.held.Add(-maxDepartingOfAll)
 	r.server.mu.Lock() // which the porter needs
@@ -132,7 +132,7 @@ func TestDeparturesOfAllAreBounded(t *testing.T) {
 }
 
 // awaitWaiting returns when so many turns wait for the porter.
-func (l *fastLane) awaitWaiting(t *testing.T, turns int) {
+func (l *eventPath) awaitWaiting(t *testing.T, turns int) {
 	t.Helper()
 	await.Eventually(t, "turns wait", func() bool {
 		counted := make(chan int)
@@ -141,14 +141,14 @@ func (l *fastLane) awaitWaiting(t *testing.T, turns int) {
 	})
 }
 
-// What users get in the lane is shared among them, and not among their connections.
-func TestLaneSharesAreOfUsers(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+// What users get on the fast path is shared among them, and not among their connections.
+func TestFastPathSharesAreOfUsers(t *testing.T) {
+	r := newFastPathRig(t, ample).start()
 	a, b := r.dial(), r.dial()
 	a.alive()
 	b.alive()
 	shares := map[*share]bool{}
-	r.inLaneAll(2, func(p *parked) { shares[p.turn.Share] = true })
+	r.onFastPathAll(2, func(p *parked) { shares[p.turn.Share] = true })
 	if len(shares) != 1 || !shares[&r.user().share] {
 		t.Errorf("two connections of one user have %d shares", len(shares))
 	}
@@ -159,7 +159,7 @@ func TestLaneSharesAreOfUsers(t *testing.T) {
 func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 	const kinds = 3
 	many := maxRunning + maxUserRunning + 1
-	r := newLaneRig(t, func(s *setup) { s.MaxConnections, s.MaxInFlight = kinds*many+2, many }).start()
+	r := newFastPathRig(t, func(s *setup) { s.MaxConnections, s.MaxInFlight = kinds*many+2, many }).start()
 	r.dial().ids(256)
 	for range many {
 		half := r.dial()
@@ -169,20 +169,20 @@ func TestThoseWhoWaitHaveNoPlace(t *testing.T) {
 		unread.send(bytes.Repeat(request(1, "Status", []any{}), 100))
 		r.take(server)
 		waits := r.dial()
-		waits.send(append(request(1, "NextIDs", []any{maxLaneBatch + 1, patient()}), request(2, "Ping", []any{})...))
+		waits.send(append(request(1, "NextIDs", []any{maxFastPathBatch + 1, patient()}), request(2, "Ping", []any{})...))
 	}
 	r.waiters(many)
 	other := r.dial()
-	other.ask("Status") // which is not for the lane
+	other.ask("Status") // which is not for the fast path
 	other.succeeds()
 	await.Eventually(t, "nobody has a place", func() bool { return len(r.user().running) == 0 && len(r.server.budget.running) == 0 })
 }
 
-// Answers cost their user time in the lane, also those that it could not send, or that left
+// Answers cost their user time on the fast path, also those that it could not send, or that left
 // with their connection.
-func TestLaneAnswersAreSpent(t *testing.T) {
+func TestFastPathAnswersAreSpent(t *testing.T) {
 	const answers = 3
-	ids := bytes.Repeat(request(1, "NextIDs", []any{maxLaneBatch}), answers)
+	ids := bytes.Repeat(request(1, "NextIDs", []any{maxFastPathBatch}), answers)
 	for name, test := range map[string]struct {
 		send []byte
 		full bool // the peer does not read
@@ -191,21 +191,21 @@ func TestLaneAnswersAreSpent(t *testing.T) {
 		"not sent":      {send: ids, full: true},
 		"leaves behind": {send: append(bytes.Clone(ids), request(2, "Status", []any{})[:5]...)},
 	} {
-		r := newLaneRig(t, ample).start()
+		r := newFastPathRig(t, ample).start()
 		client, server := unserved(t)
 		if test.full {
 			must.Succeed(t, server.SetWriteBuffer(4<<10))
 		}
 		r.take(server)
 		client.alive()
-		r.inLane(func(p *parked) {
+		r.onFastPath(func(p *parked) {
 			if _, err := client.Write(test.send); err != nil {
 				t.Error(err)
 			}
-			before := p.lane.loop.Spent()
+			before := p.path.loop.Spent()
 			p.Ready(unix.EPOLLIN)
 			p.Ready(0)
-			if n := p.lane.loop.Spent() - before; n < maxLaneBatch*9 || n > answers*maxLaneBatch*10+laneBuffer {
+			if n := p.path.loop.Spent() - before; n < maxFastPathBatch*9 || n > answers*maxFastPathBatch*10+fastPathBuffer {
 				t.Errorf("%s: %d are spent", name, n)
 			}
 		})
@@ -228,15 +228,15 @@ func TestTurnsOfPlainRequests(t *testing.T) {
 		sent    int
 		want    int // answers of a turn
 	}{
-		{one, 600, laneBuffer / len(one)},
-		{request(1, "NextIDs", []any{maxLaneBatch}), 10, 2}, // the first is sent when there is another one
+		{one, 600, fastPathBuffer / len(one)},
+		{request(1, "NextIDs", []any{maxFastPathBatch}), 10, 2}, // the first is sent when there is another one
 	} {
-		r := newLaneRig(t, ample).start()
+		r := newFastPathRig(t, ample).start()
 		client, server := unserved(t)
 		must.Succeed(t, server.SetWriteBuffer(1<<20))
 		r.take(server)
 		client.alive()
-		r.inLane(func(p *parked) {
+		r.onFastPath(func(p *parked) {
 			client.send(bytes.Repeat(test.request, test.sent))
 			p.Ready(unix.EPOLLIN)
 			p.Ready(0)
@@ -252,7 +252,7 @@ func TestTurnsOfPlainRequests(t *testing.T) {
 
 // Requests that take time end a turn, and are spent.
 func TestDearRequestsEndATurn(t *testing.T) {
-	r := newLaneRig(t, ample)
+	r := newFastPathRig(t, ample)
 	r.with("Dear", func(_ *Server, _ context.Context, d *desk) error {
 		time.Sleep(dearMost * byteTime)
 		d.out.ReplyUint64(d.req.ID, 0)
@@ -262,16 +262,16 @@ func TestDearRequestsEndATurn(t *testing.T) {
 	client := r.dial()
 	client.alive()
 	dear := request(1, "Dear", []any{})
-	const sent, want = 20, laneTurn/dearMost + 1
-	r.inLane(func(p *parked) {
+	const sent, want = 20, fastPathTurn/dearMost + 1
+	r.onFastPath(func(p *parked) {
 		client.send(bytes.Repeat(dear, sent))
-		before := p.lane.loop.Spent()
+		before := p.path.loop.Spent()
 		p.Ready(unix.EPOLLIN)
 		p.Ready(0)
 		if answered := sent - p.unanswered(t, len(dear)); answered != want && answered != want-1 {
 			t.Errorf("%d requests are answered in a turn", answered)
 		}
-		if n := p.lane.loop.Spent() - before; n < laneTurn {
+		if n := p.path.loop.Spent() - before; n < fastPathTurn {
 			t.Errorf("%d are spent", n)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 
 // progress counts the turns of the loops without which nobody is served.
 type progress struct {
-	accept, lane atomic.Uint64
+	accept, fastPath atomic.Uint64
 	listener     atomic.Pointer[unixsock.Listener]
 	serving      chan struct{} // closed when connections are accepted
 }
@@ -26,8 +26,8 @@ func (s *Server) Serving() <-chan struct{} { return s.progress.serving }
 // after each Prod.
 func (s *Server) AcceptTurns() uint64 { return s.progress.accept.Load() }
 
-// LaneTurns grows after each Prod while the event loop goes on, or there is none.
-func (s *Server) LaneTurns() uint64 { return s.progress.lane.Load() }
+// FastPathTurns grows after each Prod while the event loop goes on, or there is none.
+func (s *Server) FastPathTurns() uint64 { return s.progress.fastPath.Load() }
 
 // Prod has each of the server's loops take a turn soon, if it still can.
 func (s *Server) Prod() {
@@ -35,12 +35,12 @@ func (s *Server) Prod() {
 		_ = l.SetDeadline(time.Now()) // ends the wait for a connection
 	}
 	s.mu.Lock()
-	lane := s.lane
+	path := s.fastPath
 	s.mu.Unlock()
-	turn := func() { s.progress.lane.Add(1) }
-	if lane == nil {
+	turn := func() { s.progress.fastPath.Add(1) }
+	if path == nil {
 		turn()
 		return
 	}
-	lane.prod(turn)
+	path.prod(turn)
 }

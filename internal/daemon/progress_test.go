@@ -11,10 +11,10 @@ import (
 // prodded reports whether both loops take a turn when they are asked to.
 func (r *rig) prodded() {
 	r.t.Helper()
-	accept, lane := r.server.AcceptTurns(), r.server.LaneTurns()
+	accept, path := r.server.AcceptTurns(), r.server.FastPathTurns()
 	await.Eventually(r.t, "both loops turn", func() bool {
 		r.server.Prod()
-		return r.server.AcceptTurns() > accept && r.server.LaneTurns() > lane
+		return r.server.AcceptTurns() > accept && r.server.FastPathTurns() > path
 	})
 }
 

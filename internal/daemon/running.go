@@ -5,7 +5,7 @@ import "runtime"
 // maxRunning and maxUserRunning are how many connections with a goroutine may be at work at a
 // time: of all users, and of one. The runtime serves goroutines in the order in which they
 // become ready, so without a bound those of one user would be thousands before everybody
-// else's, and before the lane's thread. One user leaves half of the processors to others.
+// else's, and before the fast path's thread. One user leaves half of the processors to others.
 var (
 	maxRunning     = runtime.NumCPU()
 	maxUserRunning = max(runtime.NumCPU()/2, 1)

@@ -43,7 +43,7 @@ func TestConnectionsWaitForAPlaceToRun(t *testing.T) {
 			p := r.dial()
 			p.alive()
 			leave := places(r).fill()
-			p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
+			p.ask("NextIDs", maxFastPathBatch+1, options{"timeout_ms": 0}) // not for the fast path
 			await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
 			leave()
 			p.receive()
@@ -70,7 +70,7 @@ func TestEvictedConnectionsNeedNoPlace(t *testing.T) {
 			}
 			leave := places(r).fill()
 			if queued {
-				p.ask("NextIDs", maxLaneBatch+1, options{"timeout_ms": 0}) // not for the lane
+				p.ask("NextIDs", maxFastPathBatch+1, options{"timeout_ms": 0}) // not for the fast path
 				await.Eventually(t, "it waits for a place", func() bool { return strings.Contains(await.Stacks(), "(*conn).run(") })
 			}
 			r.server.mu.Lock()

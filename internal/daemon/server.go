@@ -71,12 +71,12 @@ type Config struct {
 	Trace func(ctx context.Context, method string) (context.Context, func(code string))
 }
 
-// lane serves connections that have no goroutine. Those that need one come
+// fastPath serves connections that have no goroutine. Those that need one come
 // back through Server.unpark.
-type lane interface {
+type fastPath interface {
 	// park takes the stream over, or reports false.
 	park(stream, *account) bool
-	// prod calls turn in the lane, soon, unless it is closed.
+	// prod calls turn on the fast path, soon, unless it is closed.
 	prod(turn func())
 	// close gives back all connections, and takes no more.
 	close()
@@ -113,11 +113,11 @@ type Server struct {
 	leave   context.CancelFunc
 	holds   holds
 
-	lane lane // nil: every connection has a goroutine
+	fastPath fastPath // nil: every connection has a goroutine
 
 	mu             sync.Mutex
 	conns          map[*conn]struct{}  // with a goroutine each; guarded by mu
-	parked         int                 // connections in the lane; guarded by mu
+	parked         int                 // connections on the fast path; guarded by mu
 	guests         map[*Guest]struct{} // connections by doors; guarded by mu
 	refused        map[*conn]struct{}  // being turned away; guarded by mu
 	remnants       map[stream]*account // ended, but their peers have not read all; nil: is being closed; guarded by mu
@@ -172,13 +172,13 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	defer watch.Wait()
 	defer cancel(nil)
 	watch.Go(func() { s.watchHangups(work) })
-	s.openLane(work)
+	s.openFastPath(work)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	err := s.accept(ctx, work, l)
 	_ = l.Close()
-	if s.lane != nil {
-		s.lane.close()
+	if s.fastPath != nil {
+		s.fastPath.close()
 	}
 	s.drain(cancel)
 	s.holds.notices.Wait()
@@ -241,7 +241,7 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, ref
 		setSendBuffer(nc, smallSend)
 	}
 	refusal = s.seat(a, refusal)
-	if refusal == nil && s.lane != nil && s.lane.park(nc, a) {
+	if refusal == nil && s.fastPath != nil && s.fastPath.park(nc, a) {
 		s.parked++
 		s.countConnections()
 		return true
@@ -313,26 +313,26 @@ func (s *Server) forget(c *conn) {
 	s.countConnections()
 }
 
-// openLane opens the lane, if there is to be one.
-func (s *Server) openLane(work context.Context) {
+// openFastPath opens the fast path, if there is to be one.
+func (s *Server) openFastPath(work context.Context) {
 	if !s.cfg.EventLoop {
 		return
 	}
-	lane, err := newLane(s, work)
+	path, err := newFastPath(s, work)
 	if err != nil {
 		s.log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lane = lane
+	s.fastPath = path
 }
 
-// park hands a connection that rests to the lane, and reports whether it did.
+// park hands a connection that rests to the fast path, and reports whether it did.
 func (s *Server) park(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lane == nil || !s.lane.park(c.net, c.account) {
+	if s.fastPath == nil || !s.fastPath.park(c.net, c.account) {
 		return false
 	}
 	c.handed = true
@@ -341,7 +341,7 @@ func (s *Server) park(c *conn) bool {
 	return true
 }
 
-// unpark gives a connection of the lane a goroutine.
+// unpark gives a connection of the fast path a goroutine.
 func (s *Server) unpark(work context.Context, c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +349,7 @@ func (s *Server) unpark(work context.Context, c *conn) {
 	s.begin(work, c)
 }
 
-// unparkEnded counts a connection of the lane that has ended. left is its stream if it is
+// unparkEnded counts a connection of the fast path that has ended. left is its stream if it is
 // not closed.
 func (s *Server) unparkEnded(left stream, a *account) {
 	parted := left == nil || s.part(left)

@@ -17,7 +17,7 @@ import (
 func TestIDsAreSharedByUserOnEveryWay(t *testing.T) {
 	const each, greedy, modest = 2, 1000, 1001 // IDs of a millisecond; users
 	type way struct {
-		lane bool
+		path bool
 		ask  func(r *rig, uid uint32, count int) (hangUp func())
 	}
 	asks := func(dial func(*rig, uint32) *peer, params ...any) func(*rig, uint32, int) func() {
@@ -28,8 +28,8 @@ func TestIDsAreSharedByUserOnEveryWay(t *testing.T) {
 		}
 	}
 	for name, w := range map[string]way{
-		"lane":                    {true, asks((*rig).parkAs)},
-		"lane, with options":      {true, asks((*rig).parkAs, patient())},
+		"fast path":               {true, asks((*rig).parkAs)},
+		"fast path, with options": {true, asks((*rig).parkAs, patient())},
 		"goroutine":               {false, asks((*rig).dialAs)},
 		"goroutine, with options": {false, asks((*rig).dialAs, patient())},
 		"door": {false, func(r *rig, uid uint32, count int) func() {
@@ -43,8 +43,8 @@ func TestIDsAreSharedByUserOnEveryWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			newOne := newRig
-			if w.lane {
-				newOne = newLaneRig
+			if w.path {
+				newOne = newFastPathRig
 			}
 			r := newOne(t, func(s *setup) {
 				s.terms.BitSeq, s.terms.BitID = 1, snowflake.ValueBits-snowflake.DefaultBitTS-1
@@ -64,16 +64,16 @@ func TestIDsAreSharedByUserOnEveryWay(t *testing.T) {
 	}
 }
 
-// parkAs connects to the lane as a user that the process is not.
+// parkAs connects to the fast path as a user that the process is not.
 func (r *rig) parkAs(uid uint32) *peer {
 	r.t.Helper()
-	r.lane()
+	r.fastPath()
 	near, far := socketpair(r.t, syscall.SOCK_STREAM)
 	a := r.server.budget.openFor(owner{uid: uid})
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
-	if !r.server.lane.park(far, a) {
-		r.t.Fatal("the lane does not take the connection")
+	if !r.server.fastPath.park(far, a) {
+		r.t.Fatal("the fast path does not take the connection")
 	}
 	r.server.parked++
 	return newPeer(r.t, near)

@@ -150,7 +150,7 @@ func (c *conn) attach(done func()) {
 	c.atEnd(done)
 }
 
-// atEnd keeps the connection from the lane, and has done called when it ends,
+// atEnd keeps the connection from the fast path, and has done called when it ends,
 // however it does. mu is held.
 func (c *conn) atEnd(done func()) { c.slow.onClose = append(c.slow.onClose, done) }
 

@@ -186,7 +186,7 @@ func TestWhatTheConnectionHolds(t *testing.T) {
 	p, other := r.dial(), r.dial()
 	p.result("Hold")
 	c := <-holders
-	p.alive() // would go back to the lane after this
+	p.alive() // would go back to the fast path after this
 	c.notify("Lost", map[string]any{"key": "k"})
 	var message []any
 	if err := p.dec.Decode(&message); err != nil || len(message) != 3 || message[1] != "Lost" {

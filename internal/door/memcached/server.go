@@ -23,11 +23,11 @@ type Options struct {
 }
 
 type server struct {
-	o       Options
-	door    *daemon.Door
-	started time.Time
-	work    context.Context // of requests under way
-	lane    *lane           // nil: every connection has a goroutine
+	o        Options
+	door     *daemon.Door
+	started  time.Time
+	work     context.Context // of requests under way
+	fastPath *fastPath       // nil: every connection has a goroutine
 
 	cut atomic.Bool // the time of the drain is over
 
@@ -45,7 +45,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, o Options) error
 	s := newServer(d, o)
 	if o.EventLoop {
 		var err error
-		if s.lane, err = newLane(s); err != nil {
+		if s.fastPath, err = newFastPath(s); err != nil {
 			o.Log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
 		}
 	}
@@ -84,7 +84,7 @@ func (s *server) serve(ctx context.Context, l net.Listener) {
 func (s *server) park(g *daemon.Guest, nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lane != nil && !s.draining.Load() && s.lane.park(g, nc)
+	return s.fastPath != nil && !s.draining.Load() && s.fastPath.park(g, nc)
 }
 
 // unfinished is what a connection has in hand when it leaves the event loop.
@@ -123,8 +123,8 @@ func (s *server) leave(g *daemon.Guest) {
 
 // drain ends all connections.
 func (s *server) drain(cancel context.CancelCauseFunc) {
-	if s.lane != nil {
-		s.lane.close()
+	if s.fastPath != nil {
+		s.fastPath.close()
 	}
 	s.mu.Lock()
 	s.draining.Store(true)

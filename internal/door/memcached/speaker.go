@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// maxLaneKeys is how many IDs one get may have in the event loop, where all others
+	// maxFastPathKeys is how many IDs one get may have in the event loop, where all others
 	// wait meanwhile.
-	maxLaneKeys = 64
+	maxFastPathKeys = 64
 	// sendAt is after how many bytes of answers they are sent.
 	sendAt = 4 << 10
 )
@@ -65,7 +65,7 @@ func (s *speaker) done() {
 
 // answer appends the answer to a line, without its end. In the event loop g tells of a
 // get that waits.
-func (s *speaker) answer(out, line []byte, inLane bool) (_ []byte, g get, then outcome) {
+func (s *speaker) answer(out, line []byte, onFastPath bool) (_ []byte, g get, then outcome) {
 	if len(line) > 0 && line[0] == binaryRequest {
 		return append(out, notBinary...), g, stop
 	}
@@ -73,7 +73,7 @@ func (s *speaker) answer(out, line []byte, inLane bool) (_ []byte, g get, then o
 	v, rest := parse(line)
 	switch v {
 	case verbGet, verbGets:
-		return s.get(out, rest, v == verbGets, inLane)
+		return s.get(out, rest, v == verbGets, onFastPath)
 	case verbStats:
 		s.done() // it tells of those before it
 		s.begin()
@@ -88,7 +88,7 @@ func (s *speaker) answer(out, line []byte, inLane bool) (_ []byte, g get, then o
 	return append(out, unknownCommand...), g, goOn
 }
 
-func (s *speaker) get(out, keys []byte, cas, inLane bool) (_ []byte, g get, then outcome) {
+func (s *speaker) get(out, keys []byte, cas, onFastPath bool) (_ []byte, g get, then outcome) {
 	var count int
 	var err error
 	s.orders, count, err = orders(s.server.door, keys, s.orders[:0])
@@ -101,10 +101,10 @@ func (s *speaker) get(out, keys []byte, cas, inLane bool) (_ []byte, g get, then
 		return append(out, unknownCommand...), g, goOn
 	}
 	g = get{keys: keys, orders: s.orders, cas: cas}
-	if !inLane {
+	if !onFastPath {
 		return out, g, waits
 	}
-	if count > maxLaneKeys || len(s.orders) > 1 {
+	if count > maxFastPathKeys || len(s.orders) > 1 {
 		return out, get{}, heavy
 	}
 	ranges, wait, err := s.guest.Start(g.orders[0].order(), s.ranges[:0])

@@ -52,16 +52,16 @@ func TestHalfClosedPeerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// TestNoRoomInTheLane: a connection that the event loop cannot take is served all the same.
-func TestNoRoomInTheLane(t *testing.T) {
+// TestNoRoomInTheFastPath: a connection that the event loop cannot take is served all the same.
+func TestNoRoomInTheFastPath(t *testing.T) {
 	r := doortest.Start(t, doortest.Options{}, func(ctx context.Context, l net.Listener, d *daemon.Server) error {
 		s := newServer(d.NewDoor("memcached", Refusal), Options{Log: zap.NewNop()})
-		lane, err := newLane(s)
+		path, err := newFastPath(s)
 		if err != nil {
 			return err
 		}
-		lane.closed = true
-		s.lane = lane
+		path.closed = true
+		s.fastPath = path
 		s.serve(ctx, l)
 		return nil
 	})

@@ -15,34 +15,34 @@ import (
 )
 
 const (
-	// laneBuffer is read at a time, and longer messages get a goroutine. Reading takes long
+	// fastPathBuffer is read at a time, and longer messages get a goroutine. Reading takes long
 	// where each message was sent by itself: the kernel keeps each apart, and 8 KiB of short
 	// ones took half a millisecond. So little is not counted: see wire.FreeBuffer.
-	laneBuffer = wire.FreeBuffer / 2
-	// laneTurn is what a turn may spend: the bytes of its requests and answers, plainCost for
+	fastPathBuffer = wire.FreeBuffer / 2
+	// fastPathTurn is what a turn may spend: the bytes of its requests and answers, plainCost for
 	// each plain request, and for each other one a byte for each byteTime since the clock was
 	// read last. That is at least dearLeast, and at most dearMost, because the thread may have
 	// been kept waiting. One read has too few plain requests to end a turn: their cost counts in
 	// the share of their user. All are in proportion to turnCost of package eventloop, which is
 	// for the system calls of a turn.
-	laneTurn  = 32 << 10
-	plainCost = 64
-	byteTime  = 8 * time.Nanosecond
-	dearLeast = 128
-	dearMost  = 4 << 10
-	// laneFull is after how many bytes of answers they are sent. The largest
+	fastPathTurn = 32 << 10
+	plainCost    = 64
+	byteTime     = 8 * time.Nanosecond
+	dearLeast    = 128
+	dearMost     = 4 << 10
+	// fastPathFull is after how many bytes of answers they are sent. The largest
 	// answer that is made here still fits behind them into a buffer that is
 	// used again: 9 bytes an ID, and less than 1 for each is its head.
-	laneFull = wire.HighWater - 10*maxLaneBatch
+	fastPathFull = wire.HighWater - 10*maxFastPathBatch
 )
 
-// fastLane serves connections by one thread, in an event loop. It does what
+// eventPath serves connections by one thread, in an event loop. It does what
 // takes no time: it reads whole requests, answers them, and lets them wait for
 // IDs. A connection on which anything else happens is given a goroutine: half a
 // message, a peer that does not read, a huge batch, no message at all, the end
 // of the daemon. Limits, patience and the drain have one place, which is not
 // here.
-type fastLane struct {
+type eventPath struct {
 	server *Server
 	work   context.Context // of the goroutines that connections are given
 	loop   *eventloop.Loop
@@ -60,12 +60,12 @@ type fastLane struct {
 	putOff   map[*user][]*parked // whose turns wait for the porter
 }
 
-func newLane(s *Server, work context.Context) (lane, error) {
+func newFastPath(s *Server, work context.Context) (fastPath, error) {
 	loop, err := eventloop.New()
 	if err != nil {
 		return nil, err
 	}
-	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer), putOff: map[*user][]*parked{}}
+	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer), putOff: map[*user][]*parked{}}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
 	l.porter = newPorter(l)
 	for method := range l.requests {
@@ -80,8 +80,8 @@ func newLane(s *Server, work context.Context) (lane, error) {
 	return l, nil
 }
 
-// park implements lane.
-func (l *fastLane) park(from stream, a *account) bool {
+// park implements fastPath.
+func (l *eventPath) park(from stream, a *account) bool {
 	raw, err := from.SyscallConn()
 	if err != nil || l.closed.Load() {
 		return false
@@ -92,21 +92,21 @@ func (l *fastLane) park(from stream, a *account) bool {
 	}) != nil || err != nil {
 		return false
 	}
-	// The runtime's poller is not to be woken by what the lane serves.
+	// The runtime's poller is not to be woken by what the fast path serves.
 	_ = from.Close()
-	p := &parked{lane: l, fd: fd, account: a}
+	p := &parked{path: l, fd: fd, account: a}
 	p.turn = eventloop.Turn{Handler: p, Share: &a.user.share}
 	a.park(func() { l.loop.Post(p.evicted) })
 	if !l.loop.Post(p.admit) {
-		panic("daemon: the lane ended before it was closed")
+		panic("daemon: the fast path ended before it was closed")
 	}
 	return true
 }
 
-// prod implements lane.
-func (l *fastLane) prod(turn func()) { l.loop.Post(turn) }
+// prod implements fastPath.
+func (l *eventPath) prod(turn func()) { l.loop.Post(turn) }
 
-// share of the lane's time that a user has.
+// share of the fast path's time that a user has.
 type share = eventloop.Share
 
 // admit has the loop serve the connection, unless it has been evicted already.
@@ -114,14 +114,14 @@ func (p *parked) admit() {
 	if p.account == nil {
 		return
 	}
-	if err := p.lane.loop.Add(p.fd, p); err != nil {
-		p.lane.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
+	if err := p.path.loop.Add(p.fd, p); err != nil {
+		p.path.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
 		p.handOver(unfinished{}, false)
 	}
 }
 
-// close implements lane. The server accepts no more connections.
-func (l *fastLane) close() {
+// close implements fastPath. The server accepts no more connections.
+func (l *eventPath) close() {
 	l.server.mu.Lock()
 	l.closed.Store(true) // not in the middle of a park
 	l.server.mu.Unlock()
@@ -136,17 +136,17 @@ func (l *fastLane) close() {
 	l.porter.close()
 }
 
-// parked is a connection in the lane.
+// parked is a connection on the fast path.
 type parked struct {
-	lane    *fastLane
+	path    *eventPath
 	fd      int
-	account *account // nil: the connection is not in the lane any more
+	account *account // nil: the connection is not on the fast path any more
 	rest    []byte   // came behind a request that waits, or is for the next turn
 	cut     bool     // rest ends in the middle of a message, and there may be more of it
 	wait    *waiting // the request that waits for IDs
 	ready   bool     // it need not wait any more
 	more    bool     // there may be something to read
-	putOff  bool     // it is among those of the lane
+	putOff  bool     // it is among those of the fast path
 	half    bool     // the peer sends no more, and maybe reads no more
 	gone    bool     // it reads no more either
 	turn    eventloop.Turn
@@ -160,12 +160,12 @@ func (p *parked) Ready(events uint32) {
 		// A peer that has merely stopped sending still reads its answers.
 		p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
 		p.half = p.half || p.gone || events&unix.EPOLLRDHUP != 0
-		p.lane.loop.Again(&p.turn)
+		p.path.loop.Again(&p.turn)
 		return
 	}
 	switch {
-	case p.account == nil: // it has left the lane
-	case p.lane.porter.behind(p.account.user):
+	case p.account == nil: // it has left the fast path
+	case p.path.porter.behind(p.account.user):
 		p.later()
 	case p.wait != nil && p.gone:
 		p.end()
@@ -186,12 +186,12 @@ func (p *parked) later() {
 	if !p.putOff {
 		p.putOff = true
 		u := p.account.user
-		p.lane.putOff[u] = append(p.lane.putOff[u], p)
+		p.path.putOff[u] = append(p.path.putOff[u], p)
 	}
 }
 
 // goOn gives the turns of the user that were put off.
-func (l *fastLane) goOn(u *user) {
+func (l *eventPath) goOn(u *user) {
 	for _, p := range l.putOff[u] {
 		p.putOff = false
 		l.loop.Again(&p.turn)
@@ -200,7 +200,7 @@ func (l *fastLane) goOn(u *user) {
 }
 
 // allGoOn is goOn for all users.
-func (l *fastLane) allGoOn() {
+func (l *eventPath) allGoOn() {
 	for u := range l.putOff {
 		l.goOn(u)
 	}
@@ -208,7 +208,7 @@ func (l *fastLane) allGoOn() {
 
 // read takes what has come. What is left, if anything, comes in another turn.
 func (p *parked) read() {
-	input := p.lane.input
+	input := p.path.input
 	begun := copy(input, p.rest)
 	p.rest, p.cut = nil, false
 	n, errno := eventloop.Receive(p.fd, input[begun:])
@@ -233,16 +233,16 @@ func (p *parked) read() {
 // cannot be done here. own says that b is the connection's, and not overwritten
 // when others have their turn.
 func (p *parked) serve(b []byte, own bool) {
-	l := p.lane
+	l := p.path
 	l.serveFor(p.account)
 	l.beginBurst()
 	before := l.loop.Spent()
-	for len(b) > 0 && p.wait == nil && l.loop.Spent()-before < laneTurn {
-		if len(l.desk.out.Unsent()) >= laneFull && !p.send(b) {
+	for len(b) > 0 && p.wait == nil && l.loop.Spent()-before < fastPathTurn {
+		if len(l.desk.out.Unsent()) >= fastPathFull && !p.send(b) {
 			return
 		}
 		n, waits := l.answer(b)
-		if n == 0 && p.more && len(b) < laneBuffer {
+		if n == 0 && p.more && len(b) < fastPathBuffer {
 			p.cut = true
 			break
 		}
@@ -273,7 +273,7 @@ func (p *parked) serve(b []byte, own bool) {
 }
 
 // serveFor has the desk answer the requests of a connection.
-func (l *fastLane) serveFor(a *account) {
+func (l *eventPath) serveFor(a *account) {
 	l.desk.account = a
 	if a.user == l.desk.user {
 		return
@@ -294,21 +294,21 @@ func (p *parked) evicted() {
 // send writes the answers that are ready, and reports whether the connection
 // is still here. b is what has not been answered yet.
 func (p *parked) send(b []byte) bool {
-	out := p.lane.desk.out
+	out := p.path.desk.out
 	unsent := out.Unsent()
 	if len(unsent) == 0 {
 		return true
 	}
-	p.lane.loop.Spend(len(unsent))
+	p.path.loop.Spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:
 		out.Sent(len(unsent))
-		p.lane.endBurst()
+		p.path.endBurst()
 		p.end()
 		return false
 	case errno != 0 || n < len(unsent):
-		p.lane.endBurst()
+		p.path.endBurst()
 		p.leave(unfinished{input: b, output: unsent[n:], waits: p.wait})
 		return false
 	}
@@ -331,16 +331,16 @@ func (p *parked) write(b []byte) (n int, errno unix.Errno) {
 
 // served has the loop answer the request that has waited. Anybody may call it.
 func (p *parked) served() {
-	p.lane.loop.Post(func() {
+	p.path.loop.Post(func() {
 		if p.wait != nil { // else the connection is gone
 			p.ready = true
-			p.lane.loop.Again(&p.turn)
+			p.path.loop.Again(&p.turn)
 		}
 	})
 }
 
 func (p *parked) resume() {
-	w, l := p.wait, p.lane
+	w, l := p.wait, p.path
 	p.wait, p.ready = nil, false
 	ranges, err := w.pending.Result()
 	l.desk.conclude(w, ranges, err)
@@ -353,31 +353,31 @@ func (p *parked) resume() {
 func (p *parked) end() {
 	if w := p.wait; w != nil {
 		p.wait = nil
-		w.giveUp(p.lane.server)
+		w.giveUp(p.path.server)
 	}
-	p.lane.loop.Remove(p.fd)
+	p.path.loop.Remove(p.fd)
 	d := &departure{account: p.account, fd: p.fd, ended: true}
 	if held, _ := unreadOf(p.fd); held == 0 {
 		_ = unix.Close(p.fd)
 		d.fd = -1
 	}
 	p.rest, p.more, p.account = nil, false, nil
-	p.lane.porter.leave(d)
+	p.path.porter.leave(d)
 }
 
 // leave gives the connection a goroutine.
 func (p *parked) leave(u unfinished) {
-	p.lane.loop.Remove(p.fd)
+	p.path.loop.Remove(p.fd)
 	p.handOver(u, true)
 }
 
 // handOver gives a connection that the loop does not know a goroutine.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
 	d := &departure{account: p.account, fd: p.fd, mayReturn: mayReturn, unfinished: u}
-	// The lane uses its buffers again.
+	// The fast path uses its buffers again.
 	d.input, d.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
-	out := p.lane.desk.out
+	out := p.path.desk.out
 	out.Sent(len(out.Unsent()))
-	p.lane.porter.leave(d)
+	p.path.porter.leave(d)
 }

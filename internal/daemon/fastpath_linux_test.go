@@ -25,27 +25,27 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// newLaneRig is newRig for a test that is about the lane.
-func newLaneRig(t testing.TB, changes ...func(*setup)) *rig {
+// newFastPathRig is newRig for a test that is about the fast path.
+func newFastPathRig(t testing.TB, changes ...func(*setup)) *rig {
 	t.Helper()
 	if os.Getenv(portable) != "" {
-		t.Skip("without an event loop there is no lane")
+		t.Skip("without an event loop there is no fast path")
 	}
 	return newRig(t, changes...)
 }
 
-// places are where the connections are: in the lane, and with a goroutine.
+// places are where the connections are: on the fast path, and with a goroutine.
 func (r *rig) places() (parked, running int) {
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
 	return r.server.parked, len(r.server.conns)
 }
 
-// placed waits until exactly so many connections are in the lane, and have a
+// placed waits until exactly so many connections are on the fast path, and have a
 // goroutine.
 func (r *rig) placed(parked, running int) {
 	r.t.Helper()
-	await.Eventually(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
+	await.Eventually(r.t, fmt.Sprintf("%d connections are on the fast path and %d are not", parked, running), func() bool {
 		p, g := r.places()
 		return p == parked && g == running
 	})
@@ -62,24 +62,24 @@ func unserved(t testing.TB) (client *peer, server *net.UnixConn) {
 // the first look.
 func (r *rig) take(server *net.UnixConn) {
 	r.t.Helper()
-	r.lane()
+	r.fastPath()
 	r.server.take(context.Background(), server)
 }
 
-// lane waits until there is one.
-func (r *rig) lane() {
+// fastPath waits until there is one.
+func (r *rig) fastPath() {
 	r.t.Helper()
-	await.Eventually(r.t, "the lane is open", func() bool {
+	await.Eventually(r.t, "the fast path is open", func() bool {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
-		return r.server.lane != nil
+		return r.server.fastPath != nil
 	})
 }
 
-// A request that has to wait does so in the lane, and whatever comes behind it
+// A request that has to wait does so on the fast path, and whatever comes behind it
 // is answered behind it: with the same bytes, or while it waits.
-func TestLaneWaits(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathWaits(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p := r.dial()
 	p.ids(256)
 	for _, ask := range []struct {
@@ -115,8 +115,8 @@ func TestLaneWaits(t *testing.T) {
 
 // Whoever hangs up while it waits is forgotten, whether it goes at once or
 // stops sending first, and costs others none of the IDs it did not get yet.
-func TestLanePeerHangsUpWhileItWaits(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathPeerHangsUpWhileItWaits(t *testing.T) {
+	r := newFastPathRig(t).start()
 	other := r.dial()
 	now := 0
 	for _, halfFirst := range []bool{false, true} {
@@ -141,10 +141,10 @@ func TestLanePeerHangsUpWhileItWaits(t *testing.T) {
 }
 
 // And so is whoever had gone before its request was even read.
-func TestLanePeerIsGoneBeforeItWaits(t *testing.T) {
+func TestFastPathPeerIsGoneBeforeItWaits(t *testing.T) {
 	for name, before := range map[string][]byte{"nothing to answer": nil, "an answer": request(1, "Ping", []any{})} {
 		t.Run(name, func(t *testing.T) {
-			r := newLaneRig(t).start()
+			r := newFastPathRig(t).start()
 			other := r.dial()
 			other.ids(256)
 			client, server := unserved(t)
@@ -161,9 +161,9 @@ func TestLanePeerIsGoneBeforeItWaits(t *testing.T) {
 
 // Half-closed is not gone: the answers to all that was sent come, and then the
 // end. Here the end of the stream comes with the requests, or while one waits.
-func TestLaneHalfClose(t *testing.T) {
+func TestFastPathHalfClose(t *testing.T) {
 	for _, requests := range []int{1, 3, 20_000} { // the last are more than one read
-		r := newLaneRig(t, ample).start()
+		r := newFastPathRig(t, ample).start()
 		client, server := unserved(t)
 		sent := make(chan struct{})
 		go func() {
@@ -185,7 +185,7 @@ func TestLaneHalfClose(t *testing.T) {
 		r.open(0)
 	}
 	for _, before := range []bool{true, false} {
-		r := newLaneRig(t).start()
+		r := newFastPathRig(t).start()
 		r.dial().ids(256)
 		client, server := unserved(t)
 		client.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{})...))
@@ -205,24 +205,24 @@ func TestLaneHalfClose(t *testing.T) {
 	}
 }
 
-// A batch that takes long to encode is no business of the lane; a small one is.
-func TestLaneHeavyBatches(t *testing.T) {
+// A batch that takes long to encode is no business of the fast path; a small one is.
+func TestFastPathHeavyBatches(t *testing.T) {
 	const small, large = "small", "large"
 	for _, test := range []struct {
 		what  string
 		count int
 		opts  options
 	}{
-		{small, maxLaneBatch, options{}},
-		{large, maxLaneBatch + 1, options{}},
+		{small, maxFastPathBatch, options{}},
+		{large, maxFastPathBatch + 1, options{}},
 		{large, MaxBatch, options{}},
-		{small, maxLaneTexts, options{"format": "string"}},
-		{large, maxLaneTexts + 1, options{"format": "string"}},
-		{small, maxLaneTexts, options{"format": "external"}},
-		{large, maxLaneTexts + 1, options{"format": "external"}},
+		{small, maxFastPathTexts, options{"format": "string"}},
+		{large, maxFastPathTexts + 1, options{"format": "string"}},
+		{small, maxFastPathTexts, options{"format": "external"}},
+		{large, maxFastPathTexts + 1, options{"format": "external"}},
 	} {
 		t.Run(fmt.Sprint(test.count, test.opts), func(t *testing.T) {
-			r := newLaneRig(t).start()
+			r := newFastPathRig(t).start()
 			p := r.dial()
 			p.ids(256)
 			test.opts["timeout_ms"] = 3_600_000
@@ -240,8 +240,8 @@ func TestLaneHeavyBatches(t *testing.T) {
 }
 
 // One that waits, and does not read what was ready before, waits elsewhere.
-func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) {
+func TestFastPathPeerThatDoesNotReadAndWaits(t *testing.T) {
+	r := newFastPathRig(t, func(s *setup) {
 		s.terms.BitSeq, s.terms.BitID = 11, snowflake.ValueBits-snowflake.DefaultBitTS-11
 		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 2048 })
 	}).start()
@@ -270,8 +270,8 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 }
 
 // Half a message is waited for elsewhere.
-func TestLaneHalfMessages(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathHalfMessages(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p := r.dial()
 	message := request(2, "NextID", []any{options{"format": "string"}})
 	for cut := 1; cut < len(message); cut++ {
@@ -296,9 +296,9 @@ func TestLaneHalfMessages(t *testing.T) {
 
 // Connections that move between the engines are always all counted, and none
 // twice: at the limit nobody is turned away for a move, and one more always is.
-func TestLaneMaxConnections(t *testing.T) {
+func TestFastPathMaxConnections(t *testing.T) {
 	const connections, rounds = 6, 60
-	r := newLaneRig(t, ample, func(s *setup) { s.MaxConnections = connections }).start()
+	r := newFastPathRig(t, ample, func(s *setup) { s.MaxConnections = connections }).start()
 	var peers []*peer
 	for range connections {
 		p := r.dial()
@@ -351,10 +351,10 @@ func TestLaneMaxConnections(t *testing.T) {
 }
 
 // At no moment a connection that moves is counted twice, or not at all.
-func TestLaneCountsOneThatMoves(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathCountsOneThatMoves(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p, server := unserved(t)
-	r.lane()
+	r.fastPath()
 	c := r.conn(server)
 	r.server.mu.Lock()
 	r.server.conns[c] = struct{}{}
@@ -366,17 +366,17 @@ func TestLaneCountsOneThatMoves(t *testing.T) {
 	r.placed(1, 0)
 }
 
-// inLane calls f for the one connection that is in the lane, on its thread.
-func (r *rig) inLane(f func(*parked)) {
+// onFastPath calls f for the one connection that is on the fast path, on its thread.
+func (r *rig) onFastPath(f func(*parked)) {
 	r.t.Helper()
-	r.inLaneAll(1, f)
+	r.onFastPathAll(1, f)
 }
 
-// inLaneAll calls f for each of so many connections.
-func (r *rig) inLaneAll(connections int, f func(*parked)) {
+// onFastPathAll calls f for each of so many connections.
+func (r *rig) onFastPathAll(connections int, f func(*parked)) {
 	r.t.Helper()
 	r.placed(connections, 0)
-	l := r.server.lane.(*fastLane)
+	l := r.server.fastPath.(*eventPath)
 	done := make(chan struct{})
 	l.loop.Post(func() {
 		defer close(done)
@@ -386,28 +386,28 @@ func (r *rig) inLaneAll(connections int, f func(*parked)) {
 }
 
 // Once it is handed over, a connection is the goroutine's alone, whatever is
-// still to come for it in the lane: its request's end, or its turn.
-func TestLaneForgetsWhatItHandsOver(t *testing.T) {
-	r := newLaneRig(t).start()
+// still to come for it on the fast path: its request's end, or its turn.
+func TestFastPathForgetsWhatItHandsOver(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p := r.dial()
 	p.ids(256)
 	p.send(append(request(1, "NextID", []any{patient()}), request(2, "Ping", []any{})...))
 	r.waiters(1)
-	r.inLane(func(p *parked) { p.leave(unfinished{input: p.rest, waits: p.wait}) })
+	r.onFastPath(func(p *parked) { p.leave(unfinished{input: p.rest, waits: p.wait}) })
 	r.placed(0, 1)
 	r.clock.Advance(time.Millisecond)
 	p.answered(1, 2)
 	p.alive()
-	r.inLane(func(p *parked) {
+	r.onFastPath(func(p *parked) {
 		p.rest, p.more = request(3, "Ping", []any{}), true
-		p.lane.loop.Again(&p.turn)
+		p.path.loop.Again(&p.turn)
 		p.leave(unfinished{input: p.rest})
 	})
 	p.answered(3, 3)
 	p.alive()
-	r.inLane(func(p *parked) {
+	r.onFastPath(func(p *parked) {
 		p.rest, p.more = request(4, "Ping", []any{}), true
-		p.lane.loop.Again(&p.turn)
+		p.path.loop.Again(&p.turn)
 		p.end()
 	})
 	p.ends()
@@ -420,10 +420,10 @@ func TestLaneForgetsWhatItHandsOver(t *testing.T) {
 
 // More than one read takes, the first of which ends where a message does, and
 // no further word of it.
-func TestLaneMoreThanOneRead(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+func TestFastPathMoreThanOneRead(t *testing.T) {
+	r := newFastPathRig(t, ample).start()
 	client, server := unserved(t)
-	const n = laneBuffer/16 + 100
+	const n = fastPathBuffer/16 + 100
 	var sent []byte
 	for id := range uint32(n) {
 		sent = append(sent, request(id, []byte("NextID"), []any{})...)
@@ -437,18 +437,18 @@ func TestLaneMoreThanOneRead(t *testing.T) {
 	r.placed(1, 0)
 }
 
-// A message that a read cuts is read on, and its connection stays in the lane. One that does
+// A message that a read cuts is read on, and its connection stays on the fast path. One that does
 // not end leaves it.
-func TestLaneReadsOn(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+func TestFastPathReadsOn(t *testing.T) {
+	r := newFastPathRig(t, ample).start()
 	client := r.dial()
 	client.alive()
 	one := request(7, "NextID", []any{options{"regular_only": true}})
-	sent := bytes.Repeat(one, 3*laneBuffer/len(one))
-	if laneBuffer%len(one) == 0 {
+	sent := bytes.Repeat(one, 3*fastPathBuffer/len(one))
+	if fastPathBuffer%len(one) == 0 {
 		t.Fatal("a read cuts no message")
 	}
-	r.inLane(func(p *parked) {
+	r.onFastPath(func(p *parked) {
 		client.send(sent)
 		p.Ready(unix.EPOLLIN)
 		cuts, turns := 0, 0
@@ -458,7 +458,7 @@ func TestLaneReadsOn(t *testing.T) {
 			}
 		}
 		if p.account == nil || cuts == 0 || turns == 1000 {
-			t.Errorf("after %d turns the connection is in the lane: %t; reads that cut a message: %d", turns, p.account != nil, cuts)
+			t.Errorf("after %d turns the connection is on the fast path: %t; reads that cut a message: %d", turns, p.account != nil, cuts)
 		}
 	})
 	for range len(sent) / len(one) {
@@ -467,8 +467,8 @@ func TestLaneReadsOn(t *testing.T) {
 		}
 	}
 	r.placed(1, 0)
-	long := request(8, "Ping", []any{make([]byte, laneBuffer)})
-	for _, part := range []int{laneBuffer - 1, laneBuffer, laneBuffer + 1} {
+	long := request(8, "Ping", []any{make([]byte, fastPathBuffer)})
+	for _, part := range []int{fastPathBuffer - 1, fastPathBuffer, fastPathBuffer + 1} {
 		client.send(long[:part])
 		r.placed(0, 1)
 		client.send(long[part:])
@@ -479,10 +479,10 @@ func TestLaneReadsOn(t *testing.T) {
 	}
 }
 
-// What a read cuts, or the lane does not answer, is not lost where the peer has stopped sending.
+// What a read cuts, or the fast path does not answer, is not lost where the peer has stopped sending.
 func TestEndBehindACut(t *testing.T) {
-	r := newLaneRig(t, ample).start()
-	long := request(2, "Ping", []any{make([]byte, laneBuffer/2)})
+	r := newFastPathRig(t, ample).start()
+	long := request(2, "Ping", []any{make([]byte, fastPathBuffer/2)})
 	for _, sent := range [][]byte{request(1, "Status", []any{}), append(request(1, "Ping", []any{}), long[:len(long)-1]...)} {
 		client, server := unserved(t)
 		client.send(sent)
@@ -504,10 +504,10 @@ func records(t *testing.T, r *rig) (client *net.UnixConn) {
 }
 
 // What came together is answered together.
-func TestLaneAnswersABurstAtOnce(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathAnswersABurstAtOnce(t *testing.T) {
+	r := newFastPathRig(t).start()
 	client := records(t, r)
-	b := make([]byte, 2*laneBuffer)
+	b := make([]byte, 2*fastPathBuffer)
 	exchange := func(send []byte, answers int) {
 		t.Helper()
 		if send != nil {
@@ -544,7 +544,7 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 		return all
 	}
 	exchange(mixture(1), 1)
-	const burst = laneTurn / (dearMost + 100) // which is one turn on any machine
+	const burst = fastPathTurn / (dearMost + 100) // which is one turn on any machine
 	exchange(mixture(burst), burst)
 	r.clock.Advance(time.Millisecond)
 	exchange(request(0, "NextIDs", []any{256}), 1)
@@ -557,9 +557,9 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 }
 
 // What waits to be written stays small, however much one burst asks for.
-func TestLaneWritesBeforeItHoldsMuch(t *testing.T) {
-	const requests, count = 20, maxLaneBatch
-	r := newLaneRig(t, ample).start()
+func TestFastPathWritesBeforeItHoldsMuch(t *testing.T) {
+	const requests, count = 20, maxFastPathBatch
+	r := newFastPathRig(t, ample).start()
 	client := records(t, r)
 	var sent []byte
 	for id := range requests {
@@ -582,9 +582,9 @@ func TestLaneWritesBeforeItHoldsMuch(t *testing.T) {
 }
 
 // A connection costs no goroutine, and nothing is left of it.
-func TestLaneManyConnections(t *testing.T) {
+func TestFastPathManyConnections(t *testing.T) {
 	const connections = 1000
-	r := newLaneRig(t, ample).start()
+	r := newFastPathRig(t, ample).start()
 	r.dial().alive()
 	goroutines, files := runtime.NumGoroutine(), descriptors(t)
 	var peers []*peer
@@ -629,8 +629,8 @@ func descriptors(t *testing.T) int {
 }
 
 // The counts are those of the requests, whichever way they were answered.
-func TestLaneCounts(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathCounts(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p := r.dial()
 	p.send(slices.Concat(request(1, "NextIDs", []any{250}), request(2, "NextID", []any{}), request(3, "Status", []any{}), request(4, "NextID", []any{})))
 	for range 2 {
@@ -666,8 +666,8 @@ func TestLaneCounts(t *testing.T) {
 
 // What one connection left is nobody else's: neither its bytes, nor its
 // answers, nor its place in the buffer that all share.
-func TestLaneConnectionsShareNothing(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathConnectionsShareNothing(t *testing.T) {
+	r := newFastPathRig(t).start()
 	var peers [8]*peer
 	for i := range peers {
 		peers[i] = r.dial()
@@ -696,8 +696,8 @@ func TestLaneConnectionsShareNothing(t *testing.T) {
 }
 
 // And a connection that leaves with answers unsent takes them all along.
-func TestLaneTakesAnswersAlong(t *testing.T) {
-	r := newLaneRig(t, ample).start()
+func TestFastPathTakesAnswersAlong(t *testing.T) {
+	r := newFastPathRig(t, ample).start()
 	a, b := r.dial(), r.dial()
 	for round := range 50 {
 		a.send(append(request(2*round, "NextID", []any{}), request(2*round+1, "NextIDs", []any{5000})...))

@@ -12,9 +12,9 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 )
 
-// lane serves connections by one thread. It answers whole lines at once; a connection on
+// fastPath serves connections by one thread. It answers whole lines at once; a connection on
 // which anything else happens leaves it.
-type lane struct {
+type fastPath struct {
 	loop   *eventloop.Loop
 	ended  chan struct{}
 	closed bool // guarded by server.mu
@@ -24,12 +24,12 @@ type lane struct {
 	input, out []byte
 }
 
-func newLane(s *server) (*lane, error) {
+func newFastPath(s *server) (*fastPath, error) {
 	loop, err := eventloop.New()
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{loop: loop, ended: make(chan struct{}), speaker: speaker{server: s}, input: make([]byte, smallBuffer), out: make([]byte, 0, 2*sendAt)}
+	l := &fastPath{loop: loop, ended: make(chan struct{}), speaker: speaker{server: s}, input: make([]byte, smallBuffer), out: make([]byte, 0, 2*sendAt)}
 	go func() {
 		defer close(l.ended)
 		loop.Run()
@@ -38,7 +38,7 @@ func newLane(s *server) (*lane, error) {
 }
 
 // park takes the connection over, or reports false. server.mu is held.
-func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
+func (l *fastPath) park(g *daemon.Guest, nc net.Conn) bool {
 	socket, ok := nc.(syscall.Conn)
 	if !ok || l.closed {
 		return false
@@ -53,9 +53,9 @@ func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
 	}) != nil || err != nil {
 		return false
 	}
-	_ = nc.Close() // the runtime's poller is not to be woken by what the lane serves
+	_ = nc.Close() // the runtime's poller is not to be woken by what the fast path serves
 	l.loop.Post(func() {
-		p := &parked{lane: l, fd: fd, guest: g}
+		p := &parked{path: l, fd: fd, guest: g}
 		p.turn = eventloop.Turn{Handler: p, Share: &p.share}
 		g.Move(nc, func() { l.loop.Post(p.evicted) })
 		if l.loop.Add(fd, p) != nil {
@@ -66,7 +66,7 @@ func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
 }
 
 // close gives back all connections, and takes no more.
-func (l *lane) close() {
+func (l *fastPath) close() {
 	l.server.mu.Lock()
 	l.closed = true // not in the middle of a park
 	l.server.mu.Unlock()
@@ -77,11 +77,11 @@ func (l *lane) close() {
 	<-l.ended
 }
 
-// parked is a connection in the lane.
+// parked is a connection on the fast path.
 type parked struct {
-	lane  *lane
+	path  *fastPath
 	fd    int
-	guest *daemon.Guest // nil: it is not in the lane any more
+	guest *daemon.Guest // nil: it is not on the fast path any more
 	half  bool          // the peer sends no more
 	gone  bool          // it reads no more either
 	turn  eventloop.Turn
@@ -99,7 +99,7 @@ func (p *parked) Ready(events uint32) {
 		p.end()
 		return
 	}
-	l := p.lane
+	l := p.path
 	n, errno := eventloop.Receive(p.fd, l.input)
 	switch {
 	case errno == unix.EAGAIN:
@@ -112,9 +112,9 @@ func (p *parked) Ready(events uint32) {
 	}
 }
 
-// serve answers the lines in b, and reports whether the connection is still in the lane.
+// serve answers the lines in b, and reports whether the connection is still on the fast path.
 func (p *parked) serve(b []byte) bool {
-	l := p.lane
+	l := p.path
 	l.speaker.guest = p.guest
 	l.begin()
 	defer l.done()
@@ -151,7 +151,7 @@ func (p *parked) serve(b []byte) bool {
 	return p.send(out, nil)
 }
 
-// send writes answers, and reports whether the connection is still in the lane. b is
+// send writes answers, and reports whether the connection is still on the fast path. b is
 // what has not been answered yet.
 func (p *parked) send(out, b []byte) bool {
 	if len(out) == 0 {
@@ -170,13 +170,13 @@ func (p *parked) send(out, b []byte) bool {
 }
 
 // owes reports whether the peer has not read all answers. Such a connection counts for
-// longer than the lane knows it.
+// longer than the fast path knows it.
 func (p *parked) owes() bool {
 	unread, err := unix.IoctlGetInt(p.fd, unix.SIOCOUTQ)
 	return err == nil && unread > 0
 }
 
-// evicted ends the connection if it is still in the lane.
+// evicted ends the connection if it is still on the fast path.
 func (p *parked) evicted() {
 	if p.guest != nil {
 		p.end()
@@ -185,21 +185,21 @@ func (p *parked) evicted() {
 
 // end closes the connection.
 func (p *parked) end() {
-	p.lane.loop.Remove(p.fd)
+	p.path.loop.Remove(p.fd)
 	_ = unix.Close(p.fd)
-	p.lane.server.leave(p.guest)
+	p.path.server.leave(p.guest)
 	p.guest = nil
 }
 
 // depart gives the connection a goroutine.
 func (p *parked) depart(u unfinished) {
-	p.lane.loop.Remove(p.fd)
+	p.path.loop.Remove(p.fd)
 	p.hand(u)
 }
 
 // hand gives a connection that the loop does not know a goroutine.
 func (p *parked) hand(u unfinished) {
-	g, s := p.guest, p.lane.server
+	g, s := p.guest, p.path.server
 	p.guest = nil
 	u.input, u.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	s.begin(g, daemon.Socket(p.fd), u)

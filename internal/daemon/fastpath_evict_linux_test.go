@@ -7,10 +7,10 @@ import (
 )
 
 // A connection that gives way before the loop has it is not added any more: it ends.
-func TestLaneEvictsBeforeItAdmits(t *testing.T) {
-	r := newLaneRig(t).start()
+func TestFastPathEvictsBeforeItAdmits(t *testing.T) {
+	r := newFastPathRig(t).start()
 	p, server := unserved(t)
-	r.lane()
+	r.fastPath()
 	c := r.conn(server)
 	r.server.mu.Lock()
 	r.server.conns[c] = struct{}{}
@@ -19,7 +19,7 @@ func TestLaneEvictsBeforeItAdmits(t *testing.T) {
 	c.account.lose(wire.Errorf(wire.CodeOverloaded, "others need the memory"))
 	r.server.budget.mu.Unlock()
 	if !r.server.park(c) {
-		t.Fatal("the lane does not take it")
+		t.Fatal("the fast path does not take it")
 	}
 	got := p.receive()
 	if p.wantError(got, wire.CodeOverloaded); got.id != 0 {
@@ -27,5 +27,5 @@ func TestLaneEvictsBeforeItAdmits(t *testing.T) {
 	}
 	_ = p.Close()
 	r.open(0)
-	r.inLaneAll(0, func(*parked) { t.Error("the loop has it still") })
+	r.onFastPathAll(0, func(*parked) { t.Error("the loop has it still") })
 }
