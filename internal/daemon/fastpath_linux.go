@@ -43,12 +43,12 @@ const (
 // of the daemon. Limits, patience and the drain have one place, which is not
 // here.
 type eventPath struct {
-	server *Server
-	work   context.Context // of the goroutines that connections are given
-	loop   *eventloop.Loop
-	porter *porter
-	ended  chan struct{}
-	closed atomic.Bool
+	server  *Server
+	work    context.Context // of the goroutines that connections are given
+	loop    *eventloop.Loop
+	handoff *handoff
+	ended   chan struct{}
+	closed  atomic.Bool
 
 	// Of the loop's thread:
 	input    []byte
@@ -57,7 +57,7 @@ type eventPath struct {
 	requests [2]idRequest        // plain ones, by plainMethod, but for their ID and count
 	answered [2]int              // plain requests of this burst, by plainMethod
 	began    time.Duration       // of this burst, since the server's start
-	putOff   map[*user][]*parked // whose turns wait for the porter
+	putOff   map[*user][]*parked // whose turns wait for the handoff
 }
 
 func newFastPath(s *Server, work context.Context) (fastPath, error) {
@@ -67,7 +67,7 @@ func newFastPath(s *Server, work context.Context) (fastPath, error) {
 	}
 	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer), putOff: map[*user][]*parked{}}
 	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
-	l.porter = newPorter(l)
+	l.handoff = newHandoff(l)
 	for method := range l.requests {
 		l.requests[method] = idRequest{
 			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: DefaultTimeout},
@@ -133,7 +133,7 @@ func (l *eventPath) close() {
 		})
 	})
 	<-l.ended
-	l.porter.close()
+	l.handoff.close()
 }
 
 // parked is a connection on the fast path.
@@ -165,7 +165,7 @@ func (p *parked) Ready(events uint32) {
 	}
 	switch {
 	case p.account == nil: // it has left the fast path
-	case p.path.porter.behind(p.account.user):
+	case p.path.handoff.behind(p.account.user):
 		p.later()
 	case p.wait != nil && p.gone:
 		p.end()
@@ -181,7 +181,7 @@ func (p *parked) Ready(events uint32) {
 	}
 }
 
-// later puts the turn off until the porter has caught up.
+// later puts the turn off until the handoff has caught up.
 func (p *parked) later() {
 	if !p.putOff {
 		p.putOff = true
@@ -362,7 +362,7 @@ func (p *parked) end() {
 		d.fd = -1
 	}
 	p.rest, p.more, p.account = nil, false, nil
-	p.path.porter.leave(d)
+	p.path.handoff.leave(d)
 }
 
 // leave gives the connection a goroutine.
@@ -379,5 +379,5 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
 	out := p.path.desk.out
 	out.Sent(len(out.Unsent()))
-	p.path.porter.leave(d)
+	p.path.handoff.leave(d)
 }

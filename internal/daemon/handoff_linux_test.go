@@ -58,7 +58,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 	r.placed(connections, 0)
 	other := r.parkAs(4711)
 	l := r.server.fastPath.(*eventPath)
-	r.server.mu.Lock() // which the porter needs
+	r.server.mu.Lock() // which the handoff needs
 	for _, p := range peers {
 		p.send(message)
 	}
@@ -71,7 +71,7 @@ func TestDeparturesAreBounded(t *testing.T) {
 		})
 		return <-counted == connections
 	})
-	if n := l.porter.held.Load(); n < maxDeparting || n > maxDeparting+departureSize+fastPathBuffer {
+	if n := l.handoff.held.Load(); n < maxDeparting || n > maxDeparting+departureSize+fastPathBuffer {
 		t.Errorf("those who leave hold %d bytes", n)
 	}
 	other.id()
@@ -82,10 +82,10 @@ func TestDeparturesAreBounded(t *testing.T) {
 	})
 	r.server.mu.Unlock()
 	r.placed(1, connections)
-	await.Eventually(t, "they hold nothing", func() bool { return l.porter.held.Load() == 0 })
+	await.Eventually(t, "they hold nothing", func() bool { return l.handoff.held.Load() == 0 })
 }
 
-// waiting is how many turns wait for the porter.
+// waiting is how many turns wait for the handoff.
 func (l *eventPath) waiting() (n int) {
 	for _, turns := range l.putOff {
 		n += len(turns)
@@ -101,11 +101,11 @@ func TestUsersGoOnOnceSeenTo(t *testing.T) {
 	stays.alive()
 	r.placed(2, 0)
 	l := r.server.fastPath.(*eventPath)
-	l.porter.held.Add(maxDeparting + 1) // by others
-	defer l.porter.held.Add(-maxDeparting - 1)
-	r.server.mu.Lock() // which the porter needs
+	l.handoff.held.Add(maxDeparting + 1) // by others
+	defer l.handoff.held.Add(-maxDeparting - 1)
+	r.server.mu.Lock() // which the handoff needs
 	leaves.send(request(1, "NextID", []any{})[:5])
-	await.Eventually(t, "one leaves", func() bool { return l.porter.held.Load() > maxDeparting+1 })
+	await.Eventually(t, "one leaves", func() bool { return l.handoff.held.Load() > maxDeparting+1 })
 	stays.send(request(1, "NextID", []any{}))
 	l.awaitWaiting(t, 1)
 	r.server.mu.Unlock()
@@ -120,18 +120,18 @@ func TestDeparturesOfAllAreBounded(t *testing.T) {
 	r.placed(1, 0)
 	other := r.parkAs(4711)
 	l := r.server.fastPath.(*eventPath)
-	l.porter.held.Add(maxDepartingOfAll)
-	defer l.porter.held.Add(-maxDepartingOfAll)
-	r.server.mu.Lock() // which the porter needs
+	l.handoff.held.Add(maxDepartingOfAll)
+	defer l.handoff.held.Add(-maxDepartingOfAll)
+	r.server.mu.Lock() // which the handoff needs
 	leaves.send(request(1, "NextID", []any{})[:5])
-	await.Eventually(t, "one leaves", func() bool { return l.porter.held.Load() > maxDepartingOfAll })
+	await.Eventually(t, "one leaves", func() bool { return l.handoff.held.Load() > maxDepartingOfAll })
 	other.send(request(1, "NextID", []any{}))
 	l.awaitWaiting(t, 1)
 	r.server.mu.Unlock()
 	other.receive()
 }
 
-// awaitWaiting returns when so many turns wait for the porter.
+// awaitWaiting returns when so many turns wait for the handoff.
 func (l *eventPath) awaitWaiting(t *testing.T, turns int) {
 	t.Helper()
 	await.Eventually(t, "turns wait", func() bool {

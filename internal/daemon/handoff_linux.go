@@ -18,10 +18,10 @@ const (
 	departureSize = 4 << 10
 )
 
-// porter takes connections out of the fast path. The fast path's thread only leaves them there: what
+// handoff takes connections out of the fast path. The fast path's thread only leaves them there: what
 // is to be done for them takes locks, for which it would wait while those who have them
 // wait for their turn in the runtime.
-type porter struct {
+type handoff struct {
 	path *eventPath
 	held atomic.Int64              // bytes of those that are not seen to
 	last atomic.Pointer[departure] // of those that nobody has seen to
@@ -39,20 +39,20 @@ type departure struct {
 	unfinished
 }
 
-func newPorter(l *eventPath) *porter {
-	p := &porter{path: l, wake: make(chan struct{}, 1), idle: make(chan struct{})}
+func newHandoff(l *eventPath) *handoff {
+	p := &handoff{path: l, wake: make(chan struct{}, 1), idle: make(chan struct{})}
 	go p.run()
 	return p
 }
 
-// behind reports whether the user is to wait for the porter, which prods the fast path then.
-func (p *porter) behind(u *user) bool {
+// behind reports whether the user is to wait for the handoff, which prods the fast path then.
+func (p *handoff) behind(u *user) bool {
 	held := p.held.Load()
 	return held > maxDepartingOfAll || held > maxDeparting && u.departing.Load() > 0
 }
 
 // hold counts what a departure holds, or no longer does, and returns the sum of all.
-func (p *porter) hold(d *departure, size int64) int64 {
+func (p *handoff) hold(d *departure, size int64) int64 {
 	d.account.user.departing.Add(size)
 	return p.held.Add(size)
 }
@@ -60,7 +60,7 @@ func (p *porter) hold(d *departure, size int64) int64 {
 func (d *departure) size() int64 { return int64(departureSize + len(d.input) + len(d.output)) }
 
 // leave is called by the fast path. It waits for nothing.
-func (p *porter) leave(d *departure) {
+func (p *handoff) leave(d *departure) {
 	p.hold(d, d.size())
 	for {
 		d.before = p.last.Load()
@@ -75,12 +75,12 @@ func (p *porter) leave(d *departure) {
 }
 
 // close returns when all connections have been seen to. No more come.
-func (p *porter) close() {
+func (p *handoff) close() {
 	close(p.wake)
 	<-p.idle
 }
 
-func (p *porter) run() {
+func (p *handoff) run() {
 	defer close(p.idle)
 	for open := true; open; {
 		_, open = <-p.wake
@@ -104,7 +104,7 @@ func (p *porter) run() {
 }
 
 // see ends a connection, or gives it a goroutine.
-func (p *porter) see(d *departure) {
+func (p *handoff) see(d *departure) {
 	s := p.path.server
 	if d.ended {
 		var left stream
