@@ -17,7 +17,7 @@ const (
 const streamSize = driver.SubscriptionSize
 
 // reserveBatch takes memory for the IDs of a request that waits.
-func (d *desk) reserveBatch(ids int64) (reserved int64, err error) {
+func (d *responder) reserveBatch(ids int64) (reserved int64, err error) {
 	if ids <= smallBatch {
 		return 0, nil
 	}

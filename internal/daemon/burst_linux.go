@@ -17,7 +17,7 @@ const (
 // beginBurst reads the clocks, once for all requests that came together.
 func (l *eventPath) beginBurst() {
 	l.began = l.server.elapsed()
-	l.desk.reading = l.server.defaultService.Generator().Read() // all services have one clock
+	l.responder.reading = l.server.defaultService.Generator().Read() // all services have one clock
 }
 
 // endBurst counts what was answered.
@@ -53,11 +53,11 @@ func (l *eventPath) answer(b []byte) (n int, waits *waiting) {
 		l.split.Reset()
 		return 0, nil
 	}
-	if l.desk.req.Parse(b[:n]) != nil {
+	if l.responder.req.Parse(b[:n]) != nil {
 		return 0, nil
 	}
 	l.endBurst() // Status tells of those before it
-	waits, here := l.desk.handle(l.work)
+	waits, here := l.responder.handle(l.work)
 	now := l.server.elapsed()
 	l.loop.Spend(dearCost(now - l.began))
 	l.began = now // those behind it have not waited for it to be read
@@ -78,11 +78,11 @@ func (l *eventPath) plain(method plainMethod, count int64, id uint32) (waits *wa
 	l.loop.Spend(plainCost)
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count
-	err := l.desk.issue(r)
+	err := l.responder.issue(r)
 	if err == nil {
 		l.answered[method]++
 		return nil
 	}
 	l.server.requests.Add(1)
-	return l.desk.settle(id, &l.server.methods[method], l.began, err)
+	return l.responder.settle(id, &l.server.methods[method], l.began, err)
 }

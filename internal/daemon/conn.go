@@ -29,7 +29,7 @@ type stream interface {
 // conn is one connection, served by one goroutine. Slow requests have others,
 // which answer beside it.
 type conn struct {
-	desk
+	responder
 	net  stream
 	wire *wire.ServerConn
 	// mu guards the answers: the outbox of wire, what is written, and slow. The
@@ -66,7 +66,7 @@ func newConn(s *Server, nc stream, a *account) *conn {
 	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
 	c.wire.SetMemory(&restingMemory{a, c})
-	c.desk = desk{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
+	c.responder = responder{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
 	return c
 }
 

@@ -20,7 +20,7 @@ import (
 // without having replied.
 type method struct {
 	name string
-	call func(*Server, context.Context, *desk) error
+	call func(*Server, context.Context, *responder) error
 }
 
 // methods are all there are, the most frequent first.
@@ -80,7 +80,7 @@ func (s *Server) method(name []byte) *countedMethod {
 // elapsed is the time since the start, which costs half of what time.Now does.
 func (s *Server) elapsed() time.Duration { return time.Since(s.started) }
 
-func (s *Server) call(ctx context.Context, m *countedMethod, d *desk) error {
+func (s *Server) call(ctx context.Context, m *countedMethod, d *responder) error {
 	switch {
 	case s.draining.Load():
 		return shuttingDown()
@@ -121,7 +121,7 @@ func (s *Server) named(name []byte) (*issuer.Service, error) {
 
 // options reads the options of a method: the service, and the known others, whose values
 // read takes.
-func (s *Server) options(d *desk, read func(name string) error, known ...string) (*issuer.Service, error) {
+func (s *Server) options(d *responder, read func(name string) error, known ...string) (*issuer.Service, error) {
 	var service []byte
 	err := d.eachOption(append([]string{"service"}, known...), func(name string) (err error) {
 		if name != "service" {
@@ -138,7 +138,7 @@ func (s *Server) options(d *desk, read func(name string) error, known ...string)
 
 // eachOption has read take the value of each option of a method, and refuses
 // those that it does not have.
-func (d *desk) eachOption(known []string, read func(name string) error) error {
+func (d *responder) eachOption(known []string, read func(name string) error) error {
 	if err := d.req.Options(); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (d *desk) eachOption(known []string, read func(name string) error) error {
 }
 
 // milliseconds is a duration from 0 to the most, the value of the option.
-func (d *desk) milliseconds(option string, most time.Duration) (time.Duration, error) {
+func (d *responder) milliseconds(option string, most time.Duration) (time.Duration, error) {
 	ms, err := d.req.Int64()
 	if err == nil && (ms < 0 || ms > most.Milliseconds()) {
 		err = wire.Errorf(wire.CodeInvalidParams, "%s of %d is out of range: 0 to %d", option, ms, most.Milliseconds())
@@ -166,7 +166,7 @@ func (d *desk) milliseconds(option string, most time.Duration) (time.Duration, e
 }
 
 // text is a string that outlives the request.
-func (d *desk) text() (string, error) {
+func (d *responder) text() (string, error) {
 	b, err := d.req.Bytes()
 	return string(b), err
 }

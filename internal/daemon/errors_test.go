@@ -257,7 +257,7 @@ func TestFixedLimitsAreInTheBook(t *testing.T) {
 		"quota_keys":           storeError{&record.FullError{Quota: "quota_keys", Payer: "UID 1", Limit: 5, Unit: "keys"}},
 	} {
 		r := newRig(t)
-		r.with("Refused", func(*Server, context.Context, *desk) error { return fmt.Errorf("for a test: %w", err) })
+		r.with("Refused", func(*Server, context.Context, *responder) error { return fmt.Errorf("for a test: %w", err) })
 		r.start()
 		r.dial().fails(wire.CodeOverloaded, "Refused")
 		if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != name || got[0].Refusals != 1 {

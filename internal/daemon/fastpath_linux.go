@@ -51,13 +51,13 @@ type eventPath struct {
 	closed  atomic.Bool
 
 	// Of the loop's thread:
-	input    []byte
-	desk     desk // answers for the connection whose turn it is
-	split    wire.Splitter
-	requests [2]idRequest        // plain ones, by plainMethod, but for their ID and count
-	answered [2]int              // plain requests of this burst, by plainMethod
-	began    time.Duration       // of this burst, since the server's start
-	putOff   map[*user][]*parked // whose turns wait for the handoff
+	input     []byte
+	responder responder // answers for the connection whose turn it is
+	split     wire.Splitter
+	requests  [2]idRequest        // plain ones, by plainMethod, but for their ID and count
+	answered  [2]int              // plain requests of this burst, by plainMethod
+	began     time.Duration       // of this burst, since the server's start
+	putOff    map[*user][]*parked // whose turns wait for the handoff
 }
 
 func newFastPath(s *Server, work context.Context) (fastPath, error) {
@@ -66,7 +66,7 @@ func newFastPath(s *Server, work context.Context) (fastPath, error) {
 		return nil, err
 	}
 	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer), putOff: map[*user][]*parked{}}
-	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
+	l.responder = responder{server: s, out: wire.NewOutbox(nil)}
 	l.handoff = newHandoff(l)
 	for method := range l.requests {
 		l.requests[method] = idRequest{
@@ -238,7 +238,7 @@ func (p *parked) serve(b []byte, own bool) {
 	l.beginBurst()
 	before := l.loop.Spent()
 	for len(b) > 0 && p.wait == nil && l.loop.Spent()-before < fastPathTurn {
-		if len(l.desk.out.Unsent()) >= fastPathFull && !p.send(b) {
+		if len(l.responder.out.Unsent()) >= fastPathFull && !p.send(b) {
 			return
 		}
 		n, waits := l.answer(b)
@@ -248,8 +248,8 @@ func (p *parked) serve(b []byte, own bool) {
 		}
 		if n == 0 {
 			l.endBurst()
-			l.loop.Spend(len(b) + len(l.desk.out.Unsent()))
-			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
+			l.loop.Spend(len(b) + len(l.responder.out.Unsent()))
+			p.leave(unfinished{input: b, output: l.responder.out.Unsent()})
 			return
 		}
 		l.loop.Spend(n)
@@ -272,13 +272,13 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 }
 
-// serveFor has the desk answer the requests of a connection.
+// serveFor has the responder answer the requests of a connection.
 func (l *eventPath) serveFor(a *account) {
-	l.desk.account = a
-	if a.user == l.desk.user {
+	l.responder.account = a
+	if a.user == l.responder.user {
 		return
 	}
-	l.desk.user = a.user
+	l.responder.user = a.user
 	for method := range l.requests {
 		l.requests[method].want.Owner = a.user
 	}
@@ -294,7 +294,7 @@ func (p *parked) evicted() {
 // send writes the answers that are ready, and reports whether the connection
 // is still here. b is what has not been answered yet.
 func (p *parked) send(b []byte) bool {
-	out := p.path.desk.out
+	out := p.path.responder.out
 	unsent := out.Unsent()
 	if len(unsent) == 0 {
 		return true
@@ -343,7 +343,7 @@ func (p *parked) resume() {
 	w, l := p.wait, p.path
 	p.wait, p.ready = nil, false
 	ranges, err := w.pending.Result()
-	l.desk.conclude(w, ranges, err)
+	l.responder.conclude(w, ranges, err)
 	rest := p.rest
 	p.rest = nil
 	p.serve(rest, true)
@@ -377,7 +377,7 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 	// The fast path uses its buffers again.
 	d.input, d.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
-	out := p.path.desk.out
+	out := p.path.responder.out
 	out.Sent(len(out.Unsent()))
 	p.path.handoff.leave(d)
 }

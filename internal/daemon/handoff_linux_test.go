@@ -253,7 +253,7 @@ func TestTurnsOfPlainRequests(t *testing.T) {
 // Requests that take time end a turn, and are spent.
 func TestDearRequestsEndATurn(t *testing.T) {
 	r := newFastPathRig(t, ample)
-	r.with("Dear", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Dear", func(_ *Server, _ context.Context, d *responder) error {
 		time.Sleep(dearMost * byteTime)
 		d.out.ReplyUint64(d.req.ID, 0)
 		return nil

@@ -35,7 +35,7 @@ type idRequest struct {
 	want    generator.Request
 }
 
-func (s *Server) nextID(_ context.Context, d *desk) error {
+func (s *Server) nextID(_ context.Context, d *responder) error {
 	r, err := s.idOptions(d, 1)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (s *Server) nextID(_ context.Context, d *desk) error {
 	return s.issue(d, &r)
 }
 
-func (s *Server) nextIDs(_ context.Context, d *desk) error {
+func (s *Server) nextIDs(_ context.Context, d *responder) error {
 	if d.req.NumParams() == 0 {
 		return wire.Errorf(wire.CodeInvalidParams, "NextIDs needs a count")
 	}
@@ -63,7 +63,7 @@ func (s *Server) nextIDs(_ context.Context, d *desk) error {
 }
 
 // issue answers with the IDs, unless the answer takes too long for the fast path.
-func (s *Server) issue(d *desk, r *idRequest) error {
+func (s *Server) issue(d *responder, r *idRequest) error {
 	if d.conn == nil && r.heavy() {
 		return errHeavy
 	}
@@ -89,7 +89,7 @@ func (r *idRequest) heavy() bool {
 
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
-func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
+func (s *Server) idOptions(d *responder, count int64) (idRequest, error) {
 	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: DefaultTimeout, Owner: d.user}}
 	if err := d.req.Options(); err != nil {
 		return r, err
@@ -122,7 +122,7 @@ func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
 	}
 }
 
-func (d *desk) formatOption() (idFormat, error) {
+func (d *responder) formatOption() (idFormat, error) {
 	text, err := d.req.Bytes()
 	if err != nil {
 		return 0, err

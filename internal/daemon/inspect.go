@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-func (s *Server) inspect(_ context.Context, d *desk) error {
+func (s *Server) inspect(_ context.Context, d *responder) error {
 	svc, id, err := s.oneID(d)
 	if err != nil {
 		return err
@@ -29,7 +29,7 @@ func (s *Server) inspect(_ context.Context, d *desk) error {
 	})
 }
 
-func (s *Server) bounds(_ context.Context, d *desk) error {
+func (s *Server) bounds(_ context.Context, d *responder) error {
 	if d.req.NumParams() < 2 {
 		return wire.Errorf(wire.CodeInvalidParams, "Bounds needs from_ms and to_ms, in Unix milliseconds")
 	}
@@ -55,7 +55,7 @@ func (s *Server) bounds(_ context.Context, d *desk) error {
 	return nil
 }
 
-func (s *Server) toExternal(_ context.Context, d *desk) error {
+func (s *Server) toExternal(_ context.Context, d *responder) error {
 	svc, id, err := s.oneID(d)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *Server) toExternal(_ context.Context, d *desk) error {
 	return nil
 }
 
-func (s *Server) toInternal(_ context.Context, d *desk) error {
+func (s *Server) toInternal(_ context.Context, d *responder) error {
 	if d.req.NumParams() == 0 {
 		return wire.Errorf(wire.CodeInvalidParams, "ToInternal needs an external ID")
 	}
@@ -98,7 +98,7 @@ func (s *Server) toInternal(_ context.Context, d *desk) error {
 	return nil
 }
 
-func (s *Server) ping(_ context.Context, d *desk) error {
+func (s *Server) ping(_ context.Context, d *responder) error {
 	if err := d.req.End(); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (s *Server) ping(_ context.Context, d *desk) error {
 	return nil
 }
 
-func (s *Server) uuid(_ context.Context, d *desk) error {
+func (s *Server) uuid(_ context.Context, d *responder) error {
 	version := int64(cmp.Or(s.cfg.UUIDVersion, 7))
 	if d.req.NumParams() > 0 && !d.req.Nil() {
 		var err error
@@ -136,7 +136,7 @@ func (s *Server) uuid(_ context.Context, d *desk) error {
 
 // oneID reads the parameters of a method that takes an ID, and a service whose
 // codec reads an external one.
-func (s *Server) oneID(d *desk) (*issuer.Service, snowflake.ID, error) {
+func (s *Server) oneID(d *responder) (*issuer.Service, snowflake.ID, error) {
 	if d.req.NumParams() == 0 {
 		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", d.req.Method)
 	}
@@ -160,7 +160,7 @@ type idParam struct {
 	isText bool
 }
 
-func (d *desk) idParam() (p idParam, err error) {
+func (d *responder) idParam() (p idParam, err error) {
 	switch d.req.Next() {
 	case wire.KindString, wire.KindBinary:
 		var text []byte

@@ -38,20 +38,20 @@ type lockCall struct {
 }
 
 // lockOptions are the options that lock methods have.
-var lockOptions = map[string]func(*lockCall, *desk) error{
-	"ttl_ms": func(call *lockCall, d *desk) (err error) {
+var lockOptions = map[string]func(*lockCall, *responder) error{
+	"ttl_ms": func(call *lockCall, d *responder) (err error) {
 		if call.TTLMS, err = d.req.Int64(); err == nil && call.TTLMS == 0 {
 			err = wire.Errorf(wire.CodeInvalidParams, "ttl_ms of 0 is no term")
 		}
 		return err
 	},
-	"request_id": func(call *lockCall, d *desk) (err error) { call.RequestID, err = d.text(); return err },
-	"lease_id":   func(call *lockCall, d *desk) (err error) { call.LeaseID, err = d.text(); return err },
-	"wait_ms": func(call *lockCall, d *desk) (err error) {
+	"request_id": func(call *lockCall, d *responder) (err error) { call.RequestID, err = d.text(); return err },
+	"lease_id":   func(call *lockCall, d *responder) (err error) { call.LeaseID, err = d.text(); return err },
+	"wait_ms": func(call *lockCall, d *responder) (err error) {
 		call.wait, err = d.milliseconds("wait_ms", maxLockWait)
 		return err
 	},
-	"hold": func(call *lockCall, d *desk) error {
+	"hold": func(call *lockCall, d *responder) error {
 		text, err := d.text()
 		if err == nil && text != "connection" {
 			err = wire.Errorf(wire.CodeInvalidParams, "there is no hold %s; there is connection", wire.Excerpt([]byte(text)))
@@ -62,7 +62,7 @@ var lockOptions = map[string]func(*lockCall, *desk) error{
 }
 
 // lockCall reads the request of a lock method that knows the options.
-func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, error) {
+func (s *Server) lockCall(d *responder, op lock.Op, options ...string) (lockCall, error) {
 	call := lockCall{Request: lock.Request{Op: op, Tenant: localTenant}}
 	switch {
 	case s.cfg.Locks == nil:
@@ -91,7 +91,7 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	return call, d.eachOption(options, func(name string) error { return lockOptions[name](&call, d) })
 }
 
-func (s *Server) lockAcquire(_ context.Context, d *desk) error {
+func (s *Server) lockAcquire(_ context.Context, d *responder) error {
 	call, err := s.lockCall(d, lock.Acquire, "ttl_ms", "wait_ms", "request_id", "hold")
 	if err != nil {
 		return err
@@ -139,8 +139,8 @@ func (s *Server) acquire(ctx context.Context, c *conn, hold bool, want lock.Want
 }
 
 // lockChange makes the method of an operation on a lock that is held.
-func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *desk) error {
-	return func(s *Server, _ context.Context, d *desk) error {
+func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *responder) error {
+	return func(s *Server, _ context.Context, d *responder) error {
 		call, err := s.lockCall(d, op, options...)
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *d
 	}
 }
 
-func (s *Server) lockGet(_ context.Context, d *desk) error {
+func (s *Server) lockGet(_ context.Context, d *responder) error {
 	call, err := s.lockCall(d, 0)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ type lockPage struct {
 }
 
 // lockList shows live locks. A page with fewer than limit is the last.
-func (s *Server) lockList(_ context.Context, d *desk) error {
+func (s *Server) lockList(_ context.Context, d *responder) error {
 	if s.cfg.Locks == nil {
 		return noStore()
 	}
@@ -204,7 +204,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	})
 }
 
-func (s *Server) lockWatch(_ context.Context, d *desk) error {
+func (s *Server) lockWatch(_ context.Context, d *responder) error {
 	call, err := s.lockCall(d, 0, "lease_id")
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ type longAnswer struct {
 // asideLong is asideWithin for an answer that may be long. It is made when those before it
 // on the connection have been written, so that a peer that does not read has one at most.
 // While one waits for that, no further request of the connection is read.
-func (d *desk) asideLong(timeout time.Duration, work slowWork) error {
+func (d *responder) asideLong(timeout time.Duration, work slowWork) error {
 	c, id := d.conn, d.req.ID
 	if c != nil {
 		c.slow.isLong = true

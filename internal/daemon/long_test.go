@@ -20,7 +20,7 @@ func lengthy(t *testing.T, changes ...func(*setup)) (r *rig, made *atomic.Int64,
 	t.Helper()
 	r = newRig(t, changes...)
 	made, tokens = new(atomic.Int64), make(chan struct{})
-	r.with("Long", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Long", func(_ *Server, _ context.Context, d *responder) error {
 		return d.asideLong(hang, func(ctx context.Context) (any, error) {
 			made.Add(1)
 			if err := enter(ctx, tokens); err != nil {
@@ -77,7 +77,7 @@ func TestLongAnswersAreMadeInTurn(t *testing.T) {
 func TestLongAnswersForNobody(t *testing.T) {
 	r := newRig(t)
 	got := make(chan error, 1)
-	r.with("Gone", func(_ *Server, ctx context.Context, d *desk) error {
+	r.with("Gone", func(_ *Server, ctx context.Context, d *responder) error {
 		if d.conn == nil {
 			return errHeavy
 		}
@@ -101,7 +101,7 @@ func TestLongAnswersForNobody(t *testing.T) {
 // short the time.
 func TestLongAnswersAreRefused(t *testing.T) {
 	r := newRig(t)
-	r.with("Soon", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Soon", func(_ *Server, _ context.Context, d *responder) error {
 		return d.asideLong(0, func(context.Context) (any, error) { return nil, nil })
 	})
 	r.start()

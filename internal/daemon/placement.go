@@ -77,8 +77,8 @@ func (s *Server) executorOf(c *conn) *executor {
 }
 
 // placing makes the method of a call that placement answers.
-func placing(call func(*Placement, *desk) error) func(*Server, context.Context, *desk) error {
-	return func(s *Server, _ context.Context, d *desk) error {
+func placing(call func(*Placement, *responder) error) func(*Server, context.Context, *responder) error {
+	return func(s *Server, _ context.Context, d *responder) error {
 		if s.cfg.Placement == nil {
 			return wire.Errorf(wire.CodePlacementNotReady, "placement is off: the daemon's operator can set placement_authority").With("state", "off")
 		}
@@ -106,7 +106,7 @@ func placementError(err error) *wire.Error {
 }
 
 // placementKey reads the kind and the identity.
-func (d *desk) placementKey() (k placement.Key, err error) {
+func (d *responder) placementKey() (k placement.Key, err error) {
 	if d.req.NumParams() < 2 {
 		return k, wire.Errorf(wire.CodeInvalidParams, "%s needs a kind and an identity", d.req.Method)
 	}
@@ -144,7 +144,7 @@ func (r resolution) fields() [8]wire.Field {
 	}
 }
 
-func (p *Placement) resolve(d *desk) error {
+func (p *Placement) resolve(d *responder) error {
 	key, err := d.placementKey()
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ type checked struct {
 	ValidMS int64 `json:"valid_ms"`
 }
 
-func (p *Placement) check(d *desk) error {
+func (p *Placement) check(d *responder) error {
 	if d.conn == nil {
 		return errHeavy // it waits for a mutex, and no executor is on the fast path
 	}
@@ -234,7 +234,7 @@ type registered struct {
 	Kinds     []string `json:"kinds"`
 }
 
-func (p *Placement) register(d *desk) error {
+func (p *Placement) register(d *responder) error {
 	switch {
 	case d.conn == nil:
 		return errHeavy
@@ -272,7 +272,7 @@ type unregistered struct {
 	Passivated int `json:"passivated"`
 }
 
-func (p *Placement) unregister(d *desk) error {
+func (p *Placement) unregister(d *responder) error {
 	if err := d.req.End(); err != nil {
 		return err
 	}
@@ -337,7 +337,7 @@ type snapshotWanted struct {
 	key   placement.Key
 }
 
-func (d *desk) snapshotOptions() (w snapshotWanted, err error) {
+func (d *responder) snapshotOptions() (w snapshotWanted, err error) {
 	w.limit = defaultSnapshotPage
 	err = d.eachOption([]string{"after", "limit", "kind", "identity"}, func(name string) (err error) {
 		switch name {
@@ -361,7 +361,7 @@ func (d *desk) snapshotOptions() (w snapshotWanted, err error) {
 	return w, err
 }
 
-func (p *Placement) snapshot(d *desk) error {
+func (p *Placement) snapshot(d *responder) error {
 	want, err := d.snapshotOptions()
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ type watching struct {
 	State     placement.State `json:"state"`
 }
 
-func (p *Placement) watch(d *desk) error {
+func (p *Placement) watch(d *responder) error {
 	if d.conn == nil {
 		return errHeavy
 	}
@@ -91,7 +91,7 @@ func eventNames() string {
 
 // wantedEvents reads which events the peer wants: all but the frequent ones, unless it
 // says so.
-func (d *desk) wantedEvents() ([]placement.EventKind, error) {
+func (d *responder) wantedEvents() ([]placement.EventKind, error) {
 	wanted := slices.DeleteFunc(slices.Clone(eventKinds), func(k placement.EventKind) bool { return slices.Contains(frequentEvents, k) })
 	err := d.eachOption([]string{"events"}, func(string) error {
 		n, err := d.req.ArrayLen()

@@ -215,7 +215,7 @@ func TestUpkeepIsNeverRefused(t *testing.T) {
 func TestUpkeepEndsWithItsConnection(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.UserInFlight = 1 })
 	ended := make(chan error, 10)
-	r.with("Keep", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Keep", func(_ *Server, _ context.Context, d *responder) error {
 		return d.asideFor(forUpkeep, func(ctx context.Context) (any, error) {
 			<-ctx.Done()
 			ended <- context.Cause(ctx)

@@ -23,16 +23,16 @@ type Sequences struct {
 // sequenceOptions are the options of the sequence methods.
 var sequenceOptions = []string{"request_id", "block", "step", "start", "max_value", "on_max", "ttl_ms"}
 
-func (s *Server) sequenceNext(_ context.Context, d *desk) error {
+func (s *Server) sequenceNext(_ context.Context, d *responder) error {
 	return s.sequence(d, func() (int64, error) { return 1, nil }, func(values sequence.Range) any { return values.First })
 }
 
-func (s *Server) sequenceNextBatch(_ context.Context, d *desk) error {
+func (s *Server) sequenceNextBatch(_ context.Context, d *responder) error {
 	return s.sequence(d, d.req.Int64, func(values sequence.Range) any { return values.Values() })
 }
 
 // sequence answers with values of a key. count reads how many, behind the key.
-func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequence.Range) any) error {
+func (s *Server) sequence(d *responder, count func() (int64, error), answer func(sequence.Range) any) error {
 	if s.cfg.Sequences == nil {
 		return noStore()
 	}
@@ -57,7 +57,7 @@ func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequ
 	})
 }
 
-func (s *Server) sequenceRequest(d *desk, count func() (int64, error)) (r sequence.Request, err error) {
+func (s *Server) sequenceRequest(d *responder, count func() (int64, error)) (r sequence.Request, err error) {
 	if d.req.NumParams() == 0 {
 		return r, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}
@@ -75,7 +75,7 @@ func (s *Server) sequenceRequest(d *desk, count func() (int64, error)) (r sequen
 	return r, d.eachOption(sequenceOptions, func(name string) error { return d.sequenceOption(name, &r) })
 }
 
-func (d *desk) sequenceOption(name string, r *sequence.Request) (err error) {
+func (d *responder) sequenceOption(name string, r *sequence.Request) (err error) {
 	var n int64
 	switch name {
 	case "request_id":

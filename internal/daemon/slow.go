@@ -37,10 +37,10 @@ func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
 
 // aside lets work answer for a method, which must not use the connection's
 // request: the next one takes its place. The method returns what aside does.
-func (d *desk) aside(work slowWork) error { return d.asideFor(forAnswer, work) }
+func (d *responder) aside(work slowWork) error { return d.asideFor(forAnswer, work) }
 
 // asideFor is aside for work that waits for something in particular.
-func (d *desk) asideFor(kind waitingKind, work slowWork) error {
+func (d *responder) asideFor(kind waitingKind, work slowWork) error {
 	if d.conn == nil {
 		return errHeavy
 	}
@@ -49,7 +49,7 @@ func (d *desk) asideFor(kind waitingKind, work slowWork) error {
 }
 
 // asideWithin is aside for work that may take so long.
-func (d *desk) asideWithin(timeout time.Duration, work slowWork) error {
+func (d *responder) asideWithin(timeout time.Duration, work slowWork) error {
 	return d.aside(work.within(timeout))
 }
 

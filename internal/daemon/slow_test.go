@@ -22,7 +22,7 @@ func slowly(t *testing.T, changes ...func(*setup)) (r *rig, answers chan any, en
 	t.Helper()
 	r = newRig(t, changes...)
 	answers, ended = make(chan any), make(chan error, 1000)
-	r.with("Slow", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Slow", func(_ *Server, _ context.Context, d *responder) error {
 		return d.aside(func(ctx context.Context) (any, error) {
 			select {
 			case answer := <-answers:
@@ -37,7 +37,7 @@ func slowly(t *testing.T, changes ...func(*setup)) (r *rig, answers chan any, en
 	return r.start(), answers, ended
 }
 
-func (r *rig) with(name string, call func(*Server, context.Context, *desk) error) {
+func (r *rig) with(name string, call func(*Server, context.Context, *responder) error) {
 	r.server.methods = append(r.server.methods, countedMethod{method{name, call}, func() prometheus.Counter { return r.metrics.Requests(name, "ok") }})
 }
 
@@ -173,7 +173,7 @@ func TestWhatTheConnectionHolds(t *testing.T) {
 	r := newRig(t)
 	var held atomic.Int64
 	holders := make(chan *conn, 1)
-	r.with("Hold", func(_ *Server, _ context.Context, d *desk) error {
+	r.with("Hold", func(_ *Server, _ context.Context, d *responder) error {
 		c := d.conn
 		return d.aside(func(context.Context) (any, error) {
 			held.Add(1)

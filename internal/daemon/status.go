@@ -80,7 +80,7 @@ var badness = map[generator.Mode]int{
 	generator.ModeFallbackUncertain: 3, generator.ModeFallbackRandom: 4, generator.ModeUnavailable: 5,
 }
 
-func (s *Server) statusCall(_ context.Context, d *desk) error {
+func (s *Server) statusCall(_ context.Context, d *responder) error {
 	if d.conn == nil {
 		return errHeavy // it takes locks
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// desk is where requests are answered, one at a time: those of one connection, or
+// responder is where requests are answered, one at a time: those of one connection, or
 // those of all connections on the fast path. It never waits. A request that has to wait
 // for IDs leaves it as a waiting, and comes back to be concluded.
-type desk struct {
+type responder struct {
 	server  *Server
 	conn    *conn    // whose requests they are; nil: they are the fast path's
 	account *account // of the connection whose turn it is
@@ -27,7 +27,7 @@ type desk struct {
 }
 
 var (
-	// errWaits: the answer comes later; desk.waits is what it waits for.
+	// errWaits: the answer comes later; responder.waits is what it waits for.
 	errWaits = errors.New("the request waits")
 	// errHeavy: the request takes longer than others on the fast path may be kept waiting.
 	errHeavy = errors.New("the request is too much for the fast path")
@@ -46,7 +46,7 @@ type waiting struct {
 
 // handle answers the present request. waits is the request if it has to wait for
 // IDs. here is false for one that is not for the fast path: it has not been answered.
-func (d *desk) handle(ctx context.Context) (waits *waiting, here bool) {
+func (d *responder) handle(ctx context.Context) (waits *waiting, here bool) {
 	s := d.server
 	if d.req.Type != wire.TypeRequest {
 		// In the fast path nobody is asked, and no lock may be waited for.
@@ -74,7 +74,7 @@ func (d *desk) handle(ctx context.Context) (waits *waiting, here bool) {
 
 // settle is after a method: it counts a request that was answered, or answers it
 // with the error. It returns the request if it waits instead.
-func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err error) *waiting {
+func (d *responder) settle(id uint32, m *countedMethod, began time.Duration, err error) *waiting {
 	s := d.server
 	switch {
 	case err == nil:
@@ -95,7 +95,7 @@ func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err erro
 }
 
 // issue answers with IDs. Where they have to be waited for it returns errWaits.
-func (d *desk) issue(r *idRequest) error {
+func (d *responder) issue(r *idRequest) error {
 	ranges, pending, err := r.service.Generator().Start(d.reading, r.want, d.ranges[:0])
 	if pending != nil {
 		return d.beginWait(r, pending)
@@ -109,7 +109,7 @@ func (d *desk) issue(r *idRequest) error {
 }
 
 // beginWait lets the request wait, unless too many do. The ranges are its own now.
-func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
+func (d *responder) beginWait(r *idRequest, pending *generator.Pending) error {
 	d.ranges = nil
 	if _, err := d.server.countWaiting(d.user, forAnswer); err != nil {
 		pending.Cancel(err)
@@ -126,7 +126,7 @@ func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 }
 
 // conclude answers a request that has waited.
-func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
+func (d *responder) conclude(w *waiting, ranges []generator.Range, err error) {
 	d.server.doneWaiting(w.user, forAnswer)
 	if err == nil {
 		d.ranges = ranges
@@ -144,7 +144,7 @@ func (w *waiting) giveUp(s *Server) {
 }
 
 // replyIDs answers with the IDs in d.ranges.
-func (d *desk) replyIDs(r *idRequest) {
+func (d *responder) replyIDs(r *idRequest) {
 	switch id := d.ranges[0].Start; {
 	case !r.single:
 		d.replyArray(r)
@@ -157,7 +157,7 @@ func (d *desk) replyIDs(r *idRequest) {
 	}
 }
 
-func (d *desk) replyArray(r *idRequest) {
+func (d *responder) replyArray(r *idRequest) {
 	d.out.BeginArray(r.id, int(r.want.Count))
 	codec := r.service.Codec() // one for the whole answer
 	for _, g := range d.ranges {
