@@ -53,7 +53,7 @@ IDs == 0 .. ID(LastTime, 1, Units - 1)
 VARIABLES
     rec,     \* the store: slot -> its record, or None
     granted, \* how many grants were made
-    greatest,\* the greatest end ever promised: what the witness knows
+    greatest,\* the greatest end ever promised: what the watermark knows
     fence,   \* nothing is granted or extended before
     backup,  \* copies of the store's records: none or one
     answers, \* grants on their way: any may be lost, late or doubled

@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// unknownTerm is how long a fence lasts where no witness knows better, and what
+// unknownTerm is how long a fence lasts where no watermark knows better, and what
 // passes meanwhile.
 const unknownTerm = lock.MaxTTL + time.Hour
 

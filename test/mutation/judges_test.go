@@ -33,7 +33,7 @@ func (j judge) key() string { return strings.Join(j.packages, " ") }
 const roomTests = "tests of its room"
 
 // wholeOnly are the files whose rules only the whole worlds of test/proof run.
-var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|(conn|provider)/sqlite|conn/postgresconn)/`)
+var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|provider/sqlite|conn/(sqlitefile|postgresconn))/`)
 
 // judges are asked in this order, until one catches the mutation. Those that do not
 // import the mutated package are left out.

@@ -19,7 +19,7 @@ import (
 	recordsqlite "github.com/kazahana/kazahana/internal/record/sqlite"
 )
 
-// database is a real SQLite file of the product's, with its witness, in a directory in
+// database is a real SQLite file of the product's, with its watermark, in a directory in
 // memory. Its process can be killed at each step of a write. Operators copy the file, and
 // put copies back.
 type database struct {
@@ -44,7 +44,7 @@ var parts = []string{"", "-wal"}
 
 var errKilled = errors.New("the process was killed")
 
-var steps = []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed}
+var steps = []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked}
 
 // torn is in the middle of a commit's write to the log.
 const torn = "torn"
@@ -74,7 +74,7 @@ func (d *database) at(step string) error {
 	default:
 		return nil
 	}
-	d.killed, d.deadly = d.withWitnesses(d.killed), ""
+	d.killed, d.deadly = d.withWatermarks(d.killed), ""
 	return errKilled
 }
 
@@ -144,8 +144,8 @@ func (d *database) copy() copied {
 	return c
 }
 
-// withWitnesses adds the files in the live directory.
-func (d *database) withWitnesses(c copied) copied {
+// withWatermarks adds the files in the live directory.
+func (d *database) withWatermarks(c copied) copied {
 	entries, err := os.ReadDir(d.live)
 	must(err, nil)
 	for _, e := range entries {
@@ -190,11 +190,11 @@ func (d *database) fallBack() bool {
 	if len(d.copies) == 0 {
 		return false
 	}
-	now := d.withWitnesses(d.copy())
+	now := d.withWatermarks(d.copy())
 	must(d.close(), nil) // which writes the log into the file
 	older := pick(d.w, d.copies)
 	switch {
-	case d.w.without(witnessKept):
+	case d.w.without(watermarkKept):
 		must(os.RemoveAll(d.live), nil)
 	case d.w.rnd.IntN(3) == 0 && d.loseWrites(older, now):
 		return true
@@ -223,7 +223,7 @@ func (d *database) loseWrites(older, now copied) bool {
 	return true
 }
 
-// reboot has the memory of the host lost, and with it the witness.
+// reboot has the memory of the host lost, and with it the watermark.
 func (d *database) reboot() {
 	d.w.count("host of the SQLite file rebooted")
 	must(d.close(), nil)

@@ -154,8 +154,8 @@ func coverage(happened map[string]int, meets map[string]map[string]int) string {
 func TestEachRuleOfTheWholeIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	for r := allRules + 1; r < allWholeRules; r++ {
-		if r == witnessKept && disktest.MemoryIfAny(t) == "" {
-			t.Log("there is no file system in memory, and so no SQLite file has a witness")
+		if r == watermarkKept && disktest.MemoryIfAny(t) == "" {
+			t.Log("there is no file system in memory, and so no SQLite file has a watermark")
 			continue
 		}
 		seed, fault := firstFault(t, setting{focus: r, off: true, whole: true})
@@ -178,7 +178,7 @@ func TestASeedRepeatsAWholeRun(t *testing.T) {
 	for seed := range seeds {
 		s := setting{seed: seed, focus: rule(seed + 1), real: seed%2 == 0, whole: true, tell: true}
 		if seed%3 == 2 {
-			s.focus, s.real = witnessKept, true // the stores are real files
+			s.focus, s.real = watermarkKept, true // the stores are real files
 		}
 		first, again := play(t, s), play(t, s)
 		if len(first.story) < eventsPerWorld {

@@ -30,7 +30,7 @@ type store struct {
 	secrets int
 
 	// The rule of the SQLite files: the store notices that it was restored, and a
-	// witness beside the file remembers the greatest end that was ever granted.
+	// watermark beside the file remembers the greatest end that was ever granted.
 	fencedUntil int64
 	greatest    int64
 }

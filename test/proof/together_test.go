@@ -47,7 +47,7 @@ type together struct {
 func (w *world) drawKind() storeKind {
 	kinds := []storeKind{onRedis, onPostgres, onEtcd, onSQLite}
 	switch {
-	case w.focus == witnessKept:
+	case w.focus == watermarkKept:
 		return onSQLite
 	case w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced:
 		kinds = kinds[:2]
@@ -84,7 +84,7 @@ func (w *world) eventTogether() {
 		}
 	}
 	often := 300
-	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == witnessKept || w.focus == restoredExtendsNothing {
+	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == watermarkKept || w.focus == restoredExtendsNothing {
 		often = 60
 	}
 	if w.servers != nil && w.rnd.IntN(60) == 0 {
@@ -121,7 +121,7 @@ const (
 	termFromSending
 	lossObeyed
 	promiseEnds
-	witnessKept
+	watermarkKept
 
 	allWholeRules
 )
@@ -133,7 +133,7 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	forgottenValuesFenced: {"a sequence that may have been forgotten hands out nothing", "it goes on from an earlier value"},
 	termFromSending:       {"a holder counts its term from before the request was sent", "from the answer"},
 	promiseEnds:           {"a process relies on an actor no longer than it was promised", "a term longer"},
-	witnessKept:           {"a SQLite file is not put back while its witness is lost", "both happen at once"},
+	watermarkKept:         {"a SQLite file is not put back while its watermark is lost", "both happen at once"},
 	lossObeyed:            {"a holder ends when its host tells of the loss", "it goes on"},
 }
 

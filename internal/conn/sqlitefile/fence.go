@@ -8,13 +8,13 @@ import (
 
 // Why a file is fenced. Each reason is followed by reasonEnd.
 const (
-	reasonCopy    = "the database is a copy, or a backup was put back in its place"
-	reasonOlder   = "an older copy of the database was put back"
-	reasonOther   = "another copy of the database was put back"
-	reasonMixed   = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
-	reasonUnknown = "the file system does not record when a file was made, so whether this is a copy cannot be told"
-	reasonWitness = "the witness of the database was damaged, so whether this is a copy cannot be told"
-	reasonByHand  = "an operator said that the database was put back (kazahanad leases fence)"
+	reasonCopy      = "the database is a copy, or a backup was put back in its place"
+	reasonOlder     = "an older copy of the database was put back"
+	reasonOther     = "another copy of the database was put back"
+	reasonMixed     = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
+	reasonUnknown   = "the file system does not record when a file was made, so whether this is a copy cannot be told"
+	reasonWatermark = "the watermark of the database was damaged, so whether this is a copy cannot be told"
+	reasonByHand    = "an operator said that the database was put back (kazahanad leases fence)"
 
 	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
 )
@@ -24,16 +24,16 @@ const (
 var errUnlike = errors.New("the database is not what was last written")
 
 // expected returns errUnlike if the file's row or its main file differs from what the
-// witness and this process remember. seen must be older than row.
+// watermark and this process remember. seen must be older than row.
 func (f *File) expected(row life, seen sight, seenErr error) error {
 	switch {
-	case errors.Is(seenErr, errDamagedWitness):
+	case errors.Is(seenErr, errDamagedWatermark):
 		return errUnlike
 	case seenErr != nil:
 		return seenErr
 	case row.Commits < f.commits:
 		return errUnlike
-	case f.met.witness == nil:
+	case f.met.watermark == nil:
 		return nil
 	case !seen.knows(row) || row.Commits < seen.Commits:
 		return errUnlike
@@ -44,7 +44,7 @@ func (f *File) expected(row life, seen sight, seenErr error) error {
 	}
 	// Another process may be in the middle of a checkpoint: it has the lock.
 	err = errUnlike
-	lockErr := f.withWitness(f.closing, func(w *witness) error {
+	lockErr := f.withWatermark(f.closing, func(w *watermark) error {
 		seen, readErr := w.read()
 		main, statErr := stampOf(f.resolved)
 		if readErr == nil && statErr == nil && main == seen.Main {
@@ -55,18 +55,18 @@ func (f *File) expected(row life, seen sight, seenErr error) error {
 	return errors.Join(lockErr, err)
 }
 
-// remembered is the witness's record of the file, blank without a witness.
+// remembered is the watermark's record of the file, blank without a watermark.
 func (f *File) remembered() (sight, error) {
-	if f.met.witness == nil {
+	if f.met.watermark == nil {
 		return sight{}, nil
 	}
-	return f.met.witness.read()
+	return f.met.watermark.read()
 }
 
-// withWitness calls do with the witness, locked against other processes, or with nil if
+// withWatermark calls do with the watermark, locked against other processes, or with nil if
 // there is none. It waits for the lock until closing is closed; nil: as long as it takes.
-func (f *File) withWitness(closing <-chan struct{}, do func(w *witness) error) error {
-	w := f.met.witness
+func (f *File) withWatermark(closing <-chan struct{}, do func(w *watermark) error) error {
+	w := f.met.watermark
 	if w == nil {
 		return do(nil)
 	}
@@ -111,17 +111,17 @@ type verdict struct {
 	changed bool
 }
 
-// look compares the file with everything that is remembered of it, and makes the witness
+// look compares the file with everything that is remembered of it, and makes the watermark
 // remember it.
 func (f *File) look(opening bool) (row life, found verdict, err error) {
-	err = f.withWitness(f.closing, func(w *witness) error {
+	err = f.withWatermark(f.closing, func(w *watermark) error {
 		before, err := stampOf(f.resolved)
 		if err != nil {
 			return err
 		}
 		var seen sight
 		if w != nil {
-			if seen, err = w.read(); errors.Is(err, errDamagedWitness) {
+			if seen, err = w.read(); errors.Is(err, errDamagedWatermark) {
 				seen.Life, err = doubtLost, nil
 			}
 			if err != nil {
@@ -152,7 +152,7 @@ func (f *File) look(opening bool) (row life, found verdict, err error) {
 	return row, found, err
 }
 
-// judge reads the row, and all records, unless the witness has seen them all.
+// judge reads the row, and all records, unless the watermark has seen them all.
 func (f *File) judge(seen sight, main stamp, opening bool) (row life, found verdict, err error) {
 	if row, err = readLife(f.session); err != nil {
 		return row, verdict{}, err
@@ -175,7 +175,7 @@ func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	}
 	switch {
 	case f.met.damaged || seen.Life == doubtLost:
-		return reasonWitness
+		return reasonWatermark
 	case seen.Life == doubtUnknown, opening && !f.id.sure && seen.blank() && f.met.alone:
 		return reasonUnknown
 	case !seen.blank() && !seen.knows(row):
@@ -222,10 +222,10 @@ func (f *File) renewLocked(before life, reason string) error {
 		}
 	}
 	seen, err := f.remembered()
-	if errors.Is(err, errDamagedWitness) {
-		// The witness's record counts, if there is one.
-		seen = f.met.witness.last
-		err = f.withWitness(f.closing, func(w *witness) error { return w.write(seen) })
+	if errors.Is(err, errDamagedWatermark) {
+		// The watermark's record counts, if there is one.
+		seen = f.met.watermark.last
+		err = f.withWatermark(f.closing, func(w *watermark) error { return w.write(seen) })
 	}
 	if err != nil {
 		return err
@@ -249,7 +249,7 @@ func (f *File) renewLocked(before life, reason string) error {
 	return nil
 }
 
-// fenced is the row of the new life. A witness that has seen the file's life knows the
+// fenced is the row of the new life. A watermark that has seen the file's life knows the
 // latest end of all grants; otherwise the longest allowed time counts.
 func (f *File) fenced(row life, seen sight, reason string) life {
 	now := f.nowMS()

@@ -183,17 +183,17 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 func TestHowLongAFenceLasts(t *testing.T) {
 	for name, test := range map[string]struct {
 		last, latestEnd, longest int64 // in the copy
-		seenEnd, seenLongest     int64 // of the witness; 0: none
+		seenEnd, seenLongest     int64 // of the watermark; 0: none
 		term, maxTerm            int64
 		want                     int64
 	}{
-		"the configured term":           {term: 500, want: 500},
-		"the longest that was granted":  {longest: 700, term: 500, want: 700},
-		"the longest that can be":       {longest: 700, term: 500, maxTerm: 900, want: 900},
-		"a witness knows better":        {longest: 700, maxTerm: 900, seenEnd: 100, seenLongest: 750, want: 750},
-		"the latest end of the copy":    {latestEnd: 5000, term: 500, want: 5000},
-		"the latest end of the witness": {latestEnd: 5000, term: 500, seenEnd: 6000, seenLongest: 1, want: 6000},
-		"a clock that is behind":        {last: 4000, term: 500, want: 4500},
+		"the configured term":             {term: 500, want: 500},
+		"the longest that was granted":    {longest: 700, term: 500, want: 700},
+		"the longest that can be":         {longest: 700, term: 500, maxTerm: 900, want: 900},
+		"a watermark knows better":        {longest: 700, maxTerm: 900, seenEnd: 100, seenLongest: 750, want: 750},
+		"the latest end of the copy":      {latestEnd: 5000, term: 500, want: 5000},
+		"the latest end of the watermark": {latestEnd: 5000, term: 500, seenEnd: 6000, seenLongest: 1, want: 6000},
+		"a clock that is behind":          {last: 4000, term: 500, want: 4500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &File{nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}, met: &met{}}
@@ -251,7 +251,7 @@ func TestFenceDuringAFence(t *testing.T) {
 }
 
 // A file system without birth times (inodes of 128 bytes) fences at each opening,
-// unless a witness, or a process that has the file open, knows better.
+// unless a watermark, or a process that has the file open, knows better.
 func TestNoBirthTime(t *testing.T) {
 	disk, live := disktest.Ext4(t, "-I", "128"), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
@@ -264,11 +264,11 @@ func TestNoBirthTime(t *testing.T) {
 	mustClose(t, f)
 	f = openAt(t, path, inLive(live))
 	if again := fenceOf(t, f); again.Life != first.Life {
-		t.Errorf("fenced again beside its witness: %+v", again)
+		t.Errorf("fenced again beside its watermark: %+v", again)
 	}
 	joined := openAt(t, path, Options{TermMS: term})
 	if again := fenceOf(t, joined); again.Life != first.Life {
-		t.Errorf("fenced again by one that shares the witness: %+v", again)
+		t.Errorf("fenced again by one that shares the watermark: %+v", again)
 	}
 	mustClose(t, joined)
 	mustClose(t, f)
@@ -332,8 +332,8 @@ func TestAnotherFileInItsPlace(t *testing.T) {
 	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOther)
 }
 
-// Without a witness a process still notices that the file is older than it was.
-func TestWithoutAWitness(t *testing.T) {
+// Without a watermark a process still notices that the file is older than it was.
+func TestWithoutAWatermark(t *testing.T) {
 	path := newPath(t)
 	f := openAt(t, path, Options{TermMS: term})
 	add(t, f, "x")
@@ -448,12 +448,12 @@ func TestCloseOfAHangingFile(t *testing.T) {
 	mustClose(t, f)
 }
 
-// Close leaves nothing open where another process has the witness at that moment.
-func TestCloseWhileTheWitnessIsHeld(t *testing.T) {
+// Close leaves nothing open where another process has the watermark at that moment.
+func TestCloseWhileTheWatermarkIsHeld(t *testing.T) {
 	path, live := newPath(t), disktest.Memory(t)
 	f := openAt(t, path, Options{LiveDir: live})
 	add(t, f, "x")
-	other, err := openWitness(f.met.witness.path)
+	other, err := openWatermark(f.met.watermark.path)
 	must.Succeed(t, err)
 	defer other.close()
 	must.Succeed(t, other.lock(t.Context(), nil))

@@ -160,7 +160,7 @@ func (f *File) runGroup(group []*job) error {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
 	f.learn(len(group), ran.Sub(began), time.Since(ran))
-	if err := f.at(StepWitnessed); err != nil {
+	if err := f.at(StepWatermarked); err != nil {
 		return err
 	}
 	// A file that went away before the commit has taken the operations with it.
@@ -187,13 +187,13 @@ func (f *File) finish(t *Tx) error {
 	return f.commit(row)
 }
 
-// commit commits the row, and makes the witness remember it before any caller gets a
-// result. A process that ends in between leaves a file that is ahead of its witness, which
+// commit commits the row, and makes the watermark remember it before any caller gets a
+// result. A process that ends in between leaves a file that is ahead of its watermark, which
 // is harmless.
 func (f *File) commit(row life) error {
-	w := f.met.witness
+	w := f.met.watermark
 	if w != nil && !w.last.knows(row) {
-		// The witness must know a new life before other processes can see it.
+		// The watermark must know a new life before other processes can see it.
 		if err := w.change(context.Background(), f.closing, func(s sight) sight {
 			s.Next = row.ID
 			return s

@@ -24,7 +24,7 @@ func (i identity) is(recorded identity) bool {
 	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
 }
 
-// name is the name of the file's witness.
+// name is the name of the file's watermark.
 func (i identity) name() string {
 	if i.sure {
 		return fmt.Sprintf("sqlite-%x-%x", uint64(i.Inode), uint64(i.BornNS))
@@ -32,7 +32,7 @@ func (i identity) name() string {
 	return fmt.Sprintf("sqlite-%x-on-%x", uint64(i.Inode), i.device)
 }
 
-// mark is 128 random bits: the name of a life, or of a witness.
+// mark is 128 random bits: the name of a life, or of a watermark.
 type mark [16]byte
 
 func newMark() (m mark) {

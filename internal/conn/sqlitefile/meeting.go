@@ -12,34 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A meeting is a file beside the database by which processes agree on a witness. Each
-// holds a shared lock on it while it has the database open, and the file names the witness
+// A meeting is a file beside the database by which processes agree on a watermark. Each
+// holds a shared lock on it while it has the database open, and the file names the watermark
 // that they share. A process may write it only while it is alone. So a process that cannot
-// reach the witness of the others does not open the database.
+// reach the watermark of the others does not open the database.
 type meeting struct {
 	path string
 	file *os.File
 	info os.FileInfo
 }
 
-// record is the content of the file. Without a path, its openers have no witness.
+// record is the content of the file. Without a path, its openers have no watermark.
 type record struct {
-	Witness string `json:"witness,omitempty"` // its ID
-	Path    string `json:"path,omitempty"`
+	Watermark string `json:"watermark,omitempty"` // its ID
+	Path      string `json:"path,omitempty"`
 }
 
 const (
-	meetingSuffix = "-witness"
+	meetingSuffix = "-watermark"
 	// maxRecord limits the size of the file.
 	maxRecord = 16 << 10
 	// meetingWait is how long to wait for processes that are about to end.
 	meetingWait = time.Second
 )
 
-// NotSharedError says that other processes have the file open with a witness that this one
+// NotSharedError says that other processes have the file open with a watermark that this one
 // cannot reach: they belong to another user, or are in another container.
 type NotSharedError struct {
-	Theirs string // path of their witness; "" if they have none
+	Theirs string // path of their watermark; "" if they have none
 }
 
 // Is reports that another try may succeed.
@@ -57,22 +57,22 @@ func (e *NotSharedError) Error() string {
 // met is the agreement of a process with the others that have the file open.
 type met struct {
 	*meeting
-	witness *witness // nil: none
-	// damaged says that the witness of earlier openers cannot be read, and that this
+	watermark *watermark // nil: none
+	// damaged says that the watermark of earlier openers cannot be read, and that this
 	// process has none to note that in.
 	damaged bool
 	// alone says that no other process had the file open. It is known only where it
-	// matters: after a change of the witness, and for a file without a sure identity.
+	// matters: after a change of the watermark, and for a file without a sure identity.
 	alone bool
 }
 
 // meet opens the meeting beside the database at path. It waits a moment for
 // processes that are about to end.
 func meet(ctx context.Context, path, live string, id identity) (*met, error) {
-	var own *witness
+	var own *watermark
 	if live != "" {
 		var err error
-		if own, err = openOwnWitness(live, id); err != nil {
+		if own, err = openOwnWatermark(live, id); err != nil {
 			return nil, err
 		}
 	}
@@ -88,7 +88,7 @@ func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 	if err != nil && errors.As(last, &others) {
 		err = others // says more than that the wait is over
 	}
-	if own != nil && (err != nil || found.witness != own) {
+	if own != nil && (err != nil || found.watermark != own) {
 		err = errors.Join(err, own.close())
 	}
 	if err != nil {
@@ -98,7 +98,7 @@ func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 }
 
 // tryToMeet is one try of meet. Its error is busy if another try may succeed.
-func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
+func tryToMeet(path string, own *watermark, sure bool) (_ *met, err error) {
 	m, err := openMeeting(path)
 	if err != nil {
 		return nil, err
@@ -115,23 +115,23 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	theirs, damaged := said.reach()
 	switch {
 	case own == nil && (said.Path == "" && sure || theirs != nil):
-		return &met{meeting: m, witness: theirs}, nil
+		return &met{meeting: m, watermark: theirs}, nil
 	case own != nil && theirs != nil && own.id == theirs.id:
-		return &met{meeting: m, witness: own}, theirs.close()
+		return &met{meeting: m, watermark: own}, theirs.close()
 	}
-	// Change the witness if no other process has the file open.
+	// Change the watermark if no other process has the file open.
 	alone := flock(m.file, unix.LOCK_EX)
 	if neither := own == nil && said.Path == ""; theirs == nil && !neither && errors.Is(alone, errLocked) {
 		return nil, &NotSharedError{Theirs: said.Path}
 	}
 	// Changing the kind of a lock loses it for a moment, in which another process may
 	// have been alone: the file counts as read under the shared lock.
-	agreed := &met{meeting: m, witness: theirs, alone: alone == nil, damaged: damaged && own == nil}
+	agreed := &met{meeting: m, watermark: theirs, alone: alone == nil, damaged: damaged && own == nil}
 	if alone == nil {
 		if err = own.succeed(theirs, damaged, sure); err == nil {
 			err = m.write(own)
 		}
-		agreed.witness, said = own, recordOf(own)
+		agreed.watermark, said = own, recordOf(own)
 		if theirs != nil {
 			err = errors.Join(err, theirs.close())
 		}
@@ -143,15 +143,15 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	} else {
 		err = errors.Join(err, joinErr)
 	}
-	if err != nil && agreed.witness != nil && agreed.witness != own {
-		err = errors.Join(err, agreed.witness.close())
+	if err != nil && agreed.watermark != nil && agreed.watermark != own {
+		err = errors.Join(err, agreed.watermark.close())
 	}
 	return agreed, err
 }
 
-// succeed copies the record of the previous witness, which is nil for none, before the new
+// succeed copies the record of the previous watermark, which is nil for none, before the new
 // one takes its place. A crash in between must not lose it.
-func (w *witness) succeed(theirs *witness, damaged, sure bool) error {
+func (w *watermark) succeed(theirs *watermark, damaged, sure bool) error {
 	if w == nil {
 		return nil
 	}
@@ -224,15 +224,15 @@ func (m *meeting) read() (r record, err error) {
 	return r, nil
 }
 
-// recordOf is the record that names the witness.
-func recordOf(w *witness) record {
+// recordOf is the record that names the watermark.
+func recordOf(w *watermark) record {
 	if w == nil {
 		return record{}
 	}
 	return record{w.id.String(), w.path}
 }
 
-func (m *meeting) write(w *witness) error {
+func (m *meeting) write(w *watermark) error {
 	text, err := json.Marshal(recordOf(w))
 	if err != nil {
 		return err
@@ -244,19 +244,19 @@ func (m *meeting) write(w *witness) error {
 	return err
 }
 
-// reach opens the recorded witness; nil if that is not possible.
-func (r record) reach() (w *witness, damaged bool) {
-	if _, err := parseMark(r.Witness); err != nil || r.Path == "" {
+// reach opens the recorded watermark; nil if that is not possible.
+func (r record) reach() (w *watermark, damaged bool) {
+	if _, err := parseMark(r.Watermark); err != nil || r.Path == "" {
 		return nil, false
 	}
 	if memory, err := inMemory(r.Path); err != nil || !memory {
 		return nil, false
 	}
-	w, err := openWitness(r.Path)
+	w, err := openWatermark(r.Path)
 	if err != nil {
-		return nil, errors.Is(err, errDamagedWitness)
+		return nil, errors.Is(err, errDamagedWatermark)
 	}
-	if w.id.String() != r.Witness {
+	if w.id.String() != r.Watermark {
 		_ = w.close() // it belongs to another container, under the same path
 		return nil, false
 	}

@@ -31,14 +31,14 @@ func mustNotShare(t *testing.T, path, live string) {
 	t.Log(err)
 }
 
-// A process without a live directory uses the witness of those who have the file
+// A process without a live directory uses the watermark of those who have the file
 // open, and that of those before.
-func TestWitnessOfOthers(t *testing.T) {
+func TestWatermarkOfOthers(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	f := openAt(t, path, Options{LiveDir: live})
 	command := openAt(t, path, Options{})
-	if command.met.witness == nil || command.met.witness.id != f.met.witness.id || command.met.witness.made {
-		t.Fatalf("its witness is %+v", command.met.witness)
+	if command.met.watermark == nil || command.met.watermark.id != f.met.watermark.id || command.met.watermark.made {
+		t.Fatalf("its watermark is %+v", command.met.watermark)
 	}
 	add(t, command, "x")
 	add(t, f, "y")
@@ -55,8 +55,8 @@ func TestAnotherLiveDirectory(t *testing.T) {
 	first, second, path := disktest.Memory(t), disktest.Memory(t), newPath(t)
 	a := openAt(t, path, Options{LiveDir: first})
 	b := openAt(t, path, Options{LiveDir: second})
-	if b.met.witness.id != a.met.witness.id {
-		t.Fatal("they have a witness each")
+	if b.met.watermark.id != a.met.watermark.id {
+		t.Fatal("they have a watermark each")
 	}
 	add(t, a, "x")
 	mustClose(t, a)
@@ -64,15 +64,15 @@ func TestAnotherLiveDirectory(t *testing.T) {
 	mustClose(t, b)
 	rolledBack(t, path, Options{LiveDir: first})
 	b = openAt(t, path, Options{LiveDir: second, TermMS: term})
-	if filepath.Dir(b.met.witness.path) != second {
-		t.Errorf("its witness is %s", b.met.witness.path)
+	if filepath.Dir(b.met.watermark.path) != second {
+		t.Errorf("its watermark is %s", b.met.watermark.path)
 	}
 	mustBeFenced(t, b, reasonOlder)
 }
 
-// Who cannot reach the witness of those who have the file open is refused, in
+// Who cannot reach the watermark of those who have the file open is refused, in
 // whatever order they come.
-func TestUnreachableWitness(t *testing.T) {
+func TestUnreachableWatermark(t *testing.T) {
 	ring.All(t)
 	live, path := disktest.Memory(t), newPath(t)
 	hide := func(t *testing.T) {
@@ -85,8 +85,8 @@ func TestUnreachableWitness(t *testing.T) {
 	mustNotShare(t, path, "")
 	mustNotShare(t, path, disktest.Memory(t))
 	// One of the same name is another one, as in another container.
-	other := filepath.Join(live, filepath.Base(f.met.witness.path))
-	must.Succeed(t, errors.Join(os.Mkdir(live, 0o700), makeWitness(other, newMark(), sight{})))
+	other := filepath.Join(live, filepath.Base(f.met.watermark.path))
+	must.Succeed(t, errors.Join(os.Mkdir(live, 0o700), makeWatermark(other, newMark(), sight{})))
 	mustNotShare(t, path, "")
 	mustNotShare(t, path, live)
 	mustClose(t, f)
@@ -98,13 +98,13 @@ func TestUnreachableWitness(t *testing.T) {
 
 	none := openAt(t, path, Options{})
 	mustClose(t, none)
-	if none.met.witness == nil {
-		t.Error("it does not use the witness of before")
+	if none.met.watermark == nil {
+		t.Error("it does not use the watermark of before")
 	}
 	must.Succeed(t, os.RemoveAll(live))
 	none = openAt(t, path, Options{})
-	if none.met.witness != nil {
-		t.Error("it found a witness")
+	if none.met.watermark != nil {
+		t.Error("it found a watermark")
 	}
 	mustNotShare(t, path, disktest.Memory(t))
 	mustNotBeFenced(t, openAt(t, path, Options{}))
@@ -129,7 +129,7 @@ func TestMeetingRemoved(t *testing.T) {
 func TestMeetingOfAnySort(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	mustClose(t, openAt(t, path, Options{LiveDir: live}))
-	for _, text := range []string{"", "{", "no JSON", `{"witness":"x","path":"relative"}`, `{"path":"/dev/null"}`, `{"path":"` + path + `"}`, strings.Repeat("x", maxRecord+1)} {
+	for _, text := range []string{"", "{", "no JSON", `{"watermark":"x","path":"relative"}`, `{"path":"/dev/null"}`, `{"path":"` + path + `"}`, strings.Repeat("x", maxRecord+1)} {
 		must.Succeed(t, os.WriteFile(path+meetingSuffix, []byte(text), 0o600))
 		for _, live := range []string{"", live} {
 			f, err := tryOpen(t, path, live)

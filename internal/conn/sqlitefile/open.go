@@ -16,12 +16,12 @@ import (
 type Options struct {
 	// NowMS is the clock that transactions read, in Unix ms; nil: the wall clock.
 	NowMS func() int64
-	// LiveDir is the directory of the file's witness, on a file system in memory. Without
-	// one, the file shares the witness of other processes that have it open, or has none.
+	// LiveDir is the directory of the file's watermark, on a file system in memory. Without
+	// one, the file shares the watermark of other processes that have it open, or has none.
 	LiveDir string
 	// TermMS is the longest term that this process grants, and MaxTermMS the longest that
 	// any process can grant; 0 if there is no such limit, as with leases. A fence lasts at
-	// least for the longest term known of the file, for TermMS, and, if no witness knows
+	// least for the longest term known of the file, for TermMS, and, if no watermark knows
 	// better, for MaxTermMS.
 	TermMS, MaxTermMS int64
 	// Check may refuse a file of the right kind. It is repeated while another process
@@ -34,10 +34,10 @@ type Options struct {
 
 // The steps of a write for Options.At.
 const (
-	StepBegun     = "begun"     // the lock is held, nothing is written
-	StepWritten   = "written"   // everything is written, nothing is committed
-	StepCommitted = "committed" // on the disk; neither the witness nor the caller knows yet
-	StepWitnessed = "witnessed" // the caller does not know yet
+	StepBegun       = "begun"       // the lock is held, nothing is written
+	StepWritten     = "written"     // everything is written, nothing is committed
+	StepCommitted   = "committed"   // on the disk; neither the watermark nor the caller knows yet
+	StepWatermarked = "watermarked" // the caller does not know yet
 )
 
 // File is an open database. It is safe for concurrent use.
@@ -257,7 +257,7 @@ func (f *File) moved() error {
 }
 
 // closeSession ends the session. The last session of all processes writes the log into the
-// main file. closeSession waits for the witness as withWitness does, and leaves the session
+// main file. closeSession waits for the watermark as withWatermark does, and leaves the session
 // open if it waited in vain.
 func (f *File) closeSession(closing <-chan struct{}) error {
 	if f.session == nil {
@@ -274,11 +274,11 @@ func (f *File) closeSession(closing <-chan struct{}) error {
 	})
 }
 
-// writingMain calls do, which writes to the main file, and notes the result in the witness.
-// If others have written to the main file before, the witness notes nothing of it: all its
+// writingMain calls do, which writes to the main file, and notes the result in the watermark.
+// If others have written to the main file before, the watermark notes nothing of it: all its
 // records are read the next time.
 func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
-	return f.withWitness(closing, func(w *witness) error {
+	return f.withWatermark(closing, func(w *watermark) error {
 		if w == nil {
 			return do()
 		}
@@ -293,15 +293,15 @@ func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
 			}
 			return s
 		})
-		return errors.Join(err, ignoring(changed, errDamagedWitness)) // noticed at the next look
+		return errors.Join(err, ignoring(changed, errDamagedWatermark)) // noticed at the next look
 	})
 }
 
 // leave closes everything.
 func (f *File) leave() error {
-	err := f.closeSession(nil) // others hold the witness for moments only
-	if f.met.witness != nil {
-		err = errors.Join(err, f.met.witness.close())
+	err := f.closeSession(nil) // others hold the watermark for moments only
+	if f.met.watermark != nil {
+		err = errors.Join(err, f.met.watermark.close())
 	}
 	return errors.Join(err, f.main.close(), f.index.close(), f.met.close())
 }

@@ -156,7 +156,7 @@ const (
 )
 
 // checkpoint writes a long log into the main file. SQLite itself would do so at a commit,
-// and processes that compare the main file with the witness would take it for one that was
+// and processes that compare the main file with the watermark would take it for one that was
 // overwritten. A failure is tried again later: commits report what is wrong with a disk.
 func (f *File) checkpoint(operations int) {
 	if f.unasked += operations; f.unasked < askAfter || f.session == nil {

@@ -15,7 +15,7 @@ type LeaseServerFlags struct {
 	Insecure    Switch `name:"insecure" group:"Listening" help:"Allow to listen beyond this host without TLS or without credentials of clients (default false)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Where the default provider's file is (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
-	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Directory on a file system in memory for the witness that a SQLite file was not restored from a copy; none does without (default as for serve)."`
+	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Directory on a file system in memory for the watermark that a SQLite file was not restored from a copy; none does without (default as for serve)."`
 	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What keeps the leases, for example sqlite:PATH, redis://HOST:6379/0, etcd://HOST:2379, postgres://HOST/DATABASE (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
 	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`

@@ -316,7 +316,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 			}
 			// Each host has a directory of this name, and sees that of no other.
 			elsewhere := disktest.Memory(t)
-			for range 3 { // and back, where a witness remembers less
+			for range 3 { // and back, where a watermark remembers less
 				h.disk.Remount()
 				for _, move := range [][2]string{{h.live, h.live + ".here"}, {elsewhere, h.live}, {h.live + ".here", elsewhere}} {
 					must.Succeed(t, os.Rename(move[0], move[1]))
@@ -395,7 +395,7 @@ func inContainer(t *testing.T, cmd *exec.Cmd, live string) {
 
 // Two containers, and two users, cannot see each other's live directory: while one
 // has the file open, the other is refused by name. One after the other may use it.
-func TestWhoCannotShareTheWitness(t *testing.T) {
+func TestWhoCannotShareTheWatermark(t *testing.T) {
 	ring.All(t)
 	for name, apart := range map[string]func(*testing.T, *exec.Cmd, string){
 		"containers": inContainer,
@@ -459,10 +459,10 @@ func executable(t *testing.T) string {
 }
 
 // The longest term that was ever granted counts, whoever finds that the file was put
-// back, and whether a witness remembers it or only the copy does.
+// back, and whether a watermark remembers it or only the copy does.
 func TestLongestTermIsRemembered(t *testing.T) {
 	ring.All(t)
-	for name, reboot := range map[string]bool{"by the witness": false, "by the copy": true} {
+	for name, reboot := range map[string]bool{"by the watermark": false, "by the copy": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHistory(t)

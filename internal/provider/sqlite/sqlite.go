@@ -20,7 +20,7 @@ type Config struct {
 	Path     string // absolute
 	Services provider.Services
 	NowMS    func() int64 // the provider's clock in Unix ms; nil means the wall clock
-	LiveDir  string       // where the file's witness is; see package sqlitefile
+	LiveDir  string       // where the file's watermark is; see package sqlitefile
 	// Random draws from 0 to n-1, to say where a new ring begins; nil: by chance.
 	Random func(n int64) int64
 	// At is called at each step of a write, as in sqlitefile.Options. Only tests set it.

@@ -106,7 +106,7 @@ func factory(t *testing.T, random func(n int64) int64) providertest.Factory {
 			SetClock:   clock.Store,
 			Checks:     25,
 			Check:      func() error { return checkIndex(first) },
-			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed},
+			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked},
 			Empty:      func() error { return putEmptyBack(path, live, clock.Load) },
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
 				return crashAt(t, childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clock.Load(), LiveDir: live})

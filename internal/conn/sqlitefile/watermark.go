@@ -16,18 +16,18 @@ import (
 	"github.com/kazahana/kazahana/internal/folder"
 )
 
-// A witness is a small file in memory that remembers the database as it was last written.
-// A database that is behind its witness was restored from an older copy. A witness waits for
+// A watermark is a small file in memory that remembers the database as it was last written.
+// A database that is behind its watermark was restored from an older copy. A watermark waits for
 // no disk, is in no backup, and does not survive a reboot.
-type witness struct {
+type watermark struct {
 	path string
-	id   mark // also recorded beside the database, so that no other witness takes its place
-	made bool // the live directory is this process's own: it writes a lost witness anew
+	id   mark // also recorded beside the database, so that no other watermark takes its place
+	made bool // the live directory is this process's own: it writes a lost watermark anew
 	file *os.File
 	last sight // as this process last read or wrote it
 }
 
-// sight is what a witness remembers of the database.
+// sight is what a watermark remembers of the database.
 type sight struct {
 	Life        mark
 	Next        mark // of a life that is about to begin
@@ -40,14 +40,14 @@ type sight struct {
 // Doubts are lives that no database has. They last until the fence that they cause, because
 // the opening that noticed them may fail before.
 var (
-	doubtLost    = mark{15: 1} // what the witness knew is lost
+	doubtLost    = mark{15: 1} // what the watermark knew is lost
 	doubtUnknown = mark{15: 2} // the file system cannot tell whether the database is a copy
 )
 
-// blank reports whether the witness has seen nothing yet.
+// blank reports whether the watermark has seen nothing yet.
 func (s sight) blank() bool { return s.Life == mark{} }
 
-// knows reports whether the witness has seen the database's life.
+// knows reports whether the watermark has seen the database's life.
 func (s sight) knows(l life) bool { return !s.blank() && (l.ID == s.Life || l.ID == s.Next) }
 
 // with adds the content of the row. Its numbers never go down within a life.
@@ -67,18 +67,18 @@ func (s sight) ends(latest, longest int64) sight {
 
 // The format of the file.
 const (
-	witnessMagic = "kzhnwit1"
-	witnessSize  = 8 + 3*16 + 6*8 + 8
+	watermarkMagic = "kzhnwit1"
+	watermarkSize  = 8 + 3*16 + 6*8 + 8
 )
 
 var (
-	errDamagedWitness = errors.New("the witness is damaged")
-	// errLocked says that another process holds the witness's lock.
+	errDamagedWatermark = errors.New("the watermark is damaged")
+	// errLocked says that another process holds the watermark's lock.
 	errLocked = errors.New("another process looks at the file")
 )
 
-func encodeWitness(id mark, s sight) []byte {
-	b := append(make([]byte, 0, witnessSize), witnessMagic...)
+func encodeWatermark(id mark, s sight) []byte {
+	b := append(make([]byte, 0, watermarkSize), watermarkMagic...)
 	b = append(append(append(b, id[:]...), s.Life[:]...), s.Next[:]...)
 	for _, n := range []int64{s.Commits, s.LatestEndMS, s.LongestMS, s.Main.Size, s.Main.ModifiedNS, s.Main.ChangedNS} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
@@ -86,9 +86,9 @@ func encodeWitness(id mark, s sight) []byte {
 	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
 }
 
-func decodeWitness(b []byte) (id mark, s sight, err error) {
-	if len(b) != witnessSize || string(b[:8]) != witnessMagic || binary.LittleEndian.Uint64(b[witnessSize-8:]) != xxhash.Sum64(b[:witnessSize-8]) {
-		return mark{}, sight{}, errDamagedWitness
+func decodeWatermark(b []byte) (id mark, s sight, err error) {
+	if len(b) != watermarkSize || string(b[:8]) != watermarkMagic || binary.LittleEndian.Uint64(b[watermarkSize-8:]) != xxhash.Sum64(b[:watermarkSize-8]) {
+		return mark{}, sight{}, errDamagedWatermark
 	}
 	id, s.Life, s.Next = mark(b[8:24]), mark(b[24:40]), mark(b[40:56])
 	for i, n := range []*int64{&s.Commits, &s.LatestEndMS, &s.LongestMS, &s.Main.Size, &s.Main.ModifiedNS, &s.Main.ChangedNS} {
@@ -97,19 +97,19 @@ func decodeWitness(b []byte) (id mark, s sight, err error) {
 	return id, s, nil
 }
 
-// tornReads is how often to read a witness that another process may be writing.
+// tornReads is how often to read a watermark that another process may be writing.
 const tornReads = 3
 
-// openWitness opens an existing witness. The error is fs.ErrNotExist if there is none, and
-// errDamagedWitness if it cannot be read.
-func openWitness(path string) (*witness, error) {
+// openWatermark opens an existing watermark. The error is fs.ErrNotExist if there is none, and
+// errDamagedWatermark if it cannot be read.
+func openWatermark(path string) (*watermark, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	w := &witness{path: path, file: file}
+	w := &watermark{path: path, file: file}
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(errDamagedWitness, err, file.Close())
+		return nil, errors.Join(errDamagedWatermark, err, file.Close())
 	}
 	if w.id, w.last, err = w.readFile(); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -117,23 +117,23 @@ func openWitness(path string) (*witness, error) {
 	return w, nil
 }
 
-func (w *witness) readFile() (id mark, s sight, err error) {
-	var b [witnessSize]byte
+func (w *watermark) readFile() (id mark, s sight, err error) {
+	var b [watermarkSize]byte
 	for range tornReads {
 		if _, err = w.file.ReadAt(b[:], 0); err != nil {
-			err = fmt.Errorf("%w: %s: %w", errDamagedWitness, w.path, err)
+			err = fmt.Errorf("%w: %s: %w", errDamagedWatermark, w.path, err)
 			continue
 		}
-		if id, s, err = decodeWitness(b[:]); err == nil {
+		if id, s, err = decodeWatermark(b[:]); err == nil {
 			return id, s, nil
 		}
 	}
 	return mark{}, sight{}, fmt.Errorf("%s: %w", w.path, err)
 }
 
-// openOwnWitness opens the database's witness in the live directory. It makes a missing one,
+// openOwnWatermark opens the database's watermark in the live directory. It makes a missing one,
 // and replaces a damaged one.
-func openOwnWitness(live string, id identity) (*witness, error) {
+func openOwnWatermark(live string, id identity) (*watermark, error) {
 	damaged := false
 	if !filepath.IsAbs(live) {
 		return nil, fmt.Errorf("the live directory %s: its path must be absolute", live)
@@ -146,12 +146,12 @@ func openOwnWitness(live string, id identity) (*witness, error) {
 	}
 	path := filepath.Join(live, id.name())
 	for {
-		w, err := openWitness(path)
+		w, err := openWatermark(path)
 		switch {
 		case err == nil:
 			w.made = true
 			return w, nil
-		case errors.Is(err, errDamagedWitness):
+		case errors.Is(err, errDamagedWatermark):
 			damaged = true
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
@@ -163,25 +163,25 @@ func openOwnWitness(live string, id identity) (*witness, error) {
 		if damaged {
 			known.Life = doubtLost
 		}
-		if err := makeWitness(path, newMark(), known); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := makeWatermark(path, newMark(), known); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("the live directory: %w", err)
 		}
 	}
 }
 
-// makeWitness writes a new witness, which is complete before it gets its name. The error is
+// makeWatermark writes a new watermark, which is complete before it gets its name. The error is
 // fs.ErrExist if there is one.
-func makeWitness(path string, id mark, s sight) error {
+func makeWatermark(path string, id mark, s sight) error {
 	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())
 	defer os.Remove(temp)
-	if err := os.WriteFile(temp, encodeWitness(id, s), 0o600); err != nil {
+	if err := os.WriteFile(temp, encodeWatermark(id, s), 0o600); err != nil {
 		return err
 	}
 	return os.Link(temp, path)
 }
 
-// read reads the witness.
-func (w *witness) read() (sight, error) {
+// read reads the watermark.
+func (w *watermark) read() (sight, error) {
 	if err := w.keep(); err != nil {
 		return sight{}, err
 	}
@@ -192,9 +192,9 @@ func (w *witness) read() (sight, error) {
 	return s, err
 }
 
-// keep checks that the witness still has its name, and restores the name if the live
+// keep checks that the watermark still has its name, and restores the name if the live
 // directory is this process's own. Otherwise the processes that have it open still share it.
-func (w *witness) keep() error {
+func (w *watermark) keep() error {
 	mine, err := w.file.Stat()
 	if err != nil {
 		return err
@@ -205,13 +205,13 @@ func (w *witness) keep() error {
 		return nil
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist) && w.made:
-		if _, err := folder.Make(filepath.Dir(w.path), 0o700); err != nil || ignoring(makeWitness(w.path, w.id, w.last), fs.ErrExist) != nil {
+		if _, err := folder.Make(filepath.Dir(w.path), 0o700); err != nil || ignoring(makeWatermark(w.path, w.id, w.last), fs.ErrExist) != nil {
 			return nil
 		}
 	default:
 		return nil
 	}
-	other, err := openWitness(w.path)
+	other, err := openWatermark(w.path)
 	if err != nil || other.id != w.id {
 		if other != nil {
 			err = errors.Join(err, other.file.Close())
@@ -238,8 +238,8 @@ func ignoring(err, harmless error) error {
 	return err
 }
 
-// change changes the witness under its lock.
-func (w *witness) change(ctx context.Context, closing <-chan struct{}, f func(sight) sight) error {
+// change changes the watermark under its lock.
+func (w *watermark) change(ctx context.Context, closing <-chan struct{}, f func(sight) sight) error {
 	if err := w.lock(ctx, closing); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (w *witness) change(ctx context.Context, closing <-chan struct{}, f func(si
 }
 
 // changeLocked is change for a caller that holds the lock.
-func (w *witness) changeLocked(f func(sight) sight) error {
+func (w *watermark) changeLocked(f func(sight) sight) error {
 	_, before, err := w.readFile()
 	if err != nil {
 		return err
@@ -255,24 +255,24 @@ func (w *witness) changeLocked(f func(sight) sight) error {
 	return w.write(f(before))
 }
 
-// write replaces the witness's content, for a caller that holds the lock.
-func (w *witness) write(s sight) error {
-	if _, err := w.file.WriteAt(encodeWitness(w.id, s), 0); err != nil {
+// write replaces the watermark's content, for a caller that holds the lock.
+func (w *watermark) write(s sight) error {
+	if _, err := w.file.WriteAt(encodeWatermark(w.id, s), 0); err != nil {
 		return fmt.Errorf("the live directory: %w", err)
 	}
 	w.last = s
 	return nil
 }
 
-// lock locks the witness against other processes: for moments, or while a process writes or
+// lock locks the watermark against other processes: for moments, or while a process writes or
 // reads the whole main file.
-func (w *witness) lock(ctx context.Context, closing <-chan struct{}) error {
+func (w *watermark) lock(ctx context.Context, closing <-chan struct{}) error {
 	return retryBusy(ctx, closing, func() error { return flock(w.file, unix.LOCK_EX) })
 }
 
-func (w *witness) unlock() error { return flock(w.file, unix.LOCK_UN) }
+func (w *watermark) unlock() error { return flock(w.file, unix.LOCK_UN) }
 
-func (w *witness) close() error { return w.file.Close() }
+func (w *watermark) close() error { return w.file.Close() }
 
 // flock takes or releases a lock without waiting: errLocked if another process holds it.
 func flock(f *os.File, how int) error {

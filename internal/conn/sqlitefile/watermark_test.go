@@ -12,37 +12,37 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-func theWitness(t *testing.T, live string) string {
+func theWatermark(t *testing.T, live string) string {
 	t.Helper()
 	entries, err := os.ReadDir(live)
 	if err != nil || len(entries) != 1 {
-		t.Fatalf("in the live directory there is %v (%v), want one witness", entries, err)
+		t.Fatalf("in the live directory there is %v (%v), want one watermark", entries, err)
 	}
 	return filepath.Join(live, entries[0].Name())
 }
 
-func TestWitnessFile(t *testing.T) {
+func TestWatermarkFile(t *testing.T) {
 	want := sight{Life: newMark(), Next: newMark(), Commits: 1, LatestEndMS: 2, LongestMS: 3, Main: stamp{4, 5, 6}}
 	id := newMark()
-	b := encodeWitness(id, want)
-	if gotID, got, err := decodeWitness(b); err != nil || gotID != id || got != want {
+	b := encodeWatermark(id, want)
+	if gotID, got, err := decodeWatermark(b); err != nil || gotID != id || got != want {
 		t.Errorf("%v %+v, %v", gotID, got, err)
 	}
 	for i := range b {
 		b[i] ^= 1
-		if _, _, err := decodeWitness(b); !errors.Is(err, errDamagedWitness) {
+		if _, _, err := decodeWatermark(b); !errors.Is(err, errDamagedWatermark) {
 			t.Errorf("byte %d was changed, and the error is %v", i, err)
 		}
 		b[i] ^= 1
-		if _, _, err := decodeWitness(b[:i]); !errors.Is(err, errDamagedWitness) {
+		if _, _, err := decodeWatermark(b[:i]); !errors.Is(err, errDamagedWatermark) {
 			t.Errorf("%d bytes: %v", i, err)
 		}
 	}
 }
 
-// A witness that lost its name is written anew, with what it remembered: a file
+// A watermark that lost its name is written anew, with what it remembered: a file
 // that is put back afterwards is fenced.
-func TestLostWitness(t *testing.T) {
+func TestLostWatermark(t *testing.T) {
 	disk, live := disktest.Ext4(t), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
 	wrote(t, path, inLive(live), "x")
@@ -54,20 +54,20 @@ func TestLostWitness(t *testing.T) {
 	mustNotBeFenced(t, f)
 	add(t, f, "z")
 	add(t, beside, "beside")
-	theWitness(t, live)
+	theWatermark(t, live)
 	mustClose(t, f)
 	mustClose(t, beside)
 	disktest.Run(t, "cp", path+".backup", path)
 	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOlder)
 }
 
-// A witness that was damaged says nothing: the file is fenced, and the witness is
+// A watermark that was damaged says nothing: the file is fenced, and the watermark is
 // written anew.
-func TestDamagedWitness(t *testing.T) {
+func TestDamagedWatermark(t *testing.T) {
 	harms := map[string]func(string) error{
 		"truncated": func(path string) error { return os.Truncate(path, 20) },
 		"emptied":   func(path string) error { return os.Truncate(path, 0) },
-		"zeroed":    func(path string) error { return os.WriteFile(path, make([]byte, witnessSize), 0o600) },
+		"zeroed":    func(path string) error { return os.WriteFile(path, make([]byte, watermarkSize), 0o600) },
 	}
 	for name, harm := range harms {
 		for when, running := range map[string]bool{"running": true, "stopped": false} {
@@ -78,11 +78,11 @@ func TestDamagedWitness(t *testing.T) {
 				if !running {
 					mustClose(t, f)
 				}
-				must.Succeed(t, harm(theWitness(t, live)))
+				must.Succeed(t, harm(theWatermark(t, live)))
 				if !running {
 					f = openAt(t, path, inLive(live))
 				}
-				life := mustBeFenced(t, f, reasonWitness).Life
+				life := mustBeFenced(t, f, reasonWatermark).Life
 				mustClose(t, f)
 				if again := fenceOf(t, openAt(t, path, inLive(live))); again.Life != life {
 					t.Errorf("fenced again: %+v", again)
@@ -92,13 +92,13 @@ func TestDamagedWitness(t *testing.T) {
 	}
 }
 
-// Another file in the witness's place is an error that says so.
-func TestReplacedWitness(t *testing.T) {
+// Another file in the watermark's place is an error that says so.
+func TestReplacedWatermark(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	f := openAt(t, path, inLive(live))
-	witness := theWitness(t, live)
-	must.Succeed(t, errors.Join(os.Remove(witness), makeWitness(witness, newMark(), sight{})))
-	if err := write(f, "INSERT INTO a VALUES ('x')"); err == nil || !strings.Contains(err.Error(), witness) {
+	watermark := theWatermark(t, live)
+	must.Succeed(t, errors.Join(os.Remove(watermark), makeWatermark(watermark, newMark(), sight{})))
+	if err := write(f, "INSERT INTO a VALUES ('x')"); err == nil || !strings.Contains(err.Error(), watermark) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -123,9 +123,9 @@ func TestLiveDirectoryThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// Several that share a witness write, and write the log into the main file, and
+// Several that share a watermark write, and write the log into the main file, and
 // none takes what another wrote for an older copy.
-func TestWitnessIsShared(t *testing.T) {
+func TestWatermarkIsShared(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	const writers, each = 4, 400
 	var all sync.WaitGroup
@@ -161,8 +161,8 @@ func TestWitnessIsShared(t *testing.T) {
 func TestDoubtOutlivesAFailedOpening(t *testing.T) {
 	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
 		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
-		"a damaged witness": func(t *testing.T, live string) string {
-			must.Succeed(t, os.WriteFile(theWitness(t, live), []byte("x"), 0o600))
+		"a damaged watermark": func(t *testing.T, live string) string {
+			must.Succeed(t, os.WriteFile(theWatermark(t, live), []byte("x"), 0o600))
 			return live
 		},
 	} {
