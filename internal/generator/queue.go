@@ -39,7 +39,7 @@ type Queue struct {
 	// millisecond in use. runUntil is 0 where none does, as while a request
 	// waits, and after Close. The run's own end closes it too.
 	runFrom, runUntil Reading
-	waiting           lines
+	waiting           ownerQueue
 	joined            Reading // when the last one joined; no earlier millisecond is made up for
 	stop              Stop    // why the queue waits
 	// clockSince is when the queue began to wait for the clock; zero while it
