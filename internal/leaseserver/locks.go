@@ -157,7 +157,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credent
 // acquireNow asks the store, unless other requests wait for the lock already.
 func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, err error) {
 	err = s.storeCall(ctx, "lock_acquire", func(ctx context.Context) error {
-		if s.o.Locks.Host.HasLine(call.Tenant, call.Key) {
+		if s.o.Locks.Host.HasQueue(call.Tenant, call.Key) {
 			l, err = s.o.Locks.Host.Acquire(ctx, call.wanted())
 		} else {
 			l, err = s.o.Locks.Store.Do(ctx, call.Request)

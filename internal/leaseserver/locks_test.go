@@ -340,7 +340,7 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 	address := g.listening(Listening{})
 	held := g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
 	first := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "a"}`)
-	await.Eventually(t, "the first is in line", func() bool { return g.server.o.Locks.Host.HasLine("default", "k") })
+	await.Eventually(t, "the first is in line", func() bool { return g.server.o.Locks.Host.HasQueue("default", "k") })
 	second := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "b"}`)
 	g.acquire(tokenAdmin, "")
 	if n := len(g.server.slots); n != 0 {
@@ -561,7 +561,7 @@ func TestWaitEndsWithTheConnection(t *testing.T) {
 	<-gone.reply
 	await.Eventually(g.t, "nobody waits", func() bool { return g.server.waiters.Load() == 0 })
 	g.locked("release", "k", tokenHost, `{}`)
-	await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+	await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasQueue("default", "k") })
 	if got := g.locked("acquire", "k", tokenHost, ``); got.FencingToken != 2 {
 		t.Errorf("somebody had it in between: %+v", got)
 	}
@@ -585,7 +585,7 @@ func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 		<-w.reply
 		await.Eventually(g.t, "nobody waits", func() bool { return g.server.waiters.Load() == 0 })
 		close(slow.letGo)
-		await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+		await.Eventually(g.t, "the line is gone", func() bool { return !g.server.o.Locks.Host.HasQueue("default", "k") })
 		if l, err := slow.Get(t.Context(), "default", "k"); err != nil || l.State != want {
 			t.Errorf("%s: the lock is %+v, %v; want it %s", body, l, err, want)
 		}

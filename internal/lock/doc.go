@@ -9,8 +9,8 @@
 //     of the lease: the store judges when it has ended. Another Store is the client of
 //     a lease server. Package locktest holds each to the same behaviour; docs/locks.md
 //     has the table of requirements and tests.
-//   - A Host stands before a Store. Its clients wait in line, and it renews what they
-//     hold. Its decisions are those of hostCore, a step function over lines (line.go)
+//   - A Host stands before a Store. Its clients wait in the queue, and it renews what they
+//     hold. Its decisions are those of hostCore, a step function over wait queues (waitqueue.go)
 //     and holdings (hold.go).
 //
 // # What it upholds

@@ -16,6 +16,6 @@ func PollSeldom(t interface{ Cleanup(func()) }) {
 func (h *Host) Hears(tenant, key string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l := h.core.lines[name{tenant, key}]
+	l := h.core.queues[name{tenant, key}]
 	return l != nil && l.hears
 }

@@ -34,7 +34,7 @@ type name struct{ tenant, key string }
 // locks: a Store with waiting, and with renewal by the host.
 //
 // Waiting is first come, first served per lock among those who ask this Host.
-// Only the first in line asks the store: at once when a lock is released through
+// Only the first in the queue asks the store: at once when a lock is released through
 // this host, else when the store tells of a release (Store.Notify) or has waited by
 // itself (Store.AcquireWithin), else when the lease that stands in the way should end, and now
 // and then before, in case it was released.
@@ -49,7 +49,7 @@ type Host struct {
 	giveUp context.CancelFunc
 
 	workers *workers.Workers // carry out calls
-	mu      sync.Mutex       // guards the core, with its lines, waiters and holdings
+	mu      sync.Mutex       // guards the core, with its queues, waiters and holdings
 	core    hostCore         // decides; the rest of Host carries events to it and calls from it
 	done    chan struct{}    // closed when the host is closed and nothing is under way
 }
@@ -57,7 +57,7 @@ type Host struct {
 // NewHost returns a Host. callTimeout bounds each request to the store.
 func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
 	h := &Host{store: store, clock: clock, callTimeout: callTimeout, done: make(chan struct{})}
-	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), lines: map[name]*line{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
+	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), queues: map[name]*waitQueue{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
 	h.workers = workers.New(maxIdle, h.life.Done())
@@ -127,8 +127,8 @@ func (h *Host) begin(one *call) {
 	})
 }
 
-// listen asks the store to tell a line of releases. Under mu.
-func (h *Host) listen(l *line) {
+// listen asks the store to tell a queue of releases. Under mu.
+func (h *Host) listen(l *waitQueue) {
 	ctx, cancel := context.WithCancel(h.life)
 	l.deafen = cancel
 	go func() {
@@ -196,7 +196,7 @@ func NewLeaseID() string {
 }
 
 // Acquire acquires the lock, for the TTL. When the context ends first, the caller
-// leaves the line, and what it may have been granted meanwhile is released.
+// leaves the queue, and what it may have been granted meanwhile is released.
 //
 // The lease's remaining time is as of now, so a caller who waited may count it from
 // the moment of the answer.
@@ -259,7 +259,7 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 		defer timer.Stop()
 		timeUp = timer.C
 	}
-	var l *line
+	var l *waitQueue
 	h.turn(func() { l = h.core.join(w, want.Wait) })
 	for {
 		select {
@@ -274,12 +274,12 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 	}
 }
 
-// HasLine reports whether the lock has a line here. A caller that asks the store by
+// HasQueue reports whether requests wait for the lock here. A caller that asks the store by
 // itself would overtake those in it.
-func (h *Host) HasLine(tenant, key string) bool {
+func (h *Host) HasQueue(tenant, key string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.core.lines[name{tenant, key}] != nil
+	return h.core.queues[name{tenant, key}] != nil
 }
 
 // Change renews or releases, once. A lock that this host keeps by Hold is no
@@ -292,7 +292,7 @@ func (h *Host) Change(ctx context.Context, r Request) (Lease, error) {
 		return Lease{}, err
 	}
 	if r.Op == Acquire {
-		return Lease{}, fmt.Errorf("%w: an acquire waits in line", ErrInvalid)
+		return Lease{}, fmt.Errorf("%w: an acquire waits in the queue", ErrInvalid)
 	}
 	var holding *Holding
 	var err error
@@ -318,8 +318,8 @@ func (h *Host) Close(ctx context.Context) error {
 	h.turn(func() {
 		h.core.closed = true
 		h.stop()
-		for _, l := range h.core.lines {
-			for _, w := range slices.Clone(l.queue) {
+		for _, l := range h.core.queues {
+			for _, w := range slices.Clone(l.waiters) {
 				l.refuse(w, ErrClosed)
 			}
 			l.step()

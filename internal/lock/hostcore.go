@@ -9,7 +9,7 @@ import (
 // hostCore decides what a Host does: when a store is asked and for which waiter, when a
 // held lock is renewed, given up or released. It has no goroutine, no clock, no lock and
 // no I/O. Every event happens at now; what follows from it goes out as calls and alarms,
-// whose ends are events too. Lines and holdings are parts of it.
+// whose ends are events too. Wait queues and holdings are parts of it.
 type hostCore struct {
 	now    time.Duration  // Elapsed, at this event
 	random func() float64 // in [0, 1)
@@ -18,13 +18,13 @@ type hostCore struct {
 	gaveUp bool           // Close does not wait any more for what is still to be released
 	open   int            // calls and releases that have begun and not ended
 
-	lines  map[name]*line
+	queues map[name]*waitQueue
 	held   map[name]*Holding
 	doomed map[string]bool // leases without a holder that are being released, or were; see doom
 
-	calls     []*call  // to begin
-	alarms    []*alarm // to set
-	listeners []*line  // to subscribe to releases
+	calls     []*call      // to begin
+	alarms    []*alarm     // to set
+	listeners []*waitQueue // to subscribe to releases
 }
 
 // call is a request to the store, or the call of a holder's lost.
@@ -122,9 +122,9 @@ func (c *hostCore) discard(r Request, end time.Duration, ended func(error)) {
 	})
 }
 
-// wake is the news that a lock may be free, for its line.
+// wake is the news that a lock may be free, for its queue.
 func (c *hostCore) wake(n name) {
-	if l := c.lines[n]; l != nil {
+	if l := c.queues[n]; l != nil {
 		l.news()
 	}
 }

@@ -15,7 +15,7 @@ const (
 	// storeTick is the resolution of a store's clock: a lease is shorter by up to that.
 	storeTick = time.Millisecond
 
-	// listenEvery is how often a line subscribes at most.
+	// listenEvery is how often a queue subscribes at most.
 	listenEvery = 5 * time.Second
 	// spread is how far the hosts that wait for the same end come apart.
 	spread = 10 * time.Millisecond

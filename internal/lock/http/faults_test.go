@@ -191,7 +191,7 @@ func TestServerWaits(t *testing.T) {
 		l, err = store.AcquireWithin(s.context(), r, time.Hour)
 		done <- err
 	}()
-	await.Eventually(t, "the second waits", func() bool { return f.host.HasLine("default", "k") })
+	await.Eventually(t, "the second waits", func() bool { return f.host.HasQueue("default", "k") })
 	time.Sleep(30 * time.Millisecond)
 	_, err = store.Do(s.context(), release("third"))
 	s.must(err)

@@ -10,13 +10,13 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// line is the queue for one lock on this host, a part of the host's core. Each of its
+// waitQueue is the queue for one lock on this host, a part of the host's core. Each of its
 // events ends with step.
-type line struct {
+type waitQueue struct {
 	core *hostCore
 	name name
 
-	queue       []*waiter     // the store is asked for the first only
+	waiters     []*waiter     // the store is asked for the first only
 	busy        bool          // the store is being asked, or something is being released
 	held        *HeldError    // what stood in the way last; nil: not known
 	heldAt      time.Duration // when that was so, or somewhat before
@@ -27,7 +27,7 @@ type line struct {
 	asked       int           // how often the store was asked
 	stale       bool          // since then there was news that the lock may be free
 	failed      int           // how often in a row the store has failed
-	undelivered error         // why the release that the line waits for did not come through yet
+	undelivered error         // why the release that the queue waits for did not come through yet
 
 	deafen   context.CancelFunc // ends the subscription to releases; nil: there is none
 	hears    bool               // the store tells of releases
@@ -35,7 +35,7 @@ type line struct {
 	listenAt time.Duration      // no subscription before
 }
 
-// waiter is a request in a line.
+// waiter is a request in a queue.
 type waiter struct {
 	request   Request
 	values    context.Context // the caller's, for what it carries besides its end: a trace
@@ -72,46 +72,46 @@ func newWaiter(ctx context.Context, want Wanted) *waiter {
 	return w
 }
 
-// join puts a waiter at the end of its line, or in the place of an equal request.
-func (c *hostCore) join(w *waiter, wait time.Duration) *line {
+// join puts a waiter at the end of its queue, or in the place of an equal request.
+func (c *hostCore) join(w *waiter, wait time.Duration) *waitQueue {
 	n := name{w.request.Tenant, w.request.Key}
-	l := c.lines[n]
-	if l == nil {
-		l = &line{core: c, name: n}
-		l.alarm.ring = l.step
+	q := c.queues[n]
+	if q == nil {
+		q = &waitQueue{core: c, name: n}
+		q.alarm.ring = q.step
 	}
 	if c.closed {
 		w.answer(granted{}, ErrClosed)
-		return l
+		return q
 	}
-	c.lines[n] = l
-	w.late, w.patient, w.until, w.joined = wait == 0, wait < 0, c.now+wait, l.asked
-	place := len(l.queue)
+	c.queues[n] = q
+	w.late, w.patient, w.until, w.joined = wait == 0, wait < 0, c.now+wait, q.asked
+	place := len(q.waiters)
 	for i := place - 1; i >= 0; i-- {
-		if w.repeats(l.queue[i]) {
-			place = l.supersede(i, w)
+		if w.repeats(q.waiters[i]) {
+			place = q.supersede(i, w)
 		}
 	}
-	if l.queue = slices.Insert(l.queue, place, w); len(l.queue) == 1 {
-		l.forget()
+	if q.waiters = slices.Insert(q.waiters, place, w); len(q.waiters) == 1 {
+		q.forget()
 	}
-	l.admitHolder()
+	q.admitHolder()
 	if w.late {
-		l.hurry()
+		q.hurry()
 	}
-	l.step()
-	return l
+	q.step()
+	return q
 }
 
 // timeUp is the event that a waiter's time is over.
-func (l *line) timeUp(w *waiter) {
+func (q *waitQueue) timeUp(w *waiter) {
 	w.late = true
-	l.hurry()
-	l.step()
+	q.hurry()
+	q.step()
 }
 
 // leave is the event that a waiter's caller has gone. An answer that came before stays.
-func (l *line) leave(w *waiter, why error) {
+func (q *waitQueue) leave(w *waiter, why error) {
 	if w.gone {
 		return
 	}
@@ -120,134 +120,134 @@ func (l *line) leave(w *waiter, why error) {
 		w.asking.hangUp()
 	}
 	if w.asking == nil && !w.open {
-		l.drop(w)
+		q.drop(w)
 	}
-	l.step()
+	q.step()
 }
 
 // step begins the next call, or sets the alarm.
-func (l *line) step() {
-	c := l.core
+func (q *waitQueue) step() {
+	c := q.core
 	switch {
-	case l.busy:
-	case len(l.queue) == 0:
-		if c.lines[l.name] == l {
-			delete(c.lines, l.name)
+	case q.busy:
+	case len(q.waiters) == 0:
+		if c.queues[q.name] == q {
+			delete(c.queues, q.name)
 		}
-		if l.deafen != nil {
-			l.deafen()
+		if q.deafen != nil {
+			q.deafen()
 		}
-	case l.queue[0].gone:
-		l.clear(l.queue[0])
-	case l.tryAt > c.now:
-		if l.deafen == nil && c.now >= l.listenAt {
+	case q.waiters[0].gone:
+		q.clear(q.waiters[0])
+	case q.tryAt > c.now:
+		if q.deafen == nil && c.now >= q.listenAt {
 			// A release before the subscription goes unnoticed, but the store is asked again soon.
-			l.listenAt = c.now + listenEvery
+			q.listenAt = c.now + listenEvery
 			c.open++
-			c.listeners = append(c.listeners, l)
+			c.listeners = append(c.listeners, q)
 		}
-		at := l.tryAt
-		if l.missed && l.deafen == nil {
-			at = min(at, l.listenAt)
+		at := q.tryAt
+		if q.missed && q.deafen == nil {
+			at = min(at, q.listenAt)
 		}
-		c.wakeAt(&l.alarm, at)
+		c.wakeAt(&q.alarm, at)
 	default:
-		l.ask(l.queue[0])
+		q.ask(q.waiters[0])
 	}
 }
 
-// ask asks the store for the first in line.
-func (l *line) ask(w *waiter) {
-	wait := l.storeWait(w)
-	l.asked, l.stale, l.busy, w.sent = l.asked+1, false, true, l.core.now
-	w.asking = l.core.begin(&call{request: w.request, wait: wait, values: w.values, ended: func(lease Lease, err error) {
-		l.busy, w.asking = false, nil
-		l.answered(w, lease, err, wait)
-		if l.stale { // the answer may be from before
-			l.forget()
+// ask asks the store for the first in the queue.
+func (q *waitQueue) ask(w *waiter) {
+	wait := q.storeWait(w)
+	q.asked, q.stale, q.busy, w.sent = q.asked+1, false, true, q.core.now
+	w.asking = q.core.begin(&call{request: w.request, wait: wait, values: w.values, ended: func(lease Lease, err error) {
+		q.busy, w.asking = false, nil
+		q.answered(w, lease, err, wait)
+		if q.stale { // the answer may be from before
+			q.forget()
 		}
-		l.step()
+		q.step()
 	}})
 }
 
 // storeWait is how long the store may wait by itself. Meanwhile the waits of others may
 // end, so what to answer them has to be known for as long.
-func (l *line) storeWait(w *waiter) time.Duration {
-	known := l.known()
-	if !l.core.waits || w.late || known == nil {
+func (q *waitQueue) storeWait(w *waiter) time.Duration {
+	known := q.known()
+	if !q.core.waits || w.late || known == nil {
 		return 0
 	}
 	wait := min(storeWait, known.remaining())
 	if !w.patient {
-		wait = min(wait, w.until-l.core.now)
+		wait = min(wait, w.until-q.core.now)
 	}
 	return max(0, wait)
 }
 
 // answered takes the store's answer.
-func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
-	c := l.core
+func (q *waitQueue) answered(w *waiter, lease Lease, err error, wait time.Duration) {
+	c := q.core
 	var held *HeldError
 	var fenced *FencedError
 	var stray *record.StrayError
 	if IsAnswer(err) {
-		l.failed, w.open = 0, false
+		q.failed, w.open = 0, false
 		if err != nil {
-			l.settleRepeated(w)
+			q.settleRepeated(w)
 		}
 	}
 	switch {
 	case err == nil:
-		l.granted(w, lease)
+		q.granted(w, lease)
 	case errors.As(err, &held):
-		l.held, l.heldAt = held, w.sent
-		l.foundHeld(held.remaining())
-		l.tryAt = c.now + askAgainIn(l.found, held.remaining(), l.hears, c.random())
-		if waited := wait >= pollFirst && c.now-w.sent >= wait; waited || wait == 0 && c.waits && !l.over && l.known() != nil {
-			l.tryAt = c.now // the store itself has waited, or will
+		q.held, q.heldAt = held, w.sent
+		q.foundHeld(held.remaining())
+		q.tryAt = c.now + askAgainIn(q.found, held.remaining(), q.hears, c.random())
+		if waited := wait >= pollFirst && c.now-w.sent >= wait; waited || wait == 0 && c.waits && !q.over && q.known() != nil {
+			q.tryAt = c.now // the store itself has waited, or will
 		}
-		l.answerHeld(held)
-		l.keep(w)
+		q.answerHeld(held)
+		q.keep(w)
 	case errors.As(err, &fenced):
 		left := time.Duration(fenced.RemainingMS) * time.Millisecond
-		l.foundHeld(left)
-		l.tryAt = c.now + askAgainIn(l.found, left, false, c.random())
-		l.answerLate(err)
-		l.keep(w)
+		q.foundHeld(left)
+		q.tryAt = c.now + askAgainIn(q.found, left, false, c.random())
+		q.answerLate(err)
+		q.keep(w)
 	case IsAnswer(err):
-		l.settle(w, granted{}, err)
+		q.settle(w, granted{}, err)
 	case errors.As(err, &stray):
 		w.open = w.open || stray.Unsure
 		w.ends = c.now + w.request.TTL()
-		l.refuse(w, err)
+		q.refuse(w, err)
 	default:
-		l.failed++
+		q.failed++
 		if !errors.Is(err, record.ErrCrowded) {
 			w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
 		}
-		l.tryAt = c.now + c.retryIn(l.failed)
+		q.tryAt = c.now + c.retryIn(q.failed)
 		if w.late {
-			l.refuse(w, err)
+			q.refuse(w, err)
 		}
-		l.answerLate(err)
+		q.answerLate(err)
 	}
 }
 
 // foundHeld counts how often the lock was found held. At the lease's end the count begins
 // anew, so that the store is asked often again.
-func (l *line) foundHeld(remaining time.Duration) {
+func (q *waitQueue) foundHeld(remaining time.Duration) {
 	over := remaining <= storeTick
-	if over && !l.over {
-		l.found = 0
+	if over && !q.over {
+		q.found = 0
 	}
-	l.found, l.over = l.found+1, over
+	q.found, q.over = q.found+1, over
 }
 
-// granted gives the lock to the first in line. If that is gone, it stays first
+// granted gives the lock to the first in the queue. If that is gone, it stays first
 // until the lock is free again.
-func (l *line) granted(w *waiter, lease Lease) {
-	c := l.core
-	l.found = 0
+func (q *waitQueue) granted(w *waiter, lease Lease) {
+	c := q.core
+	q.found = 0
 	// A store that has waited by itself adds the wait to the remaining time. The end is
 	// right, but the term began after the wait: renewPart and marginPart are parts of it
 	// alone.
@@ -256,27 +256,27 @@ func (l *line) granted(w *waiter, lease Lease) {
 		w.sent += waited
 		lease.RemainingMS -= waited.Milliseconds()
 	}
-	l.held = &HeldError{
+	q.held = &HeldError{
 		Key: lease.Key, Owner: lease.Owner, Token: lease.Token, ExpiresMS: lease.ExpiresMS, RemainingMS: lease.RemainingMS,
 		RequestID: w.request.RequestID,
 	}
-	l.heldAt = w.sent
-	l.tryAt = w.sent + askAgainIn(1, l.held.remaining(), l.hears, c.random())
+	q.heldAt = w.sent
+	q.tryAt = w.sent + askAgainIn(1, q.held.remaining(), q.hears, c.random())
 	if w.gone {
 		w.open, w.ends = true, w.sent+w.request.TTL() // step clears up after it
 	} else {
-		l.settle(w, granted{lease, w.sent}, nil)
+		q.settle(w, granted{lease, w.sent}, nil)
 	}
-	l.hurry()
-	l.admitHolder()
+	q.hurry()
+	q.admitHolder()
 }
 
 // keep handles an answer that changes nothing.
-func (l *line) keep(w *waiter) {
+func (q *waitQueue) keep(w *waiter) {
 	if w.gone {
-		l.drop(w)
+		q.drop(w)
 	}
-	l.admitHolder()
+	q.admitHolder()
 }
 
 // clear releases the lease that a waiter who is gone may have been granted, unless the
@@ -285,33 +285,33 @@ func (l *line) keep(w *waiter) {
 //
 // The release is repeated for as long as a lease from the last question can live. An
 // acquire that arrives in the store even later stays unknown; its lease ends with its term.
-func (l *line) clear(w *waiter) {
+func (q *waitQueue) clear(w *waiter) {
 	cleared := func(error) {
-		l.busy, l.undelivered = false, nil
-		l.drop(w)
-		l.news()
+		q.busy, q.undelivered = false, nil
+		q.drop(w)
+		q.news()
 	}
-	again := slices.IndexFunc(l.queue, w.repeats)
+	again := slices.IndexFunc(q.waiters, w.repeats)
 	if w.open && again < 0 && !w.elsewhere {
-		l.busy = true
-		l.core.release(w.request, w.ends, l.undeliverable, cleared)
+		q.busy = true
+		q.core.release(w.request, w.ends, q.undeliverable, cleared)
 		return
 	}
 	if w.open && again >= 0 {
-		l.queue[again].inherit(w)
+		q.waiters[again].inherit(w)
 	}
 	cleared(nil)
 }
 
-// undeliverable is the event that the release that the line waits for did not come through. If it
+// undeliverable is the event that the release that the queue waits for did not come through. If it
 // went astray, so would the requests of the others: they do not wait.
-func (l *line) undeliverable(err error) {
+func (q *waitQueue) undeliverable(err error) {
 	var stray *record.StrayError
-	for _, w := range l.queue {
+	for _, w := range q.waiters {
 		w.late = w.late || errors.As(err, &stray)
 	}
-	l.undelivered = err
-	l.answerLate(err)
+	q.undelivered = err
+	q.answerLate(err)
 }
 
 // repeats reports whether a waiter makes the same request as an earlier one.
@@ -322,9 +322,9 @@ func (w *waiter) repeats(earlier *waiter) bool {
 
 // supersede ends the wait of an earlier request that w repeats. A lease that the earlier
 // one gets is w's: the store is asked once more for it. supersede returns w's place in the
-// line.
-func (l *line) supersede(place int, w *waiter) int {
-	earlier := l.queue[place]
+// queue.
+func (q *waitQueue) supersede(place int, w *waiter) int {
+	earlier := q.waiters[place]
 	asking := earlier.asking
 	if asking != nil || earlier.open {
 		w.inherit(earlier)
@@ -332,7 +332,7 @@ func (l *line) supersede(place int, w *waiter) int {
 	if asking != nil && asking.wait > 0 {
 		asking.hangUp()
 	}
-	l.refuse(earlier, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
+	q.refuse(earlier, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
 	if asking != nil {
 		return place + 1
 	}
@@ -346,8 +346,8 @@ func (w *waiter) inherit(earlier *waiter) {
 }
 
 // settleRepeated is the event that w was refused. Its repetitions have the same outcome.
-func (l *line) settleRepeated(w *waiter) {
-	for _, again := range l.queue {
+func (q *waitQueue) settleRepeated(w *waiter) {
+	for _, again := range q.waiters {
 		if again.request.LeaseID == w.request.LeaseID {
 			again.open = false
 		}
@@ -355,30 +355,30 @@ func (l *line) settleRepeated(w *waiter) {
 }
 
 // hurry answers the waiters whose time is over, or makes the next question due.
-func (l *line) hurry() {
-	switch known := l.known(); {
+func (q *waitQueue) hurry() {
+	switch known := q.known(); {
 	case known != nil:
-		l.answerLate(known)
-	case l.undelivered != nil: // that may last until the end of a term
-		l.answerLate(l.undelivered)
+		q.answerLate(known)
+	case q.undelivered != nil: // that may last until the end of a term
+		q.answerLate(q.undelivered)
 	default:
-		l.tryAt = 0
+		q.tryAt = 0
 	}
 }
 
 // forget drops what is known of the lock, and makes the next question due.
-func (l *line) forget() {
-	l.held, l.found, l.tryAt = nil, 0, 0
-	l.stale = true
+func (q *waitQueue) forget() {
+	q.held, q.found, q.tryAt = nil, 0, 0
+	q.stale = true
 }
 
 // known is the lease in the way as of now; nil if none is known.
-func (l *line) known() *HeldError {
-	if l.held == nil || l.stale {
+func (q *waitQueue) known() *HeldError {
+	if q.held == nil || q.stale {
 		return nil
 	}
-	held := *l.held
-	held.RemainingMS -= (l.core.now - l.heldAt).Milliseconds()
+	held := *q.held
+	held.RemainingMS -= (q.core.now - q.heldAt).Milliseconds()
 	if held.RemainingMS < 1 {
 		return nil
 	}
@@ -387,22 +387,22 @@ func (l *line) known() *HeldError {
 
 // admitHolder puts the holder itself at the front when it asks again: it only gets the
 // lease that it has already.
-func (l *line) admitHolder() {
-	if l.held == nil || len(l.queue) == 0 || l.queue[0].asking != nil {
+func (q *waitQueue) admitHolder() {
+	if q.held == nil || len(q.waiters) == 0 || q.waiters[0].asking != nil {
 		return
 	}
-	i := slices.IndexFunc(l.queue, l.isHolder)
+	i := slices.IndexFunc(q.waiters, q.isHolder)
 	if i < 0 {
 		return
 	}
-	w := l.queue[i]
-	l.queue = slices.Insert(slices.Delete(l.queue, i, i+1), 0, w)
-	l.tryAt = 0
+	w := q.waiters[i]
+	q.waiters = slices.Insert(slices.Delete(q.waiters, i, i+1), 0, w)
+	q.tryAt = 0
 }
 
 // isHolder reports whether a waiter repeats the request that the lease was granted to.
-func (l *line) isHolder(w *waiter) bool {
-	return l.held != nil && w.request.RequestID == l.held.RequestID && w.request.Owner == l.held.Owner
+func (q *waitQueue) isHolder(w *waiter) bool {
+	return q.held != nil && w.request.RequestID == q.held.RequestID && w.request.Owner == q.held.Owner
 }
 
 // answer ends a wait, once.
@@ -413,23 +413,23 @@ func (w *waiter) answer(g granted, err error) {
 	}
 }
 
-// settle answers a waiter and takes it out of the line.
-func (l *line) settle(w *waiter, g granted, err error) {
+// settle answers a waiter and takes it out of the queue.
+func (q *waitQueue) settle(w *waiter, g granted, err error) {
 	w.answer(g, err)
-	l.drop(w)
+	q.drop(w)
 }
 
-func (l *line) drop(w *waiter) {
-	if i := slices.Index(l.queue, w); i >= 0 {
-		l.queue = slices.Delete(l.queue, i, i+1)
+func (q *waitQueue) drop(w *waiter) {
+	if i := slices.Index(q.waiters, w); i >= 0 {
+		q.waiters = slices.Delete(q.waiters, i, i+1)
 	}
 }
 
 // late are the waiters whose time is over, apart from those that the store was asked for:
 // they get its answer.
-func (l *line) late() (late []*waiter) {
-	for _, w := range l.queue {
-		if w.late && !w.gone && w.asking == nil && !w.open && !l.isHolder(w) {
+func (q *waitQueue) late() (late []*waiter) {
+	for _, w := range q.waiters {
+		if w.late && !w.gone && w.asking == nil && !w.open && !q.isHolder(w) {
 			late = append(late, w)
 		}
 	}
@@ -437,37 +437,37 @@ func (l *line) late() (late []*waiter) {
 }
 
 // answerLate gives the late waiters an answer.
-func (l *line) answerLate(err error) {
-	for _, w := range l.late() {
-		l.settle(w, granted{}, err)
+func (q *waitQueue) answerLate(err error) {
+	for _, w := range q.late() {
+		q.settle(w, granted{}, err)
 	}
 }
 
 // answerHeld gives the late waiters the store's answer. It may be too old for one that came
 // after the question; that one gets only what is still known.
-func (l *line) answerHeld(answer *HeldError) {
-	known := l.known()
-	for _, w := range l.late() {
+func (q *waitQueue) answerHeld(answer *HeldError) {
+	known := q.known()
+	for _, w := range q.late() {
 		switch {
-		case w.joined < l.asked:
-			l.settle(w, granted{}, answer)
+		case w.joined < q.asked:
+			q.settle(w, granted{}, answer)
 		case known != nil:
-			l.settle(w, granted{}, known)
+			q.settle(w, granted{}, known)
 		default:
-			l.tryAt = 0
+			q.tryAt = 0
 		}
 	}
 }
 
-// refuse answers a waiter with an error. It stays in the line only if a lease may have to
+// refuse answers a waiter with an error. It stays in the queue only if a lease may have to
 // be cleared up after it.
-func (l *line) refuse(w *waiter, err error) {
+func (q *waitQueue) refuse(w *waiter, err error) {
 	if w.gone {
 		return
 	}
 	w.answer(granted{}, err)
 	if w.asking == nil && !(w.open && w.anonymous) { // who knows its request ID can ask again
-		l.drop(w)
+		q.drop(w)
 	}
 }
 
