@@ -91,7 +91,7 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 		guard.Patient(r.Context()) // every client gets this far
 	}
 	var wait time.Duration
-	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
+	if s.note(func(b *stats) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
 		s.pause(r.Context())
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)

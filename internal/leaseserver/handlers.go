@@ -106,14 +106,14 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	req.RequestID = scopedRequestID(who, in.RequestID)
 	pool := s.o.Services.Of(service).Pool
 	client := s.digest(pool, who, r.RemoteAddr, in)
-	s.note(func(b *book) { req.Client = b.arrived(client, in.NewClient == nil || *in.NewClient) })
+	s.note(func(b *stats) { req.Client = b.arrived(client, in.NewClient == nil || *in.NewClient) })
 	var leases []lease.Lease
 	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
-	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
+	s.note(func(b *stats) { b.acquired(pool, client, req.Client, len(leases), err) })
 	if full, ok := errors.AsType[*provider.FullError](err); ok {
 		s.tellFullness(pool, provider.Full, zap.Int64("slots", full.Slots))
 	}
@@ -198,7 +198,7 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 		})
 		return err
 	})
-	s.note(func(b *book) { b.extended(err) })
+	s.note(func(b *stats) { b.extended(err) })
 	if err != nil {
 		return err
 	}

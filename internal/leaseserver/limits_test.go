@@ -436,7 +436,7 @@ func TestPoolThatFillsUpIsSeen(t *testing.T) {
 		g.services.Default.IDs = provider.IDRange{Low: 0, End: 20}
 		g.options.Log = zap.New(lines)
 	})
-	g.server.book.fresh = 0
+	g.server.stats.fresh = 0
 	steps := []struct {
 		leases                  int
 		fullness, readyz, tells string
@@ -459,7 +459,7 @@ func TestPoolThatFillsUpIsSeen(t *testing.T) {
 		}
 	}
 	// A refused acquire tells at once, also where nothing looks at the pool.
-	g.server.note(func(b *book) { b.pools = map[string]*poolBook{} })
+	g.server.note(func(b *stats) { b.pools = map[string]*poolStats{} })
 	g.send("POST", "/lease", "", "")
 	if all := logged.TakeAll(); len(all) != 1 || all[0].Message != steps[2].tells {
 		t.Errorf("after a refused acquire the log has %v", all)

@@ -109,7 +109,7 @@ func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseap
 	usage := provider.UsageOf(v.records, &terms, now)
 	out.Fullness = string(usage.Fullness())
 	out.Leased, out.Quarantined, out.Free, out.ListedAt = usage.Held, usage.Quarantined(), usage.Free, v.atMS
-	s.note(func(b *book) { out.Forecast, out.FencedUntil = b.prospect(pool, now, usage.Free) })
+	s.note(func(b *stats) { out.Forecast, out.FencedUntil = b.prospect(pool, now, usage.Free) })
 	return out
 }
 
@@ -129,7 +129,7 @@ func (s *Server) watch(ctx context.Context) {
 
 // granted is how many leases were granted, and how many acquires were not.
 func (s *Server) granted() (leases, refused int64) {
-	s.note(func(b *book) { leases, refused = b.counts.leases, b.counts.acquires-b.counts.granted })
+	s.note(func(b *stats) { leases, refused = b.counts.leases, b.counts.acquires-b.counts.granted })
 	return leases, refused
 }
 

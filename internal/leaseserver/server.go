@@ -81,7 +81,7 @@ type Server struct {
 	sampling sync.Mutex         // for the metrics, once at a time
 	seed     maphash.Seed
 	mu       sync.Mutex
-	book     book // guarded by mu, but for fresh
+	stats    stats // guarded by mu, but for fresh
 	listings listings
 	past     statuspage.History
 	started  time.Time
@@ -120,7 +120,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		o: o, waiting: map[string]int64{}, underWay: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
+		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), stats: newStats(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
 		phases:  patience,
@@ -152,7 +152,7 @@ func (s *Server) routes() {
 	s.api("GET "+leaseapi.PathFind, ScopeAdmin, s.find)
 	s.api("GET "+leaseapi.PathMaker, ScopeAdmin, s.maker)
 	s.api("GET "+leaseapi.PathStatus, ScopeAdmin, s.overview)
-	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
+	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.serveStats)
 	s.placed("POST "+lockhttp.Path+"/{key}/acquire", ScopeLocks, s.enter, s.lockAcquire)
 	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
 	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.lockRelease)
@@ -323,11 +323,11 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	_ = writeJSON(w, p.Status, problem.MediaType, p) // an error means that the peer has gone
 }
 
-// note tells the book of an event, or asks it.
-func (s *Server) note(f func(*book)) {
+// note tells the statistics of an event, or asks it.
+func (s *Server) note(f func(*stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(&s.book)
+	f(&s.stats)
 }
 
 // called runs one provider call under its deadline, and notes how it went.
@@ -340,7 +340,7 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 		err = &upstreamError{err}
 	}
 	s.o.Metrics.Called(op, time.Since(began))
-	s.note(func(b *book) { b.called(op, err, errors.Is(ctx.Err(), context.Canceled), s.o.NowMS()) })
+	s.note(func(b *stats) { b.called(op, err, errors.Is(ctx.Err(), context.Canceled), s.o.NowMS()) })
 	return err
 }
 
@@ -366,7 +366,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 		said += "overloaded: " + quota + " is used up\n"
 	}
 	var levels []provider.Fullness
-	s.note(func(b *book) { levels = b.fullest() })
+	s.note(func(b *stats) { levels = b.fullest() })
 	for _, level := range levels {
 		said += "a pool is " + strings.ReplaceAll(string(level), "_", " ") + "\n"
 	}
@@ -384,7 +384,7 @@ func (s *Server) readyNow(ctx context.Context) error {
 		return err
 	}
 	failed := false
-	if s.note(func(b *book) { failed = b.failedLately(s.o.NowMS()) }); failed {
+	if s.note(func(b *stats) { failed = b.failedLately(s.o.NowMS()) }); failed {
 		return errors.New("the provider failed a moment ago")
 	}
 	return nil

@@ -61,7 +61,7 @@ func answered[T any](g *rig, target string) (out T) {
 // However many look, and at whatever, the store lists its pool once in a while.
 func TestManyViewersAreOneList(t *testing.T) {
 	g, c := countedRig(t, nil)
-	g.server.book.fresh = time.Hour
+	g.server.stats.fresh = time.Hour
 	g.acquire("", `{"meta":{"host":"a"}}`)
 	const viewers = 50
 	c.entered, c.letGo = make(chan struct{}, viewers), make(chan struct{})
@@ -168,7 +168,7 @@ func TestMap(t *testing.T) {
 		large.BitID, large.BitSeq = 21, 1
 		g.services.Named["large"] = large
 	})
-	g.server.book.fresh = 0
+	g.server.stats.fresh = 0
 	l := g.acquire("", `{"meta":{"host":"web-1"}}`)
 	at := func(id int64) byte {
 		t.Helper()
@@ -214,7 +214,7 @@ func TestMap(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.book.fresh = 0
+	g.server.stats.fresh = 0
 	var mine []lease.Lease
 	for i := range 5 {
 		mine = append(mine, g.acquire("", fmt.Sprintf(`{"meta":{"host":"Web-%d.example.net","pid":"%d"}}`, i, 100+i)))
@@ -280,7 +280,7 @@ func TestOverview(t *testing.T) {
 		fenced.Provider = g.memory()
 		g.options.Provider = fenced
 	})
-	g.server.book.fresh = 0
+	g.server.stats.fresh = 0
 	g.acquire("", `{"throughputPerMs":512}`)
 	o := answered[Overview](g, "/status.json")
 	if o.State != "ready" || o.Granted != 2 || o.Refused != 0 || len(o.Pools) != 2 || o.Pools[0].Pool != "default" || o.Pools[1].Pool != "imports" {

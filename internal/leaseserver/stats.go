@@ -1,118 +1,243 @@
 package leaseserver
 
 import (
-	"context"
 	"errors"
-	"hash/maphash"
-	"maps"
-	"net/http"
 	"slices"
-	"strings"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// digest is by what a client of a pool is told apart.
-func (s *Server) digest(pool string, who Credential, remote string, in leaseapi.AcquireRequest) uint64 {
-	return maphash.String(s.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
+// stats are what the server knows beside its stores: who has come, what was asked,
+// what the pools were when they were listed last, and whether the provider answers.
+// It is a step function: each call is an event or a question, with its time where
+// that counts. It has no clock, no lock and no I/O; Server.mu guards it.
+type stats struct {
+	limits    *limiter
+	counts    counts
+	seen      map[uint64]struct{} // digests of the clients that have come
+	pools     map[string]*poolStats
+	failedMS  int64 // when the provider was last unavailable; 0: it answered since
+	sampledAt time.Time
+	fresh     time.Duration // viewAge; in tests also 0, to look anew each time
 }
 
-// stats answers with the counters and the state of one service's pool. If the provider
-// counts, its counters cover all instances and outlive them.
-func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) error {
-	q, err := readQuery(r)
-	if err != nil {
-		return err
-	}
-	service := q.Get(leaseapi.ParamService) // of any tenant: the scope is admin
-	var out leaseapi.Stats
-	s.note(func(b *book) { out = b.stats() })
-	var records []provider.Record
-	if err := s.called(r.Context(), "stats", func(ctx context.Context) (err error) {
-		counted, err := s.o.Provider.Counters(ctx, service)
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			return err
-		}
-		if err == nil {
-			out = counted
-		}
-		records, err = s.listOf(ctx, service)
-		return err
-	}); err != nil {
-		return err
-	}
-	out = maps.Clone(out)
-	maps.Copy(out, gauges(records, s.o.Services.Of(service), s.o.NowMS()))
-	return answer(w, out)
+// counts are since the server's start, for providers that do not count.
+type counts struct {
+	acquires, granted, full, clients  int64
+	leases                            int64 // that the granted ones gave
+	extends, extended, foreign, ended int64
 }
 
-// gauges computes the state of a pool from its records.
-func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[string]int64 {
-	u := provider.UsageOf(records, &terms, nowMS)
-	return map[string]int64{
-		"using_ids": u.Held, "unusing_ids": u.Free, "quarantined_ids": u.Quarantined(),
-		"using_ttl_min": u.TTLMin, "using_ttl_mid": u.TTLMid, "using_ttl_max": u.TTLMax,
-	}
+// poolStats is what is known of one pool.
+type poolStats struct {
+	latest      *view
+	course      trend
+	fencedUntil int64 // Unix ms until which acquires are refused, as far as a client has tried
+	sample      *poolSample
+	fullness    provider.Fullness // when it was listed last, or an acquire was refused; "" = not known
+	told        provider.Fullness // to the log
+	toldMS      int64
 }
 
-// sample looks at all pools for a scrape of the metrics.
-func (s *Server) sample() (out metrics.PoolSample) {
-	s.sampling.Lock()
-	defer s.sampling.Unlock()
-	now, due := time.Now(), false
-	s.note(func(b *book) { due = b.sampleDue(now) })
-	if due {
-		s.look(now)
-	}
-	s.note(func(b *book) { out = b.sample(now) })
-	return out
+func newStats(limits *limiter) stats {
+	return stats{limits: limits, seen: map[uint64]struct{}{}, pools: map[string]*poolStats{}, fresh: viewAge}
 }
 
-func (s *Server) look(at time.Time) {
-	if !s.o.Provider.Info().Can.List {
+// of is the pool's page, which is begun where there is none.
+func (b *stats) of(pool string) *poolStats {
+	p := b.pools[pool]
+	if p == nil {
+		p = &poolStats{}
+		b.pools[pool] = p
+	}
+	return p
+}
+
+// maxSeen bounds the memory of which clients have come. Beyond it all are
+// forgotten, and those that do not say that they came before count once more.
+const maxSeen = 1 << 16
+
+// arrived tells a client that was not counted in the pool from one that was. A
+// client that says that it has come before is believed, so that it counts once
+// whatever server it asks, and whenever that was started. Others are told apart
+// by what they say of themselves: a process is a client.
+func (b *stats) arrived(client uint64, saysNew bool) provider.Client {
+	_, known := b.seen[client]
+	if !known && len(b.seen) >= maxSeen {
+		clear(b.seen)
+	}
+	b.seen[client] = struct{}{}
+	if !known && saysNew {
+		return provider.NewClient
+	}
+	return provider.KnownClient
+}
+
+// acquired notes what became of a client's acquire in a pool.
+func (b *stats) acquired(pool string, client uint64, kind provider.Client, leases int, err error) {
+	var full *provider.FullError
+	var fence *provider.FencedError
+	b.counts.acquires++
+	b.counts.leases += int64(leases)
+	switch {
+	case err == nil:
+		b.counts.granted++
+		b.of(pool).fencedUntil = 0
+	case errors.As(err, &full):
+		b.counts.full++
+	case errors.As(err, &fence):
+		b.of(pool).fencedUntil = fence.UntilMS
+	}
+	if kind != provider.NewClient {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
-	defer cancel()
-	now := s.o.NowMS()
-	for pool, service := range s.pools() {
-		v, err := s.view(ctx, service)
-		if err != nil {
-			s.sparing.Do(func() {
-				s.o.Log.Warn("the leases cannot be counted for the metrics", zap.String("pool", pool), zap.Error(err))
-			})
-			continue
-		}
-		terms, records := s.o.Services.Of(service), v.records
-		usage := provider.UsageOf(records, &terms, now)
-		p := &poolSample{at: at, active: map[string]int64{}, slots: usage.Total, free: usage.Free}
-		for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
-			if s.o.Services.Of(name).Pool == pool {
-				p.active[s.label(name)] = 0
-			}
-		}
-		for _, r := range records {
-			if r.Held(now) {
-				p.active[s.label(r.Service)]++
-			}
-		}
-		s.note(func(b *book) { b.of(pool).sample = p })
+	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable {
+		delete(b.seen, client) // it is not known whether the store counted it
+		return
+	}
+	b.counts.clients++
+}
+
+func (b *stats) extended(err error) {
+	b.counts.extends++
+	switch {
+	case err == nil:
+		b.counts.extended++
+	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
+		b.counts.foreign++
+	case errors.Is(err, provider.ErrConflict):
+		b.counts.ended++
 	}
 }
 
-// pools maps each pool to the service whose layout its machine IDs are counted in: the
-// default service if it uses the pool, else the first by name.
-func (s *Server) pools() map[string]string {
-	out := map[string]string{s.o.Services.Default.Pool: ""}
-	for _, name := range slices.Sorted(maps.Keys(s.o.Services.Named)) {
-		pool := s.o.Services.Named[name].Pool
-		if _, ok := out[pool]; !ok {
-			out[pool] = name
+func (b *stats) summary() leaseapi.Stats {
+	c := b.counts
+	return leaseapi.Stats{
+		provider.CountClients: c.clients, provider.CountAcquires: c.acquires, provider.CountGranted: c.granted,
+		provider.CountFull: c.full, provider.CountExtends: c.extends, provider.CountExtended: c.extended,
+		provider.CountNotOwner: c.foreign, provider.CountExtendEnded: c.ended,
+	}
+}
+
+// called notes whether the provider answers. Listing may take too long where all
+// else is well, and a peer that has gone says nothing of the provider.
+func (b *stats) called(op string, err error, gone bool, nowMS int64) {
+	switch {
+	case op == "list" || op == "locate" || op == "stats":
+	case err == nil || leaseapi.FromError(err, 0).Code != problem.Unavailable:
+		b.failedMS = 0
+	case !gone:
+		b.failedMS = nowMS
+	}
+}
+
+// failedLately reports whether the provider has failed a moment ago, and not
+// answered since.
+func (b *stats) failedLately(nowMS int64) bool {
+	return b.failedMS != 0 && nowMS-b.failedMS < unreadyAfterFailure.Milliseconds()
+}
+
+// latest is the pool's view, nil where there is none, and whether it is of now.
+func (b *stats) latest(pool string, at time.Time) (known *view, fresh bool) {
+	known = b.of(pool).latest
+	return known, b.fresh > 0 && known != nil && at.Sub(known.at) < max(b.fresh, viewPerTook*known.took)
+}
+
+// listed takes a new view of a pool of whose slots so many are taken.
+func (b *stats) listed(pool string, v *view, taken int64) {
+	p := b.of(pool)
+	p.latest = v
+	p.course.add(v.atMS, taken)
+}
+
+// How often the log tells of a pool that is as full as before, and at most.
+const (
+	tellAgain = 10 * time.Minute
+	tellPause = time.Minute
+)
+
+// fills takes how full a pool is, and reports whether the log should tell: when it got
+// worse, now and then while it is bad, and when there is room again.
+func (b *stats) fills(pool string, f provider.Fullness, nowMS int64) bool {
+	p := b.of(pool)
+	p.fullness = f
+	pause := tellAgain
+	switch {
+	case f == provider.Roomy && (p.told == "" || p.told == provider.Roomy):
+		return false
+	case p.told == "":
+		pause = 0
+	case f == provider.Roomy, f.WorseThan(p.told):
+		pause = tellPause
+	}
+	if nowMS-p.toldMS < pause.Milliseconds() {
+		return false
+	}
+	p.told, p.toldMS = f, nowMS
+	return true
+}
+
+// fullest are the levels of pools that have little room.
+func (b *stats) fullest() (levels []provider.Fullness) {
+	for _, p := range b.pools {
+		if p.fullness.WorseThan(provider.Roomy) && !slices.Contains(levels, p.fullness) {
+			levels = append(levels, p.fullness)
+		}
+	}
+	slices.Sort(levels)
+	return levels
+}
+
+// prospect is what is to come for a pool that has so many free slots: when it will
+// be full, and until when it is fenced; 0: it is not.
+func (b *stats) prospect(pool string, nowMS, free int64) (f leaseapi.Forecast, fencedUntil int64) {
+	p := b.of(pool)
+	if p.fencedUntil > nowMS {
+		fencedUntil = p.fencedUntil
+	}
+	return p.course.forecast(nowMS, free), fencedUntil
+}
+
+const (
+	// sampleAge is how old a sample may be: a scraper must not be able to have
+	// the provider list its records all the time.
+	sampleAge     = 5 * time.Second
+	sampleTimeout = 2 * time.Second
+	// sampleKept is for how long a pool that cannot be looked at is shown as it
+	// was last. After that it is not shown at all: 0 leases would be a lie.
+	sampleKept = 2 * time.Minute
+)
+
+// poolSample is a pool as the metrics have it.
+type poolSample struct {
+	at     time.Time
+	active map[string]int64 // by service, as metrics call it
+	slots  int64
+	free   int64
+}
+
+// sampleDue reports whether the pools are to be looked at, for the metrics.
+func (b *stats) sampleDue(at time.Time) bool {
+	due := b.sampledAt.IsZero() || at.Sub(b.sampledAt) >= sampleAge
+	if due {
+		b.sampledAt = at
+	}
+	return due
+}
+
+// sample is what the metrics show.
+func (b *stats) sample(at time.Time) metrics.PoolSample {
+	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
+	for pool, p := range b.pools {
+		if s := p.sample; s != nil && at.Sub(s.at) < sampleKept {
+			out.Slots[pool], out.Free[pool] = s.slots, s.free
+			for service, n := range s.active {
+				out.Active[service] += n
+			}
 		}
 	}
 	return out

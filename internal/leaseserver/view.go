@@ -48,7 +48,7 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 		}
 		return s.listPool(service, pool)
 	})
-	if s.book.fresh > 0 && known != nil && time.Since(known.at) < viewKept {
+	if s.stats.fresh > 0 && known != nil && time.Since(known.at) < viewKept {
 		return known, nil
 	}
 	select {
@@ -61,7 +61,7 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 }
 
 func (s *Server) latest(pool string) (known *view, fresh bool) {
-	s.note(func(b *book) { known, fresh = b.latest(pool, time.Now()) })
+	s.note(func(b *stats) { known, fresh = b.latest(pool, time.Now()) })
 	return known, fresh
 }
 
@@ -85,7 +85,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	}
 	terms := s.o.Services.Of(s.pools()[pool])
 	usage := provider.UsageOf(records, &terms, v.atMS)
-	s.note(func(b *book) { b.listed(pool, v, usage.Total-usage.Free) })
+	s.note(func(b *stats) { b.listed(pool, v, usage.Total-usage.Free) })
 	s.tellFullness(pool, usage.Fullness(), zap.Int64("free", usage.Free), zap.Int64("slots", usage.Total))
 	return v, nil
 }
@@ -93,7 +93,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 // tellFullness notes how full a pool is, and tells the log where that is new or bad.
 func (s *Server) tellFullness(pool string, f provider.Fullness, fields ...zap.Field) {
 	tell := false
-	s.note(func(b *book) { tell = b.fills(pool, f, s.o.NowMS()) })
+	s.note(func(b *stats) { tell = b.fills(pool, f, s.o.NowMS()) })
 	if !tell {
 		return
 	}

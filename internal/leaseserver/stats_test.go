@@ -11,7 +11,7 @@ import (
 
 var errStore = errors.New("the store does not answer")
 
-func acquired(b *book, client uint64, saysNew bool, err error) {
+func acquired(b *stats, client uint64, saysNew bool, err error) {
 	kind := b.arrived(client, saysNew)
 	b.acquired("default", client, kind, 1, err)
 }
@@ -19,7 +19,7 @@ func acquired(b *book, client uint64, saysNew bool, err error) {
 // A client counts once, whatever became of its acquires; and not before it is known
 // whether the store counted it.
 func TestClientsAreCountedOnce(t *testing.T) {
-	b := newBook(newLimiter(0, 1))
+	b := newStats(newLimiter(0, 1))
 	acquired(&b, 1, true, errStore)
 	if n := b.counts.clients; n != 0 {
 		t.Errorf("%d clients after an acquire without an answer", n)
@@ -44,7 +44,7 @@ func TestClientsAreCountedOnce(t *testing.T) {
 
 // A fence is shown until it ends, or until an acquire is granted.
 func TestFenceIsShown(t *testing.T) {
-	b := newBook(newLimiter(0, 1))
+	b := newStats(newLimiter(0, 1))
 	fenced := func(nowMS int64) bool {
 		_, until := b.prospect("default", nowMS, 1)
 		return until != 0
@@ -63,7 +63,7 @@ func TestFenceIsShown(t *testing.T) {
 // The provider has failed lately where a call failed a moment ago: not where the
 // peer had gone, nor where only a listing took too long.
 func TestFailedLately(t *testing.T) {
-	b := newBook(newLimiter(0, 1))
+	b := newStats(newLimiter(0, 1))
 	b.called("list", errStore, false, 1000)
 	b.called("acquire", context.Canceled, true, 1000)
 	if b.failedLately(1000) {
@@ -82,7 +82,7 @@ func TestFailedLately(t *testing.T) {
 
 // A pool is shown in the metrics as it was last, for a while.
 func TestSamplesGetOld(t *testing.T) {
-	b, now := newBook(newLimiter(0, 1)), time.Unix(1000, 0)
+	b, now := newStats(newLimiter(0, 1)), time.Unix(1000, 0)
 	if !b.sampleDue(now) || b.sampleDue(now.Add(sampleAge-1)) || !b.sampleDue(now.Add(sampleAge)) {
 		t.Error("the pools are looked at too often, or too seldom")
 	}
@@ -98,7 +98,7 @@ func TestSamplesGetOld(t *testing.T) {
 // The log tells of a pool when it gets worse, now and then while that lasts, and when there
 // is room again; a pool that goes up and down makes a line a minute.
 func TestFullnessIsToldSparingly(t *testing.T) {
-	b := newBook(newLimiter(0, 1))
+	b := newStats(newLimiter(0, 1))
 	const minute = 60_000
 	for i, step := range []struct {
 		level provider.Fullness

@@ -1,0 +1,119 @@
+package leaseserver
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// digest is by what a client of a pool is told apart.
+func (s *Server) digest(pool string, who Credential, remote string, in leaseapi.AcquireRequest) uint64 {
+	return maphash.String(s.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
+}
+
+// serveStats answers with the counters and the state of one service's pool. If the provider
+// counts, its counters cover all instances and outlive them.
+func (s *Server) serveStats(w http.ResponseWriter, r *http.Request, _ Credential) error {
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	service := q.Get(leaseapi.ParamService) // of any tenant: the scope is admin
+	var out leaseapi.Stats
+	s.note(func(b *stats) { out = b.summary() })
+	var records []provider.Record
+	if err := s.called(r.Context(), "stats", func(ctx context.Context) (err error) {
+		counted, err := s.o.Provider.Counters(ctx, service)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+		if err == nil {
+			out = counted
+		}
+		records, err = s.listOf(ctx, service)
+		return err
+	}); err != nil {
+		return err
+	}
+	out = maps.Clone(out)
+	maps.Copy(out, gauges(records, s.o.Services.Of(service), s.o.NowMS()))
+	return answer(w, out)
+}
+
+// gauges computes the state of a pool from its records.
+func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[string]int64 {
+	u := provider.UsageOf(records, &terms, nowMS)
+	return map[string]int64{
+		"using_ids": u.Held, "unusing_ids": u.Free, "quarantined_ids": u.Quarantined(),
+		"using_ttl_min": u.TTLMin, "using_ttl_mid": u.TTLMid, "using_ttl_max": u.TTLMax,
+	}
+}
+
+// sample looks at all pools for a scrape of the metrics.
+func (s *Server) sample() (out metrics.PoolSample) {
+	s.sampling.Lock()
+	defer s.sampling.Unlock()
+	now, due := time.Now(), false
+	s.note(func(b *stats) { due = b.sampleDue(now) })
+	if due {
+		s.look(now)
+	}
+	s.note(func(b *stats) { out = b.sample(now) })
+	return out
+}
+
+func (s *Server) look(at time.Time) {
+	if !s.o.Provider.Info().Can.List {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
+	defer cancel()
+	now := s.o.NowMS()
+	for pool, service := range s.pools() {
+		v, err := s.view(ctx, service)
+		if err != nil {
+			s.sparing.Do(func() {
+				s.o.Log.Warn("the leases cannot be counted for the metrics", zap.String("pool", pool), zap.Error(err))
+			})
+			continue
+		}
+		terms, records := s.o.Services.Of(service), v.records
+		usage := provider.UsageOf(records, &terms, now)
+		p := &poolSample{at: at, active: map[string]int64{}, slots: usage.Total, free: usage.Free}
+		for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
+			if s.o.Services.Of(name).Pool == pool {
+				p.active[s.label(name)] = 0
+			}
+		}
+		for _, r := range records {
+			if r.Held(now) {
+				p.active[s.label(r.Service)]++
+			}
+		}
+		s.note(func(b *stats) { b.of(pool).sample = p })
+	}
+}
+
+// pools maps each pool to the service whose layout its machine IDs are counted in: the
+// default service if it uses the pool, else the first by name.
+func (s *Server) pools() map[string]string {
+	out := map[string]string{s.o.Services.Default.Pool: ""}
+	for _, name := range slices.Sorted(maps.Keys(s.o.Services.Named)) {
+		pool := s.o.Services.Named[name].Pool
+		if _, ok := out[pool]; !ok {
+			out[pool] = name
+		}
+	}
+	return out
+}
