@@ -74,7 +74,7 @@ type leaseServerParts struct {
 	log      *zap.Logger      // base, with the component
 	tracing  *tracing.Tracing // nil: none
 	metrics  *metrics.LeaseServer
-	quotas   *quota.Book
+	quotas   *quota.Stats
 	services provider.Services
 	provider provider.Provider
 	fences   *fences

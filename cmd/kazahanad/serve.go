@@ -158,7 +158,7 @@ type daemonParts struct {
 	recent    *statuspage.Recent // the log's warnings and errors, for the status page
 	history   statuspage.History
 	metrics   *metrics.Metrics
-	quotas    *quota.Book
+	quotas    *quota.Stats
 	issuer    *issuer.Issuer
 	tracing   *tracing.Tracing // nil: none
 	server    *daemon.Server

@@ -27,7 +27,7 @@ const unknownUID = ^uint32(0)
 // Small buffers are not counted: they belong to the connection.
 type budget struct {
 	limits *atomic.Pointer[Limits]
-	quotas *quota.Book
+	quotas *quota.Stats
 
 	mu      sync.Mutex // guards all below, the fields of each user, and of each account
 	used    int64

@@ -35,7 +35,7 @@ func (s *Server) wireError(err error) *wire.Error {
 }
 
 // refusalOf is the refusal of a part that has limits of its own. For other errors it is
-// empty: those of the daemon are in the book already.
+// empty: those of the daemon are in the statistics already.
 func (s *Server) refusalOf(err error) quota.Refusal {
 	waiting := func(u *user) int64 { return u.waiting[forAnswer].Load() }
 	var full *record.FullError

@@ -244,9 +244,9 @@ func TestNothingIsInternal(t *testing.T) {
 	}
 }
 
-// A part that has a limit of its own is refused by it as by a quota: the book names it,
+// A part that has a limit of its own is refused by it as by a quota: the statistics name it,
 // and the answer says what it is.
-func TestFixedLimitsAreInTheBook(t *testing.T) {
+func TestFixedLimitsAreInTheStats(t *testing.T) {
 	for name, err := range map[string]error{
 		quota.FixedActivations: &driver.OverloadedError{Limit: driver.MaxWaiting},
 		quota.FixedWatches:     &driver.OverloadedError{Limit: driver.MaxSubscribers, Watches: true},
@@ -261,7 +261,7 @@ func TestFixedLimitsAreInTheBook(t *testing.T) {
 		r.start()
 		r.dial().fails(wire.CodeOverloaded, "Refused")
 		if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != name || got[0].Refusals != 1 {
-			t.Errorf("%s: the book has %+v", name, got)
+			t.Errorf("%s: the statistics have %+v", name, got)
 		}
 		if code := codeOf(err); code != string(wire.CodeOverloaded) {
 			t.Errorf("%s: the trace has %s", name, code)

@@ -155,7 +155,7 @@ func TestPeersAreBounded(t *testing.T) {
 	q.result("Placement.Register", long)
 	q.fails(wire.CodeOverloaded, "Placement.Register", []string{strings.Repeat("y", placement.MaxKind)})
 	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedKinds || got[0].Limit != maxAllKinds || got[0].Whose != fmt.Sprintf("UID %d", os.Getuid()) {
-		t.Errorf("the book has %+v", got)
+		t.Errorf("the statistics have %+v", got)
 	}
 	q.result("Placement.Register", kinds(0, 1)) // it is known
 	p.result("Placement.Watch")

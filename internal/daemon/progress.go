@@ -10,8 +10,8 @@ import (
 // progress counts the turns of the loops without which nobody is served.
 type progress struct {
 	accept, fastPath atomic.Uint64
-	listener     atomic.Pointer[unixsock.Listener]
-	serving      chan struct{} // closed when connections are accepted
+	listener         atomic.Pointer[unixsock.Listener]
+	serving          chan struct{} // closed when connections are accepted
 }
 
 func (p *progress) begin(l *unixsock.Listener) {

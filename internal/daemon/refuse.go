@@ -71,10 +71,10 @@ func groupsOf(peer *unixsock.Peer) string {
 	return "groups " + told
 }
 
-// overloaded is the error of a refusal by quota, which the book shows. Those of parts with
+// overloaded is the error of a refusal by quota, which the statistics show. Those of parts with
 // limits of their own are Server.refusalOf.
-func overloaded(book *quota.Book, r quota.Refusal, format string, args ...any) *wire.Error {
-	book.Refuse(r)
+func overloaded(stats *quota.Stats, r quota.Refusal, format string, args ...any) *wire.Error {
+	stats.Refuse(r)
 	return wire.Errorf(wire.CodeOverloaded, format, args...)
 }
 

@@ -61,7 +61,7 @@ type Config struct {
 	Locks          *Locks              // nil: none
 	Sequences      *Sequences          // nil: none
 	Placement      *Placement          // nil: none
-	Quotas         *quota.Book         // takes all refusals by quota; nil: they are forgotten
+	Quotas         *quota.Stats        // takes all refusals by quota; nil: they are forgotten
 	// Fences are the files that are held back because they may have forgotten
 	// something; nil: there are no files.
 	Fences func() []metrics.Fence

@@ -56,8 +56,8 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
-	QuotaWaiting    int         // requests of one tenant that wait for locks; 0 = no quota
-	Quotas          *quota.Book // takes all refusals by quota. Optional
+	QuotaWaiting    int          // requests of one tenant that wait for locks; 0 = no quota
+	Quotas          *quota.Stats // takes all refusals by quota. Optional
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics

@@ -21,15 +21,15 @@ func (crowded) Change(context.Context, record.Ask, record.Rule) (int64, error) {
 	return 0, fmt.Errorf("%w: %w", record.ErrCrowded, context.DeadlineExceeded)
 }
 
-// wantWhose checks that the book has one refusal, by this quota and because of tenant busy.
+// wantWhose checks that the statistics have one refusal, by this quota and because of tenant busy.
 func (g *rig) wantWhose(key string) {
 	g.t.Helper()
 	if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Quota != key || seen[0].Whose != "tenant busy" {
-		g.t.Errorf("the book has %+v, want %s by tenant busy", seen, key)
+		g.t.Errorf("the statistics have %+v, want %s by tenant busy", seen, key)
 	}
 }
 
-// TestWhoseStoreCalls: where the store is crowded, the book names the tenant with the most
+// TestWhoseStoreCalls: where the store is crowded, the statistics name the tenant with the most
 // requests under way, and not the one that is refused.
 func TestWhoseStoreCalls(t *testing.T) {
 	g := lockRig(t, func(g *rig) { g.keep(lock.OnRecords(crowded{memory.New(g.clock.Load)})) })

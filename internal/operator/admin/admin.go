@@ -117,11 +117,11 @@ func SplitAddress(address string) (network, addr string) {
 }
 
 // Serve answers on the listener until ctx is done. It returns nil then, after the answers under
-// way. The book takes the refusals of connections.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book) error {
+// way. The statistics take the refusals of connections.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, stats *quota.Stats) error {
 	most := guard.Beside(MaxConnections)
 	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
-	connections := guard.New(limits, guard.Note(book, map[guard.Reason]quota.Refusal{
+	connections := guard.New(limits, guard.Note(stats, map[guard.Reason]quota.Refusal{
 		guard.Full:       {Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
 		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
 	}))

@@ -34,24 +34,24 @@ const hang = await.Patience
 // site is a handler that is served on a Unix socket.
 type site struct {
 	t      *testing.T
-	book   *quota.Book
+	stats  *quota.Stats
 	client *http.Client
 	stop   func() error
 }
 
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
-	book := quota.New(zap.NewNop(), func(string) {})
+	stats := quota.New(zap.NewNop(), func(string) {})
 	network, address := SplitAddress("unix:" + filepath.Join(ring.Dir(t), "admin"))
 	l, err := net.Listen(network, address)
 	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, Handler(o), book) }()
+	go func() { done <- Serve(ctx, l, Handler(o), stats) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
-	s := &site{t: t, book: book, client: &http.Client{Transport: transport, Timeout: hang}}
+	s := &site{t: t, stats: stats, client: &http.Client{Transport: transport, Timeout: hang}}
 	s.stop = func() error {
 		cancel()
 		select {
@@ -175,9 +175,9 @@ func TestConnectionsMakeRoom(t *testing.T) {
 			}
 			most := int64(guard.Beside(MaxConnections))
 			// Where the loop took longer than connections may idle, nobody had to make room.
-			for _, hit := range s.book.Recent() {
+			for _, hit := range s.stats.Recent() {
 				if hit.Quota != quota.FixedAdmin || hit.Limit != most-most/4 || hit.Whose != fmt.Sprintf("UID %d", os.Getuid()) {
-					t.Errorf("the book has %+v", hit)
+					t.Errorf("the statistics have %+v", hit)
 				}
 			}
 			for _, c := range all[:20] {

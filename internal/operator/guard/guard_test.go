@@ -356,19 +356,19 @@ func TestRequestsSentAheadTakeTurns(t *testing.T) {
 	}
 }
 
-// A limit that closes connections is in the book, with the peer; a wait that was too long is
+// A limit that closes connections is in the statistics, with the peer; a wait that was too long is
 // no refusal.
 func TestNote(t *testing.T) {
-	book := quota.New(zap.NewNop(), func(string) {})
-	note := Note(book, map[Reason]quota.Refusal{Full: {Quota: "all", Limit: 9}, PerAddress: {Quota: "one", Limit: 3}})
+	stats := quota.New(zap.NewNop(), func(string) {})
+	note := Note(stats, map[Reason]quota.Refusal{Full: {Quota: "all", Limit: 9}, PerAddress: {Quota: "one", Limit: 3}})
 	for why, peer := range map[Reason]string{Full: "10.0.0.1/32", PerAddress: "UID 7", Unproven: "UID 8"} {
 		note(why, peer)
 	}
 	got := map[quota.Refusal]bool{}
-	for _, hit := range book.Recent() {
+	for _, hit := range stats.Recent() {
 		got[hit.Refusal] = true
 	}
 	if len(got) != 2 || !got[quota.Refusal{Quota: "all", Limit: 9, Whose: "address 10.0.0.1"}] || !got[quota.Refusal{Quota: "one", Limit: 3, Whose: "UID 7"}] {
-		t.Errorf("the book has %+v", got)
+		t.Errorf("the statistics have %+v", got)
 	}
 }

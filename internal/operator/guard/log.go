@@ -7,16 +7,16 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
-// Note returns what New takes to note in the book which limit is reached, and which peer's
+// Note returns what New takes to note in the statistics which limit is reached, and which peer's
 // connections are closed.
-func Note(book *quota.Book, limits map[Reason]quota.Refusal) func(Reason, string) {
+func Note(stats *quota.Stats, limits map[Reason]quota.Refusal) func(Reason, string) {
 	return func(why Reason, peer string) {
 		if at, err := netip.ParsePrefix(peer); err == nil {
 			peer = "address " + at.Masked().Addr().String()
 		}
 		if r, ok := limits[why]; ok {
 			r.Whose = peer
-			book.Refuse(r)
+			stats.Refuse(r)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package quota remembers what was refused because a quota is used up, and who used it
-// up. Every such refusal goes through a Book: from there it reaches the log, the metrics,
+// up. Every such refusal goes through Stats: from there it reaches the log, the metrics,
 // health, readyz, doctor and the status page.
 package quota
 
@@ -55,8 +55,8 @@ const (
 	logRepeat = time.Minute // between two lines about the same quota and user
 )
 
-// Book keeps the refusals of the last minute. The zero value and nil keep nothing.
-type Book struct {
+// Stats keep the refusals of the last minute. The zero value and nil keep nothing.
+type Stats struct {
 	log   *zap.Logger
 	count func(quota string)
 	lines *rate.Limiter
@@ -71,16 +71,16 @@ type entry struct {
 	unlogged uint64
 }
 
-// New returns an empty book. count is called for each refusal.
-func New(log *zap.Logger, count func(quota string)) *Book {
-	return &Book{
+// New returns empty statistics. count is called for each refusal.
+func New(log *zap.Logger, count func(quota string)) *Stats {
+	return &Stats{
 		log: log.With(zap.String("component", "quota")), count: count,
 		lines: rate.NewLimiter(rate.Every(logPause), logBurst), hits: map[Refusal]*entry{},
 	}
 }
 
 // Refuse notes a refusal. It does not block.
-func (b *Book) Refuse(r Refusal) {
+func (b *Stats) Refuse(r Refusal) {
 	if b == nil || b.hits == nil {
 		return
 	}
@@ -106,7 +106,7 @@ func (b *Book) Refuse(r Refusal) {
 
 // of is the entry of the quota and user. A new one takes the place of the one whose last
 // refusal was longest ago. mu is held.
-func (b *Book) of(r Refusal, nowMS int64) *entry {
+func (b *Stats) of(r Refusal, nowMS int64) *entry {
 	key := Refusal{Quota: r.Quota, Whose: r.Whose}
 	e := b.hits[key]
 	if e == nil {
@@ -129,7 +129,7 @@ func (b *Book) of(r Refusal, nowMS int64) *entry {
 }
 
 // Recent are the refusals of the last minute, the latest first.
-func (b *Book) Recent() []Hit {
+func (b *Stats) Recent() []Hit {
 	recent := []Hit{}
 	if b == nil {
 		return recent
@@ -149,7 +149,7 @@ func (b *Book) Recent() []Hit {
 }
 
 // Lines are the refusals of the last minute in words, a line each.
-func (b *Book) Lines() (lines []string) {
+func (b *Stats) Lines() (lines []string) {
 	for _, hit := range b.Recent() {
 		lines = append(lines, "overloaded: "+hit.String())
 	}
@@ -157,7 +157,7 @@ func (b *Book) Lines() (lines []string) {
 }
 
 // UsedUp are the quotas of these refusals, for peers who must not learn of others.
-func (b *Book) UsedUp() (quotas []string) {
+func (b *Stats) UsedUp() (quotas []string) {
 	for _, hit := range b.Recent() {
 		if !slices.Contains(quotas, hit.Quota) {
 			quotas = append(quotas, hit.Quota)

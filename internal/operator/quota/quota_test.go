@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// watched is a book whose lines and counts are seen.
-func watched() (b *Book, lines *observer.ObservedLogs, counts map[string]int) {
+// watched returns statistics, with the lines and counts that they write.
+func watched() (b *Stats, lines *observer.ObservedLogs, counts map[string]int) {
 	core, lines := observer.New(zapcore.InfoLevel)
 	counts = map[string]int{}
 	return New(zap.New(core), func(quota string) { counts[quota]++ }), lines, counts
@@ -86,9 +86,9 @@ func TestALineTellsHowManyWereNotLogged(t *testing.T) {
 	})
 }
 
-// Without a book nothing is kept.
-func TestNoBook(t *testing.T) {
-	var none *Book
+// Without statistics nothing is kept.
+func TestNoStats(t *testing.T) {
+	var none *Stats
 	none.Refuse(Refusal{})
 	if hits := none.Recent(); hits == nil || len(hits) != 0 {
 		t.Error(hits)
