@@ -48,24 +48,24 @@ func (g *Generator) NextSequences(ctx context.Context, key string, n int, opts .
 func (g *Generator) sequence(ctx context.Context, key string, n int, opts []SequenceOption) (sequence.Range, error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	keeping := g.issuer.Keeping
+	keyedStores := g.issuer.KeyedStores
 	switch {
 	case g.closed || g.life.Err() != nil:
 		return sequence.Range{}, ErrClosed
-	case keeping == nil:
+	case keyedStores == nil:
 		return sequence.Range{}, ErrNoStore
 	case ctx.Err() != nil:
 		return sequence.Range{}, ctx.Err()
 	}
 	r := sequence.Request{Tenant: localTenant, Key: key, Count: n, RequestID: sequence.NewRequestID()}
-	r.Options, _ = keeping.Options(key)
+	r.Options, _ = keyedStores.Options(key)
 	for _, opt := range opts {
 		opt(&r)
 	}
-	within, cancel := context.WithTimeout(ctx, keeping.Timeout)
+	within, cancel := context.WithTimeout(ctx, keyedStores.Timeout)
 	defer cancel()
 	defer context.AfterFunc(g.life, cancel)()
-	values, err := keeping.Sequences.Next(within, r)
+	values, err := keyedStores.Sequences.Next(within, r)
 	switch {
 	case err == nil:
 		return values, nil

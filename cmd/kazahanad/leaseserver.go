@@ -68,19 +68,19 @@ func (c *leaseServerCmd) Run(s *system) error {
 
 // leaseServerParts are the parts of the lease server.
 type leaseServerParts struct {
-	settings *config.LeaseServer
-	sup      leaseSupervision
-	base     *daemonLog
-	log      *zap.Logger      // base, with the component
-	tracing  *tracing.Tracing // nil: none
-	metrics  *metrics.LeaseServer
-	quotas   *quota.Stats
-	services provider.Services
-	provider provider.Provider
-	fences   *fences
-	keeping  *issuer.Keeping                            // nil: no locks and sequences
-	tokens   *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
-	tls      *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
+	settings    *config.LeaseServer
+	sup         leaseSupervision
+	base        *daemonLog
+	log         *zap.Logger      // base, with the component
+	tracing     *tracing.Tracing // nil: none
+	metrics     *metrics.LeaseServer
+	quotas      *quota.Stats
+	services    provider.Services
+	provider    provider.Provider
+	fences      *fences
+	keyedStores *issuer.KeyedStores                        // nil: no locks and sequences
+	tokens      *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
+	tls         *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
 }
 
 // prepare does everything up to the first side effect.
@@ -108,10 +108,10 @@ func (l *leaseServerParts) prepare() (err error) {
 	set := l.settings
 	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
 	limits := allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}
-	if l.keeping, err = issuer.OpenKeeping(keepingOptions(&set.Common, issuer.LiveDir(set), limits, watch)); err != nil {
+	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Common, issuer.LiveDir(set), limits, watch)); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
-	l.fences = newFences(untraced, l.keeping.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
+	l.fences = newFences(untraced, l.keyedStores.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (l *leaseServerParts) prepare() (err error) {
 func (l *leaseServerParts) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), issuer.CloseTimeout)
 	defer cancel()
-	issuer.SayUnclosed(l.log, l.keeping.Close(ctx))
+	issuer.SayUnclosed(l.log, l.keyedStores.Close(ctx))
 	issuer.SayUnclosed(l.log, l.provider.Close())
 }
 
@@ -262,7 +262,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}
-	if k := l.keeping; k != nil {
+	if k := l.keyedStores; k != nil {
 		o.Locks = &leaseserver.Locks{Store: k.Store.Locks, Host: k.Locks}
 		o.Placements = &leaseserver.Placements{Records: k.Store.Placements}
 		o.Sequences = &leaseserver.Sequences{Store: k.Direct, Options: func(_, key string) (sequence.Options, bool) { return k.Options(key) }}

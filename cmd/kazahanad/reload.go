@@ -73,7 +73,7 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 		one()
 	}
 	d.server.SetLimits(d.limits(merged))
-	if k := d.issuer.Keeping; k != nil {
+	if k := d.issuer.KeyedStores; k != nil {
 		k.Store.SetQuota(allowance.Limits{Keys: int64(merged.QuotaKeys), Bytes: merged.QuotaDisk})
 	}
 	d.sup.level.SetLevel(level)

@@ -46,7 +46,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := issuer.OpenKeeping(keepingOptions(&settings.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&settings.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

@@ -218,7 +218,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.fences = newFences(d.issuer.Provider, d.issuer.Keeping.File(), d.issuer.Clock.NowMS, d.serveLog())
+	d.fences = newFences(d.issuer.Provider, d.issuer.KeyedStores.File(), d.issuer.Clock.NowMS, d.serveLog())
 	d.metrics.Fences(d.fences.all)
 	if err := d.openPlacement(); err != nil {
 		return err

@@ -28,7 +28,7 @@ func (d *daemonParts) openPlacement() error {
 	if s.PlacementAuthority == "" {
 		return nil
 	}
-	if d.issuer.Keeping == nil {
+	if d.issuer.KeyedStores == nil {
 		return usageError{fmt.Errorf("placement_authority: there is no store to keep memberships in: set store, or a state_dir")}
 	}
 	log := d.log.With(zap.String("component", "placement"))
@@ -37,16 +37,16 @@ func (d *daemonParts) openPlacement() error {
 	}))
 	cfg := driver.Config{
 		Tenant: placementTenant, Owner: d.issuer.State.Owner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
-		Locks: d.issuer.Keeping.Store.Locks, Records: d.issuer.Keeping.Store.Placements, Clock: d.issuer.Clock, NowMS: d.issuer.Clock.NowMS,
+		Locks: d.issuer.KeyedStores.Store.Locks, Records: d.issuer.KeyedStores.Store.Placements, Clock: d.issuer.Clock, NowMS: d.issuer.Clock.NowMS,
 		Failed: func(what string, err error) { seldom.Warn("placement: "+what+" failed", zap.Error(err)) },
 	}
 	if s.PlacementAuthority != config.PlacementClient {
 		cfg.Authority = s.PlacementAuthority
 	}
-	d.placement = daemon.NewPlacement(cfg, d.issuer.Keeping.Timeout)
-	log.Info("placement (experimental)", zap.String("placement_authority", s.PlacementAuthority), zap.String("store", d.issuer.Keeping.Store.URL))
-	if !d.issuer.Keeping.Store.Shared && cfg.Authority != "" {
-		log.Warn("no other host uses this store: placement knows only the daemons of this host", zap.String("store", d.issuer.Keeping.Store.URL))
+	d.placement = daemon.NewPlacement(cfg, d.issuer.KeyedStores.Timeout)
+	log.Info("placement (experimental)", zap.String("placement_authority", s.PlacementAuthority), zap.String("store", d.issuer.KeyedStores.Store.URL))
+	if !d.issuer.KeyedStores.Store.Shared && cfg.Authority != "" {
+		log.Warn("no other host uses this store: placement knows only the daemons of this host", zap.String("store", d.issuer.KeyedStores.Store.URL))
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (d *daemonParts) openPlacement() error {
 // knownFeatures are the abilities that Status reports to clients.
 func (d *daemonParts) knownFeatures() []string {
 	known := slices.Clone(features)
-	if d.issuer.Keeping != nil {
+	if d.issuer.KeyedStores != nil {
 		known = append(known, "locks", "sequences")
 	}
 	if d.placement != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// keepingOptions say where the settings keep locks and sequences.
-func keepingOptions(s *config.Common, live string, limits allowance.Limits, watch issuer.Watching) issuer.KeepingOptions {
-	return issuer.KeepingOptions{
+// keyedStoresOptions say where the settings keep locks and sequences.
+func keyedStoresOptions(s *config.Common, live string, limits allowance.Limits, watch issuer.Watching) issuer.KeyedStoresOptions {
+	return issuer.KeyedStoresOptions{
 		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: live, Sequences: s.Sequences,
 		Limits: limits, Timeout: s.ProviderTimeout, Watching: watch,
 		// With serve's defaults: these processes make no IDs.
@@ -26,7 +26,7 @@ func keepingOptions(s *config.Common, live string, limits allowance.Limits, watc
 
 // keepingConfig configures the daemon's methods for locks and sequences.
 func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
-	k := d.issuer.Keeping
+	k := d.issuer.KeyedStores
 	if k == nil {
 		return nil, nil
 	}
@@ -41,7 +41,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := issuer.OpenKeeping(keepingOptions(&s.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&s.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

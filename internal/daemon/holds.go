@@ -221,7 +221,7 @@ func (s *Server) released(l lock.Lease, by *conn) {
 }
 
 func (s *Server) reportLoss(l lock.Lease, reason string, why error) {
-	s.keeping.Lost(reason)
+	s.keyedStores.Lost(reason)
 	s.log.Warn("lock lost", zap.String("key", l.Key), zap.String("owner", l.Owner),
 		zap.Int64("fencing_token", l.Token), zap.String("reason", reason), zap.Error(why))
 }

@@ -107,11 +107,11 @@ func (s *Server) lockAcquire(_ context.Context, d *responder) error {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
-		s.keeping.LockWaiters.Inc()
+		s.keyedStores.LockWaiters.Inc()
 		answer, err := s.acquire(ctx, d.conn, call.hold, want)
-		s.keeping.LockWaiters.Dec()
+		s.keyedStores.LockWaiters.Dec()
 		if s.countLock(lock.Acquire.String(), err); err == nil {
-			s.keeping.LockWait.Observe(s.elapsed()-began, 1)
+			s.keyedStores.LockWait.Observe(s.elapsed()-began, 1)
 		}
 		if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == want.Owner {
 			return nil, heldError("this user holds the lock already, by another request", held)
@@ -221,7 +221,7 @@ func (s *Server) countLock(op string, err error) {
 	if errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
 		result = "canceled"
 	}
-	s.keeping.Lock(op, result)
+	s.keyedStores.Lock(op, result)
 }
 
 // lockFailure tells what a store failed with from what it answered.

@@ -84,7 +84,7 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_memory_reservable_bytes":             "",
 		"kazahana_memory_evictions_total":              "",
 	}
-	keeping := map[string]string{
+	keyedStores := map[string]string{
 		"kazahana_lock_requests_total":     "op,result",
 		"kazahana_locks_lost_total":        "reason",
 		"kazahana_locks_held":              "",
@@ -113,7 +113,7 @@ func TestMetricNames(t *testing.T) {
 	for name, test := range map[string]struct {
 		rig  *rig
 		more map[string]string
-	}{"bare": {bare, nil}, "with a store": {stored, keeping}, "with placement": {placed.rig, placing}} {
+	}{"bare": {bare, nil}, "with a store": {stored, keyedStores}, "with placement": {placed.rig, placing}} {
 		want := maps.Clone(always)
 		maps.Copy(want, test.more)
 		p := test.rig.dial()

@@ -46,7 +46,7 @@ func (s *Server) sequence(d *responder, count func() (int64, error), answer func
 	}
 	return aside(s.cfg.Sequences.Timeout, func(ctx context.Context) (any, error) {
 		values, err := s.cfg.Sequences.Store.Next(ctx, r)
-		s.keeping.Sequence(sequence.Outcome(err), values.Count)
+		s.keyedStores.Sequence(sequence.Outcome(err), values.Count)
 		switch {
 		case err == nil:
 			return answer(values), nil

@@ -90,7 +90,7 @@ type Server struct {
 	defaultService *issuer.Service // for requests that name none
 	methods        []countedMethod
 	metrics        *metrics.Metrics
-	keeping        *metrics.Keeping // nil: no locks and sequences
+	keyedStores    *metrics.KeyedStores // nil: no locks and sequences
 	log            *zap.Logger
 	started        time.Time
 	patience       patience
@@ -150,7 +150,7 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	m.Watch(s.samples)
 	m.WatchMemory(s.budget.memory)
 	if cfg.Locks != nil || cfg.Sequences != nil {
-		s.keeping = m.Keeping(s.holds.count)
+		s.keyedStores = m.KeyedStores(s.holds.count)
 	}
 	if p := cfg.Placement; p != nil {
 		m.Placement(p.counts, p.sample)

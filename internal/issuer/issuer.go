@@ -64,11 +64,11 @@ type Options struct {
 
 // Issuer makes the IDs of a process.
 type Issuer struct {
-	State    *state.State
-	Clock    *clock.Believed
-	Provider provider.Provider // untraced: the tracing wrapper hides some methods
-	Services map[string]*Service
-	Keeping  *Keeping // nil: no locks and sequences
+	State       *state.State
+	Clock       *clock.Believed
+	Provider    provider.Provider // untraced: the tracing wrapper hides some methods
+	Services    map[string]*Service
+	KeyedStores *KeyedStores // nil: no locks and sequences
 
 	opts   Options
 	traced provider.Provider
@@ -100,7 +100,7 @@ func Open(ctx context.Context, o Options) (_ *Issuer, err error) {
 	if err := i.openProvider(ctx); err != nil {
 		return nil, err
 	}
-	if err := i.openKeeping(); err != nil {
+	if err := i.openKeyedStores(); err != nil {
 		return nil, err
 	}
 	return i, i.openServices(stored)
@@ -181,9 +181,9 @@ func OneServiceOnly(info provider.Info, settings *config.Serve) error {
 	return nil
 }
 
-func (i *Issuer) openKeeping() (err error) {
+func (i *Issuer) openKeyedStores() (err error) {
 	s := i.opts.Settings
-	i.Keeping, err = OpenKeeping(KeepingOptions{
+	i.KeyedStores, err = OpenKeyedStores(KeyedStoresOptions{
 		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: LiveDir(s), Sequences: s.Sequences,
 		Limits: allowance.Limits{Keys: int64(s.QuotaKeys), Bytes: s.QuotaDisk}, Timeout: s.ProviderTimeout, Clock: i.Clock,
 		Watching: Watching{Tracing: i.opts.Tracing, Log: i.opts.Log, Called: i.opts.StoreCalled},
@@ -264,7 +264,7 @@ func (i *Issuer) Close() {
 		}
 	}
 	log := i.opts.Log.With(zap.String("component", "serve"))
-	SayUnclosed(log, i.Keeping.Close(ctx))
+	SayUnclosed(log, i.KeyedStores.Close(ctx))
 	if i.Provider != nil {
 		SayUnclosed(log, i.Provider.Close())
 	}

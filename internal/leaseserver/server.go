@@ -132,7 +132,7 @@ func New(o Options) *Server {
 		o.Metrics.Service(s.label(name))
 	}
 	if o.Locks != nil || o.Sequences != nil || o.Placements != nil {
-		o.Metrics.Keeping()
+		o.Metrics.KeyedStores()
 	}
 	o.Metrics.Watch(s.sample)
 	o.Metrics.WatchMemory(s.bodies.memory)

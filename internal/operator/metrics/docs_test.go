@@ -62,7 +62,7 @@ func everything() (daemon, leaseServer *prometheus.Registry) {
 	m.Configuration(func() bool { return true })
 	server.Configuration(func() bool { return true })
 	m.WatchMemory(func() Memory { return Memory{} })
-	m.Keeping(func() int { return 0 })
+	m.KeyedStores(func() int { return 0 })
 	m.Fences(func() []Fence { return []Fence{{File: "x"}} })
 	certificates := func() map[string]Certificate { return map[string]Certificate{"x": {}} }
 	m.Certificates(certificates)
@@ -73,7 +73,7 @@ func everything() (daemon, leaseServer *prometheus.Registry) {
 	m.Placement(p, func() PlacementSample { return PlacementSample{} })
 	server.WatchMemory(func() Memory { return Memory{} })
 	server.Service("default")
-	server.Keeping()
+	server.KeyedStores()
 	server.Answered("/lease", "200", time.Millisecond)
 	server.Called("acquire", time.Millisecond)
 	one := map[string]int64{"default": 1}

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Keeping are a daemon's metrics of locks and sequences. The series that alerts read
+// KeyedStores are a daemon's metrics of locks and sequences. The series that alerts read
 // exist from the start, so that a first failure is an increase; the others begin with
 // the first request, since most hosts use neither.
-type Keeping struct {
+type KeyedStores struct {
 	LockWaiters  prometheus.Gauge // requests that wait for a lock
 	LockWait     *Histogram       // from a request for a lock to its grant
 	lockRequests *prometheus.CounterVec
@@ -36,10 +36,10 @@ var (
 	sequenceResults = slices.Concat(serverSequenceResults, canceled)
 )
 
-// Keeping registers the metrics of locks and sequences, once. held returns the number
+// KeyedStores registers the metrics of locks and sequences, once. held returns the number
 // of locks that connections hold; it is called at each scrape.
-func (m *Metrics) Keeping(held func() int) *Keeping {
-	k := &Keeping{
+func (m *Metrics) KeyedStores(held func() int) *KeyedStores {
+	k := &KeyedStores{
 		LockWaiters: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_lock_waiters", Help: "Requests that wait for a lock."}),
 		LockWait: newHistogram("kazahana_lock_wait_seconds", "Time from a request for a lock to its grant.",
 			0, 0, 0), // its sum and count will do
@@ -86,7 +86,7 @@ func known(results []string, result string) string {
 }
 
 // failed counts the results that are the store's fault.
-func (k *Keeping) failed(result string) {
+func (k *KeyedStores) failed(result string) {
 	switch result {
 	case "unavailable", "timeout", "fenced":
 		k.storeErrors.Inc()
@@ -94,13 +94,13 @@ func (k *Keeping) failed(result string) {
 }
 
 // Lock counts a request for a lock.
-func (k *Keeping) Lock(op, result string) {
+func (k *KeyedStores) Lock(op, result string) {
 	k.failed(result)
 	k.lockRequests.WithLabelValues(op, known(lockResults[op], result)).Inc()
 }
 
 // Lost counts a lock that a connection held and lost.
-func (k *Keeping) Lost(reason string) {
+func (k *KeyedStores) Lost(reason string) {
 	if reason != lockReleased {
 		reason = known(lockLosses, reason)
 	}
@@ -108,7 +108,7 @@ func (k *Keeping) Lost(reason string) {
 }
 
 // Sequence counts a request for values, and the values that it got.
-func (k *Keeping) Sequence(result string, values int) {
+func (k *KeyedStores) Sequence(result string, values int) {
 	k.failed(result)
 	k.sequences.WithLabelValues(known(sequenceResults, result)).Inc()
 	k.values.Add(float64(values))

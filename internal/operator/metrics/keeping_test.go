@@ -13,7 +13,7 @@ func TestKeeping(t *testing.T) {
 	m := New(Build{})
 	want := series(t, m)
 	held := 0
-	k := m.Keeping(func() int { return held })
+	k := m.KeyedStores(func() int { return held })
 	for _, reason := range []string{"expired", "taken_over", "refused"} {
 		want["kazahana_locks_lost_total{reason="+reason+"}"] = 0
 	}
@@ -55,7 +55,7 @@ func TestKeeping(t *testing.T) {
 
 // To count costs an atomic addition: no memory, whatever is counted.
 func TestKeepingIsCheap(t *testing.T) {
-	k := New(Build{}).Keeping(func() int { return 0 })
+	k := New(Build{}).KeyedStores(func() int { return 0 })
 	if n := testing.AllocsPerRun(100, func() {
 		k.Lock("acquire", "ok")
 		k.Lost("expired")

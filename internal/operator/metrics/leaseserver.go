@@ -96,9 +96,9 @@ func (m *LeaseServer) Released(service, result string) {
 	m.releases.WithLabelValues(service, result).Inc()
 }
 
-// Keeping creates the series of all results of locks, sequences and activation
+// KeyedStores creates the series of all results of locks, sequences and activation
 // records at zero.
-func (m *LeaseServer) Keeping() {
+func (m *LeaseServer) KeyedStores() {
 	for vec, byOp := range map[*prometheus.CounterVec]map[string][]string{m.locks: serverLockResults, m.placements: serverPlacementResults} {
 		for op, results := range byOp {
 			for _, result := range results {

@@ -18,8 +18,8 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// Keeping holds a process's store of locks and sequences, and their hosts.
-type Keeping struct {
+// KeyedStores hold a process's store of locks and sequences, and their hosts.
+type KeyedStores struct {
 	Store     *backend.Store
 	Locks     *lock.Host
 	Sequences sequence.Store // with the blocks of this host
@@ -31,8 +31,8 @@ type Keeping struct {
 	log *zap.Logger
 }
 
-// KeepingOptions say where locks and sequences are kept.
-type KeepingOptions struct {
+// KeyedStoresOptions say where locks and sequences are kept.
+type KeyedStoresOptions struct {
 	Named     string // a URL, or "none"; "" for the store that belongs to the provider
 	Provider  string // its URL
 	StateDir  string
@@ -44,9 +44,9 @@ type KeepingOptions struct {
 	Watching  Watching
 }
 
-// OpenKeeping opens the store. It does not connect yet. nil means that there is no
+// OpenKeyedStores opens the store. It does not connect yet. nil means that there is no
 // store. The error is a *SettingsError.
-func OpenKeeping(o KeepingOptions) (*Keeping, error) {
+func OpenKeyedStores(o KeyedStoresOptions) (*KeyedStores, error) {
 	options, err := sequenceOptions(o.Sequences)
 	if err != nil {
 		return nil, &SettingsError{err}
@@ -63,14 +63,14 @@ func OpenKeeping(o KeepingOptions) (*Keeping, error) {
 		return nil, &SettingsError{fmt.Errorf("store: %w", err)}
 	}
 	o.Watching.stores(s)
-	return &Keeping{
+	return &KeyedStores{
 		Store: s, Locks: lock.NewHost(s.Locks, o.Clock, o.Timeout), Options: options, Timeout: o.Timeout, log: o.Watching.Log,
 		Sequences: o.Watching.sequences(sequence.NewBlocks(s.Sequences, o.Clock.Elapsed)), Direct: o.Watching.sequences(s.Sequences),
 	}, nil
 }
 
 // File returns the store, or nil.
-func (k *Keeping) File() *backend.Store {
+func (k *KeyedStores) File() *backend.Store {
 	if k == nil {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (k *Keeping) File() *backend.Store {
 }
 
 // Close releases the locks that connections hold, and closes the store.
-func (k *Keeping) Close(ctx context.Context) error {
+func (k *KeyedStores) Close(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
