@@ -1,10 +1,6 @@
 package main
 
-import (
-	"fmt"
-
-	"github.com/kazahana/kazahana/internal/operator/sqltext"
-)
+import "fmt"
 
 type sqlCmd struct {
 	layoutFlags
@@ -17,7 +13,7 @@ func (c *sqlCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	text, err := sqltext.Write(c.Database, layout, c.Epoch.UnixMilli())
+	text, err := writeSQL(c.Database, layout, c.Epoch.UnixMilli())
 	if err != nil {
 		return usageError{err}
 	}

@@ -76,7 +76,6 @@ var own = map[string][]string{
 	"internal/address":                       {},
 	"internal/caller":                        {"internal/address", "internal/wire"},
 	"internal/operator/manual":               {},
-	"internal/operator/sqltext":              {"internal/snowflake"},
 	"packaging/bill":                         {},
 	"internal/operator/config":               {"internal/didyoumean", "internal/address", "internal/keyname", "internal/snowflake"},
 	"internal/conn/connurl":                  {},

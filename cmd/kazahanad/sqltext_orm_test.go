@@ -1,4 +1,4 @@
-package sqltext
+package main
 
 import (
 	"context"
@@ -79,7 +79,7 @@ function report(made, read) {
 // ormRecipe is what the page has below a name, in a language.
 func ormRecipe(t *testing.T, name, language string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/databases.md")
+	page, err := os.ReadFile("../../docs/databases.md")
 	must.Succeed(t, err)
 	m := regexp.MustCompile("(?s)\\*\\*" + name + "\\*\\*[^\n]*\n\n```" + language + "\n(.*?)```").FindSubmatch(page)
 	if m == nil {
@@ -118,7 +118,7 @@ func goModule(t *testing.T, dir, root string) {
 // registries, so its tests belong to the deep ring.
 func ormSite(t *testing.T) (root string, env []string) {
 	t.Helper()
-	root, err := filepath.Abs("../../..")
+	root, err := filepath.Abs("../..")
 	must.Succeed(t, err)
 	dir := ring.Dir(t)
 	binary, socket := filepath.Join(dir, "kazahanad"), filepath.Join(dir, "s")
@@ -179,13 +179,13 @@ const { bigint, mysqlTable } = require('drizzle-orm/mysql-core');
 
 func TestMySQL2(t *testing.T) {
 	ring.Deep(t)
-	page, err := os.ReadFile("../../../docs/databases.md")
+	page, err := os.ReadFile("../../docs/databases.md")
 	must.Succeed(t, err)
 	options := regexp.MustCompile("`(supportBigNumbers[^`]*)`").FindSubmatch(page)
 	if options == nil {
 		t.Fatal("the page has no options for mysql2")
 	}
-	socket, dir := mariadb(t)(t, "SELECT @@socket;")[0][0], t.TempDir()
+	socket, dir := mariadbDB(t)(t, "SELECT @@socket;")[0][0], t.TempDir()
 	runIn(t, dir, nil, "npm", "init", "-y")
 	runIn(t, dir, nil, "npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "mysql2@3", "drizzle-orm@0.45")
 	writeIn(t, dir, "program.js", strings.Replace(mysql2Program, "%OPTIONS%", string(options[1]), 1))

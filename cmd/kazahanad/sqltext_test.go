@@ -1,4 +1,4 @@
-package sqltext
+package main
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ var asked = map[string]string{
 
 func functions(t *testing.T, dialect string, s split) string {
 	t.Helper()
-	text, err := Write(dialect, s.Layout, s.epochMS)
+	text, err := writeSQL(dialect, s.Layout, s.epochMS)
 	must.Succeed(t, err)
 	return text
 }
@@ -76,20 +76,20 @@ func sqliteQuestion(t *testing.T, s split, id int64) string {
 // command bounds gives.
 func TestDatabases(t *testing.T) {
 	for dialect, open := range openers {
-		t.Run(dialect, func(t *testing.T) { compare(t, dialect, open(t)) })
+		t.Run(dialect, func(t *testing.T) { compareSQL(t, dialect, open(t)) })
 	}
 }
 
 // The same on MySQL itself, which comes from a package registry.
 func TestMySQL(t *testing.T) {
 	ring.Deep(t)
-	ask := mysql(t)
-	compare(t, "mysql", ask)
+	ask := mysqlDB(t)
+	compareSQL(t, "mysql", ask)
 	runPage(t, "MySQL and MariaDB", "mysql", "EXPLAIN ", ask)
 	dumpMySQL(t, ask)
 }
 
-func compare(t *testing.T, dialect string, ask database) {
+func compareSQL(t *testing.T, dialect string, ask database) {
 	t.Helper()
 	for _, s := range splits {
 		if dialect != "sqlite" { // twice: the text replaces what it made before
@@ -215,8 +215,8 @@ func someIntervals(s split, dialect string) [][2]time.Time {
 }
 
 func TestAnEpochThatSQLCannotWriteIsRefused(t *testing.T) {
-	for _, dialect := range Dialects {
-		if text, err := Write(dialect, snowflake.DefaultLayout(), year10000); err == nil {
+	for _, dialect := range sqlDialects {
+		if text, err := writeSQL(dialect, snowflake.DefaultLayout(), year10000); err == nil {
 			t.Errorf("%s: %s", dialect, text)
 		}
 	}

@@ -1,4 +1,4 @@
-package sqltext
+package main
 
 import (
 	"fmt"
@@ -18,10 +18,10 @@ var (
 	block   = regexp.MustCompile("(?s)```sql\n(.*?)```")
 )
 
-// section is the SQL of one section of docs/databases.md.
-func section(t *testing.T, name string) []string {
+// databasesSection is the SQL of one section of docs/databases.md.
+func databasesSection(t *testing.T, name string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/databases.md")
+	page, err := os.ReadFile("../../docs/databases.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestThePage(t *testing.T) {
 // runPage runs a section of the page. The plan of its query shows what is read.
 func runPage(t *testing.T, name, dialect, explain string, ask database) {
 	t.Helper()
-	parts := section(t, name)
+	parts := databasesSection(t, name)
 	text := functions(t, dialect, splits[0])
 	if dialect == "sqlite" {
 		text = ""
@@ -71,7 +71,7 @@ func runPage(t *testing.T, name, dialect, explain string, ask database) {
 	if len(day) != 24 || !strings.Contains(day[23][0], "2026-11-20") && dialect != "postgres" {
 		t.Errorf("%d rows of a day of 24: %v", len(day), day)
 	}
-	if general := section(t, "The functions"); dialect != "sqlite" {
+	if general := databasesSection(t, "The functions"); dialect != "sqlite" {
 		if got := ask(t, map[string]string{"postgres": "SET timezone = 'UTC';"}[dialect]+general[0]); len(got) != 24 {
 			t.Errorf("%d rows of a day of 24", len(got))
 		}
@@ -85,7 +85,7 @@ func runPage(t *testing.T, name, dialect, explain string, ask database) {
 
 func TestPgPartman(t *testing.T) {
 	ring.All(t)
-	ask, parts := postgres(t), section(t, "pg_partman")
+	ask, parts := postgresDB(t), databasesSection(t, "pg_partman")
 	ask(t, functions(t, "postgres", splits[0])+parts[0])
 	const partitions = `SELECT to_char(kazahana_time(split_part(c.relname, '_p', 2)::bigint) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')
 		FROM pg_class c JOIN pg_inherits ON inhrelid = c.oid WHERE inhparent = 'events'::regclass AND relname <> 'events_default' ORDER BY 1;`

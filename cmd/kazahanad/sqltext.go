@@ -1,7 +1,4 @@
-// Package sqltext writes SQL that takes IDs apart and gives the IDs of a time:
-// functions for PostgreSQL, MySQL and MariaDB, expressions for SQLite. The
-// layout and the epoch are constants in the text.
-package sqltext
+package main
 
 import (
 	"embed"
@@ -13,16 +10,16 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Dialects are the databases that Write knows.
-var Dialects = []string{"postgres", "mysql", "sqlite"}
+// sqlDialects are the databases that writeSQL knows.
+var sqlDialects = []string{"postgres", "mysql", "sqlite"}
 
-//go:embed *.sql
-var texts embed.FS
+//go:embed sqltext/*.sql
+var sqlTexts embed.FS
 
-var templates = template.Must(template.ParseFS(texts, "*.sql"))
+var sqlTemplates = template.Must(template.ParseFS(sqlTexts, "sqltext/*.sql"))
 
-// constants are what the texts need of a layout and an epoch.
-type constants struct {
+// sqlConstants are what the texts need of a layout and an epoch.
+type sqlConstants struct {
 	About        string
 	Epoch        string // in UTC, as SQL writes it
 	EpochMS      int64
@@ -35,15 +32,17 @@ type constants struct {
 	FallbackBit  int64
 }
 
-// Write returns the text for a dialect. The layout must be valid.
-func Write(dialect string, layout snowflake.Layout, epochMS int64) (string, error) {
+// writeSQL returns SQL that takes IDs apart and gives the IDs of a time: functions for
+// PostgreSQL, MySQL and MariaDB, expressions for SQLite. The layout, which must be valid, and
+// the epoch are constants in the text.
+func writeSQL(dialect string, layout snowflake.Layout, epochMS int64) (string, error) {
 	epoch := time.UnixMilli(epochMS).UTC()
 	if year := epoch.Year(); year < 1000 || year > 9999 {
 		return "", fmt.Errorf("the epoch %s is outside what SQL can write as a date", snowflake.FormatMS(epochMS))
 	}
 	tl := snowflake.Timeline{EpochMS: epochMS, BitTS: layout.BitTS}
 	var out strings.Builder
-	err := templates.ExecuteTemplate(&out, dialect+".sql", constants{
+	err := sqlTemplates.ExecuteTemplate(&out, dialect+".sql", sqlConstants{
 		About: fmt.Sprintf("Layout %s (bit_ts/bit_id/bit_seq), epoch %s.", layout, snowflake.FormatMS(epochMS)),
 		Epoch: epoch.Format("2006-01-02 15:04:05.000"), EpochMS: epochMS,
 		LowBits: layout.LowBits(), BitSeq: layout.BitSeq, Span: 1 << layout.BitTS,

