@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -25,6 +26,8 @@ type Provider struct {
 	mu    sync.Mutex
 	pools map[string]*knownPool // by name
 
+	// random is where a new ring begins, a number from 0 to n-1; tests replace it.
+	random func(n int64) int64
 	// at is called at the named steps. Only tests set it.
 	at func(step string) error
 	// contended counts grants that lost a race; tests and benchmarks read it.
@@ -44,7 +47,7 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		Lacking: "etcd", cfg: cfg, services: cfg.Services, nowMS: cfg.NowMS, conn: conn,
-		pools: map[string]*knownPool{}, at: func(string) error { return nil }, contended: func() {},
+		pools: map[string]*knownPool{}, random: rand.Int64N, at: func(string) error { return nil }, contended: func() {},
 	}
 	if p.nowMS == nil {
 		p.nowMS = func() int64 { return time.Now().UnixMilli() }

@@ -113,7 +113,7 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) (err error)
 		}
 		st.requestRev = kv.ModRevision
 	}
-	st.cursor = a.ring.NewCursor(rand.Int64N)
+	st.cursor = a.ring.NewCursor(a.p.random)
 	for _, kv := range cursor {
 		// A damaged cursor is no cursor: it decides nothing but the order.
 		if id, err := strconv.ParseInt(string(kv.Value), 10, 64); err == nil && a.ring.IDs.Contains(id) {

@@ -13,24 +13,30 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(postgrestest.Run(m)) }
 
-func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) providertest.Store {
-		s := postgrestest.Shared(t)
-		cfg := s.Config()
-		set := s.Clock(&cfg)
-		return providertest.Store{
-			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := Open(Config{Config: cfg, Services: services})
-				if err == nil {
-					p.random = func(n int64) int64 { return n - 1 } // tests count on it
-				}
-				return p, err
-			},
-			SetClock: set,
-			Checks:   10,
-			Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
-		}
-	})
+func TestConformance(t *testing.T) { providertest.Run(t, factory) }
+
+// A server answers as memory does.
+func TestAnswersAsMemoryDoes(t *testing.T) {
+	providertest.Differential(t, providertest.Memory, factory)
+}
+
+// factory makes stores in schemas of their own.
+func factory(t *testing.T) providertest.Store {
+	s := postgrestest.Shared(t)
+	cfg := s.Config()
+	set := s.Clock(&cfg)
+	return providertest.Store{
+		Open: func(services provider.Services) (provider.Provider, error) {
+			p, err := Open(Config{Config: cfg, Services: services})
+			if err == nil {
+				p.random = func(n int64) int64 { return n - 1 } // tests count on it
+			}
+			return p, err
+		},
+		SetClock: set,
+		Checks:   10,
+		Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
+	}
 }
 
 // A line that contradicts the records grants nothing, and is made anew.
