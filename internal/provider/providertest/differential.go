@@ -23,7 +23,9 @@ import (
 // Services.Named at each call: the test narrows IDs there. For one lease either store
 // chooses from the whole range, and the other is told the choice (ids=LOW-HIGH). For more
 // leases both are told a range that has no more free machine IDs than are asked for. So
-// the choice of a slot is not compared, and a pool that is full or nearly full is. A store
+// the choice of a slot is not compared, and a pool that is full or nearly full is. In one
+// pool, all of one layout, nothing but the number of leases is compared, so that more than
+// are due may be free there. A store
 // that chooses by chance draws from a fixed seed, or a failed history cannot be made shorter.
 //
 // Where a store has no Provider.Fence, or no Store.Empty, that fence is not compared.
@@ -42,8 +44,8 @@ import (
 //     asked;
 //   - the counters of clients and of all requests, which differ already for requests that
 //     are refused, and all counters of a store that has forgotten;
-//   - layouts whose bit_seq differs by more than 4 from that of the pool's first one, and
-//     another timeline;
+//   - layouts whose bit_seq differs by more than 4 from that of the pool's first one,
+//     another timeline, and a clock outside the timeline;
 //   - a client with a longer term, until it asks for a lease: a store may learn its term
 //     earlier;
 //   - a fence that begins while the clock is behind an earlier time: it lasts longer by
@@ -64,7 +66,8 @@ func Differential(t *testing.T, first, second Factory) {
 		d.main = d.open(1)
 		d.set(testTime)
 		actions := map[string]func(*rapid.T){
-			"acquire": d.acquire, "acquire 2": d.acquire, "acquire 3": d.acquire, "repeat": d.repeat, "release": d.release, "extend": d.extend,
+			"acquire": d.acquire, "acquire 2": d.acquire, "acquire 3": d.acquire, "ahead": d.ahead, "repeat": d.repeat, "repeat 2": d.repeat,
+			"release": d.release, "extend": d.extend, "extend 2": d.extend,
 			"verify": d.verify, "locate": d.locate, "time": d.time, "time 2": d.time, "fence": d.fence, "init": d.init, "": d.compare,
 		}
 		for range 3 {
@@ -86,6 +89,7 @@ type differential struct {
 	latest        int64                        // the clock at its most
 	counter       int                          // of requests
 	twins         []*twin                      // oldest first
+	focus         *twin                        // of the latest operation on one
 	records       map[string][]provider.Record // of the first store, by pool
 	byHand        bool                         // the stores were fenced by hand, and not declared whole since
 	lost          bool                         // they have forgotten, at any time
@@ -102,23 +106,34 @@ type twin struct {
 	released               *provider.ReleaseRequest // the release that was carried out
 }
 
-// elsewhere is the service that has a pool of its own. poolServices has one of each pool.
-const elsewhere = "elsewhere"
+// Two services have pools of their own. In that of the crowd, slots are not compared.
+const (
+	elsewhere = "elsewhere"
+	crowd     = "crowd"
+)
 
-var poolServices = []string{"", elsewhere}
+// poolServices has a service of each pool that is compared, and allServices of the others too.
+var (
+	poolServices = []string{"", elsewhere}
+	allServices  = []string{"", elsewhere, crowd}
+)
 
 // differentialServices is modelServices in layouts that differ by at most 4, with terms
-// that are so many times as long.
+// that are so many times as long. One service of each pool has leases that outlast the
+// window for releases: the fence of each pool lasts as long.
 func differentialServices(longer time.Duration) provider.Services {
 	s := modelServices(true)
 	s.Named["coarsest"] = s.Default.WithBitSeq(4)
 	s.Named[""] = s.Default
-	s.Named[elsewhere] = s.Named["coarse"]
+	s.Named[elsewhere], s.Named[crowd] = s.Named["coarse"], s.Default
 	for name, t := range s.Named {
-		t.Term, t.Quarantine = longer*t.Term, longer*t.Quarantine
-		if name == elsewhere {
-			t.Pool = elsewhere
+		switch name {
+		case elsewhere, crowd:
+			t.Pool, t.Term = name, 3*provider.ReleaseWindow
+		case "range2":
+			t.Term = 3 * provider.ReleaseWindow
 		}
+		t.Term, t.Quarantine = longer*t.Term, longer*t.Quarantine
 		s.Named[name] = t
 	}
 	return s

@@ -16,9 +16,52 @@ func (d *differential) acquire(t *rapid.T) {
 	d.ask(t, c, drawRequest(t, c[0].services, d.counter))
 }
 
+// draw draws one of the latest grants that fit: often the one of the operation before, so
+// that operations on one grant follow each other, or one that has not ended.
+func (d *differential) draw(t *rapid.T, fit func(*twin) bool) *twin {
+	which := rapid.SampledFrom([]string{"before", "taken", "any"}).Draw(t, "which")
+	if which == "before" && d.focus != nil && fit(d.focus) {
+		return d.focus
+	}
+	var all, taken []*twin
+	for _, g := range d.twins {
+		if fit(g) {
+			all = append(all, g)
+			if d.now() < g.now[0].ReservedUntil {
+				taken = append(taken, g)
+			}
+		}
+	}
+	if which == "taken" && len(taken) > 0 {
+		all = taken
+	}
+	d.focus = drawLatest(t, all)
+	return d.focus
+}
+
+func anyTwin(*twin) bool { return true }
+
+// ahead sets the clock to the end of a lease, unless it was released, has a slot granted
+// that overlaps the lease's, mostly in another layout, and sets the clock back.
+func (d *differential) ahead(t *rapid.T) {
+	g := d.draw(t, func(g *twin) bool { return g.pool == provider.DefaultPool && !g.gone })
+	back, slot := d.now(), g.now[0].Slot()
+	if g.released == nil {
+		d.set(max(back, g.now[0].ReservedUntil))
+		d.say("the clock is set")
+	}
+	service := rapid.SampledFrom([]string{g.service, "", "finest", "coarse", "coarsest"}).Draw(t, "service")
+	bitSeq := d.main[0].services.Of(service).BitSeq
+	id := rapid.Int64Range(slot.Start>>bitSeq, (slot.End-1)>>bitSeq).Draw(t, "machine ID")
+	d.counter++
+	d.askOf(t, d.main, provider.AcquireRequest{Service: service, RequestID: fmt.Sprintf("request-%d", d.counter)}, provider.IDRange{Low: id, End: id + 1})
+	d.set(back)
+	d.say("the clock is set")
+}
+
 // askAll acquires a lease of each pool.
 func (d *differential) askAll(t *rapid.T, c *pair[*client]) {
-	for _, service := range poolServices {
+	for _, service := range allServices {
 		d.counter++
 		d.ask(t, c, provider.AcquireRequest{Service: service, RequestID: fmt.Sprintf("request-%d", d.counter)})
 	}
@@ -28,11 +71,25 @@ func (d *differential) askAll(t *rapid.T, c *pair[*client]) {
 // on both.
 func (d *differential) ask(t *rapid.T, c *pair[*client], req provider.AcquireRequest) {
 	terms := c[0].services.Of(req.Service)
-	want := terms.LeaseCount(req.ThroughputPerMS)
-	told, chooser := terms.Range(), 0
-	if want > 1 {
+	told := terms.Range()
+	if want := terms.LeaseCount(req.ThroughputPerMS); want > 1 {
 		told = d.narrow(t, terms, want)
-	} else {
+	}
+	d.askOf(t, c, req, told)
+}
+
+// askOf asks for leases of a range that has no more free machine IDs than are due, or for one.
+func (d *differential) askOf(t *rapid.T, c *pair[*client], req provider.AcquireRequest, told provider.IDRange) {
+	terms := c[0].services.Of(req.Service)
+	if req.Service == crowd {
+		_, _ = both(d, fmt.Sprintf("%sacquire %q, %d IDs/ms", d.by(c), req.Service, req.ThroughputPerMS), func(i int) (int, error) {
+			leases, err := c[i].try(req)
+			return len(leases), err
+		})
+		return
+	}
+	want, chooser := terms.LeaseCount(req.ThroughputPerMS), 0
+	if want == 1 {
 		chooser = rapid.IntRange(0, 1).Draw(t, "chooses")
 	}
 	var leases pair[[]lease.Lease]
@@ -83,7 +140,7 @@ func (c *client) within(req provider.AcquireRequest, told provider.IDRange) ([]l
 
 // repeat sends a request ID again, also for another service or throughput, and late.
 func (d *differential) repeat(t *rapid.T) {
-	g := drawLatest(t, d.twins)
+	g := d.draw(t, d.remembered)
 	req := provider.AcquireRequest{
 		Service:         rapid.SampledFrom([]string{g.service, g.service, g.service, "", "short", elsewhere}).Draw(t, "service"),
 		ThroughputPerMS: rapid.Int64Range(0, 24).Draw(t, "throughput"), RequestID: g.request,
@@ -99,7 +156,7 @@ func (d *differential) repeat(t *rapid.T) {
 		d.ask(t, c, req)
 		return
 	}
-	if slices.ContainsFunc(answered, func(g *twin) bool { return d.latest >= g.keptMS || d.covered(g) }) {
+	if slices.ContainsFunc(answered, func(g *twin) bool { return !d.remembered(g) }) {
 		t.Skip("a store may not remember it")
 	}
 	what := fmt.Sprintf("%srepeat %q, %q, %d IDs/ms", d.by(c), req.Service, req.RequestID, req.ThroughputPerMS)
@@ -115,15 +172,15 @@ func (d *differential) repeat(t *rapid.T) {
 	}
 }
 
+// remembered reports whether both stores must remember the grant's request, or have
+// forgotten all.
+func (d *differential) remembered(g *twin) bool {
+	return g.gone || d.latest < g.keptMS && !d.covered(g)
+}
+
 func (d *differential) release(t *rapid.T) {
-	all := d.twins
-	if rapid.IntRange(0, 2).Draw(t, "repeated if 0") == 0 {
-		all = slices.DeleteFunc(slices.Clone(all), func(g *twin) bool { return g.released == nil })
-	}
-	g := drawLatest(t, all)
-	if d.covered(g) {
-		t.Skip("a store may not have its record")
-	}
+	again := rapid.IntRange(0, 2).Draw(t, "repeated if 0") == 0
+	g := d.draw(t, func(g *twin) bool { return (g.released != nil || !again) && !d.covered(g) })
 	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
 	req := drawRelease(t, g.service, g.now[0], d.now(), true)
 	if g.released != nil && !forged {
@@ -150,7 +207,7 @@ func (d *differential) release(t *rapid.T) {
 
 // extend sometimes knows only what the lease was before the last extension.
 func (d *differential) extend(t *rapid.T) {
-	g := drawLatest(t, d.twins)
+	g := d.draw(t, anyTwin)
 	known := rapid.SampledFrom([]*pair[lease.Lease]{&g.now, &g.now, &g.now, &g.before}).Draw(t, "known")
 	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
 	c := d.turn(t)
@@ -181,7 +238,7 @@ func (d *differential) extend(t *rapid.T) {
 func (d *differential) verify(t *rapid.T) {
 	service := rapid.SampledFrom(poolServices).Draw(t, "service")
 	c := d.turn(t)
-	forged := rapid.IntRange(-20, 20).Draw(t, "forged")
+	forged, later := rapid.IntRange(-20, 20).Draw(t, "forged"), rapid.Int64Range(0, 1).Draw(t, "later")
 	_, err := both(d, d.by(c)+"verify "+service, func(i int) ([]int, error) {
 		var claims []provider.Claim
 		for _, g := range d.twins[max(0, len(d.twins)-20):] {
@@ -191,6 +248,7 @@ func (d *differential) verify(t *rapid.T) {
 		}
 		if 0 <= forged && forged < len(claims) {
 			claims[forged].Signature = "00"
+			claims[forged].CreatedMS += later // as if the record was older
 		}
 		ctx, cancel := c[i].suite.ctx()
 		defer cancel()
@@ -205,9 +263,14 @@ func (d *differential) locate(t *rapid.T) {
 	if !d.can().Locate {
 		t.Skip("a store keeps no history")
 	}
-	l := drawLatest(t, d.twins).now[0]
+	g := d.draw(t, anyTwin)
+	l := g.now[0]
 	low := l.Slot().Start + rapid.Int64Range(0, l.Slot().Size()-1).Draw(t, "in the slot")
-	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, d.now()}).Draw(t, "time")
+	times := []int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, d.now()}
+	if g.released != nil {
+		times = append(times, g.released.TimestampMS, g.released.TimestampMS+1)
+	}
+	at := rapid.SampledFrom(times).Draw(t, "time")
 	_, err := both(d, fmt.Sprintf("locate %d at %d", low, at-testTime), func(i int) ([]provider.Record, error) {
 		found := []provider.Record{}
 		for _, r := range d.main[i].locate(low, at) {
@@ -238,7 +301,7 @@ func (d *differential) time(t *rapid.T) {
 	if fenced := d.main[0].Fenced(); fenced != nil {
 		edges = []int64{fenced.UntilMS - 1, fenced.UntilMS, fenced.UntilMS}
 	} else if len(d.twins) > 0 {
-		l := drawLatest(t, d.twins).now[0]
+		l := d.draw(t, anyTwin).now[0]
 		edges = []int64{l.Created, l.Expired - 1, l.Expired, l.ReservedUntil - 1, l.ReservedUntil, d.now() + 2*provider.ReleaseWindow.Milliseconds()}
 	}
 	if len(edges) > 0 && rapid.Bool().Draw(t, "to an edge") {
@@ -294,7 +357,7 @@ func (d *differential) forget(t *rapid.T) {
 	}
 	for i := range d.stores {
 		for _, c := range clients {
-			for _, service := range poolServices {
+			for _, service := range allServices {
 				c[i].mustBeFenced(provider.AcquireRequest{Service: service})
 			}
 		}
