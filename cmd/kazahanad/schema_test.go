@@ -16,7 +16,7 @@ var askShared = map[string]func(s *site, url string) testkit.Outcome{
 	"default:pool": func(s *site, url string) testkit.Outcome {
 		return s.Kazahanad("leases", "--config", "none", "--provider", url)
 	},
-	"@rec": func(s *site, url string) testkit.Outcome {
+	"@store": func(s *site, url string) testkit.Outcome {
 		d := s.Start("--provider", "none:", "--store", url)
 		defer d.Kill()
 		return s.Kazahanad("seq", "orders")
@@ -43,7 +43,7 @@ func TestNewerFormatOnRedis(t *testing.T) {
 	s.filled(url)
 	client := redis.NewClient(&redis.Options{Addr: r.Address})
 	t.Cleanup(func() { _ = client.Close() })
-	const pool, records = "{kazahana}:default:pool", "{kazahana}:@rec"
+	const pool, records = "{kazahana}:default:pool", "{kazahana}:@store"
 	was, err := client.Get(t.Context(), records).Result()
 	now := strings.Replace(was, `"format":"1"`, `"format":"2"`, 1)
 	if err == nil && now != was {
@@ -78,7 +78,7 @@ func TestNewerFormatOnEtcd(t *testing.T) {
 	}
 	for record, ask := range askShared {
 		key := "/kazahana/@format"
-		if record == "@rec" {
+		if record == "@store" {
 			key = "STORE_UNAVAILABLE" // a daemon's clients hear of no path
 		}
 		ask(s, url).Fails(t, exitFailure, key, "written by a newer kazahanad (format ", "this one knows up to 1)", "docs/compatibility.md")

@@ -23,6 +23,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/allowance"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
@@ -227,7 +228,7 @@ func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
 		return newStore("memory:", false, 0, opts.Quota, nil, func(context.Context) (*opened, error) {
-			return &opened{Store: recordmemory.New(opts.NowMS)}, nil
+			return &opened{Store: recordmemory.NewArea(storeArea(0), opts.NowMS)}, nil
 		})
 	case scheme == sqlitefile.Scheme:
 		return openSQLite(rawURL, opts)
@@ -244,8 +245,14 @@ func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
 }
 
-// newStore keeps everything in one record store, which open opens. maxLockTTL is the
-// longest term of a lock, 0 for the longest of all; room is as for newFair.
+// storeArea is the area of locks, sequences and activation records. maxLockTTL is the longest
+// term of a lock, which is all that is granted there; 0: the longest of all.
+func storeArea(maxLockTTL time.Duration) record.Area {
+	return record.Area{Name: "store", MaxGrantMS: cmp.Or(maxLockTTL, lock.MaxTTL).Milliseconds()}
+}
+
+// newStore keeps everything in one record store, which open opens. maxLockTTL is as in
+// storeArea; room is as for newFair.
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
@@ -281,7 +288,7 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	}
 	return newStore(sqlitefile.URL(path), false, 0, opts.Quota, room, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
-			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
+			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: storeArea(0).MaxGrantMS,
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
@@ -305,7 +312,7 @@ func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		records := recordetcd.New(client)
+		records := recordetcd.New(client, storeArea(0))
 		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
 	})
 }
@@ -320,7 +327,7 @@ func openRedis(rawURL string, opts StoreOptions) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		records := recordredis.New(client, recordredis.Options{MaxTerm: cmp.Or(cfg.MaxLockTTL, lock.MaxTTL)})
+		records := recordredis.New(client, storeArea(cfg.MaxLockTTL))
 		if err := records.Check(ctx); err != nil {
 			return nil, errors.Join(err, records.Close(), client.Close())
 		}
@@ -338,7 +345,7 @@ func openPostgres(rawURL string, opts StoreOptions) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		records := recordpostgres.New(client, cmp.Or(cfg.MaxLockTTL, lock.MaxTTL).Milliseconds())
+		records := recordpostgres.New(client, storeArea(cfg.MaxLockTTL))
 		if _, err := records.Look(ctx, nil); err != nil {
 			return nil, errors.Join(err, records.Close(), client.Close())
 		}

@@ -34,7 +34,7 @@ func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
 	if err != nil {
 		return inEtcd{}, err
 	}
-	records := etcd.New(conn)
+	records := etcd.New(conn, area)
 	return inEtcd{lock.OnRecords(records), records, conn}, nil
 }
 
@@ -116,7 +116,7 @@ func TestEtcdRights(t *testing.T) {
 	must.Succeed(t, err)
 	defer admin.Close()
 	ctx := testContext(t)
-	from := etcdconn.DefaultPrefix + "@rec/"
+	from := etcdconn.DefaultPrefix + "@store/"
 	done := func(_ any, err error) {
 		t.Helper()
 		must.Succeed(t, err)

@@ -25,7 +25,7 @@ func openPostgres(cfg postgresconn.Config) (inPostgres, error) {
 	if err != nil {
 		return inPostgres{}, err
 	}
-	records := postgres.New(client, lock.MaxTTL.Milliseconds())
+	records := postgres.New(client, area)
 	return inPostgres{lock.OnRecords(records), records, client}, nil
 }
 

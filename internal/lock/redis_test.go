@@ -12,11 +12,15 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
+
+// area is that of the records in tests.
+var area = record.Area{Name: "store", MaxGrantMS: lock.MaxTTL.Milliseconds()}
 
 // inRedis closes the client with the store.
 type inRedis struct {
@@ -32,7 +36,7 @@ func openRedis(cfg redisconn.Config) (inRedis, error) {
 	if err != nil {
 		return inRedis{}, err
 	}
-	records := redis.New(client, redis.Options{MaxTerm: lock.MaxTTL})
+	records := redis.New(client, area)
 	return inRedis{lock.OnRecords(records), records, client}, nil
 }
 

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,15 +53,31 @@ func (a Ask) Validate() error {
 	return nil
 }
 
-// ValidateWrites says which write the ask does not allow, or breaks a limit; the error
-// wraps ErrInvalid.
-func (a Ask) ValidateWrites(writes []Write) error {
+// Longest is the longest GrantMS of a write.
+func (a Area) Longest() int64 { return cmp.Or(a.MaxGrantMS, MaxTermMS) }
+
+// Checked is the rule with an error in place of writes that the ask or the area does not allow,
+// or that break a limit. The error wraps ErrInvalid.
+func (a Area) Checked(ask Ask, rule Rule) Rule {
+	return func(v View) ([]Write, error) {
+		writes, err := rule(v)
+		if err == nil {
+			err = a.validateWrites(ask, writes)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return writes, nil
+	}
+}
+
+func (a Area) validateWrites(ask Ask, writes []Write) error {
 	if len(writes) > MaxWrites {
 		return invalid("the rule has %d writes, more than %d", len(writes), MaxWrites)
 	}
 	total := 0
 	for i, w := range writes {
-		if !slices.Contains(a.Keys, w.Key) {
+		if !slices.Contains(ask.Keys, w.Key) {
 			return invalid("the rule writes %q, which was not asked for", w.Key)
 		}
 		if slices.ContainsFunc(writes[:i], func(before Write) bool { return before.Key == w.Key }) {
@@ -68,6 +85,9 @@ func (a Ask) ValidateWrites(writes []Write) error {
 		}
 		if err := w.validate(); err != nil {
 			return err
+		}
+		if w.GrantMS > a.Longest() {
+			return invalid("the write of %q grants something for %d ms, longer than %d ms, the longest in its area", w.Key, w.GrantMS, a.Longest())
 		}
 		total += len(w.Value)
 	}
@@ -84,7 +104,7 @@ func (w Write) validate() error {
 	if len(w.Value) > MaxValue {
 		return invalid("the value of %q has %d bytes, more than %d", w.Key, len(w.Value), MaxValue)
 	}
-	if longest := max(w.TermMS, w.KeepMS, w.GrantMS); min(w.TermMS, w.KeepMS, w.GrantMS, w.Mark) < 0 || longest > MaxTermMS {
+	if longest := max(w.TermMS, w.KeepMS); min(w.TermMS, w.KeepMS, w.GrantMS, w.Mark) < 0 || longest > MaxTermMS {
 		return invalid("the write of %q has a term of %d ms, kept %d ms longer, a grant of %d ms, and the mark %d; they must not be negative, nor the times more than %d ms",
 			w.Key, w.TermMS, w.KeepMS, w.GrantMS, w.Mark, int64(MaxTermMS))
 	}

@@ -28,6 +28,19 @@
 // A write replaces the term of the record before: without TermMS, the record has
 // none.
 //
+// # Areas
+//
+// An Area is an instance of a store, and several may be in one place: one Redis server, one
+// etcd cluster, one PostgreSQL database. In memory each instance is an area of its own, and on
+// SQLite each file. Records, lists, tokens of watches, the floor, the life and the fence belong
+// to an area, and Init ends the fence of one. So what is granted in one area holds back nothing
+// in another one.
+//
+// A fence lasts at least as long as the longest GrantMS that the area knows of, and knows it
+// before it is granted. Where the area does not know how long its grants last, the fence lasts
+// for Area.MaxGrantMS, and so no write may have a longer GrantMS. A term that grants nothing to
+// anyone may be longer: nothing is at risk when it is forgotten.
+//
 // # The present time
 //
 // A rule may keep times in its values and compare them with View.NowMS, if it asks with

@@ -6,6 +6,17 @@ import (
 	"fmt"
 )
 
+// Area is an instance of a record store, beside others in the same place. See "Areas" on the
+// package's page.
+type Area struct {
+	// Name is part of the names of all that the area keeps: lower-case letters, and other ones
+	// than those of the other areas in the place.
+	Name string
+	// MaxGrantMS is the longest GrantMS of a write; 0: MaxTermMS. All who open the area should
+	// have the same.
+	MaxGrantMS int64
+}
+
 // Record is a value and what the store says of its term.
 type Record struct {
 	Value []byte // never nil
@@ -71,7 +82,7 @@ type Write struct {
 	Mark int64
 	// GrantMS is how long, from the commit, somebody relies on the record; 0: not at all.
 	// It ends nothing and keeps nothing. A store that may have forgotten such a write has
-	// a Fence that lasts at least as long.
+	// a Fence that lasts at least as long. The area says how long it may be.
 	GrantMS int64
 	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
 	// need not look whether it may have forgotten something.

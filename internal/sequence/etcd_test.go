@@ -29,7 +29,7 @@ func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
 	if err != nil {
 		return inEtcd{}, err
 	}
-	records := etcd.New(conn)
+	records := etcd.New(conn, area)
 	return inEtcd{sequence.OnRecords(records), records, conn}, nil
 }
 
@@ -47,7 +47,7 @@ func TestEtcdConformance(t *testing.T) {
 			Expire: func(tenant, key string) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				resp, err := raw.conn.KV.Get(ctx, cfg.Prefix+"@rec/k/seq/"+tenant+"/"+key)
+				resp, err := raw.conn.KV.Get(ctx, cfg.Prefix+"@store/k/seq/"+tenant+"/"+key)
 				if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
 					t.Fatalf("%s: the record is %v (%v), want one with a lease", key, resp, err)
 				}

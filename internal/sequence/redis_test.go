@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
+
+// area is that of the records in tests.
+var area = record.Area{Name: "store", MaxGrantMS: time.Hour.Milliseconds()}
 
 // onRedis closes the client with the store.
 type onRedis struct {
@@ -31,7 +35,7 @@ func openRedis(cfg redisconn.Config) (onRedis, error) {
 	if err != nil {
 		return onRedis{}, err
 	}
-	records := redis.New(client, redis.Options{MaxTerm: time.Hour})
+	records := redis.New(client, area)
 	return onRedis{sequence.OnRecords(records), records, client}, nil
 }
 
@@ -137,7 +141,7 @@ func TestRedisMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	used, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:/seq/default/orders"))
+	used, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/seq/default/orders"))
 	if err != nil || used > 96 { // 88 where the allocator has steps of 16 bytes
 		t.Errorf("a sequence takes %d bytes (%v)", used, err)
 	}

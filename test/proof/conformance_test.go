@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,20 +32,42 @@ func TestModelsAreStores(t *testing.T) {
 			recordtest.Run(t, func(t *testing.T) recordtest.Target {
 				var clock atomic.Int64
 				clock.Store(1_800_000_000_000)
-				s := &records{w: &world{rnd: newRand(1), began: time.Now()}, kind: kind, clock: clock.Load}
-				s.begin()
-				t.Cleanup(func() { s.Close() })
+				w := &world{rnd: newRand(1), began: time.Now()}
+				areas := map[record.Area]*records{}
 				target := recordtest.Target{
-					Open:    func() (record.Store, error) { return open{s.client(direct{s}, s, clock.Load)}, nil },
+					Open: func(area record.Area) (record.Store, error) {
+						s := areas[area]
+						if s == nil {
+							s = &records{w: w, kind: kind, area: area, clock: clock.Load}
+							s.begin()
+							t.Cleanup(func() { s.Close() })
+							areas[area] = s
+						}
+						return open{s.client(direct{s}, s, clock.Load)}, nil
+					},
+					Fence:   func(area record.Area) error { areas[area].fence(); return nil },
 					Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 					Between: kind != onPostgres,
 				}
 				if kind == onEtcd {
-					target.Advance, target.Expire = nil, func(key string) { s.expire(key, &clock) }
+					target.Fence, target.Advance = nil, nil
+					target.Expire = func(key string) { areas[recordtest.One].expire(key, &clock) }
 				}
 				return target
 			})
 		})
+	}
+}
+
+// fence begins a life that may have forgotten something.
+func (s *records) fence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch l := s.lives.(type) {
+	case redisLives:
+		l.server.RunID = fmt.Sprint("run ", s.w.number())
+	case postgresLives:
+		s.lives = l.fence(s, "an operator said so")
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	recordsqlite "github.com/kazahana/kazahana/internal/record/sqlite"
@@ -318,7 +317,7 @@ func (s *records) openRecords() {
 	d := newDatabase(s.w, "records")
 	d.open = func() error {
 		file, err := sqlitefile.OpenStore(context.Background(), d.path, sqlitefile.Options{
-			NowMS: s.now, LiveDir: d.live, MaxTermMS: lock.MaxTTL.Milliseconds(), At: d.at,
+			NowMS: s.now, LiveDir: d.live, MaxTermMS: s.area.MaxGrantMS, At: d.at,
 		}, recordsqlite.Tables)
 		if err != nil {
 			return err

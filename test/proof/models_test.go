@@ -1,11 +1,11 @@
 package proof
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
-	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/redis"
 )
@@ -22,7 +22,7 @@ type redisLives struct {
 
 func firstRedis(s *records) lives {
 	server := &redis.Server{RunID: "run 0", ReplID: "history 0", ReplIn: "0", NowMS: s.now()}
-	return redisLives{redis.FirstLife(*server, lock.MaxTTL), server}.granting(longestTerm)
+	return redisLives{redis.FirstLife(*server, s.area), server}
 }
 
 // looked implements lives. The script compares this in each commit.
@@ -37,6 +37,7 @@ func (l redisLives) looked(s *records) lives {
 
 func (l redisLives) granting(grantMS int64) lives { return redisLives{l.Granting(grantMS), l.server} }
 func (l redisLives) written() lives               { return l }
+func (l redisLives) trusted() lives               { return redisLives{l.Trusted(), l.server} }
 func (l redisLives) show(v *record.View)          { l.Show(v) }
 
 // forget implements lives: the server starts again, or another one takes its place, or it is
@@ -78,7 +79,7 @@ func firstPostgres() lives {
 	server := &postgresServer{timeline: 1}
 	row := postgresconn.Row{Fences: 1, Server: server.session(), NextXID: 1000, LogEnd: 1000}
 	row.Life, row.Trusted = "life 0", true
-	return postgresLives{row, server}.granting(longestTerm)
+	return postgresLives{row, server}
 }
 
 // looked implements lives.
@@ -101,7 +102,7 @@ func (l postgresLives) lookedBy(s *records, m postgresconn.Memory) (after postgr
 func (l postgresLives) fence(s *records, reason string) postgresLives {
 	l.Life, l.Fences, l.Server = fmt.Sprint("life ", s.w.number()), l.Fences+1, l.server.session()
 	l.Trusted, l.Forgot, l.Reason = false, true, reason
-	l.FromMS, l.UntilMS = s.now(), max(l.UntilMS, s.now()+l.LongestMS)
+	l.FromMS, l.UntilMS = s.now(), max(l.UntilMS, s.now()+cmp.Or(l.LongestMS, s.area.MaxGrantMS))
 	l = l.written().(postgresLives)
 	s.apply(change{lives: l})
 	return l
@@ -109,6 +110,11 @@ func (l postgresLives) fence(s *records, reason string) postgresLives {
 
 func (l postgresLives) granting(grantMS int64) lives {
 	l.LongestMS = max(l.LongestMS, grantMS)
+	return l
+}
+
+func (l postgresLives) trusted() lives {
+	l.Trusted, l.FromMS, l.UntilMS, l.Reason = true, 0, 0, ""
 	return l
 }
 

@@ -91,7 +91,7 @@ func (o *optimist) Change(ctx context.Context, ask record.Ask, rule record.Rule)
 		}
 		a.sight.records = append(a.sight.records, k)
 	}
-	atMS, err = turns.Run(ctx, held, a, "the model", ask, rule)
+	atMS, err = turns.Run(ctx, held, a, "the model", ask, o.s.area.Checked(ask, rule))
 	for i, key := range ask.Keys {
 		if k := a.sight.records[i]; k.version > 0 {
 			held.Remember(key, k)

@@ -10,9 +10,13 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
+
+// storeArea is the area of a world's records: the one that the product opens.
+var storeArea = record.Area{Name: "store", MaxGrantMS: lock.MaxTTL.Milliseconds()}
 
 // storeKind is what keeps the records of a world.
 type storeKind int
@@ -35,6 +39,7 @@ func (k storeKind) state() string { return "on " + k.String() }
 type records struct {
 	w     *world
 	kind  storeKind
+	area  record.Area
 	clock func() int64
 
 	mu sync.Mutex
@@ -61,6 +66,8 @@ type lives interface {
 	looked(s *records) lives
 	granting(grantMS int64) lives
 	written() lives
+	// trusted is after an operator has said that nothing is missing.
+	trusted() lives
 	// show completes a view.
 	show(v *record.View)
 	// forget has the server lose the latest changes, if there is a loss.
@@ -85,7 +92,7 @@ type stamp struct {
 }
 
 func newRecords(w *world) *records {
-	s := &records{w: w, kind: w.kind, rate: 1 + (w.rnd.Float64()-0.5)/50}
+	s := &records{w: w, kind: w.kind, area: storeArea, rate: 1 + (w.rnd.Float64()-0.5)/50}
 	s.clock = func() int64 {
 		return s.ahead + s.w.began.Add(time.Duration(float64(time.Since(s.w.began))*s.rate)).UnixMilli()
 	}
@@ -93,13 +100,17 @@ func newRecords(w *world) *records {
 		s.openRecords()
 	} else {
 		s.begin()
+		if s.first != nil {
+			s.first = s.first.granting(longestTerm)
+			s.lives = s.first
+		}
 	}
 	return s
 }
 
 // begin makes an empty model.
 func (s *records) begin() {
-	s.Store, s.stamps = memory.New(s.now), map[string]stamp{}
+	s.Store, s.stamps = memory.NewArea(s.area, s.now), map[string]stamp{}
 	switch s.kind {
 	case onRedis:
 		s.first = firstRedis(s)
@@ -128,9 +139,7 @@ func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 	var writes []record.Write
 	c := change{ask: ask}
 	at, err = s.Store.Change(ctx, ask, func(v record.View) (_ []record.Write, err error) {
-		if writes, err = rule(s.shown(v)); err == nil {
-			err = ask.ValidateWrites(writes)
-		}
+		writes, err = s.area.Checked(ask, rule)(s.shown(v))
 		c.writes = s.lasting(writes)
 		return c.writes, err
 	})
@@ -139,6 +148,16 @@ func (s *records) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 		s.carriedOut(ctx, c, writes)
 	}
 	return at, err
+}
+
+// Init implements record.Store.
+func (s *records) Init(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lives != nil {
+		s.lives = s.lives.trusted()
+	}
+	return s.Store.Init(ctx)
 }
 
 // carriedOut notes a change. Its writes are what the caller has asked for.
@@ -253,7 +272,7 @@ func (s *records) lose(changes int) {
 	s.w.count("record stores fell back")
 	left := s.done[:max(0, len(s.done)-changes)]
 	s.done, s.lives, s.stamps = nil, s.first, map[string]stamp{}
-	s.Store = memory.New(s.now)
+	s.Store = memory.NewArea(s.area, s.now)
 	for _, c := range left {
 		s.replayed = c.atMS
 		_, err := s.Store.Change(context.Background(), c.ask, func(record.View) ([]record.Write, error) { return c.writes, nil })

@@ -19,8 +19,8 @@ import (
 type Kind struct {
 	Name   string   // in table life
 	Tables []string // the statements that make its tables; they change nothing at the second time
-	// LongestMS is the longest that anything lasts that this process grants, and MaxMS
-	// what is taken for it where nothing is known.
+	// LongestMS is how long anything lasts at most that this process grants, whatever
+	// Tx.Lasts says, and MaxMS what is taken for the longest where nothing is known.
 	LongestMS, MaxMS int64
 }
 
@@ -144,14 +144,13 @@ func (s *Store) change(ctx context.Context, ask func(*pgx.Batch), decide func(*T
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
 		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, life: l}
 		err := decide(tx)
-		raised := min(tx.raised, s.kind.MaxMS)
-		if err == nil && tx.Len() > 0 && raised <= l.longestMS {
+		if err == nil && tx.Len() > 0 && tx.raised <= l.longestMS {
 			return s.commit(ctx, conn, tx)
 		}
 		_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
 		if err == nil && tx.Len() > 0 {
 			// The store knows how long the grant lasts before it is made.
-			return &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, raised) }}
+			return &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, tx.raised) }}
 		}
 		return err
 	})

@@ -324,6 +324,9 @@ func (f *File) Close() error {
 	}
 }
 
+// MaxTermMS is that of the options.
+func (f *File) MaxTermMS() int64 { return f.opts.MaxTermMS }
+
 // NowMS is the clock that transactions read, in Unix ms.
 func (f *File) NowMS() int64 { return f.nowMS() }
 

@@ -38,7 +38,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
-	c := s.newChange(ask, rule)
+	c := s.newChange(ask, s.area.Checked(ask, rule))
 	if atMS, err = c.carryOut(ctx); c.made {
 		s.made()
 	}

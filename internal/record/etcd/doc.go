@@ -14,7 +14,7 @@
 // between tries, for longer each time; a process that has won a race pauses before its
 // next change of the same records, so that no other one starves.
 //
-// # Keys, below PREFIX@rec/
+// # Keys, below PREFIX@AREA/
 //
 //	k/KEY   a line of JSON (header), and the value
 //	t/KEY   the marker: it is there until the record's term ends

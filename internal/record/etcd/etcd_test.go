@@ -31,17 +31,17 @@ type owned struct {
 
 func (o owned) Close() error { return errors.Join(o.Store.Close(), o.conn.Close()) }
 
-func open(cfg etcdconn.Config) (owned, error) {
+func open(cfg etcdconn.Config, area record.Area) (owned, error) {
 	conn, err := etcdconn.Open(cfg)
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{New(conn), conn}, nil
+	return owned{New(conn, area), conn}, nil
 }
 
 func mustOpen(t *testing.T, cfg etcdconn.Config) owned {
 	t.Helper()
-	s, err := open(cfg)
+	s, err := open(cfg, recordtest.One)
 	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -82,7 +82,7 @@ func TestConformance(t *testing.T) {
 		cfg := etcdtest.Shared(t)
 		raw := mustOpen(t, cfg)
 		return recordtest.Target{
-			Open:    func() (record.Store, error) { return open(cfg) },
+			Open:    func(area record.Area) (record.Store, error) { return open(cfg, area) },
 			Expire:  func(key string) { expire(t, raw, key) },
 			Between: true,
 		}

@@ -22,6 +22,7 @@ import (
 // Store implements record.Store in etcd, whose client it does not own.
 type Store struct {
 	conn   *etcdconn.Client
+	area   record.Area
 	prefix string
 	turns  *turns.Turns[known]
 	floor  atomic.Pointer[floor]  // as last seen: a hint, like all that is known
@@ -42,11 +43,11 @@ type Store struct {
 	tasks    sync.WaitGroup // watches and sweeps
 }
 
-// New uses the client, under keys that no pool of leases can have. Whoever opened the
-// client closes it, after the store.
-func New(conn *etcdconn.Client) *Store {
+// New uses the client, under keys of the area that no pool of leases can have. Whoever opened
+// the client closes it, after the store.
+func New(conn *etcdconn.Client, area record.Area) *Store {
 	s := &Store{
-		conn: conn, prefix: conn.Config().Prefix + "@rec/", turns: turns.New(known.size),
+		conn: conn, area: area, prefix: conn.Config().Prefix + "@" + area.Name + "/", turns: turns.New(known.size),
 		nowMS: func() int64 { return time.Now().UnixMilli() }, elapsed: clock.System{}.Boot,
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())

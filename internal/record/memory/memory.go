@@ -24,6 +24,7 @@ var errClosed = errors.New("the store is closed")
 
 // Store implements record.Store.
 type Store struct {
+	area  record.Area
 	nowMS func() int64
 
 	mu       sync.Mutex
@@ -47,13 +48,16 @@ func (k kept) record(nowMS int64) record.Record {
 	return record.WithTerm(slices.Clone(k.Value), k.endMS, nowMS)
 }
 
-// New returns an empty store. nowMS is its clock in Unix ms; nil means the wall
+// New returns an empty store, whose writes grant for as long as any store allows.
+func New(nowMS func() int64) *Store { return NewArea(record.Area{}, nowMS) }
+
+// NewArea returns an empty store. nowMS is its clock in Unix ms; nil means the wall
 // clock.
-func New(nowMS func() int64) *Store {
+func NewArea(area record.Area, nowMS func() int64) *Store {
 	if nowMS == nil {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	return &Store{nowMS: nowMS, records: map[string]kept{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}
+	return &Store{area: area, nowMS: nowMS, records: map[string]kept{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}
 }
 
 // begin takes the lock, and reports why nothing can be done.
@@ -81,10 +85,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	}
 	defer s.mu.Unlock()
 	v := s.view(ask)
-	writes, err := rule(v)
-	if err == nil {
-		err = ask.ValidateWrites(writes)
-	}
+	writes, err := s.area.Checked(ask, rule)(v)
 	if err != nil || len(writes) == 0 {
 		return v.NowMS, err
 	}

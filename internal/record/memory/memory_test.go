@@ -23,10 +23,15 @@ func TestConformance(t *testing.T) {
 	recordtest.Run(t, func(t *testing.T) recordtest.Target {
 		var clock atomic.Int64
 		clock.Store(1_800_000_000_000)
-		store := memory.New(clock.Load)
-		t.Cleanup(func() { store.Close() })
+		areas := map[record.Area]*memory.Store{}
 		return recordtest.Target{
-			Open:    func() (record.Store, error) { return client{store}, nil },
+			Open: func(area record.Area) (record.Store, error) {
+				if areas[area] == nil {
+					areas[area] = memory.NewArea(area, clock.Load)
+					t.Cleanup(func() { areas[area].Close() })
+				}
+				return client{areas[area]}, nil
+			},
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
 	})

@@ -1,3 +1,6 @@
 package postgres
 
-const ListSQL = listSQL
+import "github.com/kazahana/kazahana/internal/record"
+
+// ListSQL is the statement of List.
+func ListSQL(area record.Area) string { return statementsOf(area).list }

@@ -4,6 +4,9 @@
 // and no rule runs twice. Advisory locks on the keys of the Ask come first, in one order,
 // so absent keys stay as the rule has seen them.
 //
+// An area has tables, locks and a channel of its own, which have its name, and a row in the
+// table life of package postgresconn.
+//
 // Records that are due are deleted by later changes, where nobody else uses their keys.
 package postgres
 
@@ -11,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,10 +22,11 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// Names sort by their bytes, whatever the language of the database. Indexes are
-// constraints: a statement that makes one would wait for those who use the table.
+// The tables of an area, whose name is {area}. Names sort by their bytes, whatever the language
+// of the database. Indexes are constraints: a statement that makes one would wait for those who
+// use the table.
 var tables = []string{
-	`CREATE TABLE IF NOT EXISTS record (
+	`CREATE TABLE IF NOT EXISTS {area}_record (
 		key    text COLLATE "C" PRIMARY KEY,
 		value  bytea   NOT NULL,
 		end_ms bigint,
@@ -30,30 +35,63 @@ var tables = []string{
 		tell   boolean NOT NULL,
 		UNIQUE (due_ms, key)
 	)`,
-	`CREATE TABLE IF NOT EXISTS record_floor (one integer PRIMARY KEY CHECK (one = 1), floor bigint NOT NULL)`,
-	`INSERT INTO record_floor VALUES (1, 0) ON CONFLICT DO NOTHING`,
+	`CREATE TABLE IF NOT EXISTS {area}_floor (one integer PRIMARY KEY CHECK (one = 1), floor bigint NOT NULL)`,
+	`INSERT INTO {area}_floor VALUES (1, 0) ON CONFLICT DO NOTHING`,
 }
 
 // sweepMax is how many records that are due a change deletes: more than it can make.
 const sweepMax = 2 * record.MaxWrites
 
-// The locks. A schema has its own; the second argument is what they are for.
 const (
-	lockOf   = "hashtextextended(current_schema() || '/' || key, 3)"
-	lockKeys = "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT " + lockOf + " h FROM unnest($1::text[]) key ORDER BY h) sorted"
+	// lockOf is the lock of a key in a schema. The second argument is what it is for.
+	lockOf    = "hashtextextended(current_schema() || '/{area}/' || key, 3)"
+	lockSQL   = "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT " + lockOf + " h FROM unnest($1::text[]) key ORDER BY h) sorted"
+	readSQL   = "SELECT key, value, coalesce(end_ms, 0), mark, tell FROM {area}_record WHERE key = ANY ($1)"
+	floorSQL  = "SELECT floor FROM {area}_floor"
+	deleteSQL = "DELETE FROM {area}_record WHERE key = ANY ($1)"
+	writeSQL  = `INSERT INTO {area}_record (key, value, end_ms, due_ms, mark, tell)
+		SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
+		ON CONFLICT (key) DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark, tell = excluded.tell`
+	// sweepSQL deletes records that are due and that nobody uses, and raises the floor for
+	// these and for what the change itself has deleted.
+	sweepSQL = `WITH due AS (
+			SELECT key FROM {area}_record WHERE due_ms <= $1 AND pg_try_advisory_xact_lock(` + lockOf + `) ORDER BY due_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+		), gone AS (
+			DELETE FROM {area}_record r USING due WHERE r.key = due.key RETURNING r.mark
+		), marks (mark) AS (
+			SELECT greatest($3::bigint, (SELECT max(mark) FROM gone))
+		)
+		UPDATE {area}_floor SET floor = mark FROM marks WHERE floor < mark`
+	// listSQL lists the records from $3 to before $4, and after $2.
+	listSQL = `SELECT key, substring(value FOR $1), coalesce(end_ms, 0) FROM {area}_record WHERE key > $2 AND key >= $3 AND key < $4 ORDER BY key LIMIT $5`
 )
+
+// statements are those of an area.
+type statements struct{ lock, read, floor, delete, write, sweep, list string }
+
+func statementsOf(area record.Area) statements {
+	of := func(text string) string { return strings.ReplaceAll(text, "{area}", area.Name) }
+	return statements{
+		lock: of(lockSQL), read: of(readSQL), floor: of(floorSQL), delete: of(deleteSQL), write: of(writeSQL), sweep: of(sweepSQL), list: of(listSQL),
+	}
+}
 
 // Store implements record.Store on a client, which it does not own.
 type Store struct {
 	*postgresconn.Store
+	area     record.Area
+	sql      statements
 	watchers *watchers
 }
 
-// New uses the client. longestMS is the longest term of a grant, as far as nothing else
-// is known of those that may be missing.
-func New(client *postgresconn.Client, longestMS int64) *Store {
-	s := client.Use(postgresconn.Kind{Name: "records", Tables: tables, MaxMS: longestMS})
-	return &Store{Store: s, watchers: newWatchers(s)}
+// New uses the client, whose owner closes it after the store.
+func New(client *postgresconn.Client, area record.Area) *Store {
+	kind := postgresconn.Kind{Name: area.Name, MaxMS: area.Longest()}
+	for _, table := range tables {
+		kind.Tables = append(kind.Tables, strings.ReplaceAll(table, "{area}", area.Name))
+	}
+	s := client.Use(kind)
+	return &Store{Store: s, area: area, sql: statementsOf(area), watchers: newWatchers(s)}
 }
 
 // Close implements record.Store: it ends the watches.
@@ -75,10 +113,10 @@ type gone struct {
 }
 
 // reads queues the reads of the ask.
-func reads(b *pgx.Batch, ask record.Ask, into *seen) {
+func (sql statements) reads(b *pgx.Batch, ask record.Ask, into *seen) {
 	*into = seen{view: record.View{Records: map[string]record.Record{}}, ends: map[string]int64{}, gone: map[string]gone{}}
 	if len(ask.Keys) > 0 {
-		b.Queue("SELECT key, value, coalesce(end_ms, 0), mark, tell FROM record WHERE key = ANY ($1)", ask.Keys).Query(func(rows pgx.Rows) error {
+		b.Queue(sql.read, ask.Keys).Query(func(rows pgx.Rows) error {
 			var key string
 			var value []byte
 			var end int64
@@ -91,7 +129,7 @@ func reads(b *pgx.Batch, ask record.Ask, into *seen) {
 			return err
 		})
 	}
-	b.Queue("SELECT floor FROM record_floor").QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
+	b.Queue(sql.floor).QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
 }
 
 // now is the store's clock, which does not go back: it would make a term that ended
@@ -117,16 +155,14 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
+	rule = s.area.Checked(ask, rule)
 	var found seen
 	err = s.Store.Change(ctx, ask.Keys, func(b *pgx.Batch) {
-		b.Queue(lockKeys, ask.Keys)
-		reads(b, ask, &found)
+		b.Queue(s.sql.lock, ask.Keys)
+		s.sql.reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {
 		atMS = now(tx.Moment)
 		writes, err := rule(found.at(tx.Moment))
-		if err == nil {
-			err = ask.ValidateWrites(writes)
-		}
 		if err != nil {
 			return err
 		}
@@ -135,7 +171,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 			return nil
 		}
 		tx.NowMS = atMS
-		found.write(tx, writes)
+		found.write(s.sql, tx, writes)
 		return nil
 	})
 	switch {
@@ -159,7 +195,7 @@ type columns struct {
 }
 
 // write queues the writes, and a sweep.
-func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
+func (s *seen) write(sql statements, tx *postgresconn.Tx, writes []record.Write) {
 	var c columns
 	floor := int64(0)
 	for _, w := range writes {
@@ -178,16 +214,13 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 		tx.Lasts(w.GrantMS)
 	}
 	if len(c.deleted) > 0 {
-		tx.Queue("DELETE FROM record WHERE key = ANY ($1)", c.deleted)
+		tx.Queue(sql.delete, c.deleted)
 	}
 	if len(c.kept) > 0 {
-		tx.Queue(`INSERT INTO record (key, value, end_ms, due_ms, mark, tell)
-			SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
-			ON CONFLICT (key) DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark, tell = excluded.tell`,
-			c.kept, c.values, c.ends, c.dues, c.marks, c.tells)
+		tx.Queue(sql.write, c.kept, c.values, c.ends, c.dues, c.marks, c.tells)
 	}
 	// The floor comes last: others wait for its row.
-	tx.Queue(sweepSQL, tx.NowMS, sweepMax, floor)
+	tx.Queue(sql.sweep, tx.NowMS, sweepMax, floor)
 }
 
 func (c *columns) add(w record.Write, nowMS int64) {
@@ -203,32 +236,18 @@ func (c *columns) add(w record.Write, nowMS int64) {
 	c.marks, c.tells = append(c.marks, w.Mark), append(c.tells, w.Tell)
 }
 
-// sweepSQL deletes records that are due and that nobody uses, and raises the floor for
-// these and for what the change itself has deleted.
-const sweepSQL = `WITH due AS (
-		SELECT key FROM record WHERE due_ms <= $1 AND pg_try_advisory_xact_lock(` + lockOf + `) ORDER BY due_ms LIMIT $2 FOR UPDATE SKIP LOCKED
-	), gone AS (
-		DELETE FROM record r USING due WHERE r.key = due.key RETURNING r.mark
-	), marks (mark) AS (
-		SELECT greatest($3::bigint, (SELECT max(mark) FROM gone))
-	)
-	UPDATE record_floor SET floor = mark FROM marks WHERE floor < mark`
-
 // Read implements record.Store.
 func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err := ask.Validate(); err != nil {
 		return record.View{}, err
 	}
 	var found seen
-	m, err := s.Look(ctx, func(b *pgx.Batch) { reads(b, ask, &found) })
+	m, err := s.Look(ctx, func(b *pgx.Batch) { s.sql.reads(b, ask, &found) })
 	if err != nil {
 		return record.View{}, err
 	}
 	return found.at(m), nil
 }
-
-// listSQL lists the records from $3 to before $4, and after $2.
-const listSQL = `SELECT key, substring(value FOR $1), coalesce(end_ms, 0) FROM record WHERE key > $2 AND key >= $3 AND key < $4 ORDER BY key LIMIT $5`
 
 // List implements record.Store.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
@@ -242,7 +261,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	}
 	var found []row
 	m, err := s.Look(ctx, func(b *pgx.Batch) {
-		b.Queue(listSQL, record.MaxHead, after, prefix, record.EndOf(prefix), limit).Query(func(rows pgx.Rows) (err error) {
+		b.Queue(s.sql.list, record.MaxHead, after, prefix, record.EndOf(prefix), limit).Query(func(rows pgx.Rows) (err error) {
 			found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 			return err
 		})

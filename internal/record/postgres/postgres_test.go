@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -33,17 +34,14 @@ func (o owned) Close() error {
 	return o.client.Close()
 }
 
-const (
-	began   = 1_800_000_000_000
-	longest = 24 * 3600 * 1000
-)
+const began = 1_800_000_000_000
 
-func open(cfg postgresconn.Config) (owned, error) {
+func open(cfg postgresconn.Config, area record.Area) (owned, error) {
 	client, err := postgresconn.Open(cfg)
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{postgres.New(client, longest), client}, nil
+	return owned{postgres.New(client, area), client}, nil
 }
 
 func TestConformance(t *testing.T) {
@@ -54,7 +52,15 @@ func TestConformance(t *testing.T) {
 		now := int64(began)
 		set(now)
 		return recordtest.Target{
-			Open:    func() (record.Store, error) { return open(cfg) },
+			Open: func(area record.Area) (record.Store, error) { return open(cfg, area) },
+			Fence: func(area record.Area) error {
+				s, err := open(cfg, area)
+				if err != nil {
+					return err
+				}
+				_, err = s.Fence(t.Context())
+				return errors.Join(err, s.Close())
+			},
 			Advance: func(d time.Duration) { now += d.Milliseconds(); set(now) },
 		}
 	})
@@ -64,7 +70,7 @@ func TestConformance(t *testing.T) {
 // nobody relies on do not count.
 func TestGrants(t *testing.T) {
 	cfg := postgrestest.Shared(t).Config()
-	s, err := open(cfg)
+	s, err := open(cfg, recordtest.One)
 	must.Succeed(t, err)
 	defer s.Close()
 	for _, w := range []record.Write{
@@ -88,7 +94,7 @@ func TestGrants(t *testing.T) {
 func TestListReadsItsPrefixOnly(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
-	s, err := open(cfg)
+	s, err := open(cfg, recordtest.One)
 	must.Succeed(t, err)
 	defer s.Close()
 	_, err = s.Change(t.Context(), record.Ask{Keys: []string{"k"}}, func(record.View) ([]record.Write, error) {
@@ -100,7 +106,7 @@ func TestListReadsItsPrefixOnly(t *testing.T) {
 	defer conn.Close(context.Background())
 	results, err := conn.PgConn().Exec(t.Context(), "SET search_path = "+cfg.Schema+
 		"; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off"+
-		"; PREPARE list AS "+postgres.ListSQL+"; EXPLAIN EXECUTE list (1, '', 'p/', 'p0', 1)").ReadAll()
+		"; PREPARE list AS "+postgres.ListSQL(recordtest.One)+"; EXPLAIN EXECUTE list (1, '', 'p/', 'p0', 1)").ReadAll()
 	must.Succeed(t, err)
 	var plan []string
 	for _, row := range results[len(results)-1].Rows {

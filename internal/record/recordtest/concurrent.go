@@ -118,7 +118,7 @@ func between(r *rig) {
 	if !r.target.Between {
 		r.Skip("its rules run under its lock")
 	}
-	other := &rig{T: r.T, target: r.target, store: r.open(), base: r.base}
+	other := &rig{T: r.T, target: r.target, area: r.area, store: r.open(), base: r.base}
 	hour := time.Hour.Milliseconds()
 	for _, c := range []struct {
 		name      string
@@ -170,7 +170,7 @@ func between(r *rig) {
 // knows from before.
 func confirmed(r *rig) {
 	ask := record.Ask{Keys: []string{"a"}}
-	other := &rig{T: r.T, target: r.target, store: r.open(), base: r.base}
+	other := &rig{T: r.T, target: r.target, area: r.area, store: r.open(), base: r.base}
 	for round := range 3 {
 		old, now := fmt.Sprint("old", round), fmt.Sprint("new", round)
 		r.write(text("a", old))

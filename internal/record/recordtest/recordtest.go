@@ -18,18 +18,27 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Target is a store, empty at first.
+// Target is a place for areas, which are empty at first.
 type Target struct {
-	// Open opens it once more, as another process would. Run closes what it opens.
-	Open func() (record.Store, error)
+	// Open opens an area once more, as another process would. Run closes what it opens.
+	Open func(area record.Area) (record.Store, error)
 	// Advance moves the store's clock, back too. It is nil where the clock cannot be set;
-	// then Expire ends the term of one record.
+	// then Expire ends the term of one record in the area One.
 	Advance func(d time.Duration)
 	Expire  func(key string)
+	// Fence has a new life begin in the area, which may have forgotten something. It is nil
+	// where a store cannot forget.
+	Fence func(area record.Area) error
 	// Between: rules run outside of the store's lock, so that others can change the
 	// records between what a rule is shown and its commit.
 	Between bool
 }
+
+// One is the area of all tests, and Two the one beside it.
+var (
+	One = record.Area{Name: "one", MaxGrantMS: (24 * time.Hour).Milliseconds()}
+	Two = record.Area{Name: "two", MaxGrantMS: time.Hour.Milliseconds()}
+)
 
 // Run runs the suite; each test has a Target of its own.
 func Run(t *testing.T, target func(t *testing.T) Target) {
@@ -38,12 +47,10 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens,
 		"changed between": between, "the present time": fresh, "refusals are confirmed": confirmed, "closed": closed,
+		"two areas": apart, "watches of two areas": watched, "fences of two areas": fences, "the longest grant": longest,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &rig{T: t, target: target(t)}
-			r.store = r.open()
-			r.base = r.read(record.Ask{}).Floor
-			test(r)
+			test(newRig(t, target(t), One))
 		})
 	}
 }
@@ -54,13 +61,26 @@ const callTime = time.Minute
 type rig struct {
 	*testing.T
 	target Target
+	area   record.Area
 	store  record.Store
 	base   int64 // the floor of the new store
 }
 
+// newRig opens an area. An operator says that it is new, where the store cannot know that.
+func newRig(t *testing.T, target Target, area record.Area) *rig {
+	t.Helper()
+	r := &rig{T: t, target: target, area: area}
+	r.store = r.open()
+	if r.read(record.Ask{}).Fence.Doubt {
+		must.Succeed(r, r.store.Init(r.context()))
+	}
+	r.base = r.read(record.Ask{}).Floor
+	return r
+}
+
 func (r *rig) open() record.Store {
 	r.Helper()
-	s, err := r.target.Open()
+	s, err := r.target.Open(r.area)
 	must.Succeed(r, err)
 	r.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -253,7 +273,7 @@ func gone(r *rig) {
 // closed: closing a client of the store leaves others alone, and can be repeated. Nothing
 // of a watch stays with a context that lasts.
 func closed(r *rig) {
-	s, err := r.target.Open()
+	s, err := r.target.Open(r.area)
 	must.Succeed(r, err)
 	var ctx lasting
 	if _, err := s.Watch(&ctx, "w/"); err != nil && !errors.Is(err, errors.ErrUnsupported) {

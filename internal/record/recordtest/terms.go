@@ -150,7 +150,7 @@ func back(r *rig) {
 // fresh: a rule that compares times is shown those that are read during the call, and its commit
 // is not before the last one.
 func fresh(r *rig) {
-	other := &rig{T: r.T, target: r.target, store: r.open()}
+	other := &rig{T: r.T, target: r.target, area: r.area, store: r.open()}
 	ask := record.Ask{Keys: []string{"a"}, Fresh: true}
 	change := func(refusal error, meanwhile func()) (runs []int64) {
 		r.Helper()

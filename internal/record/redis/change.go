@@ -63,7 +63,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	for _, key := range ask.Keys {
 		c.seen = append(c.seen, held.Known(key))
 	}
-	atMS, err = turns.Run(ctx, held, c, s.place, ask, rule)
+	atMS, err = turns.Run(ctx, held, c, s.place, ask, s.area.Checked(ask, rule))
 	for i, key := range ask.Keys {
 		if k := c.seen[i]; k.absent() {
 			held.Forget(key)

@@ -18,16 +18,16 @@
 // a replica in between. Where either has changed, or the store's record is missing, a new
 // life begins (settle): View.Fence says what may be missing, until Init.
 //
-// # Keys, after the prefix
+// # Keys, after the prefix and @AREA
 //
-//	/KEY          STRING  a record, see encode
-//	@rec          STRING  the store's record, see state
-//	@rec:list     ZSET    the keys of the records that lists show, in the order of their bytes
-//	@rec:due      ZSET    keys of records that Redis itself must not delete, by when they
-//	                      may be deleted, or some time after that
-//	@rec:touch    STRING  written where nothing changes and replicas must confirm that
+//	/KEY      STRING  a record, see encode
+//	          STRING  the area's record, see state
+//	:list     ZSET    the keys of the records that lists show, in the order of their bytes
+//	:due      ZSET    keys of records that Redis itself must not delete, by when they
+//	                  may be deleted, or some time after that
+//	:touch    STRING  written where nothing changes and replicas must confirm that
 //
-// Channels are called @rec:tell:N. A message is the key of a record.
+// Channels are called @AREA:tell:N. A message is the key of a record.
 //
 // Redis itself deletes a record of which nothing is left to do then: one that has no
 // mark and no watchers, and that is in no list.

@@ -26,8 +26,8 @@ func TestSettle(t *testing.T) {
 	const hour, day = 60 * minute, 24 * 60 * minute
 	one := server{runID: "one", replID: "1", nowMS: began}
 	two := server{runID: "two", replID: "2", nowMS: began + minute}
-	within := limits{maxTermMS: day}
-	trusting := limits{maxTermMS: day, fenceSet: true, fenceMS: 5}
+	within := limits{maxGrantMS: day}
+	trusting := limits{maxGrantMS: day, fenceSet: true, fenceMS: 5}
 	fresh, _ := settle(nil, one, within)
 	trusted := fresh
 	trusted.Trusted, trusted.UntilMS, trusted.Reason, trusted.MissingMS = true, 0, "", 0
@@ -51,8 +51,8 @@ func TestSettle(t *testing.T) {
 		"no record, and trusting":   {nil, one, trusting, 0, 0, day, missing, true, 0},
 		"nothing new":               {&granted, one, within, 0, 0, -began, "", false, 0},
 		"still missing":             {&fresh, one, within, 0, 0, day, missing, false, 0},
-		"longer terms":              {&fresh, one, limits{maxTermMS: 2 * day}, 0, 0, 2 * day, missing, true, 0},
-		"shorter terms":             {&fresh, one, limits{maxTermMS: hour}, 0, 0, day, missing, false, 0},
+		"longer terms":              {&fresh, one, limits{maxGrantMS: 2 * day}, 0, 0, 2 * day, missing, true, 0},
+		"shorter terms":             {&fresh, one, limits{maxGrantMS: hour}, 0, 0, day, missing, false, 0},
 		"another process":           {&granted, two, within, 1, minute, minute + hour, changed, true, minute},
 		"nothing granted yet":       {&trusted, two, within, 1, minute, minute + day, changed, true, minute},
 		"a clock that is behind":    {&ahead, two, within, 1, day, day + hour, changed, true, day},
@@ -90,10 +90,10 @@ func TestSettle(t *testing.T) {
 // server has forgotten.
 func TestFloorsRise(t *testing.T) {
 	next := func(before state, name string, afterMS int64) state {
-		after, _ := settle(&before, server{runID: name, replID: name, nowMS: began + afterMS}, limits{maxTermMS: minute})
+		after, _ := settle(&before, server{runID: name, replID: name, nowMS: began + afterMS}, limits{maxGrantMS: minute})
 		return after
 	}
-	first, _ := settle(nil, server{runID: "one", replID: "one", nowMS: began}, limits{maxTermMS: minute})
+	first, _ := settle(nil, server{runID: "one", replID: "one", nowMS: began}, limits{maxGrantMS: minute})
 	second := next(first, "two", 1000)
 	third := next(second, "three", 2000)
 	instead := next(first, "four", 3000)
@@ -173,7 +173,7 @@ func TestEmptiedServer(t *testing.T) {
 	if _, err := put(t, r.store, grant("k", time.Minute)); err != nil { // the rule does not mind
 		t.Error(err)
 	}
-	v := r.doubted(maxTerm, whyMissing)
+	v := r.doubted(maxGrant, whyMissing)
 	if v.Floor < began*1000 || v.Floor < before.Floor {
 		t.Errorf("the floor is %d, after %d", v.Floor, before.Floor)
 	}

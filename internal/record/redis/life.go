@@ -1,10 +1,6 @@
 package redis
 
-import (
-	"time"
-
-	"github.com/kazahana/kazahana/internal/record"
-)
+import "github.com/kazahana/kazahana/internal/record"
 
 // Life is what the store's record says of its present life, and the rules by which that
 // changes, without a server: a simulation of servers that forget runs them.
@@ -23,10 +19,15 @@ type Server struct {
 func (s Server) server() server { return server{s.RunID, s.ReplID, s.ReplIn, s.WasReplica, s.NowMS} }
 
 // FirstLife is that of a store of which an operator has said that it is new.
-func FirstLife(s Server, maxTerm time.Duration) Life {
-	l := Life{limits: limits{maxTermMS: maxTerm.Milliseconds()}}
+func FirstLife(s Server, area record.Area) Life {
+	l := Life{limits: limits{maxGrantMS: area.Longest()}}
 	l.state, _ = settle(nil, s.server(), l.limits)
 	l.state.Life = 1
+	return l.Trusted()
+}
+
+// Trusted is the life once an operator has said that nothing is missing.
+func (l Life) Trusted() Life {
 	l.state.trust()
 	return l
 }

@@ -117,8 +117,8 @@ func (s server) forgetful(f facts) bool {
 
 // limits are what this process was told of the fence.
 type limits struct {
-	// maxTermMS is how long grants may last of which nothing is known.
-	maxTermMS int64
+	// maxGrantMS is how long grants may last of which nothing is known.
+	maxGrantMS int64
 	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator
 	// says with it what a change may lose.
 	fenceMS  int64
@@ -133,7 +133,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		// The life's number begins anywhere, since records of an earlier one may still be
 		// there; and it is small, since every sequence has it.
 		after = state{lastMS: s.nowMS, facts: facts{
-			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxTermMS, Reason: missing, MissingMS: s.nowMS,
+			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxGrantMS, Reason: missing, MissingMS: s.nowMS,
 		}}
 	case s.forgetful(before.facts):
 		after = *before
@@ -142,7 +142,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		from := max(s.nowMS, before.lastMS)
 		until := from + before.LongestMS
 		if before.LongestMS == 0 {
-			until = from + l.maxTermMS
+			until = from + l.maxGrantMS
 		}
 		if l.fenceSet {
 			until = s.nowMS + l.fenceMS
@@ -156,10 +156,10 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		after = *before
 		after.ReplID, after.ReplIn = s.replID, s.replIn
 		return after, true
-	case before.Reason == missing && before.MissingMS+l.maxTermMS > before.UntilMS:
+	case before.Reason == missing && before.MissingMS+l.maxGrantMS > before.UntilMS:
 		// A process that allows longer terms: its own grants may be among the lost.
 		after = *before
-		after.UntilMS = before.MissingMS + l.maxTermMS
+		after.UntilMS = before.MissingMS + l.maxGrantMS
 		return after, true
 	default:
 		return *before, false

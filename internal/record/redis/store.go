@@ -18,16 +18,11 @@ import (
 	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
-// Options are what the caller's configuration says.
-type Options struct {
-	// MaxTerm is the longest term of a grant. A server that does not know what it granted
-	// before is fenced for so long: all clients of a server should have the same.
-	MaxTerm time.Duration
-}
-
 // Store implements record.Store on a Redis server, whose client it does not own.
 type Store struct {
 	client *redisconn.Client
+	area   record.Area
+	prefix string // of the names of all keys and channels
 	cfg    redisconn.Config
 	place  string // cfg.Place()
 	limits limits
@@ -52,13 +47,14 @@ type Store struct {
 
 var _ record.Store = (*Store)(nil)
 
-// New uses the client, under keys that no pool of leases can have. Whoever opened the
-// client closes it, after the store.
-func New(client *redisconn.Client, o Options) *Store {
-	s := &Store{client: client, cfg: client.Config(), place: client.Config().Place(), turns: turns.New(known.size)}
+// New uses the client, under keys of the area that no pool of leases can have. Whoever opened
+// the client closes it, after the store.
+func New(client *redisconn.Client, area record.Area) *Store {
+	s := &Store{client: client, area: area, cfg: client.Config(), place: client.Config().Place(), turns: turns.New(known.size)}
+	s.prefix = s.cfg.Prefix + "@" + area.Name
 	opened := clock.System{}.Boot()
 	s.elapsed = func() time.Duration { return clock.System{}.Boot() - opened }
-	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
+	s.limits = limits{maxGrantMS: area.Longest(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
 	s.watchers.client, s.watchers.pingAfter = client, pingAfter
@@ -89,16 +85,16 @@ func (s *Store) Close() error {
 	return nil
 }
 
-func (s *Store) recordKey(key string) string { return s.cfg.Prefix + "/" + key }
-func (s *Store) stateKey() string            { return s.cfg.Prefix + "@rec" }
-func (s *Store) listKey() string             { return s.cfg.Prefix + "@rec:list" }
-func (s *Store) dueKey() string              { return s.cfg.Prefix + "@rec:due" }
-func (s *Store) touchKey() string            { return s.cfg.Prefix + "@rec:touch" }
+func (s *Store) recordKey(key string) string { return s.prefix + "/" + key }
+func (s *Store) stateKey() string            { return s.prefix }
+func (s *Store) listKey() string             { return s.prefix + ":list" }
+func (s *Store) dueKey() string              { return s.prefix + ":due" }
+func (s *Store) touchKey() string            { return s.prefix + ":touch" }
 
 // channels is how many there are: a watcher of one record hears of few others.
 const channels = 64
 
-func (s *Store) channel(n int) string { return s.cfg.Prefix + "@rec:tell:" + strconv.Itoa(n) }
+func (s *Store) channel(n int) string { return s.prefix + ":tell:" + strconv.Itoa(n) }
 
 // channelOf is where changes of the record are told.
 func (s *Store) channelOf(key string) string {

@@ -43,14 +43,18 @@ const sweepMax = 2 * record.MaxWrites
 // Store implements record.Store in a store file, which it does not own.
 type Store struct {
 	file    *sqlitefile.File
+	area    record.Area
 	maxSize int64
 }
 
-// New uses a file that was opened with Tables. Whoever opened it closes it.
-func New(file *sqlitefile.File) *Store { return &Store{file: file} }
+// New uses a file that was opened with Tables, and is an area. Its longest grant is the
+// MaxTermMS that the file was opened with. Whoever opened it closes it.
+func New(file *sqlitefile.File) *Store {
+	return &Store{file: file, area: record.Area{MaxGrantMS: file.MaxTermMS()}}
+}
 
 // Limit returns the store with a View.MaxSize.
-func (s *Store) Limit(maxSize int64) *Store { return &Store{s.file, maxSize} }
+func (s *Store) Limit(maxSize int64) *Store { return &Store{s.file, s.area, maxSize} }
 
 // now is the file's clock, which does not go back.
 func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
@@ -60,6 +64,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
+	rule = s.area.Checked(ask, rule)
 	var atMS int64 // the operation may still be running when Write returns an error
 	err := s.carryOut(ctx, func(t *sqlitefile.Tx) error {
 		atMS = now(t.Session, t.NowMS)
@@ -68,9 +73,6 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 			return err
 		}
 		writes, err := rule(v)
-		if err == nil {
-			err = ask.ValidateWrites(writes)
-		}
 		if err != nil || len(writes) == 0 {
 			return err
 		}

