@@ -124,6 +124,8 @@ func (s *Records) doSeeing(ctx context.Context, r Request, windows []string, noR
 		case r.Op == Release:
 			return after.released(k), after.Moved, nil
 		}
+		// A renewal without a term has the one before, from when max_lock_ttl may have been longer.
+		after.TermMS = min(after.TermMS, s.maxTTL.Milliseconds())
 		termMS = after.TermMS
 		return after.lasting(r, k.State), after.Moved, nil
 	})

@@ -267,6 +267,14 @@ func TestLongestTerm(t *testing.T) {
 			t.Errorf("a term of %v: %v", ttl, err)
 		}
 	}
+	q := r.request(lock.Acquire, "")
+	q.Key, q.TTLMS = "before the limit", time.Hour.Milliseconds()
+	r.do(q)
+	q.Op, q.TTLMS = lock.Renew, 0
+	before := r.clock.Load()
+	if l, err := limited.Do(t.Context(), q); err != nil || l.ExpiresMS != before+time.Minute.Milliseconds() {
+		t.Errorf("renewed by its old term, the lock ends at %d after %d (%v), want a minute", l.ExpiresMS, before, err)
+	}
 	for _, bad := range []time.Duration{-1, time.Millisecond, lock.MaxTTL + 1, lock.MaxTTL + time.Millisecond, time.Hour + 1} {
 		if _, err := r.store.Limit(bad); err == nil || !strings.Contains(err.Error(), "max_lock_ttl") {
 			t.Errorf("a longest term of %v: %v", bad, err)
