@@ -24,6 +24,7 @@ var (
 	ErrStoreUnavailable  = errors.New("embed: the store of sequences failed; what it did is not known: ask again with the same WithRequestID")
 	ErrRequestIDReused   = errors.New("embed: the request ID was used before, or may have been")
 	ErrOverloaded        = errors.New("embed: a limit of the store is reached")
+	ErrStoreFull         = errors.New("embed: the store has no room for a new key")
 )
 
 // ConfigError: the Config is wrong, or the provider's store contradicts it. Trying again is
@@ -172,7 +173,9 @@ func sequenceError(err error) error {
 		return fmt.Errorf("%w: %w", ErrRequestIDReused, err)
 	case errors.Is(err, sequence.ErrInvalid):
 		return fmt.Errorf("%w: %w", ErrInvalidParams, err)
-	case errors.As(err, &full), errors.Is(err, record.ErrCrowded):
+	case errors.As(err, &full):
+		return fmt.Errorf("%w: %w", ErrStoreFull, err)
+	case errors.Is(err, record.ErrCrowded):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
 	}
 	return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)

@@ -25,7 +25,7 @@ func WithRequestID(id string) SequenceOption { return func(r *sequence.Request) 
 // has a Block. A key is 1 to 512 bytes of UTF-8 without control characters.
 //
 // Errors: ErrNoStore; ErrStoreUnavailable, after which the value may have been taken:
-// repeat the request with the same WithRequestID, or leave a gap; *SequenceExhaustedError;
+// repeat the request with the same WithRequestID, or leave a gap; *SequenceExhaustedError; ErrStoreFull;
 // *SequenceFencedError; ErrRequestIDReused; ErrInvalidParams; ErrClosed; ctx's error.
 func (g *Generator) NextSequence(ctx context.Context, key string, opts ...SequenceOption) (int64, error) {
 	values, err := g.sequence(ctx, key, 1, opts)

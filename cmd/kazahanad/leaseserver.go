@@ -28,7 +28,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -107,8 +106,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	}
 	set := l.settings
 	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
-	limits := allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}
-	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Common, issuer.LiveDir(set), limits, watch)); err != nil {
+	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Common, issuer.LiveDir(set), watch)); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
 	l.fences = newFences(untraced, l.keyedStores.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
-	"github.com/kazahana/kazahana/internal/record/allowance"
 )
 
 // reloadOn reads the configuration again at each SIGHUP until ctx is done.
@@ -73,9 +72,6 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 		one()
 	}
 	d.server.SetLimits(d.limits(merged))
-	if k := d.issuer.KeyedStores; k != nil {
-		k.Store.SetQuota(allowance.Limits{Keys: int64(merged.QuotaKeys), Bytes: merged.QuotaDisk})
-	}
 	d.sup.level.SetLevel(level)
 	return merged, r, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -46,7 +45,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&settings.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&settings.Common, "", issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

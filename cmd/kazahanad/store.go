@@ -10,15 +10,15 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
 // keyedStoresOptions say where the settings keep locks and sequences.
-func keyedStoresOptions(s *config.Common, live string, limits allowance.Limits, watch issuer.Watching) issuer.KeyedStoresOptions {
+func keyedStoresOptions(s *config.Common, live string, watch issuer.Watching) issuer.KeyedStoresOptions {
 	return issuer.KeyedStoresOptions{
 		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: live, Sequences: s.Sequences,
-		Limits: limits, Timeout: s.ProviderTimeout, Watching: watch,
+		Limits: bounds.Limits{Keys: int64(s.MaxKeys), Bytes: s.MaxDisk}, Timeout: s.ProviderTimeout, Watching: watch,
 		// With serve's defaults: these processes make no IDs.
 		Clock: clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute}),
 	}
@@ -41,7 +41,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&s.Common, "", allowance.Limits{}, issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&s.Common, "", issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

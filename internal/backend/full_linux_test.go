@@ -12,29 +12,30 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	leasedb "github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// One user makes keys in a file until it is refused, far below the size of the disk. Another
-// one's keys are made. When others fill the disk, leases, locks and sequences that exist are
-// kept, also over a restart; when there is room again, everything goes on.
+// One user makes keys in a file until it is refused, below the limit of all. Another one's keys
+// are made. When others fill the disk, there are no new keys, and leases, locks and sequences
+// that exist are kept, also over a restart; when there is room again, everything goes on, up to
+// the limit.
 func TestFullDisk(t *testing.T) {
 	ring.All(t)
-	const size = 64 << 20
+	const size, most = 64 << 20, 8 << 20
 	dir := disktest.Small(t, fmt.Sprint(size))
 	url := "sqlite:" + filepath.Join(dir, "store.db")
 	open := func() *Store {
-		s, err := OpenStore(url, StoreOptions{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
+		s, err := OpenStore(url, StoreOptions{Limits: bounds.Limits{Keys: 1 << 18, Bytes: most}})
 		must.Succeed(t, err)
 		return s
 	}
 	s := open()
 	next := func(payer, key string) error {
-		_, err := s.Sequences.Next(allowance.Pay(t.Context(), payer), sequence.Request{Tenant: "default", Key: key, Count: 1, Options: sequence.DefaultOptions()})
+		_, err := s.Sequences.Next(bounds.Pay(t.Context(), payer), sequence.Request{Tenant: "default", Key: key, Count: 1, Options: sequence.DefaultOptions()})
 		return err
 	}
 	holding := request(lock.Acquire, "held", "innocent", time.Hour)
@@ -43,7 +44,7 @@ func TestFullDisk(t *testing.T) {
 		if r.Op = op; op == lock.Release {
 			r.TTLMS = 0
 		}
-		_, err := s.Locks.Do(allowance.Pay(t.Context(), "innocent"), r)
+		_, err := s.Locks.Do(bounds.Pay(t.Context(), "innocent"), r)
 		return err
 	}
 	must := func(errs ...error) {
@@ -52,17 +53,18 @@ func TestFullDisk(t *testing.T) {
 	}
 	must(do(lock.Acquire), next("innocent", "orders"))
 
-	var full *record.FullError
 	long := strings.Repeat("k", 400)
-	for n := 0; ; n++ {
-		err := next("greedy", fmt.Sprint(long, n))
-		if errors.As(err, &full) {
-			break
+	fill := func(payer string) *record.FullError {
+		for n := 0; ; n++ {
+			err := next(payer, fmt.Sprint(long, payer, n))
+			if full, ok := errors.AsType[*record.FullError](err); ok {
+				return full
+			}
+			must(err)
 		}
-		must(err)
 	}
-	if full.Quota != "quota_disk" || full.Payer != "greedy" || full.Limit != size/diskShare/4 {
-		t.Errorf("refused by %v", full)
+	if got, want := fill("greedy"), (record.FullError{Setting: record.SettingDisk, Limit: most - most/4, Payer: "greedy"}); *got != want {
+		t.Errorf("refused by %v", got)
 	}
 	must(next("innocent", "another"))
 
@@ -86,9 +88,18 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	keep()
+	if got := fill("innocent"); *got != (record.FullError{}) {
+		t.Errorf("on a full disk, refused by %v", got)
+	}
 	must(s.Close(), p.Close())
 	s, p = open(), openLeases()
 	keep()
 	free()
-	must(next("innocent", "yet another"), do(lock.Release), s.Close(), p.Close())
+	must(next("innocent", "yet another"))
+	fill("another")
+	if got, want := fill("one more"), (record.FullError{Setting: record.SettingDisk, Limit: most}); *got != want {
+		t.Errorf("refused by %v", got)
+	}
+	keep()
+	must(do(lock.Release), s.Close(), p.Close())
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
@@ -44,8 +44,8 @@ type StoreOptions struct {
 	// Ignore names parameters of the URL that concern others: of the provider's
 	// URL, where that names the store too.
 	Ignore []string
-	// Quota limits what one payer may make. HTTP stores have limits of their own.
-	Quota allowance.Limits
+	// Limits are those of the store. HTTP stores have limits of their own.
+	Limits bounds.Limits
 }
 
 // Store is locks, sequences and activation records in one place.
@@ -56,14 +56,6 @@ type Store struct {
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
 	records    lazyRecords
-	paid       *allowance.Store // nil: an HTTP store has limits of its own
-}
-
-// SetQuota replaces what one payer may make.
-func (s *Store) SetQuota(limits allowance.Limits) {
-	if s.paid != nil {
-		s.paid.SetLimits(limits)
-	}
 }
 
 // Close ends the use of the store. What it holds stays.
@@ -227,7 +219,7 @@ func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 	case !ok:
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
-		return newStore("memory:", false, 0, opts.Quota, nil, func(context.Context) (*opened, error) {
+		return newStore("memory:", false, 0, opts.Limits, nil, func(context.Context) (*opened, error) {
 			return &opened{Store: recordmemory.NewArea(storeArea(0), opts.NowMS)}, nil
 		})
 	case scheme == sqlitefile.Scheme:
@@ -253,23 +245,19 @@ func storeArea(maxLockTTL time.Duration) record.Area {
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is as in
 // storeArea; room is as for newFair.
-func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
+func newStore(url string, shared bool, maxLockTTL time.Duration, limits bounds.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
-	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
-	queued := newFair(paid, room)
+	bounded := bounds.New(records, limits, func() time.Duration { return time.Since(began) })
+	queued := newFair(bounded, room)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records, paid: paid,
+		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records,
 	}, nil
 }
-
-// diskShare: a store in a file takes so large a part of its file system, and then makes no
-// new keys. The rest is for the leases beside it, and for others.
-const diskShare = 8
 
 func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	path, query, err := sqlitefile.ParseURL(rawURL, storeExample)
@@ -286,19 +274,15 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 		}
 		return sqlitefile.MaxRoom
 	}
-	return newStore(sqlitefile.URL(path), false, 0, opts.Quota, room, func(ctx context.Context) (*opened, error) {
+	return newStore(sqlitefile.URL(path), false, 0, opts.Limits, room, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: storeArea(0).MaxGrantMS,
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		space, err := file.Space()
-		if err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
 		used.Store(file)
-		return &opened{recorddb.New(file).Limit(space / diskShare), fencedFile{file}, []io.Closer{file}}, nil
+		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
 	})
 }
 
@@ -307,7 +291,7 @@ func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, 0, opts.Quota, nil, func(context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, 0, opts.Limits, nil, func(context.Context) (*opened, error) {
 		client, err := etcdconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -322,7 +306,7 @@ func openRedis(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, nil, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, nil, func(ctx context.Context) (*opened, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -340,7 +324,7 @@ func openPostgres(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, nil, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, nil, func(ctx context.Context) (*opened, error) {
 		client, err := postgresconn.Open(cfg)
 		if err != nil {
 			return nil, err

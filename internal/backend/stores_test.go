@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -91,6 +94,41 @@ func works(t *testing.T, s *Store) lock.Lease {
 	return l
 }
 
+// fills fills a store that may have 12 keys, of which a payer makes 9.
+func fills(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := bounds.Pay(t.Context(), "alice")
+	r := request(lock.Acquire, "mine", "alice", time.Hour)
+	_, err := s.Locks.Do(ctx, r)
+	must.Succeed(t, err)
+	next := func(key string) error {
+		_, err := s.Sequences.Next(ctx, sequence.Request{Tenant: "default", Key: key, Count: 1, Options: sequence.DefaultOptions()})
+		return err
+	}
+	made := 0
+	for err == nil && made < 12 {
+		if err = next(fmt.Sprint("filled", made)); err == nil {
+			made++
+		}
+	}
+	if full, ok := errors.AsType[*record.FullError](err); !ok || full.Setting != record.SettingKeys || made > 8 || made < 5 {
+		t.Fatalf("after %d new sequences: %v", made, err)
+	}
+	another := request(lock.Acquire, "another", "alice", time.Hour)
+	if _, err := s.Locks.Do(ctx, another); !errors.As(err, new(*record.FullError)) {
+		t.Errorf("a new lock: %v", err)
+	}
+	must.Succeed(t, next("filled0"))
+	for _, op := range []lock.Op{lock.Renew, lock.Release} {
+		if r.Op = op; op == lock.Release {
+			r.TTLMS = 0
+		}
+		if _, err := s.Locks.Do(ctx, r); err != nil {
+			t.Errorf("%v: %v", op, err)
+		}
+	}
+}
+
 func TestStores(t *testing.T) {
 	for scheme, url := range map[string]func(*testing.T) string{
 		"memory": func(*testing.T) string { return "memory:" },
@@ -104,9 +142,12 @@ func TestStores(t *testing.T) {
 		"http":     leaseServer,
 	} {
 		t.Run(scheme, func(t *testing.T) {
-			s, err := OpenStore(url(t), StoreOptions{})
+			s, err := OpenStore(url(t), StoreOptions{Limits: bounds.Limits{Keys: 12}})
 			must.Succeed(t, err)
 			works(t, s)
+			if scheme != "http" {
+				fills(t, s)
+			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -111,7 +111,7 @@ func (b *budget) mostOf(of func(*user) int64) string {
 
 // pays returns a context in which the keys that are made count for the user.
 func (u *user) pays(ctx context.Context) context.Context {
-	return allowance.Pay(ctx, u.String())
+	return bounds.Pay(ctx, u.String())
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"regexp"
 
@@ -42,7 +43,7 @@ func (s *Server) refusalOf(err error) quota.Refusal {
 	var placed *driver.OverloadedError
 	switch {
 	case errors.As(err, &full):
-		return quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer}
+		return quota.Refusal{Quota: cmp.Or(full.Setting, quota.FixedDisk), Limit: full.Limit, Whose: full.Payer}
 	case errors.As(err, &placed) && placed.Watches:
 		return quota.Refusal{Quota: quota.FixedWatches, Limit: int64(placed.Limit), Whose: s.budget.most(func(u *user) int64 { return int64(u.streams) })}
 	case errors.As(err, &placed):
@@ -74,7 +75,13 @@ func asWireError(err error) *wire.Error {
 	switch {
 	case errors.As(err, &wired):
 		return wired
-	case errors.As(err, &full), errors.As(err, &placed), errors.Is(err, errTooManyKinds), errors.Is(err, errLongAnswers):
+	case errors.As(err, &full):
+		e := wire.Errorf(wire.CodeStoreFull, "%v", full)
+		if full.Setting != "" {
+			e = e.With("setting", full.Setting).With("limit", full.Limit)
+		}
+		return e
+	case errors.As(err, &placed), errors.Is(err, errTooManyKinds), errors.Is(err, errLongAnswers):
 		return wire.Errorf(wire.CodeOverloaded, "%v", err)
 	case errors.As(err, &backward):
 		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): %s", backward.Advice()).

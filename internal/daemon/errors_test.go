@@ -247,24 +247,38 @@ func TestNothingIsInternal(t *testing.T) {
 // A part that has a limit of its own is refused by it as by a quota: the statistics name it,
 // and the answer says what it is.
 func TestFixedLimitsAreInTheStats(t *testing.T) {
-	for name, err := range map[string]error{
+	testRefusals(t, wire.CodeOverloaded, map[string]error{
 		quota.FixedActivations: &driver.OverloadedError{Limit: driver.MaxWaiting},
 		quota.FixedWatches:     &driver.OverloadedError{Limit: driver.MaxSubscribers, Watches: true},
 		quota.FixedHolds:       lock.ErrOverloaded,
 		quota.FixedStoreCalls:  storeError{fmt.Errorf("%w: context deadline exceeded", record.ErrCrowded)},
 		quota.FixedKinds:       errTooManyKinds,
 		quota.FixedAnswers:     errLongAnswers,
-		"quota_keys":           storeError{&record.FullError{Quota: "quota_keys", Payer: "UID 1", Limit: 5, Unit: "keys"}},
-	} {
+	})
+}
+
+// So is a store without room, with a code of its own.
+func TestFullStoresAreInTheStats(t *testing.T) {
+	keys := storeError{&record.FullError{Setting: record.SettingKeys, Limit: 5, Payer: "UID 1"}}
+	testRefusals(t, wire.CodeStoreFull, map[string]error{record.SettingKeys: keys, quota.FixedDisk: &record.FullError{}})
+	got := asWireError(keys)
+	setting, _ := got.Detail("setting")
+	if limit, _ := got.Detail("limit"); setting != "max_keys" || limit != "5" || !strings.Contains(got.Message, "UID 1") {
+		t.Errorf("the answer is %v", got)
+	}
+}
+
+func testRefusals(t *testing.T, code wire.Code, refusals map[string]error) {
+	for name, err := range refusals {
 		r := newRig(t)
 		r.with("Refused", func(*Server, context.Context, *responder) error { return fmt.Errorf("for a test: %w", err) })
 		r.start()
-		r.dial().fails(wire.CodeOverloaded, "Refused")
+		r.dial().fails(code, "Refused")
 		if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != name || got[0].Refusals != 1 {
 			t.Errorf("%s: the statistics have %+v", name, got)
 		}
-		if code := codeOf(err); code != string(wire.CodeOverloaded) {
-			t.Errorf("%s: the trace has %s", name, code)
+		if got := codeOf(err); got != string(code) {
+			t.Errorf("%s: the trace has %s", name, got)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			if got := r.server.Status().Overload[0]; got.Refusal != test.want {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
-			if r.value("kazahana_quota_refusals_total", test.want.Quota) == 0 || r.value("kazahana_quota_refusals_total", "quota_disk") != 0 {
+			if r.value("kazahana_quota_refusals_total", test.want.Quota) == 0 || r.value("kazahana_quota_refusals_total", "max_disk") != 0 {
 				t.Error("the metric does not show it")
 			}
 			if lines := said(); len(lines) != 1 || lines[0].ContextMap()["whose"] != me || lines[0].ContextMap()["quota"] != test.want.Quota {

@@ -19,7 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/state"
 )
 
@@ -185,7 +185,7 @@ func (i *Issuer) openKeyedStores() (err error) {
 	s := i.opts.Settings
 	i.KeyedStores, err = OpenKeyedStores(KeyedStoresOptions{
 		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: LiveDir(s), Sequences: s.Sequences,
-		Limits: allowance.Limits{Keys: int64(s.QuotaKeys), Bytes: s.QuotaDisk}, Timeout: s.ProviderTimeout, Clock: i.Clock,
+		Limits: bounds.Limits{Keys: int64(s.MaxKeys), Bytes: s.MaxDisk}, Timeout: s.ProviderTimeout, Clock: i.Clock,
 		Watching: Watching{Tracing: i.opts.Tracing, Log: i.opts.Log, Called: i.opts.StoreCalled},
 	})
 	return err

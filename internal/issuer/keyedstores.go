@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -38,7 +38,7 @@ type KeyedStoresOptions struct {
 	StateDir  string
 	LiveDir   string
 	Sequences []config.Sequence
-	Limits    allowance.Limits
+	Limits    bounds.Limits
 	Timeout   time.Duration
 	Clock     *clock.Believed
 	Watching  Watching
@@ -51,7 +51,7 @@ func OpenKeyedStores(o KeyedStoresOptions) (*KeyedStores, error) {
 	if err != nil {
 		return nil, &SettingsError{err}
 	}
-	url, opts := o.Named, backend.StoreOptions{NowMS: o.Clock.NowMS, LiveDir: o.LiveDir, Quota: o.Limits}
+	url, opts := o.Named, backend.StoreOptions{NowMS: o.Clock.NowMS, LiveDir: o.LiveDir, Limits: o.Limits}
 	if o.Named == "" {
 		url, opts.Ignore = backend.Beside(o.Provider, o.StateDir), provider.TermsParams()
 	}

@@ -17,7 +17,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/recordhttp"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
@@ -69,7 +69,7 @@ func sameArea(r *http.Request, inBody string) error {
 // calls is the request with its caller's name for the store, where each credential has its
 // turn, and its tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
-	return r.WithContext(allowance.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
+	return r.WithContext(bounds.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.

@@ -21,7 +21,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -635,10 +635,10 @@ func (s *slowLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 
 // One tenant fills keys until it is refused: with when to come back, and with what limits it.
 // What it has can be renewed and released, and other tenants' new keys are made.
-func TestQuotaOfATenant(t *testing.T) {
+func TestFullForATenant(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.tokens(keepingTokens)
-		records := allowance.New(memory.New(g.clock.Load), allowance.Limits{Keys: 10}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
+		records := bounds.New(memory.New(g.clock.Load), bounds.Limits{Keys: 13}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
 		g.keep(lock.OnRecords(records))
 		g.options.Sequences.Store = sequence.OnRecords(records)
 	})
@@ -649,12 +649,12 @@ func TestQuotaOfATenant(t *testing.T) {
 	g.locked("acquire", "k1", tokenHost, `{"ttl_seconds": 3600, "wait_ms": 1000}`)
 	for _, path := range []string{"locks/k2/acquire", "sequences/k2/next"} {
 		r := g.send("POST", "/v1/"+path, tokenHost, ``)
-		g.want(path, r, problem.Overloaded)
-		if !strings.Contains(r.problem.Detail, `quota_keys: tenant "default" may have 10 keys`) || r.header.Get("Retry-After") != "60" {
+		g.want(path, r, problem.StoreFull)
+		if !strings.Contains(r.problem.Detail, `max_keys: tenant "default" may have 10 keys, three quarters`) || r.header.Get("Retry-After") != "60" {
 			t.Errorf("%s: %s, Retry-After %q", path, r.problem.Detail, r.header.Get("Retry-After"))
 		}
 	}
-	g.want("one that waits", g.send("POST", "/v1/locks/k2/acquire", tokenHost, `{"wait_ms": 1000}`), problem.Overloaded)
+	g.want("one that waits", g.send("POST", "/v1/locks/k2/acquire", tokenHost, `{"wait_ms": 1000}`), problem.StoreFull)
 	g.locked("renew", "k0", tokenHost, `{"ttl_seconds": 3600}`)
 	g.locked("release", "k0", tokenHost, fmt.Sprintf(`{"lease_id": %q}`, first.LeaseID))
 	g.locked("acquire", "k2", tokenAcme, ``)

@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/maphash"
@@ -300,7 +301,7 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problemOf(err)
 	if full, ok := errors.AsType[*record.FullError](err); ok {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
+		s.o.Quotas.Refuse(quota.Refusal{Quota: cmp.Or(full.Setting, quota.FixedDisk), Limit: full.Limit, Whose: full.Payer})
 	}
 	if errors.Is(err, record.ErrCrowded) {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: quota.FixedStoreCalls, Whose: s.busiest()})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -107,9 +107,9 @@ func TestAnswersAreKeptForTheirTime(t *testing.T) {
 func TestNoRoomForWindows(t *testing.T) {
 	r := newRigged(t)
 	var passed time.Duration
-	paid := allowance.New(memory.New(r.clock.Load), allowance.Limits{Keys: 1}, func() time.Duration { return passed })
+	paid := bounds.New(memory.New(r.clock.Load), bounds.Limits{Keys: 1}, func() time.Duration { return passed })
 	store := lock.OnRecords(paid)
-	ctx := allowance.Pay(context.Background(), "alice")
+	ctx := bounds.Pay(context.Background(), "alice")
 	var first lock.Request
 	for n := range 5 * lock.MaxReceipts {
 		for _, op := range []lock.Op{lock.Acquire, lock.Renew, lock.Release} {

@@ -46,7 +46,8 @@ const (
 	LockFenced       Code = "LOCK_FENCED"            // 503, with Retry-After
 	SequenceFenced   Code = "SEQUENCE_FENCED"        // 503, with Retry-After
 	Busy             Code = "PROVIDER_BUSY"          // 503, with Retry-After
-	Overloaded       Code = "OVERLOADED"             // 503, with Retry-After: this server has too much to do, or stops, or its store has no room
+	Overloaded       Code = "OVERLOADED"             // 503, with Retry-After: this server has too much to do, or stops
+	StoreFull        Code = "STORE_FULL"             // 503, with Retry-After: the store has no room for a new key
 	Unavailable      Code = "PROVIDER_UNAVAILABLE"   // 503, with Retry-After: the store behind the server failed
 )
 
@@ -62,7 +63,7 @@ var status = map[Code]int{
 	RateLimited: http.StatusTooManyRequests, NotSupported: http.StatusNotImplemented,
 	NoMachineID: http.StatusServiceUnavailable, Fenced: http.StatusServiceUnavailable,
 	LockFenced: http.StatusServiceUnavailable, SequenceFenced: http.StatusServiceUnavailable,
-	Busy: http.StatusServiceUnavailable, Overloaded: http.StatusServiceUnavailable, Unavailable: http.StatusServiceUnavailable,
+	Busy: http.StatusServiceUnavailable, Overloaded: http.StatusServiceUnavailable, StoreFull: http.StatusServiceUnavailable, Unavailable: http.StatusServiceUnavailable,
 }
 
 // Codes returns every code with its HTTP status.
@@ -98,10 +99,9 @@ type Problem struct {
 	ExpiresAt    string  `json:"expires_at,omitempty"`    // LOCK_HELD: RFC 3339
 	RequestID    string  `json:"request_id,omitempty"`    // LOCK_HELD: of the acquire, if the caller's credential made it
 
-	Quota string `json:"quota,omitempty"` // OVERLOADED, if a store has no room: the config key, or what else limits
-	Payer string `json:"payer,omitempty"` // and who has used it up
-	Limit int64  `json:"limit,omitempty"`
-	Unit  string `json:"unit,omitempty"` // of limit
+	Setting string `json:"setting,omitempty"` // STORE_FULL: the limit's configuration key, unless the disk is full
+	Limit   int64  `json:"limit,omitempty"`   // STORE_FULL: its value, or the part of it that is the payer's
+	Payer   string `json:"payer,omitempty"`   // STORE_FULL: who has used it up; absent where all have
 
 	MaxValue int64  `json:"max_value,omitempty"` // SEQUENCE_EXHAUSTED
 	Left     *int64 `json:"left,omitempty"`      // SEQUENCE_EXHAUSTED: how many values are left

@@ -52,9 +52,12 @@ type View struct {
 	// have forgotten something, and where it was replaced by another.
 	Life  string
 	Fence Fence
-	// Size is how many bytes the store takes, and MaxSize how many it may take before new
-	// records are refused; 0 in both where the store does not say.
-	Size, MaxSize int64
+	// Keys is how many records the store has, those included that have ended and are not
+	// deleted yet, and Size how many bytes they take; 0 where the store does not say.
+	Keys, Size int64
+	// Full: the disk that the store is on has room for changes of what exists, and for no new
+	// records.
+	Full bool
 }
 
 // Fence says whether the store may have forgotten something. The zero value is a
@@ -92,6 +95,10 @@ type Write struct {
 	// Unlisted lets lists leave the record out, which saves room in some stores.
 	Unlisted bool
 }
+
+// Size is about what the record takes in a store: its key is in an index too, and there are
+// pages that are not full.
+func (w Write) Size() int64 { return int64(256 + 2*len(w.Key) + len(w.Value)) }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
 // run several times, under the store's lock, and after a Change that failed.
@@ -155,17 +162,32 @@ func Settle(try func() error, isAnswer func(error) bool) error {
 	return fmt.Errorf("%w: %v", ErrOutrun, err)
 }
 
+// The settings of a FullError: the configuration keys of the limits.
+const (
+	SettingKeys = "max_keys"
+	SettingDisk = "max_disk"
+)
+
 // FullError: the change would make a new record, or a large one larger, and there is no room
-// for it. Nothing was changed.
+// for it. Nothing was changed. STORE_FULL.
 type FullError struct {
-	Quota string // the config key, or what else limits
-	Payer string // for whom the record was to be made
-	Limit int64
-	Unit  string
+	Setting string // "": the disk that the store is on is full
+	Limit   int64  // keys or bytes
+	Payer   string // whose limit it is, a part of that of all; "": of all
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("%s: %s may have %d %s, and has no room for more: let keys end, or raise the limit", e.Quota, e.Payer, e.Limit, e.Unit)
+	whose, part := "all", ""
+	if e.Payer != "" {
+		whose, part = e.Payer, ", three quarters of the limit of all"
+	}
+	switch e.Setting {
+	case "":
+		return "the disk of the store is full: there are no new keys until it has space again"
+	case SettingKeys:
+		return fmt.Sprintf("%s: %s may have %d keys%s, and no more: let keys end, or raise %s", e.Setting, whose, e.Limit, part, e.Setting)
+	}
+	return fmt.Sprintf("%s: the keys of %s may take %d bytes%s, and no more: let keys end, or raise %s", e.Setting, whose, e.Limit, part, e.Setting)
 }
 
 // StrayError: requests do not reach a store on a lease server, because something in between changes

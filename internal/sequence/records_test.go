@@ -11,7 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/allowance"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -242,8 +242,8 @@ func TestADeclarationRefusesForgottenCalls(t *testing.T) {
 // A call does not fail for want of room for receipts. They are forgotten, and repetitions
 // refused.
 func TestNoRoomForWindows(t *testing.T) {
-	s := sequence.OnRecords(allowance.New(memory.New(nil), allowance.Limits{Keys: 1}, func() time.Duration { return 0 }))
-	ctx := allowance.Pay(t.Context(), "alice")
+	s := sequence.OnRecords(bounds.New(memory.New(nil), bounds.Limits{Keys: 1}, func() time.Duration { return 0 }))
+	ctx := bounds.Pay(t.Context(), "alice")
 	first := plainRequest(sequence.NewRequestID())
 	for n := range int64(5 * sequence.MaxReceipts) {
 		r := plainRequest(sequence.NewRequestID())

@@ -22,7 +22,7 @@ type crowds struct {
 }
 
 // crowd names the calls that one change can carry out. They have the same caller, who has one
-// turn in the queue before the store, and one allowance.
+// turn in the queue before the store, and one payer.
 type crowd struct{ tenant, key, caller string }
 
 // waiter is a call that has waited.

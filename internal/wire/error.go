@@ -29,6 +29,7 @@ const (
 	CodeParseError        Code = "PARSE_ERROR"
 	CodeRequestIDReused   Code = "REQUEST_ID_REUSED"
 	CodeStoreUnavailable  Code = "STORE_UNAVAILABLE"
+	CodeStoreFull         Code = "STORE_FULL"
 	CodeLockHeld          Code = "LOCK_HELD"
 	CodeLockNotOwned      Code = "LOCK_NOT_OWNED"
 	CodeLockExpired       Code = "LOCK_EXPIRED"

@@ -24,6 +24,11 @@ export class SequenceFencedError extends KazahanaError.coded('SEQUENCE_FENCED') 
 }
 /** The store of locks and sequences does not answer the daemon. */
 export class StoreUnavailableError extends KazahanaError.coded('STORE_UNAVAILABLE') {}
+/** The store has no room for a new key. `setting` is the daemon's limit: max_keys, max_disk, or undefined where the disk is full. */
+export class StoreFullError extends KazahanaError.coded('STORE_FULL') {
+  readonly setting: string | undefined = this.details['setting'];
+  readonly limit = this.number('limit');
+}
 /** The daemon keeps no locks and sequences. */
 export class NoStoreError extends KazahanaError.coded('NO_STORE') {}
 export class RequestIdReusedError extends KazahanaError.coded('REQUEST_ID_REUSED') {}

@@ -295,7 +295,7 @@ def test_small_enough() -> None:
     lines = {name: statements(path) for name, path in files.items()}
     beside = sum(lines.pop(name) for name in BESIDE)
     assert sum(lines.values()) <= 1130, lines
-    assert beside <= 856
+    assert beside <= 860
     everything = (PACKAGE / "src").rglob("*.py")
     assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500
 

@@ -47,7 +47,7 @@ func isServersOwn(err error) bool {
 		return false
 	case !errors.As(err, &p):
 		return true // no answer, or not one of a lease server
-	case p.Code == problem.Overloaded && p.Quota == "", p.Code == problem.Unavailable,
+	case p.Code == problem.Overloaded, p.Code == problem.Unavailable,
 		p.Code == problem.Unauthenticated || p.Code == problem.Forbidden: // others may know the credential
 		return true
 	case p.Code == "", p.Code == problem.KeyMismatch: // of a proxy in between, or because of it

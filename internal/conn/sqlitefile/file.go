@@ -110,15 +110,6 @@ func (k *Kind) fillFile(ctx context.Context, temp string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Space is the size of the file's file system in bytes.
-func (f *File) Space() (int64, error) {
-	var found unix.Statfs_t
-	if err := unix.Statfs(f.resolved, &found); err != nil {
-		return 0, fmt.Errorf("%s: the size of the file system: %w", f.path, err)
-	}
-	return int64(found.Blocks) * int64(found.Bsize), nil
-}
-
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

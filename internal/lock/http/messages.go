@@ -151,7 +151,7 @@ func toError(key string, p *problem.Problem) error {
 		}
 	case problem.LockFenced:
 		return &lock.FencedError{UntilMS: p.UntilMS, RemainingMS: p.RetryAfterMS, Reason: p.Reason}
-	case problem.Overloaded:
+	case problem.StoreFull:
 		return recordhttp.ToError(p)
 	}
 	for _, r := range refusals {

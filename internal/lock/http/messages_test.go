@@ -32,7 +32,7 @@ func TestRefusalsTravel(t *testing.T) {
 			}
 		}
 	}
-	full := &record.FullError{Quota: "quota_keys", Payer: "o", Limit: 7, Unit: "keys"}
+	full := &record.FullError{Setting: record.SettingKeys, Limit: 7, Payer: "o"}
 	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !lock.IsAnswer(got) {
 		t.Errorf("%v arrived as %#v", full, got)
 	}

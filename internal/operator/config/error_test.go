@@ -76,7 +76,7 @@ func TestFileErrors(t *testing.T) {
 		{"memory_limit: -1\n", "is not a size"},
 		{"memory_limit: 15MiB\n", "is too little: the least is 16MiB"},
 		{"quota_bytes: 1MiB\n", "is too little: the least is 2MiB"},
-		{"quota_disk: 1023KiB\n", "is too little: the least is 1MiB"},
+		{"max_disk: 1023KiB\n", "is too little: the least is 1MiB"},
 		{"max_throughput_per_ms: 99999999999999999999\n", "out of range"},
 		{"layout: ts\n", "layout in FILE line 1: \"ts\" is none of default, js: did you mean js?"},
 		{"layout: js\nbit_ts: 52\n", "layout (FILE line 1) is js and bit_ts (FILE line 2) is 52: set one of them"},

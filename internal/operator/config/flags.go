@@ -25,8 +25,6 @@ type Flags struct {
 	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, and apart from these, that wait for locks, up to 1048576; 0 is three quarters of all (default 0)."`
 	QuotaHolds       Text   `name:"quota-holds" group:"Socket" placeholder:"N" help:"Locks that the connections of one user hold, and their watches, up to 1048576; 0 is three quarters of all (default 0)."`
 	QuotaBytes       Text   `name:"quota-bytes" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
-	QuotaKeys        Text   `name:"quota-keys" group:"Socket" placeholder:"N" help:"Keys of locks, sequences and placement that one user may make, up to 1073741824; 0 is no limit (default 262144)."`
-	QuotaDisk        Text   `name:"quota-disk" group:"Socket" placeholder:"SIZE" help:"What these keys may take in the store, 1MiB or more; 0 is no limit (default 256MiB)."`
 	EventLoop        Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
 	DrainTimeout     Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
@@ -47,6 +45,8 @@ type Flags struct {
 	UUIDVersion Text `name:"uuid-version" values:"4,7" group:"Services" placeholder:"VERSION" help:"Version of the UUIDs for requests that name none: 7, which sort by time, or 4, which are random (default 7)."`
 
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
+	MaxKeys   Text `name:"max-keys" group:"Locks and sequences" placeholder:"N" help:"Keys of locks, sequences and placement that the store may have before it takes no new ones, up to 1073741824, of which one user makes three quarters at most; 0 is no limit (default 1000000)."`
+	MaxDisk   Text `name:"max-disk" group:"Locks and sequences" placeholder:"SIZE" help:"What these keys may take there, 1MiB or more, likewise; 0 is no limit (default 1GiB)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 
 	PlacementAuthority Text `name:"placement-authority" group:"Placement (experimental)" placeholder:"HOST:PORT" help:"Address by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none)."`

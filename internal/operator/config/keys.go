@@ -82,8 +82,6 @@ func socketKeys() []key {
 		{name: "quota_waiting", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_holds", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
-		{name: "quota_keys", def: "262144", set: one(wholeNumber(0, 1<<30))},
-		{name: "quota_disk", def: "256MiB", set: one(byteSize(leastDisk))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}
@@ -119,6 +117,8 @@ func leaseKeys() []key {
 		{name: "services", set: setServices},
 		{name: "uuid_version", def: "7", set: one(parseUUIDVersion)},
 		{name: "store", set: one(parseStore)},
+		{name: "max_keys", def: "1000000", set: one(wholeNumber(0, 1<<30))},
+		{name: "max_disk", def: "1GiB", set: one(byteSize(leastDisk))},
 		{name: "sequences", set: setSequences},
 	}
 }
@@ -200,6 +200,8 @@ func storeKeys() []key {
 		{name: "provider_timeout", def: "3s", set: one(duration(time.Millisecond))},
 		{name: "services", set: setTerms},
 		{name: "store", set: one(parseStore)},
+		{name: "max_keys", def: "1000000", set: one(wholeNumber(0, 1<<30))},
+		{name: "max_disk", def: "1GiB", set: one(byteSize(leastDisk))},
 		{name: "sequences", set: setSequences},
 	}
 }
@@ -211,8 +213,6 @@ func limitKeys() []key {
 		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
-		{name: "quota_keys", def: "524288", set: one(wholeNumber(0, 1<<30))},
-		{name: "quota_disk", def: "512MiB", set: one(byteSize(leastDisk))},
 		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},
 		{name: "rate_burst", def: "5000", set: one(wholeNumber(1, 1<<20))},
 		{name: "drain_delay", def: "1s", set: one(duration(0))},

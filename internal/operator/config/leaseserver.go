@@ -29,8 +29,6 @@ type LeaseServer struct {
 	MemoryLimit      int64 // bytes; 0 = that of the control group
 	QuotaConnections int   // of one address
 	QuotaWaiting     int   // requests of one tenant that wait for locks
-	QuotaKeys        int   // of locks, sequences and placement that one tenant may make
-	QuotaDisk        int64 // bytes that they may take
 	RateLimit        int   // requests per second and client; 0 = unlimited
 	RateBurst        int
 	DrainDelay       time.Duration

@@ -21,6 +21,8 @@ type LeaseServerFlags struct {
 	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
 
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., or none (default the provider, or a second file beside a SQLite provider)."`
+	MaxKeys   Text `name:"max-keys" group:"Locks and sequences" placeholder:"N" help:"Keys of locks, sequences and placement that the store may have before it takes no new ones, up to 1073741824, of which one tenant makes three quarters at most; 0 is no limit (default 1000000)."`
+	MaxDisk   Text `name:"max-disk" group:"Locks and sequences" placeholder:"SIZE" help:"What these keys may take there, 1MiB or more, likewise; 0 is no limit (default 1GiB)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
 	MemoryLimit      Text `name:"memory-limit" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: limits of connections and bodies follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
@@ -28,8 +30,6 @@ type LeaseServerFlags struct {
 	QuotaConnections Text `name:"quota-connections" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, 1 to 1048576 (default 8192)."`
 	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
 	QuotaWaiting     Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
-	QuotaKeys        Text `name:"quota-keys" group:"Limits" placeholder:"N" help:"Keys of locks, sequences and placement that one tenant may make, up to 1073741824; 0 is no limit (default 524288)."`
-	QuotaDisk        Text `name:"quota-disk" group:"Limits" placeholder:"SIZE" help:"What these keys may take in the store, 1MiB or more; 0 is no limit (default 512MiB)."`
 	RateLimit        Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; 0 is unlimited (default 1000)."`
 	RateBurst        Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
 	DrainDelay       Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`

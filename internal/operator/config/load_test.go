@@ -74,6 +74,7 @@ func commonDefaults() Common {
 	return Common{
 		SocketMode: 0o660, MaxConnections: 16384, MaxInFlight: 8192, DrainTimeout: 5 * time.Second,
 		StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db", ProviderTimeout: 3 * time.Second,
+		MaxKeys: 1_000_000, MaxDisk: 1 << 30,
 		LogLevel: LogInfo, LogFormat: LogAuto,
 		origin: map[string]string{}, livePlaces: []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
 	}
@@ -84,7 +85,6 @@ func TestDefaults(t *testing.T) {
 	want := &Serve{
 		Common: commonDefaults(),
 		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true,
-		QuotaKeys: 1 << 18, QuotaDisk: 256 << 20,
 		VerifyInterval: 10 * time.Second, DefaultService: "default", UUIDVersion: 7,
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
@@ -115,8 +115,8 @@ var precedenceCases = map[string][3]string{
 	"quota_waiting":              {"1", "2", "3"},
 	"quota_holds":                {"5", "6", "7"},
 	"quota_bytes":                {"2048KiB", "3 MiB", "4MiB"},
-	"quota_keys":                 {"0", "2", "3"},
-	"quota_disk":                 {"0", "2048KiB", "3 MiB"},
+	"max_keys":                   {"0", "2", "3"},
+	"max_disk":                   {"0", "2048KiB", "3 MiB"},
 	"event_loop":                 {"false", "0", "no"},
 	"max_in_flight":              {"1", "2", "3"},
 	"drain_timeout":              {"1s", "2s", "0"},

@@ -14,7 +14,7 @@ import (
 // sockets, directories, the provider, the store, and the layout of IDs.
 var live = map[string]bool{
 	"allow_uids": true, "allow_gids": true, "max_connections": true, "max_in_flight": true, "drain_timeout": true,
-	"quota_connections": true, "quota_waiting": true, "quota_holds": true, "quota_bytes": true, "quota_keys": true, "quota_disk": true,
+	"quota_connections": true, "quota_waiting": true, "quota_holds": true, "quota_bytes": true,
 	"log_level":             true,
 	"max_throughput_per_ms": true, "fallback": true, "sequence_start": true, "max_backward": true,
 	"acquire_retry_interval": true, "acquire_retry_max_interval": true, "external_secret_file": true,

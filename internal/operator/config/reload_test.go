@@ -23,6 +23,7 @@ func TestReload(t *testing.T) {
 		{name: "nothing", before: "log_level: info\n", after: "# other words\nmax_backward: 5000ms\n"},
 		{name: "limits", before: "max_connections: 5\nallow_uids: [1]\n", after: "max_in_flight: 7\nallow_uids: [1, 2]\ndrain_timeout: 1s\n",
 			changed: []string{"allow_uids", "drain_timeout", "max_connections", "max_in_flight"}},
+		{name: "of the store", before: "", after: "max_keys: 7\nmax_disk: 1MiB\n", restart: []string{"max_disk", "max_keys"}},
 		{name: "where it is", before: "", after: "socket: /run/x.sock\nstate_dir: /x\nadmin_listen: none\nlog_format: json\nlog_level: debug\n",
 			changed: []string{"log_level"}, restart: []string{"log_format", "provider", "socket", "state_dir"}},
 		{name: "what IDs are made of", before: "", after: "provider: \"redis://h:1/0\"\nbit_ts: 42\ndefault_epoch: 2026-02-01T00:00:00Z\nfallback: none\n",

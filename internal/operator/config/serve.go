@@ -30,6 +30,8 @@ type Common struct {
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
 	Store           string // as Provider; "" = beside the provider, "none" = none
+	MaxKeys         int    // of locks, sequences and placement in the store; 0 = no limit
+	MaxDisk         int64  // bytes that they may take; 0 = no limit
 	Sequences       []Sequence
 	LogLevel        LogLevel
 	LogFormat       LogFormat
@@ -70,8 +72,6 @@ type Serve struct {
 	QuotaWaiting     int
 	QuotaHolds       int
 	QuotaBytes       int64 // bytes
-	QuotaKeys        int   // of locks, sequences and placement that one user may make
-	QuotaDisk        int64 // bytes that they may take
 	EventLoop        bool
 
 	VerifyInterval time.Duration

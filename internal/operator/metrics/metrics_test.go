@@ -108,9 +108,9 @@ func TestFixedLimitsShareASeries(t *testing.T) {
 		m.Refused(name)
 		server.Refused(name)
 	}
-	m.Refused("quota_keys")
+	m.Refused("max_keys")
 	got := series(t, m)
-	if fixed, keys := got["kazahana_quota_refusals_total{quota=fixed}"], got["kazahana_quota_refusals_total{quota=quota_keys}"]; fixed != 3 || keys != 1 {
+	if fixed, keys := got["kazahana_quota_refusals_total{quota=fixed}"], got["kazahana_quota_refusals_total{quota=max_keys}"]; fixed != 3 || keys != 1 {
 		t.Errorf("%v and %v are counted", fixed, keys)
 	}
 	var count dto.Metric

@@ -13,12 +13,12 @@ const fixed = "fixed"
 // The quotas, by configuration key, whose series exist from the start.
 var (
 	quotas = []string{
-		"max_connections", "max_in_flight", "memory_limit",
-		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting", fixed,
+		"max_connections", "max_disk", "max_in_flight", "max_keys", "memory_limit",
+		"quota_bytes", "quota_connections", "quota_holds", "quota_waiting", fixed,
 	}
 	serverQuotas = []string{
-		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
-		"quota_connections", "quota_disk", "quota_keys", "quota_waiting", fixed,
+		"max_connections", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",
+		"quota_connections", "quota_waiting", fixed,
 	}
 )
 

@@ -20,6 +20,7 @@ const (
 	Files            = "LimitNOFILE" // of open files, in the unit
 	FixedAdmin       = "fixed_admin_connections"
 	FixedAnswers     = "fixed_long_answers"
+	FixedDisk        = "fixed_disk" // below the store: it is full
 	FixedHolds       = "fixed_holds"
 	FixedStoreCalls  = "fixed_store_calls"
 	FixedActivations = "fixed_placement_activations"

@@ -19,6 +19,9 @@ import (
 // than it can make.
 const sweepLooks = 2 * record.MaxWrites
 
+// sweepPause is how long a change that has no room relies on the last look at all records.
+const sweepPause = time.Second
+
 // errClosed: the store was closed.
 var errClosed = errors.New("the store is closed")
 
@@ -31,6 +34,8 @@ type Store struct {
 	lastMS   int64 // of the latest change: a clock that steps back stands still
 	floor    int64
 	records  map[string]kept
+	size     int64 // of the records
+	sweptMS  int64 // when all were looked at for a change that had no room
 	watchers map[chan struct{}]string
 	closed   chan struct{} // closed by Close, with the lock
 }
@@ -85,7 +90,14 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	}
 	defer s.mu.Unlock()
 	v := s.view(ask)
-	writes, err := s.area.Checked(ask, rule)(v)
+	rule = s.area.Checked(ask, rule)
+	writes, err := rule(v)
+	if _, full := errors.AsType[*record.FullError](err); full && v.NowMS-s.sweptMS >= sweepPause.Milliseconds() {
+		s.sweptMS = v.NowMS
+		s.sweep(v.NowMS, len(s.records))
+		v = s.view(ask)
+		writes, err = rule(v)
+	}
 	if err != nil || len(writes) == 0 {
 		return v.NowMS, err
 	}
@@ -93,16 +105,20 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	for _, w := range writes {
 		s.write(w)
 	}
-	looked := 0
+	s.sweep(s.lastMS, sweepLooks)
+	return v.NowMS, nil
+}
+
+// sweep looks at so many records, and deletes those that are due.
+func (s *Store) sweep(nowMS int64, looks int) {
 	for key, k := range s.records {
-		if k.due(s.lastMS) {
-			s.remove(key, k.Mark)
-		}
-		if looked++; looked == sweepLooks {
+		if looks--; looks < 0 {
 			break
 		}
+		if k.due(nowMS) {
+			s.remove(key, k.Mark)
+		}
 	}
-	return v.NowMS, nil
 }
 
 func (s *Store) write(w record.Write) {
@@ -121,6 +137,10 @@ func (s *Store) write(w record.Write) {
 	if w.TermMS > 0 || w.KeepMS > 0 {
 		k.dueMS = s.lastMS + w.TermMS + w.KeepMS
 	}
+	if _, ok := s.records[w.Key]; ok {
+		s.size -= before.Size()
+	}
+	s.size += k.Size()
 	s.records[w.Key] = k
 }
 
@@ -128,12 +148,13 @@ func (s *Store) write(w record.Write) {
 func (s *Store) remove(key string, mark int64) {
 	if before, ok := s.records[key]; ok {
 		s.floor = max(s.floor, mark, before.Mark)
+		s.size -= before.Size()
 	}
 	delete(s.records, key)
 }
 
 func (s *Store) view(ask record.Ask) record.View {
-	v := record.View{Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor}
+	v := record.View{Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor, Keys: int64(len(s.records)), Size: s.size}
 	for _, key := range ask.Keys {
 		if k, ok := s.records[key]; ok {
 			v.Records[key] = k.record(v.NowMS)

@@ -22,18 +22,17 @@ func FromError(err error) *problem.Problem {
 	if !ok {
 		return nil
 	}
-	p := problem.New(problem.Overloaded, "%v", full).After(retry)
-	p.Quota, p.Payer, p.Limit, p.Unit = full.Quota, full.Payer, full.Limit, full.Unit
+	p := problem.New(problem.StoreFull, "%v", full).After(retry)
+	p.Setting, p.Limit, p.Payer = full.Setting, full.Limit, full.Payer
 	return p
 }
 
-// ToError is the lack of room that the problem stands for, nil if it is another one: a server
-// that has too much to do answers with the same code.
+// ToError is the lack of room that the problem stands for, nil if it is another one.
 func ToError(p *problem.Problem) error {
-	if p.Code != problem.Overloaded || p.Quota == "" {
+	if p.Code != problem.StoreFull {
 		return nil
 	}
-	return &record.FullError{Quota: p.Quota, Payer: p.Payer, Limit: p.Limit, Unit: p.Unit}
+	return &record.FullError{Setting: p.Setting, Limit: p.Limit, Payer: p.Payer}
 }
 
 // Stray is the error of a call as a record.StrayError, if it is one.

@@ -13,13 +13,16 @@ import (
 )
 
 func TestFullTravels(t *testing.T) {
-	want := &record.FullError{Quota: "quota_keys", Payer: `tenant "acme"`, Limit: 1 << 40, Unit: "keys"}
-	b, err := json.Marshal(FromError(fmt.Errorf("the put: %w", want)))
-	must.Succeed(t, err)
-	var p problem.Problem
-	must.Succeed(t, json.Unmarshal(b, &p))
-	if got := ToError(&p); p.Code != problem.Overloaded || p.RetryAfterMS == 0 || !reflect.DeepEqual(got, error(want)) {
-		t.Errorf("%s arrived as %#v", b, got)
+	for _, want := range []*record.FullError{
+		{}, {Setting: record.SettingKeys, Limit: 1 << 40}, {Setting: record.SettingDisk, Limit: 5, Payer: `tenant "acme"`},
+	} {
+		b, err := json.Marshal(FromError(fmt.Errorf("the put: %w", want)))
+		must.Succeed(t, err)
+		var p problem.Problem
+		must.Succeed(t, json.Unmarshal(b, &p))
+		if got := ToError(&p); p.Code != problem.StoreFull || p.RetryAfterMS == 0 || !reflect.DeepEqual(got, error(want)) {
+			t.Errorf("%s arrived as %#v", b, got)
+		}
 	}
 	if p := FromError(errors.New("dial redis.internal")); p != nil {
 		t.Errorf("a failure became %+v", p)

@@ -44,7 +44,7 @@ var (
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
-		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "lists": lists, "watches": watches,
+		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "keys are counted": counted, "a full store": full, "the floor": floor, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens,
 		"changed between": between, "the present time": fresh, "refusals are confirmed": confirmed, "closed": closed,
 		"two areas": apart, "watches of two areas": watched, "fences of two areas": fences, "the longest grant": longest,

@@ -10,6 +10,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -32,7 +33,8 @@ var Tables = []string{
 	`CREATE INDEX IF NOT EXISTS record_due ON record (due_ms) WHERE due_ms IS NOT NULL`,
 	`CREATE TABLE IF NOT EXISTS record_floor (
 		one   INTEGER PRIMARY KEY CHECK (one = 1),
-		floor INTEGER NOT NULL
+		floor INTEGER NOT NULL,
+		keys  INTEGER NOT NULL
 	) STRICT`,
 }
 
@@ -42,9 +44,8 @@ const sweepMax = 2 * record.MaxWrites
 
 // Store implements record.Store in a store file, which it does not own.
 type Store struct {
-	file    *sqlitefile.File
-	area    record.Area
-	maxSize int64
+	file *sqlitefile.File
+	area record.Area
 }
 
 // New uses a file that was opened with Tables, and is an area. Its longest grant is the
@@ -53,40 +54,69 @@ func New(file *sqlitefile.File) *Store {
 	return &Store{file: file, area: record.Area{MaxGrantMS: file.MaxTermMS()}}
 }
 
-// Limit returns the store with a View.MaxSize.
-func (s *Store) Limit(maxSize int64) *Store { return &Store{s.file, s.area, maxSize} }
-
 // now is the file's clock, which does not go back.
 func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
 
-// Change implements record.Store.
+// Change implements record.Store. Where the rule finds no room, what is due makes some, and
+// the rule runs again.
 func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
 	rule = s.area.Checked(ask, rule)
+	for {
+		atMS, swept, err := s.change(ctx, ask, rule)
+		if !swept {
+			return atMS, err
+		}
+	}
+}
+
+// change is Change once. swept reports that records were deleted, and nothing else was done.
+func (s *Store) change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, bool, error) {
 	var atMS int64 // the operation may still be running when Write returns an error
+	var noRoom bool
 	err := s.carryOut(ctx, func(t *sqlitefile.Tx) error {
-		atMS = now(t.Session, t.NowMS)
+		atMS, noRoom = now(t.Session, t.NowMS), false
 		v, err := s.view(t.Session, ask, atMS)
 		if err != nil {
 			return err
 		}
 		writes, err := rule(v)
+		if errors.As(err, new(*record.FullError)) {
+			noRoom = true
+			swept, failed := sweep(t, atMS)
+			if failed != nil || swept == 0 {
+				return cmp.Or(failed, err)
+			}
+			return count(t, -swept)
+		}
 		if err != nil || len(writes) == 0 {
 			return err
 		}
+		more := 0
 		for _, w := range writes {
+			_, exists := v.Records[w.Key]
 			if err := write(t, w, atMS); err != nil {
 				return err
 			}
+			if exists {
+				more--
+			}
+			if w.Value != nil {
+				more++
+			}
 		}
-		return sweep(t, atMS)
+		swept, err := sweep(t, atMS)
+		if err != nil {
+			return err
+		}
+		return count(t, more-swept)
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return atMS, nil
+	return atMS, noRoom, nil
 }
 
 // carryOut runs an operation in a transaction, an urgent one before the others.
@@ -130,13 +160,13 @@ func remove(t *sqlitefile.Tx, key string, mark int64) error {
 	if mark = max(mark, before); mark == 0 {
 		return nil
 	}
-	_, err = t.Exec(`INSERT INTO record_floor (one, floor) VALUES (1, ?)
+	_, err = t.Exec(`INSERT INTO record_floor (one, floor, keys) VALUES (1, ?, 0)
 		ON CONFLICT DO UPDATE SET floor = max(floor, excluded.floor)`, mark)
 	return err
 }
 
-// sweep deletes records that are due.
-func sweep(t *sqlitefile.Tx, atMS int64) error {
+// sweep deletes records that are due, and returns how many.
+func sweep(t *sqlitefile.Tx, atMS int64) (int, error) {
 	var keys []string
 	if err := t.QueryRows("SELECT key FROM record WHERE due_ms <= ? ORDER BY due_ms LIMIT ? + 0", []any{atMS, sweepMax},
 		func(scan func(...any) error) error {
@@ -145,14 +175,24 @@ func sweep(t *sqlitefile.Tx, atMS int64) error {
 			keys = append(keys, key)
 			return err
 		}); err != nil {
-		return err
+		return 0, err
 	}
 	for _, key := range keys {
 		if err := remove(t, key, 0); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return len(keys), nil
+}
+
+// count keeps how many records there are.
+func count(t *sqlitefile.Tx, more int) error {
+	if more == 0 {
+		return nil
+	}
+	_, err := t.Exec(`INSERT INTO record_floor (one, floor, keys) VALUES (1, 0, ?)
+		ON CONFLICT DO UPDATE SET keys = keys + excluded.keys`, more)
+	return err
 }
 
 // view reads what the ask names. Inside of a transaction, all of it is of one moment.
@@ -174,25 +214,19 @@ func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (recor
 		}
 		v.Records[key] = recordOf(value, end, nowMS)
 	}
-	err := s.QueryRow("SELECT floor FROM record_floor WHERE one = 1", nil, &v.Floor)
+	err := s.QueryRow("SELECT floor, keys FROM record_floor WHERE one = 1", nil, &v.Floor, &v.Keys)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return record.View{}, err
 	}
 	if fence.Forgot {
 		v.Floor = max(v.Floor, nowMS*1000)
 	}
-	if st.maxSize > 0 {
-		v.MaxSize = st.maxSize
-		if v.Size, err = s.Size(); err != nil {
-			return v, err
-		}
-		room, err := s.Room()
-		if !room {
-			v.MaxSize = min(v.MaxSize, v.Size)
-		}
+	if v.Size, err = s.Size(); err != nil {
 		return v, err
 	}
-	return v, nil
+	room, err := s.Room()
+	v.Full = !room
+	return v, err
 }
 
 func recordOf(value []byte, end sql.NullInt64, nowMS int64) record.Record {

@@ -145,7 +145,7 @@ func toError(key string, p *problem.Problem) error {
 		return e
 	case problem.SequenceFenced:
 		return &sequence.FencedError{Key: key, UntilMS: p.UntilMS, Reason: p.Reason}
-	case problem.Overloaded:
+	case problem.StoreFull:
 		return recordhttp.ToError(p)
 	case problem.RequestIDReused:
 		return &sequence.ReusedError{Reason: p.Detail}

@@ -28,7 +28,7 @@ func TestRefusalsTravel(t *testing.T) {
 			t.Errorf("%v arrived as %#v", want, got)
 		}
 	}
-	full := &record.FullError{Quota: "quota_disk", Payer: "o", Limit: 7, Unit: "bytes"}
+	full := &record.FullError{Setting: record.SettingDisk, Limit: 7, Payer: "o"}
 	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !sequence.IsAnswer(got) {
 		t.Errorf("%v arrived as %#v", full, got)
 	}

@@ -35,6 +35,7 @@ from .lockerrors import (
     RequestIDReusedError as RequestIDReusedError,
     SequenceExhaustedError as SequenceExhaustedError,
     SequenceFencedError as SequenceFencedError,
+    StoreFullError as StoreFullError,
     StoreUnavailableError as StoreUnavailableError,
 )
 from .locks import AsyncLock as AsyncLock, Lock as Lock, LockState as LockState, Lost as Lost

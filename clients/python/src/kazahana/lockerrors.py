@@ -58,5 +58,12 @@ class StoreUnavailableError(KazahanaError, code="STORE_UNAVAILABLE"):
     cause: str = ""
 
 
+class StoreFullError(KazahanaError, code="STORE_FULL"):
+    """The store has no room for a new key. `setting` is the daemon's limit: max_keys, max_disk, or "" where the disk is full."""
+
+    setting: str = ""
+    limit: int = 0
+
+
 class NoStoreError(KazahanaError, code="NO_STORE"):
     """The daemon keeps no locks and sequences."""

@@ -259,7 +259,7 @@ func (failing) Remove(context.Context, string, placement.Key, placement.Record, 
 type full struct{ storage.Storage }
 
 func (full) Store(context.Context, string, placement.Key, placement.Record) error {
-	return fmt.Errorf("%w: %w", placement.ErrNoRoom, &record.FullError{Quota: "quota_disk", Payer: "everybody", Limit: 1, Unit: "bytes"})
+	return fmt.Errorf("%w: %w", placement.ErrNoRoom, &record.FullError{Setting: record.SettingDisk, Limit: 1})
 }
 
 // A server without room for the record has refused it: the daemon goes on without its snapshot.

@@ -42,6 +42,7 @@ public class KazahanaException extends RuntimeException {
             entry("SEQUENCE_EXHAUSTED", SequenceExhaustedException::new),
             entry("SEQUENCE_FENCED", SequenceFencedException::new),
             entry("STORE_UNAVAILABLE", StoreUnavailableException::new),
+            entry("STORE_FULL", StoreFullException::new),
             entry("NO_STORE", NoStoreException::new),
             entry("REQUEST_ID_REUSED", RequestIdReusedException::new),
             entry("PLACEMENT_NOT_READY", PlacementNotReadyException::new),
@@ -270,6 +271,9 @@ public class KazahanaException extends RuntimeException {
 
     /** The store of locks and sequences does not answer the daemon; detail: cause. */
     public static final class StoreUnavailableException extends KazahanaException { StoreUnavailableException(Info info) { super(info); } }
+
+    /** The store has no room for a new key; details: setting (max_keys, max_disk, or none where the disk is full), limit. */
+    public static final class StoreFullException extends KazahanaException { StoreFullException(Info info) { super(info); } }
 
     /** The daemon keeps no locks and sequences. */
     public static final class NoStoreException extends KazahanaException { NoStoreException(Info info) { super(info); } }
