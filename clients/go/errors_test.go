@@ -38,8 +38,8 @@ func TestErrorTypes(t *testing.T) {
 			return errors.As(err, &e) && e.Until.UnixMilli() == 1795209600000
 		},
 		"STORE_FULL: let keys end setting=max_keys limit=750000": func(err error) bool {
-			var e *StoreFullError
-			return errors.As(err, &e) && errors.Is(err, ErrStoreFull) && e.Setting == "max_keys" && e.Limit == 750_000
+			var e *Error
+			return errors.As(err, &e) && errors.Is(err, ErrStoreFull) && e.Details["setting"] == "max_keys" && e.Details["limit"] == "750000"
 		},
 		"SEQUENCE_FENCED: wait until_ms=0": func(err error) bool {
 			var e *FencedError

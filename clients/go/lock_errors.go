@@ -9,7 +9,7 @@ import (
 const (
 	ErrNoStore           Code = "NO_STORE"           // the daemon keeps no locks and sequences
 	ErrStoreUnavailable  Code = "STORE_UNAVAILABLE"  // the store of locks and sequences fails
-	ErrStoreFull         Code = "STORE_FULL"         // a *StoreFullError
+	ErrStoreFull         Code = "STORE_FULL"         // no room for a new key; the details setting and limit say why
 	ErrLockHeld          Code = "LOCK_HELD"          // a *LockHeldError
 	ErrLockNotOwned      Code = "LOCK_NOT_OWNED"     // another owner holds the lock, or none does
 	ErrLockExpired       Code = "LOCK_EXPIRED"       // the lock's term is over
@@ -50,16 +50,6 @@ type SequenceExhaustedError struct {
 func (e *SequenceExhaustedError) Error() string { return e.Err.Error() }
 func (e *SequenceExhaustedError) Unwrap() error { return e.Err }
 
-// StoreFullError: the store has no room for a new key; what exists goes on.
-type StoreFullError struct {
-	Setting string // the daemon's limit: max_keys or max_disk; "" where the disk is full
-	Limit   int64  // its value, or the part of it that is the user's
-	Err     *Error
-}
-
-func (e *StoreFullError) Error() string { return e.Err.Error() }
-func (e *StoreFullError) Unwrap() error { return e.Err }
-
 // LockLostError: a lock was lost while it was held.
 type LockLostError struct {
 	Key    string
@@ -90,8 +80,6 @@ func lockError(e *Error) error {
 			fenced.Until = time.UnixMilli(until)
 		}
 		return fenced
-	case ErrStoreFull:
-		return &StoreFullError{e.Details["setting"], e.number("limit"), e}
 	case ErrSequenceExhausted:
 		return &SequenceExhaustedError{e.number("max_value"), e.number("left"), e}
 	}
