@@ -262,6 +262,7 @@ var everywhere = map[string]provocation{
 		return send(g, o, r)
 	}),
 	"503 PROVIDER_UNAVAILABLE": fails(errFailed),
+	"503 STORE_FULL":           fails(&record.FullError{Setting: record.SettingDisk, Limit: 1 << 30}),
 	"503 PROVIDER_BUSY":        fails(&provider.BusyError{RetryAfter: time.Second, Reason: "it is loading"}),
 	"503 FENCED":               fails(&provider.FencedError{UntilMS: testNow + 1000, Reason: "it was restarted"}),
 	"501 NOT_SUPPORTED": on(func(g *rig) {
