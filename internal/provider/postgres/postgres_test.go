@@ -17,7 +17,11 @@ func TestConformance(t *testing.T) { providertest.Run(t, factory) }
 
 // A server answers as memory does.
 func TestAnswersAsMemoryDoes(t *testing.T) {
-	providertest.Differential(t, providertest.Memory, factory)
+	providertest.Differential(t, providertest.Memory, func(t *testing.T) providertest.Store {
+		s := factory(t)
+		s.Checks = 20
+		return s
+	})
 }
 
 // factory makes stores in schemas of their own.

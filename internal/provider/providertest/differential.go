@@ -33,8 +33,8 @@ import (
 // These things are left open, since a pool need not keep or promise them:
 //
 //   - which free slot is chosen, and the order of the leases in an answer;
-//   - a request that is repeated after its term and quarantine: a store may remember it
-//     or not;
+//   - a request that is repeated after its term and quarantine: a store may remember it,
+//     or take it for a new one;
 //   - a record that a later grant in another layout covers: it has ended, and a store may
 //     drop it. Such a lease is neither released, verified nor asked for again, and an
 //     extension is refused for any reason;
@@ -67,8 +67,8 @@ func Differential(t *testing.T, first, second Factory) {
 		d.set(testTime)
 		actions := map[string]func(*rapid.T){
 			"acquire": d.acquire, "acquire 2": d.acquire, "acquire 3": d.acquire, "ahead": d.ahead, "repeat": d.repeat, "repeat 2": d.repeat,
-			"release": d.release, "extend": d.extend, "extend 2": d.extend,
-			"verify": d.verify, "locate": d.locate, "time": d.time, "time 2": d.time, "fence": d.fence, "init": d.init, "": d.compare,
+			"taken": d.taken, "release": d.release, "release 2": d.release, "extend": d.extend, "extend 2": d.extend, "extend again": d.extendAgain,
+			"verify": d.verify, "verify 2": d.verify, "locate": d.locate, "time": d.time, "time 2": d.time, "fence": d.fence, "init": d.init, "": d.compare,
 		}
 		for range 3 {
 			rt.Repeat(actions)
@@ -93,13 +93,14 @@ type differential struct {
 	records       map[string][]provider.Record // of the first store, by pool
 	byHand        bool                         // the stores were fenced by hand, and not declared whole since
 	lost          bool                         // they have forgotten, at any time
+	forgotten     pair[int64]                  // requests that a store no longer knew, and refused as new ones
 	lines         []string                     // the history, to be read
 	compared      int                          // of these lines: the records are compared after them
 }
 
 // twin is one grant on both stores. The leases differ in their secrets.
 type twin struct {
-	now, before            pair[lease.Lease] // before its latest extension
+	now, before            pair[lease.Lease] // before the latest extension that moved its end
 	pool, service, request string
 	keptMS                 int64                    // until then the request is remembered
 	gone                   bool                     // both stores have forgotten it
@@ -360,6 +361,8 @@ func (d *differential) counters(t *rapid.T) {
 		}
 	}
 	a, b := d.main[0].counters(), d.main[1].counters()
+	a[provider.CountFull] -= d.forgotten[0]
+	b[provider.CountFull] -= d.forgotten[1]
 	for _, name := range []string{
 		provider.CountGranted, provider.CountFull, provider.CountExtended, provider.CountNotOwner, provider.CountExtendEnded,
 	} {

@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -79,14 +80,14 @@ func (d *differential) ask(t *rapid.T, c *pair[*client], req provider.AcquireReq
 }
 
 // askOf asks for leases of a range that has no more free machine IDs than are due, or for one.
-func (d *differential) askOf(t *rapid.T, c *pair[*client], req provider.AcquireRequest, told provider.IDRange) {
+func (d *differential) askOf(t *rapid.T, c *pair[*client], req provider.AcquireRequest, told provider.IDRange) (granted bool) {
 	terms := c[0].services.Of(req.Service)
 	if req.Service == crowd {
 		_, _ = both(d, fmt.Sprintf("%sacquire %q, %d IDs/ms", d.by(c), req.Service, req.ThroughputPerMS), func(i int) (int, error) {
 			leases, err := c[i].try(req)
 			return len(leases), err
 		})
-		return
+		return false
 	}
 	want, chooser := terms.LeaseCount(req.ThroughputPerMS), 0
 	if want == 1 {
@@ -103,7 +104,7 @@ func (d *differential) askOf(t *rapid.T, c *pair[*client], req provider.AcquireR
 	what := fmt.Sprintf("%sacquire %q, %q, %d IDs/ms, from ids=%v", d.by(c), req.Service, req.RequestID, req.ThroughputPerMS, told)
 	d.same(what, leases[0], errs[0], leases[1], errs[1])
 	if errs[0] != nil {
-		return
+		return false
 	}
 	b := byID(leases[1])
 	for i, a := range byID(leases[0]) {
@@ -112,6 +113,7 @@ func (d *differential) askOf(t *rapid.T, c *pair[*client], req provider.AcquireR
 			now: both, before: both, pool: terms.Pool, service: req.Service, request: req.RequestID, keptMS: a.ReservedUntil,
 		})
 	}
+	return true
 }
 
 // narrow draws a range in which at most so many machine IDs are free.
@@ -141,24 +143,38 @@ func (c *client) within(req provider.AcquireRequest, told provider.IDRange) ([]l
 // repeat sends a request ID again, also for another service or throughput, and late.
 func (d *differential) repeat(t *rapid.T) {
 	g := d.draw(t, d.remembered)
+	d.toItsEnd(t, g)
 	req := provider.AcquireRequest{
 		Service:         rapid.SampledFrom([]string{g.service, g.service, g.service, "", "short", elsewhere}).Draw(t, "service"),
 		ThroughputPerMS: rapid.Int64Range(0, 24).Draw(t, "throughput"), RequestID: g.request,
 	}
 	c := d.turn(t)
-	var answered []*twin
-	for _, g := range d.twins {
-		if g.service == req.Service && g.request == req.RequestID && !g.gone {
-			answered = append(answered, g)
-		}
-	}
-	if len(answered) == 0 {
+	answered, all := d.answered(req)
+	switch {
+	case len(answered) == 0:
 		d.ask(t, c, req)
-		return
-	}
-	if slices.ContainsFunc(answered, func(g *twin) bool { return !d.remembered(g) }) {
+	case all:
+		d.askAgain(t, c, req)
+	default:
 		t.Skip("a store may not remember it")
 	}
+}
+
+// answered returns the grants of a request, and whether both stores must remember them all.
+func (d *differential) answered(req provider.AcquireRequest) (grants []*twin, all bool) {
+	all = true
+	for _, g := range d.twins {
+		if g.service == req.Service && g.request == req.RequestID && !g.gone {
+			grants = append(grants, g)
+			all = all && d.remembered(g)
+		}
+	}
+	return grants, all
+}
+
+// askAgain repeats a request that both stores must remember.
+func (d *differential) askAgain(t *rapid.T, c *pair[*client], req provider.AcquireRequest) {
+	answered, _ := d.answered(req)
 	what := fmt.Sprintf("%srepeat %q, %q, %d IDs/ms", d.by(c), req.Service, req.RequestID, req.ThroughputPerMS)
 	answers, err := both(d, what, func(i int) ([]lease.Lease, error) { return c[i].try(req) })
 	for i := 0; i < 2 && err == nil; i++ {
@@ -172,6 +188,47 @@ func (d *differential) repeat(t *rapid.T) {
 	}
 }
 
+// taken ends a lease, mostly has its slot granted to another request, and repeats the first request.
+func (d *differential) taken(t *rapid.T) {
+	c := d.turn(t)
+	g := d.draw(t, func(g *twin) bool { return g.released == nil && !g.gone && !d.covered(g) })
+	end := g.now[0].ReservedUntil
+	how := rapid.SampledFrom([]string{"released", "released, and granted", "ended, and granted"}).Draw(t, "how")
+	if how != "ended, and granted" {
+		d.releaseAs(c, g, provider.ReleaseRequest{Service: g.service, BitSeq: g.now[0].BitSeq, TimestampMS: d.now()}, false)
+		end = min(end, max(d.now()+1, g.now[0].Created))
+	}
+	req := provider.AcquireRequest{Service: g.service, RequestID: g.request}
+	if _, all := d.answered(req); all && how == "released" {
+		d.askAgain(t, c, req)
+		return
+	}
+	d.set(max(d.now(), end))
+	d.say("the clock is set")
+	d.counter++
+	slot := provider.IDRange{Low: g.now[0].ID, End: g.now[0].ID + 1}
+	if !d.askOf(t, d.main, provider.AcquireRequest{Service: g.service, RequestID: fmt.Sprintf("request-%d", d.counter)}, slot) {
+		return
+	}
+	if _, all := d.answered(req); all {
+		d.askAgain(t, c, req)
+		return
+	}
+	// A store that has forgotten the request finds nothing free for it.
+	what := fmt.Sprintf("%srepeat %q, %q, which may be forgotten, from ids=%v", d.by(c), req.Service, req.RequestID, slot)
+	d.say("%s", what)
+	for i := range 2 {
+		leases, err := c[i].within(req, slot)
+		_, full := errors.AsType[*provider.FullError](err)
+		if full && g.pool == provider.DefaultPool {
+			d.forgotten[i]++
+		}
+		if !full && !errors.Is(err, provider.ErrConflict) {
+			t.Fatalf("%s: store %d answers %s; its slot was granted again", what, i+1, shown(leases, err))
+		}
+	}
+}
+
 // remembered reports whether both stores must remember the grant's request, or have
 // forgotten all.
 func (d *differential) remembered(g *twin) bool {
@@ -179,17 +236,30 @@ func (d *differential) remembered(g *twin) bool {
 }
 
 func (d *differential) release(t *rapid.T) {
+	c := d.turn(t)
 	again := rapid.IntRange(0, 2).Draw(t, "repeated if 0") == 0
 	g := d.draw(t, func(g *twin) bool { return (g.released != nil || !again) && !d.covered(g) })
 	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
 	req := drawRelease(t, g.service, g.now[0], d.now(), true)
+	if rapid.IntRange(0, 2).Draw(t, "at the end if 0") == 0 {
+		req.AtEnd, req.TimestampMS = true, g.now[0].Expired-rapid.SampledFrom([]int64{1, 1, 0, 2}).Draw(t, "before the end")
+	}
 	if g.released != nil && !forged {
 		req = *g.released
+		if rapid.Bool().Draw(t, "late") {
+			d.set(max(d.now(), req.TimestampMS+2*provider.ReleaseWindow.Milliseconds()))
+			d.say("the clock is set")
+		}
 	}
 	if forged || g.gone {
 		req.BitSeq = g.now[0].BitSeq // there may be others with this machine ID
 	}
-	c := d.turn(t)
+	d.releaseAs(c, g, req, forged)
+}
+
+// releaseAs releases the grant with this request, signed, or with a forged signature.
+func (d *differential) releaseAs(c *pair[*client], g *twin, req provider.ReleaseRequest, forged bool) {
+	req.ID = g.now[0].ID
 	what := fmt.Sprintf("%srelease %s at %d (at the end: %v, forged: %v, bit_seq %d)",
 		d.by(c), shown(g.now[0], nil), req.TimestampMS-testTime, req.AtEnd, forged, req.BitSeq)
 	_, err := both(d, what, func(i int) (string, error) {
@@ -205,12 +275,28 @@ func (d *differential) release(t *rapid.T) {
 	}
 }
 
-// extend sometimes knows only what the lease was before the last extension.
+// extend sometimes knows only what the lease was before the last extension that moved its end.
 func (d *differential) extend(t *rapid.T) {
 	g := d.draw(t, anyTwin)
+	d.toItsEnd(t, g)
 	known := rapid.SampledFrom([]*pair[lease.Lease]{&g.now, &g.now, &g.now, &g.before}).Draw(t, "known")
 	forged := rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0
-	c := d.turn(t)
+	d.extendAs(t, d.turn(t), g, *known, forged)
+}
+
+// extendAgain extends a lease while it lives, and repeats the request later.
+func (d *differential) extendAgain(t *rapid.T) {
+	g := d.draw(t, func(g *twin) bool { return g.released == nil && !g.gone && d.now() < g.now[0].Expired })
+	known := g.now
+	for range 2 {
+		d.set(min(d.now()+rapid.Int64Range(0, 300).Draw(t, "ms"), g.now[0].Expired-1))
+		d.say("the clock is set")
+		d.extendAs(t, d.turn(t), g, known, false)
+	}
+}
+
+// extendAs extends the grant by a request that knows this of it.
+func (d *differential) extendAs(t *rapid.T, c *pair[*client], g *twin, known pair[lease.Lease], forged bool) {
 	ask := func(i int) (lease.Lease, error) {
 		l := known[i]
 		if forged {
@@ -230,15 +316,20 @@ func (d *differential) extend(t *rapid.T) {
 		d.say("%s: a later grant covers it", what)
 		return
 	}
-	if longer, err := both(d, what, ask); err == nil {
-		g.before, g.now = g.now, longer
+	longer, err := both(d, what, ask)
+	if err != nil {
+		return
 	}
+	if longer[0].Expired != g.now[0].Expired {
+		g.before = g.now
+	}
+	g.now = longer
 }
 
 func (d *differential) verify(t *rapid.T) {
 	service := rapid.SampledFrom(poolServices).Draw(t, "service")
 	c := d.turn(t)
-	forged, later := rapid.IntRange(-20, 20).Draw(t, "forged"), rapid.Int64Range(0, 1).Draw(t, "later")
+	forged, later := rapid.IntRange(-20, 20).Draw(t, "forged (0 is the latest)"), rapid.Int64Range(0, 1).Draw(t, "later")
 	_, err := both(d, d.by(c)+"verify "+service, func(i int) ([]int, error) {
 		var claims []provider.Claim
 		for _, g := range d.twins[max(0, len(d.twins)-20):] {
@@ -246,9 +337,9 @@ func (d *differential) verify(t *rapid.T) {
 				claims = append(claims, provider.ClaimOf(g.now[i]))
 			}
 		}
-		if 0 <= forged && forged < len(claims) {
-			claims[forged].Signature = "00"
-			claims[forged].CreatedMS += later // as if the record was older
+		if at := len(claims) - 1 - forged; 0 <= forged && 0 <= at {
+			claims[at].Signature = "00"
+			claims[at].CreatedMS += later // as if the record was older
 		}
 		ctx, cancel := c[i].suite.ctx()
 		defer cancel()
@@ -311,6 +402,15 @@ func (d *differential) time(t *rapid.T) {
 	d.say("the clock is set")
 }
 
+// toItsEnd sometimes sets the clock to the last moment of a lease, or to the one after.
+func (d *differential) toItsEnd(t *rapid.T, g *twin) {
+	last := g.now[0].Expired - 1
+	if g.released == nil && d.now() < last && rapid.IntRange(0, 5).Draw(t, "at its end if 0") == 0 {
+		d.set(last + rapid.Int64Range(0, 1).Draw(t, "after its end"))
+		d.say("the clock is set")
+	}
+}
+
 // fence fences both stores: an operator does, or they lose everything.
 func (d *differential) fence(t *rapid.T) {
 	loses := d.stores[0].store.Empty != nil && d.stores[1].store.Empty != nil
@@ -321,9 +421,13 @@ func (d *differential) fence(t *rapid.T) {
 	d.set(d.latest)
 	if loses {
 		d.forget(t)
-		return
+	} else {
+		d.fenceByHand(d.turn(t))
 	}
-	c := d.turn(t)
+	d.verify(t) // a fenced store says less of leases
+}
+
+func (d *differential) fenceByHand(c *pair[*client]) {
 	d.byHand = true
 	_, err := both(d, d.by(c)+"fence by hand", func(i int) (int64, error) {
 		ctx, cancel := c[i].suite.ctx()
