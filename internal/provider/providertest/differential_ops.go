@@ -359,7 +359,7 @@ func (d *differential) locate(t *rapid.T) {
 	low := l.Slot().Start + rapid.Int64Range(0, l.Slot().Size()-1).Draw(t, "in the slot")
 	times := []int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, d.now()}
 	if g.released != nil {
-		times = append(times, g.released.TimestampMS, g.released.TimestampMS+1)
+		times = []int64{l.Created, g.released.TimestampMS, g.released.TimestampMS + 1, l.Expired - 1}
 	}
 	at := rapid.SampledFrom(times).Draw(t, "time")
 	_, err := both(d, fmt.Sprintf("locate %d at %d", low, at-testTime), func(i int) ([]provider.Record, error) {
