@@ -25,8 +25,6 @@ var onDoors = []attack{
 	{name: "http: slow heads", users: 4, begin: func(a *attacker) { a.keep(500, a.web, a.slowly("GET /id HTTP/1.1\r\nHost: localhost\r\nX: ")) }},
 	{name: "http: IDs never read", users: 4, begin: func(a *attacker) { a.keep(300, a.web, a.unreadPages("/ids?n=65536", "")) }},
 	{name: "http: requests on end", users: 4, begin: func(a *attacker) { a.keep(16, a.web, a.pourPages("/id", "")) }},
-	{name: "http: requests in bursts", users: 4, begin: func(a *attacker) { a.keep(64, a.web, a.fewPages) }},
-	{name: "http: long requests in bursts", users: 4, begin: func(a *attacker) { a.keep(64, a.web, a.fewLongPages) }},
 	{name: "http: connections that come and go", users: 4, begin: func(a *attacker) { a.keep(32, a.web, a.oneAnswer(page("/id", ""), false)) }},
 	{name: "http: garbage", users: 2, begin: func(a *attacker) { a.keep(64, a.web, a.garbage) }},
 }

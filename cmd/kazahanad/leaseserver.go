@@ -23,13 +23,12 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -209,7 +208,7 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: min(l.settings.MaxConnections, guard.Files()), PerAddress: l.settings.QuotaConnections,
+		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: min(l.settings.MaxConnections, limitlistener.Files()), PerAddress: l.settings.MaxConnectionsPerAddress,
 		DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {
@@ -218,9 +217,8 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	// After DNS rebinding a browser takes this server for the page's own site, and
 	// its requests have no mark. So without credentials only known hosts pass.
 	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
-		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
+		listening.Wrap = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
-	defer threads.AddProcessor()() // for requests that come while all the others are busy
 	options := l.options()
 	options.Metrics.Fences(l.fences.all)
 	server := leaseserver.New(options)

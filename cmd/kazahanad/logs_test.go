@@ -136,7 +136,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/issuer", "internal/operator/events", "internal/leaseserver", "internal/operator/guard", "internal/state"} {
+	for _, dir := range []string{"internal/issuer", "internal/operator/events", "internal/leaseserver", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
 	verbs := sourceOf(t, "internal/operator/events/events.go")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
-	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -48,10 +48,6 @@ type Guest struct {
 	waiting atomic.Pointer[context.CancelCauseFunc] // ends the wait of a request; nil: none waits
 	left    bool                                    // guarded by Server.mu
 }
-
-// Peer is comparable: the same for all connections of a user, or of an address whose user is
-// not known.
-func (g *Guest) Peer() any { return g.account.user.owner }
 
 // evictable makes the guest end by evict from now on when others need its memory. A request that
 // waits ends as well.
@@ -108,7 +104,7 @@ func (d *Door) admit(nc net.Conn) *Guest {
 		g.account = s.budget.open(unix)
 		refusal = s.admit(unix)
 	} else {
-		g.account = s.budget.openFor(owner{unknownUID, guard.Network(nc.RemoteAddr().String())})
+		g.account = s.budget.openFor(owner{unknownUID, limitlistener.Network(nc.RemoteAddr().String())})
 	}
 	refusal, aloud := d.receive(g, refusal)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 )
@@ -85,26 +85,35 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	if s.o.Tokens != nil || s.o.ClientCertificates {
-		guard.Proven(r.Context())
-	} else {
-		guard.Patient(r.Context()) // every client gets this far
-	}
 	var wait time.Duration
 	if s.note(func(b *stats) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
-		s.pause(r.Context())
-		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
+		return Credential{}, s.tooFast(r, who, wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {
 		return Credential{}, problem.New(problem.Forbidden, "this credential does not have the scope %q", scope)
 	}
 	// A page in a browser must not take machine IDs from a server that trusts every
 	// client that reaches it.
-	if err := s.origins.Check(r); err != nil || guard.FromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
+	if err := s.origins.Check(r); err != nil || admin.FromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
+}
+
+// charge counts the leases that an acquire is going to take against the client's rate.
+func (s *Server) charge(r *http.Request, who Credential, leases int) error {
+	var wait time.Duration
+	if s.note(func(b *stats) { wait = b.limits.waitFor(leases, clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
+		return s.tooFast(r, who, wait)
+	}
+	return nil
+}
+
+// tooFast is the problem of a client that is beyond its rate, after a pause.
+func (s *Server) tooFast(r *http.Request, who Credential, wait time.Duration) error {
+	s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
+	s.pause(r.Context())
+	return problem.New(problem.RateLimited, "more than %v requests per second; an acquire counts once for each lease", s.o.RateLimit).After(wait)
 }
 
 // pause delays the answer to a request that is refused: a client that asks again at once would

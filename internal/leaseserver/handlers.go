@@ -103,6 +103,9 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	if err := req.Validate(); err != nil {
 		return err
 	}
+	if err := s.charge(r, who, s.o.Services.Of(service).LeaseCount(req.ThroughputPerMS)); err != nil {
+		return err
+	}
 	req.RequestID = scopedRequestID(who, in.RequestID)
 	pool := s.o.Services.Of(service).Pool
 	client := s.digest(pool, who, r.RemoteAddr, in)

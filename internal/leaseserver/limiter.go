@@ -3,14 +3,15 @@ package leaseserver
 import (
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/guard"
 	"golang.org/x/time/rate"
+
+	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 )
 
 // maxClients is how many clients have a bucket of their own at the same time.
 const maxClients = 1 << 16
 
-// limiter limits the rate of each client's requests.
+// limiter limits the rate of each client's requests. An acquire costs as many as it takes leases.
 type limiter struct {
 	limit rate.Limit
 	burst int
@@ -32,11 +33,26 @@ func newLimiter(perSecond float64, burst int) *limiter {
 
 // wait counts a request. It returns 0 if the request may be served, else the time after
 // which one may.
-func (l *limiter) wait(client string, now time.Time) time.Duration {
-	if l.limit == rate.Inf {
+func (l *limiter) wait(client string, now time.Time) time.Duration { return l.take(client, 1, now) }
+
+// waitFor counts the leases of an acquire, whose first one was counted as the request. It
+// returns 0 if they may be granted, else the time after which the client may ask again. Nobody
+// is asked for more than a full bucket.
+func (l *limiter) waitFor(leases int, client string, now time.Time) time.Duration {
+	more := min(leases, l.burst) - 1
+	wait := l.take(client, more, now)
+	if wait > 0 { // the next request counts itself again
+		wait += time.Duration(float64(time.Second) / float64(l.limit))
+	}
+	return wait
+}
+
+// take takes n from the client's bucket, or nothing: then it returns when n will be there.
+func (l *limiter) take(client string, n int, now time.Time) time.Duration {
+	if l.limit == rate.Inf || n < 1 {
 		return 0
 	}
-	reservation := l.of(client, now).ReserveN(now, 1)
+	reservation := l.of(client, now).ReserveN(now, n)
 	wait := reservation.DelayFrom(now)
 	if wait > 0 {
 		reservation.CancelAt(now)
@@ -81,7 +97,7 @@ func clientKey(who Credential, remote string) string {
 
 // peerOf is the part of a peer's address that counts. On a Unix socket it is "@" or "".
 func peerOf(remote string) string {
-	if network := guard.Network(remote); network.IsValid() {
+	if network := limitlistener.Network(remote); network.IsValid() {
 		return network.Addr().String()
 	}
 	return remote

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
+	"github.com/kazahana/kazahana/internal/testkit/herdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -57,6 +60,35 @@ func TestLimiter(t *testing.T) {
 	wait("one more", 0)
 	if n := len(l.clients); n != 1 {
 		t.Errorf("%d clients are remembered after an hour", n)
+	}
+}
+
+// An acquire costs as many requests as it takes leases, and waits for all of them. Nobody waits
+// for more than a full bucket.
+func TestLimiterCountsLeases(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := newLimiter(10, 5)
+	acquire := func(leases int, want time.Duration) {
+		t.Helper()
+		if got := l.wait("a", now); got != 0 {
+			t.Errorf("the request waits %v", got)
+		}
+		if got := l.waitFor(leases, "a", now); got != want {
+			t.Errorf("%d leases wait %v, want %v", leases, got, want)
+		}
+	}
+	acquire(4, 0) // of 5
+	now = now.Add(100 * time.Millisecond)
+	acquire(3, 200*time.Millisecond) // of 2, of which the refusal costs one
+	now = now.Add(200 * time.Millisecond)
+	acquire(3, 0)
+	now = now.Add(time.Hour)
+	acquire(1000, 0)
+	if got := l.wait("a", now); got != 100*time.Millisecond {
+		t.Errorf("after a whole bucket the next request waits %v", got)
+	}
+	if got := newLimiter(0, 1).waitFor(9, "a", now); got != 0 {
+		t.Errorf("without a limit an acquire waits %v", got)
 	}
 }
 
@@ -153,10 +185,29 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
+// A handshake of TLS that does not come is cut off.
+func TestSilentHandshakes(t *testing.T) {
+	g := newRig(t, nil)
+	g.server.phases = phases{header: 50 * time.Millisecond, read: long, write: long, idle: long}
+	cert, key := certtest.New(t, "authority").Issue("server")
+	files, err := NewTLS(TLSFiles{Cert: cert, Key: key}, zap.NewNop())
+	must.Succeed(t, err)
+	address := g.listening(Listening{TLS: ServerTLS(files)})
+	for _, sent := range []string{"", "\x16\x03\x01\x01\x00"} {
+		conn := dial(t, address)
+		if _, err := io.WriteString(conn, sent); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after %q the connection stays open", sent)
+		}
+	}
+}
+
 // A connection that sends nothing, half a head, or half a body, is cut off.
 func TestSlowPeers(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.phases = phases{header: 50 * time.Millisecond, read: 100 * time.Millisecond, write: long, idle: 50 * time.Millisecond, unproven: 50 * time.Millisecond}
+	g.server.phases = phases{header: 50 * time.Millisecond, read: 100 * time.Millisecond, write: long, idle: 50 * time.Millisecond}
 	address := g.listening(Listening{})
 	for name, sent := range map[string]string{
 		"nothing": "", "half a head": "POST /lease HTTP/1.1\r\nHost: x\r\nX-A: ",
@@ -201,46 +252,11 @@ func ask(t *testing.T, conn net.Conn, head string) (*http.Response, error) {
 	return res, err
 }
 
-// Connections without a credential keep no others out, whatever they send: they make
-// room for newcomers, and one with a credential stays.
-func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
-	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
-	g.server.phases.unproven, g.server.phases.young = time.Hour, 0
-	address := g.listening(Listening{MaxConnections: 4})
-	proven := dial(t, address)
-	if res, err := ask(t, proven, "GET /leases"); err != nil || res.StatusCode != 200 {
-		t.Fatal(res, err)
-	}
-	for range 10 {
-		for _, sent := range []string{"", "GET /leases HTTP/1.1\r\nHost: x\r\nX-A: ", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"} {
-			_, _ = io.WriteString(dial(t, address), sent) // its place may be gone already
-		}
-	}
-	for name, conn := range map[string]net.Conn{"the proven one": proven, "a newcomer": dial(t, address)} {
-		if res, err := ask(t, conn, "GET /leases"); err != nil || res.StatusCode != 200 {
-			t.Errorf("%s: %v, %v", name, res, err)
-		}
-	}
-}
-
-// A connection has its place for a while before another of the same address gets it.
-func TestHerdsWaitForPlaces(t *testing.T) {
-	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
-	if g.server.phases.young == 0 {
-		t.Error("a herd takes its own places as fast as it comes")
-	}
-	g.server.phases.unproven, g.server.phases.young = time.Hour, time.Hour
-	address := g.listening(Listening{MaxConnections: 1})
-	first := dial(t, address)
-	if res, err := ask(t, first, "GET /healthz"); err != nil || res.StatusCode != 200 {
-		t.Fatal(res, err)
-	}
-	if res, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
-		t.Errorf("the next one got %v", res.Status)
-	}
-	if res, err := ask(t, first, "GET /leases"); err != nil || res.StatusCode != 200 {
-		t.Errorf("the first one had to make room: %v, %v", res, err)
-	}
+// Connections that do nothing keep a newcomer out for a moment only.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	herdtest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
+		return newRig(t, nil).server.Serve(ctx, l, Listening{MaxConnections: 4000, DrainTimeout: time.Second})
+	})
 }
 
 // Refusals by quota are seen: whose they are by operators, and which quota it is by all.
@@ -284,6 +300,32 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 	}
 }
 
+// An acquire costs as many requests as it takes leases, whatever its answer is.
+func TestAcquiresCostTheirLeases(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.options.RateLimit, g.options.RateBurst = 1e-9, 10 })
+	var pauses atomic.Int64
+	g.server.after = func(time.Duration) <-chan time.Time {
+		pauses.Add(1)
+		over := make(chan time.Time, 1)
+		over <- time.Time{}
+		return over
+	}
+	acquire := func(leases int) reply {
+		return g.send("POST", "/lease", "", fmt.Sprintf(`{"throughputPerMs": %d}`, leases*256))
+	}
+	if r := acquire(7); r.status != 200 || strings.Count(r.body, `"secret"`) != 7 {
+		t.Fatalf("%+v", r)
+	}
+	g.want("4 of 3", acquire(4), problem.RateLimited) // it costs a request
+	if r := acquire(2); r.status != 200 {
+		t.Errorf("2 of 2: %+v", r)
+	}
+	g.want("a request", g.send("GET", "/leases", "", ""), problem.RateLimited)
+	if n := pauses.Load(); n != 2 {
+		t.Errorf("%d refusals have waited", n)
+	}
+}
+
 // A client that asks too often waits for the refusal, while the server does not stop.
 func TestRefusalsByRateWait(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.options.RateLimit, g.options.RateBurst = 1e-9, 1 })
@@ -306,7 +348,7 @@ func TestRefusalsByRateWait(t *testing.T) {
 	}
 }
 
-// A wrong credential costs a connection, and an address has its quota of them.
+// A wrong credential costs a connection, and an address has its part of them.
 func TestGuessesCostConnections(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
 	address := g.listening(Listening{PerAddress: 1})
@@ -324,36 +366,31 @@ func TestGuessesCostConnections(t *testing.T) {
 		return err == nil
 	})
 	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
-		t.Error("a second connection is served beside a proven one")
+		t.Error("a second connection of the address is served")
 	}
-	want := quota.Refusal{Quota: "quota_connections", Limit: 1, Whose: "address 127.0.0.1"}
+	want := quota.Refusal{Quota: "max_connections_per_address", Limit: 1, Whose: "address 127.0.0.1"}
 	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
 		t.Errorf("what is refused is not seen: %v", all)
 	}
 }
 
-// A server without credentials lets clients that use it wait for their next request, but
-// their connections make room.
-func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
+// Above the limit of all a connection is closed, and that is seen.
+func TestConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.phases.unproven, g.server.phases.young = 50*time.Millisecond, 0
 	address := g.listening(Listening{MaxConnections: 1})
-	var conn net.Conn
-	await.Eventually(g.t, "a client is served", func() bool {
-		conn = dial(t, address)
-		_, err := ask(t, conn, "GET /leases")
-		return err == nil
-	})
-	time.Sleep(200 * time.Millisecond)
-	if _, err := ask(t, conn, "GET /leases"); err != nil {
-		t.Errorf("the client may not wait: %v", err)
+	first := dial(t, address)
+	if _, err := ask(t, first, "GET /leases"); err != nil {
+		t.Fatal(err)
 	}
-	await.Eventually(g.t, "a newcomer is served", func() bool {
-		_, err := ask(t, dial(t, address), "GET /leases")
-		return err == nil
-	})
-	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the first connection stays")
+	if _, err := ask(t, dial(t, address), "GET /leases"); err == nil {
+		t.Error("one more is served")
+	}
+	if _, err := ask(t, first, "GET /leases"); err != nil {
+		t.Errorf("the first one had to go: %v", err)
+	}
+	want := quota.Refusal{Quota: "max_connections", Limit: 1}
+	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
+		t.Errorf("what is refused is not seen: %v", all)
 	}
 }
 

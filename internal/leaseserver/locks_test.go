@@ -523,7 +523,7 @@ func TestSlowBodiesTakeNoPlace(t *testing.T) {
 // not end a wait, and neither does a slow line.
 func TestWaitOutlivesTheTimeForABody(t *testing.T) {
 	g := lockRig(t, nil)
-	g.server.phases = phases{header: 500 * time.Millisecond, read: 500 * time.Millisecond, write: long, idle: long, unproven: long}
+	g.server.phases = phases{header: 500 * time.Millisecond, read: 500 * time.Millisecond, write: long, idle: long}
 	address := g.listening(Listening{})
 	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
 	w := g.wait(g.client(), address, `{"wait_ms": 700}`)

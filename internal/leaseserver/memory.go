@@ -25,12 +25,12 @@ func (o Listening) connections() int {
 // waiters is how many requests may wait for locks: they leave connections to others.
 func (o Listening) waiters() int64 { return int64(min(maxWaiters, o.connections()/2)) }
 
-// perAddress leaves a quarter of the connections to other addresses.
+// perAddress leaves a quarter of the connections to other addresses, unless it is configured.
 func (o Listening) perAddress() int {
 	if o.PerAddress == 0 {
-		return 0
+		return max(1, o.connections()/4*3)
 	}
-	return min(o.PerAddress, max(1, o.connections()/4*3))
+	return o.PerAddress
 }
 
 // bodies shares the memory for the bodies of requests that are being read. A tenant can

@@ -52,7 +52,7 @@ func TestBodiesShareMemory(t *testing.T) {
 // the next large one when the others have ended.
 func TestHalfBodies(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.phases = phases{header: long, read: long, write: long, idle: long, unproven: long, refused: 50 * time.Millisecond}
+	g.server.phases = phases{header: long, read: long, write: long, idle: long, refused: 50 * time.Millisecond}
 	const size = 10 * smallBody
 	address := g.listening(Listening{MemoryLimit: 8 * 4 * size})
 	post := func(body string) net.Conn {
@@ -102,11 +102,11 @@ func TestConnectionsFollowFromMemory(t *testing.T) {
 		most, each, want, from int
 		waiters                int64
 	}{
-		{0, 16384, 8192, 16384, 8192, 4096},
-		{256 << 20, 16384, 8192, 4096, 3072, 2048},
+		{0, 16384, 0, 16384, 12288, 4096},
+		{256 << 20, 16384, 0, 4096, 3072, 2048},
 		{1 << 30, 16384, 8192, 16384, 8192, 4096},
-		{256 << 20, 100, 0, 100, 0, 50},
-		{1, 9, 9, 1, 1, 0},
+		{256 << 20, 100, 0, 100, 75, 50},
+		{1, 9, 0, 1, 1, 0},
 	} {
 		o := Listening{MemoryLimit: test.memory, MaxConnections: test.most, PerAddress: test.each}
 		if all, one := o.connections(), o.perAddress(); all != test.want || one != test.from {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
 )
@@ -22,23 +22,22 @@ const maxHeaderBytes = 32 << 10
 // phases are the time limits of each part of an exchange, against clients that send a
 // byte a minute.
 type phases struct {
-	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
-	unproven                  time.Duration // idle, before any request on the connection was authenticated
+	header, read, write, idle time.Duration // header is also the handshake of TLS; read is head and body; write begins at the head's end
 	refused                   time.Duration // the rest of a body whose request was refused
-	young                     time.Duration // for so long no connection of the same address takes its place
 }
 
 // patience are the limits outside of tests. idle is longer than the clients' own limit,
-// so that they close unused connections first.
-var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second, refused: time.Second, young: time.Second}
+// so that they close unused connections first. It is so short because idle connections
+// keep newcomers out where all places are taken.
+var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 12 * time.Second, refused: time.Second}
 
 // Listening configures Serve.
 type Listening struct {
 	TLS            *tls.Config                     // nil = plain HTTP
-	Guard          func(http.Handler) http.Handler // optional: wraps the handler of all requests
+	Wrap           func(http.Handler) http.Handler // optional: wraps the handler of all requests
 	MemoryLimit    int64                           // bytes that the process may use; 0 = not limited
 	MaxConnections int                             // at once, if the memory allows as many
-	PerAddress     int                             // of them from one address; 0: no limit
+	PerAddress     int                             // of them from one address; 0: three quarters
 	DrainDelay     time.Duration
 	DrainTimeout   time.Duration
 }
@@ -47,21 +46,17 @@ type Listening struct {
 // documentation describes. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	handler := http.Handler(s)
-	if o.Guard != nil {
-		handler = o.Guard(s)
+	if o.Wrap != nil {
+		handler = o.Wrap(s)
 	}
-	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven, Young: s.phases.young}
-	connections := guard.New(limits, guard.Note(s.o.Quotas, map[guard.Reason]quota.Refusal{
-		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
-		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},
-	}))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
 	}
+	server.Protocols = new(http.Protocols) // HTTP/2 has many requests on one connection
+	server.Protocols.SetHTTP1(true)
 	s.bodies.share(o.MemoryLimit)
-	connections.Protect(server)
 	s.maxWaiters.Store(o.waiters())
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
@@ -70,7 +65,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	defer unwatch()
 	served := make(chan error, 1)
 	go func() {
-		l := connections.Listener(l)
+		l := limitlistener.New(l, limitlistener.Limits{Connections: o.connections(), PerAddress: o.perAddress()}, s.refused)
 		if o.TLS != nil {
 			served <- server.ServeTLS(l, "", "")
 		} else {
@@ -100,6 +95,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	<-served
 	return err
+}
+
+// refused notes that the listener has closed a connection.
+func (s *Server) refused(r limitlistener.Refusal) {
+	limit := "max_connections"
+	if r.Address.IsValid() {
+		limit = "max_connections_per_address"
+	}
+	s.o.Quotas.Refuse(quota.Refusal{Quota: limit, Limit: int64(r.Limit), Whose: r.Whose()})
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

@@ -9,18 +9,14 @@ import (
 	"time"
 )
 
-// Of Linux (Documentation/scheduler/sched-eevdf.rst), which takes 0.1 ms to 100 ms.
-const (
-	Short  = 100 * time.Microsecond
-	Long   = 50 * time.Millisecond
-	Normal = time.Duration(0) // the system's choice: 1.4 ms was seen with two processors
-)
+// Short is the shortest slice that Linux takes (Documentation/scheduler/sched-eevdf.rst). The
+// system's own choice was 1.4 ms with two processors.
+const Short = 100 * time.Microsecond
 
 // Slice asks for slices of a length for the calling thread, to which the caller has locked its
-// goroutine. The thread gets no more time by it, and no less: with short slices it runs soon
-// after each wait, and with long ones it lets threads go first that have just waited. Systems
-// that know of no such thing (Linux before 6.12) ignore it, and sandboxes may forbid it: then
-// slices are as long as those of others.
+// goroutine; 0 is the system's choice. The thread gets no more time by it, and no less: with
+// short slices it runs soon after each wait. Systems that know of no such thing (Linux before
+// 6.12) ignore it, and sandboxes may forbid it: then slices are as long as those of others.
 func Slice(length time.Duration) { slice(length) }
 
 // HasSlice reports whether the calling thread has slices of that length.

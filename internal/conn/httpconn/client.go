@@ -25,8 +25,9 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 	// idleTimeout is shorter than a lease server's, so that the client closes unused
-	// connections first.
-	idleTimeout = 90 * time.Second
+	// connections first, and longer than the default verify_interval, so that a daemon keeps
+	// its connection.
+	idleTimeout = 11 * time.Second
 	// maxIdlePerHost is how many connections wait for the next call: as many calls as are
 	// often under way make no new ones. There is no limit of all, for a call that waits for a
 	// lock must not keep another from renewing one.

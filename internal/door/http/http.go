@@ -25,14 +25,14 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/operator/admin"
-	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
-	idleTimeout = 2 * time.Minute
+	// idleTimeout is short because idle connections keep newcomers out where all places are taken.
+	idleTimeout = 10 * time.Second
 	maxHeader   = 8 << 10
 	// connectionSize is what the library holds for a connection, beyond what each
 	// connection of the daemon is reckoned with.
@@ -51,15 +51,14 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	}
 	message, write := d.Patience()
 	server := &http.Server{
-		Handler:     guard.InTurn(admin.OwnNames(l.Addr(), configured, handler(d)), aheadOf),
-		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
+		Handler:           admin.OwnNames(l.Addr(), configured, handler(d)),
+		ReadHeaderTimeout: min(idleTimeout, message), ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
 			c := nc.(*connection)
 			c.work, c.patience = ctx, write
 			return context.WithValue(ctx, connectionKey{}, c)
 		},
-		ConnState: func(nc net.Conn, to http.ConnState) { nc.(*connection).ahead.Changed(to) },
 	}
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -97,7 +96,7 @@ func (e entrance) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	g := nc.(*daemon.Guest)
-	return &connection{Guest: g, ahead: guard.Ahead{Peer: g.Peer()}}, nil
+	return &connection{Guest: g}, nil
 }
 
 type connection struct {
@@ -106,13 +105,12 @@ type connection struct {
 	patience time.Duration   // for the peer to read an answer
 	timed    bool            // there is a deadline for it
 	counted  sync.Once
-	ahead    guard.Ahead
 }
 
 // Read implements net.Conn. The first one waits for memory: who accepts connections may not.
 func (c *connection) Read(b []byte) (int, error) {
 	c.counted.Do(func() { c.Memory().Take(connectionSize) })
-	return c.ahead.Read(c.Guest, b)
+	return c.Guest.Read(b)
 }
 
 // Write implements net.Conn. The deadline of an answer begins with its first bytes. It cannot begin with
@@ -146,7 +144,6 @@ func (c *connection) waits(r *http.Request) context.Context {
 type connectionKey struct{}
 
 func connectionOf(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*connection) }
-func aheadOf(ctx context.Context) *guard.Ahead     { return &connectionOf(ctx).ahead }
 
 type answerer struct{ door *daemon.Door }
 
@@ -178,7 +175,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 		write(w, problem.New(problem.MethodNotAllowed, "%s is not allowed: POST and GET are", r.Method))
 		return
 	}
-	if guard.FromOtherSite(r) {
+	if admin.FromOtherSite(r) {
 		write(w, problemOf(wire.Errorf(wire.CodePermissionDenied, "a page of another site asks, and pages get no IDs")))
 		return
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/herdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -117,17 +118,24 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 }
 
 // bubbled is a door of a server that runs nothing in the background.
-func bubbled(t *testing.T) *daemon.Door {
-	limits := daemon.Limits{MaxConnections: 10, UserConnections: 10, DrainTimeout: doortest.Patience}
+func bubbled(t *testing.T, connections int) *daemon.Door {
+	limits := daemon.Limits{MaxConnections: connections, UserConnections: connections, DrainTimeout: doortest.Patience}
 	services := map[string]*issuer.Service{"default": {}}
 	s, err := daemon.NewServer(daemon.Config{Limits: limits, DefaultService: "default"}, services, metrics.New(metrics.Build{}), zap.NewNop())
 	must.Succeed(t, err)
 	return s.NewDoor("http", Refusal)
 }
 
+// TestIdleConnectionsMakeRoom: connections that do nothing keep a newcomer out for a moment only.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	herdtest.Test(t, func(t *testing.T, ctx context.Context, l net.Listener) error {
+		return Serve(ctx, l, bubbled(t, 1000), "", zap.NewNop())
+	})
+}
+
 // neverReads sends a request, and expects the end of the connection.
 func neverReads(t *testing.T, request string) {
-	l, d, served := newPipes(), bubbled(t), make(chan struct{})
+	l, d, served := newPipes(), bubbled(t, 10), make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(served)
@@ -160,7 +168,7 @@ func TestAnAnswerHasOneDeadline(t *testing.T) {
 		near, far := net.Pipe()
 		defer near.Close()
 		go func() { l.dialed <- far }()
-		nc, err := entrance{bubbled(t).Listener(l)}.Accept()
+		nc, err := entrance{bubbled(t, 10).Listener(l)}.Accept()
 		must.Succeed(t, err)
 		defer nc.Close()
 		c := nc.(*connection)

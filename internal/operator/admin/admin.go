@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,8 +21,8 @@ import (
 
 // Limits of the listener, which knows no credentials: a connection idles for a moment
 // only, and few are open at once, so that they leave the open files to the daemon's
-// socket. One address, or user of a Unix socket, has three quarters of them. The answer
-// with a profile has the time of the profile in addition.
+// socket. One address has three quarters of them. A silent connection ends as one does
+// that idles. The answer with a profile has the time of the profile in addition.
 const (
 	MaxConnections = 256
 	readTimeout    = 5 * time.Second // of a whole request
@@ -119,16 +119,13 @@ func SplitAddress(address string) (network, addr string) {
 // Serve answers on the listener until ctx is done. It returns nil then, after the answers under
 // way. The statistics take the refusals of connections.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, stats *quota.Stats) error {
-	most := guard.Beside(MaxConnections)
-	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
-	connections := guard.New(limits, guard.Note(stats, map[guard.Reason]quota.Refusal{
-		guard.Full:       {Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
-		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
-	}))
+	most := limitlistener.Beside(MaxConnections)
+	limited := limitlistener.New(l, limitlistener.Limits{Connections: most, PerAddress: most - most/4}, func(r limitlistener.Refusal) {
+		stats.Refuse(quota.Refusal{Quota: quota.FixedAdmin, Limit: int64(r.Limit), Whose: r.Whose()})
+	})
 	server := &http.Server{
-		Handler: private(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: private(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}
-	connections.Protect(server)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -138,7 +135,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, stats *quota.Sta
 			_ = server.Close()
 		}
 	})
-	err := server.Serve(connections.Listener(l))
+	err := server.Serve(limited)
 	if !stop() {
 		<-ended
 	}
@@ -152,7 +149,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, stats *quota.Sta
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		if guard.FromOtherSite(r) {
+		if FromOtherSite(r) {
 			http.Error(w, "requests from pages of other sites are refused", http.StatusForbidden)
 			return
 		}

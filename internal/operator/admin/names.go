@@ -39,3 +39,10 @@ func hostOf(address string) string {
 	}
 	return strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
 }
+
+// FromOtherSite reports whether a browser says that a page of another site sent the
+// request. A link that a user follows passes: what it opens does not reach the other
+// site's page.
+func FromOtherSite(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+}

@@ -210,7 +210,7 @@ func limitKeys() []key {
 	return append([]key{
 		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
-		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "max_connections_per_address", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
 		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},

@@ -26,12 +26,12 @@ type LeaseServer struct {
 	TokensFile string // "" = none
 	Insecure   bool
 
-	MemoryLimit      int64 // bytes; 0 = that of the control group
-	QuotaConnections int   // of one address
-	QuotaWaiting     int   // requests of one tenant that wait for locks
-	RateLimit        int   // requests per second and client; 0 = unlimited
-	RateBurst        int
-	DrainDelay       time.Duration
+	MemoryLimit              int64 // bytes; 0 = that of the control group
+	MaxConnectionsPerAddress int   // 0 = three quarters of all
+	QuotaWaiting             int   // requests of one tenant that wait for locks
+	RateLimit                int   // requests per second and client; 0 = unlimited
+	RateBurst                int
+	DrainDelay               time.Duration
 
 	services map[string]Terms
 }

@@ -25,15 +25,15 @@ type LeaseServerFlags struct {
 	MaxDisk   Text `name:"max-disk" group:"Locks and sequences" placeholder:"SIZE" help:"What these keys may take there, 1MiB or more, likewise; 0 is no limit (default 1GiB)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
-	MemoryLimit      Text `name:"memory-limit" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: limits of connections and bodies follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
-	MaxConnections   Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
-	QuotaConnections Text `name:"quota-connections" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, 1 to 1048576 (default 8192)."`
-	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
-	QuotaWaiting     Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
-	RateLimit        Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; 0 is unlimited (default 1000)."`
-	RateBurst        Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
-	DrainDelay       Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`
-	DrainTimeout     Text `name:"drain-timeout" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
+	MemoryLimit              Text `name:"memory-limit" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: limits of connections and bodies follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
+	MaxConnections           Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
+	MaxConnectionsPerAddress Text `name:"max-connections-per-address" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, up to 1048576; 0 is three quarters of all (default 0)."`
+	MaxInFlight              Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
+	QuotaWaiting             Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
+	RateLimit                Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; an acquire counts once for each lease; 0 is unlimited (default 1000)."`
+	RateBurst                Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
+	DrainDelay               Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`
+	DrainTimeout             Text `name:"drain-timeout" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	LogLevel  Text `name:"log-level" group:"Operation" placeholder:"LEVEL" values:"debug,info,warn,error" help:"debug, info, warn or error (default info)."`
 	LogFormat Text `name:"log-format" group:"Operation" placeholder:"FORMAT" values:"auto,json,console" help:"json, console, or auto: console on a terminal, else json (default auto)."`

@@ -17,8 +17,8 @@ var (
 		"quota_bytes", "quota_connections", "quota_holds", "quota_waiting", fixed,
 	}
 	serverQuotas = []string{
-		"max_connections", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",
-		"quota_connections", "quota_waiting", fixed,
+		"max_connections", "max_connections_per_address", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",
+		"quota_waiting", fixed,
 	}
 )
 

@@ -1,4 +1,4 @@
-package guard
+package limitlistener
 
 import (
 	"math"
