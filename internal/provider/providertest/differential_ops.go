@@ -188,7 +188,7 @@ func (d *differential) askAgain(t *rapid.T, c *pair[*client], req provider.Acqui
 	}
 }
 
-// taken ends a lease, mostly has its slot granted to another request, and repeats the first request.
+// taken ends a lease, and repeats its request: mostly the slot was granted to another before.
 func (d *differential) taken(t *rapid.T) {
 	c := d.turn(t)
 	g := d.draw(t, func(g *twin) bool { return g.released == nil && !g.gone && !d.covered(g) })
@@ -199,8 +199,11 @@ func (d *differential) taken(t *rapid.T) {
 		end = min(end, max(d.now()+1, g.now[0].Created))
 	}
 	req := provider.AcquireRequest{Service: g.service, RequestID: g.request}
-	if _, all := d.answered(req); all && how == "released" {
-		d.askAgain(t, c, req)
+	if how == "released" {
+		if _, all := d.answered(req); all {
+			d.askAgain(t, c, req)
+		}
+		d.extendAs(t, c, g, g.now, false)
 		return
 	}
 	d.set(max(d.now(), end))
