@@ -51,7 +51,7 @@ test('the core can be read in half an hour', () => {
   const lines = fs.readdirSync(src).filter((name) => name.includes('.')).map((name) => [name, statements(name)]);
   const sum = (some) => some.reduce((all, [, count]) => all + count, 0);
   assert.ok(sum(lines.filter(([name]) => !BESIDE.includes(name))) <= 910, String(lines));
-  assert.ok(sum(lines.filter(([name]) => BESIDE.includes(name))) <= 620, String(lines));
+  assert.ok(sum(lines.filter(([name]) => BESIDE.includes(name))) <= 625, String(lines));
 });
 
 test('placement is imported by nobody who does not ask for it', () => {

@@ -207,11 +207,17 @@ def test_command_is_interrupted(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "k.sock"))
         listener.listen()
         command = [sys.executable, "-m", "kazahana", "--socket", str(tmp_path / "k.sock")]
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-            connection, _ = listener.accept()
-            process.send_signal(signal.SIGINT)
-            assert (process.communicate()[1], process.returncode) == ("", 130)
-            connection.close()
+        # A shell without job control has what it starts in the background ignore SIGINT.
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+                connection, _ = listener.accept()
+                process.send_signal(signal.SIGINT)
+                told = process.communicate()[1]
+                connection.close()
+        finally:
+            signal.signal(signal.SIGINT, previous)
+    assert (told, process.returncode) == ("", 130)
 
 
 @pytest.fixture(scope="module")

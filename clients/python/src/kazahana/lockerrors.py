@@ -59,7 +59,7 @@ class StoreUnavailableError(KazahanaError, code="STORE_UNAVAILABLE"):
 
 
 class StoreFullError(KazahanaError, code="STORE_FULL"):
-    """The store has no room for a new key. `setting` is the daemon's limit: max_keys, max_disk, or "" where the disk is full."""
+    """The store has no room for a new key: `setting` is max_keys, max_disk, or "" where the disk is full."""
 
     setting: str = ""
     limit: int = 0
