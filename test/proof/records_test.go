@@ -220,6 +220,7 @@ func (s *records) era() string {
 
 // shown completes the view of a model.
 func (s *records) shown(v record.View) record.View {
+	v.Keys, v.Size, v.Full = 0, 0, false // a server says nothing of it, and the memory below does
 	if s.lives == nil {
 		v.Life = fmt.Sprint("cluster ", s.cluster)
 		return v
