@@ -43,8 +43,8 @@ type Store struct {
 	tasks    sync.WaitGroup // watches and sweeps
 }
 
-// New uses the client, under keys of the area that no pool of leases can have. Whoever opened
-// the client closes it, after the store.
+// New uses the client, under keys of the area that no pool of leases can have. The client's
+// owner closes it after the store.
 func New(conn *etcdconn.Client, area record.Area) *Store {
 	s := &Store{
 		conn: conn, area: area, prefix: conn.Config().Prefix + "@" + area.Name + "/", turns: turns.New(known.size),

@@ -47,8 +47,8 @@ type Store struct {
 
 var _ record.Store = (*Store)(nil)
 
-// New uses the client, under keys of the area that no pool of leases can have. Whoever opened
-// the client closes it, after the store.
+// New uses the client, under keys of the area that no pool of leases can have. The client's
+// owner closes it after the store.
 func New(client *redisconn.Client, area record.Area) *Store {
 	s := &Store{client: client, area: area, cfg: client.Config(), place: client.Config().Place(), turns: turns.New(known.size)}
 	s.prefix = s.cfg.Prefix + "@" + area.Name

@@ -49,7 +49,7 @@ type Store struct {
 }
 
 // New uses a file that was opened with Tables, and is an area. Its longest grant is the
-// MaxTermMS that the file was opened with. Whoever opened it closes it.
+// MaxTermMS that the file was opened with. The file's owner closes it.
 func New(file *sqlitefile.File) *Store {
 	return &Store{file: file, area: record.Area{MaxGrantMS: file.MaxTermMS()}}
 }
