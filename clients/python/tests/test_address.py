@@ -53,6 +53,13 @@ def test_first_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert str(missing) in str(caught.value) and str(there) in str(caught.value)
 
 
+def test_socket_that_a_restart_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old daemon removes its socket between the refused connection and a look at the path."""
+    monkeypatch.setattr(os.path, "exists", lambda _: True)
+    for refused in (ConnectionRefusedError(111, "Connection refused"), PermissionError(13, "Permission denied")):
+        assert str(tmp_path / "gone") in str(address.unavailable(str(tmp_path / "gone"), refused))
+
+
 def test_directory_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`su` and `sudo -E` keep XDG_RUNTIME_DIR, and every user can make a directory below /tmp."""
     socket, second = tmp_path / "kazahana" / "kazahanad.sock", tmp_path / "second"

@@ -116,7 +116,7 @@ def connect(path: str) -> sockets.socket:
 def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
     """Explain why no daemon answers at path, and what to do."""
     kind = DaemonUnavailableError if error.errno in _TRANSIENT else SocketUnusableError
-    if error.errno == errno.ECONNREFUSED and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+    if error.errno == errno.ECONNREFUSED and _is_other(path):
         kind, error = SocketUnusableError, OSError(errno.ENOTSOCK, "it is not a socket")
     if error.errno in (errno.EACCES, errno.EPERM):
         reason = f"permission denied{_who_may(path)}"
@@ -127,6 +127,14 @@ def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
     else:
         reason = f"{error.strerror or error}; {_START}{_NAMED}"
     return kind(f"cannot connect to {path}: {reason}", path=path)
+
+
+def _is_other(path: str) -> bool:
+    """Tell whether something else than a socket is there. A daemon that restarts removes its socket at any moment."""
+    try:
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _who_may(path: str) -> str:
