@@ -419,8 +419,9 @@ func TestSQLiteFaults(t *testing.T) {
 	want(t, "no database", look(damaged), "sqlite.foreign")
 }
 
+// Not parallel: a process that another test starts keeps, until it runs its own program, the
+// lock of a state directory that this one has closed.
 func TestStateFaults(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	live := disktest.Memory(t)
 	opts := state.Options{Live: live}
