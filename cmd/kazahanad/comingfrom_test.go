@@ -4,19 +4,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// oldSystems make an ID of each system on docs/coming-from, by its published
+// oldSystems make an ID of each system on docs/coming-from.md, by its published
 // epoch and widths.
 var oldSystems = map[string]func(ms, low int64) int64{
 	"katsubushi":           snowflakeSince(1420070400000, 22),
@@ -43,7 +41,7 @@ var comingFromRow = regexp.MustCompile("(?m)^\\| \\[?([^|\\]]+?)(?:\\](?:\\([^)]
 // a switch in two years, and the layout lasts until the day that the row names.
 func TestComingFrom(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/coming-from/README.md")
+	page, err := os.ReadFile("../../docs/coming-from.md")
 	must.Succeed(t, err)
 	s, met := testkit.NewSite(t), map[string]bool{}
 	for _, row := range comingFromRow.FindAllStringSubmatch(string(page), -1) {
@@ -70,94 +68,49 @@ func TestComingFrom(t *testing.T) {
 	}
 }
 
-// comingFromPages are the pages of docs/coming-from for one system each, by name.
-func comingFromPages(t *testing.T) map[string]string {
-	t.Helper()
-	files, err := filepath.Glob("../../docs/coming-from/*.md")
-	if err != nil || len(files) < 11 {
-		t.Fatal(files, err)
-	}
-	pages := map[string]string{}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		must.Succeed(t, err)
-		if name := strings.TrimSuffix(filepath.Base(file), ".md"); name != "README" {
-			pages[name] = string(content)
-		}
-	}
-	return pages
-}
-
 var (
-	comingFromServe  = regexp.MustCompile(`(?m)^    kazahanad serve (.*)$`)
-	comingFromParams = regexp.MustCompile(`redis://redis:6379/0\?([^']+)`)
-	ellipsis         = regexp.MustCompile(`(?m)(^|, )\.\.\.$`)
+	comingFromServe = regexp.MustCompile(`(?m)^    kazahanad serve (.*)$`)
+	ellipsis        = regexp.MustCompile(`(?m)(^|, )\.\.\.$`)
 )
 
-// Each command of a page prints what the page shows, and a daemon that is started with
-// the page's flags makes IDs above its samples.
-func TestComingFromPages(t *testing.T) {
+// Each command of the page prints what the page shows, and a daemon that is started with
+// the page's flags makes IDs above those of the page's example.
+func TestComingFromPage(t *testing.T) {
 	t.Parallel()
-	for name, page := range comingFromPages(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := testkit.NewSite(t)
-			samples := map[string]int64{} // the greatest, by the parameters of the check
-			for _, m := range docFence.FindAllStringSubmatch(page, -1) {
-				for _, part := range strings.Split("\n"+m[3], "\n$ ")[1:] {
-					command, want, _ := strings.Cut(part, "\n")
-					comingFromCommand(t, s, command, want, samples)
+	page, err := os.ReadFile("../../docs/coming-from.md")
+	must.Succeed(t, err)
+	s := testkit.NewSite(t)
+	greatest := katsubushiSample(t, s, 21)
+	commands := 0
+	for _, m := range docFence.FindAllStringSubmatch(string(page), -1) {
+		for _, part := range strings.Split("\n"+m[3], "\n$ kazahanad ")[1:] {
+			command, want, _ := strings.Cut(part, "\n")
+			args := strings.Fields(strings.ReplaceAll(command, "'", ""))
+			for i, arg := range args {
+				if arg == "old" {
+					args[i] = s.Path("old")
 				}
 			}
-			served := comingFromServe.FindAllStringSubmatch(page, -1)
-			if len(samples) == 0 || len(served) < len(samples) {
-				t.Fatalf("%d checks, and %d ways to start", len(samples), len(served))
-			}
-			for i, m := range served {
-				params := comingFromParams.FindStringSubmatch(m[1])
-				if params == nil || !strings.Contains(page, "leases init --provider '"+params[0]+"' #") {
-					t.Fatal(m[1])
-				}
-				dir := s.Path(fmt.Sprint("state", i))
-				flags := strings.Fields(strings.ReplaceAll(strings.ReplaceAll(m[1], "redis://redis:6379/0", "sqlite:"+dir+"/leases.db"), "'", ""))
-				for j, flag := range flags {
-					if flag == "--memcached-listen" {
-						flags[j+1] = "unix:" + s.Path("memcached.sock")
-					}
-				}
-				instance := s.Start(append(flags, "--state-dir", dir)...)
-				said := strings.TrimSpace(s.Kazahanad("id").OK(t))
-				if id, err := strconv.ParseInt(said, 10, 64); err != nil || id <= samples[params[1]] {
-					t.Errorf("%s: %s is not above %d: %v", m[1], said, samples[params[1]], err)
-				}
-				delete(samples, params[1])
-				instance.Terminate()
-			}
-			for params := range samples {
-				t.Errorf("no daemon is started with %s", params)
-			}
-		})
+			shows(t, command, s.Kazahanad(args...).OK(t), want)
+			commands++
+		}
+	}
+	served := comingFromServe.FindAllStringSubmatch(string(page), -1)
+	if commands != 2 || len(served) != 1 {
+		t.Fatalf("%d commands, and %d ways to start", commands, len(served))
+	}
+	store := "sqlite:" + s.Path("leases.db")
+	s.Start(strings.Fields(strings.ReplaceAll(strings.ReplaceAll(served[0][1], "redis://redis:6379/0", store), "'", ""))...)
+	said := strings.TrimSpace(s.Kazahanad("id").OK(t))
+	if id, err := strconv.ParseInt(said, 10, 64); err != nil || id <= greatest {
+		t.Errorf("%s is not above %d: %v", said, greatest, err)
 	}
 }
 
-// comingFromCommand runs a command of a page in the site, and compares what it prints.
-func comingFromCommand(t *testing.T, s *testkit.Site, command, want string, samples map[string]int64) {
+// shows fails if the text does not have the parts of want in their order; "..." stands for
+// any text in between.
+func shows(t *testing.T, command, said, want string) {
 	t.Helper()
-	if sample, ok := strings.CutPrefix(command, `printf '%s\n' `); ok {
-		ids, ok := strings.CutSuffix(sample, " > old")
-		if !ok {
-			t.Fatal(command)
-		}
-		testkit.WriteFile(t, s.Path("old"), strings.ReplaceAll(ids, " ", "\n")+"\n")
-		return
-	}
-	args := strings.Fields(strings.ReplaceAll(strings.TrimPrefix(command, "kazahanad "), "'", ""))
-	for i, arg := range args {
-		if arg == "old" {
-			args[i] = s.Path("old")
-		}
-	}
-	said := s.Kazahanad(args...).OK(t)
 	for _, part := range ellipsis.Split(strings.TrimSpace(want), -1) {
 		at := strings.Index(said, strings.Trim(part, "\n"))
 		if at < 0 {
@@ -165,15 +118,22 @@ func comingFromCommand(t *testing.T, s *testkit.Site, command, want string, samp
 		}
 		said = said[at:]
 	}
-	if params := comingFromParams.FindStringSubmatch(command); params != nil {
-		old, err := os.ReadFile(s.Path("old"))
-		must.Succeed(t, err)
-		for _, line := range strings.Fields(string(old)) {
-			id, err := strconv.ParseInt(line, 10, 64)
-			must.Succeed(t, err)
-			samples[params[1]] = max(samples[params[1]], id)
+}
+
+// katsubushiSample writes IDs of that many of katsubushi's workers to the file "old", and
+// returns the greatest.
+func katsubushiSample(t *testing.T, s *testkit.Site, workers int64) int64 {
+	t.Helper()
+	now, greatest := time.Now().UnixMilli(), int64(0)
+	var lines []string
+	for w := range workers {
+		for _, sequence := range []int64{0, 300, 4095} {
+			id := oldSystems["katsubushi"](now, w<<12|sequence)
+			lines, greatest = append(lines, fmt.Sprint(id)), max(greatest, id)
 		}
 	}
+	testkit.WriteFile(t, s.Path("old"), strings.Join(lines, "\n")+"\n")
+	return greatest
 }
 
 // oldSample is a file with IDs of the day before, and the last one before the day.
@@ -196,16 +156,9 @@ func oldSample(t *testing.T, s *testkit.Site, id func(ms, low int64) int64, day 
 func TestComingFromWhileBothRun(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)
-	var lines []string
-	for w := range int64(21) {
-		for _, sequence := range []int64{0, 300, 4095} {
-			lines = append(lines, fmt.Sprint(oldSystems["katsubushi"](snowflake.DefaultEpochMS, w<<12|sequence)))
-		}
-	}
-	file := s.Path("both")
-	testkit.WriteFile(t, file, strings.Join(lines, "\n")+"\n")
+	katsubushiSample(t, s, 21)
 	for ids, want := range map[string]string{"": "machine IDs 336-8191", "&ids=336-8191": "machine IDs 336-8191", "&ids=0-15": "machine IDs 2-14"} {
-		said := s.Kazahanad("layout", "--provider", "redis://h/0?epoch=2015-01-01T00:00:00Z"+ids, "--check", file).OK(t)
+		said := s.Kazahanad("layout", "--provider", "redis://h/0?epoch=2015-01-01T00:00:00Z"+ids, "--check", s.Path("old")).OK(t)
 		if !strings.Contains(said, want) {
 			t.Errorf("%q: %s is not in\n%s", ids, want, said)
 		}
