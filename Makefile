@@ -71,7 +71,7 @@ model: setup
 capacity:
 	@KZTEST_RING=deep $(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
-## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 12 minutes; BENCH=-h explains.
+## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 6 minutes; BENCH=-h explains.
 bench: build bin-bench
 	@bin/bench ids $(BENCH)
 
@@ -79,7 +79,7 @@ bench: build bin-bench
 bench-check: build bin-bench
 	@bin/bench ids -check $(BENCH)
 
-## bench-short: all suites for a moment; fails if something does not start, answers wrongly under load, or allocates.
+## bench-short: all suites for a moment; fails if something does not start, or answers wrongly under load.
 bench-short: build bin-bench
 	@bin/bench all -short $(BENCH)
 

@@ -15,89 +15,49 @@ import (
 )
 
 const (
-	// throughput is what the daemon is given to issue per millisecond where
-	// leases are not what is measured: the most that one acquire gets, 256
-	// leases, in wideLayout. It is more than one core can send.
+	// throughput is what the daemon is given to issue per millisecond: the most
+	// that one acquire gets, 256 leases, in wideLayout. It is more than one core can send.
 	throughput = 256 << 10
 	// wideLayout is that of the recipe for high throughput: 1,024 IDs per
 	// millisecond and lease.
 	wideLayout = "bit_id=12&bit_seq=10"
-	// leaseIDs is how many IDs a lease of the default layout gives in a
-	// millisecond.
-	leaseIDs = 256
 	// startLimit is how long a server may take to be ready, or to stop.
 	startLimit = 15 * time.Second
 )
 
-// daemonOptions are what differs between the daemons of the rows.
-type daemonOptions struct {
-	name       string // of its files
-	throughput int    // IDs per millisecond; 0: as shipped
-	provider   string // parameters of the provider's URL
-	admin      bool   // with metrics
-	doors      bool   // with memcached's protocol and HTTP
-	authority  string // as which it takes part in placement; "": not
-	store      string // file of what that needs; "": beside the leases
-	beside     bool   // on another core: it is not what is measured
-}
-
-// daemon is a running one. All that it writes is in the run's directory.
+// daemon is the one that is measured. All that it writes is in the run's directory.
 type daemon struct {
 	*process.Service
-	socket          string
-	leases          string // the provider's file
-	admin           string // the socket with the metrics, if there are any
-	memcached, http string // sockets of further ways to ask, likewise
+	socket, memcached, http string
 }
 
 // daemonArguments is the command line of a daemon as a user would start it, but
-// for its directories, and where its files will be.
-func daemonArguments(dir string, o daemonOptions) (args []string, files daemon) {
-	state := filepath.Join(dir, o.name)
-	files = daemon{socket: filepath.Join(dir, o.name+".sock"), leases: filepath.Join(state, "leases.db")}
-	provider := "sqlite:" + files.leases
-	if o.provider != "" {
-		provider += "?" + o.provider
-	}
-	args = []string{"serve", "--config", "none", "--socket", files.socket, "--state-dir", state, "--provider", provider}
-	if o.throughput > 0 {
-		args = append(args, "--max-throughput-per-ms", strconv.Itoa(o.throughput))
-	}
-	if o.admin {
-		files.admin = filepath.Join(dir, "admin.sock")
-		args = append(args, "--admin-listen", "unix:"+files.admin)
-	}
-	if o.doors {
-		files.memcached, files.http = filepath.Join(dir, "memcached.sock"), filepath.Join(dir, "http.sock")
-		args = append(args, "--memcached-listen", "unix:"+files.memcached, "--http-listen", "unix:"+files.http)
-	}
-	if o.authority != "" {
-		args = append(args, "--placement-authority", o.authority)
-	}
-	if o.store != "" {
-		args = append(args, "--store", "sqlite:"+o.store)
-	}
-	return args, files
+// for its directories, and where its sockets will be.
+func daemonArguments(dir string) (args []string, sockets daemon) {
+	state := filepath.Join(dir, "state")
+	sockets = daemon{socket: filepath.Join(dir, "kazahanad.sock"), memcached: filepath.Join(dir, "memcached.sock"), http: filepath.Join(dir, "http.sock")}
+	return []string{
+		"serve", "--config", "none", "--socket", sockets.socket, "--state-dir", state,
+		"--provider", "sqlite:" + filepath.Join(state, "leases.db") + "?" + wideLayout,
+		"--max-throughput-per-ms", strconv.Itoa(throughput),
+		"--memcached-listen", "unix:" + sockets.memcached, "--http-listen", "unix:" + sockets.http,
+	}, sockets
 }
 
 // startDaemon returns when the daemon has all its leases. The caller must stop a daemon
 // that is not nil, also with an error.
-func (b *bench) startDaemon(ctx context.Context, o daemonOptions) (*daemon, error) {
-	args, files := daemonArguments(b.freshDir(), o)
-	launch := b.launch
-	if o.beside {
-		launch = launch.Beside()
-	}
-	service, err := launch.Launch(filepath.Join(b.dir, o.name+".log"), b.plan.Daemon, args...)
+func (b *bench) startDaemon(ctx context.Context) (*daemon, error) {
+	args, sockets := daemonArguments(b.dir)
+	service, err := b.launch.Launch(filepath.Join(b.dir, "kazahanad.log"), b.plan.Daemon, args...)
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
-	d := &files
+	d := &sockets
 	d.Service = service
 	err = service.Await(ctx, startLimit, func(ctx context.Context) error {
 		st, err := statusOf(ctx, d.socket)
-		if err == nil && (st.Mode != "regular" || st.throughput() < int64(o.throughput)) {
-			err = fmt.Errorf("mode %s, leases for %d of %d IDs per millisecond", st.Mode, st.throughput(), o.throughput)
+		if err == nil && (st.Mode != "regular" || st.throughput() < throughput) {
+			err = fmt.Errorf("mode %s, leases for %d of %d IDs per millisecond", st.Mode, st.throughput(), throughput)
 		}
 		return err
 	})
@@ -105,27 +65,6 @@ func (b *bench) startDaemon(ctx context.Context, o daemonOptions) (*daemon, erro
 		return d, fmt.Errorf("the daemon: %w", err)
 	}
 	return d, nil
-}
-
-// with runs do on a daemon of its own, which then ends, and refuses what was
-// measured with IDs that were not made from leases: such IDs cost something
-// else.
-func (b *bench) withDaemon(ctx context.Context, o daemonOptions, do func(*daemon) error) error {
-	d, err := b.startDaemon(ctx, o)
-	if d != nil {
-		defer d.Stop()
-	}
-	if err != nil {
-		return err
-	}
-	if err := do(d); err != nil {
-		return err
-	}
-	st, err := d.status(ctx)
-	if err != nil {
-		return err
-	}
-	return st.mustBeRegular()
 }
 
 func (d *daemon) status(ctx context.Context) (daemonStatus, error) {

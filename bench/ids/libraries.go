@@ -4,7 +4,9 @@ package ids
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,14 +31,18 @@ const (
 	uuidV7     = "google/uuid, NewV7"
 )
 
-// libraryMicros are ways to make IDs inside a Go program. Each library has so many
-// sequence numbers in a millisecond that none of them waits for the next one.
-var libraryMicros = []micro{
-	{embedOne, "ns/ID", report.Nanoseconds, 1, 0, embedded(1)},
-	{embedMany, "ns/ID", report.Nanoseconds, embedBatch, 0, embedded(embedBatch)},
-	{sonyOne, "ns/ID", report.Nanoseconds, 1, 0, sony},
-	{bwmarrinID, "ns/ID", report.Nanoseconds, 1, 0, bwmarrinNode},
-	{uuidV7, "ns/ID", report.Nanoseconds, 1, 0, uuids},
+// libraries are ways to make IDs inside a Go program. Each has so many sequence numbers in a
+// millisecond that none of them waits for the next one.
+var libraries = []struct {
+	title string
+	per   int // IDs in a call
+	run   func() (testing.BenchmarkResult, error)
+}{
+	{embedOne, 1, embedded(1)},
+	{embedMany, embedBatch, embedded(embedBatch)},
+	{sonyOne, 1, sony},
+	{bwmarrinID, 1, bwmarrinNode},
+	{uuidV7, 1, uuids},
 }
 
 const embedBatch = 100
@@ -48,19 +54,57 @@ const (
 	overUUID = 0.5
 )
 
+// allocations is the quantity beside a library's time, which has its title.
+func allocations(title string) string { return title + ", allocations" }
+
 func librariesRow() row {
-	r := inProcessRow(librariesKey, "embed and other Go libraries in process: time and allocations per ID",
-		fmt.Sprintf("in process, one goroutine, one call for each ID; embed with its own state, on a SQLite provider, with leases for %d IDs per millisecond; "+
+	// Each benchmark takes about twice its time: it works its way up to it.
+	each := func(p plan) time.Duration { return p.Duration / 4 }
+	total := func(p plan) time.Duration { return time.Duration(2*len(libraries)) * each(p) }
+	r := row{
+		key: librariesKey, help: "embed and other Go libraries in process: time and allocations per ID",
+		note: fmt.Sprintf("in process, one goroutine, one call for each ID; embed with its own state, on a SQLite provider, with leases for %d IDs per millisecond; "+
 			"sonyflake with a time unit of 1 ms and %d bits of sequence, bwmarrin/snowflake with %d: as shipped, they wait after 256 IDs in 10 ms and after 4,096 in 1 ms, "+
-			"and embed after 256 in 1 ms", throughput, sonyBits, bwmarrinBits))
-	one := micro{title: embedOne, measure: "ns/ID"}.time()
+			"and embed after 256 in 1 ms", throughput, sonyBits, bwmarrinBits),
+		takes: func(p plan, _ int) time.Duration { return total(p) },
+		measure: func(ctx context.Context, b *bench) error {
+			measured := map[string]float64{}
+			err := b.launch.Ask(ctx, 2*total(b.plan)+patience, &measured, arguments("libraries", each(b.plan))...)
+			for quantity, value := range measured {
+				b.add(librariesKey, kazahanad, quantity, value)
+			}
+			return err
+		},
+	}
+	for _, l := range libraries {
+		r.shows(l.title, l.title, "ns/ID", report.Nanoseconds)
+		r.shows(l.title, allocations(l.title), "allocations", report.Whole)
+	}
 	for _, other := range []struct {
 		title string
 		bound float64
 	}{{sonyOne, overSony}, {uuidV7, overUUID}} {
-		r.ratio(embedOne, "time / "+other.title, one, micro{title: other.title, measure: "ns/ID"}.time(), other.bound, true)
+		r.promise(embedOne, "time / "+other.title, embedOne, report.Series{Row: librariesKey, Subject: kazahanad, Quantity: other.title}, other.bound, true, report.Ratio)
 	}
 	return r
+}
+
+// librariesMain is the part libraries. The duration is that of each benchmark.
+func librariesMain(duration time.Duration) error {
+	testing.Init()
+	if err := flag.Set("test.benchtime", duration.String()); err != nil {
+		return err
+	}
+	measured := map[string]float64{}
+	for _, l := range libraries {
+		result, err := l.run()
+		if err != nil {
+			return err
+		}
+		measured[l.title] = float64(result.T.Nanoseconds()) / float64(result.N) / float64(l.per)
+		measured[allocations(l.title)] = float64(result.AllocsPerOp())
+	}
+	return json.NewEncoder(os.Stdout).Encode(measured)
 }
 
 const sonyBits, bwmarrinBits = 16, 18

@@ -15,9 +15,7 @@ var parts = map[string]func(args []string) error{
 	"load":      part(loadMain),
 	"hold":      part(holdMain),
 	"echo":      echoMain,
-	"inprocess": part(inProcessMain),
-	"start":     part(startMain),
-	"disturb":   part(disturbMain),
+	"libraries": part(librariesMain),
 }
 
 // part is a process whose options come as JSON, in one argument.

@@ -26,8 +26,7 @@ machine does not have leave their column empty; a note says how to get them.
 
 Exit code: 0 when everything ran, whatever the verdicts; 1 when something did
 not start, answered wrongly, or was interrupted; with -check also when a target
-is missed by more than 10%%; with -short also when one is missed that does not
-depend on the machine's speed (allocations).
+is missed by more than 10%%.
 
 Rows, for -only:
 %s`

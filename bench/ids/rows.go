@@ -26,50 +26,27 @@ type row struct {
 	note            string // how it is measured, for below the table
 }
 
-// shown is a quantity of the daemon alone that a row shows.
-type shown struct {
-	row *row
-	report.Figure
-}
-
-// shows adds a line about a quantity of the daemon to the table of figures.
-func (r *row) shows(title, quantity, measure string, format func(float64) string) shown {
-	f := report.Figure{Row: r.key, Title: title, Quantity: quantity, Measure: measure, Format: format, Alone: true}
-	r.figures = append(r.figures, f)
-	return shown{r, f}
-}
-
-// atMost makes a promise about the quantity.
-func (s shown) atMost(bound float64) *report.Target {
-	return s.row.promise(s.Title, s.Measure, s.Quantity, report.Series{}, bound, true, s.Format)
-}
-
-func (s shown) atLeast(bound float64) *report.Target {
-	return s.row.promise(s.Title, s.Measure, s.Quantity, report.Series{}, bound, false, s.Format)
-}
-
-// ratio makes a promise about the ratio of two of the row's quantities.
-func (r *row) ratio(title, criterion, of, to string, bound float64, atMost bool) {
-	r.promise(title, criterion, of, report.Series{Row: r.key, Subject: kazahanad, Quantity: to}, bound, atMost, report.Ratio)
+// shows adds a line about a quantity of the daemon alone to the table of figures.
+func (r *row) shows(title, quantity, measure string, format func(float64) string) {
+	r.figures = append(r.figures, report.Figure{Row: r.key, Title: title, Quantity: quantity, Measure: measure, Format: format, Alone: true})
 }
 
 // promise adds a target about a quantity of the daemon, or its ratio to another series.
-func (r *row) promise(title, criterion, of string, to report.Series, bound float64, atMost bool, format func(float64) string) *report.Target {
+func (r *row) promise(title, criterion, of string, to report.Series, bound float64, atMost bool, format func(float64) string) {
 	r.targets = append(r.targets, report.Target{
 		Work: title, Criterion: criterion, Of: report.Series{Row: r.key, Subject: kazahanad, Quantity: of}, To: to,
 		Bound: bound, AtMost: atMost, Format: format,
 	})
-	return &r.targets[len(r.targets)-1]
 }
 
 // allRows are the rows in the table's order.
 func allRows() []row {
-	rows := []row{generatorRow(), librariesRow()}
+	rows := []row{librariesRow()}
 	for _, w := range workloads {
 		rows = append(rows, socketRow(w))
 	}
 	// The last one looks at what the others have left behind.
-	return append(rows, leasesRow(), growthRow(), startRow(), quietRow(), rendezvousRow(), placementRow(), actorsRow(), memoryRow())
+	return append(rows, memoryRow())
 }
 
 // selectRows understands -only: keys separated by commas, "" for everything.

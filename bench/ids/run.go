@@ -21,7 +21,6 @@ type bench struct {
 	plan     plan
 	launch   process.Launcher
 	dir      string // for everything that any process writes
-	fresh    int    // directories that freshDir has made
 	progress io.Writer
 
 	main       *daemon // measured beside the references
@@ -29,7 +28,6 @@ type bench struct {
 	absent     map[string]string // servers that there are not, and why
 	unmeasured map[string]string // rows that could not be measured, and why
 	fewFiles   error             // why many connections cannot be held, or nil
-	quiet      quietFacts
 	others     others
 
 	round   int
@@ -53,7 +51,7 @@ func run(ctx context.Context, p plan, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if longest := filepath.Join(dir, "1000", "disturbed.sock"); len(longest) > maxSocketPath {
+	if longest := filepath.Join(dir, "memcached.sock"); len(longest) > maxSocketPath {
 		return fmt.Errorf("%s is too long for the path of a socket: set TMPDIR to a shorter one", longest)
 	}
 	b := &bench{
@@ -125,15 +123,6 @@ func (b *bench) add(row, subject, quantity string, value float64) {
 	b.samples.Add(b.round, report.Series{Row: row, Subject: subject, Quantity: quantity}, value)
 }
 
-// freshDir is a directory for the files of one process. An error shows when the
-// process finds no directory.
-func (b *bench) freshDir() string {
-	b.fresh++
-	dir := filepath.Join(b.dir, fmt.Sprint(b.fresh))
-	_ = os.Mkdir(dir, 0o700)
-	return dir
-}
-
 // load measures a server for the plan's duration, unless the options say
 // otherwise.
 func (b *bench) load(ctx context.Context, s *server, o load.Options) (result loadResult, err error) {
@@ -149,13 +138,6 @@ func (b *bench) load(ctx context.Context, s *server, o load.Options) (result loa
 	return result, nil
 }
 
-// loadDaemon is load for a daemon of a row's own.
-func (b *bench) loadDaemon(ctx context.Context, d *daemon, o load.Options) (loadResult, error) {
-	o.Socket, o.Dialect = d.socket, load.RPC
-	o.Depth = max(o.Depth, 1)
-	return b.load(ctx, &server{name: kazahanad, service: d.Service}, o)
-}
-
 // describeServers tells what was measured, and refuses a run in which the
 // daemon had no leases for some time.
 func (b *bench) describeServers(ctx context.Context) error {
@@ -166,7 +148,7 @@ func (b *bench) describeServers(ctx context.Context) error {
 	if err := st.mustBeRegular(); err != nil {
 		return err
 	}
-	b.remarks = append(b.remarks, fmt.Sprintf("kazahanad %s, SQLite provider with %s, max_throughput_per_ms %d unless the row says otherwise, else as shipped",
+	b.remarks = append(b.remarks, fmt.Sprintf("kazahanad %s, SQLite provider with %s, max_throughput_per_ms %d, else as shipped",
 		st.Version, wideLayout, throughput))
 	for _, s := range st.Services {
 		// A few are normal: a quiet service begins its milliseconds late.

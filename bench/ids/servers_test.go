@@ -181,14 +181,6 @@ func TestHold(t *testing.T) {
 	}
 }
 
-func TestSumMetric(t *testing.T) {
-	metrics := "# HELP acquires\nacquires{result=\"ok\",service=\"a\"} 3\nacquires{result=\"ok\",service=\"b\"} 4\n" +
-		"acquires{result=\"refused\",service=\"a\"} 5\nacquires_other{result=\"ok\"} 100\n"
-	if got := sumMetric(metrics, "acquires", `result="ok"`); got != 7 {
-		t.Error(got)
-	}
-}
-
 func TestEchoArguments(t *testing.T) {
 	want := echoSocket{path: "/a,b", request: 17, answer: 909}
 	if got, err := parseEchoSocket(want.argument()); err != nil || got != want {
@@ -198,16 +190,5 @@ func TestEchoArguments(t *testing.T) {
 		if got, err := parseEchoSocket(wrong); err == nil {
 			t.Errorf("%q is %+v", wrong, got)
 		}
-	}
-}
-
-func TestDaemonArguments(t *testing.T) {
-	args, files := daemonArguments("/d", daemonOptions{
-		name: "n", throughput: 256, provider: "term=1s", admin: true, authority: "a:1", store: "/s.db",
-	})
-	want := "[serve --config none --socket /d/n.sock --state-dir /d/n --provider sqlite:/d/n/leases.db?term=1s " +
-		"--max-throughput-per-ms 256 --admin-listen unix:/d/admin.sock --placement-authority a:1 --store sqlite:/s.db]"
-	if fmt.Sprint(args) != want || files != (daemon{socket: "/d/n.sock", leases: "/d/n/leases.db", admin: "/d/admin.sock"}) {
-		t.Errorf("%v\n%+v", args, files)
 	}
 }

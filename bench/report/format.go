@@ -21,4 +21,3 @@ func Whole(v float64) string        { return fmt.Sprintf("%.0f", v) }
 func Kilo(v float64) string         { return fmt.Sprintf("%.1f", v/1e3) }
 func Mega(v float64) string         { return fmt.Sprintf("%.2f", v/1e6) }
 func Percent(v float64) string      { return fmt.Sprintf("%.1f%%", 100*v) } // of a share
-func FinePercent(v float64) string  { return fmt.Sprintf("%.2f%%", 100*v) } // of a small share

@@ -17,9 +17,6 @@ type Target struct {
 	Format    func(float64) string
 	// Fails is the bound at which a check fails, where it does not fail at Tolerance.
 	Fails float64
-	// Certain: the value does not depend on how fast the machine is, so that
-	// even a short run must meet it.
-	Certain bool
 }
 
 // Verdict is what became of a target.
@@ -104,11 +101,10 @@ func (v Verdict) String() string {
 // Tolerance is by how much a check lets a target be missed: measurements vary.
 const Tolerance = 0.10
 
-// Missed are the verdicts that fall short by more than the tolerance, or of Fails; with
-// certain, those alone whose target is certain, without tolerance.
-func Missed(verdicts []Verdict, certain bool) (missed []Verdict) {
+// Missed are the verdicts that fall short by more than the tolerance, or of Fails.
+func Missed(verdicts []Verdict) (missed []Verdict) {
 	for _, v := range verdicts {
-		if certain && v.Target.Certain && v.Short > 0 || !certain && v.fails() {
+		if v.fails() {
 			missed = append(missed, v)
 		}
 	}

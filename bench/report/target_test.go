@@ -87,17 +87,10 @@ func TestWhatIsMissing(t *testing.T) {
 }
 
 func TestMissed(t *testing.T) {
-	verdict := func(short float64, certain bool) Verdict {
-		return Verdict{Measured: true, Short: short, Target: Target{Certain: certain}}
-	}
-	all := []Verdict{
-		{Why: "not measured"}, verdict(0, false), verdict(0.10, false), verdict(0.11, false), verdict(0, true), verdict(math.Inf(1), true),
-	}
-	if got := Missed(all, false); len(got) != 2 || got[0].Short != 0.11 {
+	verdict := func(short float64) Verdict { return Verdict{Measured: true, Short: short} }
+	all := []Verdict{{Why: "not measured"}, verdict(0), verdict(0.10), verdict(0.11), verdict(math.Inf(1))}
+	if got := Missed(all); len(got) != 2 || got[0].Short != 0.11 {
 		t.Errorf("a check fails for %v", got)
-	}
-	if got := Missed(all, true); len(got) != 1 || !got[0].Target.Certain {
-		t.Errorf("a short run fails for %v", got)
 	}
 }
 
@@ -106,11 +99,11 @@ func TestFails(t *testing.T) {
 	target := Target{Of: ours, Bound: 0.40, Fails: 0.30, Format: Ratio}
 	for value, want := range map[float64]string{0.41: "ok", 0.32: "short by 20%", 0.28: "short by 30%, and of 0.30 too"} {
 		v := target.Judge(samplesOf(t, map[Series][]float64{ours: {value}}), nil)
-		if missed := len(Missed([]Verdict{v}, false)) > 0; v.String() != want || missed != (value < 0.30) {
+		if missed := len(Missed([]Verdict{v})) > 0; v.String() != want || missed != (value < 0.30) {
 			t.Errorf("%v: %v, and a check fails: %v", value, v, missed)
 		}
 	}
-	if missed := Missed([]Verdict{target.Judge(new(Samples), func(Series) string { return "absent" })}, false); len(missed) > 0 {
+	if missed := Missed([]Verdict{target.Judge(new(Samples), func(Series) string { return "absent" })}); len(missed) > 0 {
 		t.Errorf("a check fails for what was not measured: %v", missed)
 	}
 }

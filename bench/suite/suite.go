@@ -84,9 +84,8 @@ func (p Plan) Begin() (dir string, err error) {
 	return os.MkdirTemp(p.Dir, "kz-bench-")
 }
 
-// Conclude prints what became of the targets. Its error is that of missed targets, if
-// they count: with -check all of them, with -short those that do not depend on how
-// fast the machine is.
+// Conclude prints what became of the targets. Its error is that of missed targets, with
+// -check.
 func (p Plan) Conclude(out io.Writer, verdicts []report.Verdict, notes []string) error {
 	fmt.Fprintln(out)
 	if err := report.PrintVerdicts(out, verdicts); err != nil {
@@ -96,22 +95,13 @@ func (p Plan) Conclude(out io.Writer, verdicts []report.Verdict, notes []string)
 	for _, note := range notes {
 		fmt.Fprintf(out, "note     %s\n", note)
 	}
-	switch {
-	case p.Check:
-		return missed(report.Missed(verdicts, false), "missed by more than 10%")
-	case p.Short:
-		return missed(report.Missed(verdicts, true), "missed that do not depend on the machine's speed")
-	}
-	return nil
-}
-
-func missed(verdicts []report.Verdict, what string) error {
-	if len(verdicts) == 0 {
+	missed := report.Missed(verdicts)
+	if !p.Check || len(missed) == 0 {
 		return nil
 	}
 	var lines []string
-	for _, v := range verdicts {
+	for _, v := range missed {
 		lines = append(lines, fmt.Sprintf("%s: %s: %v", v.Target.Work, v.Target.Criterion, v))
 	}
-	return fmt.Errorf("%d targets are %s:\n  %s", len(verdicts), what, strings.Join(lines, "\n  "))
+	return fmt.Errorf("%d targets are missed by more than 10%%:\n  %s", len(missed), strings.Join(lines, "\n  "))
 }

@@ -1,9 +1,6 @@
 package load
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // dialect makes the requests to one kind of server, and finds and checks the answers in
 // a stream. Each connection has its own.
@@ -16,7 +13,7 @@ type dialect interface {
 	take(b []byte, number uint32) (int, error)
 }
 
-// Names of the dialects for IDs. Ping and Resolve are further dialects.
+// Names of the dialects.
 const (
 	RPC       = "kazahana"  // MessagePack-RPC
 	Echo      = "echo"      // the same requests, sent back
@@ -43,11 +40,6 @@ func newDialect(name string, count int) (dialect, error) {
 		return newGetter(count), nil
 	case HTTP:
 		return &httpGetter{}, nil
-	case Ping:
-		return newPing(), nil
-	}
-	if strings.HasPrefix(name, resolvePrefix) {
-		return newResolve(name)
 	}
 	return nil, fmt.Errorf("there is no dialect %q", name)
 }
