@@ -3,8 +3,8 @@ package main
 import (
 	"embed"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -16,22 +16,6 @@ var sqlDialects = []string{"postgres", "mysql", "sqlite"}
 //go:embed sqltext/*.sql
 var sqlTexts embed.FS
 
-var sqlTemplates = template.Must(template.ParseFS(sqlTexts, "sqltext/*.sql"))
-
-// sqlConstants are what the texts need of a layout and an epoch.
-type sqlConstants struct {
-	About        string
-	Epoch        string // in UTC, as SQL writes it
-	EpochMS      int64
-	LowBits      int
-	BitSeq       int
-	Span         int64 // milliseconds that the layout holds
-	MaxLow       int64
-	MaxMachineID int64
-	MaxSequence  int64
-	FallbackBit  int64
-}
-
 // writeSQL returns SQL that takes IDs apart and gives the IDs of a time: functions for
 // PostgreSQL, MySQL and MariaDB, expressions for SQLite. The layout, which must be valid, and
 // the epoch are constants in the text.
@@ -41,13 +25,21 @@ func writeSQL(dialect string, layout snowflake.Layout, epochMS int64) (string, e
 		return "", fmt.Errorf("the epoch %s is outside what SQL can write as a date", snowflake.FormatMS(epochMS))
 	}
 	tl := snowflake.Timeline{EpochMS: epochMS, BitTS: layout.BitTS}
-	var out strings.Builder
-	err := sqlTemplates.ExecuteTemplate(&out, dialect+".sql", sqlConstants{
-		About: fmt.Sprintf("Layout %s (bit_ts/bit_id/bit_seq), epoch %s.", layout, snowflake.FormatMS(epochMS)),
-		Epoch: epoch.Format("2006-01-02 15:04:05.000"), EpochMS: epochMS,
-		LowBits: layout.LowBits(), BitSeq: layout.BitSeq, Span: 1 << layout.BitTS,
-		MaxLow: tl.MaxLow(), MaxMachineID: layout.MachineIDs() - 1, MaxSequence: layout.Throughput() - 1,
-		FallbackBit: tl.FallbackBit(),
-	})
-	return out.String(), err
+	text, err := sqlTexts.ReadFile("sqltext/" + dialect + ".sql")
+	if err != nil {
+		return "", err
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return strings.NewReplacer(
+		"{{About}}", fmt.Sprintf("Layout %s (bit_ts/bit_id/bit_seq), epoch %s.", layout, snowflake.FormatMS(epochMS)),
+		"{{Epoch}}", epoch.Format("2006-01-02 15:04:05.000"), // in UTC, as SQL writes it
+		"{{EpochMS}}", number(epochMS),
+		"{{LowBits}}", number(int64(layout.LowBits())),
+		"{{BitSeq}}", number(int64(layout.BitSeq)),
+		"{{Span}}", number(1<<layout.BitTS), // milliseconds that the layout holds
+		"{{MaxLow}}", number(tl.MaxLow()),
+		"{{MaxMachineID}}", number(layout.MachineIDs()-1),
+		"{{MaxSequence}}", number(layout.Throughput()-1),
+		"{{FallbackBit}}", number(tl.FallbackBit()),
+	).Replace(string(text)), nil
 }
