@@ -15,14 +15,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/threads"
 )
 
 // ErrorPrefix begins what this program writes when it fails, in every sub-mode.
@@ -74,14 +73,33 @@ func (l Launcher) Join() error {
 		return nil
 	}
 	runtime.GOMAXPROCS(1)
-	return threads.Each(func(id int) error { return pin(id, l.Core) })
+	return eachThread(func(id int) error { return pin(id, l.Core) })
+}
+
+// eachThread calls do for each thread of this process. Threads that come later inherit from the
+// one that starts them. A thread that has ended meanwhile is no error.
+func eachThread(do func(thread int) error) error {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		thread, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return err
+		}
+		if err := do(thread); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
 }
 
 // GoFirst gives this process the highest priority, but not its main thread, from which the
 // processes that it starts inherit theirs. The runtime makes no threads from a locked one.
 func GoFirst() error {
 	const highest = -20
-	return threads.Each(func(id int) error {
+	return eachThread(func(id int) error {
 		if id == os.Getpid() {
 			return nil
 		}

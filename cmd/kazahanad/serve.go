@@ -30,7 +30,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/state"
-	"github.com/kazahana/kazahana/internal/threads"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -81,19 +80,7 @@ func (c *serveCmd) Run(s *system) error {
 		return err
 	}
 	defer stop()
-	threads.UsePriorities(eventLoops(settings))
 	return serve(s.ctx, settings, log, sup)
-}
-
-// eventLoops is the number of event loops that serve will start.
-func eventLoops(settings *config.Serve) (n int) {
-	if settings.EventLoop {
-		n++
-		if settings.MemcachedListen != "" {
-			n++
-		}
-	}
-	return n
 }
 
 // check does what serve does up to the first side effect.
@@ -295,7 +282,6 @@ func (d *daemonParts) announce() {
 // run works until ctx is done or a part fails, then drains. The keepers and
 // the state outlive the server and the doors: requests that are being drained need both.
 func (d *daemonParts) run(ctx context.Context) error {
-	defer threads.AddProcessor()() // for requests that come while all the others are busy
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))

@@ -69,23 +69,21 @@ type owner struct {
 // user is a user with open connections.
 type user struct {
 	owner
-	open      int      // connections, those that are being turned away included
-	admitted  int      // connections that count
-	groups    []uint32 // of the latest connection
-	bytes     int64
-	leaving   int64                 // of these, of connections that end
-	kept      int64                 // of these, what cannot be taken away
-	holders   map[*account]struct{} // accounts that hold any bytes and do not end
-	waiting   inFlight              // requests
-	large     int64                 // for large buffers of sockets
-	holds     int                   // locks that connections hold, and watches
-	streams   int                   // of them, events of placement
-	share     share                 // of the fast path's time; only the fast path's thread uses it
-	departing atomic.Int64          // bytes of its connections that have left the fast path and are not seen to
-	making    chan struct{}         // has room for the long answers that are being made
-	asking    atomic.Int64          // requests for long answers, but for those that wait for their peer
-	running   running               // connections of this user
-	queue     chan struct{}         // has room for the connection that waits for memory; others wait for it
+	open     int      // connections, those that are being turned away included
+	admitted int      // connections that count
+	groups   []uint32 // of the latest connection
+	bytes    int64
+	leaving  int64                 // of these, of connections that end
+	kept     int64                 // of these, what cannot be taken away
+	holders  map[*account]struct{} // accounts that hold any bytes and do not end
+	waiting  inFlight              // requests
+	large    int64                 // for large buffers of sockets
+	holds    int                   // locks that connections hold, and watches
+	streams  int                   // of them, events of placement
+	making   chan struct{}         // has room for the long answers that are being made
+	asking   atomic.Int64          // requests for long answers, but for those that wait for their peer
+	running  running               // connections of this user
+	queue    chan struct{}         // has room for the connection that waits for memory; others wait for it
 }
 
 // most names the user who has the most of what all share.

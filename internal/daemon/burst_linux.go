@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"time"
-
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -58,24 +56,16 @@ func (l *eventPath) answer(b []byte) (n int, waits *waiting) {
 	}
 	l.endBurst() // Status tells of those before it
 	waits, here := l.responder.handle(l.work)
-	now := l.server.elapsed()
-	l.loop.Spend(dearCost(now - l.began))
-	l.began = now // those behind it have not waited for it to be read
+	l.began = l.server.elapsed() // those behind it have not waited for it to be read
 	if !here {
 		return 0, nil
 	}
 	return n, waits
 }
 
-// dearCost is what a request that took so long has spent.
-func dearCost(took time.Duration) int {
-	return int(min(max(took/byteTime, dearLeast), dearMost))
-}
-
 // plain answers a request for IDs without options. Those that are answered at once
 // are counted together, by endBurst.
 func (l *eventPath) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
-	l.loop.Spend(plainCost)
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count
 	err := l.responder.issue(r)

@@ -299,7 +299,7 @@ func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait,
 	if s.draining.Load() {
 		return dst, nil, shuttingDown()
 	}
-	ranges, pending, err := o.Service.Generator().Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout, Owner: g.account.user}, dst)
+	ranges, pending, err := o.Service.Generator().Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout}, dst)
 	if pending == nil {
 		return ranges, nil, err
 	}

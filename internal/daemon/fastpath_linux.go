@@ -3,6 +3,8 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,21 +17,9 @@ import (
 )
 
 const (
-	// fastPathBuffer is read at a time, and longer messages get a goroutine. Reading takes long
-	// where each message was sent by itself: the kernel keeps each apart, and 8 KiB of short
-	// ones took half a millisecond. So little is not counted: see wire.FreeBuffer.
-	fastPathBuffer = wire.FreeBuffer / 2
-	// fastPathTurn is what a turn may spend: the bytes of its requests and answers, plainCost for
-	// each plain request, and for each other one a byte for each byteTime since the clock was
-	// read last. That is at least dearLeast, and at most dearMost, because the thread may have
-	// been kept waiting. One read has too few plain requests to end a turn: their cost counts in
-	// the share of their user. All are in proportion to turnCost of package eventloop, which is
-	// for the system calls of a turn.
-	fastPathTurn = 32 << 10
-	plainCost    = 64
-	byteTime     = 8 * time.Nanosecond
-	dearLeast    = 128
-	dearMost     = 4 << 10
+	// fastPathBuffer is read at a time, which is a connection's turn. Longer messages get a
+	// goroutine. What is left of it while a request waits is part of what the wait costs.
+	fastPathBuffer = 8 << 10
 	// fastPathFull is after how many bytes of answers they are sent. The largest
 	// answer that is made here still fits behind them into a buffer that is
 	// used again: 9 bytes an ID, and less than 1 for each is its head.
@@ -43,21 +33,20 @@ const (
 // of the daemon. Limits, patience and the drain have one place, which is not
 // here.
 type eventPath struct {
-	server  *Server
-	work    context.Context // of the goroutines that connections are given
-	loop    *eventloop.Loop
-	handoff *handoff
-	ended   chan struct{}
-	closed  atomic.Bool
+	server     *Server
+	work       context.Context // of the goroutines that connections are given
+	loop       *eventloop.Loop
+	departures sync.WaitGroup // of connections that leave the loop
+	ended      chan struct{}
+	closed     atomic.Bool
 
 	// Of the loop's thread:
 	input     []byte
 	responder responder // answers for the connection whose turn it is
 	split     wire.Splitter
-	requests  [2]idRequest        // plain ones, by plainMethod, but for their ID and count
-	answered  [2]int              // plain requests of this burst, by plainMethod
-	began     time.Duration       // of this burst, since the server's start
-	putOff    map[*user][]*parked // whose turns wait for the handoff
+	requests  [2]idRequest  // plain ones, by plainMethod, but for their ID and count
+	answered  [2]int        // plain requests of this burst, by plainMethod
+	began     time.Duration // of this burst, since the server's start
 }
 
 func newFastPath(s *Server, work context.Context) (fastPath, error) {
@@ -65,9 +54,8 @@ func newFastPath(s *Server, work context.Context) (fastPath, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer), putOff: map[*user][]*parked{}}
+	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer)}
 	l.responder = responder{server: s, out: wire.NewOutbox(nil)}
-	l.handoff = newHandoff(l)
 	for method := range l.requests {
 		l.requests[method] = idRequest{
 			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: DefaultTimeout},
@@ -95,7 +83,6 @@ func (l *eventPath) park(from stream, a *account) bool {
 	// The runtime's poller is not to be woken by what the fast path serves.
 	_ = from.Close()
 	p := &parked{path: l, fd: fd, account: a}
-	p.turn = eventloop.Turn{Handler: p, Share: &a.user.share}
 	a.park(func() { l.loop.Post(p.evicted) })
 	if !l.loop.Post(p.admit) {
 		panic("daemon: the fast path ended before it was closed")
@@ -105,9 +92,6 @@ func (l *eventPath) park(from stream, a *account) bool {
 
 // prod implements fastPath.
 func (l *eventPath) prod(turn func()) { l.loop.Post(turn) }
-
-// share of the fast path's time that a user has.
-type share = eventloop.Share
 
 // admit has the loop serve the connection, unless it has been evicted already.
 func (p *parked) admit() {
@@ -133,7 +117,7 @@ func (l *eventPath) close() {
 		})
 	})
 	<-l.ended
-	l.handoff.close()
+	l.departures.Wait()
 }
 
 // parked is a connection on the fast path.
@@ -141,68 +125,26 @@ type parked struct {
 	path    *eventPath
 	fd      int
 	account *account // nil: the connection is not on the fast path any more
-	rest    []byte   // came behind a request that waits, or is for the next turn
-	cut     bool     // rest ends in the middle of a message, and there may be more of it
+	rest    []byte   // came behind a request that waits, or is the begin of a message
 	wait    *waiting // the request that waits for IDs
-	ready   bool     // it need not wait any more
 	more    bool     // there may be something to read
-	putOff  bool     // it is among those of the fast path
 	half    bool     // the peer sends no more, and maybe reads no more
 	gone    bool     // it reads no more either
-	turn    eventloop.Turn
 }
 
-// Ready implements eventloop.Handler. What has happened to the connection is looked at when
-// it is its user's turn.
+// Ready implements eventloop.Handler.
 func (p *parked) Ready(events uint32) {
 	if events != 0 {
 		p.more = true
 		// A peer that has merely stopped sending still reads its answers.
 		p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
 		p.half = p.half || p.gone || events&unix.EPOLLRDHUP != 0
-		p.path.loop.Again(&p.turn)
-		return
 	}
 	switch {
-	case p.account == nil: // it has left the fast path
-	case p.path.handoff.behind(p.account.user):
-		p.later()
 	case p.wait != nil && p.gone:
 		p.end()
-	case p.wait != nil && p.ready:
-		p.resume()
-	case p.wait != nil:
-	case len(p.rest) > 0 && !p.cut:
-		rest := p.rest
-		p.rest = nil
-		p.serve(rest, true)
-	case p.more:
+	case p.wait == nil && p.more:
 		p.read()
-	}
-}
-
-// later puts the turn off until the handoff has caught up.
-func (p *parked) later() {
-	if !p.putOff {
-		p.putOff = true
-		u := p.account.user
-		p.path.putOff[u] = append(p.path.putOff[u], p)
-	}
-}
-
-// goOn gives the turns of the user that were put off.
-func (l *eventPath) goOn(u *user) {
-	for _, p := range l.putOff[u] {
-		p.putOff = false
-		l.loop.Again(&p.turn)
-	}
-	delete(l.putOff, u)
-}
-
-// allGoOn is goOn for all users.
-func (l *eventPath) allGoOn() {
-	for u := range l.putOff {
-		l.goOn(u)
 	}
 }
 
@@ -210,7 +152,7 @@ func (l *eventPath) allGoOn() {
 func (p *parked) read() {
 	input := p.path.input
 	begun := copy(input, p.rest)
-	p.rest, p.cut = nil, false
+	p.rest = nil
 	n, errno := eventloop.Receive(p.fd, input[begun:])
 	switch {
 	case begun > 0 && (errno != 0 || n == 0): // there is no more of it
@@ -225,62 +167,42 @@ func (p *parked) read() {
 		// sends behind one is read together with what it sends next.)
 		n += begun
 		p.more = n == len(input) || p.half
-		p.serve(input[:n], false)
+		p.serve(input[:n])
 	}
 }
 
-// serve answers the requests in b, and gives away the connection if that
-// cannot be done here. own says that b is the connection's, and not overwritten
-// when others have their turn.
-func (p *parked) serve(b []byte, own bool) {
+// serve answers the requests in b until one waits, and gives away the connection if that
+// cannot be done here.
+func (p *parked) serve(b []byte) {
 	l := p.path
-	l.serveFor(p.account)
+	l.responder.account, l.responder.user = p.account, p.account.user
 	l.beginBurst()
-	before := l.loop.Spent()
-	for len(b) > 0 && p.wait == nil && l.loop.Spent()-before < fastPathTurn {
+	for len(b) > 0 && p.wait == nil {
 		if len(l.responder.out.Unsent()) >= fastPathFull && !p.send(b) {
 			return
 		}
 		n, waits := l.answer(b)
-		if n == 0 && p.more && len(b) < fastPathBuffer {
-			p.cut = true
+		if n == 0 {
 			break
 		}
-		if n == 0 {
-			l.endBurst()
-			l.loop.Spend(len(b) + len(l.responder.out.Unsent()))
-			p.leave(unfinished{input: b, output: l.responder.out.Unsent()})
-			return
-		}
-		l.loop.Spend(n)
 		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
+	if cut := p.more && len(b) < fastPathBuffer; len(b) > 0 && p.wait == nil && !cut {
+		p.leave(unfinished{input: b, output: l.responder.out.Unsent()})
+		return
+	}
 	if !p.send(b) {
 		return
 	}
-	if p.rest = b; !own || len(b) == 0 {
-		p.rest = append([]byte(nil), b...)
-	}
+	p.rest = append([]byte(nil), b...)
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
 		p.end()
 	case p.wait != nil:
 		p.wait.pending.Notify(p.served)
-	case len(b) > 0 || p.more:
-		l.loop.Again(&p.turn)
-	}
-}
-
-// serveFor has the responder answer the requests of a connection.
-func (l *eventPath) serveFor(a *account) {
-	l.responder.account = a
-	if a.user == l.responder.user {
-		return
-	}
-	l.responder.user = a.user
-	for method := range l.requests {
-		l.requests[method].want.Owner = a.user
+	case p.more:
+		l.loop.Again(p.fd)
 	}
 }
 
@@ -299,7 +221,6 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	p.path.loop.Spend(len(unsent))
 	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:
@@ -333,36 +254,37 @@ func (p *parked) write(b []byte) (n int, errno unix.Errno) {
 func (p *parked) served() {
 	p.path.loop.Post(func() {
 		if p.wait != nil { // else the connection is gone
-			p.ready = true
-			p.path.loop.Again(&p.turn)
+			p.resume()
 		}
 	})
 }
 
 func (p *parked) resume() {
 	w, l := p.wait, p.path
-	p.wait, p.ready = nil, false
+	p.wait = nil
 	ranges, err := w.pending.Result()
 	l.responder.conclude(w, ranges, err)
 	rest := p.rest
 	p.rest = nil
-	p.serve(rest, true)
+	p.serve(rest)
 }
 
 // end closes the connection. Nobody waits any more for a request that does.
 func (p *parked) end() {
+	s, a := p.path.server, p.account
 	if w := p.wait; w != nil {
 		p.wait = nil
-		w.giveUp(p.path.server)
+		w.giveUp(s)
 	}
 	p.path.loop.Remove(p.fd)
-	d := &departure{account: p.account, fd: p.fd, ended: true}
+	var left stream
 	if held, _ := unreadOf(p.fd); held == 0 {
 		_ = unix.Close(p.fd)
-		d.fd = -1
+	} else {
+		left = socketFile{os.NewFile(uintptr(p.fd), "connection")}
 	}
 	p.rest, p.more, p.account = nil, false, nil
-	p.path.handoff.leave(d)
+	p.path.departures.Go(func() { s.unparkEnded(left, a) })
 }
 
 // leave gives the connection a goroutine.
@@ -371,13 +293,22 @@ func (p *parked) leave(u unfinished) {
 	p.handOver(u, true)
 }
 
-// handOver gives a connection that the loop does not know a goroutine.
+// handOver gives a connection that the loop does not know a goroutine. To do so takes locks, for
+// which the loop does not wait: those who have them wait for their turn in the runtime.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
-	d := &departure{account: p.account, fd: p.fd, mayReturn: mayReturn, unfinished: u}
+	l, a, out := p.path, p.account, p.path.responder.out
 	// The fast path uses its buffers again.
-	d.input, d.output = bytes.Clone(u.input), bytes.Clone(u.output)
-	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
-	out := p.path.responder.out
+	u.input, u.output = bytes.Clone(u.input), bytes.Clone(u.output)
 	out.Sent(len(out.Unsent()))
-	p.path.handoff.leave(d)
+	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
+	l.departures.Go(func() {
+		c := newConn(l.server, socketFile{os.NewFile(uintptr(p.fd), "connection")}, a)
+		c.mayPark = mayReturn
+		c.wire.Preload(u.input)
+		if len(u.output) > 0 {
+			a.takeMade(len(u.output))
+		}
+		c.unfinished = unfinished{output: u.output, waits: u.waits}
+		l.server.unpark(l.work, c)
+	})
 }

@@ -90,7 +90,7 @@ func (r *idRequest) heavy() bool {
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
 func (s *Server) idOptions(d *responder, count int64) (idRequest, error) {
-	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: DefaultTimeout, Owner: d.user}}
+	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: DefaultTimeout}}
 	if err := d.req.Options(); err != nil {
 		return r, err
 	}

@@ -10,15 +10,14 @@
 // While there is work the loop is hot: it waits in system calls that the runtime does
 // not know of. That saves the runtime's bookkeeping, and keeps the processor (P) that
 // the loop runs on. To make up for that processor, GOMAXPROCS is one higher while a loop
-// runs (threads.AddProcessor). The runtime interrupts such a wait by a signal when it has
+// runs. The runtime interrupts such a wait by a signal when it has
 // to stop the world. A kernel timer ends the wait every coolDown; if nothing has happened
 // since, the loop cools down: it stops the timer and waits in an ordinary system call
 // without a limit.
 //
-// A loop's thread has short slices of the system's processor, so that it runs soon after
-// each wait. If the process uses priorities (package threads), it goes before the
-// process's other threads, once all loops run and one has had an event.
+// # Whose turn it is
 //
 // Readiness is edge-triggered: a Handler must read until nothing is left, or ask for
-// another turn with Again.
+// another turn with Again. Its turn is after those of all that are ready, so Handlers are
+// served in a circle, and there is no other order. A Handler keeps its turns short.
 package eventloop

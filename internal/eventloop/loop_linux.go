@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/threads"
 )
 
 const (
@@ -17,8 +16,6 @@ const (
 	coolDown = 20 * time.Millisecond
 	// maxEvents are taken from the kernel at a time.
 	maxEvents = 256
-	// yieldEvents is after how many of them the loop looks at the clock.
-	yieldEvents = 8
 )
 
 // ErrStopped is the error of Add once the loop stops.
@@ -36,10 +33,8 @@ type Handler interface {
 type Loop struct {
 	epoll, wake, timer int
 	events             []unix.EpollEvent
-	slots              []slot // by descriptor
-	turns              turns
-	elapsed            func() time.Duration // since some moment
-	yield              func()
+	slots              []slot            // by descriptor
+	again, spare       []unix.EpollEvent // turns that Handlers asked for, without events; and room for the next ones
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
@@ -52,15 +47,12 @@ type Loop struct {
 type slot struct {
 	handler    Handler
 	generation uint32
+	asked      bool // it is in Loop.again
 }
 
 // New returns a loop, which Run runs.
 func New() (*Loop, error) {
-	began := time.Now()
-	l := &Loop{
-		epoll: -1, wake: -1, timer: -1, events: make([]unix.EpollEvent, maxEvents),
-		elapsed: func() time.Duration { return time.Since(began) }, yield: yield,
-	}
+	l := &Loop{epoll: -1, wake: -1, timer: -1, events: make([]unix.EpollEvent, maxEvents)}
 	if err := l.open(); err != nil {
 		l.close()
 		return nil, err
@@ -113,7 +105,7 @@ func (l *Loop) Add(fd int, h Handler) error {
 	}
 	s := &l.slots[fd]
 	s.generation++
-	s.handler = h
+	s.handler, s.asked = h, false
 	if err := l.control(unix.EPOLL_CTL_ADD, fd, s.generation, unix.EPOLLIN|unix.EPOLLRDHUP); err != nil {
 		s.handler = nil
 		return err
@@ -145,41 +137,16 @@ func (l *Loop) Stop() { l.stopping = true }
 // Run waits and calls until Stop. It is the last that its goroutine does.
 func (l *Loop) Run() {
 	runtime.LockOSThread() // for good: the thread ends with the loop
-	if threads.Slice(threads.Short); !threads.HasSlice(threads.Short) {
-		l.yield = func() {}
-	}
-	threads.Keep()
-	defer threads.AddProcessor()()
+	defer addProcessor()()
 	defer l.close()
 	for !l.end() {
-		l.dispatchAll(l.events[:l.wait()])
+		for _, event := range l.events[:l.wait()] {
+			l.dispatch(event)
+		}
 		l.callPosted()
 		l.giveTurns()
-		if l.turns.due() {
-			l.yield()
-		}
 	}
 }
-
-func (l *Loop) dispatchAll(events []unix.EpollEvent) {
-	var began time.Duration
-	for i, event := range events {
-		if i%yieldEvents == 0 && i > 0 {
-			if now := l.elapsed(); i == yieldEvents {
-				began = now
-			} else if now-began >= lookEvery {
-				l.yield()
-				began = l.elapsed()
-			}
-		}
-		l.dispatch(event)
-	}
-}
-
-// yield gives up the rest of the thread's slice, and the system chooses who goes on. Else it would choose
-// at its next tick, after up to 4 ms, when the thread may have had more than its share. It is for
-// short slices only: it can cost a whole slice each time.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func (l *Loop) dispatch(event unix.EpollEvent) {
 	if int(event.Fd) == l.timer {
@@ -187,9 +154,30 @@ func (l *Loop) dispatch(event unix.EpollEvent) {
 		return
 	}
 	l.quiet = false
-	if fd := int(event.Fd); fd != l.wake {
-		if s := l.slots[fd]; s.handler != nil && s.generation == uint32(event.Pad) {
-			s.handler.Ready(event.Events)
-		}
+	if int(event.Fd) != l.wake {
+		l.call(event)
 	}
+}
+
+// call calls the Handler that the event is for, if it has not been removed.
+func (l *Loop) call(event unix.EpollEvent) {
+	if s := &l.slots[event.Fd]; s.handler != nil && s.generation == uint32(event.Pad) {
+		s.handler.Ready(event.Events)
+	}
+}
+
+// processors guards GOMAXPROCS against changes at the same time.
+var processors sync.Mutex
+
+// addProcessor gives the runtime one processor (P) more, until end: a hot loop keeps its own
+// while it waits. The system shares its own processors among the threads as before. From the
+// first call on the runtime follows no change of a container's CPU limit.
+func addProcessor() (end func()) {
+	change := func(by int) {
+		processors.Lock()
+		defer processors.Unlock()
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + by)
+	}
+	change(+1)
+	return func() { change(-1) }
 }

@@ -2,12 +2,10 @@ package eventloop
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -82,117 +80,6 @@ func TestAddOfWhatCannotBeAdded(t *testing.T) {
 		l.Each(func(Handler) { n++ })
 		if n != 1 {
 			t.Errorf("%d handlers", n)
-		}
-	})
-}
-
-// Those that ask again have their turn after all others that are ready.
-func TestAgain(t *testing.T) {
-	l, _ := start(t)
-	var line []string
-	on(t, l, func() {
-		share := &Share{}
-		for name, turns := range map[string]int{"greedy": 3, "modest": 1, "content": 0} {
-			here, there := socketpair(t)
-			turn := &Turn{Share: share}
-			turn.Handler = handler(func(events uint32) {
-				line = append(line, name)
-				drain(here)
-				if turns > 0 {
-					turns--
-					l.Again(turn)
-					l.Again(turn) // which is no second turn
-				}
-			})
-			if err := l.Add(here, turn.Handler); err != nil {
-				t.Error(err)
-			}
-			write(t, there, "x")
-		}
-	})
-	for range 5 {
-		settle(t, l)
-	}
-	on(t, l, func() {
-		if len(line) != 7 {
-			t.Fatalf("turns: %v", line)
-		}
-		slices.Sort(line[:3]) // in one go, in whatever order they were ready
-		slices.Sort(line[3:5])
-		if got := strings.Join(line, " "); got != "content greedy modest greedy modest greedy greedy" {
-			t.Errorf("turns: %s", got)
-		}
-	})
-}
-
-// Turns need nothing else to happen.
-func TestAgainByItself(t *testing.T) {
-	l, _ := start(t)
-	done := make(chan struct{})
-	turns := 0
-	turn := &Turn{Share: &Share{}}
-	turn.Handler = handler(func(uint32) {
-		if turns++; turns == 1000 {
-			close(done)
-			return
-		}
-		l.Again(turn)
-	})
-	on(t, l, func() { l.Again(turn) })
-	await(t, done)
-}
-
-// New data of another comes before the next turn of one that never has enough.
-func TestAgainStarvesNobody(t *testing.T) {
-	l, _ := start(t)
-	here, there := socketpair(t)
-	turns, heard := 0, make(chan struct{}, 1)
-	endless := &Turn{Share: &Share{}}
-	endless.Handler = handler(func(uint32) { turns++; l.Again(endless) })
-	on(t, l, func() {
-		_ = l.Add(here, handler(func(uint32) {
-			drain(here)
-			heard <- struct{}{}
-		}))
-		l.Again(endless)
-	})
-	for range 100 {
-		write(t, there, "x")
-		await(t, heard)
-	}
-	on(t, l, func() {
-		if turns == 0 {
-			t.Error("no turn")
-		}
-	})
-}
-
-// An event waits for a few turns only, however many are due.
-func TestEventsComeBetweenTurns(t *testing.T) {
-	l, _ := start(t)
-	here, there := socketpair(t)
-	turns, before := 0, make(chan int, 1)
-	on(t, l, func() {
-		l.elapsed = func() time.Duration { return time.Duration(turns) * lookEvery / perLook }
-		_ = l.Add(here, handler(func(uint32) {
-			drain(here)
-			before <- turns
-		}))
-		write(t, there, "x")
-		share := &Share{}
-		for range 100 {
-			l.Again(&Turn{Share: share, Handler: handler(func(uint32) { turns++ })})
-		}
-	})
-	if n := <-before; n > perLook {
-		t.Errorf("%d turns came first", n)
-	}
-	on(t, l, func() {
-		for l.turns.due() {
-			l.giveTurns()
-		}
-		if turns != 100 {
-			t.Errorf("%d turns were given", turns)
 		}
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/threads"
 )
 
 const forever = -1
@@ -14,7 +12,7 @@ const forever = -1
 // another turn.
 func (l *Loop) wait() int {
 	timeout := forever
-	if l.turns.due() || l.stopping {
+	if len(l.again) > 0 || l.stopping {
 		timeout = 0
 	}
 	if !l.hot && timeout == forever {
@@ -35,7 +33,6 @@ func (l *Loop) wait() int {
 
 // heat starts the timer that ends waits which the runtime does not know of.
 func (l *Loop) heat() {
-	threads.LowerOthers() // not before: the others did the work of the start
 	l.hot, l.quiet = true, false
 	l.setTimer()
 }

@@ -3,7 +3,7 @@
 // Core is the stream as a pure transition over (state, now, leases): no
 // goroutine, no clock, no lock. Queue is such a transition too: it lets requests
 // wait for a millisecond, a clock or a first lease, and shares each millisecond
-// fairly among them. Generator is the thin shell: a lock, a clock and one timer.
+// evenly among them. Generator is the thin shell: a lock, a clock and one timer.
 //
 // # Invariants
 //

@@ -69,7 +69,6 @@ type Request struct {
 	Count       int64         // at least 1
 	RegularOnly bool          // an error instead of a fallback ID
 	Timeout     time.Duration // how long to wait at most; 0 or less = not at all
-	Owner       any           // comparable; owners that wait have equal shares, whatever the number of their requests
 }
 
 // Read reads the clock for a burst of requests.

@@ -223,7 +223,7 @@ func TestDeadlineIsHonoured(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if !r.q.waiting.empty() {
-			t.Errorf("%d waiters are left", r.q.waiting.n)
+			t.Errorf("%d waiters are left", len(r.q.waiting))
 		}
 	})
 }

@@ -40,7 +40,7 @@ func ended(t *testing.T, r *rig, calls *atomic.Int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.q.waiting.empty() {
-		t.Errorf("%d are left in the queue", r.q.waiting.n)
+		t.Errorf("%d are left in the queue", len(r.q.waiting))
 	}
 }
 

@@ -39,7 +39,7 @@ type Queue struct {
 	// millisecond in use. runUntil is 0 where none does, as while a request
 	// waits, and after Close. The run's own end closes it too.
 	runFrom, runUntil Reading
-	waiting           ownerQueue
+	waiting           circle
 	joined            Reading // when the last one joined; no earlier millisecond is made up for
 	stop              Stop    // why the queue waits
 	// clockSince is when the queue began to wait for the clock; zero while it
@@ -156,16 +156,15 @@ func (q *Queue) catchUp(now Instant) {
 	}
 }
 
-// share deals out one millisecond in rounds: in each, every owner gets an equal part of
-// what is left, and of that every one of its waiting requests. So a large batch leaves room
-// for single IDs, an owner who waits with many requests leaves room for others, and the
-// first one next time is the one that came away short. It reports whether everyone is
-// served, or else why not. A late millisecond yields regular IDs or nothing, no errors.
+// share deals out one millisecond in rounds: in each, every request gets an equal part of
+// what is left. So a large batch leaves room for single IDs, and the first one next time is
+// the one that came away short. It reports whether everyone is served, or else why not. A
+// late millisecond yields regular IDs or nothing, no errors.
 func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
 	for !q.waiting.empty() {
-		owners := int64(len(q.waiting.turns))
-		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/owners, 1)
-		for range owners {
+		requests := int64(len(q.waiting))
+		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/requests, 1)
+		for range requests {
 			if stop, dry := q.turn(now, atMS, part, late); dry {
 				q.stop = stop
 				return stop, false
@@ -175,35 +174,26 @@ func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served boo
 	return Stop{}, true
 }
 
-// turn gives a part of the millisecond to the owner who is next. dry says that there is
+// turn gives a part of the millisecond to the request that is next. dry says that there is
 // nothing more.
 func (q *Queue) turn(now Instant, atMS, part int64, late bool) (stop Stop, dry bool) {
-	requests := len(q.waiting.turns[0].waiting)
-	each := max(part/int64(requests), 1)
-	got := int64(0)
-	for i := 0; i < requests && got < part; i++ {
-		p := q.waiting.next()
-		r, stop := q.core.Take(atMS, min(p.need, each, part-got), !p.req.RegularOnly && !late)
-		if r.Count == 0 && (late || stop.Err == nil) {
-			if stop.Err = q.overdue(now, p, stop); late || stop.Err == nil {
-				if i > 0 {
-					q.waiting.pass()
-				}
-				return stop, true
-			}
-		}
-		if r.Count > 0 {
-			p.ranges = append(p.ranges, r)
-			p.need -= r.Count
-			got += r.Count
-		}
-		waits := stop.Err == nil && p.need > 0
-		q.waiting.served(waits)
-		if !waits {
-			q.end(p, stop.Err)
+	p := q.waiting[0]
+	r, stop := q.core.Take(atMS, min(p.need, part), !p.req.RegularOnly && !late)
+	if r.Count == 0 && (late || stop.Err == nil) {
+		if stop.Err = q.overdue(now, p, stop); late || stop.Err == nil {
+			return stop, true
 		}
 	}
-	q.waiting.pass()
+	if r.Count > 0 {
+		p.ranges = append(p.ranges, r)
+		p.need -= r.Count
+	}
+	q.waiting.pop()
+	if stop.Err == nil && p.need > 0 {
+		q.waiting.add(p)
+	} else {
+		q.end(p, stop.Err)
+	}
 	return Stop{}, false
 }
 

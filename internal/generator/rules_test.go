@@ -77,7 +77,6 @@ func (p *player) start(t *rapid.T) {
 	}
 	req := Request{
 		Count: rapid.Int64Range(1, 12).Draw(t, "count"), RegularOnly: rapid.Bool().Draw(t, "regular only"),
-		Owner: rapid.IntRange(0, 2).Draw(t, "owner"),
 	}
 	if rapid.IntRange(0, 2).Draw(t, "patient") == 0 {
 		req.Timeout = time.Hour

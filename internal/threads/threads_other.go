@@ -6,5 +6,3 @@ import "time"
 
 func slice(time.Duration)         {}
 func hasSlice(time.Duration) bool { return false }
-func keep()                       {}
-func lowerOthers()                {}

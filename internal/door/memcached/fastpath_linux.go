@@ -56,7 +56,6 @@ func (l *fastPath) park(g *daemon.Guest, nc net.Conn) bool {
 	_ = nc.Close() // the runtime's poller is not to be woken by what the fast path serves
 	l.loop.Post(func() {
 		p := &parked{path: l, fd: fd, guest: g}
-		p.turn = eventloop.Turn{Handler: p, Share: &p.share}
 		g.Move(nc, func() { l.loop.Post(p.evicted) })
 		if l.loop.Add(fd, p) != nil {
 			p.hand(unfinished{stays: true})
@@ -84,8 +83,6 @@ type parked struct {
 	guest *daemon.Guest // nil: it is not on the fast path any more
 	half  bool          // the peer sends no more
 	gone  bool          // it reads no more either
-	turn  eventloop.Turn
-	share eventloop.Share // turns are fair between connections here
 }
 
 // Ready implements eventloop.Handler.
@@ -108,7 +105,7 @@ func (p *parked) Ready(events uint32) {
 	case errno != 0 || n == 0:
 		p.end()
 	case p.serve(l.input[:n]) && (n == len(l.input) || p.half):
-		l.loop.Again(&p.turn) // there may be more, if only the end
+		l.loop.Again(p.fd) // there may be more, if only the end
 	}
 }
 
