@@ -359,7 +359,7 @@ var brokenConfigurations = []breakage{
 	{name: "unknown group", do: flags("--socket-group", "no-such-group"), code: "config.invalid"},
 	{name: "bad mode", do: flags("--socket-mode", "rw"), code: "config.invalid"},
 	{name: "memory for nothing", do: flags("--memory-limit", "1k"), code: "config.invalid"},
-	{name: "a quota above all", do: flags("--max-connections", "10", "--quota-connections", "20")},
+	{name: "a user above all", do: flags("--max-connections", "10", "--max-connections-per-user", "20")},
 	{name: "a store that is none", do: flags("--store", "ftp://store"), code: "config.invalid"},
 	{name: "no state and no provider", do: flags("--state-dir", "none"), code: "config.invalid"},
 	{name: "one machine ID for two services", do: configured("provider: static:5\nservices: {orders: {}}\n"), code: "config.invalid"},

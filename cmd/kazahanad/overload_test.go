@@ -16,8 +16,8 @@ import (
 func TestOverloadIsSeen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.Start("--quota-connections", "2", "--admin-listen", "unix:"+s.Path("admin.sock"))
-	want := fmt.Sprintf("quota_connections (2) is used up by UID %d: ", os.Getuid())
+	d := s.Start("--max-connections-per-user", "2", "--admin-listen", "unix:"+s.Path("admin.sock"))
+	want := fmt.Sprintf("max_connections_per_user (2) is used up by UID %d: ", os.Getuid())
 	var pong string
 	served := func() (c *testkit.Client) {
 		await.Eventually(t, "a place is free", func() bool { c = s.Dial(); return c.Try("Ping", &pong) == nil })
@@ -39,7 +39,7 @@ func TestOverloadIsSeen(t *testing.T) {
 	var page daemonPage
 	_, text := s.Get("/status.json")
 	testkit.DecodeJSON(t, text, &page)
-	if len(page.Overload) != 1 || page.Overload[0].Quota != "quota_connections" || page.Memory.Reservable == 0 {
+	if len(page.Overload) != 1 || page.Overload[0].Quota != "max_connections_per_user" || page.Memory.Reservable == 0 {
 		t.Errorf("the page's data have %+v, %+v", page.Overload, page.Memory)
 	}
 	if !logsOf(t, d.Log)[event{"warn", "quota", "a quota is used up: requests are refused"}] {

@@ -244,9 +244,9 @@ func (d *daemonParts) countClockEvent(e clock.Event) {
 func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
-		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
-		Files:           limitlistener.Files() - limitlistener.Beside(admin.MaxConnections),
-		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserHolds: s.QuotaHolds, UserMemory: s.QuotaBytes,
+		MaxConnections: s.MaxConnections, MaxConnectionsPerUser: s.MaxConnectionsPerUser,
+		MaxInFlight: s.MaxInFlight, MaxWaiting: s.MaxWaiting, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
+		Files: limitlistener.Files() - limitlistener.Beside(admin.MaxConnections),
 	}
 }
 

@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -36,9 +34,7 @@ type conn struct {
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
 	unfinished
-	working bool // it has a place among those that run; guarded by mu
 	mayPark bool // on the fast path, when nothing is under way
-	parted  bool // its stream is closed
 	handed  bool // to the fast path, with its account; guarded by Server.mu
 
 	until    time.Time // the write deadline as set
@@ -48,11 +44,10 @@ type conn struct {
 	farewell bool // what is written says why the connection ends
 	warned   bool // the peer has had its time to hear of the drain
 
-	waiting   atomic.Bool             // for IDs, or for slow requests after the last
-	abandon   context.CancelCauseFunc // ends that wait, and the one for a place
-	abandoned <-chan struct{}
-	slow      slowRequests
-	watches   bool // the events of placement
+	waiting atomic.Bool             // for IDs, or for slow requests after the last
+	abandon context.CancelCauseFunc // ends that wait
+	slow    slowRequests
+	watches bool // the events of placement
 }
 
 // unfinished is what a connection has in hand when it leaves the fast path.
@@ -65,7 +60,7 @@ type unfinished struct {
 func newConn(s *Server, nc stream, a *account) *conn {
 	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
-	c.wire.SetMemory(&restingMemory{a, c})
+	c.wire.SetMemory(a)
 	c.responder = responder{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
 	return c
 }
@@ -84,9 +79,6 @@ func (r *patientReader) Read(b []byte) (int, error) {
 		if changed && r.account.over.Load() != nil { // its deadline may just have been lost
 			_ = r.net.SetReadDeadline(time.Now())
 		}
-	}
-	if (*conn)(r).rest() {
-		defer (*conn)(r).run()
 	}
 	r.mu.Unlock()
 	defer r.mu.Lock()
@@ -115,12 +107,7 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 			w.lastWord()
 		}
 	}
-	if len(b) > smallSend && w.account.enlarge() {
-		setSendBuffer(w.net, largeSend)
-	}
-	var n int
-	var err error
-	(*conn)(w).resting(func() { n, err = w.net.Write(b) })
+	n, err := w.net.Write(b)
 	w.broken = w.broken || err != nil
 	return n, err
 }
@@ -130,11 +117,10 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 func (c *conn) serve(ctx context.Context) {
 	c.mu.Lock()
 	defer c.close()
-	c.run()
 	if !c.takeUp(ctx) {
 		return
 	}
-	for n := 1; ; n++ {
+	for {
 		if c.rests() && c.server.park(c) {
 			return
 		}
@@ -147,9 +133,6 @@ func (c *conn) serve(ctx context.Context) {
 			c.await(ctx, w)
 		}
 		c.lastCall()
-		if n%messagesPerRun == 0 {
-			c.resting(func() {})
-		}
 		// Requests that are pending must not use up IDs for a peer that is gone.
 		if c.broken || !c.wire.Pending() && c.wire.Flush() != nil {
 			return
@@ -164,7 +147,7 @@ func (c *conn) takeUp(ctx context.Context) bool {
 	c.unfinished = unfinished{}
 	if !c.sendRest(u.output) {
 		if u.waits != nil {
-			u.waits.giveUp(c.server)
+			u.waits.giveUp()
 		}
 		return false
 	}
@@ -214,16 +197,12 @@ func (c *conn) await(ctx context.Context, w *waiting) {
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
 	if len(c.wire.Unsent()) > 0 && c.wire.Flush() != nil {
-		w.giveUp(c.server)
+		w.giveUp()
 		return
 	}
-	var ranges []generator.Range
-	var err error
-	c.resting(func() {
-		c.mu.Unlock()
-		defer c.mu.Lock()
-		ranges, err = w.pending.Wait(ctx)
-	})
+	c.mu.Unlock()
+	ranges, err := w.pending.Wait(ctx)
+	c.mu.Lock()
 	c.conclude(w, ranges, err)
 }
 
@@ -269,17 +248,11 @@ func (c *conn) finish(err error) {
 		c.server.log.Debug("peer does not speak MessagePack-RPC", zap.Error(err))
 		_ = c.wire.Refuse(err)
 	}
-	c.rest()
 	// Unread bytes would turn the close into a reset, which may overtake
 	// the answer.
 	_ = c.net.CloseWrite()
 	c.discard()
 }
-
-// wastes are buffers for bytes that are read and thrown away.
-var wastes = sync.Pool{New: func() any { return new([wasteSize]byte) }}
-
-const wasteSize = 64 << 10
 
 // discard reads what the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
@@ -287,25 +260,10 @@ func (c *conn) discard() {
 	if c.server.draining.Load() { // its deadline may just have been lost
 		c.server.hurry(c.net.SetReadDeadline)
 	}
-	raw, err := c.net.SyscallConn()
-	if err != nil {
-		return
-	}
+	var waste [4 << 10]byte
 	for left := wire.MaxMessage; left > 0; {
-		var n int
-		var failed error
-		err := raw.Read(func(fd uintptr) bool {
-			// Thousands may have much to read: they take turns.
-			c.user.running <- struct{}{}
-			c.server.budget.running <- struct{}{}
-			waste := wastes.Get().(*[wasteSize]byte)
-			n, failed = unix.Read(int(fd), waste[:])
-			wastes.Put(waste)
-			<-c.server.budget.running
-			<-c.user.running
-			return !errors.Is(failed, unix.EAGAIN)
-		})
-		if err != nil || failed != nil || n == 0 {
+		n, err := c.net.Read(waste[:])
+		if err != nil {
 			return
 		}
 		left -= n

@@ -28,7 +28,7 @@ var methods = []method{
 	{"NextID", (*Server).nextID},
 	{"NextIDs", (*Server).nextIDs},
 	{"Inspect", (*Server).inspect},
-	{"Bounds", (*Server).bounds},
+	{"Bounds", (*Server).boundsCall},
 	{"ToExternal", (*Server).toExternal},
 	{"ToInternal", (*Server).toInternal},
 	{"Status", (*Server).statusCall},

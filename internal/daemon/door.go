@@ -101,10 +101,10 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	g := &Guest{Conn: nc, door: d}
 	var refusal *wire.Error
 	if unix, ok := nc.(*net.UnixConn); ok {
-		g.account = s.budget.open(unix)
+		g.account = s.bounds.open(unix)
 		refusal = s.admit(unix)
 	} else {
-		g.account = s.budget.openFor(owner{unknownUID, limitlistener.Network(nc.RemoteAddr().String())})
+		g.account = s.bounds.openFor(owner{unknownUID, limitlistener.Network(nc.RemoteAddr().String())}, 0)
 	}
 	refusal, aloud := d.receive(g, refusal)
 	switch {
@@ -124,8 +124,8 @@ func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool
 	s := d.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().bounded() {
-		setSendBuffer(socket, smallSend)
+	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().MemoryLimit > 0 {
+		setSendBuffer(socket)
 	}
 	refusal = s.seat(g.account, refusal)
 	if refusal == nil {
@@ -136,7 +136,7 @@ func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool
 		return nil, false
 	}
 	s.metrics.Requests("", string(refusal.Code)).Inc()
-	if d.turnedOut == maxRefusals || s.unreadRefusals >= maxUnreadRefusals {
+	if d.turnedOut == maxRefusals {
 		return refusal, false
 	}
 	d.turnedOut++
@@ -196,19 +196,11 @@ func (g *Guest) Close() error {
 	if left {
 		return nil
 	}
-	socket, ok := g.Conn.(stream)
-	if !ok {
-		_ = g.Conn.Close()
-	}
-	parted := !ok || s.part(socket)
+	_ = g.Conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.guests, g)
-	if parted {
-		g.account.close()
-	} else {
-		s.remember(socket, g.account)
-	}
+	g.account.close()
 	s.countConnections()
 	return nil
 }
@@ -290,6 +282,7 @@ func (g *Guest) Room(count int64) (done func()) {
 type Wait struct {
 	guest   *Guest
 	pending *generator.Pending
+	bytes   int64
 }
 
 // Start appends ranges that hold the IDs to dst or, if they have to be waited for,
@@ -303,17 +296,18 @@ func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait,
 	if pending == nil {
 		return ranges, nil, err
 	}
-	if _, err := s.countWaiting(g.account.user, forAnswer); err != nil {
-		pending.Cancel(err)
-		return nil, nil, err
+	bytes, refusal := g.account.waits(o.Count)
+	if refusal != nil {
+		pending.Cancel(refusal)
+		return nil, nil, refusal
 	}
-	return nil, &Wait{g, pending}, nil
+	return nil, &Wait{g, pending, bytes}, nil
 }
 
 // Result waits for the IDs until ctx is done, or the peer is gone.
 func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
-	s, g := w.guest.door.server, w.guest
-	defer s.doneWaiting(g.account.user, forAnswer)
+	g := w.guest
+	defer g.account.doneWaiting(w.bytes)
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
 	g.waiting.Store(&abandon)
@@ -327,7 +321,7 @@ func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
 // GiveUp ends the wait of a peer that is gone, in place of Result.
 func (w *Wait) GiveUp() {
 	w.pending.Cancel(errHungUp)
-	w.guest.door.server.doneWaiting(w.guest.account.user, forAnswer)
+	w.guest.account.doneWaiting(w.bytes)
 }
 
 // Next is Start, and then Result.

@@ -38,28 +38,23 @@ func (s *Server) wireError(err error) *wire.Error {
 // refusalOf is the refusal of a part that has limits of its own. For other errors it is
 // empty: those of the daemon are in the statistics already.
 func (s *Server) refusalOf(err error) quota.Refusal {
-	waiting := func(u *user) int64 { return u.waiting[forAnswer].Load() }
 	var full *record.FullError
 	var placed *driver.OverloadedError
 	switch {
 	case errors.As(err, &full):
 		return quota.Refusal{Quota: cmp.Or(full.Setting, quota.FixedDisk), Limit: full.Limit, Whose: full.Payer}
 	case errors.As(err, &placed) && placed.Watches:
-		return quota.Refusal{Quota: quota.FixedWatches, Limit: int64(placed.Limit), Whose: s.budget.most(func(u *user) int64 { return int64(u.streams) })}
+		return quota.Refusal{Quota: quota.FixedWatches, Limit: int64(placed.Limit)}
 	case errors.As(err, &placed):
-		return quota.Refusal{Quota: quota.FixedActivations, Limit: int64(placed.Limit), Whose: s.budget.most(waiting)}
+		return quota.Refusal{Quota: quota.FixedActivations, Limit: int64(placed.Limit)}
 	case errors.Is(err, lock.ErrOverloaded):
-		return quota.Refusal{Quota: quota.FixedHolds, Limit: lock.MaxHeld, Whose: s.budget.most(func(u *user) int64 { return int64(u.holds) })}
+		return quota.Refusal{Quota: quota.FixedHolds, Limit: lock.MaxHeld}
 	case errors.Is(err, record.ErrCrowded):
-		return quota.Refusal{Quota: quota.FixedStoreCalls, Whose: s.budget.most(waiting)}
+		return quota.Refusal{Quota: quota.FixedStoreCalls}
 	case errors.Is(err, errLongAnswers):
-		return quota.Refusal{Quota: quota.FixedAnswers, Limit: maxMaking, Whose: s.budget.most(madeFor)}
+		return quota.Refusal{Quota: quota.FixedAnswers, Limit: longWorkers}
 	case errors.Is(err, errTooManyKinds):
-		r := quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
-		if s.cfg.Placement != nil {
-			r.Whose = s.cfg.Placement.executors.most()
-		}
-		return r
+		return quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
 	}
 	return quota.Refusal{}
 }

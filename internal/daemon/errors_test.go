@@ -282,21 +282,3 @@ func testRefusals(t *testing.T, code wire.Code, refusals map[string]error) {
 		}
 	}
 }
-
-// Who is named for a crowded store is the user whose requests wait for answers, and not one who
-// has more that wait for locks.
-func TestWhoseStoreCalls(t *testing.T) {
-	r := newRig(t)
-	r.start()
-	for uid, waits := range map[uint32]struct {
-		kind waitingKind
-		n    int64
-	}{7001: {forAnswer, 3}, 7002: {forAnswer, 5}, 7003: {forLock, 9}} {
-		a := r.server.budget.openFor(owner{uid: uid})
-		defer a.close()
-		a.user.waiting[waits.kind].Add(waits.n)
-	}
-	if got := r.server.refusalOf(storeError{record.ErrCrowded}); got != (quota.Refusal{Quota: quota.FixedStoreCalls, Whose: "UID 7002"}) {
-		t.Errorf("%+v", got)
-	}
-}

@@ -117,24 +117,6 @@ func (x *executors) room(e *executor, kinds []string) error {
 	return nil
 }
 
-// most is the user whose processes have registered for kinds with the most bytes; "" if
-// there are none. A kind counts for each of its processes.
-func (x *executors) most() (whose string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	bytes, most := map[string]int{}, 0
-	for c, e := range x.byConn {
-		who := c.user.String()
-		for _, kind := range e.kinds {
-			bytes[who] += len(kind)
-		}
-		if bytes[who] > most {
-			whose, most = who, bytes[who]
-		}
-	}
-	return whose
-}
-
 // kinds are those that somebody has registered for.
 func (x *executors) kinds() []string {
 	x.mu.Lock()

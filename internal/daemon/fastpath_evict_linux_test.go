@@ -15,9 +15,9 @@ func TestFastPathEvictsBeforeItAdmits(t *testing.T) {
 	r.server.mu.Lock()
 	r.server.conns[c] = struct{}{}
 	r.server.mu.Unlock()
-	r.server.budget.mu.Lock()
+	r.server.bounds.mu.Lock()
 	c.account.lose(wire.Errorf(wire.CodeOverloaded, "others need the memory"))
-	r.server.budget.mu.Unlock()
+	r.server.bounds.mu.Unlock()
 	if !r.server.park(c) {
 		t.Fatal("the fast path does not take it")
 	}

@@ -221,7 +221,8 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	n, errno := p.write(unsent)
+	n, errno := eventloop.Send(p.fd, unsent)
+	n = max(n, 0)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:
 		out.Sent(len(unsent))
@@ -235,19 +236,6 @@ func (p *parked) send(b []byte) bool {
 	}
 	out.Sent(n)
 	return true
-}
-
-// write sends as much of b as the socket takes, with a large buffer if it needs and may
-// have one.
-func (p *parked) write(b []byte) (n int, errno unix.Errno) {
-	n, errno = eventloop.Send(p.fd, b)
-	n = max(n, 0)
-	if errno != 0 && errno != unix.EAGAIN || n == len(b) || !p.account.enlarge() {
-		return n, errno
-	}
-	_ = setSendBufferOf(p.fd, largeSend)
-	more, errno := eventloop.Send(p.fd, b[n:])
-	return n + max(more, 0), errno
 }
 
 // served has the loop answer the request that has waited. Anybody may call it.
@@ -274,17 +262,12 @@ func (p *parked) end() {
 	s, a := p.path.server, p.account
 	if w := p.wait; w != nil {
 		p.wait = nil
-		w.giveUp(s)
+		w.giveUp()
 	}
 	p.path.loop.Remove(p.fd)
-	var left stream
-	if held, _ := unreadOf(p.fd); held == 0 {
-		_ = unix.Close(p.fd)
-	} else {
-		left = socketFile{os.NewFile(uintptr(p.fd), "connection")}
-	}
+	_ = unix.Close(p.fd)
 	p.rest, p.more, p.account = nil, false, nil
-	p.path.departures.Go(func() { s.unparkEnded(left, a) })
+	p.path.departures.Go(func() { s.unparkEnded(a) })
 }
 
 // leave gives the connection a goroutine.

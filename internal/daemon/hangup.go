@@ -29,7 +29,6 @@ func (s *Server) watchHangups(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		s.forgetRead(s.allRemnants())
 		s.eachConn(func(c *conn) {
 			if c.waiting.Load() && hungUp(c.net) {
 				c.abandon(errHungUp)
@@ -52,9 +51,10 @@ func (g *Guest) Watched() bool {
 
 // Held is about what the server holds for its clients beside goroutines, in bytes.
 func (s *Server) Held() int64 {
-	s.budget.mu.Lock()
-	defer s.budget.mu.Unlock()
-	return s.budget.used + s.inFlight.Load()*waitingSize
+	b := s.bounds
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.memory.held + b.waitingBytes.taken.Load() + b.upkeep.taken.Load()*waitingSize
 }
 
 // hungUp reports whether the peer has closed its end. One that has merely

@@ -29,7 +29,7 @@ func (s *Server) inspect(_ context.Context, d *responder) error {
 	})
 }
 
-func (s *Server) bounds(_ context.Context, d *responder) error {
+func (s *Server) boundsCall(_ context.Context, d *responder) error {
 	if d.req.NumParams() < 2 {
 		return wire.Errorf(wire.CodeInvalidParams, "Bounds needs from_ms and to_ms, in Unix milliseconds")
 	}

@@ -303,7 +303,7 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 		p.ask("NextID", patient())
 		r.waiters(3)
 		_ = p.Close()
-		await.Eventually(t, "its place is free", func() bool { return r.server.inFlight.Load() == 2 })
+		await.Eventually(t, "its place is free", func() bool { return r.server.bounds.inFlight() == 2 })
 	}
 	r.waiters(2)
 	r.clock.Jump(time.Hour + time.Millisecond)

@@ -99,11 +99,7 @@ func (s *Server) lockAcquire(_ context.Context, d *responder) error {
 	want := lock.Wanted{
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
-	kind := forAnswer
-	if want.Wait > 0 {
-		kind = forLock
-	}
-	return d.asideFor(kind, func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
@@ -145,7 +141,7 @@ func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *r
 		if err != nil {
 			return err
 		}
-		return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
+		return d.asideUpkeep(slowWork(func(ctx context.Context) (any, error) {
 			l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
 			if err == nil && op == lock.Release {
 				s.released(l, d.conn)
@@ -161,7 +157,7 @@ func (s *Server) lockGet(_ context.Context, d *responder) error {
 	if err != nil {
 		return err
 	}
-	return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
+	return d.asideUpkeep(slowWork(func(ctx context.Context) (any, error) {
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
 		s.countLock("get", err)
 		return l.Answer(), lockFailure(err)
@@ -170,7 +166,7 @@ func (s *Server) lockGet(_ context.Context, d *responder) error {
 
 // lockPage is the answer of Lock.List.
 type lockPage struct {
-	Locks list[lock.Answer] `json:"locks"` // in the order of their keys' bytes
+	Locks []lock.Answer `json:"locks"` // in the order of their keys' bytes
 }
 
 // lockList shows live locks. A page with fewer than limit is the last.
@@ -196,7 +192,7 @@ func (s *Server) lockList(_ context.Context, d *responder) error {
 	return d.asideLong(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
-		page := lockPage{Locks: make(list[lock.Answer], len(leases))}
+		page := lockPage{Locks: make([]lock.Answer, len(leases))}
 		for i, l := range leases {
 			page.Locks[i] = l.Answer()
 		}

@@ -5,24 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/vmihailenco/msgpack/v5"
-
-	"github.com/kazahana/kazahana/internal/longwork"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // errLongAnswers: the time was over before it was the request's turn.
 var errLongAnswers = errors.New("others ask for long answers")
-
-// madeFor is how many long answers are being made for the user.
-func madeFor(u *user) int64 { return int64(len(u.making)) }
-
-// longAnswer is an answer that the account counts until it has been written.
-type longAnswer struct {
-	encoded []byte
-	done    func()
-}
 
 // asideLong is asideWithin for an answer that may be long. It is made when those before it
 // on the connection have been written, so that a peer that does not read has one at most.
@@ -44,50 +32,26 @@ func (d *responder) asideLong(timeout time.Duration, work slowWork) error {
 			<-c.slow.turn
 			return nil, err
 		}
-		return &longAnswer{encoded, func() {
-			c.account.Give(cap(encoded))
-			<-c.slow.turn
-		}}, nil
+		return longAnswer(encoded), nil
 	})
 }
 
-// list is encoded item by item, and others have their turns in between.
-type list[T any] []T
+// longAnswer is an answer that the account counts until it has been written.
+type longAnswer []byte
 
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (l list[T]) EncodeMsgpack(enc *msgpack.Encoder) error {
-	err := enc.EncodeArrayLen(len(l))
-	work := longwork.Work{}
-	for i := 0; i < len(l) && err == nil; i++ {
-		err = enc.Encode(&l[i])
-		work.Part()
-	}
-	return err
-}
-
-// makeLong makes the answer when it is the connection's turn. What it takes until its size
-// is known is bounded by how many are made at a time.
+// makeLong makes the answer when one of the workers is free. What it takes until its size
+// is known is bounded by their number.
 func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, work slowWork) ([]byte, error) {
-	u := c.user
-	defer u.asking.Add(-1)
-	if u.asking.Add(1) > maxUserAsking {
-		return nil, c.server.budget.exceeds(quota.FixedAnswers, u, maxUserAsking, "requests for long answers", "wait for answers")
-	}
 	if ctx.Err() != nil { // the peer has gone
 		return nil, context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for _, making := range [...]chan struct{}{u.making, c.server.budget.making} {
-		if err := enter(ctx, making); err != nil {
-			r := quota.Refusal{Quota: quota.FixedAnswers, Limit: int64(cap(making)), Whose: u.String()}
-			if making != u.making {
-				r.Whose = c.server.budget.most(madeFor)
-			}
-			return nil, overloaded(c.server.cfg.Quotas, r, "%v", errLongAnswers)
-		}
-		defer func() { <-making }()
+	s := c.server
+	if err := enter(ctx, s.making); err != nil {
+		return nil, s.bounds.refuse(quota.FixedAnswers, longWorkers, "", "%v", errLongAnswers)
 	}
+	defer func() { <-s.making }()
 	answer, err := work(ctx)
 	if err != nil {
 		return nil, err
@@ -99,6 +63,18 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	encoded := out.Unsent()
 	c.account.takeMade(cap(encoded))
 	return encoded, nil
+}
+
+// writeLong writes a long answer in pieces: a peer that reads them moves. mu is held.
+func (c *conn) writeLong(answer longAnswer) {
+	for rest := answer; len(rest) > 0; {
+		n := min(len(rest), wire.HighWater)
+		c.wire.ReplyEncoded(rest[:n])
+		c.account.Progress()
+		rest = rest[n:]
+	}
+	c.account.Give(cap(answer))
+	<-c.slow.turn
 }
 
 // enter waits for room, until ctx is done. It takes room that there is even then.

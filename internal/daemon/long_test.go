@@ -10,7 +10,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -60,7 +59,7 @@ func TestLongAnswersWaitForThePeer(t *testing.T) {
 	await.Eventually(t, "nothing is held", func() bool { return r.held() == 0 && r.awaiting() == 0 })
 }
 
-// Few long answers are made at a time, and one user leaves room for another.
+// Few long answers are made at a time.
 func TestLongAnswersAreMadeInTurn(t *testing.T) {
 	const peers = 20
 	r, made, tokens := lengthy(t)
@@ -68,9 +67,9 @@ func TestLongAnswersAreMadeInTurn(t *testing.T) {
 		r.dial().ask("Long")
 	}
 	r.waiters(peers)
-	await.Eventually(t, "as many are made as may be", func() bool { return made.Load() == maxUserMaking && len(r.server.budget.making) == maxUserMaking })
+	await.Eventually(t, "as many are made as may be", func() bool { return made.Load() == longWorkers && len(r.server.making) == longWorkers })
 	<-tokens
-	await.Eventually(t, "the next one is", func() bool { return made.Load() == maxUserMaking+1 })
+	await.Eventually(t, "the next one is", func() bool { return made.Load() == longWorkers+1 })
 }
 
 // An answer is not made for a peer that has gone.
@@ -105,45 +104,14 @@ func TestLongAnswersAreRefused(t *testing.T) {
 		return d.asideLong(0, func(context.Context) (any, error) { return nil, nil })
 	})
 	r.start()
-	for range maxMaking {
-		r.server.budget.making <- struct{}{}
+	for range longWorkers {
+		r.server.making <- struct{}{}
 	}
 	p := r.dial()
 	p.fails(wire.CodeOverloaded, "Soon")
-	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedAnswers || got[0].Limit != maxMaking {
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedAnswers || got[0].Limit != longWorkers {
 		t.Errorf("the refusal is not seen: %+v", got)
 	}
-	<-r.server.budget.making
+	<-r.server.making
 	p.alive()
-}
-
-// An answer that is made holds no place while room is made for it: here the connection
-// that has to give way does not end.
-func TestLongAnswersHoldNoPlaceWhileRoomIsMade(t *testing.T) {
-	b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
-	b.stuck = true
-	half, long := b.account(1), b.account(1)
-	must.Succeed(t, half.Reserve(wire.MaxMessage))
-	began := time.Now()
-	long.takeMade(wire.MaxMessage + 1)
-	if took := time.Since(began); took >= roomPatience {
-		t.Errorf("it has waited for %v", took)
-	}
-	if half.over.Load() == nil || long.over.Load() != nil || b.used != 2*wire.MaxMessage+1 {
-		t.Errorf("%d bytes are counted: %v, %v", b.used, half.over.Load(), long.over.Load())
-	}
-}
-
-// Of one user, a bounded number of requests waits for long answers to be made: no more of
-// them run out of time together.
-func TestLongAnswersOfAUserAreBounded(t *testing.T) {
-	r, _, tokens := lengthy(t, ample)
-	p := r.dial()
-	p.alive()
-	r.user().asking.Store(maxUserAsking)
-	p.fails(wire.CodeOverloaded, "Long")
-	r.user().asking.Store(maxUserAsking - 1)
-	p.ask("Long")
-	<-tokens
-	p.succeeds()
 }

@@ -53,6 +53,10 @@ const (
 	many     = 1 << manyBits
 )
 
+// testShare: a test says how many requests of one process may wait, and so many times as many
+// may wait in all.
+const testShare = waitingShare
+
 // setup is what a test may choose before it begins.
 type setup struct {
 	Config
@@ -139,9 +143,10 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	for _, change := range changes {
 		change(s)
 	}
-	// All peers of a test are one user.
-	s.UserConnections = cmp.Or(s.UserConnections, s.MaxConnections)
-	s.UserInFlight = cmp.Or(s.UserInFlight, s.MaxInFlight)
+	// All peers of a test are one process.
+	s.MaxConnections *= processShare
+	s.MaxConnectionsPerUser = cmp.Or(s.MaxConnectionsPerUser, s.MaxConnections)
+	s.MaxInFlight *= testShare
 	believed := clock.NewBelieved(s.source, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	if s.provider == nil {
 		var err error
@@ -216,7 +221,7 @@ func (r *rig) start() *rig {
 }
 
 // conn is a connection of the server, which nothing serves yet.
-func (r *rig) conn(nc stream) *conn { return newConn(r.server, nc, r.server.budget.open(nc)) }
+func (r *rig) conn(nc stream) *conn { return newConn(r.server, nc, r.server.bounds.open(nc)) }
 
 // stop ends Serve, and waits for it.
 func (r *rig) stop() {
@@ -233,7 +238,7 @@ func (r *rig) stop() {
 }
 
 // awaiting is how many requests wait for IDs.
-func (r *rig) awaiting() int { return int(r.server.inFlight.Load()) }
+func (r *rig) awaiting() int { return int(r.server.bounds.inFlight()) }
 
 // writing is how many connections wait for their peers to read.
 func writing() (n int) {

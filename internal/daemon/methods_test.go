@@ -354,7 +354,7 @@ func TestWrongRequests(t *testing.T) {
 	if id := p.id(); id != nth(0) {
 		t.Errorf("wrong requests used up IDs: the first one is %d, not %d", id, nth(0))
 	}
-	if n := r.server.inFlight.Load(); n != 0 {
+	if n := r.server.bounds.inFlight(); n != 0 {
 		t.Errorf("%d requests are in flight", n)
 	}
 }

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"testing"
 
@@ -16,53 +15,36 @@ import (
 // a metric, and in the log.
 func TestRefusalsByQuotaAreSeen(t *testing.T) {
 	me := fmt.Sprint("UID ", os.Getuid())
+	process := fmt.Sprintf("process %d of %s", os.Getpid(), me)
 	for name, test := range map[string]struct {
 		change func(*setup)
 		refuse func(*rig)
 		want   quota.Refusal
 	}{
-		"all connections": {
+		"connections of a process": {
 			func(s *setup) { s.MaxConnections = 1 },
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
-			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: me},
-		},
-		"all connections, by a door": {
-			func(s *setup) { s.MaxConnections = 1 },
-			func(r *rig) {
-				nc, peer := net.Pipe()
-				_ = peer.Close()
-				d := r.server.NewDoor("door", func(*wire.Error) []byte { return nil })
-				if d.admit(nc) != nil {
-					r.t.Error("the connection is admitted")
-				}
-				d.Wait()
-			},
-			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: me},
+			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: process},
 		},
 		"connections of a user": {
-			func(s *setup) { s.MaxConnections, s.UserConnections = 4, 1 },
+			func(s *setup) { s.MaxConnections, s.MaxConnectionsPerUser = 4, 1 },
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
-			quota.Refusal{Quota: "quota_connections", Limit: 1, Whose: me},
+			quota.Refusal{Quota: "max_connections_per_user", Limit: 1, Whose: me},
 		},
-		"all waiting requests": {
+		"waiting requests of a process": {
 			func(s *setup) { s.MaxInFlight = 1 },
 			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextID") },
-			quota.Refusal{Quota: "max_in_flight", Limit: 1, Whose: me},
+			quota.Refusal{Quota: "max_in_flight", Limit: 1, Whose: process},
 		},
-		"waiting requests of a user": {
-			func(s *setup) { s.MaxInFlight, s.UserInFlight = 4, 1 },
-			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextID") },
-			quota.Refusal{Quota: "quota_waiting", Limit: 1, Whose: me},
-		},
-		"bytes of a user": {
-			func(s *setup) { s.MemoryLimit, s.UserMemory = 256<<20, 2<<20 },
+		"half messages": {
+			func(s *setup) { s.MemoryLimit = 8 << 20 },
 			func(r *rig) { r.hoard(4) },
-			quota.Refusal{Quota: "quota_bytes", Limit: 2 << 20, Whose: me},
+			quota.Refusal{Quota: "memory_limit", Limit: 2 << 20},
 		},
-		"bytes of requests that wait": {
-			func(s *setup) { s.MemoryLimit, s.UserMemory = 256<<20, 1<<20 },
+		"IDs of requests that wait": {
+			func(s *setup) { s.MemoryLimit = 8 << 20 },
 			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextIDs", 1<<16) },
-			quota.Refusal{Quota: "quota_bytes", Limit: 1 << 20, Whose: me},
+			quota.Refusal{Quota: "memory_limit", Limit: 2 << 20},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +61,7 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			if r.value("kazahana_quota_refusals_total", test.want.Quota) == 0 || r.value("kazahana_quota_refusals_total", "max_disk") != 0 {
 				t.Error("the metric does not show it")
 			}
-			if lines := said(); len(lines) != 1 || lines[0].ContextMap()["whose"] != me || lines[0].ContextMap()["quota"] != test.want.Quota {
+			if lines := said(); len(lines) != 1 || lines[0].ContextMap()["whose"] != test.want.Whose || lines[0].ContextMap()["quota"] != test.want.Quota {
 				t.Errorf("logged %v", lines)
 			}
 		})

@@ -284,14 +284,14 @@ func (p *Placement) unregister(d *responder) error {
 
 // SnapshotPage is the answer of Placement.Snapshot.
 type SnapshotPage struct {
-	State       placement.State          `json:"state"`
-	Authority   string                   `json:"authority"`
-	Members     list[SnapshotMember]     `json:"members"`
-	Kinds       []string                 `json:"kinds"` // that processes here have registered for
-	Activations list[SnapshotActivation] `json:"activations"`
-	Total       int                      `json:"activations_total"`
-	Ignored     uint64                   `json:"ignored_results"`
-	Key         *SnapshotKey             `json:"key"` // the one that was asked for, else nil
+	State       placement.State      `json:"state"`
+	Authority   string               `json:"authority"`
+	Members     []SnapshotMember     `json:"members"`
+	Kinds       []string             `json:"kinds"` // that processes here have registered for
+	Activations []SnapshotActivation `json:"activations"`
+	Total       int                  `json:"activations_total"`
+	Ignored     uint64               `json:"ignored_results"`
+	Key         *SnapshotKey         `json:"key"` // the one that was asked for, else nil
 }
 
 type SnapshotMember struct {
@@ -391,8 +391,8 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (SnapshotPage
 		return SnapshotPage{}, err
 	}
 	page := SnapshotPage{
-		State: now.State, Authority: now.Authority, Members: list[SnapshotMember]{}, Kinds: p.executors.kinds(),
-		Activations: list[SnapshotActivation]{}, Total: now.Total, Ignored: now.Ignored,
+		State: now.State, Authority: now.Authority, Members: []SnapshotMember{}, Kinds: p.executors.kinds(),
+		Activations: []SnapshotActivation{}, Total: now.Total, Ignored: now.Ignored,
 	}
 	for _, m := range now.Members {
 		page.Members = append(page.Members, showMember(m))

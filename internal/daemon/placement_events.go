@@ -54,12 +54,12 @@ func (p *Placement) watch(d *responder) error {
 	if c.watches {
 		return wire.Errorf(wire.CodeInvalidParams, "this connection watches already; another one can")
 	}
-	if err := c.account.holdStream(); err != nil {
+	if err := c.account.hold(); err != nil {
 		return err
 	}
 	events, err := p.driver.Subscribe(wanted)
 	if err != nil {
-		c.account.letGoStream()
+		c.account.letGo()
 		return err
 	}
 	c.watches = true
@@ -72,7 +72,7 @@ func (p *Placement) watch(d *responder) error {
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
 		p.tellEvents(c, events)
-		c.account.letGoStream()
+		c.account.letGo()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.watches = false // it may begin again

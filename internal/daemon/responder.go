@@ -33,15 +33,15 @@ var (
 	errHeavy = errors.New("the request is too much for the fast path")
 )
 
-// waiting is a request that waits for IDs. It is counted in Server.inFlight until
+// waiting is a request that waits for IDs. It is counted in bounds until
 // conclude or giveUp.
 type waiting struct {
-	request  idRequest
-	pending  *generator.Pending
-	method   *countedMethod
-	user     *user
-	began    time.Duration // since the server's start
-	reserved int64         // of the budget, until the answer is written
+	request idRequest
+	pending *generator.Pending
+	method  *countedMethod
+	account *account
+	began   time.Duration // since the server's start
+	bytes   int64         // for account.doneWaiting
 }
 
 // handle answers the present request. waits is the request if it has to wait for
@@ -111,36 +111,29 @@ func (d *responder) issue(r *idRequest) error {
 // beginWait lets the request wait, unless too many do. The ranges are its own now.
 func (d *responder) beginWait(r *idRequest, pending *generator.Pending) error {
 	d.ranges = nil
-	if _, err := d.server.countWaiting(d.user, forAnswer); err != nil {
-		pending.Cancel(err)
-		return err
+	bytes, refusal := d.account.waits(r.want.Count)
+	if refusal != nil {
+		pending.Cancel(refusal)
+		return refusal
 	}
-	reserved, err := d.reserveBatch(r.want.Count)
-	if err != nil {
-		d.server.doneWaiting(d.user, forAnswer)
-		pending.Cancel(err)
-		return err
-	}
-	d.waits = &waiting{request: *r, pending: pending, user: d.user, reserved: reserved}
+	d.waits = &waiting{request: *r, pending: pending, account: d.account, bytes: bytes}
 	return errWaits
 }
 
 // conclude answers a request that has waited.
 func (d *responder) conclude(w *waiting, ranges []generator.Range, err error) {
-	d.server.doneWaiting(w.user, forAnswer)
 	if err == nil {
 		d.ranges = ranges
 		d.replyIDs(&w.request)
 	}
 	d.settle(w.request.id, w.method, w.began, err)
-	d.server.budget.release(w.user, w.reserved)
+	w.account.doneWaiting(w.bytes)
 }
 
 // giveUp ends a wait whose peer is gone.
-func (w *waiting) giveUp(s *Server) {
+func (w *waiting) giveUp() {
 	w.pending.Cancel(errHungUp)
-	s.doneWaiting(w.user, forAnswer)
-	s.budget.release(w.user, w.reserved)
+	w.account.doneWaiting(w.bytes)
 }
 
 // replyIDs answers with the IDs in d.ranges.

@@ -41,7 +41,7 @@ type patience struct {
 }
 
 var defaultPatience = patience{
-	message: 30 * time.Second, write: 30 * time.Second, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
+	message: peerPatience, write: peerPatience, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
 }
 
 var (
@@ -100,10 +100,10 @@ type Server struct {
 	refusalsSilent int       // how many refusals followed without one; likewise
 
 	limits   atomic.Pointer[Limits]
-	budget   *budget
+	bounds   *bounds
+	making   chan struct{} // has room for the long answers that are being made
 	progress progress
 
-	inFlight inFlight
 	requests atomic.Uint64
 	served   atomic.Bool
 	draining atomic.Bool // requests that come now are told to go elsewhere
@@ -115,16 +115,12 @@ type Server struct {
 
 	fastPath fastPath // nil: every connection has a goroutine
 
-	mu             sync.Mutex
-	conns          map[*conn]struct{}  // with a goroutine each; guarded by mu
-	parked         int                 // connections on the fast path; guarded by mu
-	guests         map[*Guest]struct{} // connections by doors; guarded by mu
-	refused        map[*conn]struct{}  // being turned away; guarded by mu
-	remnants       map[stream]*account // ended, but their peers have not read all; nil: is being closed; guarded by mu
-	fresh          []stream            // of them, those that forgetFresh looks at; guarded by mu
-	unreadRefusals int                 // how many of them were turned away; guarded by mu
-	wg             sync.WaitGroup      // one for each goroutine that serves a connection
-	closing        sync.Mutex          // held while such a goroutine closes its connection
+	mu      sync.Mutex
+	conns   map[*conn]struct{}  // with a goroutine each; guarded by mu
+	parked  int                 // connections on the fast path; guarded by mu
+	guests  map[*Guest]struct{} // connections by doors; guarded by mu
+	refused map[*conn]struct{}  // being turned away; guarded by mu
+	wg      sync.WaitGroup      // one for each goroutine that serves a connection
 }
 
 // NewServer returns a server of the services, which must include the default.
@@ -135,12 +131,11 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, remnants: map[stream]*account{},
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, making: make(chan struct{}, longWorkers),
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.limits.Store(&cfg.Limits)
-	s.budget = newBudget(&s.limits)
-	s.budget.quotas = cfg.Quotas
+	s.bounds = newBounds(&s.limits, cfg.Quotas)
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
@@ -148,7 +143,7 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	}
 	slices.Sort(s.names)
 	m.Watch(s.samples)
-	m.WatchMemory(s.budget.memory)
+	m.WatchMemory(s.bounds.watched)
 	if cfg.Locks != nil || cfg.Sequences != nil {
 		s.keyedStores = m.KeyedStores(s.holds.count)
 	}
@@ -182,9 +177,6 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	}
 	s.drain(cancel)
 	s.holds.notices.Wait()
-	for _, nc := range s.allRemnants() {
-		s.forgetRemnant(nc)
-	}
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -225,7 +217,7 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
-	a := s.budget.open(nc)
+	a := s.bounds.open(nc)
 	if !s.receive(work, nc, a, s.admit(nc)) {
 		_ = nc.Close()
 		a.close()
@@ -237,8 +229,8 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, refusal *wire.Error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.limits.Load().bounded() {
-		setSendBuffer(nc, smallSend)
+	if s.limits.Load().MemoryLimit > 0 {
+		setSendBuffer(nc)
 	}
 	refusal = s.seat(a, refusal)
 	if refusal == nil && s.fastPath != nil && s.fastPath.park(nc, a) {
@@ -249,7 +241,7 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, ref
 	switch {
 	case refusal == nil:
 		s.begin(work, newConn(s, nc, a))
-	case len(s.refused) < maxRefusals && s.unreadRefusals < maxUnreadRefusals:
+	case len(s.refused) < maxRefusals:
 		c := newConn(s, nc, a)
 		s.refused[c] = struct{}{}
 		c.hearOut()
@@ -267,7 +259,7 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, ref
 // begin serves the connection in a goroutine of its own. mu is held.
 func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
-	c.abandon, c.abandoned = abandon, ctx.Done()
+	c.abandon = abandon
 	c.account.moved(c.evict)
 	s.conns[c] = struct{}{}
 	s.countConnections()
@@ -282,7 +274,7 @@ func (s *Server) begin(work context.Context, c *conn) {
 func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open())) }
 
 // open is how many connections there are. mu is held.
-func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) + len(s.remnants) }
+func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) }
 
 // seat counts a connection of the account, or returns why it may not stay: refusal, where that is
 // known already. mu is held.
@@ -290,12 +282,7 @@ func (s *Server) seat(a *account, refusal *wire.Error) *wire.Error {
 	if refusal != nil {
 		return refusal
 	}
-	most, key := s.limits.Load().connections()
-	if s.open() < most {
-		return a.admit(s.open())
-	}
-	return overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: s.budget.most(func(u *user) int64 { return int64(u.admitted) })},
-		"all %d connections are in use: share a connection, or raise %s", most, key)
+	return a.admit()
 }
 
 func (s *Server) forget(c *conn) {
@@ -303,12 +290,8 @@ func (s *Server) forget(c *conn) {
 	defer s.mu.Unlock()
 	delete(s.refused, c)
 	delete(s.conns, c)
-	switch {
-	case c.handed:
-	case c.parted:
+	if !c.handed {
 		c.account.close()
-	default:
-		s.remember(c.net, c.account)
 	}
 	s.countConnections()
 }
@@ -349,18 +332,12 @@ func (s *Server) unpark(work context.Context, c *conn) {
 	s.begin(work, c)
 }
 
-// unparkEnded counts a connection of the fast path that has ended. left is its stream if it is
-// not closed.
-func (s *Server) unparkEnded(left stream, a *account) {
-	parted := left == nil || s.part(left)
+// unparkEnded counts a connection of the fast path that has ended.
+func (s *Server) unparkEnded(a *account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parked--
-	if parted {
-		a.close()
-	} else {
-		s.remember(left, a)
-	}
+	a.close()
 	s.countConnections()
 }
 

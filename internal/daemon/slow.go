@@ -23,9 +23,9 @@ type slowWork func(ctx context.Context) (answer any, err error)
 
 // slowRequests are those of a connection. Its mu guards them.
 type slowRequests struct {
-	next    slowWork    // of the present request
-	kind    waitingKind // likewise
-	n       int         // under way
+	next    slowWork // of the present request
+	upkeep  bool     // it is for the upkeep of a lock
+	n       int      // under way
 	running sync.WaitGroup
 	turn    chan struct{} // has room for the long answer that is made or written; nil: there was none yet
 	isLong  bool          // the present request wants a long answer
@@ -37,14 +37,16 @@ func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
 
 // aside lets work answer for a method, which must not use the connection's
 // request: the next one takes its place. The method returns what aside does.
-func (d *responder) aside(work slowWork) error { return d.asideFor(forAnswer, work) }
+func (d *responder) aside(work slowWork) error { return d.later(work, false) }
 
-// asideFor is aside for work that waits for something in particular.
-func (d *responder) asideFor(kind waitingKind, work slowWork) error {
+// asideUpkeep is aside for the upkeep of a lock: it is never refused.
+func (d *responder) asideUpkeep(work slowWork) error { return d.later(work, true) }
+
+func (d *responder) later(work slowWork, upkeep bool) error {
 	if d.conn == nil {
 		return errHeavy
 	}
-	d.conn.slow.next, d.conn.slow.kind = work, kind
+	d.conn.slow.next, d.conn.slow.upkeep = work, upkeep
 	return errLater
 }
 
@@ -63,40 +65,37 @@ func (work slowWork) within(timeout time.Duration) slowWork {
 
 // answerLater begins a slow request.
 func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
-	id, work, kind, isLong, u := c.req.ID, c.slow.next, c.slow.kind, c.slow.isLong, c.user
+	id, work, isLong := c.req.ID, c.slow.next, c.slow.isLong
 	c.slow.next, c.slow.isLong = nil, false
-	alone, err := s.countWaiting(u, kind)
+	alone, done, err := c.countSlow()
 	if err != nil {
 		c.settle(id, m, began, err)
 		return
 	}
 	c.slow.n++
 	if isLong {
-		alone = c.slow.long > 0 // a peer that does not read makes no more goroutines
+		alone = alone || c.slow.long > 0 // a peer that does not read makes no more goroutines
 		c.slow.long++
 	}
 	traced := func(string) {}
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
-	ctx = u.pays(record.By(ctx, strconv.FormatUint(uint64(u.uid), 10)))
+	ctx = c.user.pays(record.By(ctx, strconv.FormatUint(uint64(c.user.uid), 10)))
 	find := func() {
-		defer s.doneWaiting(u, kind)
 		answer, err := work(ctx)
+		done()
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.run()
-		defer c.rest()
 		c.slow.n--
 		if isLong {
 			c.slow.long--
 		}
-		if long, ok := answer.(*longAnswer); ok {
-			defer long.done()
-			c.wire.ReplyEncoded(long.encoded)
+		if long, ok := answer.(longAnswer); ok {
+			c.writeLong(long)
 		} else if err == nil {
 			err = c.wire.ReplyAny(id, answer)
 		}
@@ -111,11 +110,25 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	_ = c.wire.Flush() // likewise
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
-	c.resting(func() {
-		c.mu.Unlock()
-		defer c.mu.Lock()
-		find()
-	})
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	find()
+}
+
+// countSlow counts the present request, unless there are too many. alone reports that its connection
+// is to wait with it.
+func (c *conn) countSlow() (alone bool, done func(), err error) {
+	if c.slow.upkeep {
+		if !c.account.keepsUp() {
+			return true, func() {}, nil
+		}
+		return false, c.account.doneKeepingUp, nil
+	}
+	bytes, refusal := c.account.waits(0)
+	if refusal != nil {
+		return false, nil, refusal
+	}
+	return false, func() { c.account.doneWaiting(bytes) }, nil
 }
 
 // whileServing ends ctx when the daemon begins to stop: whoever waits is told so at
@@ -188,11 +201,9 @@ func (c *conn) outlast() {
 	if hungUp(c.net) {
 		c.abandon(errHungUp)
 	}
-	c.resting(func() {
-		c.mu.Unlock()
-		defer c.mu.Lock()
-		c.slow.running.Wait()
-	})
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	c.slow.running.Wait()
 }
 
 // close ends the connection, and what its peer held by it. mu is held, and left
@@ -204,15 +215,10 @@ func (c *conn) close() {
 	if c.broken {
 		_ = c.wire.Flush() // lets go of the buffer
 	}
-	c.rest()
 	c.mu.Unlock()
 	c.slow.running.Wait()
 	for _, done := range c.slow.onClose {
 		done()
 	}
-	// One at a time: the kernel frees each message of the peer now, and many threads that wait
-	// for it would compete with those that answer.
-	c.server.closing.Lock()
-	defer c.server.closing.Unlock()
-	c.parted = c.server.part(c.net)
+	_ = c.net.Close()
 }

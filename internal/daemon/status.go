@@ -97,8 +97,8 @@ func (s *Server) Status() Status {
 		Version: id.Version, Commit: id.Commit, GoVersion: id.GoVersion, Features: id.Features, PID: os.Getpid(),
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
-		Connections: s.connections(), InFlight: s.inFlight.Load(), Requests: s.requests.Load(),
-		Overload: s.cfg.Quotas.Recent(), Memory: s.budget.memory(),
+		Connections: s.connections(), InFlight: s.bounds.inFlight(), Requests: s.requests.Load(),
+		Overload: s.cfg.Quotas.Recent(), Memory: s.bounds.watched(),
 	}
 	if err := s.unreachable(); err != nil {
 		st.SocketErr = err.Error()

@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement/storage"
-	"github.com/kazahana/kazahana/internal/record/bounds"
+	recordbounds "github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -27,7 +27,7 @@ func (p *peer) full(words string, method string, params ...any) {
 // One user fills keys until it is refused. What it has can be renewed, released and asked
 // for, and another user's new keys are made.
 func TestFullForAUser(t *testing.T) {
-	store := bounds.New(memory.New(nil), bounds.Limits{Keys: 26}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	store := recordbounds.New(memory.New(nil), recordbounds.Limits{Keys: 26}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
 	r := newRig(t, func(s *setup) { s.keep(t, lock.OnRecords(store), sequence.OnRecords(store)) }).start()
 	a, b := r.dialAs(1000), r.dialAs(1001)
 	for i := range 10 {
@@ -55,7 +55,7 @@ func TestFullForAUser(t *testing.T) {
 // the activation ends all the same.
 func TestFullForPlacement(t *testing.T) {
 	const room = 64 << 10 / 3 * 4 // of which one user has 64 KiB
-	store := bounds.New(memory.New(nil), bounds.Limits{Keys: 16, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	store := recordbounds.New(memory.New(nil), recordbounds.Limits{Keys: 16, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
 	s := &site{t, lock.OnRecords(store), storage.OnRecords(store)}
 	r := s.start("a:1").sees(1)
 	worker := r.dialAs(1001)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/workers"
 )
 
 // Errors of a Host beside those of its Store.
@@ -48,10 +47,9 @@ type Host struct {
 	final  context.Context // ends when Close gives up on what is still to be released
 	giveUp context.CancelFunc
 
-	workers *workers.Workers // carry out calls
-	mu      sync.Mutex       // guards the core, with its queues, waiters and holdings
-	core    hostCore         // decides; the rest of Host carries events to it and calls from it
-	done    chan struct{}    // closed when the host is closed and nothing is under way
+	mu   sync.Mutex    // guards the core, with its queues, waiters and holdings
+	core hostCore      // decides; the rest of Host carries events to it and calls from it
+	done chan struct{} // closed when the host is closed and nothing is under way
 }
 
 // NewHost returns a Host. callTimeout bounds each request to the store.
@@ -60,7 +58,6 @@ func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
 	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), queues: map[name]*waitQueue{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
-	h.workers = workers.New(maxIdle, h.life.Done())
 	return h
 }
 
@@ -98,9 +95,6 @@ func (h *Host) turn(event func()) {
 	}
 }
 
-// maxIdle is how many goroutines wait for the next call.
-const maxIdle = 16
-
 // begin carries out a call in a goroutine. Under mu.
 func (h *Host) begin(one *call) {
 	ctx := WithValues(h.life, one.values)
@@ -108,7 +102,7 @@ func (h *Host) begin(one *call) {
 		ctx = h.final
 	}
 	ctx, one.cancel = context.WithTimeout(ctx, h.callTimeout+one.wait)
-	h.workers.Start(func() {
+	go func() {
 		defer one.cancel()
 		var l Lease
 		var err error
@@ -124,7 +118,7 @@ func (h *Host) begin(one *call) {
 			h.core.open--
 			one.ended(l, err)
 		})
-	})
+	}()
 }
 
 // listen asks the store to tell a queue of releases. Under mu.

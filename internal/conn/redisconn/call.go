@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
-	"github.com/kazahana/kazahana/internal/workers"
 )
 
 const (
@@ -32,7 +31,7 @@ type Client struct {
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
-	workers   *workers.Workers
+	exchanges sync.WaitGroup // of several of them
 	flights   flights
 	mu        sync.Mutex // held to add to calls, or to close closing
 	closeErr  error
@@ -47,8 +46,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	closing := make(chan struct{})
-	return &Client{cfg: cfg, redis: client, closing: closing, workers: workers.New(poolSize, closing)}, nil
+	return &Client{cfg: cfg, redis: client, closing: make(chan struct{})}, nil
 }
 
 // Config is what the client was opened with.
@@ -62,7 +60,7 @@ func (c *Client) Close() error {
 		c.mu.Unlock()
 		c.closeErr = c.redis.Close()
 		c.calls.Wait()
-		c.workers.Wait()
+		c.exchanges.Wait()
 	})
 	return c.closeErr
 }
@@ -121,7 +119,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		sent = &sending{}
 	}
 	done := make(chan result, 1)
-	c.workers.Start(func() {
+	go func() {
 		defer c.calls.Done()
 		opCtx := bounded(ctx, sent)
 		value, err := op(opCtx)
@@ -138,7 +136,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 			err = connurl.NotSent(err)
 		}
 		done <- result{value, err}
-	})
+	}()
 	var r result
 	select {
 	case r = <-done:

@@ -130,7 +130,7 @@ func (c *Client) land() {
 	n := min(len(f.waiting), maxTogether)
 	all := f.waiting[:n:n]
 	f.waiting = f.waiting[n:]
-	c.workers.Start(func() { c.fly(all) })
+	c.exchanges.Go(func() { c.fly(all) })
 }
 
 // fly is an exchange of several commands.

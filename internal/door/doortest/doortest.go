@@ -87,8 +87,9 @@ func (o *Options) fill() {
 			*limit = 1000
 		}
 	}
-	// All peers of a test are one user.
-	o.UserConnections, o.UserInFlight = o.MaxConnections, o.MaxInFlight
+	// All peers of a test are one user, and one process.
+	o.MaxConnectionsPerUser = o.MaxConnections
+	o.MaxConnections, o.MaxInFlight = 2*o.MaxConnections, 4*o.MaxInFlight
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = Patience
 	}

@@ -119,7 +119,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 
 // bubbled is a door of a server that runs nothing in the background.
 func bubbled(t *testing.T, connections int) *daemon.Door {
-	limits := daemon.Limits{MaxConnections: connections, UserConnections: connections, DrainTimeout: doortest.Patience}
+	limits := daemon.Limits{MaxConnections: connections, MaxConnectionsPerUser: connections, DrainTimeout: doortest.Patience}
 	services := map[string]*issuer.Service{"default": {}}
 	s, err := daemon.NewServer(daemon.Config{Limits: limits, DefaultService: "default"}, services, metrics.New(metrics.Build{}), zap.NewNop())
 	must.Succeed(t, err)

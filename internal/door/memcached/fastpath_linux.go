@@ -100,8 +100,6 @@ func (p *parked) Ready(events uint32) {
 	n, errno := eventloop.Receive(p.fd, l.input)
 	switch {
 	case errno == unix.EAGAIN:
-	case errno == 0 && n == 0 && p.owes():
-		p.depart(unfinished{ended: true})
 	case errno != 0 || n == 0:
 		p.end()
 	case p.serve(l.input[:n]) && (n == len(l.input) || p.half):
@@ -164,13 +162,6 @@ func (p *parked) send(out, b []byte) bool {
 		return false
 	}
 	return true
-}
-
-// owes reports whether the peer has not read all answers. Such a connection counts for
-// longer than the fast path knows it.
-func (p *parked) owes() bool {
-	unread, err := unix.IoctlGetInt(p.fd, unix.SIOCOUTQ)
-	return err == nil && unread > 0
 }
 
 // evicted ends the connection if it is still on the fast path.

@@ -436,12 +436,12 @@ func TestEvictedRequestsEnd(t *testing.T) {
 func TestAddressQuota(t *testing.T) {
 	o := doortest.Options{TCP: true}
 	r := doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
-		s.SetLimits(daemon.Limits{MaxConnections: 10, MaxInFlight: 10, UserConnections: 1, DrainTimeout: doortest.Patience})
+		s.SetLimits(daemon.Limits{MaxConnections: 10, MaxInFlight: 10, MaxConnectionsPerUser: 1, DrainTimeout: doortest.Patience})
 		return Serve(ctx, l, s.NewDoor("memcached", Refusal), Options{Version: "1.2.3", EventLoop: true, Log: zap.NewNop()})
 	})
 	first := dial(t, r)
 	first.get("id")
-	if got := dial(t, r).line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "quota_connections") {
+	if got := dial(t, r).line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "max_connections_per_user") {
 		t.Error(got)
 	}
 }

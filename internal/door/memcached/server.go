@@ -91,7 +91,6 @@ func (s *server) park(g *daemon.Guest, nc net.Conn) bool {
 type unfinished struct {
 	input, output []byte
 	pending       get  // with a wait; else there is none
-	ended         bool // the peer sends no more
 	stays         bool // it does not go back: there is no event loop, or none that takes it
 }
 
@@ -197,9 +196,6 @@ func (c *conn) farewell() {
 }
 
 func (c *conn) converse() (rests bool) {
-	if c.ended { // it would rest, and the event loop would hear of the end again
-		return false
-	}
 	c.buf = append(make([]byte, 0, smallBuffer), c.input...)
 	mayPark := !c.stays
 	out, ok := c.take(c.unfinished)

@@ -75,7 +75,6 @@ func TestFileErrors(t *testing.T) {
 		{"memory_limit: 99999999999GiB\n", "is not a size"},
 		{"memory_limit: -1\n", "is not a size"},
 		{"memory_limit: 15MiB\n", "is too little: the least is 16MiB"},
-		{"quota_bytes: 1MiB\n", "is too little: the least is 2MiB"},
 		{"max_disk: 1023KiB\n", "is too little: the least is 1MiB"},
 		{"max_throughput_per_ms: 99999999999999999999\n", "out of range"},
 		{"layout: ts\n", "layout in FILE line 1: \"ts\" is none of default, js: did you mean js?"},

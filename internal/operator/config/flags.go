@@ -13,20 +13,18 @@ import (
 type Flags struct {
 	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
 
-	Socket           Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
-	SocketMode       Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
-	SocketGroup      Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
-	AllowUIDs        Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
-	AllowGIDs        Text   `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
-	MaxConnections   Text   `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
-	MaxInFlight      Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
-	MemoryLimit      Text   `name:"memory-limit" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: limits on connections and requests follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
-	QuotaConnections Text   `name:"quota-connections" group:"Socket" placeholder:"N" help:"Connections that one user may have, up to 1048576; 0 is three quarters of all (default 0)."`
-	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, and apart from these, that wait for locks, up to 1048576; 0 is three quarters of all (default 0)."`
-	QuotaHolds       Text   `name:"quota-holds" group:"Socket" placeholder:"N" help:"Locks that the connections of one user hold, and their watches, up to 1048576; 0 is three quarters of all (default 0)."`
-	QuotaBytes       Text   `name:"quota-bytes" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
-	EventLoop        Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
-	DrainTimeout     Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
+	Socket         Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	SocketMode     Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
+	SocketGroup    Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
+	AllowUIDs      Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
+	AllowGIDs      Text   `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	MaxConnections Text   `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
+	MaxPerUser     Text   `name:"max-connections-per-user" group:"Socket" placeholder:"N" help:"Of these, connections of one user or address, up to 1048576; 0 is three quarters of all (default 0)."`
+	MaxInFlight    Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576; one process has a quarter of them (default 8192)."`
+	MaxWaiting     Text   `name:"max-waiting" group:"Socket" placeholder:"N" help:"Of these, requests of one connection, 1 to 1048576 (default 1024)."`
+	MemoryLimit    Text   `name:"memory-limit" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: a quarter of it is for unfinished messages and unread answers, and one for requests that wait; 0 is what the control group allows, else 1GiB (default 0)."`
+	EventLoop      Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
+	DrainTimeout   Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	MemcachedListen Text   `name:"memcached-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by memcached's text protocol, get id:COUNTER (default none)."`
 	HTTPListen      Text   `name:"http-listen" group:"Without a client" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by HTTP: POST /id, /ids?n=COUNT, /services/NAME/id (default none)."`

@@ -76,12 +76,10 @@ func socketKeys() []key {
 		{name: "allow_uids", set: many(parseNumericID)},
 		{name: "allow_gids", set: many(parseNumericID)},
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
+		{name: "max_connections_per_user", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "max_waiting", def: "1024", set: one(wholeNumber(1, 1<<20))},
 		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
-		{name: "quota_connections", def: "0", set: one(wholeNumber(0, 1<<20))},
-		{name: "quota_waiting", def: "0", set: one(wholeNumber(0, 1<<20))},
-		{name: "quota_holds", def: "0", set: one(wholeNumber(0, 1<<20))},
-		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}
@@ -99,8 +97,6 @@ func doorKeys() []key {
 const (
 	// leastMemory is less than any daemon needs.
 	leastMemory = 16 << 20
-	// leastUserMemory has room for the largest message while it is read.
-	leastUserMemory = 2 << 20
 	// leastDisk has room for the largest snapshots and some keys.
 	leastDisk = 1 << 20
 )

@@ -13,8 +13,7 @@ import (
 // live are the keys that a running daemon can change. All others need a restart:
 // sockets, directories, the provider, the store, and the layout of IDs.
 var live = map[string]bool{
-	"allow_uids": true, "allow_gids": true, "max_connections": true, "max_in_flight": true, "drain_timeout": true,
-	"quota_connections": true, "quota_waiting": true, "quota_holds": true, "quota_bytes": true,
+	"allow_uids": true, "allow_gids": true, "max_connections": true, "max_connections_per_user": true, "max_in_flight": true, "max_waiting": true, "drain_timeout": true,
 	"log_level":             true,
 	"max_throughput_per_ms": true, "fallback": true, "sequence_start": true, "max_backward": true,
 	"acquire_retry_interval": true, "acquire_retry_max_interval": true, "external_secret_file": true,

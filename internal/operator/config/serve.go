@@ -63,16 +63,13 @@ type Serve struct {
 	Socket string
 	// SocketInTmp says that Socket is the last resort below /tmp, where every user
 	// can create files: its directory must have mode 0700 and belong to this user.
-	SocketInTmp bool
-	AllowUIDs   []uint32 // with AllowGIDs: who may connect; both empty = every user
-	AllowGIDs   []uint32
-	MemoryLimit int64 // bytes; 0 = that of the control group
-	// What one user may take of each limit; 0 = three quarters.
-	QuotaConnections int
-	QuotaWaiting     int
-	QuotaHolds       int
-	QuotaBytes       int64 // bytes
-	EventLoop        bool
+	SocketInTmp           bool
+	AllowUIDs             []uint32 // with AllowGIDs: who may connect; both empty = every user
+	AllowGIDs             []uint32
+	MemoryLimit           int64 // bytes; 0 = that of the control group
+	MaxConnectionsPerUser int   // 0 = three quarters
+	MaxWaiting            int   // requests of one connection
+	EventLoop             bool
 
 	VerifyInterval time.Duration
 	Meta           map[string]string

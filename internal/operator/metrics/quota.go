@@ -13,8 +13,7 @@ const fixed = "fixed"
 // The quotas, by configuration key, whose series exist from the start.
 var (
 	quotas = []string{
-		"max_connections", "max_disk", "max_in_flight", "max_keys", "memory_limit",
-		"quota_bytes", "quota_connections", "quota_holds", "quota_waiting", fixed,
+		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit", fixed,
 	}
 	serverQuotas = []string{
 		"max_connections", "max_connections_per_address", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",

@@ -24,25 +24,25 @@ func TestRefusalsAreSummedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _, counts := watched()
 		for i := range 3 {
-			b.Refuse(Refusal{"quota_waiting", int64(10 + i), "user 1"})
+			b.Refuse(Refusal{"max_in_flight", int64(10 + i), "user 1"})
 			time.Sleep(time.Second)
 		}
-		b.Refuse(Refusal{"quota_bytes", 5, "user 2"})
+		b.Refuse(Refusal{"memory_limit", 5, "user 2"})
 		hits := b.Recent()
 		if len(hits) != 2 || hits[0].Whose != "user 2" || hits[1].Refusals != 3 || hits[1].Limit != 12 || hits[1].LastMS-hits[1].FirstMS != 2000 {
 			t.Errorf("got %+v", hits)
 		}
-		if want := "quota_waiting (12) is used up by user 1: 3 refused since 2000-01-01T00:00:00Z"; hits[1].String() != want {
+		if want := "max_in_flight (12) is used up by user 1: 3 refused since 2000-01-01T00:00:00Z"; hits[1].String() != want {
 			t.Errorf("got %s", hits[1])
 		}
-		if counts["quota_waiting"] != 3 || counts["quota_bytes"] != 1 {
+		if counts["max_in_flight"] != 3 || counts["memory_limit"] != 1 {
 			t.Error(counts)
 		}
 		time.Sleep(Window + time.Second)
 		if hits := b.Recent(); len(hits) != 0 {
 			t.Errorf("after the window: %+v", hits)
 		}
-		b.Refuse(Refusal{"quota_waiting", 10, "user 1"})
+		b.Refuse(Refusal{"max_in_flight", 10, "user 1"})
 		if hits := b.Recent(); len(hits) != 1 || hits[0].Refusals != 1 {
 			t.Errorf("the count goes on: %+v", hits)
 		}
@@ -54,13 +54,13 @@ func TestRefusalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, lines, counts := watched()
 		for i := range 1000 {
-			b.Refuse(Refusal{"quota_connections", 1, fmt.Sprint("address ", i)})
+			b.Refuse(Refusal{"max_connections", 1, fmt.Sprint("address ", i)})
 			time.Sleep(time.Millisecond)
 		}
 		if hits := b.Recent(); len(hits) != maxHits || hits[0].Whose != "address 999" || len(b.hits) != maxHits {
 			t.Errorf("%d kept, %d shown", len(b.hits), len(hits))
 		}
-		if lines.Len() != logBurst || counts["quota_connections"] != 1000 {
+		if lines.Len() != logBurst || counts["max_connections"] != 1000 {
 			t.Errorf("%d lines, %v", lines.Len(), counts)
 		}
 	})
@@ -71,7 +71,7 @@ func TestALineTellsHowManyWereNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, lines, _ := watched()
 		for range 62 {
-			b.Refuse(Refusal{"quota_waiting", 10, "user 1"})
+			b.Refuse(Refusal{"max_in_flight", 10, "user 1"})
 			time.Sleep(time.Second)
 		}
 		all := lines.All()
@@ -79,7 +79,7 @@ func TestALineTellsHowManyWereNotLogged(t *testing.T) {
 			t.Fatalf("%d lines", len(all))
 		}
 		got := all[1].ContextMap()
-		if got["quota"] != "quota_waiting" || got["limit"] != int64(10) || got["whose"] != "user 1" || got["unmentioned"] != uint64(59) ||
+		if got["quota"] != "max_in_flight" || got["limit"] != int64(10) || got["whose"] != "user 1" || got["unmentioned"] != uint64(59) ||
 			got["component"] != "quota" || !strings.Contains(all[1].Message, "used up") {
 			t.Errorf("%s %v", all[1].Message, got)
 		}

@@ -9,10 +9,8 @@ import (
 const (
 	// maxBehind is how many events a subscriber may be behind.
 	maxBehind = 4096
-	// SubscriptionSize is about what a subscriber costs, in bytes.
-	SubscriptionSize = maxBehind * 160
-	// MaxSubscribers is how many there may be: each costs memory, and the driver time.
-	MaxSubscribers = 128
+	// MaxSubscribers is how many there may be: each costs up to 640 KiB, and the driver time.
+	MaxSubscribers = 16
 )
 
 // feed hands events to subscribers, in their order.

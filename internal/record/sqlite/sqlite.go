@@ -17,7 +17,6 @@ import (
 	"fmt"
 
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
-	"github.com/kazahana/kazahana/internal/longwork"
 	"github.com/kazahana/kazahana/internal/record"
 )
 
@@ -261,14 +260,12 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (page []record.Head, err error) {
 		nowMS := now(session, s.file.NowMS())
 		query := "SELECT key, substr(value, 1, ? + 0), end_ms FROM record WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ? + 0"
-		var work longwork.Work
 		err = session.QueryRows(query, []any{record.MaxHead, after, prefix, record.EndOf(prefix), limit}, func(scan func(...any) error) error {
 			var key string
 			var value []byte
 			var end sql.NullInt64
 			err := scan(&key, &value, &end)
 			page = append(page, record.HeadOf(key, recordOf(value, end, nowMS)))
-			work.Part()
 			return err
 		})
 		return page, err

@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	recordbounds "github.com/kazahana/kazahana/internal/record/bounds"
+	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// unknownUID is the user of peers whose credentials cannot be read.
+const unknownUID = ^uint32(0)
+
+// owner is who a user is: a UID or, of peers on a network, an address.
+type owner struct {
+	uid  uint32
+	from netip.Prefix // valid: the address, and uid is unknownUID
+}
+
+// String names the owner.
+func (o owner) String() string {
+	if o.from.IsValid() {
+		return "address " + o.from.Masked().Addr().String()
+	}
+	return fmt.Sprintf("UID %d", o.uid)
+}
+
+// user is a user with open connections.
+type user struct {
+	owner
+	open        int      // connections, those that are being turned away included
+	connections int      // those that count
+	groups      []uint32 // of the latest connection
+}
+
+// pays returns a context in which the keys that are made count for the user.
+func (u *user) pays(ctx context.Context) context.Context {
+	return recordbounds.Pay(ctx, u.String())
+}
+
+// processID is which process a peer is. Those whose PID is not visible are one of their user.
+type processID struct {
+	owner
+	pid int
+}
+
+// String names the process.
+func (p processID) String() string {
+	if p.pid == 0 {
+		return p.owner.String()
+	}
+	return fmt.Sprintf("process %d of %v", p.pid, p.owner)
+}
+
+// process is a process with open connections.
+type process struct {
+	processID
+	open        int // as a user's
+	connections int
+	waiting     places // requests
+}
+
+// account is what one connection has of the bounds. It is the connection's wire.Memory,
+// wherever the connection is served.
+type account struct {
+	bounds   *bounds
+	user     *user
+	process  *process
+	peer     *unixsock.Peer // nil: not known
+	admitted bool
+	evict    func() // makes the connection end soon; called with mu held, and must not block
+	over     atomic.Pointer[wire.Error]
+
+	held         int64         // bytes of half messages and unread answers
+	place        *list.Element // among those that hold any
+	waitsForRoom int           // goroutines
+
+	waiting, upkeep places // requests
+	holds           places // locks and watches
+}
+
+// open begins the account of a connection.
+func (b *bounds) open(nc stream) *account {
+	uid, pid := unknownUID, 0
+	peer, err := unixsock.PeerOf(nc)
+	if err == nil {
+		uid, pid = peer.UID, peer.PID
+	}
+	a := b.openFor(owner{uid: uid}, pid)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		// The connections of a user mostly have the same groups: keep them once.
+		if slices.Equal(peer.Groups, a.user.groups) {
+			peer.Groups = a.user.groups
+		}
+		a.user.groups = peer.Groups
+		a.peer = &peer
+	}
+	b.peers[a] = struct{}{}
+	return a
+}
+
+func (b *bounds) openFor(who owner, pid int) *account {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := b.users[who]
+	if u == nil {
+		u = &user{owner: who}
+		b.users[who] = u
+	}
+	id := processID{who, pid}
+	p := b.processes[id]
+	if p == nil {
+		p = &process{processID: id}
+		b.processes[id] = p
+	}
+	u.open++
+	p.open++
+	return &account{bounds: b, user: u, process: p}
+}
+
+// dismiss ends the connections of peers that are not allowed any more, and counts them.
+func (b *bounds) dismiss() (n int) {
+	limits := b.limits.Load()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.peers {
+		if a.over.Load() == nil && !limits.allow(a.peer) {
+			a.lose(limits.refusal(a.peer))
+			n++
+		}
+	}
+	return n
+}
+
+// close ends the account.
+func (a *account) close() {
+	b := a.bounds
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a.drop()
+	delete(b.peers, a)
+	if a.admitted {
+		b.connections--
+		a.user.connections--
+		a.process.connections--
+	}
+	if a.user.open--; a.user.open == 0 {
+		delete(b.users, a.user.owner)
+	}
+	if a.process.open--; a.process.open == 0 {
+		delete(b.processes, a.process.processID)
+	}
+}
+
+// park is moved for the fast path, where the connection holds nothing.
+func (a *account) park(evict func()) {
+	a.bounds.mu.Lock()
+	a.drop()
+	a.bounds.mu.Unlock()
+	a.moved(evict)
+}
+
+// moved says how the connection is made to end from now on. A connection
+// that was chosen to give way meanwhile ends at once: what ended it before was not in
+// charge of it any more.
+func (a *account) moved(evict func()) {
+	a.bounds.mu.Lock()
+	a.evict = evict
+	a.bounds.mu.Unlock()
+	if a.over.Load() != nil {
+		evict()
+	}
+}
