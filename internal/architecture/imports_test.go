@@ -54,7 +54,6 @@ var own = map[string][]string{
 	"internal/folder":                        {},
 	"internal/unixsock":                      {"internal/folder"},
 	"internal/eventloop":                     {},
-	"internal/threads":                       {},
 	"internal/operator/systemd":              {"internal/unixsock"},
 	"internal/load":                          {"internal/wire"},
 	"internal/operator/logqueue":             {},
