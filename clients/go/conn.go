@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxRequest = 1 << 20 // bytes, as the daemon has it
-	maxAnswer  = 4 << 20 // 65,536 IDs as decimal strings are 1.4 MB
+	maxRequest = 256 << 10 // bytes, as the daemon has it
+	maxAnswer  = 4 << 20   // 65,536 IDs as decimal strings are 1.4 MB
 	// maxWaiting is how many requests wait to be written. A further caller waits, as long
 	// as its time allows.
 	maxWaiting = 64

@@ -196,7 +196,7 @@ func TestParseErrors(t *testing.T) {
 		"nesting":                    append(bytes.Repeat([]byte{0x91}, 100), 0xc0),
 		"an announced size":          {0x94, 0x00, 0x01, 0xdb, 0xff, 0xff, 0xff, 0xff},
 		"announced elements":         {0x94, 0x00, 0x01, 0xa4, 'P', 'i', 'n', 'g', 0xdd, 0x7f, 0xff, 0xff, 0xff},
-		"more than 1 MiB":            request(1, "Ping", []any{string(make([]byte, wire.MaxMessage))}),
+		"more than 256 KiB":          request(1, "Ping", []any{string(make([]byte, wire.MaxMessage))}),
 	} {
 		p := r.dial()
 		p.send(request(5, "Ping", []any{}))

@@ -227,7 +227,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // halfMessage is the beginning of a message that is not going to end.
 func halfMessage() []byte {
-	return request(1, strings.Repeat("x", wire.MaxMessage-100), []any{})[:1_000_000]
+	return request(1, strings.Repeat("x", wire.MaxMessage-100), []any{})[:wire.MaxMessage-1000]
 }
 
 // hoard opens connections that each send half a message, and reads what becomes of them.

@@ -8,7 +8,7 @@ import (
 
 const (
 	// MaxMessage is the largest message that a server accepts.
-	MaxMessage = 1 << 20
+	MaxMessage = 256 << 10
 
 	// MaxDepth is how many non-empty arrays and maps may be open at once, the
 	// message itself included. It bounds every recursion over a message.

@@ -5,7 +5,7 @@ import { Decoder, encode, type Value } from './msgpack.js';
 /** The largest answer that is accepted; 65,536 IDs as strings are 1.4 MB. */
 export const MAX_RESPONSE = 4 << 20;
 /** The largest request: the daemon would close the connection. */
-const MAX_REQUEST = 1 << 20;
+const MAX_REQUEST = 256 << 10;
 /** [0, msgid, ...: request() writes the msgid. */
 const HEAD = Buffer.of(0x94, 0, 0xce, 0, 0, 0, 0);
 const MSGID_AT = 3;

@@ -62,7 +62,7 @@ test('a request that cannot be encoded, or is too large, fails alone', async (t)
   const daemon = await Script.start(t, ({ reply }) => reply('pong'));
   const client = new Client({ socket: daemon.socket });
   t.after(() => client.close());
-  const wrong = [client.inspect(1n << 64n), client.nextSequence(Symbol('key')), client.toInternal('x'.repeat(1 << 20))];
+  const wrong = [client.inspect(1n << 64n), client.nextSequence(Symbol('key')), client.toInternal('x'.repeat(256 << 10))];
   const right = client.ping();
   for (const { reason } of await Promise.allSettled(wrong)) assert.ok(reason instanceof InvalidParamsError, String(reason));
   await right;

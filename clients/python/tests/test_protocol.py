@@ -199,7 +199,7 @@ def test_limits() -> None:
     with pytest.raises(ProtocolError):
         nested.feed(b"\x94" * 100_000)
     with pytest.raises(InvalidParamsError, match="too large"):
-        call("Inspect", "x" * (1 << 20))
+        call("Inspect", "x" * (256 << 10))
     with pytest.raises(InvalidParamsError, match="cannot send"):
         call("Inspect", object())
     with pytest.raises(InvalidParamsError, match="cannot send"):

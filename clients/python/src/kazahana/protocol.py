@@ -28,7 +28,7 @@ W = TypeVar("W")
 Parse = Callable[[Any], T]
 
 INF = float("inf")
-MAX_REQUEST = 1 << 20  # the daemon accepts no larger one
+MAX_REQUEST = 256 << 10  # the daemon accepts no larger one
 MAX_RESPONSE = 4 << 20  # 65,536 IDs as decimal text are 1.4 MB
 DAEMON_TIMEOUT = 10.0  # s; the daemon's default
 ANSWER_GRACE = 0.05  # s

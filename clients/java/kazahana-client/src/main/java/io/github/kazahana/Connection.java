@@ -23,7 +23,7 @@ final class Connection {
     static final int MAX_RESPONSE = 4 << 20;
 
     /** The largest request that the daemon accepts; it closes the connection of a larger one. */
-    static final int MAX_REQUEST = 1 << 20;
+    static final int MAX_REQUEST = 256 << 10;
 
     /** With so many unsent bytes no request is added: a frozen daemon must not fill the memory. */
     static final int MAX_UNSENT = 1 << 20;

@@ -287,7 +287,7 @@ class ClientTest {
             client.call("Ping", new byte[Connection.MAX_REQUEST - 64]);
             KazahanaException error = assertThrows(
                     KazahanaException.InvalidParamsException.class, () -> client.call("Ping", new byte[Connection.MAX_REQUEST]));
-            assertTrue(error.getMessage().contains("at most 1048576"), error.getMessage());
+            assertTrue(error.getMessage().contains("at most 262144"), error.getMessage());
             assertEquals(1, script.requests.size());
         }
     }
