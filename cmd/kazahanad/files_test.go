@@ -78,5 +78,5 @@ func TestOpenFilesOfALeaseServer(t *testing.T) {
 	flood(t, "unix", at, 400)
 	// It is of the same user as the flood, whose places are taken only once they are old.
 	await.Eventually(t, "a newcomer is served", answers)
-	d.AwaitLog("a quota is used up: requests are refused")
+	d.AwaitLog("a limit is reached: clients are refused")
 }

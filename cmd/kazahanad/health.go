@@ -20,7 +20,7 @@ type healthReport struct {
 	Mode     string          `json:"mode"`  // of the service that is worst off; "" = no answer
 	Error    string          `json:"error"` // why not
 	Services []serviceHealth `json:"services"`
-	Overload []string        `json:"overload"` // quotas that are used up
+	Overload []string        `json:"overload"` // limits that are reached
 }
 
 type serviceHealth struct {

@@ -25,7 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -58,7 +58,7 @@ func (c *leaseServerCmd) Run(s *system) error {
 		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}}
 	parts.metrics = metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()})
-	parts.quotas = quota.New(log.Logger, parts.metrics.Refused)
+	parts.refusals = refusals.New(log.Logger, parts.metrics.Refused)
 	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log.Logger})
 	defer parts.tracing.Close()
 	return parts.run(s.ctx)
@@ -72,7 +72,7 @@ type leaseServerParts struct {
 	log         *zap.Logger      // base, with the component
 	tracing     *tracing.Tracing // nil: none
 	metrics     *metrics.LeaseServer
-	quotas      *quota.Stats
+	refusals    *refusals.Counter
 	services    provider.Services
 	provider    provider.Provider
 	fences      *fences
@@ -239,14 +239,13 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Provider: l.provider, Services: l.services, Version: version,
 		ClientCertificates: l.settings.ClientCA != "", ProviderTimeout: l.settings.ProviderTimeout,
 		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
-		QuotaWaiting: l.settings.QuotaWaiting,
-		Ready:        l.provider.Ready,
-		Quotas:       l.quotas,
-		Metrics:      l.metrics,
-		Fences:       l.fences.now,
-		Log:          l.log,
-		Recent:       l.base.recent,
-		Trace:        l.tracing.Route,
+		Ready:    l.provider.Ready,
+		Refusals: l.refusals,
+		Metrics:  l.metrics,
+		Fences:   l.fences.now,
+		Log:      l.log,
+		Recent:   l.base.recent,
+		Trace:    l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
 	o.Metrics.Configuration(l.refused)

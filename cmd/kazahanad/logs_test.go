@@ -121,7 +121,7 @@ func literal(e ast.Expr) (string, bool) {
 func TestDocumentedEventsAreLogged(t *testing.T) {
 	rooms := map[string]string{
 		"keeper": "internal/keeper", "daemon": "internal/daemon", "leaseserver": "internal/leaseserver", "tracing": "internal/operator/tracing",
-		"provider": "internal/provider/httplease", "quota": "internal/operator/quota",
+		"provider": "internal/provider/httplease", "refusals": "internal/operator/refusals",
 	}
 	documented := documentedEvents(t)
 	source := loggedIn(t, "cmd/kazahanad")

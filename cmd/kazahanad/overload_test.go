@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -11,13 +9,12 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// Who asks the daemon about its health hears which quota is used up, its value and by
-// which user, also when it was a moment ago.
+// Who asks the daemon about its health hears which limit is reached, also when it was a moment ago.
 func TestOverloadIsSeen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	d := s.Start("--max-connections-per-user", "2", "--admin-listen", "unix:"+s.Path("admin.sock"))
-	want := fmt.Sprintf("max_connections_per_user (2) is used up by UID %d: ", os.Getuid())
+	want := "max_connections_per_user is reached: "
 	var pong string
 	served := func() (c *testkit.Client) {
 		await.Eventually(t, "a place is free", func() bool { c = s.Dial(); return c.Try("Ping", &pong) == nil })
@@ -39,10 +36,10 @@ func TestOverloadIsSeen(t *testing.T) {
 	var page daemonPage
 	_, text := s.Get("/status.json")
 	testkit.DecodeJSON(t, text, &page)
-	if len(page.Overload) != 1 || page.Overload[0].Quota != "max_connections_per_user" || page.Memory.Reservable == 0 {
+	if len(page.Overload) != 1 || page.Overload[0].Limit != "max_connections_per_user" || page.Memory.Reservable == 0 {
 		t.Errorf("the page's data have %+v, %+v", page.Overload, page.Memory)
 	}
-	if !logsOf(t, d.Log)[event{"warn", "quota", "a quota is used up: requests are refused"}] {
+	if !logsOf(t, d.Log)[event{"warn", "refusals", "a limit is reached: clients are refused"}] {
 		t.Error("the log says nothing of it")
 	}
 }

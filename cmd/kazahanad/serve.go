@@ -24,7 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
@@ -145,7 +145,7 @@ type daemonParts struct {
 	recent    *statuspage.Recent // the log's warnings and errors, for the status page
 	history   statuspage.History
 	metrics   *metrics.Metrics
-	quotas    *quota.Stats
+	refusals  *refusals.Counter
 	issuer    *issuer.Issuer
 	tracing   *tracing.Tracing // nil: none
 	server    *daemon.Server
@@ -170,7 +170,7 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 	d.metrics.Configuration(sup.refused.Load)
 	certificates := certificateFiles(settings.Provider, settings.Store)
 	d.metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
-	d.quotas = quota.New(d.log, d.metrics.Refused)
+	d.refusals = refusals.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced
 	defer d.close()
@@ -254,7 +254,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	info := d.issuer.Provider.Info()
 	locks, sequences := d.keepingConfig()
 	return daemon.Config{
-		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
+		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Refusals: d.refusals,
 		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
 		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Lost: d.sockets.now, Fences: d.fences.now,
 		Identity: daemon.Identity{
@@ -307,7 +307,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(behind, func(ctx context.Context) error { settle(ctx, d.server.Held); return nil })
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.quotas)
+			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.refusals)
 		})
 		part(behind, d.watchForPage)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -75,7 +75,7 @@ const (
 
 func (l *Limits) connections() (most int, key string) {
 	if 0 < l.Files && l.Files < l.MaxConnections {
-		return l.Files, quota.Files
+		return l.Files, refusals.OpenFiles
 	}
 	return l.MaxConnections, keyConnections
 }
@@ -113,8 +113,8 @@ func (p *places) give(n int64) { p.taken.Add(-n) }
 
 // bounds are what all connections together have.
 type bounds struct {
-	limits *atomic.Pointer[Limits]
-	quotas *quota.Stats
+	limits   *atomic.Pointer[Limits]
+	refusals *refusals.Counter
 
 	waiting      places // requests
 	waitingBytes places // of these requests
@@ -128,16 +128,17 @@ type bounds struct {
 	memory      memoryUse
 }
 
-func newBounds(limits *atomic.Pointer[Limits], quotas *quota.Stats) *bounds {
-	b := &bounds{limits: limits, quotas: quotas, users: map[owner]*user{}, processes: map[processID]*process{}, peers: map[*account]struct{}{}}
+func newBounds(limits *atomic.Pointer[Limits], counter *refusals.Counter) *bounds {
+	b := &bounds{limits: limits, refusals: counter, users: map[owner]*user{}, processes: map[processID]*process{}, peers: map[*account]struct{}{}}
 	b.memory.room.L = &b.mu
 	return b
 }
 
-// refuse is the error of all that is refused or closed because there is too much of it. whose is
-// who has too much, "" where all have it together.
-func (b *bounds) refuse(key string, most int64, whose, format string, args ...any) *wire.Error {
-	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: most, Whose: whose}, "%s: see %s", fmt.Sprintf(format, args...), key)
+// refuse is the error of all that is refused or closed because there is too much of it.
+func (b *bounds) refuse(limit, format string, args ...any) *wire.Error {
+	refusal := wire.Errorf(wire.CodeOverloaded, "%s: see %s", fmt.Sprintf(format, args...), limit)
+	b.refusals.Refuse(limit, refusal.Message)
+	return refusal
 }
 
 // admit counts a connection, or returns why it may not stay.
@@ -150,11 +151,11 @@ func (a *account) admit() *wire.Error {
 	perUser, perProcess := limits.connectionsPerUser(), max(most/processShare, 1)
 	switch who := a.process; {
 	case b.connections >= most:
-		return b.refuse(key, int64(most), "", "all %d connections are in use: share one", most)
+		return b.refuse(key, "all %d connections are in use: share one", most)
 	case a.user.connections >= perUser:
-		return b.refuse(keyConnectionsPerUser, int64(perUser), a.user.String(), "%v has %d connections, as many as one may have: share one", a.user, perUser)
+		return b.refuse(keyConnectionsPerUser, "%v has %d connections, as many as one may have: share one", a.user, perUser)
 	case who.pid != 0 && who.connections >= perProcess: // of other PID namespaces, who are all 0, the users count
-		return b.refuse(key, int64(perProcess), who.String(), "%v has %d connections, half of all that may be: share one", who, perProcess)
+		return b.refuse(key, "%v has %d connections, half of all that may be: share one", who, perProcess)
 	}
 	b.connections++
 	a.user.connections++
@@ -176,20 +177,20 @@ func (a *account) waits(ids int64) (bytes int64, refusal *wire.Error) {
 		bytes += ids * rangeSize
 	}
 	if !a.waiting.take(1, ofConnection) {
-		return 0, b.refuse(keyWaiting, ofConnection, a.process.String(), "%d requests of this connection wait, as many as may: wait for answers", ofConnection)
+		return 0, b.refuse(keyWaiting, "%d requests of a connection of %v wait, as many as may: wait for answers", ofConnection, a.process)
 	}
 	if !a.process.waiting.take(1, ofProcess) {
 		a.waiting.give(1)
-		return 0, b.refuse(keyInFlight, ofProcess, a.process.String(), "%d requests of %v wait, a quarter of all that may: wait for answers", ofProcess, a.process)
+		return 0, b.refuse(keyInFlight, "%d requests of %v wait, a quarter of all that may: wait for answers", ofProcess, a.process)
 	}
 	if !b.waiting.take(1, all) {
 		a.waiting.give(1)
 		a.process.waiting.give(1)
-		return 0, b.refuse(keyInFlight, all, "", "%d requests wait, and no more may", all)
+		return 0, b.refuse(keyInFlight, "%d requests wait, and no more may", all)
 	}
 	if most := limits.memory(); !b.waitingBytes.take(bytes, most) {
 		a.doneWaiting(0)
-		return 0, b.refuse(keyMemory, most, "", "requests that wait fill the %d bytes for them: ask for fewer IDs at a time", most)
+		return 0, b.refuse(keyMemory, "requests that wait fill the %d bytes for them: ask for fewer IDs at a time", most)
 	}
 	return bytes, nil
 }
@@ -224,8 +225,7 @@ func (a *account) doneKeepingUp() {
 // hold counts a lock that the connection holds, or a watch.
 func (a *account) hold() error {
 	if !a.holds.take(1, holdsOfConnection) {
-		return a.bounds.refuse(quota.FixedHolds, holdsOfConnection, a.process.String(),
-			"this connection has %d locks and watches, as many as one may have: release some", holdsOfConnection)
+		return a.bounds.refuse(refusals.Holds, "a connection of %v has %d locks and watches, as many as one may have: release some", a.process, holdsOfConnection)
 	}
 	return nil
 }

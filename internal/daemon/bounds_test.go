@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -77,7 +77,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	b.limits.Store(&Limits{MaxConnections: 64, MaxConnectionsPerUser: 50})
 	opens(4, 0, 2, keyConnectionsPerUser)
 	b.limits.Store(&Limits{MaxConnections: 64, MaxConnectionsPerUser: 100, Files: 60})
-	opens(4, 0, 10, quota.Files)
+	opens(4, 0, 10, refusals.OpenFiles)
 }
 
 // So it is with requests that wait: each connection, each process and all have as many as they may,

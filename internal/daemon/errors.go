@@ -9,7 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -24,8 +24,8 @@ const CodeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
 func (s *Server) wireError(err error) *wire.Error {
-	if r := s.refusalOf(err); r.Quota != "" {
-		s.cfg.Quotas.Refuse(r)
+	if limit := limitOf(err); limit != "" {
+		s.cfg.Refusals.Refuse(limit, err.Error())
 	}
 	if e := asWireError(err); e != nil {
 		return e
@@ -35,28 +35,28 @@ func (s *Server) wireError(err error) *wire.Error {
 	return wire.Errorf(codeInternal, "%v", err)
 }
 
-// refusalOf is the refusal of a part that has limits of its own. For other errors it is
-// empty: those of the daemon are in the statistics already.
-func (s *Server) refusalOf(err error) quota.Refusal {
+// limitOf names the limit of a part that has limits of its own, where one of them is reached. Otherwise
+// it is empty: refusals by the daemon's bounds are counted already.
+func limitOf(err error) string {
 	var full *record.FullError
 	var placed *driver.OverloadedError
 	switch {
 	case errors.As(err, &full):
-		return quota.Refusal{Quota: cmp.Or(full.Setting, quota.FixedDisk), Limit: full.Limit, Whose: full.Payer}
+		return cmp.Or(full.Setting, refusals.Disk)
 	case errors.As(err, &placed) && placed.Watches:
-		return quota.Refusal{Quota: quota.FixedWatches, Limit: int64(placed.Limit)}
+		return refusals.Watches
 	case errors.As(err, &placed):
-		return quota.Refusal{Quota: quota.FixedActivations, Limit: int64(placed.Limit)}
+		return refusals.Activations
 	case errors.Is(err, lock.ErrOverloaded):
-		return quota.Refusal{Quota: quota.FixedHolds, Limit: lock.MaxHeld}
+		return refusals.Holds
 	case errors.Is(err, record.ErrCrowded):
-		return quota.Refusal{Quota: quota.FixedStoreCalls}
+		return refusals.StoreCalls
 	case errors.Is(err, errLongAnswers):
-		return quota.Refusal{Quota: quota.FixedAnswers, Limit: longWorkers}
+		return refusals.LongAnswers
 	case errors.Is(err, errTooManyKinds):
-		return quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
+		return refusals.Kinds
 	}
-	return quota.Refusal{}
+	return ""
 }
 
 // asWireError gives the code of an error that has one.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/provider/static"
@@ -244,23 +244,22 @@ func TestNothingIsInternal(t *testing.T) {
 	}
 }
 
-// A part that has a limit of its own is refused by it as by a quota: the statistics name it,
-// and the answer says what it is.
-func TestFixedLimitsAreInTheStats(t *testing.T) {
+// Refusals by the limits of other parts are counted by the names of these.
+func TestOtherLimitsAreCounted(t *testing.T) {
 	testRefusals(t, wire.CodeOverloaded, map[string]error{
-		quota.FixedActivations: &driver.OverloadedError{Limit: driver.MaxWaiting},
-		quota.FixedWatches:     &driver.OverloadedError{Limit: driver.MaxSubscribers, Watches: true},
-		quota.FixedHolds:       lock.ErrOverloaded,
-		quota.FixedStoreCalls:  storeError{fmt.Errorf("%w: context deadline exceeded", record.ErrCrowded)},
-		quota.FixedKinds:       errTooManyKinds,
-		quota.FixedAnswers:     errLongAnswers,
+		refusals.Activations: &driver.OverloadedError{Limit: driver.MaxWaiting},
+		refusals.Watches:     &driver.OverloadedError{Limit: driver.MaxSubscribers, Watches: true},
+		refusals.Holds:       lock.ErrOverloaded,
+		refusals.StoreCalls:  storeError{fmt.Errorf("%w: context deadline exceeded", record.ErrCrowded)},
+		refusals.Kinds:       errTooManyKinds,
+		refusals.LongAnswers: errLongAnswers,
 	})
 }
 
-// So is a store without room, with a code of its own.
-func TestFullStoresAreInTheStats(t *testing.T) {
+// A store without room has a code of its own.
+func TestFullStoresAreCounted(t *testing.T) {
 	keys := storeError{&record.FullError{Setting: record.SettingKeys, Limit: 5, Payer: "UID 1"}}
-	testRefusals(t, wire.CodeStoreFull, map[string]error{record.SettingKeys: keys, quota.FixedDisk: &record.FullError{}})
+	testRefusals(t, wire.CodeStoreFull, map[string]error{record.SettingKeys: keys, refusals.Disk: &record.FullError{}})
 	got := asWireError(keys)
 	setting, _ := got.Detail("setting")
 	if limit, _ := got.Detail("limit"); setting != "max_keys" || limit != "5" || !strings.Contains(got.Message, "UID 1") {
@@ -274,8 +273,8 @@ func testRefusals(t *testing.T, code wire.Code, refusals map[string]error) {
 		r.with("Refused", func(*Server, context.Context, *responder) error { return fmt.Errorf("for a test: %w", err) })
 		r.start()
 		r.dial().fails(code, "Refused")
-		if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != name || got[0].Refusals != 1 {
-			t.Errorf("%s: the statistics have %+v", name, got)
+		if got := r.server.Status().Overload; len(got) != 1 || got[0].Limit != name || got[0].Refused != 1 {
+			t.Errorf("%s: counted are %+v", name, got)
 		}
 		if got := codeOf(err); got != string(code) {
 			t.Errorf("%s: the trace has %s", name, got)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -49,7 +49,7 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	defer cancel()
 	s := c.server
 	if err := enter(ctx, s.making); err != nil {
-		return nil, s.bounds.refuse(quota.FixedAnswers, longWorkers, "", "%v", errLongAnswers)
+		return nil, s.bounds.refuse(refusals.LongAnswers, "%d long answers are made: %v", longWorkers, errLongAnswers)
 	}
 	defer func() { <-s.making }()
 	answer, err := work(ctx)

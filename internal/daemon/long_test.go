@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -109,7 +109,7 @@ func TestLongAnswersAreRefused(t *testing.T) {
 	}
 	p := r.dial()
 	p.fails(wire.CodeOverloaded, "Soon")
-	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedAnswers || got[0].Limit != longWorkers {
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Limit != refusals.LongAnswers {
 		t.Errorf("the refusal is not seen: %+v", got)
 	}
 	<-r.server.making

@@ -24,7 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
@@ -158,7 +158,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	var core zapcore.Core
 	core, r.logs = observer.New(zap.DebugLevel)
 	log := zap.New(core)
-	s.Quotas = quota.New(log, r.metrics.Refused)
+	s.Refusals = refusals.New(log, r.metrics.Refused)
 	r.assemble(s, believed, log)
 	var err error
 	if r.server, err = NewServer(s.Config, r.services, r.metrics, log); err != nil {

@@ -89,7 +89,7 @@ func (a *account) take(n int64, wait bool) *wire.Error {
 
 func (b *bounds) noRoom(most int64) *wire.Error {
 	b.memory.closed++
-	return b.refuse(keyMemory, most, "",
+	return b.refuse(keyMemory,
 		"half messages and unread answers fill the %d bytes for them, and this connection has moved least: send whole messages, and read the answers", most)
 }
 

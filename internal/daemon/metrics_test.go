@@ -79,7 +79,7 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_connections":                         "",
 		"kazahana_build_info":                          "commit,go_version,version",
 		"kazahana_clock_forward_accepted_total":        "",
-		"kazahana_quota_refusals_total":                "quota",
+		"kazahana_refusals_total":                      "limit",
 		"kazahana_memory_reserved_bytes":               "",
 		"kazahana_memory_reservable_bytes":             "",
 		"kazahana_memory_evictions_total":              "",

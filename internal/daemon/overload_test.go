@@ -3,48 +3,49 @@ package daemon
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// Each refusal by quota is seen: in the status, with its key, its value and the user, as
-// a metric, and in the log.
-func TestRefusalsByQuotaAreSeen(t *testing.T) {
+// Each refusal because a limit is reached is seen: in the status and as a metric by its key, and
+// in the log with who has used up how much.
+func TestRefusalsAreSeen(t *testing.T) {
 	me := fmt.Sprint("UID ", os.Getuid())
 	process := fmt.Sprintf("process %d of %s", os.Getpid(), me)
 	for name, test := range map[string]struct {
 		change func(*setup)
 		refuse func(*rig)
-		want   quota.Refusal
+		limit  string
+		says   string
 	}{
 		"connections of a process": {
 			func(s *setup) { s.MaxConnections = 1 },
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
-			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: process},
+			"max_connections", process + " has 1 connections",
 		},
 		"connections of a user": {
 			func(s *setup) { s.MaxConnections, s.MaxConnectionsPerUser = 4, 1 },
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
-			quota.Refusal{Quota: "max_connections_per_user", Limit: 1, Whose: me},
+			"max_connections_per_user", me + " has 1 connections",
 		},
 		"waiting requests of a process": {
 			func(s *setup) { s.MaxInFlight = 1 },
 			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextID") },
-			quota.Refusal{Quota: "max_in_flight", Limit: 1, Whose: process},
+			"max_in_flight", "1 requests of " + process,
 		},
 		"half messages": {
 			func(s *setup) { s.MemoryLimit = 8 << 20 },
 			func(r *rig) { r.hoard(4) },
-			quota.Refusal{Quota: "memory_limit", Limit: 2 << 20},
+			"memory_limit", "fill the 2097152 bytes",
 		},
 		"IDs of requests that wait": {
 			func(s *setup) { s.MemoryLimit = 8 << 20 },
 			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextIDs", 1<<16) },
-			quota.Refusal{Quota: "memory_limit", Limit: 2 << 20},
+			"memory_limit", "fill the 2097152 bytes",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -52,16 +53,16 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			r.dial().alive()
 			test.refuse(r)
 			said := func() []observer.LoggedEntry {
-				return r.logs.FilterMessage("a quota is used up: requests are refused").All()
+				return r.logs.FilterMessage("a limit is reached: clients are refused").All()
 			}
 			await.Eventually(t, "the refusal is seen", func() bool { return len(said()) > 0 })
-			if got := r.server.Status().Overload[0]; got.Refusal != test.want {
-				t.Errorf("got %+v, want %+v", got, test.want)
+			if got := r.server.Status().Overload; len(got) != 1 || got[0].Limit != test.limit {
+				t.Errorf("got %+v, want %s", got, test.limit)
 			}
-			if r.value("kazahana_quota_refusals_total", test.want.Quota) == 0 || r.value("kazahana_quota_refusals_total", "max_disk") != 0 {
+			if r.value("kazahana_refusals_total", test.limit) == 0 || r.value("kazahana_refusals_total", "max_disk") != 0 {
 				t.Error("the metric does not show it")
 			}
-			if lines := said(); len(lines) != 1 || lines[0].ContextMap()["whose"] != test.want.Whose || lines[0].ContextMap()["quota"] != test.want.Quota {
+			if lines := said(); len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), test.says) || lines[0].ContextMap()["limit"] != test.limit {
 				t.Errorf("logged %v", lines)
 			}
 		})

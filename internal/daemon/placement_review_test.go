@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -153,8 +153,8 @@ func TestPeersAreBounded(t *testing.T) {
 	q := r.dial()
 	q.result("Placement.Register", long)
 	q.fails(wire.CodeOverloaded, "Placement.Register", []string{strings.Repeat("y", placement.MaxKind)})
-	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedKinds || got[0].Limit != maxAllKinds {
-		t.Errorf("the statistics have %+v", got)
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Limit != refusals.Kinds {
+		t.Errorf("counted are %+v", got)
 	}
 	q.result("Placement.Register", kinds(0, 1)) // it is known
 	p.result("Placement.Watch")

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -69,13 +68,6 @@ func groupsOf(peer *unixsock.Peer) string {
 		told += ", ..."
 	}
 	return "groups " + told
-}
-
-// overloaded is the error of a refusal by quota, which the statistics show. Those of parts with
-// limits of their own are Server.refusalOf.
-func overloaded(stats *quota.Stats, r quota.Refusal, format string, args ...any) *wire.Error {
-	stats.Refuse(r)
-	return wire.Errorf(wire.CodeOverloaded, format, args...)
 }
 
 // refusalLogInterval keeps peers that try again and again from filling the log.

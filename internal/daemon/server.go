@@ -16,7 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -61,7 +61,7 @@ type Config struct {
 	Locks          *Locks              // nil: none
 	Sequences      *Sequences          // nil: none
 	Placement      *Placement          // nil: none
-	Quotas         *quota.Stats        // takes all refusals by quota; nil: they are forgotten
+	Refusals       *refusals.Counter   // counts what is refused because a limit is reached; nil: nothing is counted
 	// Fences are the files that are held back because they may have forgotten
 	// something; nil: there are no files.
 	Fences func() []metrics.Fence
@@ -135,7 +135,7 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.limits.Store(&cfg.Limits)
-	s.bounds = newBounds(&s.limits, cfg.Quotas)
+	s.bounds = newBounds(&s.limits, cfg.Refusals)
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {

@@ -8,7 +8,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 )
 
 // Identity is what the daemon tells of itself.
@@ -45,7 +45,7 @@ type Status struct {
 	Requests    uint64                 `json:"requests_total"`
 	Services    []issuer.ServiceStatus `json:"services"`
 	Fences      []metrics.Fence        `json:"fences"`   // files that are held back
-	Overload    []quota.Hit            `json:"overload"` // what was refused by quota in the last minute
+	Overload    []refusals.Count       `json:"overload"` // limits that refused something in the last minute
 	Memory      metrics.Memory         `json:"memory"`   // that clients hold
 }
 
@@ -98,7 +98,7 @@ func (s *Server) Status() Status {
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
 		Connections: s.connections(), InFlight: s.bounds.inFlight(), Requests: s.requests.Load(),
-		Overload: s.cfg.Quotas.Recent(), Memory: s.bounds.watched(),
+		Overload: s.cfg.Refusals.Recent(), Memory: s.bounds.watched(),
 	}
 	if err := s.unreachable(); err != nil {
 		st.SocketErr = err.Error()

@@ -2,6 +2,7 @@ package leaseserver
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,72 +12,45 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/admin"
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
 // enter takes a place among the requests under way, until leave.
-func (s *Server) enter(_ context.Context, tenant string) (leave func(), err error) {
+func (s *Server) enter(context.Context) (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
+		return s.left(s.slots), nil
 	default:
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots)), Whose: s.busiest()},
-			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
+		return nil, s.overloaded("max_in_flight", "this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
-	return s.left(s.slots, tenant), nil
 }
 
-func (s *Server) left(place chan struct{}, tenant string) (leave func()) {
-	s.count(tenant, 1)
+func (s *Server) left(place chan struct{}) (leave func()) {
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
-		s.count(tenant, -1)
 		s.o.Metrics.InFlight.Dec()
 		<-place
 	})
 }
 
-// count counts a request of the tenant that has got a place, or has left it.
-func (s *Server) count(tenant string, n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.underWay[tenant] += n; s.underWay[tenant] == 0 {
-		delete(s.underWay, tenant)
-	}
-}
-
-// busiest is the tenant with the most requests under way, which are also those that wait
-// for the store; "" if there are none.
-func (s *Server) busiest() (whose string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most := int64(0)
-	for tenant, n := range s.underWay {
-		if n > most {
-			whose, most = "tenant "+tenant, n
-		}
-	}
-	return whose
-}
-
 // enterUpkeep is enter for requests that have places of their own, and wait for one: a client
 // that is refused may lose its lock.
-func (s *Server) enterUpkeep(ctx context.Context, tenant string) (leave func(), err error) {
+func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	select {
 	case s.upkeep <- struct{}{}:
-		return s.left(s.upkeep, tenant), nil
+		return s.left(s.upkeep), nil
 	case <-ctx.Done():
-		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep)), Whose: s.busiest()},
-			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
+		return nil, s.overloaded("max_in_flight", "this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
 	}
 }
 
-// overloaded is the problem of a refusal by quota.
-func (s *Server) overloaded(r quota.Refusal, format string, args ...any) error {
-	s.o.Quotas.Refuse(r)
-	return problem.New(problem.Overloaded, format, args...).After(overloadedRetry)
+// overloaded is the problem of a refusal because the limit is reached.
+func (s *Server) overloaded(limit, format string, args ...any) error {
+	p := problem.New(problem.Overloaded, format, args...).After(overloadedRetry)
+	s.o.Refusals.Refuse(limit, p.Detail)
+	return p
 }
 
 // admit finds the credential of the request, which must have the scope.
@@ -111,7 +85,7 @@ func (s *Server) charge(r *http.Request, who Credential, leases int) error {
 
 // tooFast is the problem of a client that is beyond its rate, after a pause.
 func (s *Server) tooFast(r *http.Request, who Credential, wait time.Duration) error {
-	s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
+	s.o.Refusals.Refuse("rate_limit", fmt.Sprintf("more than %v requests per second of %s", s.o.RateLimit, tenantAt(who, r.RemoteAddr)))
 	s.pause(r.Context())
 	return problem.New(problem.RateLimited, "more than %v requests per second; an acquire counts once for each lease", s.o.RateLimit).After(wait)
 }

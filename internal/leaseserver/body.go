@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/didyoumean"
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
@@ -73,7 +73,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, who Credential)
 	}
 	if give, err = s.bodies.take(who.Tenant, size); err != nil {
 		w.Header().Set("Connection", "close")
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "memory_limit", Limit: s.bodies.memory().Reservable, Whose: "tenant " + who.Tenant})
+		s.o.Refusals.Refuse("memory_limit", fmt.Sprintf("tenant %q: %v", who.Tenant, err))
 		return nil, err
 	}
 	give = sync.OnceFunc(give)

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -259,39 +258,37 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	})
 }
 
-// Refusals by quota are seen: whose they are by operators, and which quota it is by all.
-func TestRefusalsByQuotaAreSeen(t *testing.T) {
-	for name, test := range map[string]struct {
+// A refusal because a limit is reached is seen by its key.
+func TestRefusalsAreSeen(t *testing.T) {
+	for limit, test := range map[string]struct {
 		change  func(*rig)
 		refused problem.Code
-		want    quota.Refusal
 	}{
-		"requests under way": {func(g *rig) { g.options.MaxInFlight = 0 }, problem.Overloaded, quota.Refusal{Quota: "max_in_flight"}},
-		"requests a second": {func(g *rig) { g.options.RateLimit = 1e-9 }, problem.RateLimited,
-			quota.Refusal{Quota: "rate_limit", Whose: "tenant default at 192.0.2.1"}},
+		"max_in_flight": {func(g *rig) { g.options.MaxInFlight = 0 }, problem.Overloaded},
+		"rate_limit":    {func(g *rig) { g.options.RateLimit = 1e-9 }, problem.RateLimited},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(limit, func(t *testing.T) {
 			g := newRig(t, test.change)
-			if test.want.Quota == "rate_limit" {
+			if limit == "rate_limit" {
 				g.send("GET", "/leases", "", "")
 			}
-			g.want(name, g.send("GET", "/leases", "", ""), test.refused)
-			if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Refusal != test.want {
-				t.Errorf("seen %+v, want %+v", seen, test.want)
+			g.want(limit, g.send("GET", "/leases", "", ""), test.refused)
+			if seen := g.options.Refusals.Recent(); len(seen) != 1 || seen[0].Limit != limit || seen[0].Refused != 1 {
+				t.Errorf("seen %+v", seen)
 			}
-			if got := g.send("GET", "/readyz", "", ""); got.body != "ok\noverloaded: "+test.want.Quota+" is used up\n" {
+			if got := g.send("GET", "/readyz", "", ""); got.body != "ok\noverloaded: "+limit+" is reached\n" {
 				t.Errorf("/readyz says %q", got.body)
 			}
 			page := httptest.NewRecorder()
 			if err := g.server.overview(page, httptest.NewRequest("GET", "/status.json", nil), Credential{}); err != nil ||
-				!strings.Contains(page.Body.String(), `"whose":"`+test.want.Whose+`"`) {
+				!strings.Contains(page.Body.String(), `"limit":"`+limit+`"`) {
 				t.Errorf("the page has %s, %v", page.Body, err)
 			}
 			families, err := g.options.Metrics.Registry.Gather()
 			must.Succeed(t, err)
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
-					if f.GetName() == "kazahana_server_quota_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == test.want.Quota) {
+					if f.GetName() == "kazahana_server_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == limit) {
 						t.Errorf("metric %v", m)
 					}
 				}
@@ -368,8 +365,7 @@ func TestGuessesCostConnections(t *testing.T) {
 	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
 		t.Error("a second connection of the address is served")
 	}
-	want := quota.Refusal{Quota: "max_connections_per_address", Limit: 1, Whose: "address 127.0.0.1"}
-	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
+	if all := g.options.Refusals.Recent(); len(all) != 1 || all[0].Limit != "max_connections_per_address" {
 		t.Errorf("what is refused is not seen: %v", all)
 	}
 }
@@ -388,8 +384,7 @@ func TestConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	if _, err := ask(t, first, "GET /leases"); err != nil {
 		t.Errorf("the first one had to go: %v", err)
 	}
-	want := quota.Refusal{Quota: "max_connections", Limit: 1}
-	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
+	if all := g.options.Refusals.Recent(); len(all) != 1 || all[0].Limit != "max_connections" {
 		t.Errorf("what is refused is not seen: %v", all)
 	}
 }

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
@@ -143,7 +141,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credent
 		l, err = s.acquireNow(r.Context(), call)
 	} else {
 		leave()
-		l, waited, err = s.acquireWithin(r.Context(), call)
+		l, waited, err = s.acquireWithin(r.Context(), clientKey(who, r.RemoteAddr), call)
 	}
 	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
 	if err != nil {
@@ -168,8 +166,8 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 }
 
 // acquireWithin waits in the queue until the client's time is up or the server stops.
-func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, time.Duration, error) {
-	leave, err := s.joinWaiters(strings.TrimSuffix(call.Tenant, lockhttp.PlacementTenants))
+func (s *Server) acquireWithin(ctx context.Context, client string, call lockCall) (lock.Lease, time.Duration, error) {
+	leave, err := s.joinWaiters(client)
 	if err != nil {
 		s.pause(ctx)
 		return lock.Lease{}, 0, err
@@ -181,37 +179,30 @@ func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, 
 	return s.o.Locks.Host.AcquireTimed(ctx, call.wanted())
 }
 
-// joinWaiters takes a place among the requests that wait for locks, until leave.
-func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
+// joinWaiters takes a place among the requests that wait for locks, until leave. A client has three
+// quarters of them.
+func (s *Server) joinWaiters(client string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, most := s.waiting[tenant], int64(s.o.QuotaWaiting); most > 0 && n >= most {
-		return nil, s.exceeds("quota_waiting", tenant, n, "requests waiting for locks", "wait for answers")
+	all, ofClient := s.maxWaiters.Load(), max(s.maxWaiters.Load()/4*3, 1)
+	if n := s.waiting[client]; n >= ofClient {
+		return nil, s.overloaded("max_connections", "%d requests of this client wait for locks here, three quarters of all that may: see max_connections and memory_limit", n)
 	}
-	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
-		return nil, s.overloaded(quota.Refusal{Quota: "max_connections", Limit: n},
-			"%d requests wait for locks here, which is the limit: see max_connections and memory_limit", n)
+	if n := s.waiters.Load(); n >= all {
+		return nil, s.overloaded("max_connections", "%d requests wait for locks here, which is the limit: see max_connections and memory_limit", n)
 	}
-	s.waiting[tenant]++
+	s.waiting[client]++
 	s.waiters.Add(1)
 	s.o.Metrics.LockWaiters.Inc()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.waiting[tenant]--; s.waiting[tenant] == 0 {
-			delete(s.waiting, tenant)
+		if s.waiting[client]--; s.waiting[client] == 0 {
+			delete(s.waiting, client)
 		}
 		s.waiters.Add(-1)
 		s.o.Metrics.LockWaiters.Dec()
 	}, nil
-}
-
-// exceeds is the error of what a quota of one tenant refuses. Every such refusal is made
-// here.
-func (s *Server) exceeds(key, tenant string, most int64, what, advice string) error {
-	s.o.Quotas.Refuse(quota.Refusal{Quota: key, Limit: most, Whose: "tenant " + tenant})
-	return problem.New(problem.Overloaded, "%s: tenant %q has %d %s, as many as one tenant may have: %s, or raise the quota", key, tenant, most, what, advice).
-		After(overloadedRetry)
 }
 
 // wanted is the call's entry in the queue. A client with a request ID may ask again, here

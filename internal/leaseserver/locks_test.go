@@ -377,23 +377,24 @@ func TestWaitersKeepNoBodies(t *testing.T) {
 	<-w.reply
 }
 
-// TestWaitersHaveALimit: of the connections, half may wait, and of a tenant's requests
-// its quota. The answer names the quota; others are not affected, nor are requests that
-// do not wait.
+// TestWaitersHaveALimit: of the connections half may wait, and of these a client has three
+// quarters. The answer says so; others are not affected, nor are requests that do not wait.
 func TestWaitersHaveALimit(t *testing.T) {
-	for quota, words := range map[int]string{0: "2 requests wait for locks here, which is the limit", 2: `quota_waiting: tenant "default" has 2 requests waiting for locks, as many as one tenant may have: wait for answers, or raise the quota`} {
-		g := lockRig(t, func(g *rig) { g.options.QuotaWaiting = quota })
-		paused := make(chan time.Duration, 10)
-		over := make(chan time.Time)
-		close(over)
-		g.server.after = func(d time.Duration) <-chan time.Time { paused <- d; return over }
-		address := g.listening(Listening{MaxConnections: 5 + 5*quota})
-		g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	g := lockRig(t, nil)
+	paused := make(chan time.Duration, 10)
+	over := make(chan time.Time)
+	close(over)
+	g.server.after = func(d time.Duration) <-chan time.Time { paused <- d; return over }
+	address := g.listening(Listening{MaxConnections: 8})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	for range 2 {
 		g.wait(g.client(), address, `{"wait_ms": 30000}`)
-		last := g.wait(g.client(), address, `{"wait_ms": 30000}`)
-		third := func() reply { return g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`) }
-		r := third()
-		g.want("a third", r, problem.Overloaded)
+	}
+	last := g.wait(g.client(), address, `{"wait_ms": 30000}`)
+	refused := func(token, words string) {
+		t.Helper()
+		r := g.sendFrom("127.0.0.1:9", "POST", "/v1/locks/k/acquire", token, `{"wait_ms": 1}`)
+		g.want("one more", r, problem.Overloaded)
 		select {
 		case d := <-paused: // else one that asks again at once keeps the server busy
 			if d != refusalPause {
@@ -403,19 +404,22 @@ func TestWaitersHaveALimit(t *testing.T) {
 			t.Error("the refusal is answered at once")
 		}
 		if !strings.Contains(r.problem.Detail, words) {
-			t.Errorf("quota %d: %s", quota, r.problem.Detail)
+			t.Error(r.problem.Detail)
 		}
-		if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Limit != 2 || seen[0].Whose != map[int]string{2: "tenant default"}[quota] {
-			t.Errorf("quota %d: seen %v", quota, seen)
-		}
-		g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
-		if g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`); quota > 0 {
-			g.locked("acquire", "k", tokenAcme, `{"wait_ms": 30000}`)
-		}
-		last.cancel()
-		await.Eventually(g.t, "the place is given back", func() bool { return g.server.waiters.Load() == 1 })
-		g.want("when one has gone", third(), problem.LockHeld)
 	}
+	refused(tokenOther, "3 requests of this client wait for locks here, three quarters of all that may")
+	if seen := g.options.Refusals.Recent(); len(seen) != 1 || seen[0].Limit != "max_connections" {
+		t.Errorf("seen %v", seen)
+	}
+	g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
+	g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	leave, err := g.server.joinWaiters("another client")
+	must.Succeed(t, err)
+	refused(tokenAcme, "4 requests wait for locks here, which is the limit")
+	leave()
+	last.cancel()
+	await.Eventually(t, "the place is given back", func() bool { return g.server.waiters.Load() == 2 })
+	g.want("when one has gone", g.sendFrom("127.0.0.1:9", "POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`), problem.LockHeld)
 }
 
 // TestBodiesAreStrict: a misspelt, unknown or doubled field of a request for a lock or a
@@ -452,15 +456,13 @@ func TestBodiesAreStrict(t *testing.T) {
 func TestUpkeepIsNotRefused(t *testing.T) {
 	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 3 })
 	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
-	for _, tenant := range []string{"busy", "other", "busy"} {
-		leave, err := g.server.enter(t.Context(), tenant)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for range 3 {
+		leave, err := g.server.enter(t.Context())
+		must.Succeed(t, err)
 		defer leave()
 	}
 	g.want("another acquire", g.send("POST", "/v1/locks/other/acquire", tokenHost, ``), problem.Overloaded)
-	if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Quota != "max_in_flight" || seen[0].Whose != "tenant busy" {
+	if seen := g.options.Refusals.Recent(); len(seen) != 1 || seen[0].Limit != "max_in_flight" {
 		t.Errorf("seen %+v", seen)
 	}
 	g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`)

@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
@@ -59,7 +59,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		g.options.Provider = g.memory()
 	}
 	g.options.Services = g.services
-	g.options.Quotas = quota.New(g.options.Log, g.options.Metrics.Refused)
+	g.options.Refusals = refusals.New(g.options.Log, g.options.Metrics.Refused)
 	g.server = New(g.options)
 	g.server.handler = g.recorded(g.server.handler)
 	return g
@@ -98,7 +98,14 @@ type reply struct {
 // send sends a request with a JSON body ("" for none) and a token ("" for none).
 func (g *rig) send(method, target, token, body string, headers ...string) reply {
 	g.t.Helper()
+	return g.sendFrom("192.0.2.1:1234", method, target, token, body, headers...)
+}
+
+// sendFrom is send from an address of a peer.
+func (g *rig) sendFrom(peer, method, target, token, body string, headers ...string) reply {
+	g.t.Helper()
 	r := httptest.NewRequest(method, target, io.Reader(bytes.NewReader([]byte(body))))
+	r.RemoteAddr = peer
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -27,7 +27,7 @@ type Overview struct {
 	Tokens   bool                           `json:"tokens"`
 	Pools    []leaseapi.Pool                `json:"pools"`
 	Fences   []Fence                        `json:"fences"`
-	Overload []quota.Hit                    `json:"overload"` // what was refused by quota in the last minute
+	Overload []refusals.Count               `json:"overload"` // limits that refused something in the last minute
 	Granted  int64                          `json:"granted"`  // leases, since the start
 	Refused  int64                          `json:"refused"`  // acquires
 	Past     statuspage.Past                `json:"past"`     // of these two
@@ -60,7 +60,7 @@ func (s *Server) overview(w http.ResponseWriter, r *http.Request, _ Credential) 
 	out := Overview{
 		Version: s.o.Version, Host: host, PID: os.Getpid(), Started: s.started.UnixMilli(), Now: s.o.NowMS(), State: "ready",
 		Provider: info.URL, Scope: string(info.Scope), Tokens: s.o.Tokens != nil,
-		Pools: []leaseapi.Pool{}, Fences: []Fence{}, Overload: s.o.Quotas.Recent(), Past: s.past.Past(), Events: []statuspage.Event{},
+		Pools: []leaseapi.Pool{}, Fences: []Fence{}, Overload: s.o.Refusals.Recent(), Past: s.past.Past(), Events: []statuspage.Event{},
 	}
 	out.Granted, out.Refused = s.granted()
 	if err := s.readyNow(r.Context()); err != nil {

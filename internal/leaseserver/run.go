@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
-	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
 )
 
@@ -103,7 +102,7 @@ func (s *Server) refused(r limitlistener.Refusal) {
 	if r.Address.IsValid() {
 		limit = "max_connections_per_address"
 	}
-	s.o.Quotas.Refuse(quota.Refusal{Quota: limit, Limit: int64(r.Limit), Whose: r.Whose()})
+	s.o.Refusals.Refuse(limit, r.String())
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

@@ -23,7 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -57,8 +57,7 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
-	QuotaWaiting    int          // requests of one tenant that wait for locks; 0 = no quota
-	Quotas          *quota.Stats // takes all refusals by quota. Optional
+	Refusals        *refusals.Counter // counts what is refused because a limit is reached. Optional
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics
@@ -95,8 +94,7 @@ type Server struct {
 	leave      context.CancelFunc
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
-	waiting    map[string]int64 // the same by tenant; guarded by mu
-	underWay   map[string]int64 // requests that have a place, by tenant; guarded by mu
+	waiting    map[string]int64 // the same by client; guarded by mu
 	bodies     bodies
 }
 
@@ -120,7 +118,7 @@ func New(o Options) *Server {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		o: o, waiting: map[string]int64{}, underWay: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		o: o, waiting: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), stats: newStats(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
@@ -235,7 +233,7 @@ func (s *Server) upkeepAPI(pattern string, scope Scope, h handler) {
 
 // placed registers a handler that gets a place, which it may leave early. The body is read
 // before: slow senders take no places.
-func (s *Server) placed(pattern string, scope Scope, enter func(_ context.Context, tenant string) (leave func(), err error),
+func (s *Server) placed(pattern string, scope Scope, enter func(context.Context) (leave func(), err error),
 	h func(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error,
 ) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
@@ -248,7 +246,7 @@ func (s *Server) placed(pattern string, scope Scope, enter func(_ context.Contex
 			return err
 		}
 		defer give()
-		leave, err := enter(r.Context(), who.Tenant)
+		leave, err := enter(r.Context())
 		if err != nil {
 			return err
 		}
@@ -301,10 +299,10 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problemOf(err)
 	if full, ok := errors.AsType[*record.FullError](err); ok {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: cmp.Or(full.Setting, quota.FixedDisk), Limit: full.Limit, Whose: full.Payer})
+		s.o.Refusals.Refuse(cmp.Or(full.Setting, refusals.Disk), err.Error())
 	}
 	if errors.Is(err, record.ErrCrowded) {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: quota.FixedStoreCalls, Whose: s.busiest()})
+		s.o.Refusals.Refuse(refusals.StoreCalls, err.Error())
 	}
 	if p.Code == problem.Unavailable && r.Context().Err() == nil {
 		s.sparing.Do(func() { s.o.Log.Error("the store failed", zap.String("route", r.Pattern), zap.Error(err)) })
@@ -363,8 +361,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	said := "ok\n"
-	for _, quota := range s.o.Quotas.UsedUp() {
-		said += "overloaded: " + quota + " is used up\n"
+	for _, one := range s.o.Refusals.Recent() {
+		said += "overloaded: " + one.Limit + " is reached\n"
 	}
 	var levels []provider.Fullness
 	s.note(func(b *stats) { levels = b.fullest() })

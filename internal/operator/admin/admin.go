@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -117,11 +117,11 @@ func SplitAddress(address string) (network, addr string) {
 }
 
 // Serve answers on the listener until ctx is done. It returns nil then, after the answers under
-// way. The statistics take the refusals of connections.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, stats *quota.Stats) error {
+// way. The counter counts the refusals of connections.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, counter *refusals.Counter) error {
 	most := limitlistener.Beside(MaxConnections)
 	limited := limitlistener.New(l, limitlistener.Limits{Connections: most, PerAddress: most - most/4}, func(r limitlistener.Refusal) {
-		stats.Refuse(quota.Refusal{Quota: quota.FixedAdmin, Limit: int64(r.Limit), Whose: r.Whose()})
+		counter.Refuse(refusals.AdminConnections, r.String())
 	})
 	server := &http.Server{
 		Handler: private(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,

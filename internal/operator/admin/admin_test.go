@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/herdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -33,24 +33,24 @@ const hang = await.Patience
 // site is a handler that is served on a Unix socket.
 type site struct {
 	t      *testing.T
-	stats  *quota.Stats
+	count  *refusals.Counter
 	client *http.Client
 	stop   func() error
 }
 
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
-	stats := quota.New(zap.NewNop(), func(string) {})
+	count := refusals.New(zap.NewNop(), func(string) {})
 	network, address := SplitAddress("unix:" + filepath.Join(ring.Dir(t), "admin"))
 	l, err := net.Listen(network, address)
 	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, Handler(o), stats) }()
+	go func() { done <- Serve(ctx, l, Handler(o), count) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
-	s := &site{t: t, stats: stats, client: &http.Client{Transport: transport, Timeout: hang}}
+	s := &site{t: t, count: count, client: &http.Client{Transport: transport, Timeout: hang}}
 	s.stop = func() error {
 		cancel()
 		select {
@@ -168,8 +168,8 @@ func TestConnectionsAreFew(t *testing.T) {
 	if err == nil {
 		t.Error("one more is served")
 	}
-	if hits := s.stats.Recent(); len(hits) != 1 || hits[0].Refusal != (quota.Refusal{Quota: quota.FixedAdmin, Limit: int64(most)}) {
-		t.Errorf("the statistics have %+v", hits)
+	if got := s.count.Recent(); len(got) != 1 || got[0].Limit != refusals.AdminConnections {
+		t.Errorf("counted are %+v", got)
 	}
 	for _, c := range all {
 		_ = c.Close()

@@ -208,7 +208,6 @@ func limitKeys() []key {
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_connections_per_address", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
-		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
 		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},
 		{name: "rate_burst", def: "5000", set: one(wholeNumber(1, 1<<20))},
 		{name: "drain_delay", def: "1s", set: one(duration(0))},

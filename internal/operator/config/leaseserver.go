@@ -28,7 +28,6 @@ type LeaseServer struct {
 
 	MemoryLimit              int64 // bytes; 0 = that of the control group
 	MaxConnectionsPerAddress int   // 0 = three quarters of all
-	QuotaWaiting             int   // requests of one tenant that wait for locks
 	RateLimit                int   // requests per second and client; 0 = unlimited
 	RateBurst                int
 	DrainDelay               time.Duration

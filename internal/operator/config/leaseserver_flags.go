@@ -29,7 +29,6 @@ type LeaseServerFlags struct {
 	MaxConnections           Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
 	MaxConnectionsPerAddress Text `name:"max-connections-per-address" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, up to 1048576; 0 is three quarters of all (default 0)."`
 	MaxInFlight              Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
-	QuotaWaiting             Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
 	RateLimit                Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; an acquire counts once for each lease; 0 is unlimited (default 1000)."`
 	RateBurst                Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
 	DrainDelay               Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`

@@ -50,7 +50,7 @@ func TestLeaseServerDefaults(t *testing.T) {
 	got := mustLoadLeaseServer(t, sources{})
 	want := &LeaseServer{
 		Common: commonDefaults(),
-		Listen: "127.0.0.1:7464", QuotaWaiting: 2048, RateLimit: 1000, RateBurst: 5000, DrainDelay: time.Second,
+		Listen: "127.0.0.1:7464", RateLimit: 1000, RateBurst: 5000, DrainDelay: time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -64,7 +64,7 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "live_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
 		"provider_timeout": {"1s", "2s", "4s"}, "services": {"{a: {}}", "{b: {}}", "{c: {}}"},
 		"store": {"sqlite:/a", "none", "etcd://c"}, "sequences": {"{a: {}}", "{b: {step: 3}}", "{c: {}}"},
-		"memory_limit": {"16MiB", "1GiB", "20000000"}, "max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "max_connections_per_address": {"1", "2", "3"}, "quota_waiting": {"1", "2", "3"}, "max_keys": {"0", "2", "3"}, "max_disk": {"0", "2048KiB", "3 MiB"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
+		"memory_limit": {"16MiB", "1GiB", "20000000"}, "max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "max_connections_per_address": {"1", "2", "3"}, "max_keys": {"0", "2", "3"}, "max_disk": {"0", "2048KiB", "3 MiB"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}
 	checkPrecedence(t, leaseServerKeys, cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sources) any {

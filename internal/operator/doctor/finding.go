@@ -80,7 +80,7 @@ var Catalogue = []Entry{
 	{"account.unknown", Unknown, "Run doctor as root or as the daemon's user."},
 
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
-	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
+	{"daemon.overloaded", Warn, "The log says who has used it up. Look at what that user, process or address does; where all of it is wanted, raise the limit. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},
 	{"daemon.starting", OK, ""},
 	{"daemon.uncertain", Fail, "Mend what keeps leases from being granted; where no fallback ID may be made twice, set fallback: none until then."},
@@ -184,7 +184,7 @@ var Catalogue = []Entry{
 	{"postgres.unconfirmed", Warn, "Set synchronous_standby_names, and failover_fence=0 in the provider URL; or accept that a failover holds back grants for the longest term and quarantine."},
 	{"postgres.unreachable", Fail, "Bring the server back, or correct the provider URL."},
 
-	{"http.crowded", Warn, "Look at the lease server's status page: it shows the pool, or who uses up the quota. docs/runbook.md says what to do."},
+	{"http.crowded", Warn, "Look at the lease server's status page, which shows the pool, and at its log, which says who has used up a limit. docs/runbook.md says what to do."},
 	{"http.certificate", Warn, "Renew the lease server's certificate."},
 	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
 	{"http.ok", OK, ""},

@@ -144,7 +144,7 @@ var judgements = []struct {
 
 	{"daemon.regular", aDaemon(func(*Daemon) {})},
 	{"daemon.starting", aDaemon(func(d *Daemon) { d.Mode = "starting" })},
-	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"max_in_flight (2048) is used up by user 1"} })},
+	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"max_in_flight is reached: 7 refused"} })},
 	{"daemon.fallback", aDaemon(func(d *Daemon) { d.Mode = "fallback_random" })},
 	{"daemon.uncertain", aDaemon(func(d *Daemon) { d.Mode = "fallback_cached_uncertain" })},
 	{"daemon.unavailable", aDaemon(func(d *Daemon) { d.Mode = "unavailable" })},

@@ -76,7 +76,7 @@ type Daemon struct {
 	ConfiguredFor    string   // the same, as the configuration has it; "" = it names none
 	StateDir         string   // "" = none
 	ConfiguredStates string   // the same, as the configuration has it; StateDir where it has none
-	Overload         []string // what was refused by quota in the last minute
+	Overload         []string // limits that refused something in the last minute
 }
 
 // JudgeDaemon judges a running daemon.

@@ -281,7 +281,7 @@ type HTTP struct {
 	Plain    bool  // no TLS, and not on this host
 	Expires  time.Time
 	NotReady string // the answer of /readyz, unless it was "ok"
-	Crowded  string // what /readyz says behind "ok": quotas that are used up, pools that have little room
+	Crowded  string // what /readyz says behind "ok": limits that are reached, pools that have little room
 	Refused  error  // the token was not accepted
 	Stray    error  // a key with a slash does not arrive as it was sent
 }

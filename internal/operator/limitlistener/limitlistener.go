@@ -4,6 +4,7 @@
 package limitlistener
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -21,12 +22,12 @@ type Refusal struct {
 	Address netip.Prefix // whose limit PerAddress it is; invalid: it is the limit of all
 }
 
-// Whose names the address to operators; it is "" for the limit of all.
-func (r Refusal) Whose() string {
+// String is for operators.
+func (r Refusal) String() string {
 	if !r.Address.IsValid() {
-		return ""
+		return fmt.Sprintf("all %d connections are in use", r.Limit)
 	}
-	return "address " + r.Address.Addr().String()
+	return fmt.Sprintf("address %v has %d connections, as many as one may have", r.Address.Addr(), r.Limit)
 }
 
 // sendBuffer bounds what the kernel keeps of answers that a peer over TCP does not read, which

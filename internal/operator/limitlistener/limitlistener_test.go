@@ -161,12 +161,14 @@ func TestNoLimitPerAddress(t *testing.T) {
 	}
 }
 
-func TestWhose(t *testing.T) {
+func TestRefusalsInWords(t *testing.T) {
 	for want, r := range map[string]Refusal{
-		"": {Limit: 9}, "address 10.0.0.1": {9, Network("10.0.0.1:7")}, "address 2001:db8::": {9, Network("[2001:db8::1]:7")},
+		"all 9 connections are in use":                                  {Limit: 9},
+		"address 10.0.0.1 has 9 connections, as many as one may have":   {9, Network("10.0.0.1:7")},
+		"address 2001:db8:: has 9 connections, as many as one may have": {9, Network("[2001:db8::1]:7")},
 	} {
-		if got := r.Whose(); got != want {
-			t.Errorf("%+v is whose %q", r, got)
+		if got := r.String(); got != want {
+			t.Errorf("%+v is %q", r, got)
 		}
 	}
 }

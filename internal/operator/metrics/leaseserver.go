@@ -61,7 +61,7 @@ func NewLeaseServer(b Build) *LeaseServer {
 	for _, status := range []string{"401", "403"} { // of which an alert tells
 		m.requests.WithLabelValues("/lease", status)
 	}
-	m.refusals = quotaRefusals("kazahana_server_quota_refusals_total", serverQuotas)
+	m.refusals = refusalsOf("kazahana_server_refusals_total", serverLimits)
 	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})
 	m.locks = counterVec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
 	m.sequences = counterVec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
@@ -72,8 +72,8 @@ func NewLeaseServer(b Build) *LeaseServer {
 	return m
 }
 
-// Refused counts a request or a connection that was refused because of a quota.
-func (m *LeaseServer) Refused(quota string) { refuse(m.refusals, quota) }
+// Refused counts a request or a connection that was refused because a limit is reached.
+func (m *LeaseServer) Refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
 // Service creates the series of all results at zero, so that a first failure is an
 // increase.

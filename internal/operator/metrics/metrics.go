@@ -41,7 +41,7 @@ func New(b Build) *Metrics {
 		process:       newProcess(b),
 		Connections:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
 		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
-		refusals:      quotaRefusals("kazahana_quota_refusals_total", quotas),
+		refusals:      refusalsOf("kazahana_refusals_total", limits),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
 		RPCDuration: newHistogram("kazahana_rpc_duration_seconds", "Time from a request read to its answer ready to be written.",
@@ -65,8 +65,8 @@ func New(b Build) *Metrics {
 	return m
 }
 
-// Refused counts a request or a connection that was refused because of a quota.
-func (m *Metrics) Refused(quota string) { refuse(m.refusals, quota) }
+// Refused counts a request or a connection that was refused because a limit is reached.
+func (m *Metrics) Refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
 // Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {

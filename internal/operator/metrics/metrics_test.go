@@ -9,7 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -78,8 +78,8 @@ func TestNew(t *testing.T) {
 		"kazahana_rpc_duration_seconds{}":                           0,
 		"sum of kazahana_rpc_duration_seconds{}":                    0,
 	}
-	for _, name := range quotas { // a first refusal is an increase
-		want["kazahana_quota_refusals_total{quota="+name+"}"] = 0
+	for _, name := range limits { // a first refusal is an increase
+		want["kazahana_refusals_total{limit="+name+"}"] = 0
 	}
 	for _, method := range []string{"NextID", "NextIDs"} {
 		for _, code := range []string{"ok", "CLOCK_BACKWARD", "LEASE_ACQUISITION", "TIMEOUT", "TIMESTAMP_OVERFLOW"} {
@@ -101,20 +101,16 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Limits without a key share a series that exists from the start.
-func TestFixedLimitsShareASeries(t *testing.T) {
+// Refusals are counted by limit, on either server.
+func TestRefused(t *testing.T) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
-	for _, name := range []string{quota.FixedHolds, quota.FixedWatches, quota.Files} {
-		m.Refused(name)
-		server.Refused(name)
-	}
-	m.Refused("max_keys")
-	got := series(t, m)
-	if fixed, keys := got["kazahana_quota_refusals_total{quota=fixed}"], got["kazahana_quota_refusals_total{quota=max_keys}"]; fixed != 3 || keys != 1 {
-		t.Errorf("%v and %v are counted", fixed, keys)
+	m.Refused(refusals.Holds)
+	server.Refused("rate_limit")
+	if got := series(t, m)["kazahana_refusals_total{limit=holds}"]; got != 1 {
+		t.Errorf("%v are counted", got)
 	}
 	var count dto.Metric
-	if err := server.refusals.WithLabelValues(fixed).Write(&count); err != nil || count.GetCounter().GetValue() != 3 {
+	if err := server.refusals.WithLabelValues("rate_limit").Write(&count); err != nil || count.GetCounter().GetValue() != 1 {
 		t.Errorf("the lease server counts %v, %v", count.GetCounter(), err)
 	}
 }

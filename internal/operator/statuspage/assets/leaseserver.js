@@ -213,7 +213,7 @@ function show({ st, map, key }) {
   const ready = tone === 'good';
   the('state').setAttribute('data-tone', tone);
   say(the('state-name'), held ? 'Grants are held back' : !working ? 'Nothing can be granted' : fullest ? `Pool ${fullest.pool} is ${fullest.fullness.replace('_', ' ')}` :
-    st.overload.length ? 'Ready, with a quota that is used up' : 'Ready');
+    st.overload.length ? 'Ready, with a limit that is reached' : 'Ready');
   say(the('state-why'), st.state !== 'ready' ? st.state : fullest ? `${count(fullest.free)} of ${count(fullest.end - fullest.low)} machine IDs can be granted; grants from ${st.provider}` : `grants from ${st.provider}`);
   showFences(st.fences, st.now);
   showOverload(st.overload, st.now);

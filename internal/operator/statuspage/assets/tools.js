@@ -155,15 +155,15 @@ export function showFences(fences, now) {
 }
 
 /**
- * What was refused by quota in the last minute.
- * @param {Array<{quota: string, limit: number, whose: string, refusals: number, since_ms: number, last_ms: number}>} hits
+ * The limits that refused something in the last minute.
+ * @param {Array<{limit: string, refused: number, last_ms: number}>} limits
  * @param {number} now
  */
-export function showOverload(hits, now) {
-  each(the('overload'), hits, (h) => `${h.quota} ${h.whose}`, () => make('li', {}, make('b'), make('p')),
-    (element, h) => {
-      say(element.children[0], `${h.quota} (${count(h.limit)}) is used up${h.whose ? ` by ${h.whose}` : ''}`);
-      say(element.children[1], `${count(h.refusals)} refused since ${clock(h.since_ms)}, the last ${span(now - h.last_ms)} ago`);
+export function showOverload(limits, now) {
+  each(the('overload'), limits, (l) => l.limit, () => make('li', {}, make('b'), make('p')),
+    (element, l) => {
+      say(element.children[0], `${l.limit} is reached`);
+      say(element.children[1], `${count(l.refused)} refused since the start, the last ${span(now - l.last_ms)} ago. The log says who has used it up.`);
     });
 }
 

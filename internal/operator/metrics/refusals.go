@@ -3,21 +3,19 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/operator/refusals"
 )
 
-// fixed is what limits without a key share. Prometheus stores each series for each host of a
-// fleet; the log, health and the status page say which limit it is.
-const fixed = "fixed"
-
-// The quotas, by configuration key, whose series exist from the start.
+// The limits whose series exist from the start, so that a first refusal is an increase.
 var (
-	quotas = []string{
-		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit", fixed,
+	limits = []string{
+		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit",
+		refusals.OpenFiles, refusals.AdminConnections, refusals.Disk, refusals.Holds, refusals.LongAnswers, refusals.StoreCalls,
+		refusals.Activations, refusals.Kinds, refusals.Watches,
 	}
-	serverQuotas = []string{
+	serverLimits = []string{
 		"max_connections", "max_connections_per_address", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",
-		"quota_waiting", fixed,
+		refusals.Disk, refusals.StoreCalls,
 	}
 )
 
@@ -51,18 +49,10 @@ func watchMemory(p process, prefix, of string, ask func() Memory) {
 	}, reserved, reservable)
 }
 
-func quotaRefusals(name string, known []string) *prometheus.CounterVec {
-	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key; fixed for limits without one.", "quota")
-	for _, key := range known {
-		vec.WithLabelValues(key)
+func refusalsOf(name string, known []string) *prometheus.CounterVec {
+	vec := counterVec(name, "Requests and connections refused because a limit is reached, by its configuration key or name.", "limit")
+	for _, limit := range known {
+		vec.WithLabelValues(limit)
 	}
 	return vec
-}
-
-// refuse counts a refusal.
-func refuse(vec *prometheus.CounterVec, name string) {
-	if quota.Fixed(name) {
-		name = fixed
-	}
-	vec.WithLabelValues(name).Inc()
 }
