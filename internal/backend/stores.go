@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
@@ -219,7 +218,7 @@ func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 	case !ok:
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
-		return newStore("memory:", false, 0, opts.Limits, nil, func(context.Context) (*opened, error) {
+		return newStore("memory:", false, 0, opts.Limits, func(context.Context) (*opened, error) {
 			return &opened{Store: recordmemory.NewArea(storeArea(0), opts.NowMS)}, nil
 		})
 	case scheme == sqlitefile.Scheme:
@@ -244,12 +243,12 @@ func storeArea(maxLockTTL time.Duration) record.Area {
 }
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is as in
-// storeArea; room is as for newFair.
-func newStore(url string, shared bool, maxLockTTL time.Duration, limits bounds.Limits, room func() int, open func(context.Context) (*opened, error)) (*Store, error) {
+// storeArea.
+func newStore(url string, shared bool, maxLockTTL time.Duration, limits bounds.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
 	bounded := bounds.New(records, limits, func() time.Duration { return time.Since(began) })
-	queued := newFair(bounded, room)
+	queued := newBoundedCalls(bounded)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
@@ -267,21 +266,13 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	var used atomic.Pointer[sqlitefile.File]
-	room := func() int {
-		if file := used.Load(); file != nil {
-			return file.Room()
-		}
-		return sqlitefile.MaxRoom
-	}
-	return newStore(sqlitefile.URL(path), false, 0, opts.Limits, room, func(ctx context.Context) (*opened, error) {
+	return newStore(sqlitefile.URL(path), false, 0, opts.Limits, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: storeArea(0).MaxGrantMS,
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		used.Store(file)
 		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
 	})
 }
@@ -291,7 +282,7 @@ func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, 0, opts.Limits, nil, func(context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, 0, opts.Limits, func(context.Context) (*opened, error) {
 		client, err := etcdconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -306,7 +297,7 @@ func openRedis(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, nil, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, func(ctx context.Context) (*opened, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -324,7 +315,7 @@ func openPostgres(rawURL string, opts StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, nil, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, func(ctx context.Context) (*opened, error) {
 		client, err := postgresconn.Open(cfg)
 		if err != nil {
 			return nil, err

@@ -112,7 +112,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 	}
 	of := func(uid uint32, pid int) *account { return b.openFor(owner{uid: uid}, pid) }
 	first := of(1, 7)
-	waits(first, 1, 5, "5 requests of this connection wait, as many as may: wait for answers: see max_waiting")
+	waits(first, 1, 5, " wait, as many as may: wait for answers: see max_waiting")
 	waits(of(1, 7), 1, 3, "8 requests of process 7 of UID 1 wait, a quarter of all that may: wait for answers: see max_in_flight")
 	waits(of(1, 7), 1, 0, keyInFlight)
 	for pid := 8; pid < 11; pid++ {
@@ -285,7 +285,7 @@ func TestHoldsAreBounded(t *testing.T) {
 	greedy.table("Lock.Acquire", "b", held)
 	greedy.table("Lock.Watch", "b")
 	greedy.table("Lock.Watch", "b") // is the same one
-	const words = "this connection has 1024 locks and watches, as many as one may have: release some"
+	const words = " has 1024 locks and watches, as many as one may have: release some"
 	greedy.refused(words, "Lock.Acquire", "c", held)
 	greedy.refused(words, "Lock.Watch", "a")
 	greedy.table("Lock.Acquire", "c") // which no connection holds

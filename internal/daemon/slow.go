@@ -3,11 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/record"
 )
 
 // A slow request waits for more than IDs: for a store, or for somebody else to
@@ -81,7 +78,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
-	ctx = c.user.pays(record.By(ctx, strconv.FormatUint(uint64(c.user.uid), 10)))
+	ctx = c.user.pays(ctx)
 	find := func() {
 		answer, err := work(ctx)
 		done()

@@ -64,10 +64,9 @@ func sameArea(r *http.Request, inBody string) error {
 	return nil
 }
 
-// calls is the request with its caller's name for the store, where each credential has its
-// turn, and its tenant pays for the keys that are made.
+// calls is the request whose tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
-	return r.WithContext(bounds.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
+	return r.WithContext(bounds.Pay(r.Context(), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.

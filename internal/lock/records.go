@@ -68,10 +68,7 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 		return Lease{}, fmt.Errorf("%w: a term of %v is longer than max_lock_ttl in the URL of the store, %v", ErrInvalid, r.TTL(), s.maxTTL)
 	}
 	if r.Op != Acquire {
-		ctx = record.Urgent(ctx)
-	}
-	if record.Caller(ctx) == "" {
-		ctx = record.By(ctx, r.Tenant+"/"+r.Owner)
+		ctx = record.Upkeep(ctx)
 	}
 	var l Lease
 	try := func() (err error) {
@@ -264,7 +261,7 @@ func (s *Records) Get(ctx context.Context, tenant, key string) (Lease, error) {
 		return Lease{}, err
 	}
 	path := pathOf(tenant, key)
-	v, err := s.records.Read(record.Urgent(ctx), record.Ask{Keys: []string{path}})
+	v, err := s.records.Read(record.Upkeep(ctx), record.Ask{Keys: []string{path}})
 	if err != nil {
 		return Lease{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 )
 
 // maxTogether is how many calls one change carries out at most.
@@ -21,9 +22,8 @@ type crowds struct {
 	waiting map[crowd][]*waiter // first come first; of each crowd with a change under way
 }
 
-// crowd names the calls that one change can carry out. They have the same caller, who has one
-// turn in the queue before the store, and one payer.
-type crowd struct{ tenant, key, caller string }
+// crowd names the calls that one change can carry out. They have one payer.
+type crowd struct{ tenant, key, payer string }
 
 // waiter is a call that has waited.
 type waiter struct {
@@ -55,7 +55,7 @@ func newGroup(calls []*waiter) {
 // together with those that wait for the end of that one too.
 func (s *Records) together(ctx context.Context, r Request) answer {
 	c := &s.crowds
-	name := crowd{r.Tenant, r.Key, record.Caller(ctx)}
+	name := crowd{r.Tenant, r.Key, bounds.Payer(ctx)}
 	c.mu.Lock()
 	if _, busy := c.waiting[name]; !busy {
 		c.waiting[name] = nil

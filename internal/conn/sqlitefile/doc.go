@@ -9,9 +9,8 @@
 // beginning (BEGIN IMMEDIATE) and reads the clock under the lock, so that what
 // it checks still holds when it writes, between all processes. Writes that
 // arrive while another commit is on its way to the disk share the next transaction, one
-// after the other, because the sync is most of the cost. Those of File.WriteFirst share one
-// with each other only. One that fails is undone alone, and none is answered before its
-// commit.
+// after the other, because the sync is most of the cost. One that fails is undone alone, and
+// none is answered before its commit.
 //
 // Before each operation and after each commit a process checks that the file was not
 // deleted, moved or replaced; if it was, the process does nothing more with it. A file that

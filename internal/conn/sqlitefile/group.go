@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
@@ -71,19 +70,8 @@ type job struct {
 // file is closed first, op may still run or be running: its effect is unknown, unless the
 // error wraps connurl.ErrNotSent: then op has not run, and will not.
 func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
-	return f.write(ctx, f.writes, op, committed)
-}
-
-// WriteFirst is Write for operations that should not wait for many others. They share a commit
-// with each other only, and it is the next one. After it, others get at least every second
-// turn on average.
-func (f *File) WriteFirst(ctx context.Context, op func(*Tx) error) error {
-	return f.write(ctx, f.urgent, op, nil)
-}
-
-func (f *File) write(ctx context.Context, queue chan *job, op func(*Tx) error, committed func()) error {
 	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
-	if _, err := await(ctx, f, queue, j, j.done); err != nil {
+	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
 		if j.taken.CompareAndSwap(false, true) {
 			return connurl.NotSent(err)
 		}
@@ -92,10 +80,14 @@ func (f *File) write(ctx context.Context, queue chan *job, op func(*Tx) error, c
 	return j.err
 }
 
+// maxGroup is how many operations may share a commit: enough to divide the cost of the sync, and
+// few enough that the first need not wait long.
+const maxGroup = 256
+
 // waiting returns the first job of the queue and those that wait behind it.
 func waiting(queue <-chan *job, first *job) []*job {
 	group := []*job{first}
-	for len(group) < MaxRoom {
+	for len(group) < maxGroup {
 		select {
 		case j := <-queue:
 			group = append(group, j)
@@ -139,11 +131,9 @@ func (f *File) runGroup(group []*job) error {
 	if err != nil {
 		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
-	began := time.Now()
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1)
 	}
-	ran := time.Now()
 	if err == nil {
 		err = f.at(StepWritten)
 	}
@@ -159,7 +149,6 @@ func (f *File) runGroup(group []*job) error {
 	if err := f.finish(t); err != nil {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
-	f.learn(len(group), ran.Sub(began), time.Since(ran))
 	if err := f.at(StepWatermarked); err != nil {
 		return err
 	}

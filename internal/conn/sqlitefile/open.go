@@ -62,10 +62,8 @@ type File struct {
 	unasked   int   // operations since the last question for the length of the log
 
 	known     atomic.Pointer[Fence]
-	room      atomic.Int64
 	tasks     chan func() // run one at a time
 	writes    chan *job   // may share a commit
-	urgent    chan *job   // likewise, of WriteFirst
 	closeOnce sync.Once
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed when the worker has ended
@@ -121,7 +119,7 @@ func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, er
 	}
 	f := &File{
 		kind: kind, path: path, opts: opts, nowMS: opts.NowMS, at: opts.At,
-		tasks: make(chan func()), writes: make(chan *job), urgent: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
+		tasks: make(chan func()), writes: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if f.nowMS == nil {
 		f.nowMS = func() int64 { return time.Now().UnixMilli() }
@@ -132,7 +130,6 @@ func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, er
 	if err := f.open(ctx); err != nil {
 		return nil, f.explain(err)
 	}
-	f.room.Store(MaxRoom)
 	go f.work()
 	return f, nil
 }

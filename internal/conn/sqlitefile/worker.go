@@ -16,24 +16,14 @@ const lastWord = 20 * time.Millisecond
 // goroutine of its own, so that a caller need not wait for a disk that hangs in fsync.
 func (f *File) work() {
 	defer close(f.stopped)
-	write := func(queue <-chan *job, first *job) {
-		group := waiting(queue, first)
-		f.writeAll(group)
-		f.checkpoint(len(group))
-	}
 	for {
 		select {
-		case j := <-f.urgent:
-			write(f.urgent, j)
-		default:
-		}
-		select { // after an urgent group the others have at least every second turn, on average
 		case task := <-f.tasks:
 			task()
 		case j := <-f.writes:
-			write(f.writes, j)
-		case j := <-f.urgent:
-			write(f.urgent, j)
+			group := waiting(f.writes, j)
+			f.writeAll(group)
+			f.checkpoint(len(group))
 		case <-f.closing:
 			f.closeErr = f.explain(f.leave())
 			return

@@ -59,6 +59,12 @@ func Pay(ctx context.Context, payer string) context.Context {
 	return context.WithValue(ctx, payerKey{}, payer)
 }
 
+// Payer is the name that Pay put into the context, "" for none.
+func Payer(ctx context.Context) string {
+	payer, _ := ctx.Value(payerKey{}).(string)
+	return payer
+}
+
 // Store is a record.Store with limits.
 type Store struct {
 	record.Store

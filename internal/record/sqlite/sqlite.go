@@ -75,7 +75,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 func (s *Store) change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, bool, error) {
 	var atMS int64 // the operation may still be running when Write returns an error
 	var noRoom bool
-	err := s.carryOut(ctx, func(t *sqlitefile.Tx) error {
+	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
 		atMS, noRoom = now(t.Session, t.NowMS), false
 		v, err := s.view(t.Session, ask, atMS)
 		if err != nil {
@@ -111,19 +111,11 @@ func (s *Store) change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 			return err
 		}
 		return count(t, more-swept)
-	})
+	}, nil)
 	if err != nil {
 		return 0, false, err
 	}
 	return atMS, noRoom, nil
-}
-
-// carryOut runs an operation in a transaction, an urgent one before the others.
-func (s *Store) carryOut(ctx context.Context, op func(*sqlitefile.Tx) error) error {
-	if record.IsUrgent(ctx) {
-		return s.file.WriteFirst(ctx, op)
-	}
-	return s.file.Write(ctx, op, nil)
 }
 
 func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
@@ -242,10 +234,10 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	}
 	var v record.View // as in Change
 	// Statements outside of a transaction may each see another state of the file.
-	err := s.carryOut(ctx, func(t *sqlitefile.Tx) (err error) {
+	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
 		v, err = s.view(t.Session, ask, now(t.Session, t.NowMS))
 		return err
-	})
+	}, nil)
 	if err != nil {
 		return record.View{}, err
 	}
