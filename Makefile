@@ -1,5 +1,5 @@
 # Targets: run, build, test, check, lint, fuzz, proof, mutants, model, capacity, bench, bench-check, bench-short,
-# bench-leases, bench-locks, bench-clients, abuse, test-etcd, storm, storm-clients,
+# bench-leases, bench-locks, bench-clients, test-etcd, storm, storm-clients,
 # chaos, roll, validate-k8s, pictures, cross, packages,
 # test-packages, release, release-check, repositories, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
@@ -14,9 +14,8 @@ VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
-ABUSE   ?= -check
 
-.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
+.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -95,10 +94,6 @@ bench-locks: build bin-bench
 ## bench-clients: the clients of all languages beside UUIDs and a bare round trip, about 2 minutes; BENCH=-h explains, BENCH=-check fails if an aim is missed.
 bench-clients: build bin-bench
 	@bin/bench clients $(BENCH)
-
-## abuse: attacks the daemon and the lease server under the limits of the manifests while an innocent client works, about 12 minutes; fails if a promise of docs/security.md is broken, or if p99 of the innocent is above 10 ms (50 ms at the lease server). ABUSE=-h explains; as root, attackers are other users.
-abuse: build bin-bench
-	@bin/bench abuse $(ABUSE)
 
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:

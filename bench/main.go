@@ -5,8 +5,7 @@
 //	make bin-bench && bin/bench SUITE [flags]
 //
 // The suites are ids, leases, locks, sequences and clients; "all" runs each of them with
-// the same flags. The suite abuse compares nothing: it attacks. docs/performance.md and
-// docs/security.md explain the methods.
+// the same flags. docs/performance.md explains the methods.
 package main
 
 import (
@@ -22,7 +21,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kazahana/kazahana/bench/abuse"
 	"github.com/kazahana/kazahana/bench/clients"
 	"github.com/kazahana/kazahana/bench/ids"
 	"github.com/kazahana/kazahana/bench/leases"
@@ -35,9 +33,7 @@ type suite struct {
 	run  func(ctx context.Context, args []string) error
 }
 
-const attacks = "abuse"
-
-var suites = []suite{{"ids", ids.Run}, {"leases", leases.Run}, {"locks", locks.RunLocks}, {"sequences", locks.RunSequences}, {"clients", clients.Run}, {attacks, abuse.Run}}
+var suites = []suite{{"ids", ids.Run}, {"leases", leases.Run}, {"locks", locks.RunLocks}, {"sequences", locks.RunSequences}, {"clients", clients.Run}}
 
 func main() {
 	// The kernel kills the children when the thread that started them ends: that must
@@ -65,9 +61,6 @@ func dispatch(args []string) error {
 	if ids.IsPart(args[0]) {
 		return ids.RunPart(args[0], args[1:])
 	}
-	if args[0] == abuse.Part {
-		return abuse.RunPart(args[1:])
-	}
 	if args[0] == "all" {
 		return all(names, args[1:])
 	}
@@ -89,7 +82,7 @@ func dispatch(args []string) error {
 	return err
 }
 
-// all runs every suite that compares as a process of its own: some pin themselves to a core.
+// all runs every suite as a process of its own: some pin themselves to a core.
 func all(names, flags []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -97,9 +90,6 @@ func all(names, flags []string) error {
 	}
 	var failed []error
 	for _, name := range names {
-		if name == attacks {
-			continue
-		}
 		fmt.Printf("=== %s\n", name)
 		cmd := exec.Command(self, append([]string{name}, flags...)...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

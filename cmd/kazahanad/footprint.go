@@ -9,14 +9,19 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 )
 
-// settleTime is when, after the start, settle gives memory back.
-const settleTime = 2 * time.Second
+// settleTime is when, after the start, settle gives memory back, and settleAgain how long it
+// then waits before it does so again.
+const (
+	settleTime  = 2 * time.Second
+	settleAgain = time.Minute
+)
 
 // settle gives back the memory that only the start needed: its allocations, and
 // the pages of the binary that it touched, many of them of linked packages that
 // this configuration does not use. Pages that are needed again come from the page
-// cache. Then it goes on to memlimit.GiveBack, until ctx is done.
-func settle(ctx context.Context, held func() int64) {
+// cache. Later it gives back what clients have left, until ctx is done: the collector
+// alone looks every two minutes where nothing is allocated any more.
+func settle(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -24,7 +29,14 @@ func settle(ctx context.Context, held func() int64) {
 	}
 	debug.FreeOSMemory()
 	dropBinaryPages()
-	memlimit.GiveBack(ctx, held)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settleAgain):
+			debug.FreeOSMemory()
+		}
+	}
 }
 
 // limitMemory returns how much memory this process may use: as configured, or what its

@@ -227,7 +227,7 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
-	managing.Go(func() { settle(managed, nil) })
+	managing.Go(func() { settle(managed) })
 	managing.Go(func() { _ = new(socketWatch).run(managed, l.log, listener.Listener) })
 	defer managing.Wait()
 	defer stopManaging()

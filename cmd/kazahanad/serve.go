@@ -304,7 +304,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, func(ctx context.Context) error {
 		return d.sockets.run(ctx, d.serveLog(), d.socket, d.admin, d.memcached, d.http)
 	})
-	part(behind, func(ctx context.Context) error { settle(ctx, d.server.Held); return nil })
+	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
 			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.refusals)

@@ -2,23 +2,19 @@ package daemon
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -29,7 +25,7 @@ var attacks = []struct {
 	connections int
 	message     []byte
 }{
-	{"half messages", 900, halfMessage()},
+	{"half messages", 2000, halfMessage()},
 	{"messages that nearly fit", 3000, halfMessage()[:4000]},
 	{"batches", 2000, bytes.Repeat(request(1, "NextIDs", []any{MaxBatch}), 100)},
 	{"small batches", 2900, bytes.Repeat(request(1, "NextIDs", []any{100}), 1000)},
@@ -38,8 +34,8 @@ var attacks = []struct {
 	{"sequences", 1000, bytes.Repeat(request(1, "Sequence.NextBatch", []any{"s", sequence.MaxCount}), 10)},
 }
 
-// Under the limit of the packaged manifests no attack takes the process beyond it, the
-// others are served meanwhile, and the memory goes back to the system within seconds.
+// Under the limit of the packaged manifests no attack takes the process beyond it, and others are
+// served meanwhile.
 func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 	ring.All(t)
 	if ring.Race {
@@ -50,14 +46,9 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 	for _, attack := range attacks {
 		t.Run(attack.name, func(t *testing.T) {
 			r, _ := withLocks(t, wide, func(s *setup) {
-				s.MaxConnections, s.MaxInFlight, s.MemoryLimit, s.source = 4096, 4096, limit, clock.System{}
+				s.MaxConnections, s.MaxInFlight, s.MemoryLimit, s.source = 8192, 8192, limit, clock.System{}
 				s.patience.message, s.patience.write, s.patience.hangup = time.Hour, time.Hour, time.Second
 			})
-			ctx, cancel := context.WithCancel(t.Context())
-			var giving sync.WaitGroup
-			giving.Go(func() { memlimit.GiveBack(ctx, r.server.Held) }) // as the daemon does, too
-			defer giving.Wait()
-			defer cancel()
 			innocent := r.dial()
 			for i := range lock.MaxList {
 				innocent.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i), options{"ttl_ms": 3_600_000})
@@ -74,6 +65,9 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 			for range 100 { // long enough to see what it grows to, on any machine that is not at a standstill
 				most = max(most, resident(t))
 				innocent.id()
+				innocent.result("Lock.Acquire", "mine")
+				innocent.result("Lock.Renew", "mine")
+				innocent.result("Lock.Release", "mine")
 				time.Sleep(20 * time.Millisecond)
 			}
 			t.Logf("%d MiB before, %d at most; %d connections, %d wait", before>>20, most>>20, r.server.connections(), r.awaiting())
@@ -83,7 +77,6 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 			for _, p := range peers {
 				_ = p.Close()
 			}
-			await.Eventually(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
 		})
 	}
 }

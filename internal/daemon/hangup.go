@@ -49,14 +49,6 @@ func (g *Guest) Watched() bool {
 	return local
 }
 
-// Held is about what the server holds for its clients beside goroutines, in bytes.
-func (s *Server) Held() int64 {
-	b := s.bounds
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.memory.held + b.waitingBytes.taken.Load() + b.upkeep.taken.Load()*waitingSize
-}
-
 // hungUp reports whether the peer has closed its end. One that has merely
 // stopped sending still reads its answers.
 func hungUp(nc any) (gone bool) {

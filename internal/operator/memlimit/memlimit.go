@@ -1,5 +1,4 @@
-// Package memlimit finds out how much memory the process may use, and gives back what it
-// needs no more.
+// Package memlimit finds out how much memory the process may use.
 package memlimit
 
 import (
