@@ -28,11 +28,12 @@ const (
 
 // idRequest is what NextID or NextIDs is asked for.
 type idRequest struct {
-	id      uint32 // of the message
-	single  bool   // NextID: one ID, not an array of one
-	service *issuer.Service
-	format  idFormat
-	want    generator.Request
+	id        uint32 // of the message
+	single    bool   // NextID: one ID, not an array of one
+	service   *issuer.Service
+	generator *generator.Generator // of the service
+	format    idFormat
+	want      generator.Request
 }
 
 func (s *Server) nextID(_ context.Context, d *responder) error {
@@ -101,7 +102,9 @@ func (s *Server) idOptions(d *responder, count int64) (idRequest, error) {
 			return r, err
 		}
 		if !ok {
-			r.service, err = s.service(service)
+			if r.service, err = s.service(service); err == nil {
+				r.generator = r.service.Generator()
+			}
 			return r, err
 		}
 		switch string(name) {

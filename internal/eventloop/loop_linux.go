@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -163,6 +165,158 @@ func (l *Loop) dispatch(event unix.EpollEvent) {
 func (l *Loop) call(event unix.EpollEvent) {
 	if s := &l.slots[event.Fd]; s.handler != nil && s.generation == uint32(event.Pad) {
 		s.handler.Ready(event.Events)
+	}
+}
+
+// Again gives the descriptor's Handler another turn, after all that are ready now. A
+// Handler that asks twice before has one.
+func (l *Loop) Again(fd int) {
+	if s := &l.slots[fd]; s.handler != nil && !s.asked {
+		s.asked = true
+		l.again = append(l.again, unix.EpollEvent{Fd: int32(fd), Pad: int32(s.generation)})
+	}
+}
+
+// giveTurns gives each Handler that has asked for another turn one. Those that ask during
+// theirs are behind the events that have come meanwhile.
+func (l *Loop) giveTurns() {
+	turns := l.again
+	l.again = l.spare[:0]
+	for _, turn := range turns {
+		if s := &l.slots[turn.Fd]; s.generation == uint32(turn.Pad) {
+			s.asked = false
+		}
+		l.call(turn)
+	}
+	l.spare = turns
+}
+
+// posts are functions for the loop. They need no lock, for which the loop might wait while
+// the runtime serves others.
+type posts struct {
+	last   atomic.Pointer[post] // &closed once the loop has ended
+	wakers atomic.Int64         // who may be using the wake descriptor
+}
+
+type post struct {
+	f      func()
+	before *post
+}
+
+var closed post
+
+// Post makes the loop call f soon. It may be called from any goroutine. It returns
+// false, and f is not called, once the loop has ended.
+func (l *Loop) Post(f func()) bool {
+	l.posts.wakers.Add(1)
+	defer l.posts.wakers.Add(-1)
+	for p := (&post{f: f}); ; {
+		before := l.posts.last.Load()
+		if before == &closed {
+			return false
+		}
+		p.before = before
+		if l.posts.last.CompareAndSwap(before, p) { // from now on it is the loop's
+			if before == nil {
+				_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if a wake-up is due already
+			}
+			return true
+		}
+	}
+}
+
+// callPosted calls what was posted, in its order.
+func (l *Loop) callPosted() {
+	if l.posts.last.Load() == nil {
+		return
+	}
+	var first *post
+	for p := l.posts.last.Swap(nil); p != nil; {
+		p, p.before, first = p.before, first, p
+	}
+	for ; first != nil; first = first.before {
+		first.f()
+	}
+}
+
+// end reports whether the loop is over. After that Post fails.
+func (l *Loop) end() bool {
+	if !l.stopping || !l.posts.last.CompareAndSwap(nil, &closed) {
+		return false
+	}
+	for l.posts.wakers.Load() > 0 { // no number of a closed descriptor may be written to
+		runtime.Gosched()
+	}
+	return true
+}
+
+const forever = -1
+
+// wait returns the number of events. It does not wait while a Handler is due for
+// another turn.
+func (l *Loop) wait() int {
+	timeout := forever
+	if len(l.again) > 0 || l.stopping {
+		timeout = 0
+	}
+	if !l.hot && timeout == forever {
+		n, err := unix.EpollWait(l.epoll, l.events, forever)
+		l.heat()
+		if err != nil {
+			return 0 // interrupted
+		}
+		return n
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll),
+		uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), uintptr(timeout), 0, 0)
+	if errno != 0 {
+		return 0 // interrupted; the runtime gets control at the next call
+	}
+	return int(n)
+}
+
+// heat starts the timer that ends waits which the runtime does not know of.
+func (l *Loop) heat() {
+	l.hot, l.quiet = true, false
+	l.setTimer()
+}
+
+// tick is called when the timer has fired.
+func (l *Loop) tick() {
+	if l.quiet {
+		l.hot = false
+		return
+	}
+	l.quiet = true
+	l.setTimer()
+}
+
+// setTimer makes the timer fire once. A repeating timer would have to be read before
+// it fires again.
+func (l *Loop) setTimer() {
+	_ = unix.TimerfdSettime(l.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(coolDown.Nanoseconds())}, nil)
+}
+
+// Receive reads available bytes into b, which must not be empty. It returns 0 at the
+// end of the stream, and unix.EAGAIN if there is nothing to read.
+func Receive(fd int, b []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// Send writes as much of b, which must not be empty, as the socket accepts.
+func Send(fd int, b []byte) (int, unix.Errno) {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
 	}
 }
 

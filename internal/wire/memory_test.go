@@ -102,7 +102,7 @@ func TestMemoryIsTakenFirst(t *testing.T) {
 
 // A message for which there is no memory ends the reading.
 func TestNoMemory(t *testing.T) {
-	stream := append(request(t, 1, "m"), request(t, 2, "m", make([]byte, 300_000))...)
+	stream := append(request(t, 1, "m"), request(t, 2, "m", make([]byte, 200_000))...)
 	for _, preload := range []int{0, 50_000} {
 		m := &counter{limit: 150_000}
 		conn := NewServerConn(bytes.NewReader(stream[preload:]), io.Discard)
