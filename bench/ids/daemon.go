@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -33,7 +34,7 @@ type daemon struct {
 
 // daemonArguments is the command line of a daemon as a user would start it, but
 // for its directories, and where its sockets will be.
-func daemonArguments(dir string) (args []string, sockets daemon) {
+func daemonArguments(dir string, throughput int) (args []string, sockets daemon) {
 	state := filepath.Join(dir, "state")
 	sockets = daemon{socket: filepath.Join(dir, "kazahanad.sock"), memcached: filepath.Join(dir, "memcached.sock"), http: filepath.Join(dir, "http.sock")}
 	return []string{
@@ -44,11 +45,15 @@ func daemonArguments(dir string) (args []string, sockets daemon) {
 	}, sockets
 }
 
-// startDaemon returns when the daemon has all its leases. The caller must stop a daemon
-// that is not nil, also with an error.
-func (b *bench) startDaemon(ctx context.Context) (*daemon, error) {
-	args, sockets := daemonArguments(b.dir)
-	service, err := b.launch.Launch(filepath.Join(b.dir, "kazahanad.log"), b.plan.Daemon, args...)
+// startDaemon returns when the daemon has leases for so many IDs per millisecond. The caller must
+// stop a daemon that is not nil, also with an error.
+func (b *bench) startDaemon(ctx context.Context, name string, throughput int) (*daemon, error) {
+	dir, err := os.MkdirTemp(b.dir, name)
+	if err != nil {
+		return nil, err
+	}
+	args, sockets := daemonArguments(dir, throughput)
+	service, err := b.launch.Launch(filepath.Join(dir, "log"), b.plan.Daemon, args...)
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
@@ -56,7 +61,7 @@ func (b *bench) startDaemon(ctx context.Context) (*daemon, error) {
 	d.Service = service
 	err = service.Await(ctx, startLimit, func(ctx context.Context) error {
 		st, err := statusOf(ctx, d.socket)
-		if err == nil && (st.Mode != "regular" || st.throughput() < throughput) {
+		if err == nil && (st.Mode != "regular" || st.throughput() < int64(throughput)) {
 			err = fmt.Errorf("mode %s, leases for %d of %d IDs per millisecond", st.Mode, st.throughput(), throughput)
 		}
 		return err

@@ -16,6 +16,7 @@ var parts = map[string]func(args []string) error{
 	"hold":      part(holdMain),
 	"echo":      echoMain,
 	"libraries": part(librariesMain),
+	greedyKey:   part(greedyMain),
 }
 
 // part is a process whose options come as JSON, in one argument.

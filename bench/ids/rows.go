@@ -46,7 +46,7 @@ func allRows() []row {
 		rows = append(rows, socketRow(w))
 	}
 	// The last one looks at what the others have left behind.
-	return append(rows, memoryRow())
+	return append(rows, greedyRow(), memoryRow())
 }
 
 // selectRows understands -only: keys separated by commas, "" for everything.

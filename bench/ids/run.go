@@ -51,7 +51,7 @@ func run(ctx context.Context, p plan, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if longest := filepath.Join(dir, "memcached.sock"); len(longest) > maxSocketPath {
+	if longest := filepath.Join(dir, kazahanad+"4294967295", "memcached.sock"); len(longest) > maxSocketPath {
 		return fmt.Errorf("%s is too long for the path of a socket: set TMPDIR to a shorter one", longest)
 	}
 	b := &bench{

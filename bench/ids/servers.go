@@ -63,7 +63,7 @@ func (a absence) Error() string { return a.why }
 
 // startServers starts the daemon and the references that there are.
 func (b *bench) startServers(ctx context.Context) error {
-	d, err := b.startDaemon(ctx)
+	d, err := b.startDaemon(ctx, kazahanad, throughput)
 	if d != nil {
 		b.main = d
 		b.servers = append(b.servers, &server{
