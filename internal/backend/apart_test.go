@@ -130,7 +130,11 @@ func TestLeasesOfAFullStore(t *testing.T) {
 	defer store.Close()
 	must.Succeed(t, store.Init(ctx))
 	do := func(op lock.Op, key, lease string) error {
-		_, err := store.Locks.Do(bounds.Pay(ctx, "UID 1"), lock.Request{Op: op, Tenant: "default", Key: key, Owner: "o", LeaseID: lease, TTLMS: 3_600_000})
+		r := lock.Request{Op: op, Tenant: "default", Key: key, Owner: "o", LeaseID: lease}
+		if op != lock.Release {
+			r.TTLMS = 3_600_000
+		}
+		_, err := store.Locks.Do(bounds.Pay(ctx, "UID 1"), r)
 		return err
 	}
 	ids := map[string]string{}

@@ -39,7 +39,7 @@ func TestRefusalsAreSeen(t *testing.T) {
 		},
 		"half messages": {
 			func(s *setup) { s.MemoryLimit = 8 << 20 },
-			func(r *rig) { r.hoard(4) },
+			func(r *rig) { r.hoard(12) },
 			"memory_limit", "fill the 2097152 bytes",
 		},
 		"IDs of requests that wait": {
