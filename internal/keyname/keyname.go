@@ -71,6 +71,3 @@ var (
 	// RequestID is up to MaxRequestID visible characters.
 	RequestID = NewForm(1, MaxRequestID, "!~")
 )
-
-// MaxRequestID is how many characters a request ID may have.
-const MaxRequestID = 128

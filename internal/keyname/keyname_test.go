@@ -58,3 +58,19 @@ func TestForm(t *testing.T) {
 		}
 	}
 }
+
+// A kept request ID is short, and tells request IDs apart.
+func TestKeptRequestID(t *testing.T) {
+	long := strings.Repeat("r", MaxRequestID)
+	kept := map[string]string{}
+	for _, id := range []string{"r", "0123456789abcdef", "0123456789abcdef0", long, long[1:], NewRequestID(), NewRequestID(), MarkedRequestID("m", "r"), MarkedRequestID("n", "r")} {
+		k := KeptRequestID(id)
+		if len(id) <= MaxKept && k != id || len(id) > MaxKept && (len(k) != MaxKept || k != KeptRequestID(id)) || !RequestID.Matches(id) {
+			t.Errorf("%q is kept as %q", id, k)
+		}
+		if other, ok := kept[k]; ok {
+			t.Errorf("%q and %q are kept alike", id, other)
+		}
+		kept[k] = id
+	}
+}

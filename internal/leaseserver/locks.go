@@ -101,7 +101,7 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 		return call, problem.New(problem.InvalidRequest, "only the locks of the area %q have a note", lockhttp.AreaPlacement)
 	}
 	if op == lock.Acquire && in.RequestID == in.LeaseID {
-		call.RequestID = in.RequestID // a rule of its own: see lock.Apply
+		call.RequestID = in.RequestID // a record has both in the room of one
 	} else if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
 		return call, err
 	}
@@ -304,8 +304,8 @@ func lockRefusal(who Credential, owner string, err error) error {
 		return err
 	}
 	p := lockhttp.FromError(held)
-	if p.OwnerSuffix = who.suffixOf(held.Owner); p.OwnerSuffix != nil {
-		p.RequestID = who.readRequestID(held.RequestID)
+	if p.OwnerSuffix = who.suffixOf(held.Owner); p.OwnerSuffix != nil && held.RequestID != "" {
+		p.RequestDigest, p.RequestMark = []byte(held.RequestID), who.mark()
 	}
 	if held.Owner == owner {
 		p.Detail = fmt.Sprintf("this owner holds the lock already, by another request: %v", held)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/keyname"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
@@ -92,7 +93,7 @@ func TestLockAnswer(t *testing.T) {
 	}
 	held := g.send("POST", "/v1/locks/orders%2F42/acquire", tokenOther, `{"ttl_seconds": 30, "request_id": "r"}`)
 	g.want("held", held, problem.LockHeld)
-	if p := held.problem; p.OwnerID != "hosts" || p.RetryAfterMS != 30_000 || p.FencingToken != 1 || p.OwnerSuffix != nil || p.RequestID != "" ||
+	if p := held.problem; p.OwnerID != "hosts" || p.RetryAfterMS != 30_000 || p.FencingToken != 1 || p.OwnerSuffix != nil || p.RequestDigest != nil || p.RequestMark != "" ||
 		held.header.Get("Retry-After") != "30" || strings.Contains(p.Detail, "this owner") {
 		t.Errorf("held: %s, %v", held.body, held.header)
 	}
@@ -202,7 +203,7 @@ func TestRequestIDsOfOthers(t *testing.T) {
 		// One's own users share the credential, and its request IDs.
 		g.want("another user", g.send("POST", "/v1/locks/k/acquire", tokenOther, strings.Replace(body, "{", `{"owner_suffix": "b", `, 1)), problem.RequestIDReused)
 		held := g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"owner_suffix": "b"}`)
-		if p := held.problem; p.OwnerSuffix == nil || *p.OwnerSuffix != "" || len(id) == 1 && p.RequestID != id {
+		if p := held.problem; p.OwnerSuffix == nil || *p.OwnerSuffix != "" || string(p.RequestDigest) != keyname.KeptRequestID(keyname.MarkedRequestID(p.RequestMark, id)) {
 			t.Errorf("a credential is not told what it holds: %s", held.body)
 		}
 		next := func(token string) string { return g.send("POST", "/v1/sequences/s/next", token, body).body }
@@ -217,17 +218,19 @@ func TestRequestIDsOfOthers(t *testing.T) {
 	}
 }
 
-// A request ID that is the lease ID too is not judged by the time in it, also through a lease
-// server. The owner is told of its own, another is not.
+// A request ID that is the lease ID too reaches the store as it is. Its owner is told of it,
+// another is not.
 func TestLeaseIDAsRequestID(t *testing.T) {
 	g := lockRig(t, nil)
-	const old = "0173456789ac7def8123456789abcdef" // of 2020
-	body := fmt.Sprintf(`{"request_id": "%s", "lease_id": "%[1]s"}`, old)
+	const id = "0123456789abcdef0123456789abcdef"
+	body := fmt.Sprintf(`{"request_id": "%s", "lease_id": "%[1]s"}`, id)
 	g.locked("acquire", "new", tokenHost, body)
-	g.want("without the lease ID", g.send("POST", "/v1/locks/k/acquire", tokenHost, fmt.Sprintf(`{"request_id": "%s"}`, old)), problem.RequestIDReused)
-	for token, want := range map[string]bool{tokenHost: true, tokenOther: false} {
+	if got := g.locked("acquire", "new", tokenHost, body); !got.Repeated {
+		t.Errorf("made again, it answers %+v", got)
+	}
+	for token, want := range map[string]string{tokenHost: keyname.KeptRequestID(id), tokenOther: ""} {
 		held := g.send("POST", "/v1/locks/new/acquire", token, `{"request_id": "r"}`)
-		if strings.Contains(held.body, old) != want {
+		if p := held.problem; string(p.RequestDigest) != want {
 			t.Errorf("told is %s", held.body)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/kazahana/kazahana/internal/keyname"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
 )
@@ -60,15 +61,8 @@ func (c Credential) suffixOf(owner string) *string {
 // requestIDForm is the form of request IDs of locks and sequences.
 var requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 
-// Request IDs reach the stores of locks and sequences with a mark of their credential, so
-// that no client hits another's. They can be read back, for the problem that tells a
-// credential which request of its own holds the lock. Only request IDs that are too long
-// for that are replaced by a digest.
-const (
-	markedPlain  = "."
-	markedDigest = "~"
-)
-
+// mark stands for the credential in the request IDs that reach the stores of locks and
+// sequences, so that no client hits another's.
 func (c Credential) mark() string {
 	sum := sha256.Sum256([]byte(c.Tenant + "\x00" + c.Owner))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
@@ -81,19 +75,5 @@ func (c Credential) markRequestID(id string) (string, error) {
 	case !requestIDForm.MatchString(id):
 		return "", problem.New(problem.InvalidRequest, "the request ID must be 1 to %d visible ASCII characters", lock.MaxRequestID)
 	}
-	if marked := c.mark() + markedPlain + id; len(marked) <= lock.MaxRequestID {
-		return marked, nil
-	}
-	sum := sha256.Sum256([]byte(id))
-	return c.mark() + markedDigest + base64.RawURLEncoding.EncodeToString(sum[:]), nil
-}
-
-// readRequestID reads the request ID of an owner that this credential can act for; "" for
-// another credential's. One that is the lease ID too has no mark.
-func (c Credential) readRequestID(marked string) string {
-	id, ok := strings.CutPrefix(marked, c.mark()+markedPlain)
-	if ok || !strings.ContainsAny(marked, markedPlain+markedDigest) {
-		return id
-	}
-	return ""
+	return keyname.MarkedRequestID(c.mark(), id), nil
 }

@@ -3,6 +3,8 @@ package lock
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // State is everything that a store remembers of one key.
@@ -13,17 +15,15 @@ type State struct {
 	Status     Status
 	AcquiredMS int64  // Unix ms
 	ExpiresMS  int64  // Unix ms
-	RequestID  string // of the acquire, and its term
+	RequestID  string // of the acquire, as it is kept, and its term
 	TTLMS      int64
 	TermMS     int64  // of the latest acquire or renewal
 	Note       string // likewise
 	Life       uint64 // of the store, when the lease was granted
 
-	Marks    []Mark    // where receipts were dropped; at most MaxMarks
-	Receipts []Receipt // oldest first
-
-	// Moved are the windows that are to be written with the state, as they are then.
-	Moved map[string][]Receipt
+	// Answers are the receipts of earlier acquires and of renewals, and Releases those of
+	// releases: oldest first, at most MaxReceipts of each.
+	Answers, Releases []Receipt
 }
 
 // Known is what a store knows of a key, and of itself, at one moment.
@@ -43,12 +43,6 @@ type Known struct {
 	// may be alive. FenceReason is for people.
 	FencedUntilMS int64
 	FenceReason   string
-
-	// Windows are those that the store was asked for. One that is missing there has no
-	// receipts.
-	Windows map[string][]Receipt
-	// NoRoom: the store has no room for windows, so receipts are dropped.
-	NoRoom bool
 }
 
 // token is the key's current token.
@@ -73,17 +67,12 @@ func (s State) Lease(tenant, key string, leftMS int64) Lease {
 
 // Apply is the transition of LS-SPEC-001, section 3. It returns the state that
 // the store must write before it answers, and the answer, both as of k.NowMS. With
-// an error, or when the answer is Repeated, there is nothing to write. A *receipt.UnseenError
-// names the windows that it depends on.
+// an error, or when the answer is Repeated, there is nothing to write.
 //
 // The request is valid.
 func Apply(k Known, r Request) (State, Lease, error) {
 	if r.RequestID != "" {
-		again, l, err := k.repeat(r)
-		if !again {
-			err = k.fresh(r)
-		}
-		if again || err != nil {
+		if again, l, err := k.repeat(r); again {
 			return k.State, l, err
 		}
 	}
@@ -114,20 +103,17 @@ func (k Known) acquire(r Request) (State, error) {
 	if token > MaxToken {
 		return s, fmt.Errorf("%w: key %q is at %d", ErrTokensUsedUp, r.Key, token-1)
 	}
-	if s.Token == 0 {
-		s.Marks = []Mark{k.firstMark()}
-	}
 	if s.RequestID != "" {
-		s = s.remember(s.acquireReceipt(), k.NowMS)
+		s = s.remember(Receipt{RequestID: s.RequestID, Op: Acquire})
 	}
 	s.Token, s.LeaseID, s.Owner, s.Status = token, r.LeaseID, r.Owner, Active
 	s.AcquiredMS, s.ExpiresMS = k.NowMS, k.NowMS+r.TTLMS
-	s.RequestID, s.TTLMS, s.TermMS, s.Life = r.RequestID, r.TTLMS, r.TTLMS, k.Life
+	s.RequestID, s.TTLMS, s.TermMS, s.Life = keyname.KeptRequestID(r.RequestID), r.TTLMS, r.TTLMS, k.Life
 	s.Note = r.Note
 	return s, nil
 }
 
-// change renews or releases.
+// change renews or releases. Whose the lease is comes before its end.
 func (k Known) change(r Request) (State, error) {
 	s := k.State
 	switch {
@@ -148,12 +134,8 @@ func (k Known) change(r Request) (State, error) {
 	} else {
 		s.Status = Released
 	}
-	if r.RequestID != "" && !k.full(r) {
-		done := Receipt{RequestID: r.RequestID, Op: r.Op, Owner: r.Owner, TTLMS: r.TTLMS, LeaseID: s.LeaseID, Token: s.Token}
-		if r.Op == Release {
-			done.AcquiredMS, done.ExpiresMS = s.AcquiredMS, s.ExpiresMS
-		}
-		return k.move(s.remember(done, k.NowMS))
+	if r.RequestID != "" {
+		s = s.remember(s.receiptOf(r))
 	}
 	return s, nil
 }

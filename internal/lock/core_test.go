@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/keyname"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 	"pgregory.net/rapid"
 )
 
@@ -43,42 +42,6 @@ func at(s State, nowMS int64) Known {
 	return k
 }
 
-// apart are the windows of a key, and when each was written.
-type apart map[string]window
-
-type window struct {
-	value  []byte
-	doneMS int64
-}
-
-// apply is Apply for a store that has windows, written and read, and shows those that are
-// asked for.
-func (a apart) apply(k Known, r Request) (State, Lease, error) {
-	next, l, err := Apply(k, r)
-	if unseen, ok := errors.AsType[*receipt.UnseenError](err); ok {
-		if k.Windows != nil {
-			panic("the windows were shown: " + err.Error())
-		}
-		v := record.View{Records: map[string]record.Record{}}
-		for _, name := range unseen.Windows {
-			if w, ok := a[name]; ok && k.NowMS-w.doneMS <= receipt.Keep.Milliseconds() {
-				v.Records[windowPath(r.Tenant, r.Key, name)] = record.Record{Value: w.value}
-			}
-		}
-		if k.Windows, err = windowsOf(v, r.Tenant, r.Key, unseen.Windows); err != nil {
-			panic(err)
-		}
-		next, l, err = Apply(k, r)
-	}
-	if err == nil && !l.Repeated {
-		for name, all := range next.Moved {
-			a[name] = window{windowValue(all), k.NowMS}
-		}
-		next.Moved = nil
-	}
-	return next, l, err
-}
-
 // TestKnownToken is what the core makes of a store that deletes or forgets.
 func TestKnownToken(t *testing.T) {
 	micros := t0 * 1000
@@ -107,7 +70,7 @@ func TestKnownToken(t *testing.T) {
 // was overtaken.
 func TestStatesShareNothing(t *testing.T) {
 	state, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
-	for i := range 2 * MaxReceipts {
+	for i := range 3 * MaxReceipts {
 		one, _, _ := Apply(at(state, t0), ask(Renew, "alice", fmt.Sprint("one-", i)))
 		text := fmt.Sprint(one)
 		two, _, _ := Apply(at(state, t0), ask(Renew, "alice", fmt.Sprint("two-", i)))
@@ -172,20 +135,22 @@ func TestHeldAtItsEnd(t *testing.T) {
 }
 
 // TestCoreInvariants runs the core on a clock that goes both ways, on a store
-// that deletes idle keys, restarts, and sometimes forgets.
+// that deletes idle keys, restarts, and sometimes forgets. Requests come again at any time, by
+// their own process or another. Those within the memory are carried out once (LS-ACQ-004,
+// LS-RNW-003, LS-REL-003, LS-ACC-04), and older ones are judged like new ones.
 func TestCoreInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
-			state  State
-			floor  int64
-			life   uint64
-			now    = t0
-			latest = t0                 // the greatest time so far
-			least  = t0                 // a server that has forgotten must not show an earlier time than the one before it
-			tokens int64                // the greatest so far
-			done   = map[string]int64{} // when requests were carried out
-			serial int
-			moved  = apart{}
+			state   State
+			floor   int64
+			life    uint64
+			now     = t0
+			latest  = t0                // the greatest time so far
+			least   = t0                // a server that has forgotten must not show an earlier time than the one before it
+			tokens  int64               // the greatest so far
+			carried int                 // how many requests
+			done    = map[string]deed{} // by request ID
+			serial  int
 		)
 		if rapid.Bool().Draw(t, "may forget") {
 			life, floor = 1, t0*1000
@@ -195,12 +160,15 @@ func TestCoreInvariants(t *testing.T) {
 			k := at(state, now)
 			k.Floor, k.Life = floor, life
 			before, text := k.State, fmt.Sprint(k.State)
-			next, l, err := moved.apply(k, r)
+			next, l, err := Apply(k, r)
 			if fmt.Sprint(k.State) != text {
 				t.Fatalf("Apply changed the state that it was given")
 			}
-			if at, ok := done[r.RequestID]; ok && r.Op != Acquire && latest-at <= receipt.Keep.Milliseconds() && errors.As(err, new(*OldRequestError)) {
-				t.Fatalf("%+v was carried out %d ms ago, and is forgotten", r, latest-at)
+			if d, ok := done[r.RequestID]; ok && carried-d.number < MaxReceipts || r.RequestID != "" && before.RequestID == keyname.KeptRequestID(r.RequestID) {
+				if want := d.again(k, r); fmt.Sprint(l, err) != fmt.Sprint(want.lease, err) || !errors.Is(err, want.err) || fmt.Sprint(next) != text {
+					t.Fatalf("after %d others, %+v answers %+v, %v, want %+v; of %+v", carried-d.number, r, l, err, want, before)
+				}
+				return
 			}
 			if err != nil || l.Repeated {
 				if fmt.Sprint(next) != text {
@@ -212,20 +180,15 @@ func TestCoreInvariants(t *testing.T) {
 			if read := written(next, r.Op == Acquire); !reflect.DeepEqual(read, next) {
 				t.Fatalf("written and read, %+v is %+v", next, read)
 			}
-			if kept := len(next.Receipts); kept > 2*MaxReceipts+receipt.MaxUntimed+1 || len(next.Marks) > MaxMarks {
-				t.Fatalf("%d receipts are kept, and %d marks", kept, len(next.Marks))
+			if len(next.Answers) > MaxReceipts || len(next.Releases) > MaxReceipts {
+				t.Fatalf("%d answers and %d releases are kept", len(next.Answers), len(next.Releases))
 			}
-			if n := leaseReceipts(next); n > 2*MaxReceipts {
-				t.Fatalf("%d receipts of requests with the ID of their lease are kept", n)
-			}
-			if done[r.RequestID] > 0 {
-				t.Fatalf("LS-ACC-04: %+v was carried out twice", r)
-			}
+			carried++
 			if r.RequestID != "" {
-				done[r.RequestID] = latest
+				done[r.RequestID] = deed{carried, r, l}
 			}
 			switch {
-			case r.Op != Acquire && (before.Status != Active || before.Owner != r.Owner):
+			case r.Op != Acquire && (before.Status != Active || before.Owner != r.Owner || r.LeaseID != "" && before.LeaseID != r.LeaseID):
 				t.Fatalf("LS-INV-003: %+v was carried out on %+v at %d", r, before, now)
 			case r.Op != Acquire:
 				return
@@ -243,19 +206,19 @@ func TestCoreInvariants(t *testing.T) {
 				r.LeaseID = ""
 				if r.Op == Acquire {
 					r.LeaseID = fmt.Sprintf("%032x", serial)
+				} else if rapid.Bool().Draw(t, "named") {
+					r.LeaseID = state.LeaseID
 				}
-				switch rapid.IntRange(0, 9).Draw(t, "request ID") {
-				case 0: // without a time
+				switch rapid.IntRange(0, 3).Draw(t, "request ID") {
+				case 0: // short
 				case 1:
 					r.RequestID = ""
-				case 2, 3:
-					r.RequestID = cmp.Or(r.LeaseID, r.RequestID)
-				default:
-					made := now
-					if r.Owner == "bob" { // whose clock is ahead
-						made += receipt.MaxAhead.Milliseconds() / 2
+				case 2:
+					r.RequestID = fmt.Sprintf("a request ID of more than 16 bytes-%d", serial)
+				case 3:
+					if r.Op == Acquire {
+						r.RequestID = r.LeaseID
 					}
-					r.RequestID = timedID(made, serial)
 				}
 				send(r)
 				if r.RequestID != "" {
@@ -266,12 +229,30 @@ func TestCoreInvariants(t *testing.T) {
 				if len(sent) == 0 {
 					t.Skip()
 				}
-				r := rapid.SampledFrom(sent).Draw(t, "again")
-				if _, ok := state.find(r.RequestID); !ok && r.RequestID == r.LeaseID {
-					t.Skip() // a host repeats it at once or never
+				r := sent[len(sent)-1-min(rapid.IntRange(0, 3*MaxReceipts).Draw(t, "how old"), len(sent)-1)]
+				if r.Op == Acquire && rapid.Bool().Draw(t, "by another process") {
+					serial++
+					r.LeaseID = fmt.Sprintf("%032x", serial)
 				}
-				if _, ok := receipt.MadeAt(r.RequestID, math.MaxInt64); !ok && done[r.RequestID] > 0 && latest-done[r.RequestID] > receipt.Keep.Milliseconds() {
-					t.Skip() // its receipt may be gone
+				send(r)
+			},
+			"reused": func(t *rapid.T) {
+				if len(sent) == 0 {
+					t.Skip()
+				}
+				r := sent[len(sent)-1-min(rapid.IntRange(0, MaxReceipts).Draw(t, "how old"), len(sent)-1)]
+				switch rapid.IntRange(0, 2).Draw(t, "with another") {
+				case 0:
+					r.Owner = "carol"
+				case 1:
+					if r.Op != Release { // which has none
+						r.TTLMS++
+					}
+				case 2:
+					r.Op, r.LeaseID = r.Op%Release+1, cmp.Or(r.LeaseID, fmt.Sprintf("%032x", serial))
+					if r.TTLMS = term; r.Op == Release {
+						r.TTLMS = 0
+					}
 				}
 				send(r)
 			},
@@ -283,6 +264,8 @@ func TestCoreInvariants(t *testing.T) {
 				now = max(latest, state.ExpiresMS+KeepIdle.Milliseconds())
 				latest = now
 				floor, state = max(floor, state.Token), State{}
+				sent = nil
+				clear(done)
 			},
 			"forget": func(t *rapid.T) {
 				if life == 0 {
@@ -292,56 +275,91 @@ func TestCoreInvariants(t *testing.T) {
 				now = max(latest, state.ExpiresMS) + 1
 				latest, least = now, now
 				state, life, floor = State{}, life+1, now*1000
-				sent, moved = nil, apart{}
+				sent = nil
 				clear(done)
 			},
 		})
 	})
 }
 
-func leaseReceipts(s State) (n int) {
-	for _, r := range s.Receipts {
-		if r.RequestID == r.LeaseID {
-			n++
-		}
-	}
-	return n
+// deed is a request that was carried out as the so manieth, and its answer.
+type deed struct {
+	number  int
+	request Request
+	lease   Lease
 }
 
-// A host that makes up one ID for a request and its lease is not refused, whatever its clock
-// shows, and its requests do not pile up in the record.
-func TestLeaseIDAsRequestID(t *testing.T) {
-	for name, made := range map[string]int64{"right": t0, "an hour behind": t0 - 3_600_000, "an hour ahead": t0 + 3_600_000, "random": 0} {
-		state := State{}
-		step := func(r Request) {
-			t.Helper()
-			next, _, err := Apply(at(state, t0), r)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
+// outcome is an answer: err stands for all errors that wrap it.
+type outcome struct {
+	lease Lease
+	err   error
+}
+
+// again is the answer to a request with the ID of the deed, by the specification.
+func (d deed) again(k Known, r Request) outcome {
+	done := d.request
+	same := r.Op == done.Op && r.Owner == done.Owner && r.TTLMS == done.TTLMS &&
+		(r.Op == Acquire || r.LeaseID == "" || r.LeaseID == d.lease.LeaseID)
+	present := k.State.Lease(r.Tenant, r.Key, k.LeftMS)
+	present.Repeated = true
+	latest := k.State.LeaseID == d.lease.LeaseID
+	switch {
+	case !same:
+		return outcome{err: ErrRequestReused}
+	case r.Op == Release:
+		l := d.lease
+		l.Repeated = true
+		return outcome{lease: l}
+	case latest && k.State.Status == Active:
+		return outcome{lease: present}
+	case r.Op == Acquire:
+		return outcome{err: ErrRequestReused}
+	case latest && k.State.Status == Expired:
+		return outcome{err: ErrExpired}
+	}
+	return outcome{err: ErrNotOwned}
+}
+
+// Beyond the memory a renewal or a release is refused whose lease is not the owner's any more,
+// and an acquire may take a free lock, under a new token.
+func TestOlderRequestsAreJudgedAnew(t *testing.T) {
+	state := State{}
+	step := func(r Request) (Lease, error) {
+		next, l, err := Apply(at(state, t0), r)
+		state = next
+		return l, err
+	}
+	acquire := ask(Acquire, "alice", "acquire")
+	first, _ := step(acquire)
+	renew, release := ask(Renew, "alice", "renew"), ask(Release, "alice", "release")
+	renew.LeaseID, release.LeaseID = first.LeaseID, first.LeaseID
+	for _, r := range []Request{renew, release} {
+		if _, err := step(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range MaxReceipts + 1 {
+		for _, op := range []Op{Acquire, Release} {
+			if _, err := step(ask(op, "bob", fmt.Sprint(op, n))); err != nil {
+				t.Fatal(err)
 			}
-			state = written(next, false)
 		}
-		for n := range 2 * receipt.MaxUntimed {
-			r := ask(Acquire, "host", "")
-			r.LeaseID = strings.ReplaceAll(timedID(made, n), "-", "")
-			r.RequestID = r.LeaseID
-			step(r)
-			step(Request{Op: Release, Tenant: r.Tenant, Key: r.Key, Owner: r.Owner, LeaseID: r.LeaseID})
+	}
+	for _, r := range []Request{renew, release} {
+		if l, err := step(r); !errors.Is(err, ErrNotOwned) {
+			t.Errorf("%+v answers %+v, %v", r, l, err)
 		}
-		if n := len(state.Receipts); n != MaxReceipts || len(state.Marks) != 1 {
-			t.Errorf("%s: the record has %d receipts and %d marks", name, n, len(state.Marks))
-		}
+	}
+	l, err := step(acquire)
+	if err != nil || l.Repeated || l.Token != first.Token+MaxReceipts+2 {
+		t.Errorf("the acquire answers %+v, %v", l, err)
 	}
 }
 
-// A list shows a lease whole, with the longest note and marks of as many owners as there are.
+// A list shows a lease whole, with the longest note and as many receipts as there are.
 func TestHeadHasTheNote(t *testing.T) {
-	s := State{Token: MaxToken, LeaseID: NewLeaseID(), Owner: strings.Repeat("o", 128), RequestID: strings.Repeat("r", MaxRequestID), Life: 1, TTLMS: term, Status: Active, ExpiresMS: t0, Note: strings.Repeat("k", MaxNote)}
-	for n := range MaxMarks {
-		far := receipt.Stamp(1<<58) * receipt.Stamp(n%2)
-		s.Marks = append(s.Marks, Mark{Owner: math.MaxUint32, Acquire: far, Change: 1<<58 - far})
-	}
-	if s.TermMS, s.AcquiredMS = s.TTLMS, t0-term; written(s, false).Note != s.Note {
+	s := full(t0 * 1000)
+	if s.Note = strings.Repeat("k", MaxNote); written(s, false).Note != s.Note {
 		t.Error("the note has changed")
 	}
 }
@@ -358,66 +376,58 @@ func written(s State, fresh bool) State {
 	}
 	r.Value = r.Value[:min(len(r.Value), record.MaxHead)]
 	head, err := parseState(r, true)
-	if head.Receipts, head.Marks = read.Receipts, read.Marks; err != nil || !reflect.DeepEqual(head, read) {
+	head.Answers, head.Releases = read.Answers, read.Releases
+	if head.RequestID == "" { // a head need not have it
+		head.RequestID = read.RequestID
+	}
+	if err != nil || !reflect.DeepEqual(head, read) {
 		panic(fmt.Sprintf("the head of %+v is %+v, %v", read, head, err))
 	}
 	return read
 }
 
-// TestManyOwners: the owners of a busy key share a mark at last, and none of their requests
-// is carried out again. The clock of one is far behind, which is no fault while it has a
-// mark of its own.
-func TestManyOwners(t *testing.T) {
-	state, now, moved := State{}, t0, apart{}
-	var sent []Request
-	step := func(r Request) error {
-		next, _, err := moved.apply(at(state, now), r)
-		state = written(next, false)
-		return err
-	}
-	use := func(owner string, madeMS int64) {
-		t.Helper()
+// full is a lock of the greatest size: with the longest names, and as many receipts as a key
+// has, each of another owner and another lease. The first token was that one.
+func full(token int64) State {
+	s := State{Token: token, Life: 1}
+	owner := func(n int) string { return fmt.Sprintf("%0128d", n) }
+	for n := range 2 * MaxReceipts {
 		for _, op := range []Op{Acquire, Renew, Release} {
-			r := ask(op, owner, timedID(madeMS, len(sent)))
-			if err := step(r); err != nil {
-				t.Fatalf("%+v after %d requests: %v", r, len(sent), err)
+			r := ask(op, owner(n), fmt.Sprintf("%0128d", 3*n+int(op)))
+			if op == Acquire {
+				r.LeaseID, r.TTLMS = fmt.Sprintf("%032x", n+1), MaxTTL.Milliseconds()
+			} else if op == Renew {
+				r.TTLMS = MaxTTL.Milliseconds()
 			}
-			sent = append(sent, r)
+			var err error
+			if s, _, err = Apply(at(s, t0+int64(n)*1000), r); err != nil {
+				panic(err)
+			}
 		}
 	}
-	const behind = 5000
-	for n := range 100 * MaxMarks {
-		now += 10
-		use(fmt.Sprint("owner-", n%(2*MaxMarks)), now)
-		if n%10 == 0 {
-			use("behind", now-behind)
-		}
+	s, _, err := Apply(at(s, t0+int64(100_000)), ask(Acquire, owner(99), fmt.Sprintf("%0128d", 999)))
+	if err != nil || len(s.Answers) != MaxReceipts || len(s.Releases) != MaxReceipts {
+		panic(fmt.Sprint(len(s.Answers), len(s.Releases), err))
 	}
-	for _, r := range sent {
-		if _, l, err := moved.apply(at(state, now), r); err == nil && !l.Repeated {
-			t.Fatalf("%+v is carried out again", r)
-		}
-	}
-	if size := len(state.value(false)); len(state.Marks) != MaxMarks || len(state.Receipts) >= 2*MaxReceipts || size > 3500 {
-		t.Errorf("the state has %d marks, %d receipts and %d bytes", len(state.Marks), len(state.Receipts), size)
-	}
+	return s
 }
 
-// timedID is a request ID that was made at that time, a UUID of version 7.
-func timedID(ms int64, serial int) string {
-	return fmt.Sprintf("%08x-%04x-7000-8000-%012x", ms>>16, ms&0xffff, serial)
-}
-
-// A lock takes about a hundred bytes, with the request ID of a daemon or of a client.
+// A lock takes about a hundred bytes, and with as many receipts as there are less than 2 KB.
 func TestSizeOfRecord(t *testing.T) {
-	r := ask(Acquire, "host-0123+89abcdef/1000", "0123456789ab7def8123456789abcdef")
-	s, _, _ := Apply(at(State{Life: 1, Token: t0 * 1000}, t0), r)
-	if n := len(s.value(true)); n > 100 {
-		t.Errorf("a lock takes %d bytes", n)
+	for _, requestID := range []string{"", "0123456789abcdef0123456789abcdef"} {
+		r := ask(Acquire, "host-0123+89abcdef/1000", requestID)
+		s, _, _ := Apply(at(State{Life: 1, Token: t0 * 1000}, t0), r)
+		if n := len(s.value(true)); n > 70+min(len(requestID), keyname.MaxKept) {
+			t.Errorf("a lock takes %d bytes", n)
+		}
+		before := len(s.value(false))
+		if s, _, _ = Apply(at(s, t0), ask(Renew, r.Owner, requestID)); len(s.value(false)) > before+min(len(requestID), 22) {
+			t.Errorf("a receipt takes %d bytes", len(s.value(false))-before)
+		}
 	}
-	before := len(s.value(false))
-	if s, _, _ = Apply(at(s, t0), ask(Renew, r.Owner, "0193456789ac7ef0823456789abcdef0")); len(s.value(false)) > before+30 {
-		t.Errorf("a receipt takes %d bytes", len(s.value(false))-before)
+	s := full(t0 * 1000)
+	if n := len(s.value(false)); n > 1780 {
+		t.Errorf("a lock with all receipts takes %d bytes", n)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // Errors without fields. Callers decide with errors.Is.
@@ -14,7 +16,7 @@ var (
 	// ErrExpired: the lease was the caller's, and its term is over. LOCK_EXPIRED.
 	ErrExpired = errors.New("the lease has expired")
 	// ErrRequestReused: the request ID was used before, for something else or for
-	// a lease that has ended. Ask again with a new one. REQUEST_ID_REUSED.
+	// a lease that has ended, as far as that is remembered. Ask again with a new one. REQUEST_ID_REUSED.
 	ErrRequestReused = errors.New("the request ID was used before, with other parameters or for a lease that has ended")
 	// ErrNotFound: the store knows nothing of the key.
 	ErrNotFound = errors.New("no such lock")
@@ -32,9 +34,19 @@ type HeldError struct {
 	ExpiresMS   int64 // Unix ms, the store's clock; a renewal moves it, a release frees the key sooner
 	RemainingMS int64 // how long that is away by the store's clock, at least 1
 
-	// RequestID is that of the acquire. It is secret, and for the queue of a Host, which
-	// lets the holder itself ask again.
-	RequestID string
+	// RequestID is that of the acquire, as it is kept (keyname.KeptRequestID), and Mark what a
+	// lease server has put into it (keyname.MarkedRequestID). They are for the queue of a
+	// Host, which lets the holder itself ask again.
+	RequestID, Mark string
+}
+
+// isOf reports whether the request is the acquire that the lease was granted to.
+func (e *HeldError) isOf(r Request) bool {
+	if e.Owner != r.Owner || r.RequestID == "" {
+		return false
+	}
+	return e.RequestID == keyname.KeptRequestID(r.RequestID) ||
+		e.Mark != "" && e.RequestID == keyname.KeptRequestID(keyname.MarkedRequestID(e.Mark, r.RequestID))
 }
 
 func (e *HeldError) Error() string {
@@ -52,19 +64,3 @@ type FencedError struct {
 func (e *FencedError) Error() string {
 	return fmt.Sprintf("locks are not granted until %s, for another %v: %s", showTime(e.UntilMS), time.Duration(e.RemainingMS)*time.Millisecond, e.Reason)
 }
-
-// OldRequestError: the request may have been carried out; its receipt would have been
-// dropped. It is an ErrRequestReused.
-type OldRequestError struct {
-	MadeMS    int64 // Unix ms, from the request ID
-	DroppedMS int64 // likewise; of the requests up to then, not all are remembered
-}
-
-func (e *OldRequestError) Error() string {
-	return fmt.Sprintf("the request ID was made at %s, and requests from up to %s are forgotten: it may have been carried out. "+
-		"Look at the lock, and ask again with a new request ID; if this one is new, the clock of the host that made it is behind",
-		showTime(e.MadeMS), showTime(e.DroppedMS))
-}
-
-// Is implements errors.Is.
-func (e *OldRequestError) Is(target error) bool { return target == ErrRequestReused }

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -10,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // Errors of a Host beside those of its Store.
@@ -182,12 +181,8 @@ type Wanted struct {
 	Elsewhere bool
 }
 
-// NewLeaseID returns the name of a lease that may be granted, or a request ID: a UUID of
-// version 7 without its hyphens, which tells its time exactly enough to be in order.
-func NewLeaseID() string {
-	id := clock.UUID7(time.Now())
-	return hex.EncodeToString(id[:])
-}
+// NewLeaseID returns the name of a lease that may be granted, or a request ID.
+func NewLeaseID() string { return keyname.NewRequestID() }
 
 // Acquire acquires the lock, for the TTL. When the context ends first, the caller
 // leaves the queue, and what it may have been granted meanwhile is released.

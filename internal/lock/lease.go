@@ -63,9 +63,9 @@ type Request struct {
 	Key    string // 1 to MaxKey bytes of UTF-8 without control characters
 	Owner  string // 1 to 128 of the tenant's characters and : / + =
 
-	// RequestID makes the request safe to send again: up to MaxRequestID visible
-	// ASCII characters, scoped to the tenant and the key; best a UUID of version 7, which
-	// tells when it was made. Empty means that it is never sent again.
+	// RequestID makes the request safe to send again, within what a key remembers
+	// (MaxReceipts): up to MaxRequestID visible ASCII characters, scoped to the tenant and
+	// the key, best random. Empty means that it is never sent again.
 	RequestID string
 
 	// LeaseID is 32 hexadecimal digits. Acquire: the name of the lease that may

@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 const (
 	// recordPrefix begins the keys of all records of this package.
 	recordPrefix = "lock/"
-	// windowPrefix begins those of the windows of receipts.
-	windowPrefix = "locked/"
 	// recordEnd ends them, so that a watch of one key hears of no longer key. It comes
 	// before every character of a lock's key: the order stays.
 	recordEnd = "\x1f"
@@ -52,9 +50,6 @@ func (s *Records) Close() error { return nil }
 
 func tenantPath(tenant string) string  { return recordPrefix + tenant + "/" } // a tenant has no slash
 func pathOf(tenant, key string) string { return tenantPath(tenant) + key + recordEnd }
-func windowPath(tenant, key, window string) string {
-	return windowPrefix + tenant + "/" + key + recordEnd + window
-}
 func keyOf(tenant, path string) string {
 	return strings.TrimSuffix(path[len(tenantPath(tenant)):], recordEnd)
 }
@@ -87,55 +82,46 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 	return l, err
 }
 
-// do runs the transition, again with the windows that it depends on, and then without
-// windows where there is no room for them: a release must not fail for want of a receipt.
-func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
-	var asked receipt.Asked
-	noRoom := false
-	for {
-		l, err := s.doSeeing(ctx, r, asked.Windows(), noRoom)
-		unseen, more := errors.AsType[*receipt.UnseenError](err)
-		_, full := errors.AsType[*record.FullError](err)
-		switch {
-		case more:
-			asked.Add(unseen)
-		case full && r.Op != Acquire && !noRoom:
-			asked, noRoom = receipt.Asked{}, true
-		default:
-			return l, err
-		}
-	}
+// decision is what one run of the rule made of a request.
+type decision struct {
+	write    *record.Write
+	repeated Lease // where there is nothing to write
 }
 
-// doSeeing runs the transition once. What was granted or renewed counts from the commit.
-func (s *Records) doSeeing(ctx context.Context, r Request, windows []string, noRoom bool) (Lease, error) {
-	var l Lease
-	var termMS int64
-	atMS, err := s.change(ctx, r.Tenant, r.Key, windows, func(k Known) (*record.Write, map[string][]Receipt, error) {
-		k.NoRoom = noRoom
-		after, answer, err := Apply(k, r)
-		l = answer
+// do runs the transition. The answer is decoded from the value that was committed: the times
+// in it are those of the commit.
+func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
+	var latest atomic.Pointer[decision] // a run may still be under way when the change has failed
+	atMS, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {
+		after, l, err := Apply(k, r)
+		d := &decision{repeated: l}
 		switch {
-		case err != nil || l.Repeated:
-			return nil, nil, err
+		case err != nil:
+			return nil, err
+		case l.Repeated:
 		case r.Op == Release:
-			return after.released(k), after.Moved, nil
+			d.write = after.released(k)
+		default:
+			// A renewal without a term has the one before, from when max_lock_ttl may have been longer.
+			after.TermMS = min(after.TermMS, s.maxTTL.Milliseconds())
+			d.write = after.lasting(r, k.State)
 		}
-		// A renewal without a term has the one before, from when max_lock_ttl may have been longer.
-		after.TermMS = min(after.TermMS, s.maxTTL.Milliseconds())
-		termMS = after.TermMS
-		return after.lasting(r, k.State), after.Moved, nil
+		latest.Store(d)
+		return d.write, nil
 	})
 	if err != nil {
 		return Lease{}, err
 	}
-	if !l.Repeated && r.Op != Release {
-		l.ExpiresMS = atMS + termMS
+	d := latest.Load()
+	if d.write == nil {
+		return d.repeated, nil
 	}
-	if !l.Repeated && r.Op == Acquire {
-		l.AcquiredMS = atMS
+	committed := record.Record{Value: d.write.Value, LeftMS: d.write.TermMS}
+	if d.write.TermMS != 0 {
+		committed.EndMS = atMS + d.write.TermMS
 	}
-	return l, nil
+	after, err := parseState(committed, true)
+	return after.Lease(r.Tenant, r.Key, committed.LeftMS), err
 }
 
 // lasting is the write of a state whose lease was granted or renewed.
@@ -152,59 +138,21 @@ func (s State) released(before Known) *record.Write {
 	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true, Frees: true}
 }
 
-// change replaces the state of a key, and windows of it, by what step returns, unless that is
-// nil. The step sees the windows that are named.
-func (s *Records) change(ctx context.Context, tenant, key string, windows []string, step func(Known) (*record.Write, map[string][]Receipt, error)) (atMS int64, err error) {
+// change replaces the state of a key by what step returns, unless that is nil.
+func (s *Records) change(ctx context.Context, tenant, key string, step func(Known) (*record.Write, error)) (atMS int64, err error) {
 	path := pathOf(tenant, key)
-	ask := record.Ask{Keys: []string{path}}
-	for _, name := range windows {
-		ask.Keys = append(ask.Keys, windowPath(tenant, key, name))
-	}
-	return s.records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+	return s.records.Change(ctx, record.Ask{Keys: []string{path}}, func(v record.View) ([]record.Write, error) {
 		k, err := knownOf(v, path)
-		if err == nil && len(windows) > 0 {
-			k.Windows, err = windowsOf(v, tenant, key, windows)
-		}
 		if err != nil {
 			return nil, fmt.Errorf("lock %q: %w", key, err)
 		}
-		w, moved, err := step(k)
+		w, err := step(k)
 		if err != nil || w == nil {
 			return nil, err
 		}
 		w.Key = path
-		writes := []record.Write{*w}
-		for name, all := range moved {
-			writes = append(writes, record.Write{
-				Key: windowPath(tenant, key, name), Value: windowValue(all), KeepMS: receipt.Keep.Milliseconds(), Unlisted: true, Frees: true,
-			})
-		}
-		return writes, nil
+		return []record.Write{*w}, nil
 	})
-}
-
-// windowValue writes a window as a lock that has no more than its receipts.
-func windowValue(all []Receipt) []byte {
-	last := all[len(all)-1]
-	return State{Token: last.Token, LeaseID: last.LeaseID, Owner: last.Owner, Status: Released, Receipts: all}.value(false)
-}
-
-// windowsOf is what the view shows of windows.
-func windowsOf(v record.View, tenant, key string, windows []string) (map[string][]Receipt, error) {
-	all := make(map[string][]Receipt, len(windows))
-	for _, name := range windows {
-		found, ok := v.Records[windowPath(tenant, key, name)]
-		if !ok {
-			all[name] = nil
-			continue
-		}
-		s, err := parseState(found, false)
-		if err != nil {
-			return nil, fmt.Errorf("its window %s: %w", name, err)
-		}
-		all[name] = s.Receipts
-	}
-	return all, nil
 }
 
 // knownOf is what the view shows of a key.
@@ -234,12 +182,12 @@ func lifeOf(life string) uint64 {
 // again. It returns the outcome, for people.
 func (s *Records) giveBack(ctx context.Context, r Request) string {
 	ended := true
-	_, err := s.change(ctx, r.Tenant, r.Key, nil, func(k Known) (*record.Write, map[string][]Receipt, error) {
+	_, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {
 		if ended = k.State.LeaseID != r.LeaseID || k.State.Status != Active; ended {
-			return nil, nil, nil
+			return nil, nil
 		}
 		k.State.Status = Released
-		return k.State.released(k), nil, nil
+		return k.State.released(k), nil
 	})
 	if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
 		return fmt.Sprintf("the lease could not be given back (%v), and may last until its end", err)

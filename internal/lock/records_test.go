@@ -351,7 +351,7 @@ func TestDamagedRecord(t *testing.T) {
 	v, err := r.records.Read(t.Context(), ask)
 	must.Succeed(t, err)
 	good := v.Records[path].Value
-	bad := []string{"", "{}", "\x02" + string(good[1:]), string(good) + "x"}
+	bad := []string{"", "{}", "\x01" + string(good[1:]), string(good) + "x"}
 	for i := range good {
 		if i < 40 || i > len(good)-3 { // elsewhere it may be a lock with fewer receipts
 			bad = append(bad, string(good[:i]))

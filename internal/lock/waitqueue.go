@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/keyname"
 	"github.com/kazahana/kazahana/internal/record"
 )
 
@@ -258,7 +259,7 @@ func (q *waitQueue) granted(w *waiter, lease Lease) {
 	}
 	q.held = &HeldError{
 		Key: lease.Key, Owner: lease.Owner, Token: lease.Token, ExpiresMS: lease.ExpiresMS, RemainingMS: lease.RemainingMS,
-		RequestID: w.request.RequestID,
+		RequestID: keyname.KeptRequestID(w.request.RequestID),
 	}
 	q.heldAt = w.sent
 	q.tryAt = w.sent + askAgainIn(1, q.held.remaining(), q.hears, c.random())
@@ -402,7 +403,7 @@ func (q *waitQueue) admitHolder() {
 
 // isHolder reports whether a waiter repeats the request that the lease was granted to.
 func (q *waitQueue) isHolder(w *waiter) bool {
-	return q.held != nil && w.request.RequestID == q.held.RequestID && w.request.Owner == q.held.Owner
+	return q.held != nil && q.held.isOf(w.request)
 }
 
 // answer ends a wait, once.

@@ -97,7 +97,10 @@ type Problem struct {
 	OwnerSuffix  *string `json:"owner_suffix,omitempty"`  // LOCK_HELD: if the owner is the caller's credential
 	FencingToken int64   `json:"fencing_token,omitempty"` // LOCK_HELD
 	ExpiresAt    string  `json:"expires_at,omitempty"`    // LOCK_HELD: RFC 3339
-	RequestID    string  `json:"request_id,omitempty"`    // LOCK_HELD: of the acquire, if the caller's credential made it
+	// LOCK_HELD, if the caller's credential made the acquire: what the store keeps of its request
+	// ID, and what the server has put into that (keyname.MarkedRequestID).
+	RequestDigest []byte `json:"request_digest,omitempty"`
+	RequestMark   string `json:"request_mark,omitempty"`
 
 	Setting string `json:"setting,omitempty"` // STORE_FULL: the limit's configuration key, unless the disk is full
 	Limit   int64  `json:"limit,omitempty"`   // STORE_FULL: its value, or the part of it that is the payer's

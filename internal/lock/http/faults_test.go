@@ -14,6 +14,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/keyname"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -117,7 +118,7 @@ func TestAnswerIsLost(t *testing.T) {
 }
 
 // Owners of this credential are shown as they were named, others in full. Only the holder's
-// own credential sees the request ID of a lease.
+// own credential can tell which of its requests has the lock.
 func TestOwners(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
@@ -128,15 +129,19 @@ func TestOwners(t *testing.T) {
 		t.Errorf("my lease is %+v", l)
 	}
 	for name, test := range map[string]struct {
-		store            *lockhttp.Store
-		owner, requestID string
-	}{"mine": {mine, "a", "mine"}, "theirs": {theirs, "hosts/a", ""}} {
+		store *lockhttp.Store
+		owner string
+		told  bool
+	}{"mine": {mine, "a", true}, "theirs": {theirs, "hosts/a", false}} {
 		r := acquire("another")
 		r.Owner = "b"
 		var held *lock.HeldError
-		if _, err := test.store.Do(s.context(), r); !errors.As(err, &held) || held.Owner != test.owner || held.RequestID != test.requestID || held.Token != l.Token ||
+		if _, err := test.store.Do(s.context(), r); !errors.As(err, &held) || held.Owner != test.owner || (held.RequestID != "") != test.told || held.Token != l.Token ||
 			held.ExpiresMS != l.ExpiresMS || held.RemainingMS < 1 || held.RemainingMS > 600_000 {
 			t.Errorf("%s: told is %+v, %v", name, held, err)
+		}
+		if test.told && held.RequestID != keyname.KeptRequestID(keyname.MarkedRequestID(held.Mark, "mine")) {
+			t.Errorf("%s: told is the request %x with the mark %s", name, held.RequestID, held.Mark)
 		}
 		if got, err := test.store.Get(s.context(), "default", "k"); err != nil || got.Owner != test.owner {
 			t.Errorf("%s: got %+v, %v", name, got, err)
@@ -147,6 +152,40 @@ func TestOwners(t *testing.T) {
 	}
 	if _, err := theirs.Do(s.context(), release("x")); !errors.Is(err, lock.ErrNotOwned) {
 		t.Errorf("another credential's owner of the same name releases: %v", err)
+	}
+}
+
+// A request that was granted a lock through one daemon is made again through another, where
+// others wait for the lock: it gets its lease, and does not wait behind them.
+func TestHolderAsksThroughAnotherHost(t *testing.T) {
+	s := newSite(t)
+	f := s.serve()
+	host := func() *lock.Host {
+		h := lock.NewHost(s.store(f.server.URL, tokenOf["default"]), wall{time.Now()}, patience)
+		s.Cleanup(func() { s.must(h.Close(context.Background())) })
+		return h
+	}
+	want := lock.Wanted{Tenant: "default", Key: "k", Owner: "a", RequestID: "mine", TTL: 10 * time.Minute, Elsewhere: true}
+	l, err := host().Acquire(s.context(), want)
+	s.must(err)
+	other := host()
+	waits, leave := context.WithCancel(t.Context())
+	defer leave()
+	done := make(chan error, 1)
+	go func() {
+		_, err := other.Acquire(waits, lock.Wanted{Tenant: "default", Key: "k", Owner: "b", TTL: time.Minute, Wait: -1})
+		done <- err
+	}()
+	await.Eventually(t, "another waits", func() bool { return f.host.HasQueue("default", "k") })
+	for _, wait := range []time.Duration{0, -1} {
+		want.Wait = wait
+		if again, err := other.Acquire(s.context(), want); err != nil || again.LeaseID != l.LeaseID || !again.Repeated {
+			t.Errorf("with a wait of %v: %+v, %v, want %+v", wait, again, err, l)
+		}
+	}
+	leave()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the other has %v", err)
 	}
 }
 

@@ -147,7 +147,8 @@ func toError(key string, p *problem.Problem) error {
 		}
 		return &lock.HeldError{
 			Key: key, Owner: owner(p.OwnerID, p.OwnerSuffix), Token: p.FencingToken,
-			ExpiresMS: expires.ExpiresMS, RemainingMS: p.RetryAfterMS, RequestID: p.RequestID,
+			ExpiresMS: expires.ExpiresMS, RemainingMS: p.RetryAfterMS,
+			RequestID: string(p.RequestDigest), Mark: p.RequestMark,
 		}
 	case problem.LockFenced:
 		return &lock.FencedError{UntilMS: p.UntilMS, RemainingMS: p.RetryAfterMS, Reason: p.Reason}

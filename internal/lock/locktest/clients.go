@@ -51,6 +51,68 @@ func testHistories(s *suite) {
 			s.Fatalf("seed %d, round %d: %v", seed, round, err)
 		}
 	}
+	for n, op := range []lock.Op{lock.Acquire, lock.Renew, lock.Release} {
+		h := &History{Allowed: Allowed{Jumps: s.backend.Jumps, NoClock: s.backend.NoClock}}
+		s.losesAnswer(h, stores, op, seed+uint64(n))
+		if err := h.Check(); err != nil {
+			s.Fatalf("seed %d, %v: %v", seed, op, err)
+		}
+	}
+}
+
+// losesAnswer has one client make a request whose answer is lost. Others make as many requests
+// as may come in between, at the same time, and another process repeats the first one.
+func (s *suite) losesAnswer(h *History, stores []lock.Store, op lock.Op, seed uint64) {
+	s.Helper()
+	key := fmt.Sprint("lost/", op)
+	about := func(op lock.Op) lock.Request {
+		r := s.request(op, alice, long)
+		if r.Key = key; op == lock.Release {
+			r.TTLMS = 0
+		}
+		return r
+	}
+	first := h.Client(0, stores[0])
+	if op != lock.Acquire {
+		_, err := first.Do(s.context(), about(lock.Acquire))
+		s.must(err)
+	}
+	lost := about(op)
+	_, _ = h.Client(0, losing{stores[0]}).Do(s.context(), lost)
+	var group sync.WaitGroup
+	for i, store := range stores[1:] {
+		c := &chaosClient{
+			Store: h.Client(i+1, store), owner: []string{alice, bob}[i%2], id: i + 1, round: fmt.Sprint("lost-", op), short: long,
+			patience: patience, random: rand.New(rand.NewPCG(seed, uint64(i))),
+		}
+		group.Go(func() {
+			leaseID := ""
+			for range between / (len(stores) - 1) {
+				r := c.request(key, leaseID)
+				for r.Op == 0 {
+					r = c.request(key, leaseID)
+				}
+				c.within(func(ctx context.Context) {
+					if l, err := c.Do(ctx, r); err == nil {
+						leaseID = l.LeaseID
+					}
+				})
+			}
+		})
+	}
+	group.Wait()
+	l, err := h.Client(len(stores), s.open()).Do(s.context(), lost)
+	if !lock.IsAnswer(err) || err == nil && !l.Repeated || errors.As(err, new(*lock.HeldError)) {
+		s.Errorf("made again, %+v answers %+v, %v", lost, l, err)
+	}
+}
+
+// losing loses every answer.
+type losing struct{ lock.Store }
+
+func (l losing) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	_, _ = l.Store.Do(ctx, r)
+	return lock.Lease{}, errLost
 }
 
 // Hammer runs random clients, one for each store, until ctx is done, while the caller
@@ -83,8 +145,10 @@ func Hammer(ctx context.Context, stores []lock.Store, allowed Allowed, short, pa
 // run has a client like this one use each store at the same time.
 func (h *History) run(stores []lock.Store, like chaosClient, seed uint64) {
 	var group sync.WaitGroup
+	var sent sentRequests
 	for i, store := range stores {
 		c := like
+		c.sent = &sent
 		c.Store, c.owner, c.id = h.Client(i, store), []string{alice, bob, "carol"}[i%3], i
 		c.random = rand.New(rand.NewPCG(seed, uint64(i)))
 		group.Go(c.run)
@@ -103,6 +167,24 @@ type chaosClient struct {
 	pass         func(time.Duration) // waits for the end of a term
 	patience     time.Duration       // with one call
 	lost         int                 // calls without an outcome, after which it stops
+	sent         *sentRequests       // by all clients of the round
+}
+
+// sentRequests are requests that another process may repeat.
+type sentRequests struct {
+	mu  sync.Mutex
+	all []lock.Request
+}
+
+// orAgain is the request, or now and then one that was sent before, by any client.
+func (s *sentRequests) orAgain(r lock.Request, random *rand.Rand) lock.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) > 0 && random.IntN(6) == 0 {
+		return s.all[random.IntN(len(s.all))]
+	}
+	s.all = append(s.all, r)
+	return r
 }
 
 func (c *chaosClient) run() {
@@ -115,6 +197,7 @@ func (c *chaosClient) run() {
 			c.within(func(ctx context.Context) { _, _ = c.Get(ctx, tenant, k) })
 			continue
 		}
+		r = c.sent.orAgain(r, c.random)
 		var l lock.Lease
 		var err error
 		do := func(ctx context.Context) { l, err = c.Do(ctx, r) }
@@ -125,7 +208,7 @@ func (c *chaosClient) run() {
 			lost++
 		}
 		if err == nil && l.State == lock.Active {
-			held[k] = l.LeaseID
+			held[r.Key] = l.LeaseID
 		}
 		if err == nil && r.TTLMS == c.short && c.random.IntN(3) == 0 {
 			c.pass(time.Duration(c.short) * time.Millisecond)

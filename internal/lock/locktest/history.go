@@ -71,7 +71,7 @@ func (c call) unconfirmed() bool {
 }
 
 // Client returns the store with a recorder. Request IDs must tell requests apart. The
-// model remembers all of them, a store only the last of a key: it refuses what is older.
+// model remembers as many of them as a store.
 func (h *History) Client(id int, store lock.Store) lock.Store { return recorder{store, h, id} }
 
 type recorder struct {
@@ -211,5 +211,6 @@ func (h *History) model() porcupine.Model {
 
 func (w world) equal(o world) bool {
 	return w.token == o.token && w.lease == o.lease && w.owner == o.owner && w.status == o.status &&
-		w.expires == o.expires && w.now == o.now && slices.Equal(w.done, o.done)
+		w.expires == o.expires && w.now == o.now &&
+		w.acquired == o.acquired && slices.Equal(w.answers, o.answers) && slices.Equal(w.releases, o.releases)
 }

@@ -2,133 +2,115 @@ package locktest
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
-// testReplays sends requests again that were carried out long ago, as a network does that
-// delivers late. Each gets its first answer, or hears that its lease has ended, and none is
-// carried out twice.
+// between is how many requests of others may come before a repetition that gets its answer.
+const between = lock.MaxReceipts - 1
+
+// testReplays has another process send requests again that were carried out before, as a network
+// does that delivers late, or a program whose answer was lost. None is carried out twice, with
+// as many requests of others in between as are remembered (LS-ACQ-004, LS-RNW-003, LS-REL-003,
+// LS-ACC-04). Older ones are judged like new ones.
 func testReplays(s *suite) {
-	for _, further := range []int{0, 20, 200} { // TestAnswersAreKeptForTheirTime has more
-		s.replay(further)
-		s.replayRenewal(further)
+	first, other := s.store, s.open()
+	for _, others := range []int{0, 1, between} {
+		s.store = first
+		s.replayLiving(others, other)
+		s.store = first
+		s.replayEnded(others-min(others, 2), other) // two of its own came after its acquire
 	}
-	s.untimedReplays()
+	s.store = first
+	s.replayOlder(other)
 }
 
-// timed is a request whose ID tells when it was made.
-func (s *suite) timed(op lock.Op, owner string, ttl int64) lock.Request {
-	r := s.request(op, owner, ttl)
-	r.RequestID = lock.NewLeaseID()
-	return r
-}
-
-// replay carries out the requests of two leases, and sends them again after so many
-// others, while another lease of the same owner is alive.
-func (s *suite) replay(further int) {
+// replayLiving sends an acquire and a renewal again while the lease lives: others have renewed
+// it so often.
+func (s *suite) replayLiving(others int, other lock.Store) {
 	s.Helper()
-	type asked struct {
-		request lock.Request
-		answer  lock.Lease
-	}
-	var old []asked
-	for range 2 {
-		acquire := s.timed(lock.Acquire, alice, long)
-		l := s.do(acquire, lock.Active, false)
-		nameless, renew := s.timed(lock.Renew, alice, long), s.timed(lock.Renew, alice, long)
-		renew.LeaseID = l.LeaseID
-		s.do(nameless, lock.Active, false)
-		s.do(renew, lock.Active, false)
-		release := s.timed(lock.Release, alice, 0) // of whatever lease is alive when it comes
-		l = s.do(release, lock.Released, false)
-		old = append(old, asked{acquire, l}, asked{nameless, l}, asked{renew, l}, asked{release, l})
-	}
-	for n := 0; n < further; n += 4 {
-		owner := []string{alice, bob, "carol"}[n/4%3]
-		s.do(s.timed(lock.Acquire, owner, long), lock.Active, false)
-		s.do(s.timed(lock.Renew, owner, long), lock.Active, false)
-		s.do(s.timed(lock.Renew, owner, long), lock.Active, false)
-		s.do(s.timed(lock.Release, owner, 0), lock.Released, false)
-	}
-	for _, alive := range []bool{false, true} {
-		want, err := s.store.Get(s.context(), tenant, key)
-		s.must(err)
-		if alive {
-			want = s.do(s.timed(lock.Acquire, alice, long), lock.Active, false)
-		}
-		for _, o := range old {
-			l, err := s.store.Do(s.context(), o.request)
-			right := false
-			switch o.request.Op {
-			case lock.Acquire:
-				right = errors.Is(err, lock.ErrRequestReused)
-			case lock.Renew:
-				right = errors.Is(err, lock.ErrNotOwned)
-			case lock.Release:
-				o.answer.Repeated = true
-				right = err == nil && l == o.answer
-			}
-			if !right {
-				s.Fatalf("after %d others, %+v answers %+v, %v; it was %+v", further, o.request, l, err, o.answer)
-			}
-			s.shown(want)
-		}
-	}
-	s.do(s.timed(lock.Release, alice, 0), lock.Released, false)
-}
-
-// replayRenewal renews one lease often, and repeats the first request of it: each repetition
-// shows the lease as it is, and does not move its end.
-func (s *suite) replayRenewal(further int) {
-	s.Helper()
-	acquire, renew := s.timed(lock.Acquire, alice, long), s.timed(lock.Renew, alice, long/2)
+	acquire, renew := s.request(lock.Acquire, alice, long), s.request(lock.Renew, alice, long/2)
 	s.do(acquire, lock.Active, false)
-	s.do(renew, lock.Active, false)
-	for range further {
-		s.do(s.timed(lock.Renew, alice, long), lock.Active, false)
+	renew.LeaseID = s.do(renew, lock.Active, false).LeaseID
+	for range others {
+		s.do(s.request(lock.Renew, alice, long), lock.Active, false)
 	}
 	want, err := s.store.Get(s.context(), tenant, key)
 	s.must(err)
+	s.store = other
+	acquire.LeaseID = s.next()
 	for _, r := range []lock.Request{acquire, renew} {
 		l, err := s.store.Do(s.context(), r)
 		if err != nil || !l.Repeated || l.LeaseID != want.LeaseID || l.State != lock.Active {
-			s.Fatalf("after %d renewals, %+v answers %+v, %v", further, r, l, err)
+			s.Fatalf("after %d others, %+v answers %+v, %v", others, r, l, err)
 		}
 		s.shown(want)
 	}
-	s.do(s.timed(lock.Release, alice, 0), lock.Released, false)
+	s.do(s.request(lock.Release, alice, 0), lock.Released, false)
 }
 
-// untimedReplays fills the key with receipts that are kept because their request IDs tell
-// no time. A further request is refused, and none of those before is forgotten.
-func (s *suite) untimedReplays() {
+// replayEnded sends the requests of a lease again that has ended since. Others have made so
+// many requests.
+func (s *suite) replayEnded(others int, other lock.Store) {
 	s.Helper()
-	const other = "orders/43"
-	about := func(op lock.Op, ttl int64) lock.Request {
-		r := s.request(op, alice, ttl)
-		r.Key = other
-		return r
+	old := s.oldLease()
+	want := old.released
+	for n := range others {
+		r := s.request([]lock.Op{lock.Acquire, lock.Renew, lock.Renew, lock.Release}[n%4], []string{alice, bob}[n/4%2], long)
+		state := lock.Active
+		if r.Op == lock.Release {
+			r.TTLMS, state = 0, lock.Released
+		}
+		want = s.do(r, state, false)
 	}
-	l := s.do(about(lock.Acquire, long), lock.Active, false)
-	renew := about(lock.Renew, long)
-	s.do(renew, lock.Active, false)
-	for range receipt.MaxUntimed - 1 {
-		s.do(about(lock.Renew, long), lock.Active, false)
+	s.store = other
+	s.refused(old.renew, lock.ErrNotOwned)
+	if l := s.do(old.release, lock.Released, true); l != old.released {
+		s.Fatalf("after %d others, the release answers %+v; it was %+v", others, l, old.released)
 	}
-	s.do(renew, lock.Active, true)
-	_, err := s.store.Do(s.context(), about(lock.Release, 0))
-	if !errors.Is(err, lock.ErrInvalid) || !strings.Contains(fmt.Sprint(err), "version 7") {
-		s.Fatalf("with %d receipts, a release answers %v", receipt.MaxUntimed, err)
+	s.refused(old.acquire, lock.ErrRequestReused)
+	s.shown(want)
+	if want.State == lock.Active {
+		s.do(s.request(lock.Release, want.Owner, 0), lock.Released, false)
 	}
-	release := about(lock.Release, 0)
-	release.LeaseID = l.LeaseID // it ends once, whatever is remembered
-	s.do(release, lock.Released, false)
-	timed := about(lock.Acquire, long)
-	timed.RequestID = lock.NewLeaseID()
-	s.do(timed, lock.Active, false)
-	s.do(timed, lock.Active, true)
+}
+
+// replayOlder sends requests again that are not remembered any more.
+func (s *suite) replayOlder(other lock.Store) {
+	s.Helper()
+	old := s.oldLease()
+	for range lock.MaxReceipts + 1 {
+		s.do(s.request(lock.Acquire, bob, long), lock.Active, false)
+		s.do(s.request(lock.Release, bob, 0), lock.Released, false)
+	}
+	held := s.do(s.request(lock.Acquire, alice, long), lock.Active, false)
+	s.store = other
+	s.refused(old.renew, lock.ErrNotOwned)
+	s.refused(old.release, lock.ErrNotOwned)
+	if _, err := s.store.Do(s.context(), old.acquire); !errors.As(err, new(*lock.HeldError)) {
+		s.Fatalf("the acquire answers %v", err)
+	}
+	s.shown(held)
+	s.do(s.request(lock.Release, alice, 0), lock.Released, false)
+	if l := s.do(old.acquire, lock.Active, false); l.Token <= held.Token {
+		s.Fatalf("the acquire was granted %+v after %+v", l, held)
+	}
+	s.do(s.request(lock.Release, alice, 0), lock.Released, false)
+}
+
+// oldLease is the requests of a lease that was released. They name the lease.
+type oldLease struct {
+	acquire, renew, release lock.Request
+	released                lock.Lease // the answer to a repeated release
+}
+
+func (s *suite) oldLease() oldLease {
+	s.Helper()
+	old := oldLease{acquire: s.request(lock.Acquire, alice, long), renew: s.request(lock.Renew, alice, long), release: s.request(lock.Release, alice, 0)}
+	id := s.do(old.acquire, lock.Active, false).LeaseID
+	old.renew.LeaseID, old.release.LeaseID = id, id
+	s.do(old.renew, lock.Active, false)
+	old.released = s.do(old.release, lock.Released, false)
+	old.released.Repeated = true
+	return old
 }

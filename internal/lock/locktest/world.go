@@ -30,8 +30,11 @@ type world struct {
 	owner   string
 	status  lock.Status // "" before the first lease
 	expires guess
-	now     int64  // the store's clock shows this or more
-	done    []deed // everything that was carried out under a request ID
+	now     int64 // the store's clock shows this or more
+	// What was carried out under a request ID, as far as it is remembered: the acquire of the
+	// latest lease, the latest earlier acquires and renewals, and the latest releases.
+	acquired          deed
+	answers, releases []deed
 }
 
 type deed struct {
@@ -129,11 +132,15 @@ func (w world) over() []world {
 }
 
 func (w world) find(request string) (deed, bool) {
-	i := slices.IndexFunc(w.done, func(d deed) bool { return request != "" && d.request == request })
-	if i < 0 {
+	if request == "" {
 		return deed{}, false
 	}
-	return w.done[i], true
+	for _, all := range [][]deed{{w.acquired}, w.answers, w.releases} {
+		if i := slices.IndexFunc(all, func(d deed) bool { return d.request == request }); i >= 0 {
+			return all[i], true
+		}
+	}
+	return deed{}, false
 }
 
 // same reports whether the request is the one that was carried out.
@@ -141,11 +148,29 @@ func (d deed) same(r lock.Request) bool {
 	return d.op == r.Op && d.owner == r.Owner && d.ttl == r.TTLMS && (r.Op == lock.Acquire || r.LeaseID == "" || r.LeaseID == d.lease)
 }
 
+// remembered is how many there are of each kind.
+const remembered = 16
+
 func (w world) record(r lock.Request) world {
-	if r.RequestID != "" {
-		w.done = append(slices.Clone(w.done), deed{r.RequestID, r.Op, r.Owner, r.TTLMS, w.lease})
+	d := deed{r.RequestID, r.Op, r.Owner, r.TTLMS, w.lease}
+	switch r.Op {
+	case lock.Acquire:
+		w.answers = latest(w.answers, w.acquired)
+		w.acquired = d
+	case lock.Renew:
+		w.answers = latest(w.answers, d)
+	case lock.Release:
+		w.releases = latest(w.releases, d)
 	}
 	return w
+}
+
+// latest adds a deed that has a request ID to the latest ones.
+func latest(all []deed, d deed) []deed {
+	if d.request == "" {
+		return all
+	}
+	return append(slices.Clip(all[max(0, len(all)+1-remembered):]), d)
 }
 
 // succeed is a request that was carried out now or before; l is nil when the answer was
