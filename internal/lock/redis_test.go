@@ -3,6 +3,8 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -298,4 +301,50 @@ func TestFailoverRepeatsNoToken(t *testing.T) {
 		locked("lost")
 	}
 	locked("released")
+}
+
+// A lock takes at most 2 KB on the server: with owners and request IDs as long as they may be,
+// each request of another owner and another lease, and as many as are remembered.
+func TestRedisMemory(t *testing.T) {
+	server := redistest.New(t)
+	cfg := server.Config()
+	cfg.Prefix = redisconn.DefaultPrefix
+	s := mustOpenRedis(t, cfg, true)
+	used := func(key string) int {
+		t.Helper()
+		n, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/lock/default/"+key+"\x1f"))
+		must.Succeed(t, err)
+		return n
+	}
+	do := func(op lock.Op, key, owner, requestID string) {
+		t.Helper()
+		r := lock.Request{Op: op, Tenant: "default", Key: key, Owner: owner, RequestID: requestID}
+		if op == lock.Acquire {
+			r.LeaseID = lock.NewLeaseID()
+		}
+		if op != lock.Release {
+			r.TTLMS = lock.MaxTTL.Milliseconds()
+		}
+		_, err := s.Do(t.Context(), r)
+		must.Succeed(t, err)
+	}
+	for range 3 {
+		do(lock.Acquire, "plain", "alice", "")
+		do(lock.Renew, "plain", "alice", "")
+		do(lock.Release, "plain", "alice", "")
+	}
+	if n := used("plain"); n > 200 {
+		t.Errorf("a lock without request IDs takes %d bytes", n)
+	}
+	for i := range 2 * lock.MaxReceipts {
+		owner := fmt.Sprintf("%0128d", i)
+		for _, op := range []lock.Op{lock.Acquire, lock.Renew, lock.Release} {
+			do(op, "full", owner, fmt.Sprintf("%0128d", 3*i+int(op)))
+		}
+	}
+	if n := used("full"); n > 2048 {
+		t.Errorf("a lock with all that it remembers takes %d bytes", n)
+	} else {
+		t.Logf("%d bytes without request IDs, %d with all", used("plain"), n)
+	}
 }

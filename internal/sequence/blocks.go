@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/record/receipt"
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // maxBlocks is how many keys a host holds values of. The one used longest ago
@@ -16,7 +16,7 @@ import (
 const maxBlocks = 10_000
 
 // maxHanded is how many calls a host remembers, of all keys with blocks: some seconds of a
-// host that has nothing else to do, and about 15 MiB.
+// host that has nothing else to do, and about 10 MiB.
 const maxHanded = 1 << 16
 
 // Blocks is a Store before another: it hands out values from blocks that it
@@ -27,8 +27,8 @@ const maxHanded = 1 << 16
 // the speed: between hosts there is no order, and the rest of a block is skipped when the
 // process ends, when a batch does not fit into it and another host has taken the next
 // values, when the key is used rarely (below), or when the values begin anew. Calls are
-// remembered by this host, as long as its process lives: for receipt.Keep, and maxHanded of
-// them. Later ones are refused by the time in their request IDs.
+// remembered by this host, as long as its process lives, and the latest maxHanded of them.
+// An older one that comes again is a new call.
 //
 // The store sees a key used only when a block is taken. So that a key in use
 // does not expire there, a block is used for half the key's TTL at most; a key
@@ -42,10 +42,6 @@ type Blocks struct {
 	order  *list.List // of *block without users, the one used last in front
 	handed map[call]handed
 	calls  []call // of handed, oldest first
-	// forgotten is, for each tenant, the latest time in the ID of a call that is in handed no
-	// more, of keys that gave way: each key's own time would take too much room. So it holds for
-	// all keys of the tenant.
-	forgotten map[string]receipt.Stamp
 }
 
 type name struct{ tenant, key string }
@@ -55,9 +51,6 @@ type block struct {
 	name  name
 	users int           // callers that have or wait for the turn; guarded by Blocks.mu
 	place *list.Element // in Blocks.order; nil while there are users; guarded likewise
-	// forgotten is the latest time in the ID of a call that is not in Blocks.handed any more,
-	// as far as that was noted here and not in Blocks.forgotten; guarded likewise.
-	forgotten receipt.Stamp
 
 	// turn has a value while the fields below are not in use.
 	turn    chan struct{}
@@ -70,14 +63,13 @@ type block struct {
 // call names a call that was answered.
 type call struct {
 	name      name
-	requestID string
+	requestID string // as it is kept
 }
 
 // handed is what it got.
 type handed struct {
 	values  Range
 	options string
-	at      time.Duration
 }
 
 var _ Store = (*Blocks)(nil)
@@ -85,7 +77,7 @@ var _ Store = (*Blocks)(nil)
 // NewBlocks uses the store, and does not own it. elapsed is time that passes also
 // while the host is suspended, from any beginning.
 func NewBlocks(store Store, elapsed func() time.Duration) *Blocks {
-	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}, forgotten: map[string]receipt.Stamp{}}
+	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}}
 }
 
 // Next implements Store. Where r.Options have no Block it is the store's Next;
@@ -139,18 +131,7 @@ func (b *Blocks) leave(k *block) {
 	}
 	k.place = b.order.PushFront(k)
 	for len(b.blocks) > maxBlocks && b.order.Len() > 0 {
-		gone := b.order.Remove(b.order.Back()).(*block)
-		delete(b.blocks, gone.name)
-		b.note(gone.name, gone.forgotten)
-	}
-}
-
-// note keeps a call from being carried out again that was forgotten: made is the time in its ID.
-func (b *Blocks) note(n name, made receipt.Stamp) {
-	if k := b.blocks[n]; k != nil {
-		k.forgotten = max(k.forgotten, made)
-	} else if made > 0 {
-		b.forgotten[n.tenant] = max(b.forgotten[n.tenant], made)
+		delete(b.blocks, b.order.Remove(b.order.Back()).(*block).name)
 	}
 }
 
@@ -159,8 +140,11 @@ func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	if text := r.Options.Text(); k.options != text { // configured anew
 		k.options, k.left, k.asked = text, Range{}, nil
 	}
-	if got, again, err := b.repeat(k, r); again || err != nil {
-		return got, err
+	if got, ok := b.find(k, r); ok {
+		if got.Count != r.Count {
+			return Range{}, ErrRequestReused
+		}
+		return got, nil
 	}
 	if ttl := r.Options.TTL; ttl > 0 && b.elapsed()-k.takenAt >= ttl/2 {
 		k.left = Range{}
@@ -175,68 +159,39 @@ func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	return got, nil
 }
 
-// repeat finds what the call got before, and refuses one that may have been forgotten.
-func (b *Blocks) repeat(k *block, r Request) (got Range, again bool, err error) {
+// find finds what the call got before.
+func (b *Blocks) find(k *block, r Request) (got Range, ok bool) {
 	if r.RequestID == "" {
-		return Range{}, false, nil
+		return Range{}, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget()
-	h, ok := b.handed[call{k.name, r.RequestID}]
-	if ok && h.options == k.options {
-		if h.values.Count != r.Count {
-			return Range{}, false, ErrRequestReused
-		}
-		return h.values, true, nil
-	}
-	forgotten := max(k.forgotten, b.forgotten[k.name.tenant], endOf(time.Now().UnixMilli())) // also by a process or a block from before
-	if made, ok := tellsTime(r.RequestID); ok && made <= forgotten {
-		return Range{}, false, &ReusedError{fmt.Sprintf("the request ID was made at %s, and this host has forgotten requests from up to %s: it may have been carried out. "+
-			"Ask again with a new request ID", showTime(made.MS()), showTime(forgotten.MS()))}
-	}
-	return Range{}, false, nil
+	h, ok := b.handed[call{k.name, keyname.KeptRequestID(r.RequestID)}]
+	return h.values, ok && h.options == k.options
 }
 
-// tellsTime is the time that a request ID tells by this host's clock, as madeAt by the store's:
-// from further ahead it would have the calls up to then refused.
-func tellsTime(requestID string) (receipt.Stamp, bool) {
-	return receipt.MadeAt(requestID, time.Now().Add(receipt.Keep).UnixMilli())
-}
-
-// remember keeps what the call got.
+// remember keeps what the call got, and drops the oldest where there are too many.
 func (b *Blocks) remember(k *block, requestID string, got Range) {
 	if requestID == "" {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := call{k.name, requestID}
+	c := call{k.name, keyname.KeptRequestID(requestID)}
 	if _, ok := b.handed[c]; !ok { // else of other options
 		b.calls = append(b.calls, c)
 	}
-	b.handed[c] = handed{got, k.options, b.elapsed()}
-	b.forget()
-}
-
-// forget drops calls that are too old or too many.
-func (b *Blocks) forget() {
-	now := b.elapsed()
-	for len(b.calls) > 0 && (len(b.calls) > maxHanded || now-b.handed[b.calls[0]].at > receipt.Keep) {
-		c := b.calls[0]
+	b.handed[c] = handed{got, k.options}
+	if len(b.calls) > maxHanded {
+		delete(b.handed, b.calls[0])
 		b.calls = b.calls[1:]
-		delete(b.handed, c)
-		if made, ok := tellsTime(c.requestID); ok {
-			b.note(c.name, made)
-		}
 	}
 }
 
 // fetch takes another block from the store. A call whose answer did not come is
 // repeated as it was, so that its values are not skipped.
 func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
-	again := k.asked != nil
-	if !again {
+	if k.asked == nil {
 		missing := r.Count - k.left.Count
 		ask := r
 		// Enough for all of it: others may have taken the values after the left ones.
@@ -247,9 +202,6 @@ func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
 	got, err := b.store.Next(ctx, *k.asked)
 	if err == nil || IsAnswer(err) {
 		k.asked = nil
-	}
-	if again && errors.Is(err, ErrRequestReused) { // too late to learn what it got: next asks anew
-		return nil
 	}
 	var exhausted *ExhaustedError
 	if errors.As(err, &exhausted) {

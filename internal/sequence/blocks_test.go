@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 var errLost = errors.New("the answer was lost")
@@ -180,18 +178,6 @@ func TestBlocksLostAnswer(t *testing.T) {
 	})
 }
 
-// Too late to ask again for the answer, the values are skipped, and the call goes on.
-func TestBlocksLostAnswerOfLongAgo(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.store.lose = 1
-		if got, err := w.host.Next(w.Context(), asking(3, blocksOf(10))); !errors.Is(err, errLost) {
-			w.Errorf("%v (%v)", got, err)
-		}
-		time.Sleep(receipt.Keep + time.Second)
-		w.take(w.host, asking(2, blocksOf(10)), 11, 12)
-	})
-}
-
 // A block is not used when the key may have started over in the store, and a
 // key in use does not expire there.
 func TestBlocksOfKeysThatExpire(t *testing.T) {
@@ -243,42 +229,23 @@ func TestBlocksRepeatedRequest(t *testing.T) {
 		if got, err := w.host.Next(w.Context(), r); !errors.Is(err, ErrRequestReused) {
 			w.Errorf("%v (%v), want ErrRequestReused", got, err)
 		}
-		// It is remembered for its time, whatever comes in between.
-		old := r
-		old.RequestID, old.Count = NewRequestID(), 3
-		began := time.Now()
+		// It is one of the latest, of whatever key; an older one is a new call, as it is
+		// after a restart.
+		old, busy := r, asking(1, blocksOf(maxHanded))
+		old.RequestID, old.Count, busy.Key = NewRequestID(), 3, "busy"
 		w.take(w.host, old, 7, 8, 9)
-		for i := range 20_000 {
-			r.RequestID = NewRequestID()
-			w.take(w.host, r, int64(10+i))
+		for i := range maxHanded - 1 {
+			busy.RequestID = NewRequestID()
+			w.take(w.host, busy, int64(1+i))
 		}
-		time.Sleep(receipt.Keep - time.Since(began))
 		w.take(w.host, old, 7, 8, 9)
-		time.Sleep(time.Second)
-		for _, host := range []*Blocks{w.host, w.newHost()} { // the same after a restart
-			if got, err := host.Next(w.Context(), old); !errors.Is(err, ErrRequestReused) || !strings.Contains(err.Error(), "forgotten") {
-				w.Errorf("later: %v (%v)", got, err)
-			}
-		}
-		time.Sleep(receipt.Keep)
-		r.RequestID = NewRequestID()
-		w.take(w.host, r, 20_010)
-		if len(w.host.handed) != 1 || len(w.host.calls) != 1 {
+		w.take(w.newHost(), old, 13, 14, 15)
+		busy.RequestID = NewRequestID()
+		w.take(w.host, busy, maxHanded)
+		w.take(w.host, old, 10, 11, 12)
+		if len(w.host.handed) != maxHanded || len(w.host.calls) != maxHanded {
 			w.Errorf("%d calls are remembered", len(w.host.handed))
 		}
-	})
-}
-
-// Random digits can look like a UUID of version 7 from far ahead. Such an ID tells no time, and
-// does not have later ones refused.
-func TestBlocksForgetRandomIDs(t *testing.T) {
-	inWorld(t, func(w *world) {
-		r := asking(1, blocksOf(10))
-		r.RequestID = "c3a1f00d5eed7abc9def0123456789ab"
-		w.take(w.host, r, 1)
-		time.Sleep(receipt.Keep + time.Second)
-		r.RequestID = NewRequestID()
-		w.take(w.host, r, 2)
 	})
 }
 
@@ -312,51 +279,6 @@ func TestBlocksAreBounded(t *testing.T) {
 			w.Errorf("%d keys are held, want %d", n, maxBlocks)
 		}
 	})
-}
-
-// A call that this host has forgotten is refused, also where its key gave way to others, before
-// or after that. Other calls go on.
-func TestBlocksForgetKeysThatGaveWay(t *testing.T) {
-	for name, keyFirst := range map[string]bool{"the key first": true, "the call first": false} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
-				giveWay := func() {
-					r := asking(1, blocksOf(5))
-					for i := range maxBlocks {
-						r.Key = fmt.Sprint(i)
-						w.take(w.host, r, 1)
-					}
-				}
-				forget := func() {
-					r := asking(1, blocksOf(maxHanded))
-					r.Key = "busy"
-					for i := range maxHanded {
-						r.RequestID = NewRequestID()
-						w.take(w.host, r, int64(1+i))
-					}
-				}
-				old := asking(1, blocksOf(5))
-				old.RequestID = NewRequestID()
-				w.take(w.host, old, 1)
-				other := old
-				other.Tenant = "other"
-				time.Sleep(time.Millisecond) // later IDs tell later times
-				if keyFirst {
-					giveWay()
-					forget()
-				} else {
-					forget()
-					giveWay()
-				}
-				if got, err := w.host.Next(w.Context(), old); !errors.Is(err, ErrRequestReused) || !strings.Contains(err.Error(), "forgotten") {
-					w.Errorf("the forgotten call: %v (%v)", got, err)
-				}
-				w.take(w.host, other, 1)
-				old.RequestID = NewRequestID()
-				w.take(w.host, old, 6) // what was left is a gap
-			})
-		})
-	}
 }
 
 func TestBlocksCallerWhoLeaves(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"math"
 	"strconv"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/record/receipt"
 )
 
 // The flags of a recorded state. What is as in most sequences takes no room.
@@ -17,13 +15,12 @@ const (
 	hasUsed
 	hasNumber // the life is a number
 	hasLife   // the life is another text
-	hasMoved  // receipts have moved to windows, or are forgotten
 	allFlags  = 1<<iota - 1
 )
 
 // encode is the state as records keep it:
 //
-//	flags last [step start max ttl] [used] [life] [moved forgotten when began] (request last count)...
+//	flags last [step start max ttl] [used] [life] (request last count)...
 //
 // Numbers are varints; texts come after their length. The time of the last use matters
 // only where there is a TTL.
@@ -43,9 +40,6 @@ func (s State) encode() []byte {
 		flags |= hasNumber
 	} else if s.Life != "" {
 		flags |= hasLife
-	}
-	if s.Moved != 0 || s.Forgotten != 0 || s.Began != 0 {
-		flags |= hasMoved
 	}
 	b := append(make([]byte, 0, 64+s.Receipts.size()), flags)
 	number := func(n int64) { b = binary.AppendUvarint(b, uint64(n)) }
@@ -69,13 +63,7 @@ func (s State) encode() []byte {
 	if flags&hasLife != 0 {
 		text(s.Life)
 	}
-	if flags&hasMoved != 0 {
-		number(int64(s.Moved))
-		number(int64(s.Forgotten))
-		number(s.MovedMS)
-		number(s.Began)
-	}
-	return append(append(b, s.Receipts.text...), s.Receipts.added...)
+	return s.Receipts.appendLatest(b)
 }
 
 var errDamaged = errors.New("the recorded state is damaged")
@@ -115,9 +103,6 @@ func decode(recorded []byte) (s State, err error) {
 		ok = ok && n <= int64(len(rest))
 		n = min(n, int64(len(rest)))
 		s.Life, rest = string(rest[:n]), rest[n:]
-	}
-	if flags&hasMoved != 0 {
-		s.Moved, s.Forgotten, s.MovedMS, s.Began = receipt.Stamp(number()), receipt.Stamp(number()), number(), number()
 	}
 	var whole bool
 	s.Receipts, whole = receiptsIn(rest)

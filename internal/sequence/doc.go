@@ -16,8 +16,9 @@
 // Declare; and Blocks.
 //
 // A call that is repeated with its RequestID gets the values of the first, so
-// that a lost answer need not leave a gap, for receipt.Keep from the time in the
-// ID. Later it is refused: no call is carried out twice.
+// that a lost answer need not leave a gap, as long as the key remembers it: the
+// latest MaxReceipts calls. Later it is a new call, and the values of the first
+// are skipped.
 //
 // # How
 //

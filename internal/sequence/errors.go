@@ -13,21 +13,12 @@ var (
 	// ErrInvalid: the request can never succeed as it is. INVALID_PARAMS.
 	ErrInvalid = errors.New("invalid request")
 	// ErrRequestReused: the request ID was used before, for another number of
-	// values, or may have been (ReusedError). REQUEST_ID_REUSED.
+	// values. REQUEST_ID_REUSED.
 	ErrRequestReused = errors.New("the request ID was used before, for another number of values")
 	// ErrReset is part of an error of a store that failed in a step in which the key
 	// was to start over at its maximum.
 	ErrReset = errors.New("the key was to start over")
 )
-
-// ReusedError is ErrRequestReused for another reason, for people: the request may have been
-// carried out, and its receipt is forgotten.
-type ReusedError struct{ Reason string }
-
-func (e *ReusedError) Error() string { return e.Reason }
-
-// Is reports that the error is ErrRequestReused.
-func (e *ReusedError) Is(target error) bool { return target == ErrRequestReused }
 
 // ExhaustedError: so many values do not fit before the key's maximum, and the
 // key does not start over. Nothing was taken. SEQUENCE_EXHAUSTED.

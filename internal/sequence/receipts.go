@@ -1,167 +1,125 @@
 package sequence
 
 import (
-	"fmt"
-	"math"
-	"time"
+	"bytes"
+	"encoding/binary"
 
-	"github.com/kazahana/kazahana/internal/record/receipt"
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
-// MaxReceipts is how many calls a key's record remembers at least, if their request IDs tell a
-// time. So many at a time move to windows.
-const MaxReceipts = 16
+// MaxReceipts is how many calls that had a request ID a key remembers. An older one that comes
+// again is a new call.
+const MaxReceipts = 128
 
-// tooFar is how far ahead of the store's clock the time of an ID is none: random digits look
-// like UUIDs of version 7 too.
-const tooFar = 24 * time.Hour
+// usualReceipt is how long most receipts are at most: a request ID, a step to the next value
+// and a count.
+const usualReceipt = 1 + keyname.MaxKept + 6
 
-// asked is the request ID of a call.
-type asked struct {
-	id    savedID // "": none
-	made  receipt.Stamp
-	timed bool // made is the time that the ID tells
+// Receipt is a call that was carried out.
+type Receipt struct {
+	RequestID string // as it is kept
+	Last      int64  // the last value that it got
+	Count     int
 }
 
-func askedBy(requestID string, nowMS int64) (a asked) {
-	if requestID != "" {
-		a.id = saveID(requestID)
-		a.made, a.timed = a.id.madeAt(nowMS + tooFar.Milliseconds())
-	}
-	return a
+// receipts are the latest calls as records keep them, oldest first: each is its request ID, how
+// far its last value is from that of the receipt before, and its count. A call adds one and
+// does not read the others. Those that are too many are left out when they are written.
+type receipts struct {
+	text  []byte // of those that were read
+	added []byte // of later ones
+	count int
+	last  int64 // the last value of the newest
 }
 
-// fresh says why a request without a receipt must not be carried out. The IDs that it lets
-// pass are those whose receipts are kept, so that one without a receipt is new.
-func (s State) fresh(r Request, a asked, nowMS int64) error {
-	made, ok := a.made, a.timed
-	keep := receipt.Keep.Milliseconds()
-	switch {
-	case a.id == "":
-		return nil
-	case !ok && s.untimed(nowMS) >= receipt.MaxUntimed:
-		return fmt.Errorf("%w: sequence %q remembers %d calls of the last %v whose request IDs tell no time, and takes no more: make request IDs that are UUIDs of version 7",
-			ErrInvalid, r.Key, receipt.MaxUntimed, receipt.Keep)
-	case ok && made.MS() > nowMS+keep:
-		return fmt.Errorf("%w: the request ID was made at %s, and it is %s: the clock of the host that made it is ahead", ErrInvalid, showTime(made.MS()), showTime(nowMS))
-	case ok && made <= max(s.Forgotten, endOf(nowMS)):
-		return &ReusedError{fmt.Sprintf("the request ID was made at %s, and requests from up to %s are forgotten: it may have been carried out. "+
-			"Ask again with a new request ID; if this one is new, the clock of the host that made it is behind",
-			showTime(made.MS()), showTime(max(s.Forgotten, endOf(nowMS)).MS()))}
-	}
-	return nil
-}
-
-// endOf is the latest time in an ID whose request is refused because of its age.
-func endOf(nowMS int64) receipt.Stamp {
-	return receipt.Stamp(nowMS-receipt.Keep.Milliseconds())*receipt.PerMS - 1
-}
-
-// untimed counts the calls of the last time whose IDs tell none.
-func (s State) untimed(nowMS int64) (n int) {
-	for _, r := range s.Receipts.list() {
-		if r.DoneMS != 0 && nowMS-r.DoneMS <= receipt.Keep.Milliseconds() {
-			n++
+// receiptsIn are the receipts that a recorded state ends with.
+func receiptsIn(text []byte) (all receipts, ok bool) {
+	for rest := text; len(rest) > 0; all.count++ {
+		if _, rest, ok = cutReceipt(rest, all.last, &all.last); !ok {
+			return receipts{}, false
 		}
 	}
-	return n
+	all.text = text
+	return all, all.count <= MaxReceipts
 }
 
-// receipt finds the receipt of a call, unless its time is over. The error is a
-// *receipt.UnseenError.
-func (s State) receipt(a asked, nowMS int64) (Receipt, bool, error) {
-	if a.id == "" || a.timed && a.made <= endOf(nowMS) {
-		return Receipt{}, false, nil
+// cutReceipt reads the receipt with which a text begins, behind one with the value before.
+func cutReceipt(text []byte, before int64, last *int64) (r Receipt, rest []byte, ok bool) {
+	size := 1 + int(text[0])
+	if size > 1+keyname.MaxKept || size > len(text) {
+		return r, nil, false
 	}
-	if r, ok := s.Receipts.find(a.id); ok {
-		return r, true, nil
+	id, rest := text[1:size], text[size:]
+	further, n := binary.Varint(rest)
+	if n <= 0 {
+		return r, nil, false
 	}
-	if a.timed && a.made <= s.Moved {
-		return receipt.Find(s.Windows, a.made, func(r Receipt) bool { return r.RequestID == a.id })
-	}
-	return Receipt{}, false, nil
+	count, rest := cutNumber(rest[n:])
+	*last = before + further
+	r = Receipt{RequestID: string(id), Last: *last, Count: int(count)}
+	return r, rest, *last >= 0 && count >= 1 && count <= MaxCount
 }
 
-// tidied is the state without receipts whose time is over; others move to windows once there
-// are enough of them. The state from before stays as it is. The error is a *receipt.UnseenError.
-func (s State) tidied(nowMS int64) (State, error) {
-	overdue := s.Receipts.timed - MaxReceipts
-	if overdue < MaxReceipts {
-		overdue = 0
-	}
-	over := func(doneMS int64) bool { return doneMS != 0 && nowMS-doneMS > receipt.Keep.Milliseconds() }
-	moves := overdue > 0
-	if !moves && !over(s.Receipts.firstMS) {
-		return s, nil
-	}
-	all := s.Receipts.list()
-	staying, leaving := make([]Receipt, 0, len(all)), make([]Receipt, 0, overdue)
-	for _, r := range all {
-		switch {
-		case over(r.DoneMS):
-		case r.DoneMS != 0 || overdue == 0:
-			staying = append(staying, r)
-		default:
-			overdue--
-			if made, _ := r.RequestID.madeAt(math.MaxInt64); s.NoRoom || made <= endOf(nowMS) {
-				s = s.forget(r)
-			} else {
-				leaving = append(leaving, r)
-			}
+// size is how many bytes they have.
+func (all receipts) size() int { return len(all.text) + len(all.added) }
+
+// with adds a receipt. The receipts from before stay as they are.
+func (all receipts) with(r Receipt) receipts {
+	all.added = r.append(append(make([]byte, 0, len(all.added)+usualReceipt), all.added...), all.last)
+	all.count++
+	all.last = r.Last
+	return all
+}
+
+// append appends the receipt as records keep it, behind one with the value before.
+func (r Receipt) append(b []byte, before int64) []byte {
+	b = append(append(b, byte(len(r.RequestID))), r.RequestID...)
+	b = binary.AppendVarint(b, r.Last-before)
+	return binary.AppendUvarint(b, uint64(r.Count))
+}
+
+// each calls yield with the receipts, oldest first, and with what comes after each.
+func (all receipts) each(yield func(r Receipt, rest, added []byte) bool) {
+	rest, added, last := all.text, all.added, int64(0)
+	for len(rest)+len(added) > 0 {
+		if len(rest) == 0 {
+			rest, added = added, nil
+		}
+		var r Receipt
+		if r, rest, _ = cutReceipt(rest, last, &last); !yield(r, rest, added) {
+			return
 		}
 	}
-	s.Receipts = receiptsOf(staying)
-	if !moves {
-		return s, nil
-	}
-	if s.Began == 0 {
-		s.Began = nowMS
-	}
-	// So many calls have come since the last time.
-	moved, left, dropped, err := receipt.Move(leaving, func(r Receipt) receipt.Stamp {
-		made, _ := r.RequestID.madeAt(math.MaxInt64)
-		return made
-	}, nowMS-s.MovedMS, s.Windows)
-	if err != nil {
-		return s, err
-	}
-	for _, r := range leaving {
-		made, _ := r.RequestID.madeAt(math.MaxInt64)
-		s.Moved = max(s.Moved, made)
-	}
-	for _, r := range dropped {
-		s = s.forget(r)
-	}
-	s.Changed, s.Receipts, s.MovedMS = moved, receiptsOf(append(left, staying...)), nowMS
-	return s, nil
 }
 
-// forget keeps a call from being carried out again whose receipt is dropped.
-func (s State) forget(r Receipt) State {
-	if made, ok := r.RequestID.madeAt(math.MaxInt64); ok && r.DoneMS == 0 {
-		s.Forgotten = max(s.Forgotten, made)
+// appendLatest appends the latest MaxReceipts of them.
+func (all receipts) appendLatest(b []byte) []byte {
+	over := all.count - MaxReceipts
+	if over <= 0 {
+		return append(append(b, all.text...), all.added...)
 	}
-	return s
+	all.each(func(r Receipt, rest, added []byte) bool {
+		if over--; over >= 0 {
+			return true
+		}
+		b = append(append(r.append(b, 0), rest...), added...)
+		return false
+	})
+	return b
 }
 
-// forgetAll keeps calls from being carried out again that the store has forgotten: those whose
-// IDs were made before nowMS. Clocks that made them may have been ahead, so none is let
-// through because it seems to come from after the loss.
-func (s State) forgetAll(nowMS int64) State {
-	s.Forgotten = max(s.Forgotten, receipt.Stamp(nowMS+1)*receipt.PerMS-1)
-	return s
-}
-
-// keepMS is how long a window is kept: until the latest of its requests would be refused
-// because of its age.
-func keepMS(window []Receipt, nowMS int64) int64 {
-	latest := nowMS
-	for _, r := range window {
-		made, _ := r.RequestID.madeAt(math.MaxInt64)
-		latest = max(latest, made.MS())
+// find finds the receipt of a request, whose ID is as it is kept.
+func (all receipts) find(requestID string) (found Receipt, ok bool) {
+	if id := []byte(requestID); !bytes.Contains(all.text, id) && !bytes.Contains(all.added, id) {
+		return Receipt{}, false
 	}
-	return latest - nowMS + receipt.Keep.Milliseconds() + time.Second.Milliseconds()
+	over := all.count - MaxReceipts // of those that are written none is older
+	all.each(func(r Receipt, _, _ []byte) bool {
+		over--
+		if ok = over < 0 && r.RequestID == requestID; ok {
+			found = r
+		}
+		return !ok
+	})
+	return found, ok
 }
-
-// showTime writes a time in Unix ms for people.
-func showTime(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z") }

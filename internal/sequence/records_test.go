@@ -3,7 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,9 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -45,8 +43,8 @@ func plainRequest(requestID string) sequence.Request {
 // and the key can be read afterwards.
 func TestRequestIDsAreRemembered(t *testing.T) {
 	uuid := "0190a0b0-c0d0-4abc-8def-0123456789ab"
-	ids := []string{sequence.NewRequestID(), uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "t." + uuid, strings.Repeat("-", len(uuid))}
-	for n := 1; n <= sequence.MaxRequestID; n++ {
+	ids := []string{sequence.NewRequestID(), uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "t." + uuid}
+	for n := 1; len(ids) < sequence.MaxReceipts; n++ {
 		ids = append(ids, strings.Repeat("z", n))
 	}
 	s := sequence.OnRecords(memory.New(nil))
@@ -124,7 +122,7 @@ func TestResetThatFails(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	for _, text := range []string{
 		"", "\x00", "\xff\x01", "{}", "\x01\x01", "\x01\x01\x00\x01\x00\x00", "\x00\x01\x02id", "\x00\x01\x02id\x01", "\x00\x01\x02id\x01\x00",
-		"\x00\x01\x02id\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01", "\x00\x01\x82id\x01\x01\x00", "\x10\x01\x05life", "step=1",
+		"\x00\x01\x02id\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01", "\x00\x01\x11id", "\x00\x01\x02id\x01\x01", "\x10\x01\x05life", "step=1",
 	} {
 		records := memory.New(nil)
 		const key = "seq/t/k"
@@ -212,152 +210,60 @@ func TestDoubtWithoutTTL(t *testing.T) {
 	}
 }
 
-// A declaration of a key that the store has forgotten refuses the calls that may be forgotten
-// with it, also those of a host whose clock was ahead.
-func TestADeclarationRefusesForgottenCalls(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(1_800_000_000_000)
-	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+// A call whose receipt the store has lost is a new one after the declaration, with new values.
+func TestDeclaredAfterALoss(t *testing.T) {
+	records := &doubtful{Store: memory.New(nil), life: "first"}
 	s := sequence.OnRecords(records)
-	calls := []sequence.Request{plainRequest(madeAt(clock.Load(), 1)), plainRequest(madeAt(clock.Load()+30_000, 2))}
-	for i, r := range calls {
-		if got, err := s.Next(t.Context(), r); err != nil || got.First != int64(2*i+1) {
-			t.Fatalf("%v (%v), want two values from %d", got, err, 2*i+1)
-		}
+	r := plainRequest("lost")
+	if got, err := s.Next(t.Context(), r); err != nil || got.First != 1 {
+		t.Fatalf("%v (%v)", got, err)
 	}
-	records.Store, records.life, records.fromMS = memory.New(clock.Load), "second", clock.Load()
-	clock.Add(60_000)
-	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: calls[0].Options, Last: 4}))
-	for i, r := range calls {
-		if got, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrRequestReused) {
-			t.Errorf("call %d, which had its values, has %v (%v)", i+1, got, err)
-		}
-	}
-	clock.Add(1)
-	if got, err := s.Next(t.Context(), plainRequest(madeAt(clock.Load(), 3))); err != nil || got.First != 5 {
-		t.Errorf("a new call: %v (%v), want 5", got, err)
-	}
-}
-
-// A call does not fail for want of room for receipts. They are forgotten, and repetitions
-// refused.
-func TestNoRoomForWindows(t *testing.T) {
-	s := sequence.OnRecords(bounds.New(memory.New(nil), bounds.Limits{Keys: 1}, func() time.Duration { return 0 }))
-	ctx := bounds.Pay(t.Context(), "alice")
-	first := plainRequest(sequence.NewRequestID())
-	for n := range int64(5 * sequence.MaxReceipts) {
-		r := plainRequest(sequence.NewRequestID())
-		if n == 0 {
-			r = first
-		}
-		if got, err := s.Next(ctx, r); err != nil || got.First != 2*n+1 {
-			t.Fatalf("call %d: %v (%v)", n, got, err)
-		}
-	}
-	if got, err := s.Next(ctx, first); !errors.Is(err, sequence.ErrRequestReused) {
-		t.Errorf("the first call again: %v (%v)", got, err)
-	}
-}
-
-// madeAt is a request ID that was made then, a UUID of version 7.
-func madeAt(ms int64, serial int) string {
-	return fmt.Sprintf("%08x-%04x-7000-8000-%012x", ms>>16, ms&0xffff, serial)
-}
-
-// Calls of a host whose clock is behind another's look into windows for their own receipts. The
-// key's record does not grow meanwhile.
-func TestReceiptsMoveBesideAHostThatIsAhead(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(1_800_000_000_000)
-	records := memory.New(clock.Load)
-	s := sequence.OnRecords(records)
-	var ids []string
-	call := func(id string) {
-		t.Helper()
-		ids = append(ids, id)
-		if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*len(ids)-1) {
-			t.Fatalf("call %d: %v (%v)", len(ids), got, err)
-		}
-	}
-	for i := range 3 * sequence.MaxReceipts {
-		call(madeAt(clock.Add(1)+receipt.Keep.Milliseconds()/2, i))
-	}
-	for i := range 1000 {
-		call(madeAt(clock.Add(1), i))
-	}
-	v, err := records.Read(t.Context(), record.Ask{Keys: []string{"seq/t/k"}})
-	must.Succeed(t, err)
-	if n := len(v.Records["seq/t/k"].Value); n > 2000 {
-		t.Errorf("the key's record has %d bytes", n)
-	}
-	for i, id := range ids {
-		if got, err := s.Next(t.Context(), plainRequest(id)); err != nil || got.First != int64(2*i+1) {
-			t.Fatalf("call %d again: %v (%v)", i, got, err)
+	records.Store, records.life, records.fromMS = memory.New(nil), "second", 1
+	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: r.Options, Last: 4}))
+	for range 2 {
+		if got, err := s.Next(t.Context(), r); err != nil || got.First != 5 {
+			t.Errorf("%v (%v), want two values from 5", got, err)
 		}
 	}
 }
 
-// Windows of a key that counted in another way say nothing of how it counts now.
-func TestWindowsOfAnEarlierCount(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(1_800_000_000_000)
-	for name, ttl := range map[string]time.Duration{"declared": 0, "over": time.Second} {
-		t.Run(name, func(t *testing.T) {
-			s := sequence.OnRecords(memory.New(clock.Load))
-			options := sequence.DefaultOptions()
-			options.TTL = ttl
-			calls := func() (first sequence.Request) {
-				for i := range 5 * sequence.MaxReceipts {
-					r := plainRequest(madeAt(clock.Add(1), i))
-					r.Options = options
-					if got, err := s.Next(t.Context(), r); err != nil || got.First%options.Step != 0 {
-						t.Fatalf("call %d: %v (%v)", i, got, err)
-					}
-					if i == 0 {
-						first = r
-					}
-				}
-				return first
+// The record of a key has a limit, whatever its calls get: they are remembered in the order in
+// which they came, over the maximum and into the largest values.
+func TestSizeOfRecord(t *testing.T) {
+	const key = "seq/t/k"
+	for name, test := range map[string]struct {
+		start, max, step int64
+		count, most      int
+	}{
+		"usual":  {1, 0, 1, 1, 2500},
+		"resets": {1, 7, 1, 3, 2500},
+		"large":  {1 << 61, 0, 1 << 40, sequence.MaxCount, 3700},
+		"apart":  {0, math.MaxInt64, math.MaxInt64, 1, 3700},
+	} {
+		records := memory.New(nil)
+		s := sequence.OnRecords(records)
+		o := sequence.DefaultOptions()
+		o.Start, o.StartSet, o.Max, o.Step = test.start, true, test.max, test.step
+		var asked []sequence.Request
+		got := map[string]sequence.Range{}
+		for range 3 * sequence.MaxReceipts / 2 {
+			r := sequence.Request{Tenant: "t", Key: "k", Count: test.count, RequestID: sequence.NewRequestID(), Options: o}
+			values, err := s.Next(t.Context(), r)
+			if errors.As(err, new(*sequence.ExhaustedError)) {
+				break
 			}
-			old := calls()
-			if got, err := s.Next(t.Context(), old); err != nil || got.First != 1 {
-				t.Fatalf("the first call again: %v (%v)", got, err)
+			must.Succeed(t, err)
+			asked, got[r.RequestID] = append(asked, r), values
+		}
+		v, err := records.Read(t.Context(), record.Ask{Keys: []string{key}})
+		must.Succeed(t, err)
+		if n := len(v.Records[key].Value); n > test.most {
+			t.Errorf("%s: %d calls take %d bytes", name, len(asked), n)
+		}
+		for _, r := range asked[max(0, len(asked)-sequence.MaxReceipts):] {
+			if values, err := s.Next(t.Context(), r); err != nil || values != got[r.RequestID] {
+				t.Fatalf("%s: again, %v is %v (%v)", name, got[r.RequestID], values, err)
 			}
-			options.Step = 10
-			if ttl == 0 {
-				must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: options, Last: 1000}))
-			}
-			clock.Add(ttl.Milliseconds())
-			latest := calls()
-			old.Options = options
-			got, err := s.Next(t.Context(), old)
-			if ttl == 0 && !errors.Is(err, sequence.ErrRequestReused) || ttl > 0 && (err != nil || got.First != 1610) {
-				t.Errorf("the first call of the earlier count: %v (%v)", got, err)
-			}
-			if got, err := s.Next(t.Context(), latest); err != nil || got.First%10 != 0 || got.First > 1010 {
-				t.Errorf("the first call of this count: %v (%v)", got, err)
-			}
-		})
-	}
-}
-
-// A call from before a declaration is refused after it, also one whose ID is from a clock that
-// was ahead of all others, and whose receipt is in a window.
-func TestDeclaredAfterAHostThatWasAhead(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(1_800_000_000_000)
-	s := sequence.OnRecords(memory.New(clock.Load))
-	call := func(r sequence.Request) error {
-		_, err := s.Next(t.Context(), r)
-		return err
-	}
-	ahead := plainRequest(madeAt(clock.Load()+receipt.Keep.Milliseconds()/2, 0))
-	must.Succeed(t, call(ahead))
-	for i := range 5 * sequence.MaxReceipts {
-		must.Succeed(t, call(plainRequest(madeAt(clock.Add(1), i))))
-	}
-	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: ahead.Options, Last: 1000}))
-	if err := call(ahead); !errors.Is(err, sequence.ErrRequestReused) {
-		t.Errorf("the call from before the declaration: %v", err)
+		}
 	}
 }

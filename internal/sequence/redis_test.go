@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -69,26 +70,6 @@ func TestRedisConformance(t *testing.T) {
 	})
 }
 
-// TestFirstCallOfAProcess: a process that has only said hello to the server knows its time. By an
-// earlier one, a call whose ID contains no time would be forgotten at once.
-func TestFirstCallOfAProcess(t *testing.T) {
-	cfg := redistest.Shared(t).Config()
-	mustInit(t, mustOpenRedis(t, cfg))
-	s := mustOpenRedis(t, cfg)
-	must.Succeed(t, s.records.Check(t.Context()))
-	named := sequence.Request{Tenant: "t", Key: "k", Count: 1, RequestID: "named", Options: sequence.DefaultOptions()}
-	other := named
-	other.RequestID = "other"
-	for i, c := range []struct {
-		request sequence.Request
-		want    int64
-	}{{named, 1}, {named, 1}, {other, 2}, {named, 1}} {
-		if got, err := s.Next(t.Context(), c.request); err != nil || got.First != c.want {
-			t.Errorf("call %d got %v (%v), want %d", i, got, err, c.want)
-		}
-	}
-}
-
 // TestFailoverHandsOutNothingTwice: the replica lacks the last values and a whole key
 // when it becomes the primary. TestDoubt has the rules.
 func TestFailoverHandsOutNothingTwice(t *testing.T) {
@@ -128,21 +109,35 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	take(s, request("a", ""), 4)
 }
 
-// A sequence takes little room on the server, where no request IDs are used.
+// A sequence takes little room on the server where no request IDs are used, and at most 4 KB
+// with as many as are remembered.
 func TestRedisMemory(t *testing.T) {
 	server := redistest.New(t)
 	cfg := server.Config()
 	cfg.Prefix = redisconn.DefaultPrefix
 	s := mustOpenRedis(t, cfg)
 	mustInit(t, s)
-	r := sequence.Request{Tenant: "default", Key: "orders", Count: 65_536, Options: sequence.DefaultOptions()}
-	for range 16 {
-		if _, err := s.Next(t.Context(), r); err != nil {
-			t.Fatal(err)
+	used := func(key string, calls, count int, requestID func(int) string) int {
+		t.Helper()
+		r := sequence.Request{Tenant: "default", Key: key, Count: count, Options: sequence.DefaultOptions()}
+		for i := range calls {
+			r.RequestID = requestID(i)
+			_, err := s.Next(t.Context(), r)
+			must.Succeed(t, err)
 		}
+		n, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/seq/default/"+key))
+		must.Succeed(t, err)
+		return n
 	}
-	used, err := strconv.Atoi(server.Do(t, "MEMORY", "USAGE", "{kazahana}:@store/seq/default/orders"))
-	if err != nil || used > 112 { // 104 where the allocator has steps of 16 bytes
-		t.Errorf("a sequence takes %d bytes (%v)", used, err)
+	plain := used("orders", 16, sequence.MaxCount, func(int) string { return "" })
+	if plain > 112 { // 104 where the allocator has steps of 16 bytes
+		t.Errorf("a sequence takes %d bytes", plain)
 	}
+	long := func(i int) string { return fmt.Sprintf("%0128d", i) }
+	one, usual := used("one", 1, 1, long), used("usual", 200, 1, long)
+	full := used("full", 200, sequence.MaxCount, long)
+	if one > 136 || usual > 3200 || full > 4096 {
+		t.Errorf("with request IDs, one call takes %d bytes, and all of them %d, of batches %d", one, usual, full)
+	}
+	t.Logf("%d bytes without request IDs, %d with one call, %d with %d, of batches %d", plain, one, usual, sequence.MaxReceipts, full)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/receipt"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -87,26 +86,21 @@ func TestRules(t *testing.T) {
 			t.Errorf("%d: %+v: %v (%v), want %v %s", i, c.ask, got, err, c.want, c.words)
 		}
 	}
-	// A key remembers so many calls whose IDs tell no time, and refuses one more.
+	// A key remembers so many calls; an older one is new.
 	named := func(id int, want int64) {
 		t.Helper()
 		if got, err := next(ask{Key: "named", Count: 1, RequestID: fmt.Sprint(id), Options: sequence.DefaultOptions()}); err != nil || got[0] != want {
 			t.Errorf("call %d: %v (%v), want %d", id, got, err, want)
 		}
 	}
-	for i := range receipt.MaxUntimed {
+	for i := range sequence.MaxReceipts {
 		named(i, int64(i+1))
 	}
 	named(0, 1)
-	if got, err := next(ask{Key: "named", Count: 1, RequestID: "more", Options: sequence.DefaultOptions()}); !errors.Is(err, sequence.ErrInvalid) || !strings.Contains(err.Error(), "version 7") {
-		t.Errorf("one more: %v (%v)", got, err)
-	}
-	timed := sequence.NewRequestID()
-	for range 2 {
-		if got, err := next(ask{Key: "named", Count: 1, RequestID: timed, Options: sequence.DefaultOptions()}); err != nil || got[0] != receipt.MaxUntimed+1 {
-			t.Errorf("with a time: %v (%v)", got, err)
-		}
-	}
+	named(sequence.MaxReceipts, sequence.MaxReceipts+1)
+	named(1, 2)
+	named(0, sequence.MaxReceipts+2)
+	named(0, sequence.MaxReceipts+2)
 }
 
 func TestOptions(t *testing.T) {

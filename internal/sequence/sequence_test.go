@@ -22,7 +22,6 @@ func TestMemoryConformance(t *testing.T) {
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return store, nil },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
-			Replays: 20_000,
 		}
 	})
 }

@@ -3,11 +3,8 @@ package sequence
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
@@ -57,10 +54,9 @@ type Request struct {
 	// AtLeast is how many will do where Count do not fit before the maximum, 1 to
 	// Count; 0 means Count.
 	AtLeast int
-	// RequestID makes the request safe to send again: up to MaxRequestID visible
-	// ASCII characters, scoped to the tenant and the key; best a UUID of version 7, which
-	// tells when it was made, right to receipt.Keep. Empty means that it is never sent
-	// again.
+	// RequestID makes the request safe to send again, within what a key remembers
+	// (MaxReceipts): up to MaxRequestID visible ASCII characters, scoped to the tenant and
+	// the key, best random. Empty means that it is never sent again.
 	RequestID string
 	Options   Options
 }
@@ -118,11 +114,8 @@ func CheckKey(tenant, key string) error {
 	return nil
 }
 
-// NewRequestID is a UUID of version 7 without its hyphens.
-func NewRequestID() string {
-	id := clock.UUID7(time.Now())
-	return hex.EncodeToString(id[:])
-}
+// NewRequestID returns a random request ID.
+func NewRequestID() string { return keyname.NewRequestID() }
 
 // Range is values one step apart, in ascending order.
 type Range struct {

@@ -148,7 +148,7 @@ func toError(key string, p *problem.Problem) error {
 	case problem.StoreFull:
 		return recordhttp.ToError(p)
 	case problem.RequestIDReused:
-		return &sequence.ReusedError{Reason: p.Detail}
+		return sequence.ErrRequestReused
 	case problem.InvalidRequest:
 		if p.Recorded != "" {
 			return &sequence.MismatchError{Key: key, Recorded: p.Recorded, Asked: p.Asked}

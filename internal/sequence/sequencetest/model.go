@@ -19,7 +19,7 @@ type naive struct {
 	last    int64 // the value handed out last; none has been in a run that begins
 	begins  bool
 	idle    time.Duration
-	answers []answer // of all calls: a run of the model takes less than receipt.Keep
+	answers []answer // the latest calls
 }
 
 type answer struct {
@@ -74,7 +74,7 @@ func (n *naive) next(r sequence.Request) (values []int64, want string) {
 	}
 	n.last, n.begins, n.idle = values[len(values)-1], false, 0
 	if r.RequestID != "" {
-		n.answers = append(n.answers, answer{r.RequestID, values})
+		n.answers = append(n.answers[max(0, len(n.answers)+1-sequence.MaxReceipts):], answer{r.RequestID, values})
 	}
 	return values, ""
 }
