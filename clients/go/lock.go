@@ -3,7 +3,6 @@ package kazahana
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -121,17 +120,12 @@ func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Dur
 	return err
 }
 
-// newRequestID returns a UUID of version 7: its time tells a store whether it may have
-// forgotten the request.
+// newRequestID returns 128 random bits.
 func newRequestID() string {
 	var id [16]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		panic("kazahana: the system has no random numbers: " + err.Error())
 	}
-	now := time.Now()
-	part := now.Nanosecond() % 1e6 << 12 / 1e6 // 4096ths of a millisecond
-	binary.BigEndian.PutUint64(id[:], uint64(now.UnixMilli())<<16|7<<12|uint64(part))
-	id[8] = id[8]&0x3f | 0x80
 	return hex.EncodeToString(id[:])
 }
 

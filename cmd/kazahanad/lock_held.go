@@ -69,7 +69,7 @@ func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	defer cancel()
 	ask := func() error { return h.ask(ctx, max(0, until-h.clock.Boot())) }
 	err := repeat(ctx, ask)
-	if caller.HasCode(err, wire.CodeRequestIDReused) { // an earlier try has ended, or it may have and is forgotten
+	if caller.HasCode(err, wire.CodeRequestIDReused) { // an earlier try was granted, and has ended
 		h.requestID = lock.NewLeaseID()
 		err = repeat(ctx, ask)
 	}

@@ -2,7 +2,6 @@ package proof
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -210,10 +208,8 @@ const forever = time.Duration(math.MaxInt64)
 
 var lockKeys = []string{"orders", "mail"}
 
-// requestID is a UUID of version 7 by the clock of the host, which is wrong.
 func (d *daemon) requestID() string {
-	id := clock.UUID7(time.UnixMilli(d.clock()))
-	return hex.EncodeToString(id[:])
+	return fmt.Sprintf("%016x%016x", d.w.rnd.Uint64(), d.w.rnd.Uint64())
 }
 
 // wanted is a request for a lock that may be made again.
@@ -223,6 +219,7 @@ type wanted struct {
 	keep  bool  // the host is to renew
 	token int64 // that it was granted; 0: none yet
 	life  int   // of the store, which forgets requests with its locks
+	since int   // how many requests for the lock were carried out before it
 }
 
 // useLocks lets a process of the host do something with locks.
@@ -247,6 +244,7 @@ func (h *host) useLocks() {
 		Wait: time.Duration(w.rnd.IntN(800)-200)*time.Millisecond + offGrid, // it ends at no moment at which a call does
 	}}
 	if w.rnd.IntN(2) == 0 {
+		want.since = w.lockTrail.carried[want.Key]
 		want.RequestID, want.Elsewhere = h.d.requestID(), !want.keep && w.rnd.IntN(2) == 0
 		w.wanted = append(w.wanted[max(0, len(w.wanted)-5):], want)
 	}
@@ -268,7 +266,8 @@ func (w *world) answered(want *wanted, l lock.Lease) {
 	if want.RequestID == "" {
 		return
 	}
-	if want.token != 0 && want.token != l.Token && want.life == w.records.life {
+	remembered := w.lockTrail.carried[want.Key]-want.since < lock.MaxReceipts
+	if want.token != 0 && want.token != l.Token && want.life == w.records.life && remembered {
 		w.broken("request of %s for lock %s was granted tokens %d and %d", want.Owner, want.Key, want.token, l.Token)
 	}
 	want.token, want.life = l.Token, w.records.life

@@ -23,6 +23,8 @@ type lockTrail struct {
 	shown  map[string]lock.Lease   // by key, as of the last message
 	calls  map[*lock.Request]string
 	asked  map[string]bool // numbers of requests
+	// carried is how many requests for a lock have been carried out.
+	carried map[string]int
 }
 
 // leaseOf is whose a lease is: the number of the acquire that was granted it.
@@ -37,7 +39,7 @@ type requestKey struct{}
 func newLockTrail(w *world) *lockTrail {
 	return &lockTrail{
 		w: w, life: w.records.era(), traces: map[string]*trace.Locks{}, leases: map[string]leaseOf{}, shown: map[string]lock.Lease{},
-		calls: map[*lock.Request]string{}, asked: map[string]bool{},
+		calls: map[*lock.Request]string{}, asked: map[string]bool{}, carried: map[string]int{},
 	}
 }
 
@@ -121,6 +123,7 @@ func (t *lockTrail) deliver(m *message) {
 	case m.wrote && m.request.Op == lock.Acquire && after.State != lock.Active:
 		t.givenBack(m, s)
 	case m.wrote:
+		t.carried[m.request.Key]++
 		if s.LeftMS = 0; m.request.Op != lock.Release {
 			s.TermMS = after.ExpiresMS - storeMS
 		}

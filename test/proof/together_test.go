@@ -31,9 +31,7 @@ type together struct {
 	taken     []*taken
 	given     map[string]map[int64]bool // values of sequences
 	most      map[string]int64          // the greatest of them, or of what was declared
-	// declared is when an operator declared each sequence at the latest, by the store's clock.
-	declared map[string]int64
-	meets    map[string]map[string]int // faults and the states they met
+	meets     map[string]map[string]int // faults and the states they met
 	// lockTrail is what is known of the locks; lockSteps are those that were followed.
 	lockTrail *lockTrail
 	lockSteps int
@@ -63,7 +61,7 @@ func (w *world) join() {
 	w.records, w.forgets = newRecords(w), w.rnd.IntN(2) == 0
 	w.beliefs, w.tokens = map[string][]*belief{}, map[string]int64{}
 	w.back = map[string]bool{}
-	w.given, w.most, w.declared = map[string]map[int64]bool{}, map[string]int64{}, map[string]int64{}
+	w.given, w.most = map[string]map[int64]bool{}, map[string]int64{}
 	w.meets = map[string]map[string]int{}
 	w.lockTrail, w.placeTrail = newLockTrail(w), &placeTrail{w: w, lives: map[*message]membershipOf{}}
 }

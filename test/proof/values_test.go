@@ -24,7 +24,6 @@ const declaredAbove = 10_000
 type taken struct {
 	sequence.Request
 	by   *host // who remembers it, where that is no store
-	made int64 // Unix ms, as the request ID says
 	got  sequence.Range
 	life int // of the store, in which it got that
 }
@@ -41,7 +40,7 @@ func (h *host) useSequences() {
 	c := pick(w, counters)
 	r := &taken{by: h, Request: sequence.Request{Tenant: "t", Key: c.key, Count: 1 + w.rnd.IntN(4), Options: c.options()}}
 	if w.rnd.IntN(2) == 0 {
-		r.RequestID, r.made = h.d.requestID(), h.d.clock()
+		r.RequestID = h.d.requestID()
 		w.taken = append(w.taken[max(0, len(w.taken)-5):], r)
 	}
 	if len(w.taken) > 0 && w.rnd.IntN(4) == 0 {
@@ -69,9 +68,7 @@ func (w *world) values(r *taken, got sequence.Range) {
 	if r.got == got {
 		return
 	}
-	// Beyond a loss a request is known by its time, which was ahead here.
-	ahead := r.life != w.records.life && r.made >= w.declared[r.Key]
-	if r.got.Count > 0 && !ahead {
+	if r.got.Count > 0 && (r.life == w.records.life || r.Options.Block > 0) { // else the store may have forgotten it
 		w.broken("one request for values of %s got %v and %v", r.Key, r.got, got)
 	}
 	r.got, r.life = got, w.records.life
@@ -96,7 +93,6 @@ func (h *host) declare(r *taken) {
 	w.most[r.Key] += declaredAbove
 	d := sequence.Declaration{Tenant: "t", Key: r.Key, Options: r.Options, Last: w.most[r.Key]}
 	var err error
-	w.declared[r.Key] = max(w.declared[r.Key], w.records.now())
 	w.send(h, callTimeout, func(ctx context.Context) { err = h.rules.Declare(ctx, d) }, func(time.Duration) {
 		w.tells("an operator declares %s: %v", d.Key, plain(err))
 		if err == nil {

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { CALL_OPTIONS, integer, map, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
@@ -9,7 +10,6 @@ import type { Value } from './msgpack.js';
 import { known, milliseconds } from './options.js';
 import { PinnedChannel } from './pinned.js';
 import { encodeCall, type Body } from './protocol.js';
-import { newRequestId } from './sequence.js';
 import { clearTimer, setTimer, steadyNow } from './system.js';
 
 export interface LockOptions extends CallOptions {
@@ -74,7 +74,7 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   const request = (wait_ms: number) =>
     encodeCall('Lock.Acquire', [key, { ttl_ms: ttl, wait_ms, request_id: requestId, hold: isHeld ? hold : undefined }]);
   const take = () => {
-    requestId = newRequestId();
+    requestId = randomUUID();
     return own.call((remaining) => request(Math.floor(Math.min(Math.max(remaining - timeout, 0), wait))), left(), signal);
   };
   try {
@@ -101,7 +101,7 @@ async function giveBack(key: string, request: Body, channel: Channel, timeout: n
   const until = steadyNow() + timeout;
   try {
     const { leaseId } = map(await channel.call(request, timeout));
-    const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: newRequestId() }]);
+    const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: randomUUID() }]);
     await channel.call(() => release, Math.max(until - steadyNow(), 1));
   } catch {
     // Nothing was granted, or it ends with its ttl.
@@ -156,7 +156,7 @@ class HeldLock implements Lock {
   async renew(ttl = this.ttl): Promise<void> {
     this.ttl = milliseconds('ttl', ttl);
     this.lost.throwIfAborted();
-    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: newRequestId() }, Math.max(this.until.left, 1));
+    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: randomUUID() }, Math.max(this.until.left, 1));
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -171,7 +171,7 @@ class HeldLock implements Lock {
   private async giveBack(): Promise<void> {
     clearTimer(this.timer);
     if (this.lost.aborted) return;
-    const params = [this.key, { lease_id: this.leaseId, request_id: newRequestId() }];
+    const params = [this.key, { lease_id: this.leaseId, request_id: randomUUID() }];
     try {
       await this.channel.call(() => encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
     } catch (error) {

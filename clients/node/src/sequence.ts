@@ -3,7 +3,6 @@ import {
   CALL_OPTIONS, Calls, exact, identifier, integer, list, SERVICE_OPTIONS, text, type CallOptions, type Id, type ServiceOptions,
 } from './calls.js';
 import type { Lock, LockOptions } from './lock.js';
-import { wallNow } from './system.js';
 
 export interface SequenceOptions extends CallOptions {
   /** Repeating a call with the same request ID gives the same values. Default: a new one for each call, kept over its own retries. */
@@ -12,23 +11,17 @@ export interface SequenceOptions extends CallOptions {
 
 const SEQUENCE_OPTIONS: readonly (keyof SequenceOptions)[] = [...CALL_OPTIONS, 'requestId'];
 
-/** A UUID of version 7: its time tells a store whether it may have forgotten the request. */
-export function newRequestId(): string {
-  const time = wallNow().toString(16).padStart(12, '0');
-  return `${time.slice(0, 8)}-${time.slice(8)}-7${randomUUID().slice(15)}`;
-}
-
 /** All calls of a daemon. Client calls a real one, FakeClient of kazahana/testing a fake one. */
 export abstract class KazahanaClient extends Calls {
   /** The next value of the sequence of that name. */
   async nextSequence(key: string, options: SequenceOptions = {}): Promise<bigint> {
-    const { requestId = newRequestId() } = options;
+    const { requestId = randomUUID() } = options;
     return integer(await this.call('Sequence.Next', () => [key, { request_id: requestId }], options, SEQUENCE_OPTIONS));
   }
 
   /** The next `count` values, ascending: 1 to 65,536. */
   async nextSequences(key: string, count: number, options: SequenceOptions = {}): Promise<bigint[]> {
-    const { requestId = newRequestId() } = options;
+    const { requestId = randomUUID() } = options;
     const params = [key, count, { request_id: requestId }];
     return list(await this.call('Sequence.NextBatch', () => params, options, SEQUENCE_OPTIONS), count).map(integer);
   }

@@ -153,13 +153,13 @@ def test_connection_that_breaks_before_the_lock_is_watched(connect: Any, script:
 
 
 def test_reused_twice_is_the_answer(connect: Any, script: Any, store: Store) -> None:
-    """A host whose clock is behind gets the same answer to each new request: it must hear why."""
+    """Who gets the same answer to a new request must hear why."""
 
     def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
-        peer.error(msgid, "REQUEST_ID_REUSED: the clock is behind")
+        peer.error(msgid, "REQUEST_ID_REUSED: for another request")
 
     server = script(answer)
-    with pytest.raises(kazahana.RequestIDReusedError, match="the clock is behind"):
+    with pytest.raises(kazahana.RequestIDReusedError, match="for another request"):
         Held(connect(server.socket)).__enter__()
     assert [method for _, method, _ in server.asked].count("Lock.Acquire") == 2
 

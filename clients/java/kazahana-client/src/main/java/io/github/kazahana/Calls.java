@@ -6,11 +6,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.UUID;
-import java.util.concurrent.ThreadLocalRandom;
 
 /** All calls but those for IDs. {@link Client} makes them to a real daemon, {@link FakeKazahana} to a fake one. */
 abstract class Calls implements Kazahana {
-    private static final long RANDOM_BITS = (1L << 62) - 1;
 
     private final Map<String, Object> ofService;
 
@@ -80,12 +78,12 @@ abstract class Calls implements Kazahana {
 
     @Override
     public long nextSequence(String key) {
-        return integer(call("Sequence.Next", key, Map.of("request_id", requestId())), "Sequence.Next");
+        return integer(call("Sequence.Next", key, Map.of("request_id", UUID.randomUUID().toString())), "Sequence.Next");
     }
 
     @Override
     public long[] nextSequences(String key, int count) {
-        long[] values = integers(call("Sequence.NextBatch", key, count, Map.of("request_id", requestId())), "Sequence.NextBatch");
+        long[] values = integers(call("Sequence.NextBatch", key, count, Map.of("request_id", UUID.randomUUID().toString())), "Sequence.NextBatch");
         if (values.length != count) {
             throw wrong("Sequence.NextBatch", count + " values");
         }
@@ -100,13 +98,6 @@ abstract class Calls implements Kazahana {
     @Override
     public void ping() {
         call("Ping");
-    }
-
-    /** A UUID of version 7: its time tells a store whether it may have forgotten the request. */
-    static String requestId() {
-        ThreadLocalRandom random = ThreadLocalRandom.current();
-        long high = System.currentTimeMillis() << 16 | 7 << 12 | random.nextInt(1 << 12);
-        return new UUID(high, 1L << 63 | random.nextLong() & RANDOM_BITS).toString();
     }
 
     static KazahanaException wrong(String method, String due) {
