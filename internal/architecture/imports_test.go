@@ -102,7 +102,7 @@ var own = map[string][]string{
 	"internal/sequence":                      {"internal/keyname", "internal/record", "internal/record/bounds"},
 	"internal/sequence/http":                 {"internal/conn/httpconn", "internal/problem", "internal/record/recordhttp", "internal/sequence"},
 	"internal/sequence/sequencetest":         {"internal/sequence"},
-	"internal/lock":                          {"internal/keyname", "internal/record", "internal/workers"},
+	"internal/lock":                          {"internal/keyname", "internal/record"},
 	"internal/placement":                     {"internal/keyname"},
 	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage", "internal/record"},
 	"internal/placement/storage":             {"internal/placement", "internal/record"},

@@ -53,16 +53,16 @@ func testHistories(s *suite) {
 	}
 	for n, op := range []lock.Op{lock.Acquire, lock.Renew, lock.Release} {
 		h := &History{Allowed: Allowed{Jumps: s.backend.Jumps, NoClock: s.backend.NoClock}}
-		s.losesAnswer(h, stores, op, seed+uint64(n))
+		s.testLostAnswer(h, stores, op, seed+uint64(n))
 		if err := h.Check(); err != nil {
 			s.Fatalf("seed %d, %v: %v", seed, op, err)
 		}
 	}
 }
 
-// losesAnswer has one client make a request whose answer is lost. Others make as many requests
+// testLostAnswer has one client make a request whose answer is lost. Others make as many requests
 // as may come in between, at the same time, and another process repeats the first one.
-func (s *suite) losesAnswer(h *History, stores []lock.Store, op lock.Op, seed uint64) {
+func (s *suite) testLostAnswer(h *History, stores []lock.Store, op lock.Op, seed uint64) {
 	s.Helper()
 	key := fmt.Sprint("lost/", op)
 	about := func(op lock.Op) lock.Request {
