@@ -13,10 +13,9 @@ const localTenant = "default"
 // A SequenceOption is an option of one request for values of a sequence.
 type SequenceOption func(*sequence.Request)
 
-// WithRequestID makes the request safe to repeat: for 10 minutes a repeated one gets the same
-// values, and a later one fails with ErrRequestIDReused. The ID is unique for the key: best a
-// UUID of version 7 (UUIDs), which tells when it was made; else 1 to 128 visible ASCII
-// characters, which are forgotten after 10 minutes.
+// WithRequestID makes the request safe to repeat: a repeated one gets the same values, if it is
+// one of the last 128 of the key, and new ones later. The ID is 1 to 128 visible ASCII
+// characters, unique for the key, best random.
 func WithRequestID(id string) SequenceOption { return func(r *sequence.Request) { r.RequestID = id } }
 
 // NextSequence returns the next value of a key: 1, 2, 3, ... unless Config.Sequences says

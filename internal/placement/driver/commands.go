@@ -103,7 +103,7 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
 	if r.Op == lock.Acquire {
-		r.LeaseID = r.RequestID // so that its time is not asked for
+		r.LeaseID = r.RequestID // a record has both in the room of one
 	}
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		l, err := d.cfg.Locks.Do(ctx, r)
