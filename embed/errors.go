@@ -22,7 +22,7 @@ var (
 	ErrInvalidParams     = errors.New("embed: invalid request")
 	ErrNoStore           = errors.New("embed: there is no store for sequences: set Config.Store, or Config.StateDir")
 	ErrStoreUnavailable  = errors.New("embed: the store of sequences failed; what it did is not known: ask again with the same WithRequestID")
-	ErrRequestIDReused   = errors.New("embed: the request ID was used before, or may have been")
+	ErrRequestIDReused   = errors.New("embed: the request ID was used before, for another number of values")
 	ErrOverloaded        = errors.New("embed: a limit of the store is reached")
 	ErrStoreFull         = errors.New("embed: the store has no room for a new key")
 )

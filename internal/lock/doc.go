@@ -17,8 +17,9 @@
 //
 //   - At most one lease of a key is ACTIVE by the store's clock, and tokens of a
 //     key strictly increase, whatever is deleted, restarted or forgotten.
-//   - A request ID is carried out once, and its repetition answered for receipt.Keep. A
-//     repeated answer shows the present state, and never more than what is left of a lease.
+//   - A request ID is carried out once, and its repetition answered, as long as the key
+//     remembers it (MaxReceipts). A repeated answer shows the present state, and never more
+//     than what is left of a lease.
 //   - A Host counts a lease's end from before its request was sent, on a clock that
 //     counts suspend, and tells the holder of the loss before that end. So the clients
 //     of hosts never believe in two holders at once, unless one of them is

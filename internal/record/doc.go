@@ -13,7 +13,7 @@
 //
 // A rule that returns an error, or no writes, changes nothing. Change then returns
 // the rule's error as it is, and the rule has seen the store as it was at a moment
-// during the call. An error that wraps ErrMore may rest on an older state.
+// during the call.
 //
 // # Terms
 //

@@ -218,9 +218,6 @@ var (
 	// ErrUnconfirmed: the change was carried out, and too few replicas confirmed it in
 	// time. It lasts, unless one of those takes over.
 	ErrUnconfirmed = errors.New("too few replicas confirmed the change")
-	// ErrMore is wrapped by the error of a rule that wants to be shown more. Change returns it
-	// at once: nobody relies on it.
-	ErrMore = errors.New("a rule wants to see more")
 	// ErrTerm is part of an error of a store that failed where it prepared a record's
 	// term, before anything else. Nothing was changed.
 	ErrTerm = errors.New("the term was not set")

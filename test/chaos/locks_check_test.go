@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
 )
 
 // lockRecord is what all processes asked and were answered in a scenario.
@@ -174,14 +175,17 @@ func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked, writes ma
 		}
 	}
 	for _, asked := range locks {
-		crowd(asked)
+		crowd(asked, lock.MaxReceipts)
+	}
+	for _, asked := range sequences {
+		crowd(asked, sequence.MaxReceipts)
 	}
 	return locks, sequences, writes
 }
 
 // crowd marks the requests that were sent more than once while so many others were carried
-// out on the key that these may have overtaken it: it may then be refused.
-func crowd(all []*lockAsked) {
+// out on the key that it may not remember them: they may then be refused, or be carried out again.
+func crowd(all []*lockAsked, memory int) {
 	for _, a := range all {
 		if len(a.attempts) == 1 {
 			continue
@@ -193,7 +197,7 @@ func crowd(all []*lockAsked) {
 				others++
 			}
 		}
-		a.crowded = others >= lock.MaxReceipts
+		a.crowded = others >= memory
 	}
 }
 
@@ -344,15 +348,15 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 	var answered []lockAttempt
 	for _, a := range all {
 		block = block || a.first().Block
-		if len(a.ok) == 0 { // what it was given may be lost
-			missing += a.first().Count * len(a.attempts)
+		if len(a.ok) == 0 || a.crowded { // what it was given may be lost
+			missing += a.first().Count * (len(a.attempts) - len(a.ok))
 		}
 		res.again += max(0, len(a.ok)-1)
 		for i, t := range a.ok {
 			if i > 0 && t.Values[0] == a.ok[0].Values[0] {
 				continue
 			}
-			if i > 0 && !t.Block {
+			if i > 0 && !t.Block && !a.crowded {
 				res.violates(locksApplied, "%s: request %s was given %d, and then %d", key, t.Request, a.ok[0].Values[0], t.Values[0])
 			}
 			t.Sent = a.first().Sent // whichever attempt took them
@@ -386,6 +390,35 @@ func checkOrder(res *lockResult, key string, answered []lockAttempt) {
 		}
 		if soonest == nil || a.Answered < soonest.Answered {
 			soonest = a
+		}
+	}
+}
+
+// TestSequenceMemory: a call that comes again gets its values, unless the key has forgotten it.
+// Then it gets new ones, and those of an attempt without an answer are lost.
+func TestSequenceMemory(t *testing.T) {
+	for _, others := range []int{sequence.MaxReceipts - 2, sequence.MaxReceipts - 1} { // beside one of the two
+		var r lockRecord
+		next := func(request string, value int64) {
+			now := int64(len(r.attempts))
+			r.attempts = append(r.attempts, lockAttempt{Op: "next", Key: "s", Request: request, Count: 1, Sent: 2 * now, Answered: 2*now + 1, Outcome: lockOK, Values: []int64{value}})
+			if value == 0 {
+				a := &r.attempts[now]
+				a.Outcome, a.Values = lockUnknown, nil
+			}
+		}
+		next("first", 1)
+		next("lost", 0)
+		for i := range others {
+			next(fmt.Sprint(i), int64(i+3))
+		}
+		next("lost", int64(others+3))
+		next("first", int64(others+4))
+		res := lockResult{findings: findings{count: map[string]int{}}}
+		_, sequences, _ := r.byKey()
+		checkSequence(&res, "s", sequences["s"])
+		if found := len(res.violations) > 0; found != (others < sequence.MaxReceipts-1) {
+			t.Errorf("with %d others in between: %q", others+1, res.violations)
 		}
 	}
 }

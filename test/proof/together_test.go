@@ -9,9 +9,6 @@ import (
 // longer than those of the leases of the other worlds.
 const wholePace = 8
 
-// today is how long after the beginning of a bubble a whole world begins.
-const today = 27 * 365 * 24 * time.Hour
-
 // together is what a whole world has beside the services of IDs.
 type together struct {
 	pace      int64   // 1 but in a whole world

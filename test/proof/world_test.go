@@ -144,9 +144,6 @@ func (f *folderNames) repeat(path string) {
 
 // newWorld draws a world.
 func newWorld(s setting) *world {
-	if s.whole {
-		time.Sleep(today) // a bubble begins in 2000, when no request ID was made
-	}
 	time.Sleep(offGrid)
 	w := &world{
 		setting: s, rnd: newRand(s.seed), names: &folderNames{rnd: newRand(^s.seed)}, began: time.Now(),

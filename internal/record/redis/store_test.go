@@ -210,9 +210,8 @@ func TestPresentTime(t *testing.T) {
 	}
 }
 
-// TestSuspend: a host was suspended for longer than receipts are kept. Rules are shown a time
-// after that, on what the process remembers: what they date with an earlier one would be over at
-// once.
+// TestSuspend: a host was suspended. Rules are shown a time after that, on what the process
+// remembers: what they date with an earlier one would be over at once.
 func TestSuspend(t *testing.T) {
 	s := mustOpen(t, redistest.Shared(t).Config())
 	mustInit(t, s)

@@ -2,7 +2,6 @@ package turns
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -70,7 +69,7 @@ func Run[K any](ctx context.Context, h *Held[K], c Change, place string, ask rec
 		}
 		writes, err := rule(v)
 		if err != nil || len(writes) == 0 {
-			if errors.Is(err, record.ErrMore) || c.Settled(err != nil) {
+			if c.Settled(err != nil) {
 				return v.NowMS, err
 			}
 			if err := c.Confirm(ctx); err != nil {
