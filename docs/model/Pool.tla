@@ -82,13 +82,13 @@ Down(identity) ==
     [up |-> FALSE, identity |-> identity, dir |-> 0, held |-> {}, cached |-> {},
      leaving |-> None, asked |-> 0, last |-> -1]
 
-\* A folder: its leases file, which names the identity it was written for; its marks;
-\* whether an older leases file was put back, other marks were put back, or its process
-\* went on elsewhere; whether an earlier boot or another machine wrote it. calm: nobody
-\* has disturbed it, so its stream ascends.
+\* A folder: its leases file and its marks; for: the identity whose name it has; whether
+\* an older leases file was put back, other marks were put there (or its own are gone), or
+\* its files are another folder's; whether an earlier boot or another machine wrote it.
+\* calm: nobody has disturbed it, so its stream ascends.
 NewFolder(identity) ==
     [leases |-> {}, cached |-> {}, for |-> identity, mark |-> 0,
-     old |-> FALSE, touched |-> FALSE, void |-> FALSE, foreign |-> FALSE, calm |-> TRUE]
+     old |-> FALSE, touched |-> FALSE, moved |-> FALSE, foreign |-> FALSE, calm |-> TRUE]
 
 Init ==
     /\ rec = [s \in Slots |-> None]
@@ -328,18 +328,15 @@ Least(S) == CHOOSE x \in S : \A y \in S : x <= y
 FreshNames == {i \in Folders : name[i] = 0 /\ \A q \in Procs : proc[q].identity # i}
 
 \* What the next process takes over from folder k, and where its stream begins.
-\* Rules 19, 20 and 21: the leases are those that were written last, beside these
-\* marks, by a process that did not go on elsewhere. Rule 22 stands behind rule 21: a copy
-\* has another inode than the one that it names. With the fault "inodes" it shows alone: no
-\* inode is ever given out twice, and nothing compares how old the leases file is.
-\* Rule 23: they were written in this boot of this machine. Rule 14: the mark is exclusive.
-\* Rule 15: it is in the live state.
+\* Rules 18, 19 and 20: the leases are those that were written last, in this folder, beside
+\* these marks. Where they are not, the process makes new marks. Rule 21: they were written
+\* in this boot of this machine. Rule 14: the mark is exclusive. Rule 15: it is in the live
+\* state.
 Adoptable(f) ==
-    /\ On("19") => ~f.void
-    /\ On("20") => ~f.touched
-    /\ (On("21") /\ ~Fault("inodes")) => ~f.old
-    /\ (On("22") /\ Fault("inodes")) => ~f.old
-    /\ On("23") => ~f.foreign
+    /\ On("18") => ~f.moved
+    /\ On("19") => ~f.touched
+    /\ On("20") => ~f.old
+    /\ On("21") => ~f.foreign
 Begin(f) == IF On("15") THEN First(f.mark) - 1 - (IF On("14") THEN 0 ELSE 2 * Units) ELSE -1
 
 Opened(p, identity, k, leases, cached, last) ==
@@ -352,7 +349,7 @@ StartIn(p, k) ==
     IN  /\ Opened(p, proc[p].identity, k, IF ok THEN f.leases ELSE {}, IF ok THEN f.cached ELSE {}, Begin(f))
         /\ folder' = [folder EXCEPT ![k].leases = IF ok THEN @ ELSE {}, ![k].cached = IF ok THEN @ ELSE {},
                                     ![k].for = proc[p].identity,
-                                    ![k].old = FALSE, ![k].touched = FALSE, ![k].void = FALSE, ![k].foreign = FALSE]
+                                    ![k].old = FALSE, ![k].touched = FALSE, ![k].moved = FALSE, ![k].foreign = FALSE]
         /\ copy' = IF copy # None /\ copy.of = k THEN [copy EXCEPT !.fresh = FALSE] ELSE copy
         /\ UNCHANGED name
         /\ did' = <<"start in", p, {l.g : l \in IF ok THEN f.leases \cup f.cached ELSE {}}>>
@@ -419,9 +416,9 @@ CloneMachine(p, q) ==
     /\ did' = <<"clone machine", p, q>>
     /\ UNCHANGED <<store, wire, copy, seen>>
 
-\* The folder of an identity is moved away. It keeps its lock, its marks stay mapped.
-\* It may come back, if nothing has taken its name. (Elsewhere it is not adopted: its
-\* leases file names its identity.)
+\* The folder of an identity is moved away. It keeps its lock, its marks stay mapped, and
+\* it may come back, if nothing has taken its name. (Its process saves nothing meanwhile,
+\* and so releases nothing. The model lets it do both.)
 MoveAway(i) ==
     /\ Fault("folders") /\ name[i] # 0
     /\ name' = [name EXCEPT ![i] = 0]
@@ -436,26 +433,17 @@ MoveBack(k) ==
     /\ did' = <<"move back", folder[k].for>>
     /\ UNCHANGED <<store, wire, proc, folder, copy, seen>>
 
-\* The process notices. Rule 19: it voids the old folder. Rule 18: it goes on in a new
-\* one under a new identity, not in whatever has the old name by now.
-Notice(p) ==
-    LET q == proc[p]
-        i == IF On("18") THEN Least(FreshNames) ELSE q.identity
-        k == IF name[i] # 0 THEN name[i] ELSE Least(Unused)
-        old == IF On("19") THEN [folder EXCEPT ![q.dir].void = TRUE] ELSE folder
-        mark == IF q.last < 0 THEN 0 ELSE LastTimestamp(q) + 1
-        there == IF name[i] # 0 THEN folder[k] ELSE NewFolder(i)
-    IN  /\ q.up
-        /\ \/ name[q.identity] # q.dir
-           \/ folder[q.dir].touched \/ folder[q.dir].old
-        /\ On("18") => FreshNames # {} /\ Unused # {}
-        /\ ~On("18") => name[i] # q.dir /\ (name[i] # 0 \/ Unused # {})
-        /\ proc' = [proc EXCEPT ![p].identity = i, ![p].dir = k]
-        /\ folder' = [old EXCEPT ![k] = [there EXCEPT !.leases = q.held, !.cached = q.cached, !.for = i,
-                                             !.mark = Max(@, mark), !.old = FALSE]]
-        /\ name' = [name EXCEPT ![i] = k]
-        /\ did' = <<"notice", p, i>>
-        /\ UNCHANGED <<store, wire, copy, seen>>
+\* The files of folder k are moved into folder j. Processes that use either go on. (They can
+\* save nothing there; the model lets them.)
+MoveFiles(k, j) ==
+    /\ Fault("folders") /\ k # j /\ folder[k] # None /\ folder[j] # None
+    /\ folder[k].leases # {}
+    /\ folder' = [folder EXCEPT
+           ![j].leases = folder[k].leases, ![j].cached = folder[k].cached, ![j].mark = folder[k].mark,
+           ![j].moved = TRUE, ![j].calm = FALSE,
+           ![k].leases = {}, ![k].cached = {}, ![k].touched = TRUE, ![k].calm = FALSE]
+    /\ did' = <<"move files", folder[k].for, folder[j].for>>
+    /\ UNCHANGED <<store, wire, proc, name, copy, seen>>
 
 \* Single files of a folder are copied, and put back in place.
 CopyFiles(k) ==
@@ -496,7 +484,6 @@ Usual ==
         \/ Unanswered(p)
         \/ Start(p)
         \/ Kill(p)
-        \/ Notice(p)
         \/ \E t \in 0 .. LastTime, kind \in {0, 1}, u \in 0 .. Units - 1 : Emit(p, t, kind, u)
     \/ \E m \in sent, now \in Times : TakeBack(m, now)
 
@@ -508,6 +495,7 @@ Accident ==
     \/ \E p, q \in Procs : CloneMachine(p, q)
     \/ \E i \in Folders : MoveAway(i)
     \/ \E k \in Folders : MoveBack(k)
+    \/ \E k, j \in Folders : MoveFiles(k, j)
     \/ \E k \in Folders : CopyFiles(k)
     \/ PutLeases
     \/ PutMarks

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -56,6 +57,7 @@ type Core struct {
 	growthShort int  // growth acquires in a row that brought less than asked
 	answered    bool // the provider has answered a call of this life
 	unsaved     bool // the store does not hold what saved has
+	loss        bool // nor may it hold what it holds: some of that is another client's
 
 	kept *lease.Lease // whose keep alive the log tells of; nil: none in this life
 
@@ -183,7 +185,7 @@ func (c *Core) nextDuty() Action {
 	c.todo = c.todo[1:]
 	switch {
 	case first == toSave:
-		return Save{c.saved}
+		return Save{c.saved, c.loss}
 	case first == toRebase:
 		return Rebase{c.saved.Timeline}
 	case c.stop == nil:
@@ -239,9 +241,12 @@ func (c *Core) begin(l lease.Lease) {
 // onSaved notes whether the store holds what it is to hold.
 func (c *Core) onSaved(err error) {
 	c.unsaved, c.nextSave = err != nil, c.at.Elapsed+saveInterval
+	c.loss = c.loss && err != nil
 	if err != nil {
 		c.report.seen(Observer.StateFailed)
-		c.report.line(zap.ErrorLevel, "the live state cannot be written; leases are used on, and none is released", zap.Error(err))
+		if !errors.As(err, new(*state.FileError)) { // of which the state tells, once
+			c.report.line(zap.ErrorLevel, "the live state cannot be saved; leases are used on, and none is released", zap.Error(err))
+		}
 		c.leaving = nil
 		if c.stop != nil {
 			c.stop.over = true

@@ -61,8 +61,11 @@ type (
 	}
 	// Rebase moves the stream to another timeline.
 	Rebase struct{ Timeline snowflake.Timeline }
-	// Save writes the live state.
-	Save struct{ Content state.Saved }
+	// Save writes the live state. AfterLoss: it lacks leases that belong to another client now.
+	Save struct {
+		Content   state.Saved
+		AfterLoss bool
+	}
 	// Confirm tells the clock what a provider with a clock of its own showed just
 	// now.
 	Confirm struct{ ProviderMS int64 }

@@ -170,5 +170,6 @@ func (c *Core) drop(lost []lease.Lease) {
 	}
 	c.acquired = false // a replacement need not wait for the rate limit
 	c.forget(lost)
+	c.loss = true
 	c.todo = append(c.todo, toPublish, toSave)
 }

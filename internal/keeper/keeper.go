@@ -34,6 +34,9 @@ type Generator interface {
 type Store interface {
 	Load() state.Saved
 	Save(state.Saved) error // survives a kill -9 once it has returned nil
+	// SaveAfterLoss is Save without leases that belong to another client now: even if it
+	// fails, a kill -9 brings them back no more.
+	SaveAfterLoss(state.Saved) error
 }
 
 // Clock is the believed time.
@@ -172,6 +175,9 @@ func (k *Keeper) perform(ctx context.Context, action Action) Event {
 	case Rebase:
 		return Rebased{k.Generator.Rebase(a.Timeline)}
 	case Save:
+		if a.AfterLoss {
+			return Saved{k.Store.SaveAfterLoss(a.Content)}
+		}
 		return Saved{k.Store.Save(a.Content)}
 	case Confirm:
 		k.Clock.Confirm(a.ProviderMS)

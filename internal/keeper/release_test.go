@@ -83,7 +83,7 @@ func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
 		r.until(2 * term)
 		r.wantKinds("regular")
 		r.wantCalls(providertest.OpRelease, 0)
-		logged := len(r.logs.FilterMessageSnippet("live state cannot be written").All())
+		logged := len(r.logs.FilterMessageSnippet("live state cannot be saved").All())
 		if r.seen.stateFailed == 0 || logged != r.seen.stateFailed {
 			t.Errorf("%d failures are counted, %d logged", r.seen.stateFailed, logged)
 		}
@@ -103,8 +103,8 @@ func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
 		if n := r.seen.stateFailed; n < 4 || n > 8 {
 			t.Errorf("%d tries to write the store", n)
 		}
-		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 0 {
-			t.Fatalf("stored: %v", leases)
+		if leases := r.store.leases(); len(leases) != 0 {
+			t.Fatalf("a crash would bring back %v", leases)
 		}
 		r.store.broken.Store(false)
 		r.pass(saveInterval + time.Second)

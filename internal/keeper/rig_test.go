@@ -483,6 +483,7 @@ var errDisk = errors.New("no space left on device")
 type store struct {
 	*state.Service
 	broken  atomic.Bool
+	lossy   bool // a loss could not be saved: a crash costs all leases
 	written func() // called after a write that succeeded, if set
 }
 
@@ -500,14 +501,25 @@ func (s *store) Save(saved state.Saved) error {
 		return errDisk
 	}
 	err := s.Service.Save(saved)
+	s.lossy = false
 	if s.written != nil {
 		s.written()
 	}
 	return err
 }
 
+// SaveAfterLoss implements Store.
+func (s *store) SaveAfterLoss(saved state.Saved) error {
+	err := s.Save(saved)
+	s.lossy = err != nil
+	return err
+}
+
 // leases is all that a restart would find.
 func (s *store) leases() []lease.Lease {
+	if s.lossy {
+		return nil
+	}
 	saved := s.Load()
 	return both(saved.Held, saved.Cached)
 }

@@ -1,12 +1,14 @@
 package state
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -91,31 +93,41 @@ func TestForeignLeasesAreNotAdopted(t *testing.T) {
 func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 	ring.All(t)
 	const (
-		copied   = "is a copy of the file they were saved in"
-		replaced = "the marks were replaced or overwritten since"
+		replaced = "the marks were replaced since"
 		lost     = "the marks are missing or damaged"
 		older    = "an older file was put back"
 	)
 	cp := func(t *testing.T, from, to string) { disktest.Run(t, "cp", from, to) } // in place where it exists
 	mv := func(t *testing.T, from, to string) { disktest.Run(t, "mv", from, to) }
-	type files struct{ leases, marks, oldLeases, oldMarks, oldLeasesInode string }
+	type files struct{ leases, marks, oldLeases, oldMarks string }
 	for name, c := range map[string]struct {
 		tamper func(*testing.T, files)
 		reason string
 		mark   int64
 	}{
-		"older leases in place":        {func(t *testing.T, f files) { cp(t, f.oldLeases, f.leases) }, copied, testMark},
-		"older leases by rename":       {func(t *testing.T, f files) { mv(t, f.oldLeases, f.leases) }, copied, testMark},
-		"older leases, the very inode": {func(t *testing.T, f files) { mv(t, f.oldLeasesInode, f.leases) }, older, testMark},
-		"a copy of the present leases": {func(t *testing.T, f files) { cp(t, f.leases, f.leases+"2"); mv(t, f.leases+"2", f.leases) }, copied, testMark},
-		"older marks in place":         {func(t *testing.T, f files) { cp(t, f.oldMarks, f.marks) }, replaced, testMark - 1},
+		"older leases in place":        {func(t *testing.T, f files) { cp(t, f.oldLeases, f.leases) }, older, testMark},
+		"older leases by rename":       {func(t *testing.T, f files) { mv(t, f.oldLeases, f.leases) }, older, testMark},
+		"a copy of the present leases": {func(t *testing.T, f files) { cp(t, f.leases, f.leases+"2"); mv(t, f.leases+"2", f.leases) }, "", testMark},
 		"older marks by rename":        {func(t *testing.T, f files) { mv(t, f.oldMarks, f.marks) }, replaced, testMark - 1},
-		"marks away and back":          {func(t *testing.T, f files) { mv(t, f.marks, f.marks+"2"); mv(t, f.marks+"2", f.marks) }, replaced, testMark},
+		"present marks by rename":      {func(t *testing.T, f files) { cp(t, f.marks, f.marks+"2"); mv(t, f.marks+"2", f.marks) }, replaced, testMark},
+		"marks away and back":          {func(t *testing.T, f files) { mv(t, f.marks, f.marks+"2"); mv(t, f.marks+"2", f.marks) }, "", testMark},
 		"marks removed":                {func(t *testing.T, f files) { os.Remove(f.marks) }, lost, testMark - 1},
 		"marks zeroed":                 {func(t *testing.T, f files) { change(t, f.marks, func(b []byte) []byte { return make([]byte, len(b)) }) }, lost, testMark - 1},
 		"mark of 8 zero bytes":         {func(t *testing.T, f files) { change(t, f.marks, poke(marksHeader, make([]byte, 8)...)) }, lost, testMark - 1},
 		"marks cut to nothing":         {func(t *testing.T, f files) { os.Truncate(f.marks, 0) }, lost, testMark - 1},
-		"both older, in place":         {func(t *testing.T, f files) { cp(t, f.oldMarks, f.marks); cp(t, f.oldLeases, f.leases) }, copied, testMark - 1},
+		"both older, by rename":        {func(t *testing.T, f files) { mv(t, f.oldMarks, f.marks); mv(t, f.oldLeases, f.leases) }, replaced, testMark - 1},
+		"the folder is a copy": {func(t *testing.T, f files) {
+			folder := filepath.Dir(f.marks)
+			disktest.Run(t, "cp", "-a", folder, folder+"2")
+			disktest.Run(t, "rm", "-r", folder)
+			mv(t, folder+"2", folder)
+		}, "they were saved in another folder", testMark},
+		"the files in a new folder": {func(t *testing.T, f files) {
+			folder := filepath.Dir(f.marks)
+			mv(t, folder, folder+"2")
+			must.Succeed(t, os.Mkdir(folder, 0o700))
+			disktest.Run(t, "mv", filepath.Join(folder+"2", leasesName), filepath.Join(folder+"2", marksName), folder)
+		}, "they were saved in another folder", testMark},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
@@ -127,16 +139,19 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			folder, aside := p.folder(t), disktest.Memory(t)
 			f := files{
 				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
-				filepath.Join(aside, leasesName), filepath.Join(aside, marksName), filepath.Join(aside, "inode"),
+				filepath.Join(aside, leasesName), filepath.Join(aside, marksName),
 			}
 			cp(t, f.leases, f.oldLeases)
 			cp(t, f.marks, f.oldMarks)
-			must.Succeed(t, os.Link(f.leases, f.oldLeasesInode))
 			mustSave(t, sv, savedWith(testLease(2, 2))) // and lease 1 is released
 			sv.RaiseMark(testMark)
 			s.crash()
 			c.tamper(t, f)
-			wantRefused(t, p, savedWith(), c.mark, c.reason)
+			if c.reason == "" {
+				wantAdopted(t, p, savedWith(testLease(2, 2)))
+			} else {
+				wantRefused(t, p, savedWith(), c.mark, c.reason)
+			}
 		})
 	}
 }
@@ -152,21 +167,20 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 			p, saved := usedPlace(t)
 			path := filepath.Join(p.folder(t), leasesName)
 			away := filepath.Join(disktest.Memory(t), "away")
-			s := mustOpen(t, p) // its sequence becomes 4 or so
-			for range 3 {
-				mustSave(t, s.service("default"), saved)
-			}
+			s := mustOpen(t, p)
 			must.Succeed(t, os.Link(path, away))
 			mustSave(t, s.service("default"), saved.withoutLeases())
 			s.crash()
 			must.Succeed(t, damage(path))
 			mustOpen(t, p).crash()
 			disktest.Run(t, "mv", away, path)
-			wantRefused(t, p, saved, testMark, "an older file was put back")
+			wantRefused(t, p, saved, testMark, "the marks were replaced since")
 		})
 	}
 }
 
+// Two state directories that have each other's folders go on from those: each lease still
+// has one user. Neither folder's marks are lost.
 func TestSwappedFolders(t *testing.T) {
 	p, saved := usedPlace(t)
 	q := place{filepath.Join(t.TempDir(), "state"), p.live}
@@ -175,9 +189,8 @@ func TestSwappedFolders(t *testing.T) {
 	disktest.Run(t, "mv", a, a+"x")
 	disktest.Run(t, "mv", b, a)
 	disktest.Run(t, "mv", a+"x", b)
-	const reason = "the folder had another name when they were saved"
-	wantRefused(t, p, saved, testMark, reason)
-	wantRefused(t, q, other, testMark, reason)
+	wantAdopted(t, p, other)
+	wantAdopted(t, q, saved)
 }
 
 // Marks without the slot of a service say nothing of the IDs that it made.
@@ -214,10 +227,6 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)
 	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
-	// Also through a lost folder.
-	must.Succeed(t, os.RemoveAll(p.folder(t)))
-	s.Look()
-	must.Succeed(t, s.Sync())
 	s.crash()
 	wantAdopted(t, p, saved)
 }
@@ -250,59 +259,152 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	wantLoads(t, mustOpen(t, place{p.dir, link}).service("default"), saved)
 }
 
-// A write that failed may have reached the file, and must not bring back, after a
-// crash, a lease that the daemon gave away in the meantime. Nor may the next write
-// that succeeds, be it for another service or for a new folder.
-func TestFailedSaveDoesNotResurrect(t *testing.T) {
-	for name, next := range map[string]func(t *testing.T, s *testState, p place){
-		"crash":                 func(t *testing.T, s *testState, p place) {},
-		"save of another":       func(t *testing.T, s *testState, p place) { mustSave(t, s.service("other"), savedWith(testLease(4, 4))) },
-		"look":                  func(t *testing.T, s *testState, p place) { s.Look() },
-		"look at a lost folder": func(t *testing.T, s *testState, p place) { os.RemoveAll(p.folder(t)); s.Look() },
-	} {
-		t.Run(name, func(t *testing.T) {
+// A write that failed leaves the leases of before, none of which was released. After a loss
+// it leaves none: the lost one must not come back. The next write that succeeds makes up for
+// it, be it for another service.
+func TestFailedSave(t *testing.T) {
+	before := savedWith(testLease(1, 1), testLease(2, 2))
+	after := savedWith(testLease(2, 2))
+	for _, loss := range []bool{false, true} {
+		for _, again := range []bool{false, true} {
 			p, _ := usedPlace(t)
 			s := mustOpen(t, p)
 			sv := s.service("default")
-			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
+			mustSave(t, sv, before)
+			save, want := sv.Save, before.Held
+			if loss {
+				save, want = sv.SaveAfterLoss, nil
+			}
 			blocked := filepath.Join(p.folder(t), leasesName+newSuffix)
 			must.Succeed(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
-			err := sv.Save(savedWith(testLease(2, 2)))
-			wantFileError(t, err, blocked, "left-over")
-			if h := s.Health(); h.LiveErr == nil {
-				t.Error("Health says nothing of it")
+			for range 3 {
+				wantFileError(t, save(after), blocked, "left-over")
+			}
+			if s.failed != 1 || s.Health().LiveErr == nil {
+				t.Errorf("it was said %d times; Health: %+v", s.failed, s.Health())
 			}
 			must.Succeed(t, os.RemoveAll(blocked))
-			next(t, s, p)
-			must.Succeed(t, s.Sync())
+			if again {
+				mustSave(t, s.service("other"), savedWith(testLease(4, 4)))
+				s.wantSaid(zap.InfoLevel, "the live state is up to date again")
+				want = after.Held
+			}
 			s.crash()
-			after := mustOpen(t, p)
-			held := after.service("default").Load().Held
-			want := savedWith(testLease(2, 2)).Held
-			if name == "crash" {
-				want = nil
-				after.wantSaid(zap.WarnLevel, "a later change of them could not be written")
+			if held := mustOpen(t, p).service("default").Load().Held; !reflect.DeepEqual(held, want) {
+				t.Errorf("after a loss: %v, saved again: %v: held after the crash: %v, want %v", loss, again, held, want)
 			}
-			if !reflect.DeepEqual(held, want) {
-				t.Errorf("held after the crash: %v, want %v", held, want)
-			}
-		})
+		}
 	}
 }
 
-// After a crash between the write of the leases and that of their sequence the file is
-// adopted, and the next life uses greater sequences than it has.
-func TestCrashBeforeTheSequence(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	mustSave(t, s.service("default"), saved)
-	s.live.tell(s.marks, s.live.sequence-1)
-	s.crash()
-	path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
-	must.Succeed(t, os.Link(path, away))
-	wantAdopted(t, p, saved)
-	disktest.Run(t, "mv", away, path)
-	wantRefused(t, p, saved, testMark, "an older file was put back")
+// crashDir is the live directory of a process that ends at a step of a save: before or after
+// the new file has its name.
+type crashDir struct {
+	Dir
+	at *string
+}
+
+var errCrash = errors.New("the process has ended")
+
+func (d crashDir) Replace(name string, content []byte) error {
+	if name == leasesName && *d.at == "before" {
+		return errCrash
+	}
+	if err := d.Dir.Replace(name, content); err != nil || name != leasesName || *d.at == "" {
+		return err
+	}
+	return errCrash
+}
+
+// A crash in the middle of a save brings the old leases or the new ones, and after a loss the
+// new ones or none. What was there before that comes back at no step.
+func TestCrashDuringASave(t *testing.T) {
+	oldest, old, next := savedWith(testLease(1, 1)), savedWith(testLease(2, 2)), savedWith(testLease(3, 3))
+	for _, loss := range []bool{false, true} {
+		for _, at := range []string{"before", "after"} {
+			for _, putBack := range []bool{false, true} {
+				p := newPlace(t)
+				s, step := mustOpen(t, p), ""
+				s.live.dir = crashDir{s.live.dir, &step}
+				sv := s.service("default")
+				mustSave(t, sv, oldest)
+				path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
+				must.Succeed(t, os.Link(path, away))
+				mustSave(t, sv, old)
+				save, want := sv.Save, old.Held
+				if loss {
+					save, want = sv.SaveAfterLoss, nil
+				}
+				if at == "after" {
+					want = next.Held
+				}
+				step = at
+				if err := save(next); !errors.Is(err, errCrash) {
+					t.Fatal(err)
+				}
+				s.crash()
+				if putBack {
+					disktest.Run(t, "mv", away, path)
+					want = nil
+				}
+				if held := mustOpen(t, p).service("default").Load().Held; !reflect.DeepEqual(held, want) {
+					t.Errorf("%s the rename, after a loss: %v, an older file put back: %v: held %v, want %v", at, loss, putBack, held, want)
+				}
+			}
+		}
+	}
+}
+
+// Marks that come from another folder may be in use there, so nothing goes on in them.
+func TestMarksOfAnotherFolder(t *testing.T) {
+	p, _ := usedPlace(t)
+	owner := mustOpen(t, p)
+	sv := owner.service("default")
+	q := place{filepath.Join(t.TempDir(), "state"), p.live}
+	mustOpen(t, q).crash()
+	disktest.Run(t, "mv", filepath.Join(p.folder(t), leasesName), filepath.Join(p.folder(t), marksName), q.folder(t))
+	thief := mustOpen(t, q)
+	other := thief.service("default")
+	if got := other.Load(); got.leases() != 0 || other.Mark() != testMark {
+		t.Errorf("the other daemon has %+v and the mark %d", got, other.Mark())
+	}
+	mustSave(t, other, savedWith(testLease(8, 8)))
+	other.RaiseMark(testMark + 100)
+	sv.RaiseMark(testMark + 1) // into marks that nobody goes on from
+	if err := sv.Save(savedWith(testLease(3, 1000))); err == nil {
+		t.Error("saved beside marks that are gone")
+	}
+	thief.crash()
+	again := mustOpen(t, q).service("default")
+	wantState(t, again, savedWith(testLease(8, 8)), testMark+100)
+}
+
+// The state directory was full, so that only the live state has the timeline that the
+// service has moved to. Its leases are not adopted, and IDs go on on the timeline whose IDs
+// are greater. A file that is older than the state directory does not count.
+func TestTimelineOfARefusedFile(t *testing.T) {
+	earlier := testTimeline // with greater IDs
+	earlier.EpochMS -= 1000
+	for name, c := range map[string]struct{ disk, live, want snowflake.Timeline }{
+		"moved on a full disk": {testTimeline, earlier, earlier},
+		"an older folder":      {earlier, testTimeline, earlier},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			s := mustOpen(t, p)
+			sv := s.service("default")
+			mustSave(t, sv, Saved{Timeline: c.disk, Source: SourceLease})
+			sv.RaiseMark(testMark)
+			must.Succeed(t, s.Sync())
+			onDisk, err := os.ReadFile(p.disk(stateName))
+			must.Succeed(t, err)
+			mustSave(t, sv, Saved{Timeline: c.live, Source: SourceLease})
+			s.crash()
+			must.Succeed(t, os.WriteFile(p.disk(stateName), onDisk, 0o600))
+			sv = mustOpen(t, p, identity(Identity{"machine b", "boot a"})).service("default")
+			wantState(t, sv, Saved{Timeline: c.want, Source: SourceLease}, testMark)
+		})
+	}
 }
 
 // Copies of the state directory, by whatever means they came to be.
@@ -335,7 +437,7 @@ func TestCopies(t *testing.T) {
 		disktest.Run(t, "rm", "-rf", p.dir)
 		disktest.Run(t, "cp", "-a", backup, p.dir)
 		report := p.inspect(t)
-		if report.Holder != nil || !strings.Contains(report.Refusal, "is a copy of its own") {
+		if report.Holder != nil || !strings.Contains(report.Refusal, "the daemon of "+p.dir+" uses them: this state directory is a copy") {
 			t.Errorf("report: %+v", report)
 		}
 		twin := mustOpen(t, p)
@@ -352,12 +454,16 @@ func TestCopies(t *testing.T) {
 		p, _ := usedPlace(t)
 		backup := copyDir(t, p.dir)
 		s := mustOpen(t, p)
-		s.service("default").RaiseMark(testMark + 1)
-		must.Succeed(t, s.Sync())
+		sv := s.service("default")
 		for _, how := range []string{"cp", "mv"} {
-			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
+			sv.RaiseMark(sv.Mark() + 1)
 			must.Succeed(t, s.Sync())
-			if floor := p.inspect(t).Services[0].Floor; floor != testMark+1 {
+			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
+			if how == "cp" {
+				sv.RaiseMark(sv.Mark() + 1) // the file is not looked at before there is something to write
+			}
+			must.Succeed(t, s.Sync())
+			if floor := p.inspect(t).Services[0].Floor; floor != sv.Mark() {
 				t.Errorf("%s: the floor is %d", how, floor)
 			}
 		}

@@ -19,13 +19,13 @@ func Check(path, live string, uid int) (err error) {
 	if err != nil {
 		return err
 	}
-	trusted, folder := []int{uid}, ""
+	folder := ""
 	if disk != nil {
 		defer disk.Close()
 		if err := refuseOpen(disk, uid); err != nil {
 			return err
 		}
-		file, content, _, err := readState(disk)
+		file, content, err := readState(disk)
 		if err == nil {
 			err = disk.checkLock()
 		}
@@ -35,15 +35,12 @@ func Check(path, live string, uid int) (err error) {
 		if err != nil {
 			return err
 		}
-		if is, _ := owner(disk.info); uid == 0 {
-			trusted = append(trusted, is)
-		}
 		folder = file.Folder
 	}
 	if live == "" {
 		return nil
 	}
-	return checkLive(live, folder, trusted)
+	return checkLive(live, folder, uid)
 }
 
 // CheckDir returns the error of a process that keeps files in the directory, and makes it
@@ -83,12 +80,12 @@ func mayWrite(path, dir string) error {
 	return nil
 }
 
-func checkLive(path, folder string, trusted []int) error {
+func checkLive(path, folder string, uid int) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
-	if err := checkLink(path, trusted); err != nil {
+	if err := checkLink(path, uid); err != nil {
 		return err
 	}
 	base, err := checkDir(path, liveRemedy)
@@ -101,27 +98,19 @@ func checkLive(path, folder string, trusted []int) error {
 		}
 		defer base.Close()
 		if !base.inMemory() {
-			return refuseLive(base, nil)
+			return refuseLive(base, uid)
 		}
 		return nil
 	}
 	defer base.Close()
-	if err := refuseLive(base, trusted); err != nil {
+	if err := refuseLive(base, uid); err != nil {
 		return err
 	}
 	sub, err := openDir(filepath.Join(path, folder), false, liveRemedy)
 	if isMissing(err) || folder == "" {
 		err = mayWrite(path, path)
 	} else if err == nil {
-		if err = mayWrite(sub.path, sub.path); err == nil {
-			err = sub.checkLock()
-		}
-	}
-	if sub != nil {
-		err = errors.Join(err, sub.Close())
-	}
-	if isMissing(err) {
-		return nil // the lock is made
+		err = errors.Join(mayWrite(sub.path, sub.path), sub.Close())
 	}
 	return err
 }

@@ -17,21 +17,18 @@ type Dir interface {
 	// Path is the name under which the directory was opened.
 	Path() string
 
-	// Lock takes the directory for this process until Close or the end of the
-	// process. It returns a *LockedError when another process holds it.
-	Lock(now time.Time) error
+	// Lock takes the directory for this process, until Close or the end of the
+	// process; with a name also a file of that name, in which it says which process
+	// this is. It returns a *LockedError when another process has either.
+	Lock(name string) error
 
-	// Holder returns the process that holds the directory, or nil.
-	Holder() (*Holder, error)
+	// Read returns the content of a file. The error wraps fs.ErrNotExist when there
+	// is none.
+	Read(name string) ([]byte, error)
 
-	// Read returns a file and what identifies it. The error wraps
-	// fs.ErrNotExist when there is none.
-	Read(name string) ([]byte, FileID, error)
-
-	// Replace writes a file whole: under another name first, synced, then
-	// renamed, so that a crash leaves the old file or the new one. content is
-	// given the identity that the file will have; its ChangedNS is not known yet.
-	Replace(name string, content func(FileID) []byte) error
+	// Replace writes a file whole: under another name first, synced, then renamed,
+	// so that a crash leaves the old file or the new one.
+	Replace(name string, content []byte) error
 
 	// Map maps a file of whole 8-byte words into memory, for reading and, where
 	// the second argument is true, for writing.
@@ -47,8 +44,8 @@ type Dir interface {
 	// Sub opens a directory inside this one. With create it is made where it
 	// does not exist; without, the error wraps fs.ErrNotExist.
 	Sub(name string, create bool) (Dir, error)
-	// Subs returns the names of the directories inside this one.
-	Subs() ([]string, error)
+	// Subs returns the directories inside this one.
+	Subs() ([]SubDir, error)
 	// RemoveSub removes a directory inside this one, with the files in it.
 	RemoveSub(name string) error
 
@@ -56,23 +53,27 @@ type Dir interface {
 	Close() error
 }
 
-// FileID distinguishes a file from a copy of it, and from its state before it was
-// overwritten.
+// FileID distinguishes a file, or a directory, from a copy of it.
 type FileID struct {
-	Device    uint64 `json:"device"`
-	Inode     uint64 `json:"inode"`
-	ChangedNS int64  `json:"changedNs,omitempty"` // ctime
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+}
+
+// SubDir is a directory inside a Dir.
+type SubDir struct {
+	Name    string
+	Changed time.Time // when a file in it was made, renamed or removed
 }
 
 // Mapping is a file in memory. If the file was cut short, an access faults; guarded
 // catches that.
 type Mapping struct {
 	Words []int64
-	ID    FileID // before the mapping: the first store to a page changes ChangedNS, later ones do not
+	ID    FileID
 	Unmap func() error
 }
 
-// Holder is the process that holds a directory.
+// Holder is the process that holds a state directory.
 type Holder struct {
 	PID       int       // 0: not known
 	Since     time.Time // when it took the directory

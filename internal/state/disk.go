@@ -15,10 +15,11 @@ import (
 
 const (
 	stateName = "state"
-	stateKind = "kazahana-state"
 
 	stateRemedy = "put the right file back, or move it away: the daemon then starts under a new identity, without its leases, and takes the timeline from the next one"
 )
+
+var stateKind = kind{"kazahana-state", 1}
 
 // stateFile survives a power failure. It holds nothing that makes an ID, so a
 // restored copy cannot repeat one.
@@ -32,22 +33,22 @@ type stateFile struct {
 }
 
 // readState reads the state file; content is nil where there is none.
-func readState(d Dir) (f stateFile, content []byte, id FileID, err error) {
-	content, id, err = d.Read(stateName)
+func readState(d Dir) (f stateFile, content []byte, err error) {
+	content, err = d.Read(stateName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return stateFile{Services: map[string]document{}}, nil, id, nil
+		return stateFile{Services: map[string]document{}}, nil, nil
 	}
 	if err != nil {
-		return f, nil, id, err
+		return f, nil, err
 	}
 	path := joinPath(d, stateName)
 	if err := unseal(path, stateKind, stateRemedy, content, &f); err != nil {
-		return f, nil, id, err
+		return f, nil, err
 	}
 	if err := f.validate(); err != nil {
-		return f, nil, id, &FileError{Path: path, Problem: "is damaged", Err: err, Remedy: stateRemedy}
+		return f, nil, &FileError{Path: path, Problem: "is damaged", Err: err, Remedy: stateRemedy}
 	}
-	return f, content, id, nil
+	return f, content, nil
 }
 
 func (f stateFile) validate() error {
@@ -69,9 +70,10 @@ func (f stateFile) validate() error {
 }
 
 const (
-	// syncInterval is how far the floors on the disk may be behind the marks, and how
-	// often Run checks the live files.
+	// syncInterval is how far the floors on the disk may be behind the marks.
 	syncInterval = time.Second
+	// sweepInterval is how often left-over folders are looked for.
+	sweepInterval = time.Hour
 	// stallAfter is how long a write may take before the disk counts as stalled.
 	stallAfter = 5 * time.Second
 	// closePatience is how long a stop waits for the disk.
@@ -83,7 +85,7 @@ const (
 // syncer writes the state to the disk, which may hang for ever.
 type syncer struct {
 	turn    chan struct{} // holds a token during a write
-	written []byte        // what the disk has
+	written []byte        // what the disk has; nil: not known
 	id      FileID        // of the file that has it
 
 	mu    sync.Mutex // guards what follows
@@ -121,7 +123,7 @@ func (s *State) writeState() error {
 	}
 	id, err := s.disk.Identify(stateName)
 	if err != nil || id != s.syncer.id || string(content) != string(s.syncer.written) {
-		if err := s.disk.Replace(stateName, func(FileID) []byte { return content }); err != nil {
+		if err := s.disk.Replace(stateName, content); err != nil {
 			return err
 		}
 		if s.syncer.id, err = s.disk.Identify(stateName); err != nil {
@@ -166,10 +168,10 @@ func (s *State) snapshot() stateFile {
 	return file
 }
 
-// Run keeps the disk about a second behind the marks, and checks the live files as
-// often, until ctx is done; then it returns nil. Errors do not stop it: a full, failing
-// or frozen disk does not stop IDs. It also removes what other daemons left behind: not at
-// the start, which would wait if there are many folders.
+// Run keeps the disk about a second behind the marks, until ctx is done; then it returns
+// nil. Errors do not stop it: a full, failing or frozen disk does not stop IDs. It also
+// removes what other daemons left behind: not at the start, which would wait if there are
+// many folders.
 func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
@@ -188,14 +190,14 @@ func (s *State) Run(ctx context.Context) error {
 				continue
 			}
 		case <-ticker.C:
-			s.Look()
-			if time.Since(swept) > abandonedAfter {
+			if time.Since(swept) > sweepInterval {
 				s.Sweep()
 				swept = time.Now()
 			}
 		case <-s.changes:
 			changed = true
 		}
+		s.checkMarks()
 		if !writing {
 			writing, changed = true, false
 			go func() { written <- s.Sync() }()
@@ -257,7 +259,7 @@ func (s *State) Health() Health {
 	}
 	s.mu.Lock()
 	if s.live != nil {
-		h.Live, h.LiveErr = s.live.dir.Path(), cmp.Or(s.lost, s.live.err)
+		h.Live, h.LiveErr = s.live.dir.Path(), cmp.Or(s.markFault(), s.live.err)
 	}
 	s.mu.Unlock()
 	s.syncer.mu.Lock()

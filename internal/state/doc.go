@@ -4,44 +4,58 @@
 //	  state              identity; owner of locks; per service its timeline and its floor
 //	  lock               flock: one daemon per state directory; names its holder
 //	live_dir/            on a file system in memory, survives kill -9
-//	  <identity>/        one folder per state directory
+//	  <identity>/        one folder per state directory; flock: one daemon per identity
 //	    leases           per service the held leases, the cached lease, the timeline
 //	    marks            memory-mapped: per service one timestamp, the mark
-//	    lock             flock: one daemon per identity
+//	    holder           which state directory the folder belongs to
 //
 // A lease is only ever adopted in the boot that saved it. So it need not be on a
 // disk, and a restored copy of the state directory holds no lease.
 //
-// # What holds
+// # Requirements
 //
-//   - The mark is exclusive: every ID so far embeds a timestamp below it.
+//  1. The mark is exclusive: every ID so far embeds a timestamp below it.
 //     RaiseMark is one store to memory, so kill -9 loses nothing.
-//   - Save writes the live state and waits for no disk. The state file follows about
-//     a second later. A power failure can cost that second: order then depends on
-//     the clock having moved on.
-//   - One process uses an identity. A state directory whose folder is locked by a
-//     living daemon is a copy: it begins under a new identity, without leases.
-//   - Two daemons never take locks as one owner. The owner is adopted only under the identity,
-//     in the boot and in the directory, by its inode, that it was made for.
-//   - Leases are adopted from the leases file alone, and only if it is the very file
-//     that the last life wrote: same boot, same inode, marks that were not replaced
-//     or overwritten, and a sequence that the marks expect. A failed write raises
-//     the expected sequence, so that an older file is not adopted.
-//   - Look notices live files that were removed, replaced or cut short under a
-//     running daemon. It voids the old folder, then begins a new one under a new
-//     identity, since another daemon may have taken the old one meanwhile.
-//   - The mark never goes down except through ResetFloor, which drops the leases
-//     first: uniqueness then rests on the next grants, and only the order against
-//     IDs dated ahead is lost.
-//   - A damaged, foreign or newer state file is a FileError that names it and says
+//  2. Save waits for no disk. The state file follows about a second later. A power
+//     failure can cost that second: order then depends on the clock having moved on.
+//  3. One process uses a folder: the lock is on the folder itself.
+//  4. All files of the folder are reached through its open descriptor. A save into a
+//     folder that was removed or moved fails; no process writes into a folder of the
+//     same name that another process made.
+//  5. Each save has 64 random bits, which the leases file names. The marks hold two
+//     words: next gets the bits before the file is written, done after the rename.
+//     Leases are adopted only from a file whose bits are one of the two, whose
+//     checksum, boot and machine fit, and which names the inodes of its folder and
+//     of the marks. Where none is adopted, new marks are made, which know no file.
+//  6. A lease is released only when a save without it is done (Save returned nil).
+//  7. A lost lease does not come back, whether or not a write succeeds: SaveAfterLoss
+//     takes done away before it writes.
+//  8. The process that has the state directory's lock and finds the folder locked
+//     reads holder. If that names another state directory, its own one is a copy: it
+//     begins under a new identity, without leases. If it names its own one, the lock is
+//     that of a predecessor which is dying, and the process waits.
+//  9. Two daemons never take locks as one owner. The owner is adopted only under the
+//     identity, in the boot and in the directory, by its inode, that it was made for.
+//  10. The mark never goes down but by ResetFloor. Like AcceptTimeline, that gives the
+//     directory a new identity in the same write, so no lease from before is adopted.
+//  11. A damaged, foreign or newer state file is a FileError that names it and says
 //     what to do; it is never replaced. A damaged live file costs the leases in it:
 //     the error is logged, and the file is written anew.
+//  12. What is lost is lost: if live files are removed, moved, replaced or cut short
+//     under a running daemon, IDs go on, the next save says so once in the log and in
+//     Health, and a crash adopts nothing.
+//  13. Close waits for a disk for a second at most, and then returns an error, which
+//     is a warning to its callers: the marks have what the floors lack.
 //
-// # Order of writes
+// # Why a file that fits may be adopted
 //
-// Marks are created before the leases file that names them. A leases file is
-// renamed into place before the marks expect its sequence. A new folder gets its
-// leases file after its marks are up to date and after the old folder is void.
+// Marks are made by a process for the folder that it has locked. Others go on with them
+// only beside a file that names both, so they stay that folder's. A lease gets into the
+// file by a save, under the lock, beside the marks that cover its IDs from then on. It
+// leaves the file by a save, too: from then on the old file's bits are in neither word, and
+// before that its release is not sent. So each lease of a file that fits was used by the
+// holders of this lock alone, one after the other, all below the mark. Whoever has the lock
+// now is the next one.
 //
 // # Without a live directory
 //
@@ -52,7 +66,7 @@
 // # Limits
 //
 // The locks and the mapping need a local file system. Two virtual machines that are
-// resumed from one memory snapshot share the whole state, and nothing here notices.
-// The same holds for a live directory that is restored together with the state
-// directory by a program that also restores inodes.
+// resumed from one memory snapshot share the whole state, and nothing here notices. The
+// same holds for files of the live directory that are overwritten in place by older ones
+// within one boot: only the daemon's own user can do that.
 package state

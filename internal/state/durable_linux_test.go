@@ -20,7 +20,7 @@ func TestReplacedFileIsOnTheDisk(t *testing.T) {
 	defer d.Close()
 	// The file is large, so that no kernel has written it by chance.
 	content := make([]byte, 1<<20)
-	must.Succeed(t, d.Replace("file", func(FileID) []byte { return content }))
+	must.Succeed(t, d.Replace("file", content))
 	f, err := os.Open(filepath.Join(path, "file"))
 	must.Succeed(t, err)
 	defer f.Close()

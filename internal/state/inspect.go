@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +43,7 @@ func Used(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, content, _, err := readState(d)
+	_, content, err := readState(d)
 	return content != nil || err != nil && !errors.Is(err, fs.ErrPermission), errors.Join(err, d.Close())
 }
 
@@ -90,13 +91,17 @@ func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[st
 		return
 	}
 	defer dir.Close()
-	l := &live{dir: dir, folder: file.Folder, identity: opts.identity()}
+	l, err := newLive(dir, opts.identity())
+	if err != nil {
+		r.Damage = err
+		return
+	}
 	f := l.look(false)
 	r.Damage = f.damage
 	if r.Holder == nil {
 		r.Refusal = f.refusal
 		if user, err := dir.Holder(); err == nil && user != nil {
-			r.Refusal = fmt.Sprintf("%v uses them: this state directory is a copy of its own, and a daemon would begin here under a new identity", user)
+			r.Refusal = fmt.Sprintf("the daemon of %s uses them: this state directory is a copy of its own, and a daemon would begin here under a new identity", cmp.Or(readHolder(dir).Path, "another state directory"))
 		}
 	}
 	for name, saved := range f.saved {

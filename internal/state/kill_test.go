@@ -80,7 +80,7 @@ func TestKillLosesNothing(t *testing.T) {
 func TestFirstStartSurvivesKill(t *testing.T) {
 	ring.All(t)
 	stages := []string{
-		"state/lock", "live/*/lock", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
+		"state/lock", "live/*/holder.new", "live/*/holder", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
 	}
 	for i := range kills {
 		root := disktest.Memory(t)

@@ -1,104 +1,162 @@
 package state
 
 import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"go.uber.org/zap"
 )
 
 const (
 	leasesName = "leases"
-	leasesKind = "kazahana-leases"
+	holderName = "holder"
 
 	leasesRemedy = "no lease of it is adopted; it is written anew"
-
-	// abandonedAfter is how long a folder without a lock is kept after its last
-	// lease has ended, and after its last ID. A daemon that comes back later starts
-	// from the floors in its state directory.
-	abandonedAfter = time.Hour
 )
 
-// leasesFile holds the leases that make regular and cached fallback IDs. It
-// identifies itself in several ways, so that a copy is never adopted: by the boot, its
-// own inode, that of the marks, and a sequence that the marks expect.
+var (
+	leasesKind = kind{"kazahana-leases", 2}
+	holderKind = kind{"kazahana-holder", 1}
+)
+
+// leasesFile holds the leases that make regular and cached fallback IDs, and says what
+// it belongs to: see requirement 5.
 type leasesFile struct {
-	Folder   string              `json:"identity"`
 	Machine  string              `json:"machine,omitempty"`
 	Boot     string              `json:"boot"`
-	File     FileID              `json:"file"`
+	Folder   FileID              `json:"folder"`
 	Marks    FileID              `json:"marks"`
-	Sequence int64               `json:"sequence"`
+	Bits     uint64              `json:"bits"`
 	Services map[string]document `json:"services"`
 }
 
-// live is a state directory's folder in the live directory, locked.
+// holderFile names the state directory that a folder belongs to.
+type holderFile struct {
+	Path string `json:"stateDir"`
+	FileID
+}
+
+// live is a state directory's folder in the live directory.
 type live struct {
 	dir      Dir
-	folder   string
+	id       FileID // of the folder
 	identity Identity
-	leases   FileID // of the leases file that was written last
-	sequence int64  // of the last attempt to write one: no file has a greater one
-	expect   int64  // the expect word that was last stored in the marks
-	err      error  // of the last attempt; unless nil, a crash would cost the leases
+	err      error // of the last save; unless nil, a crash would cost the leases
+}
+
+func newLive(dir Dir, identity Identity) (*live, error) {
+	id, err := dir.Identify(".")
+	return &live{dir: dir, id: id, identity: identity}, err
+}
+
+// openFolder opens the folder and locks it. If another daemon removes it at that moment
+// as abandoned, it is made again.
+func (s *State) openFolder(ctx context.Context, name string) (Dir, error) {
+	for {
+		dir, err := s.base.Sub(name, true)
+		removed := isMissing(err)
+		if err == nil {
+			err = s.lockFolder(ctx, dir)
+			if removed = dir.Current() != nil; err == nil && !removed {
+				return dir, nil
+			}
+			err = errors.Join(err, dir.Close())
+		}
+		if !removed || ctx.Err() != nil {
+			return nil, cmp.Or(err, context.Cause(ctx))
+		}
+		if err := s.base.Current(); err != nil {
+			return nil, err // the live directory itself cannot be used
+		}
+	}
+}
+
+// lockFolder takes the folder. It returns a *LockedError only if the daemon of another
+// state directory has it.
+func (s *State) lockFolder(ctx context.Context, dir Dir) error {
+	self, err := s.self()
+	if err != nil {
+		return err
+	}
+	return lockPatiently(ctx, dir, "", s.opts.Log, func(*LockedError) bool { return readHolder(dir) == self }) // the holder may change meanwhile
+}
+
+// self is what holder says in this state directory's folder.
+func (s *State) self() (holderFile, error) {
+	id, err := s.disk.Identify(".")
+	return holderFile{s.disk.Path(), id}, err
+}
+
+// readHolder reads the file in a folder; it is zero where it cannot be read.
+func readHolder(dir Dir) (h holderFile) {
+	content, err := dir.Read(holderName)
+	if err != nil || unseal("", holderKind, "", content, &h) != nil {
+		return holderFile{}
+	}
+	return h
+}
+
+// claim writes who holds the folder. If it fails, a successor that finds the folder locked
+// takes itself for a copy, which costs it the leases.
+func (s *State) claim(dir Dir) error {
+	self, err := s.self()
+	if err != nil || readHolder(dir) == self {
+		return err
+	}
+	content, err := seal(holderKind, self)
+	if err != nil {
+		return err
+	}
+	return dir.Replace(holderName, content)
 }
 
 // found is the content of a folder that an earlier life left.
 type found struct {
-	saved   map[string]Saved
+	saved   map[string]Saved // nil: missing or damaged
 	marks   *marks           // nil: missing or damaged
 	damage  error            // why marks or leases cannot be read; nil if they are only missing
 	refusal string           // why the leases are not adopted; "" if they may be
-	latest  bool             // the leases file is the folder's, and no later one is known of
-	read    map[string]int64 // the marks as they were before this process changed their ID
+	latest  bool             // the leases file is the folder's, and no later one was written
 	fresh   bool             // the folder is empty
 }
 
+// fits reports whether the next life goes on in these files.
+func (f found) fits() bool { return f.saved != nil && f.refusal == "" }
+
 // look reads the folder.
-func (l *live) look(writable bool) found {
-	f := found{saved: map[string]Saved{}}
-	f.read = readMarks(l.dir) // openMarks changes their ID: what somebody else writes after it goes unnoticed
-	m, err := openMarks(l.dir, writable)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.damage = err
+func (l *live) look(writable bool) (f found) {
+	f.marks, f.damage = openMarks(l.dir, writable)
+	if isMissing(f.damage) {
+		f.damage = nil
 	}
-	if f.marks = m; m != nil {
-		l.sequence, _ = m.expect()
-	}
-	content, id, err := l.dir.Read(leasesName)
+	path := joinPath(l.dir, leasesName)
+	content, err := l.dir.Read(leasesName)
 	if errors.Is(err, fs.ErrNotExist) {
-		f.fresh = m == nil && f.damage == nil
+		f.fresh = f.marks == nil && f.damage == nil
 		return f
 	}
 	var file leasesFile
 	if err == nil {
-		err = unseal(joinPath(l.dir, leasesName), leasesKind, leasesRemedy, content, &file)
+		err = unseal(path, leasesKind, leasesRemedy, content, &file)
+	}
+	saved := map[string]Saved{}
+	for name, doc := range file.Services {
+		if saved[name], err = doc.saved(); err != nil {
+			err = &FileError{Path: path, Problem: "is damaged", Err: fmt.Errorf("service %q: %w", name, err), Remedy: leasesRemedy}
+			break
+		}
 	}
 	if err != nil {
 		f.damage = err
 		return f
 	}
-	l.sequence = max(l.sequence, file.Sequence)
-	f.refusal = l.refusal(file, id, m)
-	if m != nil {
-		least, _ := m.expect()
-		f.latest = file.Folder == l.folder && file.Sequence >= least
-	}
-	for name, doc := range file.Services {
-		saved, err := doc.saved()
-		if err != nil {
-			f.damage = &FileError{Path: joinPath(l.dir, leasesName), Problem: "is damaged", Err: fmt.Errorf("service %q: %w", name, err), Remedy: leasesRemedy}
-			return found{saved: map[string]Saved{}, marks: m, damage: f.damage}
-		}
-		if f.refusal == "" && saved.leases() > 0 {
-			if _, known := m.get(name); !known {
-				f.refusal = fmt.Sprintf("the marks do not know service %q", name)
-			}
-		}
-		f.saved[name] = saved
-	}
+	f.saved, f.refusal = saved, l.refusal(file, saved, f.marks)
+	f.latest = f.marks != nil && file.Folder == l.id && f.marks.expect(file.Bits)
 	return f
 }
 
@@ -106,191 +164,104 @@ func (l *live) look(writable bool) found {
 //
 // The boot ID is random and new at each boot, so it rules out every other machine by
 // itself. A missing machine ID is therefore compared like any other value.
-func (l *live) refusal(file leasesFile, id FileID, m *marks) string {
-	if m == nil {
-		return "the marks are missing or damaged"
-	}
-	least, void := m.expect()
+func (l *live) refusal(file leasesFile, saved map[string]Saved, m *marks) string {
 	switch {
+	case m == nil:
+		return "the marks are missing or damaged"
 	case l.identity.BootID == "":
 		return "this host's boot ID cannot be read"
 	case file.Machine != l.identity.machine():
 		return "they were saved on another machine"
 	case file.Boot != l.identity.BootID:
 		return "they were saved before the last boot"
-	case file.Folder != l.folder:
-		return "the folder had another name when they were saved"
-	case file.File.Device != id.Device || file.File.Inode != id.Inode:
-		return leasesName + " is a copy of the file they were saved in"
+	case file.Folder != l.id:
+		return "they were saved in another folder"
 	case file.Marks != m.m.ID:
-		return "the marks were replaced or overwritten since"
-	case void:
-		return "a later change of them could not be written, or they went on in another folder"
-	case file.Sequence < least:
-		return "an older file was put back"
+		return "the marks were replaced since"
+	case !m.expect(file.Bits):
+		return "an older file was put back, or a lease was lost and the change could not be written"
+	}
+	for name, service := range saved {
+		if _, known := m.get(name); !known && service.leases() > 0 {
+			return fmt.Sprintf("the marks do not know service %q", name)
+		}
 	}
 	return ""
 }
 
-// write replaces the leases file. A crash during the call may leave the old one to
-// adopt; after a failed call none is adopted.
-func (l *live) write(saved map[string]Saved, m *marks) error {
-	file := leasesFile{
-		Folder: l.folder, Machine: l.identity.machine(), Boot: l.identity.BootID, Marks: m.m.ID,
-		Sequence: l.sequence + 1, Services: map[string]document{},
-	}
-	for name, s := range saved {
-		file.Services[name] = documentOf(s)
-	}
-	l.sequence++
-	var encoding error
-	err := l.dir.Replace(leasesName, func(id FileID) (content []byte) {
-		file.File = FileID{Device: id.Device, Inode: id.Inode}
-		content, encoding = seal(leasesKind, file)
-		return content
+// save replaces the leases file. A crash during the call leaves the old one or the new
+// one to adopt; after a loss, the new one or none.
+func (l *live) save(saved map[string]Saved, m *marks, loss bool) error {
+	bits := newBits()
+	m.announce(bits, loss)
+	err := l.write(leasesFile{
+		Machine: l.identity.machine(), Boot: l.identity.BootID, Folder: l.id, Marks: m.m.ID, Bits: bits, Services: documentsOf(saved),
 	})
-	if err = errors.Join(encoding, err); err == nil {
-		l.leases, err = l.dir.Identify(leasesName)
+	if err == nil {
+		m.conclude(bits)
 	}
-	if l.err = err; err != nil {
-		l.tell(m, l.sequence|voidFlag)
-	} else {
-		l.tell(m, l.sequence)
-	}
+	l.err = err
 	return err
 }
 
-// tell stores the expect word in the marks.
-func (l *live) tell(m *marks, expect int64) {
-	l.expect = expect
-	m.setExpect(expect)
-}
-
-// changed returns an error if a name no longer leads to the file that this process
-// uses, or if another process wrote to it.
-func (l *live) changed(m *marks) error {
+// write writes the file, unless the next start would look for it elsewhere, or find other
+// marks beside it.
+func (l *live) write(file leasesFile) error {
+	content, err := seal(leasesKind, file)
+	if err != nil {
+		return err
+	}
 	if err := l.dir.Current(); err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		name string
-		want FileID
-	}{{marksName, m.m.ID}, {leasesName, l.leases}} {
-		if f.name == leasesName && l.err != nil {
-			continue // the last attempt failed, so the file's ID is unknown
-		}
-		id, err := l.dir.Identify(f.name)
-		path := joinPath(l.dir, f.name)
-		if errors.Is(err, fs.ErrNotExist) {
-			return &FileError{Path: path, Problem: "was removed while this process uses it"}
-		}
-		if err != nil {
-			return err
-		}
-		if id != f.want {
-			return &FileError{Path: path, Problem: "was replaced or overwritten while this process uses it"}
-		}
+	if id, err := l.dir.Identify(marksName); err != nil || id != file.Marks {
+		return &FileError{Path: joinPath(l.dir, marksName), Problem: "was removed or replaced while this process uses it", Err: err}
 	}
-	return nil
+	return l.dir.Replace(leasesName, content)
 }
 
-// leasesIntact reports whether the leases file is the one that was written last,
-// whatever its ChangedNS.
-func (l *live) leasesIntact() bool {
-	if l.err != nil {
-		return true // the file is void anyway
+func documentsOf(saved map[string]Saved) map[string]document {
+	docs := map[string]document{}
+	for name, s := range saved {
+		docs[name] = documentOf(s)
 	}
-	content, id, err := l.dir.Read(leasesName)
-	var file leasesFile
-	return err == nil && id.Inode == l.leases.Inode && id.Device == l.leases.Device &&
-		unseal("", leasesKind, "", content, &file) == nil &&
-		file.Folder == l.folder && file.Sequence == l.sequence && file.File.Inode == id.Inode
+	return docs
 }
 
-// Sweep removes the folders beside this one whose daemons are gone. Run calls it a second after
-// the start, and each hour.
-func (s *State) Sweep() {
-	s.mu.Lock()
-	base, own, closed := s.base, s.folder, s.closed
-	s.mu.Unlock()
-	if base != nil && !closed {
-		removeAbandoned(base, own, time.Now().UnixMilli(), s.opts.Log)
+// newBits are those of a save. They are not 0: done is, after a loss.
+func newBits() (bits uint64) {
+	for bits == 0 {
+		var b [8]byte
+		rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
+		bits = binary.NativeEndian.Uint64(b[:])
 	}
+	return bits
 }
 
-// removeAbandoned removes the folders of state directories that are gone.
-func removeAbandoned(base Dir, own string, nowMS int64, log *zap.Logger) {
-	names, err := base.Subs()
-	if err != nil {
-		log.Warn("the live directory cannot be searched for left-over folders", zap.Error(err))
+// tellOfLive logs that a save has failed, once until one succeeds.
+func (s *State) tellOfLive(err error) {
+	switch {
+	case err != nil && !s.said:
+		s.opts.fail("the live state cannot be written; IDs go on, no lease is released, and a crash may cost the leases", err)
+	case err == nil && s.said:
+		s.opts.Log.Info("the live state is up to date again", zap.String("live", s.live.dir.Path()))
+	}
+	s.said = err != nil
+}
+
+// checkMarks tells of marks that were cut short, once.
+func (s *State) checkMarks() {
+	err := s.markFault()
+	if err == nil {
 		return
 	}
-	for _, name := range names {
-		if !isFolderName(name) || name == own {
-			continue
-		}
-		switch removed, err := removeIfAbandoned(base, name, nowMS); {
-		case err != nil:
-			log.Warn("a left-over folder of the live directory cannot be removed", zap.Error(err))
-		case removed:
-			log.Info("removed a folder of the live directory whose daemon is gone", zap.String("folder", joinPath(base, name)))
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.live != nil:
+		s.tellOfLive(err)
+	case !s.said:
+		s.said = true
+		s.opts.fail("the marks were lost; IDs go on, and until the next start the floor in the state file takes their place", err)
 	}
-}
-
-// removeIfAbandoned removes the folder under its lock. It does not lock a folder that
-// is still needed, because its daemon might find the lock taken.
-func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
-	dir, err := base.Sub(name, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // another daemon was faster
-	}
-	if err != nil {
-		return false, err
-	}
-	defer dir.Close()
-	if isNeeded(dir, nowMS) {
-		return false, nil
-	}
-	var locked *LockedError
-	if err := dir.Lock(time.Now()); errors.As(err, &locked) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	if isNeeded(dir, nowMS) {
-		return false, nil // its daemon has come and gone
-	}
-	return true, base.RemoveSub(name)
-}
-
-// isNeeded reports whether the end of the last lease in the folder, the last change of
-// its leases and marks, or its last ID is less than abandonedAfter ago. It asks first
-// for what costs least, since there may be many folders.
-func isNeeded(dir Dir, nowMS int64) bool {
-	recent := func(ms int64) bool { return nowMS-ms <= abandonedAfter.Milliseconds() }
-	for _, name := range []string{leasesName, marksName} {
-		if id, err := dir.Identify(name); err == nil && recent(id.ChangedNS/int64(time.Millisecond)) {
-			return true
-		}
-	}
-	// A daemon can make fallback IDs for long after its last lease.
-	for _, ms := range readMarks(dir) {
-		if recent(ms) {
-			return true
-		}
-	}
-	content, _, err := dir.Read(leasesName)
-	var file leasesFile
-	if err != nil || unseal("", leasesKind, "", content, &file) != nil {
-		return false
-	}
-	for _, doc := range file.Services {
-		for _, l := range (Saved{Held: doc.Held, Cached: doc.Cached}).all() {
-			if recent(l.ReservedUntil) {
-				return true
-			}
-		}
-	}
-	return false
 }

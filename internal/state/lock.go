@@ -36,21 +36,25 @@ const (
 // LockedError says that another process holds a directory.
 type LockedError struct {
 	Holder
-	Path string // the lock file
+	Path string // the lock file, or the directory
 }
 
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s: the state directory is in use by %v; one daemon per state directory: stop that one, or set another state_dir", e.Path, e.Holder)
 }
 
-// lockPatiently locks the directory. It waits while the process that holds it is
-// dying: a killed process keeps its locks while it hangs in a frozen file system.
-func lockPatiently(ctx context.Context, d Dir, log *zap.Logger) error {
+// isDying is true of a process that was killed: it keeps its locks while it hangs in a
+// frozen file system, and ends by itself.
+func isDying(e *LockedError) bool { return e.Dying }
+
+// lockPatiently locks the directory. It waits while that belongs to a process that ends by
+// itself.
+func lockPatiently(ctx context.Context, d Dir, name string, log *zap.Logger, ends func(*LockedError) bool) error {
 	said := time.Time{}
 	for {
-		err := tellIfSlow(log, d.Path(), func() error { return d.Lock(time.Now()) })
-		var locked *LockedError
-		if !errors.As(err, &locked) || !locked.Dying {
+		err := tellIfSlow(log, d.Path(), func() error { return d.Lock(name) })
+		locked, taken := errors.AsType[*LockedError](err)
+		if !taken || !ends(locked) {
 			return err
 		}
 		if time.Since(said) >= dyingLogged {
@@ -76,48 +80,56 @@ func tellIfSlow(log *zap.Logger, path string, step func() error) error {
 }
 
 // dirLock is held until release, or until the process ends in any way: the kernel
-// drops a flock with its last descriptor. The file itself stays, because removing it
-// would let two processes lock two files of one name. An operator may still remove
-// it, and even then two processes must not share a lease: so the directory is locked
-// as well.
-type dirLock struct{ file, dir *os.File }
+// drops a flock with its last descriptor. The file stays, because removing it would let
+// two processes lock two files of one name. An operator may still remove it, and even
+// then two processes must not share a directory: so that is locked as well.
+type dirLock struct{ file, dir *os.File } // file: nil if only the directory is locked
 
-func lockDir(d *osDir, now time.Time) (_ *dirLock, err error) {
-	var f *os.File
-	for {
-		if f, _, err = d.openRegular(lockName, os.O_RDWR); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if f, err = d.createFile(lockName); !errors.Is(err, fs.ErrExist) {
-			break // otherwise another process made it meanwhile
+func (d *osDir) Lock(name string) (err error) {
+	l, path := &dirLock{}, d.path
+	if name != "" {
+		path = d.file(name)
+		if l.file, err = d.openLock(name); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	l := &dirLock{file: f}
 	if l.dir, err = d.root.Open("."); err != nil {
-		return nil, errors.Join(fileError(d.path, "cannot open the directory", err), f.Close())
+		return errors.Join(fileError(d.path, "cannot open the directory", err), l.release())
 	}
-	if err := l.acquire(d.file(lockName), now); err != nil {
-		return nil, errors.Join(err, f.Close(), l.dir.Close())
+	if err := l.acquire(path); err != nil {
+		return errors.Join(err, l.release())
 	}
-	return l, nil
+	d.lock = l
+	return nil
 }
 
-func (l *dirLock) acquire(path string, now time.Time) error {
-	err := flockPatiently(l.file)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return &LockedError{Holder: readHolder(l.file), Path: path}
+func (d *osDir) openLock(name string) (f *os.File, err error) {
+	for {
+		if f, _, err = d.openRegular(name, os.O_RDWR); !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+		if f, err = d.createFile(name); !errors.Is(err, fs.ErrExist) {
+			return f, err // otherwise another process made it meanwhile
+		}
 	}
-	if err != nil {
-		return fileError(path, "cannot lock it", err)
+}
+
+func (l *dirLock) acquire(path string) error {
+	for _, f := range []*os.File{l.file, l.dir} {
+		if f == nil {
+			continue
+		}
+		switch err := flockPatiently(f); {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return &LockedError{Holder: readRecord(l.file), Path: path}
+		case err != nil && (f == l.file || l.file == nil): // not every file system can lock a directory
+			return fileError(path, "cannot lock it", err)
+		}
 	}
-	// Not every file system can lock a directory. Then only the file is locked.
-	if errors.Is(flockPatiently(l.dir), unix.EWOULDBLOCK) {
-		return &LockedError{Holder: readHolder(l.file), Path: path}
+	if l.file == nil {
+		return nil
 	}
-	record := strconv.Itoa(os.Getpid()) + " " + now.UTC().Format(time.RFC3339) + " " + pidNamespace()
+	record := strconv.Itoa(os.Getpid()) + " " + time.Now().UTC().Format(time.RFC3339) + " " + pidNamespace()
 	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%-*s\n", lockRecordLen-1, record), 0); err != nil {
 		return fileError(path, "cannot write the lock's holder", err)
 	}
@@ -127,6 +139,9 @@ func (l *dirLock) acquire(path string, now time.Time) error {
 // current returns an error if the lock file of the directory is no longer the one
 // that is locked.
 func (l *dirLock) current(root *os.Root) error {
+	if l.file == nil {
+		return nil
+	}
 	mine, err := l.file.Stat()
 	if err != nil {
 		return err
@@ -140,7 +155,15 @@ func (l *dirLock) current(root *os.Root) error {
 
 // release leaves the record in the file: Holder asks the lock first, and the disk may
 // be frozen.
-func (l *dirLock) release() error { return errors.Join(l.dir.Close(), l.file.Close()) }
+func (l *dirLock) release() error {
+	var errs []error
+	for _, f := range []*os.File{l.dir, l.file} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func flockPatiently(f *os.File) error {
 	for waited := time.Duration(0); ; waited += lockInterval {
@@ -160,7 +183,11 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-func readHolder(f *os.File) Holder {
+// readRecord reads who holds a lock file.
+func readRecord(f *os.File) Holder {
+	if f == nil {
+		return Holder{}
+	}
 	record := make([]byte, lockRecordLen)
 	n, _ := f.ReadAt(record, 0)
 	fields := strings.Fields(string(record[:n]))
@@ -186,7 +213,8 @@ func pidNamespace() string {
 	return strings.Trim(strings.TrimPrefix(name, "pid:"), "[]")
 }
 
-// Holder asks the lock and not the record, because the record survives a kill -9.
+// Holder returns the process that holds the directory, or nil. It asks the lock and not
+// the record, because the record survives a kill -9.
 func (d *osDir) Holder() (*Holder, error) {
 	for _, name := range []string{lockName, "."} {
 		f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not block on a pipe
@@ -199,7 +227,7 @@ func (d *osDir) Holder() (*Holder, error) {
 		held := errors.Is(flock(f, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 		var holder Holder
 		if held && name == lockName {
-			holder = readHolder(f)
+			holder = readRecord(f)
 		}
 		f.Close() // drops the lock, if it was taken
 		if held {
@@ -231,21 +259,5 @@ func dying(pid int) bool {
 			}
 		}
 	}
-	return exiting(pid)
-}
-
-// exiting reports whether the kernel is ending the process: its files are being
-// closed, and the fatal signal is no longer pending.
-func exiting(pid int) bool {
-	const flagsField, exitingFlag = 6, 0x4 // counted from the state, after the name; PF_EXITING of the kernel
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) <= flagsField {
-		return false
-	}
-	flags, err := strconv.ParseUint(fields[flagsField], 10, 64)
-	return err == nil && flags&exitingFlag != 0
+	return false
 }

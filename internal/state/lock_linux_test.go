@@ -33,7 +33,6 @@ func TestLockedFromAnotherContainer(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 	q := place{copyDir(t, p.dir), p.live}
-	twin := mustOpen(t, q)
-	twin.wantSaid(zap.WarnLevel, "process 1 of another container")
+	mustOpen(t, q).wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
 	holder.kill(t)
 }

@@ -8,18 +8,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -81,7 +78,7 @@ func TestRemovedLockStillHolds(t *testing.T) {
 // What holds a lock for an instant is waited for.
 func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	p, saved := usedPlace(t)
-	for _, path := range []string{p.disk(lockName), p.dir, filepath.Join(p.folder(t), lockName), p.folder(t)} {
+	for _, path := range []string{p.disk(lockName), p.dir, p.folder(t)} {
 		f, err := os.Open(path)
 		must.Succeed(t, err)
 		must.Succeed(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
@@ -141,8 +138,8 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 	zombie := exec.Command("true")
 	must.Succeed(t, zombie.Start())
 	defer zombie.Wait()
-	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
-	if dying(os.Getpid()) || exiting(os.Getpid()) || dying(1<<30) || exiting(1<<30) {
+	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) })
+	if dying(os.Getpid()) || dying(1<<30) {
 		t.Error("the living are taken for dying")
 	}
 	path := filepath.Join(t.TempDir(), lockName)
@@ -158,7 +155,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		must.Succeed(t, os.WriteFile(path, []byte(record), 0o600))
 		f, err := os.Open(path)
 		must.Succeed(t, err)
-		got := readHolder(f)
+		got := readRecord(f)
 		f.Close()
 		if got.PID != 0 && got.Since.Year() != 2026 {
 			t.Errorf("%q: since %v", record, got.Since)
@@ -173,55 +170,79 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 	}
 }
 
-// Folders are removed when nobody has them locked and the last lease has ended
-// long ago, and not before; nor those that somebody else put there.
+// A predecessor that holds the folder alone is dying: it is waited for, and nothing is lost.
+// A holder file that another daemon writes meanwhile ends the wait.
+func TestFolderOfADyingPredecessor(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		p, saved := usedPlace(t)
+		folder := p.folder(t)
+		f, err := os.Open(folder)
+		must.Succeed(t, err)
+		must.Succeed(t, flock(f, syscall.LOCK_EX|syscall.LOCK_NB))
+		s, opened := openWaiting(t, p)
+		if taken {
+			content, err := seal(holderKind, holderFile{Path: "/elsewhere"})
+			must.Succeed(t, err)
+			must.Succeed(t, os.WriteFile(filepath.Join(folder, holderName), content, 0o600))
+			saved = saved.withoutLeases()
+		} else {
+			must.Succeed(t, f.Close())
+		}
+		must.Succeed(t, <-opened)
+		wantLoads(t, s.service("default"), saved)
+		if (s.folder != filepath.Base(folder)) != taken {
+			t.Errorf("taken by another: %v, and the folder is %s", taken, s.folder)
+		}
+		mustClose(t, s)
+		f.Close()
+	}
+}
+
+// A folder without a holder file, or with a damaged one, is another daemon's while it is locked:
+// nobody waits for a process that may live for ever.
+func TestLockedFolderOfNobody(t *testing.T) {
+	for _, damage := range []func(string) error{os.Remove, func(path string) error { return os.WriteFile(path, []byte("?"), 0o600) }} {
+		p, saved := usedPlace(t)
+		folder := p.folder(t)
+		f, err := os.Open(folder)
+		must.Succeed(t, err)
+		must.Succeed(t, errors.Join(flock(f, syscall.LOCK_EX|syscall.LOCK_NB), damage(filepath.Join(folder, holderName))))
+		s := mustOpen(t, p)
+		wantLoads(t, s.service("default"), saved.withoutLeases())
+		must.Succeed(t, f.Close())
+	}
+}
+
+// Folders are removed when nobody has them locked and nothing was saved there for long, and
+// not before; nor those that somebody else put there.
 func TestAbandonedFolders(t *testing.T) {
 	ring.All(t)
-	live, now := filepath.Join(disktest.Memory(t), "live"), time.Now()
-	folderOf := func(lease Saved, mark time.Time) string { // of a daemon that was killed
-		p := place{filepath.Join(t.TempDir(), "state"), live}
-		s := mustOpen(t, p)
-		mustSave(t, s.service("default"), lease)
-		s.service("default").RaiseMark(mark.UnixMilli())
-		defer s.crash()
-		return s.Health().Live
+	p := newPlace(t)
+	s := mustOpen(t, p)
+	ended := place{filepath.Join(t.TempDir(), "state"), p.live}
+	mustOpen(t, ended).crash()
+	fresh := place{filepath.Join(t.TempDir(), "state"), p.live}
+	mustOpen(t, fresh).crash()
+	runs := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), p.live})
+	foreign, empty := filepath.Join(p.live, "something"), filepath.Join(p.live, strings.Repeat("e", folderNameLen))
+	must.Succeed(t, errors.Join(os.Mkdir(foreign, 0o700), os.Mkdir(empty, 0o700)))
+	long := time.Now().Add(-abandonedAfter - time.Minute)
+	for _, dir := range []string{ended.folder(t), runs.Health().Live, s.Health().Live, foreign, empty} {
+		must.Succeed(t, os.Chtimes(dir, long, long))
 	}
-	later := now.Add(3 * time.Hour)
-	long := testLease(12, 12)
-	long.ReservedUntil = later.UnixMilli()
-	cached := savedWith()
-	cached.Cached = &long
-	ended, held, kept := folderOf(savedWith(testLease(1, 1)), now), folderOf(savedWith(long), now), folderOf(cached, now)
-	young := folderOf(savedWith(testLease(1, 1)), later) // fallback IDs go on after the last lease
-	foreign := filepath.Join(live, "something")
-	damaged := filepath.Join(live, strings.Repeat("d", folderNameLen))
-	empty := filepath.Join(live, strings.Repeat("e", folderNameLen))
-	for _, dir := range []string{foreign, damaged, empty} {
-		must.Succeed(t, os.Mkdir(dir, 0o700))
-	}
-	must.Succeed(t, os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600))
-	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live})
-	used := s.Health().Live
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx) })
-	await.Eventually(t, "the empty folder is removed", func() bool { _, err := os.Stat(empty); return isMissing(err) })
+	gone := func(dir string) bool { _, err := os.Stat(dir); return isMissing(err) }
+	await.Eventually(t, "they are removed", func() bool { return gone(empty) && gone(ended.folder(t)) })
 	cancel()
 	running.Wait()
-	check := func(at time.Time, own string, want ...string) {
-		t.Helper()
-		removeAbandoned(s.base, own, at.UnixMilli(), zap.NewNop())
-		for _, dir := range []string{foreign, damaged, empty, ended, held, kept, young, used} {
-			_, err := os.Stat(dir)
-			if there := err == nil; there != slices.Contains(want, dir) {
-				t.Errorf("at %v: %s is there: %v", at, dir, there)
-			}
+	for _, dir := range []string{fresh.folder(t), runs.Health().Live, s.Health().Live, foreign} {
+		if gone(dir) {
+			t.Errorf("%s was removed", dir)
 		}
 	}
-	check(now, s.folder, foreign, damaged, ended, held, kept, young, used)
-	check(now.Add(abandonedAfter+time.Minute), s.folder, foreign, held, kept, young, used)
-	check(later.Add(abandonedAfter), s.folder, foreign, held, kept, young, used)
-	check(later.Add(abandonedAfter+time.Minute), "", foreign, used) // that one is locked
+	s.wantQuiet()
 }
 
 // The daemon of a folder comes back at the moment at which another one removes it
@@ -236,7 +257,11 @@ func TestRemovalRacesAnOpener(t *testing.T) {
 	var remover sync.WaitGroup
 	remover.Go(func() {
 		for ctx.Err() == nil {
-			removeAbandoned(base, "", 1<<60, zap.NewNop())
+			subs, err := base.Subs()
+			must.Succeed(t, err)
+			for _, sub := range subs {
+				_, _ = removeAbandoned(base, sub.Name)
+			}
 		}
 	})
 	defer remover.Wait()
@@ -246,7 +271,6 @@ func TestRemovalRacesAnOpener(t *testing.T) {
 		must.Succeed(t, err)
 		sv := s.service("default")
 		mustSave(t, sv, savedWith(testLease(1, 1)))
-		s.Look()
 		s.wantQuiet()
 		s.crash()
 	}

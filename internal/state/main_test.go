@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -386,21 +385,6 @@ func (p place) use(t testing.TB, cached lease.Lease) (saved Saved) {
 	must.Succeed(t, s.Sync())
 	s.crash()
 	return saved
-}
-
-// tick waits until the clock of the file system has gone on: before 6.13, Linux gives all
-// changes within a tick of its timer the same time.
-func tick(t testing.TB) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "tick")
-	changed := func() time.Time {
-		must.Succeed(t, os.WriteFile(path, nil, 0o600))
-		info, err := os.Stat(path)
-		must.Succeed(t, err)
-		return info.ModTime()
-	}
-	for first := changed(); changed().Equal(first); {
-	}
 }
 
 // change edits a file in place.

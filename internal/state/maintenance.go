@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -21,35 +21,61 @@ type Floor struct {
 }
 
 // openForChange opens a directory that a daemon has used, for an operator's change; a
-// mistyped name must not make a new one. If opts names no live directory, it uses the
-// last daemon's. That one is gone after a boot, and invisible from outside a container.
-// The change is then made without it and under a new identity, so that no lease which
-// it should have dropped is adopted.
-func openForChange(ctx context.Context, dir string, opts Options) (*State, error) {
-	disk, file, err := openUsed(dir, &opts)
+// mistyped name must not make a new one. The change is made under a new identity: so no
+// lease from before is adopted, also where the live directory cannot be seen from here
+// (it is gone after a boot, and invisible from outside a container).
+func openForChange(ctx context.Context, dir string, opts Options) (_ *State, err error) {
+	disk, _, err := openUsed(dir, &opts)
 	if err != nil {
 		return nil, err
 	}
-	if !InMemory(opts.Live) {
-		return openOn(ctx, disk, nil, opts, file.Live != "")
-	}
-	live, err := openLiveDir(opts.Live, disk)
-	if err != nil {
-		return nil, errors.Join(err, disk.Close())
-	}
-	// A directory of that name without the daemon's folder belongs to another
-	// container, or was emptied by a reboot.
-	folder, err := live.Sub(file.Folder, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return openOn(ctx, disk, nil, opts, true)
-	}
-	if err == nil {
-		err = folder.Close()
+	s := newState(opts, disk, nil)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, disk.Close())
+		}
+	}()
+	file, known, err := s.begin(ctx)
+	if err == nil && !known {
+		err = noState(disk)
 	}
 	if err != nil {
-		return nil, errors.Join(err, live.Close(), disk.Close())
+		return nil, err
 	}
-	return OpenOn(ctx, disk, live, opts)
+	s.place, s.folder, s.marks = file.Live, newFolderName(), memoryMarks()
+	free := s.takeFormer(ctx, file)
+	s.settle(file)
+	if free {
+		s.owner = file.Owner // no copy of this directory has it
+	}
+	return s, nil
+}
+
+// takeFormer learns what the last life left in the live directory, and reports whether no
+// daemon uses that. It may be in the state directory.
+func (s *State) takeFormer(ctx context.Context, file stateFile) (free bool) {
+	if s.opts.Live == "" {
+		s.learnFormer(file)
+		return true
+	}
+	dir, err := openDir(filepath.Join(s.opts.Live, file.Folder), false, "")
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	if err := s.lockFolder(ctx, dir); err != nil {
+		return false
+	}
+	l, err := newLive(dir, s.opts.identity())
+	if err != nil {
+		return false
+	}
+	f := l.look(false)
+	s.takeOver(f)
+	if f.marks != nil {
+		_ = f.marks.m.Unmap()
+	}
+	return true
 }
 
 // openUsed opens a state directory that a daemon has used, and reads its file. The
@@ -60,9 +86,9 @@ func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
 	if err != nil {
 		return nil, stateFile{}, err
 	}
-	file, content, _, err := readState(disk)
+	file, content, err := readState(disk)
 	if err == nil && content == nil {
-		err = &FileError{Path: disk.path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
+		err = noState(disk)
 	}
 	if err != nil {
 		return nil, file, errors.Join(err, disk.Close())
@@ -73,12 +99,16 @@ func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
 	return disk, file, nil
 }
 
+func noState(disk *osDir) error {
+	return &FileError{Path: disk.path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
+}
+
 // ResetFloor lowers the mark of the service, or of all services if service is empty,
 // to nowMS. A lower mark stays.
 //
-// The leases are dropped first: later IDs are made under new grants and are therefore
-// unique, but may be smaller than those that were dated ahead. A crash in between
-// leaves the old floor and no leases, which is safe.
+// One write of the state file lowers the floor and changes the identity, and so drops the
+// leases of all services: later IDs are made under new grants and are therefore unique, but
+// may be smaller than those that were dated ahead.
 //
 // Errors: *LockedError while a daemon runs, *FileError.
 func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
@@ -89,42 +119,27 @@ func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Opti
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	return s.resetFloor(service, nowMS, func() {})
-}
-
-// resetFloor calls between after the leases are dropped.
-func (s *State) resetFloor(service string, nowMS int64, between func()) ([]Floor, error) {
+	defer func() { err = errors.Join(err, s.disk.Close()) }()
 	names, err := s.pick(service)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		saved := s.saved[name]
-		saved.Largest = saved.largest(s.floors[name])
-		s.saved[name] = saved
-	}
-	dropped, err := s.dropLeases(names)
-	if err != nil {
-		return nil, err
-	}
-	between()
 	var floors []Floor
 	for _, name := range names {
-		before := s.floors[name]
-		after := min(before, nowMS)
-		s.floors[name] = after
-		s.marks.lower(name, after)
-		floors = append(floors, Floor{Service: name, Before: before, After: after, Leases: dropped[name]})
+		before, saved := s.floors[name], s.saved[name]
+		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: saved.leases() + s.dropped[name]})
+		saved.Largest = saved.largest(before)
+		s.saved[name], s.floors[name] = saved, min(before, nowMS)
 	}
-	return floors, s.Sync()
-}
-
-// lower is the one way down for a mark; see ResetFloor.
-func (m *marks) lower(name string, ms int64) {
-	if i, known := m.names[name]; known {
-		storeWord(m.slot(i, 0), encodeMark(ms))
+	if err := s.sync(); err != nil || s.place != "" {
+		return floors, err
 	}
+	// The marks are in the state directory, where the next start finds them.
+	m, err := createMarks(s.disk)
+	if err != nil {
+		return floors, err
+	}
+	return floors, m.m.Unmap()
 }
 
 // pick returns the names of all services, or checks the one that is given.
@@ -143,21 +158,9 @@ func (s *State) pick(service string) ([]string, error) {
 	return []string{service}, nil
 }
 
-func (s *State) dropLeases(names []string) (dropped map[string]int, err error) {
-	emptied, dropped := map[string]Saved{}, map[string]int{}
-	for _, name := range names {
-		saved := s.saved[name]
-		dropped[name] = saved.leases() + s.dropped[name]
-		emptied[name] = saved.withoutLeases()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return dropped, s.saveLocked(emptied)
-}
-
 // AcceptTimeline puts the service on another timeline, by decision of an operator. It
-// drops the leases of the old one, and the offer. The new timeline counts as set by a
-// lease, so that a lease of yet another one is refused.
+// drops all leases, and the offer. The new timeline counts as set by a lease, so that a
+// lease of yet another one is refused.
 //
 // decide is called with the service's report, under the lock, so that the values which
 // it compares (see ServiceReport.Crossing) cannot change. It returns the timeline to use, or an
@@ -169,20 +172,17 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { err = errors.Join(err, s.disk.Close()) }()
 	if _, err := s.pick(service); err != nil {
 		return err
 	}
-	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: s.saved[service].withoutSecrets()})
+	before := s.saved[service]
+	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: before.withoutSecrets()})
 	if err != nil {
 		return err
 	}
-	before := s.saved[service]
-	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease, Largest: before.largest(s.floors[service])}); err != nil {
-		s.saved[service] = before // allow another attempt
-		return err
-	}
-	return s.Sync()
+	s.saved[service] = Saved{Timeline: timeline, Source: SourceLease, Largest: before.largest(s.floors[service])}
+	return s.sync()
 }
 
 // Crossing compares the IDs made before a change of the timeline with those that

@@ -47,14 +47,14 @@ func TestResetFloor(t *testing.T) {
 	s = mustOpen(t, p)
 	sv, other := s.service("default"), s.service("other")
 	wantState(t, sv, wasReset(saved), resetTo)
-	if got := other.Load(); got.leases() != 1 || other.Mark() != 1_600_000_000_000 {
+	if got := other.Load(); got.leases() != 0 || other.Mark() != 1_600_000_000_000 {
 		t.Errorf("the other service: %+v, Mark %d", got, other.Mark())
 	}
 	s.crash()
 
 	// All services; a mark that is lower is not raised.
 	floors, err = resetFloor(t, p, "", resetTo-1)
-	want := []Floor{{"default", resetTo, resetTo - 1, 0}, {"other", 1_600_000_000_000, 1_600_000_000_000, 1}}
+	want := []Floor{{"default", resetTo, resetTo - 1, 0}, {"other", 1_600_000_000_000, 1_600_000_000_000, 0}}
 	if err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
@@ -105,34 +105,47 @@ func TestResetFloorCountsRefusedLeases(t *testing.T) {
 	}
 }
 
-// The leases are gone before the mark goes down, so that a crash in between is safe.
-func TestResetFloorOrder(t *testing.T) {
-	p, _ := usedPlace(t)
-	seen := false
-	s := mustOpen(t, p)
-	_, err := s.resetFloor("", resetTo, func() {
-		seen = true
-		if r := serviceOf(t, p); r.Saved.leases() != 0 || r.Mark != testMark {
-			t.Errorf("in between: %+v", r)
+// A reset is one write: a directory where that fails is as it was.
+func TestChangesThatFail(t *testing.T) {
+	p, saved := usedPlace(t)
+	blocked := p.disk(stateName + newSuffix)
+	must.Succeed(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
+	_, err := resetFloor(t, p, "", resetTo)
+	wantFileError(t, err, blocked, "left-over")
+	err = acceptTimeline(t, p, "default", func(r ServiceReport) (snowflake.Timeline, error) { return *r.Saved.Offered, nil })
+	wantFileError(t, err, blocked, "left-over")
+	must.Succeed(t, os.RemoveAll(blocked))
+	wantAdopted(t, p, saved)
+}
+
+// The owner of this daemon's locks is still its own, unless a copy runs in the folder.
+func TestOwnerAfterAChange(t *testing.T) {
+	for _, copied := range []bool{false, true} {
+		p, _ := usedPlace(t)
+		s := mustOpen(t, p)
+		owner := s.Owner()
+		s.crash()
+		if copied {
+			mustOpen(t, place{copyDir(t, p.dir), p.live})
 		}
-	})
-	if err != nil || !seen {
-		t.Errorf("%v, seen: %v", err, seen)
-	}
-	if r := serviceOf(t, p); r.Saved.leases() != 0 || r.Mark != resetTo || r.Floor != resetTo {
-		t.Errorf("afterwards: %+v", r)
+		_, err := resetFloor(t, p, "", resetTo)
+		must.Succeed(t, err)
+		if s = mustOpen(t, p); (s.Owner() == owner) == copied {
+			t.Errorf("a copy runs: %v; the owner was %s, and is %s", copied, owner, s.Owner())
+		}
 	}
 }
 
-// A reset that cannot drop the leases leaves the mark alone.
-func TestResetFloorThatFails(t *testing.T) {
-	p, _ := usedPlace(t)
-	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	must.Succeed(t, os.MkdirAll(blocked, 0o700))
+// Without a live directory the marks are in the state directory.
+func TestResetFloorWithoutALiveDirectory(t *testing.T) {
+	p := place{dir: filepath.Join(t.TempDir(), "state")}
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark)
+	s.crash()
 	_, err := resetFloor(t, p, "", resetTo)
-	wantFileError(t, err, filepath.Dir(blocked), "left-over")
-	if r := serviceOf(t, p); r.Mark != testMark || r.Floor != testMark {
-		t.Errorf("afterwards: %+v", r)
+	must.Succeed(t, err)
+	if mark := mustOpen(t, p).service("default").Mark(); mark != resetTo {
+		t.Errorf("the mark is %d", mark)
 	}
 }
 
@@ -273,15 +286,6 @@ func TestAcceptTimeline(t *testing.T) {
 		t.Errorf("unknown service: %v", err)
 	}
 	offered := func(r ServiceReport) (snowflake.Timeline, error) { return *r.Saved.Offered, nil }
-
-	// It fails as a whole, and can be tried again.
-	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	must.Succeed(t, os.MkdirAll(blocked, 0o700))
-	wantFileError(t, acceptTimeline(t, p, "default", offered), filepath.Dir(blocked), "left-over")
-	must.Succeed(t, os.RemoveAll(filepath.Dir(blocked)))
-	if got := serviceOf(t, p); got.Saved.Timeline != saved.Timeline || got.Saved.Offered == nil {
-		t.Errorf("after a failure: %+v", got)
-	}
 
 	must.Succeed(t, acceptTimeline(t, p, "default", offered))
 	got := serviceOf(t, p)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"runtime/debug"
 	"sync/atomic"
 	"unicode/utf8"
@@ -16,8 +15,9 @@ import (
 //
 //	   0  magic, 8 bytes
 //	   8  version and number of slots, 4 bytes each
-//	  16  expect, 8 bytes: the least sequence of a leases file that belongs here,
-//	      with voidFlag: no leases file belongs here
+//	  16  next, 8 bytes: the bits of the save that was begun last
+//	  24  done, 8 bytes: the bits of the last save that has ended; 0: none, or a lease
+//	      was lost since
 //	4096  slots of 256 bytes:
 //	       +0  mark, 8 bytes: see encodeMark
 //	       +8  label, 8 bytes: CRC-32C of the name << 32 | its length; 0 = free
@@ -25,7 +25,7 @@ import (
 const (
 	marksName    = "marks"
 	marksMagic   = "KZHNMARK"
-	marksVersion = 2
+	marksVersion = 3
 
 	// MaxServices is how many services one state directory can hold over its whole
 	// life.
@@ -33,15 +33,13 @@ const (
 	// MaxServiceName is the longest name of a service, in bytes.
 	MaxServiceName = slotSize - nameOffset
 
-	expectOffset = 16
-	marksHeader  = 4096
-	slotSize     = 256
-	labelOffset  = 8
-	nameOffset   = 16
-	marksSize    = marksHeader + MaxServices*slotSize
-
-	// voidFlag leaves the sequence readable, so that later files use greater ones.
-	voidFlag = 1 << 62
+	nextOffset  = 16
+	doneOffset  = 24
+	marksHeader = 4096
+	slotSize    = 256
+	labelOffset = 8
+	nameOffset  = 16
+	marksSize   = marksHeader + MaxServices*slotSize
 )
 
 // A mark is 52 bits of Unix milliseconds, which last for 142,000 years, below 12 check
@@ -86,7 +84,6 @@ func newMarks() []int64 {
 	b := bytesOf(words)
 	copy(b, marksMagic)
 	versionAndSlots(b)[0], versionAndSlots(b)[1] = marksVersion, MaxServices
-	words[expectOffset/8] = voidFlag
 	for i := range MaxServices {
 		words[(marksHeader+i*slotSize)/8] = encodeMark(0)
 	}
@@ -102,7 +99,7 @@ func versionAndSlots(b []byte) *[2]uint32 { return (*[2]uint32)(unsafe.Pointer(&
 // createMarks writes an empty table and opens it. It writes every byte: on a full
 // disk, the first store to a page of a sparse file would fault.
 func createMarks(d Dir) (*marks, error) {
-	if err := d.Replace(marksName, func(FileID) []byte { return bytesOf(newMarks()) }); err != nil {
+	if err := d.Replace(marksName, bytesOf(newMarks())); err != nil {
 		return nil, err
 	}
 	return openMarks(d, true)
@@ -139,8 +136,6 @@ func (m *marks) read() error {
 		return damagedMarks(m.path, "its beginning is not that of a marks file")
 	case *versionAndSlots(b) != [2]uint32{marksVersion, MaxServices}:
 		return damagedMarks(m.path, "it is of another version or another machine")
-	case m.word(expectOffset).Load() < 0:
-		return damagedMarks(m.path, "the sequence that it expects is negative")
 	}
 	for i := range MaxServices {
 		label := uint64(m.slot(i, labelOffset).Load())
@@ -198,26 +193,29 @@ func (m *marks) word(offset int) *atomic.Int64 {
 
 func (m *marks) slot(i, offset int) *atomic.Int64 { return m.word(marksHeader + i*slotSize + offset) }
 
-// expect is the least sequence of a leases file that belongs to these marks; void
-// says that none does.
-func (m *marks) expect() (sequence int64, void bool) {
-	word := int64(voidFlag)
-	guarded(func() { word = m.word(expectOffset).Load() })
-	return word &^ voidFlag, word&voidFlag != 0
+// announce is the beginning of a save: from now on a leases file with these bits fits.
+// After a loss no other one does.
+func (m *marks) announce(bits uint64, loss bool) {
+	storeWord(m.word(nextOffset), int64(bits))
+	if loss {
+		storeWord(m.word(doneOffset), 0) // not before next: that has the bits of the file with the lost lease
+	}
 }
 
-// setExpect refuses leases files with a lower sequence from now on, also after a
-// kill -9; with voidFlag it refuses all. On marks that were cut short it does nothing:
-// no leases file is accepted with those.
-func (m *marks) setExpect(word int64) { storeWord(m.word(expectOffset), word) }
+// conclude is the end of a save: only a leases file with these bits fits.
+func (m *marks) conclude(bits uint64) { storeWord(m.word(doneOffset), int64(bits)) }
 
-// intact reports whether the file still holds this table, with that expect word.
-func (m *marks) intact(expect int64) bool {
-	present := marks{path: m.path, m: m.m, names: map[string]int{}}
-	same := false
-	readable := guarded(func() { same = present.read() == nil && present.word(expectOffset).Load() == expect })
-	return readable && same && maps.Equal(present.names, m.names)
+// expect reports whether a leases file with these bits fits. On marks that were cut short
+// none does.
+func (m *marks) expect(bits uint64) (fits bool) {
+	readable := guarded(func() {
+		fits = bits != 0 && (bits == uint64(m.word(nextOffset).Load()) || bits == uint64(m.word(doneOffset).Load()))
+	})
+	return readable && fits
 }
+
+// refuse lets no leases file fit.
+func (m *marks) refuse() { m.announce(0, true) }
 
 // add returns the mark of the service, raised to at least ms. It takes a free slot if
 // the service has none.

@@ -23,92 +23,97 @@ func Open(ctx context.Context, dir string, opts Options) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	var live Dir
-	if opts.Live != "" {
-		if live, err = openLiveDir(opts.Live, disk); err != nil {
-			return nil, errors.Join(err, disk.Close())
-		}
+	if opts.Live == "" {
+		return OpenOn(ctx, disk, nil, opts)
+	}
+	live, err := openLiveDir(opts.Live)
+	if err != nil {
+		return nil, errors.Join(err, disk.Close())
 	}
 	return OpenOn(ctx, disk, live, opts)
 }
 
 // OpenOn is Open on directories of any kind, which it closes. live is nil
 // without a live directory; opts.Live is not read.
-func OpenOn(ctx context.Context, disk, live Dir, opts Options) (*State, error) {
-	return openOn(ctx, disk, live, opts, false)
-}
-
-// openOn is OpenOn; blind says that the live directory cannot be seen from here.
-func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *State, err error) {
-	opts = opts.withLog()
-	s := &State{
-		opts: opts, disk: disk, base: live, changes: make(chan struct{}, 1),
-		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{}, dropped: map[string]int{},
-	}
-	s.syncer.turn = make(chan struct{}, 1)
+func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err error) {
+	s := newState(opts, disk, live)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.closeLive(), disk.Close())
 		}
 	}()
-	if err := lockPatiently(ctx, disk, opts.Log); err != nil {
-		return nil, err
-	}
-	var file stateFile
-	err = tellIfSlow(opts.Log, disk.Path(), func() (err error) {
-		file, s.syncer.written, s.syncer.id, err = readState(disk)
-		return err
-	})
+	file, known, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for name, doc := range file.Services {
-		s.floors[name] = doc.FloorMS
-		s.saved[name], _ = doc.saved() // readState has checked it
+	s.choosePlace(file, known)
+	if s.base == nil {
+		err = s.openMarksOnDisk()
+	} else {
+		err = s.openLive(ctx, known)
 	}
-	known := s.syncer.written != nil
-	s.choosePlace(file, known, blind)
-	if err := s.openMarks(ctx, known, blind); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	s.chooseOwner(file)
-	for name, saved := range s.saved {
-		s.saved[name] = saved.Settled(s.floors[name])
+	s.settle(file)
+	if s.live != nil {
+		_ = s.saveLive(false) // it tells; what is in the file now is not harmful
 	}
 	// A daemon that has run here before can start without writing to the disk.
-	if err := tellIfSlow(opts.Log, disk.Path(), s.sync); err != nil && !known {
+	if err := tellIfSlow(s.opts.Log, disk.Path(), s.sync); err != nil && !known {
 		return nil, err
 	} else if err != nil {
-		opts.fail("the state directory cannot be written; IDs go on, and kill -9 loses nothing: only a power failure would", err)
+		s.opts.fail("the state directory cannot be written; IDs go on, and kill -9 loses nothing: only a power failure would", err)
 	}
 	return s, nil
 }
 
+// begin locks the state directory and reads its file; known: there is one.
+func (s *State) begin(ctx context.Context) (file stateFile, known bool, err error) {
+	if err := lockPatiently(ctx, s.disk, lockName, s.opts.Log, isDying); err != nil {
+		return file, false, err
+	}
+	err = tellIfSlow(s.opts.Log, s.disk.Path(), func() (err error) {
+		if file, s.syncer.written, err = readState(s.disk); s.syncer.written != nil {
+			s.syncer.id, err = s.disk.Identify(stateName)
+		}
+		return err
+	})
+	for name, doc := range file.Services {
+		s.floors[name] = doc.FloorMS
+		s.saved[name], _ = doc.saved() // readState has checked it
+	}
+	return file, s.syncer.written != nil, err
+}
+
+// settle ends what the last life may have left in the middle.
+func (s *State) settle(file stateFile) {
+	s.chooseOwner(file)
+	for name, saved := range s.saved {
+		s.saved[name] = saved.Settled(s.floors[name])
+	}
+}
+
 // Ephemeral is a state that lives in memory only (state_dir: none).
 func Ephemeral(opts Options) *State {
-	opts = opts.withLog()
-	opts.Log.Warn("without a state directory nothing survives a restart: leases are acquired anew, so that while the provider is unreachable " +
+	s := newState(opts, nil, nil)
+	s.opts.Log.Warn("without a state directory nothing survives a restart: leases are acquired anew, so that while the provider is unreachable " +
 		"there are only random fallback IDs or none; that IDs go on ascending rests on the clock alone; a changed epoch goes unnoticed; locks that are held across a restart are lost")
-	return &State{
-		opts: opts, owner: ownerRecord{Name: newOwner()}, marks: memoryMarks(), changes: make(chan struct{}, 1),
-		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
-	}
+	s.owner, s.marks = ownerRecord{Name: newOwner()}, memoryMarks()
+	return s
 }
 
 // choosePlace decides on the identity, which belongs to one live directory. If an
 // operator changes live_dir and later goes back, the leases in the old directory are
 // out of date and must not be adopted. The marks there still count.
-func (s *State) choosePlace(file stateFile, known, blind bool) {
-	s.folder, s.place = file.Folder, file.Live
-	if !blind {
-		if s.place = ""; s.base != nil {
-			s.place = s.base.Path()
-		}
+func (s *State) choosePlace(file stateFile, known bool) {
+	if s.folder = file.Folder; s.base != nil {
+		s.place = s.base.Path()
 	}
 	switch {
 	case !known:
 		s.folder = newFolderName()
-	case blind || !samePlace(file.Live, s.base):
+	case !samePlace(file.Live, s.base):
 		s.opts.Log.Info("the leases and marks are kept in another place than before; leases of the last run are not adopted",
 			zap.String("before", file.Live), zap.String("now", s.place))
 		s.folder = newFolderName()
@@ -134,61 +139,58 @@ func (s *State) learnFormer(file stateFile) {
 	s.learnFloors(readMarks(dir))
 }
 
-// openMarks opens the live state, or the marks alone without a live directory.
-func (s *State) openMarks(ctx context.Context, known, blind bool) error {
-	if blind {
-		s.marks = memoryMarks()
-		return nil
-	}
-	if s.base == nil {
-		s.opts.Log.Warn("there is no directory in memory (live_dir): after a crash no lease is adopted, and a frozen disk stops the IDs",
-			zap.String("state_dir", s.disk.Path()))
-		return s.openMarksOnDisk()
-	}
-	l, err := s.openFolder(ctx, s.folder)
-	if locked, ok := errors.AsType[*LockedError](err); ok {
+// openLive opens the live state, in the folder of this identity or, if the daemon of
+// another state directory has that, of a new one.
+func (s *State) openLive(ctx context.Context, known bool) error {
+	dir, err := s.openFolder(ctx, s.folder)
+	if errors.As(err, new(*LockedError)) {
 		s.opts.Log.Warn("this state directory is a copy of one that a running daemon uses; it begins under a new identity, without leases",
-			zap.String("state_dir", s.disk.Path()), zap.Stringer("daemon", locked.Holder), zap.String("live", locked.Path))
+			zap.String("state_dir", s.disk.Path()), zap.String("live", s.base.Path()+"/"+s.folder))
 		s.folder = newFolderName()
-		l, err = s.openFolder(ctx, s.folder)
+		dir, err = s.openFolder(ctx, s.folder)
 	}
 	if err != nil {
 		return err
 	}
-	s.live = l
-	return s.takeOver(l.look(true), known)
-}
-
-// openFolder opens and locks a folder of the live directory. If another daemon removes
-// it at that moment as abandoned, it is made again.
-func (s *State) openFolder(ctx context.Context, folder string) (*live, error) {
-	for {
-		dir, err := s.base.Sub(folder, true)
-		removed := isMissing(err)
-		if err == nil {
-			err = lockPatiently(ctx, dir, s.opts.Log)
-			if removed = dir.Current() != nil; err == nil && !removed {
-				return &live{dir: dir, folder: folder, identity: s.opts.identity()}, nil
-			}
-			err = errors.Join(err, dir.Close())
-		}
-		if !removed || ctx.Err() != nil {
-			return nil, err
-		}
-		if err := s.base.Current(); err != nil {
-			return nil, err // the live directory itself cannot be used
+	if s.live, err = newLive(dir, s.opts.identity()); err != nil {
+		return errors.Join(err, dir.Close())
+	}
+	if err := s.claim(dir); err != nil {
+		s.opts.fail("the folder of the live state cannot say whose it is: after a crash a start may take this state directory for a copy", err)
+	}
+	f := s.live.look(true)
+	s.marks = f.marks
+	if f.fresh && known {
+		s.opts.Log.Info("there is no live state of an earlier run: it was the first, or the machine has booted since", zap.String("live", dir.Path()))
+	}
+	s.takeOver(f)
+	if !f.fits() {
+		if err := s.renewMarks(dir); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-// takeOver goes on from the files of an earlier life in the folder.
-func (s *State) takeOver(f found, known bool) (err error) {
-	s.marks = f.marks
-	switch {
-	case f.damage != nil:
+// renewMarks makes new marks. Another process may use the old ones: somebody may have moved
+// them here from its folder.
+func (s *State) renewMarks(dir Dir) error {
+	old := s.marks
+	m, err := createMarks(dir)
+	if err != nil {
+		return err
+	}
+	s.marks = m
+	if old != nil {
+		return old.m.Unmap()
+	}
+	return nil
+}
+
+// takeOver goes on from what an earlier life left in the folder.
+func (s *State) takeOver(f found) {
+	if f.damage != nil {
 		s.opts.fail("the live state is damaged: no lease is adopted, and IDs go on above the floor in the state directory, which may be a second behind", f.damage)
-	case f.fresh && known:
-		s.opts.Log.Info("there is no live state of an earlier run: it was the first, or the machine has booted since", zap.String("live", s.live.dir.Path()))
 	}
 	for name, saved := range f.saved {
 		switch n := saved.leases(); {
@@ -202,30 +204,12 @@ func (s *State) takeOver(f found, known bool) (err error) {
 		s.opts.Log.Warn("leases of an earlier run are not adopted; their slots come free after the quarantine",
 			zap.String("services", strings.Join(slices.Sorted(maps.Keys(s.dropped)), ", ")), zap.String("because", f.refusal))
 	}
-	if s.marks == nil {
-		if s.marks, err = createMarks(s.live.dir); err != nil {
-			return err
-		}
+	if f.marks != nil {
+		s.learnFloors(f.marks.all())
 	}
-	s.learnFloors(f.read) // they may have been overwritten since
-	s.learnFloors(s.marks.all())
 	if f.latest && f.refusal != "" {
 		s.learnTimelines(f.saved)
 	}
-	for name := range s.marks.names {
-		if _, err := s.marks.add(name, s.floors[name]); err != nil {
-			return err
-		}
-	}
-	id, err := s.live.dir.Identify(marksName)
-	if err != nil {
-		return err
-	}
-	if before := s.marks.m.ID; id.Inode == before.Inode && id.Device == before.Device {
-		s.marks.m.ID = id
-	} // Else they were replaced just now: Look finds that out, and no leases file names the new ones.
-	s.tellOfLive(s.live.write(s.saved, s.marks)) // Look repeats a failed write
-	return nil
 }
 
 // learnTimelines takes over the timelines of a leases file whose leases are not adopted. The
@@ -251,6 +235,8 @@ func (s *State) learnFloors(marks map[string]int64) {
 // openMarksOnDisk opens the marks of the state directory. Damaged ones are made anew:
 // no lease depends on them, and the floors remain.
 func (s *State) openMarksOnDisk() (err error) {
+	s.opts.Log.Warn("there is no directory in memory (live_dir): after a crash no lease is adopted, and a frozen disk stops the IDs",
+		zap.String("state_dir", s.disk.Path()))
 	s.marks, err = openMarks(s.disk, true)
 	if err == nil {
 		s.learnFloors(s.marks.all())

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -107,23 +106,23 @@ func (d *osDir) openRegular(name string, flag int) (*os.File, os.FileInfo, error
 	return f, info, nil
 }
 
-func (d *osDir) Read(name string) ([]byte, FileID, error) {
-	f, info, err := d.openRegular(name, os.O_RDONLY)
+func (d *osDir) Read(name string) ([]byte, error) {
+	f, _, err := d.openRegular(name, os.O_RDONLY)
 	if err != nil {
-		return nil, FileID{}, err
+		return nil, err
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, FileID{}, fileError(d.file(name), "cannot read it", err)
+		return nil, fileError(d.file(name), "cannot read it", err)
 	}
 	if len(content) > maxFile {
-		return nil, FileID{}, &FileError{Path: d.file(name), Problem: fmt.Sprintf("is larger than %d bytes: it is not a file of kazahana", maxFile), Remedy: "move it away"}
+		return nil, &FileError{Path: d.file(name), Problem: fmt.Sprintf("is larger than %d bytes: it is not a file of kazahana", maxFile), Remedy: "move it away"}
 	}
-	return content, idOf(info), nil
+	return content, nil
 }
 
-func (d *osDir) Replace(name string, content func(FileID) []byte) (err error) {
+func (d *osDir) Replace(name string, content []byte) (err error) {
 	temp := name + newSuffix
 	if err := d.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fileError(d.file(temp), "cannot remove this left-over", err)
@@ -137,11 +136,7 @@ func (d *osDir) Replace(name string, content func(FileID) []byte) (err error) {
 			_ = d.root.Remove(temp)
 		}
 	}()
-	info, err := f.Stat()
-	if err == nil {
-		_, err = f.Write(content(idOf(info)))
-	}
-	if err == nil {
+	if _, err = f.Write(content); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -205,7 +200,7 @@ func (d *osDir) Identify(name string) (FileID, error) {
 
 func idOf(info fs.FileInfo) FileID {
 	st := info.Sys().(*syscall.Stat_t)
-	return FileID{Device: uint64(st.Dev), Inode: st.Ino, ChangedNS: changedNS(st)} // Dev is narrower on macOS
+	return FileID{Device: uint64(st.Dev), Inode: st.Ino} // Dev is narrower on macOS
 }
 
 func (d *osDir) Current() error {
@@ -241,11 +236,6 @@ func (d *osDir) Sub(name string, create bool) (Dir, error) {
 		if err := d.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fileError(path, "cannot make the directory", err)
 		}
-		if uid, gid := owner(d.info); os.Geteuid() == 0 && uid != 0 {
-			if err := d.root.Lchown(name, uid, gid); err != nil {
-				return nil, fileError(path, "cannot give it to the owner of the directory above", err)
-			}
-		}
 	}
 	root, err := d.root.OpenRoot(name)
 	if err != nil {
@@ -254,7 +244,7 @@ func (d *osDir) Sub(name string, create bool) (Dir, error) {
 	return newOSDir(path, root)
 }
 
-func (d *osDir) Subs() ([]string, error) {
+func (d *osDir) Subs() ([]SubDir, error) {
 	f, err := d.root.Open(".")
 	if err != nil {
 		return nil, fileError(d.path, "cannot open the directory", err)
@@ -264,13 +254,13 @@ func (d *osDir) Subs() ([]string, error) {
 	if err != nil {
 		return nil, fileError(d.path, "cannot list the directory", err)
 	}
-	var names []string
+	var subs []SubDir
 	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
+		if info, err := e.Info(); err == nil && e.IsDir() { // else it was removed meanwhile
+			subs = append(subs, SubDir{e.Name(), info.ModTime()})
 		}
 	}
-	return names, nil
+	return subs, nil
 }
 
 func (d *osDir) RemoveSub(name string) error {
@@ -278,11 +268,6 @@ func (d *osDir) RemoveSub(name string) error {
 		return fileError(d.file(name), "cannot remove the directory", err)
 	}
 	return nil
-}
-
-func (d *osDir) Lock(now time.Time) (err error) {
-	d.lock, err = lockDir(d, now)
-	return err
 }
 
 func (d *osDir) Close() error {

@@ -1,12 +1,8 @@
 package state
 
 import (
-	"syscall"
-
 	"golang.org/x/sys/unix"
 )
-
-func changedNS(st *syscall.Stat_t) int64 { return st.Ctimespec.Nano() }
 
 // InMemory is false: macOS has no file system in memory by default.
 func InMemory(string) bool { return false }

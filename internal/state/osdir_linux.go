@@ -1,12 +1,8 @@
 package state
 
 import (
-	"syscall"
-
 	"golang.org/x/sys/unix"
 )
-
-func changedNS(st *syscall.Stat_t) int64 { return st.Ctim.Nano() }
 
 // InMemory reports whether the directory is on a file system in memory: no disk can
 // stall an access, and backups leave it out.

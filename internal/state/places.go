@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // openStateDir opens the state directory.
@@ -53,43 +50,35 @@ func (d *osDir) everybody() bool { return d.info.Mode().Perm()&0o002 != 0 }
 
 const liveRemedy = "set live_dir to a directory on a file system in memory (tmpfs), or to none"
 
-// openLiveDir opens the live directory that belongs to the state directory.
-func openLiveDir(path string, disk Dir) (*osDir, error) {
+// openLiveDir opens the live directory.
+func openLiveDir(path string) (*osDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	trusted := []int{os.Geteuid()}
-	if stateDir, ok := disk.(*osDir); ok && os.Geteuid() == 0 {
-		// `sudo kazahanad state ...` leaves the files to the daemon's user.
-		uid, gid := owner(stateDir.info)
-		trusted = append(trusted, uid)
-		if err := makeFor(path, uid, gid); err != nil {
-			return nil, fileError(path, "cannot make the directory", err)
-		}
-	}
-	if err := checkLink(path, trusted); err != nil {
+	uid := os.Geteuid()
+	if err := checkLink(path, uid); err != nil {
 		return nil, err
 	}
 	d, err := openDir(path, true, liveRemedy)
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseLive(d, trusted); err != nil {
+	if err := refuseLive(d, uid); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
 // refuseLive refuses a directory whose files a disk holds up, or that others can change.
-func refuseLive(d *osDir, trusted []int) error {
+func refuseLive(d *osDir, user int) error {
 	e := &FileError{Path: d.path, Remedy: liveRemedy}
 	switch uid, _ := owner(d.info); {
 	case !d.inMemory():
 		e.Problem = "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back"
 	case d.everybody():
 		e.Problem, e.Remedy = "every user may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
-	case !slices.Contains(trusted, uid):
+	case uid != user:
 		e.Problem = fmt.Sprintf("belongs to the user with UID %d", uid)
 	default:
 		return nil
@@ -97,25 +86,15 @@ func refuseLive(d *osDir, trusted []int) error {
 	return e
 }
 
-// makeFor makes the directory and its missing parents, and gives them to the user.
-func makeFor(path string, uid, gid int) error {
-	made, err := folder.Make(path, 0o700)
-	// The innermost first: the owner of an outer one can put a link there.
-	for _, dir := range slices.Backward(made) {
-		err = errors.Join(err, os.Lchown(dir, uid, gid))
-	}
-	return err
-}
-
 // checkLink refuses a symbolic link that another user made, as any user can in
 // /dev/shm. Links of root are allowed: systemd makes some.
-func checkLink(path string, trusted []int) error {
+func checkLink(path string, user int) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSymlink == 0 {
 		return nil // opening it reports other errors
 	}
 	uid, _ := owner(info)
-	if uid == 0 || slices.Contains(trusted, uid) {
+	if uid == 0 || uid == user {
 		return nil
 	}
 	return &FileError{Path: path, Problem: fmt.Sprintf("is a symbolic link of the user with UID %d", uid), Remedy: liveRemedy}

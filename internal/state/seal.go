@@ -18,21 +18,24 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // length. The file can be read by any program, but should not be changed.
 const sealFormat = "%s %d crc32c=%08x bytes=%d\n"
 
-// formatVersion is the version of both kinds of sealed files.
-const formatVersion = 1
-
-func seal(kind string, document any) ([]byte, error) {
-	text, err := json.Marshal(document)
-	return sealText(kind, append(text, '\n')), err
+// kind is the kind of a sealed file, and the version of its format.
+type kind struct {
+	name    string
+	version int
 }
 
-func sealText(kind string, text []byte) []byte {
-	return append(fmt.Appendf(nil, sealFormat, kind, formatVersion, crc32.Checksum(text, castagnoli), len(text)), text...)
+func seal(k kind, document any) ([]byte, error) {
+	text, err := json.Marshal(document)
+	return sealText(k, append(text, '\n')), err
+}
+
+func sealText(k kind, text []byte) []byte {
+	return append(fmt.Appendf(nil, sealFormat, k.name, k.version, crc32.Checksum(text, castagnoli), len(text)), text...)
 }
 
 // unseal reads a sealed file into the document. remedy completes the error about
 // a damaged one.
-func unseal(path, kind, remedy string, content []byte, document any) error {
+func unseal(path string, k kind, remedy string, content []byte, document any) error {
 	damaged := func(what string) error {
 		return &FileError{Path: path, Problem: "is damaged: " + what, Remedy: remedy}
 	}
@@ -40,13 +43,13 @@ func unseal(path, kind, remedy string, content []byte, document any) error {
 	var found string
 	var version, length int
 	var sum uint32
-	if n, _ := fmt.Sscanf(string(line)+"\n", sealFormat, &found, &version, &sum, &length); n < 1 || found != kind {
+	if n, _ := fmt.Sscanf(string(line)+"\n", sealFormat, &found, &version, &sum, &length); n < 1 || found != k.name {
 		if len(bytes.Trim(content, "\x00")) == 0 { // cut to nothing, or blocks lost by the file system
 			return damaged("it is empty")
 		}
-		return &FileError{Path: path, Problem: "is not a " + kind + " file", Remedy: "find out what it is and move it away"}
-	} else if n >= 2 && version != formatVersion {
-		return &FileError{Path: path, Problem: fmt.Sprintf("has version %d, and this kazahanad knows version %d only", version, formatVersion),
+		return &FileError{Path: path, Problem: "is not a " + k.name + " file", Remedy: "find out what it is and move it away"}
+	} else if n >= 2 && version != k.version {
+		return &FileError{Path: path, Problem: fmt.Sprintf("has version %d, and this kazahanad knows version %d only", version, k.version),
 			Remedy: "use the kazahanad that wrote it, or see docs/compatibility.md"}
 	} else if n < 4 || !complete {
 		return damaged("its first line is incomplete")

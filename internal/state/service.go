@@ -28,16 +28,22 @@ func (sv *Service) Load() Saved {
 // kill -9 finds the new leases or, without a live directory, none. The timeline
 // reaches the disk about a second later. Save waits for no disk.
 //
-// After a *FileError this process uses the new content, and a crash costs the leases
-// until Look has written it. So a removed lease never comes back. After an error about
-// the content, and after ErrClosed, nothing has changed.
+// After a *FileError this process uses the new content, and a crash may bring the old
+// leases back: release none. After an error about the content, and after ErrClosed,
+// nothing has changed.
 //
 // Without a live directory a change of the timeline waits for the disk.
-func (sv *Service) Save(content Saved) error {
+func (sv *Service) Save(content Saved) error { return sv.save(content, false) }
+
+// SaveAfterLoss is Save without leases that belong to another daemon now. Even if it fails,
+// a crash does not bring them back: it brings no lease back then.
+func (sv *Service) SaveAfterLoss(content Saved) error { return sv.save(content, true) }
+
+func (sv *Service) save(content Saved, loss bool) error {
 	if err := content.validate(); err != nil {
 		return fmt.Errorf("state of service %q: %w", sv.name, err)
 	}
-	return sv.state.save(sv.name, content.clone())
+	return sv.state.save(sv.name, content.clone(), loss)
 }
 
 // Mark is a timestamp in Unix milliseconds above that of every ID so far; 0 if there
@@ -53,21 +59,13 @@ func (sv *Service) RaiseMark(ms int64) {
 	if ms <= sv.mark.Load() {
 		return
 	}
-	// First the mark, then the word's place: see moveTo.
 	sv.mark.Store(ms)
 	word := sv.word.Load()
 	if word == nil {
 		panic("state: RaiseMark of service " + sv.name + " after Close: an ID would lack its mark")
 	}
 	if !storeWord(word, encodeMark(ms)) {
-		sv.state.faulted.Store(true) // Look moves the marks to another file
+		sv.word.Store(new(atomic.Int64)) // the next call does not fault
+		sv.state.loseMarks()
 	}
-}
-
-// moveTo gives the mark another place, also while RaiseMark runs. It stores the place,
-// then reads the mark; RaiseMark stores the mark, then reads the place. So one of the
-// two finds what the other has stored, and the new place has the mark.
-func (sv *Service) moveTo(word *atomic.Int64) (ok bool) {
-	sv.word.Store(word)
-	return guarded(func() { raise(word, sv.mark.Load()) })
 }

@@ -3,7 +3,6 @@ package state
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,31 +49,38 @@ func (o Options) fail(message string, err error) {
 // State is the local state of one daemon. Its methods may be called concurrently.
 type State struct {
 	opts Options
-	disk Dir // nil: ephemeral
-	base Dir // the live directory; nil: none. Guarded by mu
 
-	faulted atomic.Bool // a mark could not be stored: its file was cut short
+	// These are not changed after the start.
+	disk   Dir    // nil: ephemeral
+	base   Dir    // the live directory; nil: none
+	place  string // the live directory, as the state file names it; "": none
+	folder string // this state directory's name for itself
+	owner  ownerRecord
+	marks  *marks
 
-	owner   ownerRecord   // is not changed after the start
+	faulted atomic.Bool   // a mark could not be stored: its file was cut short
 	changes chan struct{} // has a token when the disk lacks more than new marks
 
-	// mu guards the fields below. Nothing waits for a disk while it is held, unless
-	// the marks are on one.
+	// mu guards the fields below, and the names of the marks. Nothing waits for a disk
+	// while it is held, unless the marks are on one.
 	mu       sync.Mutex
-	place    string // the live directory, as the state file names it; "": none
-	folder   string // this state directory's name for itself
-	live     *live  // nil: without a live directory
-	lost     error  // why the live state cannot go on in a new folder; nil: it need not, or it has
-	marks    *marks
-	former   []*Mapping // marks that were lost: a call of RaiseMark may be about to store there
+	live     *live // nil: without a live directory
 	saved    map[string]Saved
 	floors   map[string]int64 // of services that this life does not use
 	services map[string]*Service
 	dropped  map[string]int // leases that were not adopted
-	said     reported       // of the live state
+	said     bool           // the log has that the live state cannot be written
 	closed   bool
 
 	syncer syncer
+}
+
+func newState(opts Options, disk, base Dir) *State {
+	return &State{
+		opts: opts.withLog(), disk: disk, base: base, changes: make(chan struct{}, 1),
+		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{}, dropped: map[string]int{},
+		syncer: syncer{turn: make(chan struct{}, 1)},
+	}
 }
 
 // Service returns the state of the named service, the same one each time, and creates
@@ -108,8 +114,9 @@ func (s *State) Service(name string) (*Service, error) {
 	return sv, nil
 }
 
-// save replaces the state of a service.
-func (s *State) save(name string, content Saved) error {
+// save replaces the state of a service. It keeps the change even if the write fails: a
+// removed lease must not come back with the next successful write.
+func (s *State) save(name string, content Saved, loss bool) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -118,23 +125,45 @@ func (s *State) save(name string, content Saved) error {
 	// After a kill -9 the old timeline would make smaller IDs. The live state survives
 	// that; without one, wait for the disk.
 	waits := s.live == nil && s.disk != nil && !sameTimeline(s.saved[name], content)
-	err := s.saveLocked(map[string]Saved{name: content})
+	s.saved[name] = content
+	var err error
+	if s.live != nil {
+		err = s.saveLive(loss)
+	}
+	s.wake()
 	s.mu.Unlock()
-	if err == nil && waits {
+	if waits {
 		err = s.Sync()
 	}
 	return err
 }
 
-// saveLocked keeps the changes even if the write fails: a removed lease must not come
-// back with the next successful write.
-func (s *State) saveLocked(changes map[string]Saved) (err error) {
-	maps.Copy(s.saved, changes)
-	if s.live != nil {
-		err = s.live.write(s.saved, s.marks)
+func (s *State) saveLive(loss bool) error {
+	err := s.markFault()
+	if err == nil {
+		err = s.live.save(s.saved, s.marks, loss)
 	}
-	s.wake()
+	if s.markFault() != nil {
+		s.marks.refuse() // what the save stored there must not count
+	}
+	s.tellOfLive(err)
 	return err
+}
+
+// loseMarks notes that the marks were cut short. A leases file beside them must not be
+// adopted.
+func (s *State) loseMarks() {
+	s.faulted.Store(true)
+	s.marks.refuse()
+	s.wake()
+}
+
+// markFault is an error once the marks were cut short.
+func (s *State) markFault() error {
+	if !s.faulted.Load() {
+		return nil
+	}
+	return damagedMarks(s.marks.path, "it was cut short while this process uses it")
 }
 
 // wake makes Run write the state to the disk soon.
@@ -191,9 +220,6 @@ func (s *State) closeLive() error {
 	var errs []error
 	if s.marks != nil {
 		errs = append(errs, s.marks.m.Unmap())
-	}
-	for _, m := range s.former {
-		errs = append(errs, m.Unmap())
 	}
 	if s.live != nil {
 		errs = append(errs, s.live.dir.Close())

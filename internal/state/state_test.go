@@ -195,7 +195,7 @@ func TestServiceNames(t *testing.T) {
 	}
 }
 
-// All slots are of use, survive a crash, and move to a new folder.
+// All slots are of use, and survive a crash.
 func TestManyServices(t *testing.T) {
 	ring.All(t)
 	p := inMemory(t)
@@ -219,9 +219,6 @@ func TestManyServices(t *testing.T) {
 			}
 		}
 	}
-	must.Succeed(t, os.RemoveAll(p.folder(t)))
-	s.Look()
-	must.Succeed(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantQuiet()
@@ -248,7 +245,7 @@ func TestFilePermissions(t *testing.T) {
 			t.Errorf("%s: %v, %v", dir, info, err)
 		}
 	}
-	for dir, want := range map[string][]string{p.dir: {"lock", "state"}, folder: {"leases", "lock", "marks"}} {
+	for dir, want := range map[string][]string{p.dir: {"lock", "state"}, folder: {"holder", "leases", "marks"}} {
 		entries, err := os.ReadDir(dir)
 		must.Succeed(t, err)
 		var names []string
@@ -289,7 +286,6 @@ func TestAfterClose(t *testing.T) {
 	if err := s.Sync(); !errors.Is(err, ErrClosed) {
 		t.Errorf("Sync: %v", err)
 	}
-	s.Look()
 	if h := s.Health(); h.Dir != p.dir || h.Err != nil {
 		t.Errorf("Health: %+v", h)
 	}
@@ -329,7 +325,6 @@ func TestEphemeral(t *testing.T) {
 	sv.RaiseMark(5)
 	sv.RaiseMark(3)
 	wantState(t, sv, want, 5)
-	s.Look()
 	if err := errors.Join(s.Sync(), s.Run(canceled())); err != nil {
 		t.Error(err)
 	}
@@ -369,7 +364,7 @@ func TestWithoutLiveDirectory(t *testing.T) {
 	// The marks are cut short under the process.
 	must.Succeed(t, os.Truncate(p.disk(marksName), 0))
 	sv.RaiseMark(testMark + 1)
-	s.Look()
+	s.checkMarks()
 	s.wantSaid(zap.ErrorLevel, "the marks were lost")
 	sv.RaiseMark(testMark + 2)
 	must.Succeed(t, s.Sync())
@@ -407,7 +402,6 @@ func TestConcurrentUse(t *testing.T) {
 						t.Error(err)
 					}
 					s.Health()
-					s.Look()
 					if err := s.Sync(); err != nil {
 						t.Error(err)
 					}

@@ -82,8 +82,8 @@ var poolLines = map[string]line{
 	},
 	"move away": func(s []string) string { return fmt.Sprintf("the folder of identity %s is moved away", s[1]) },
 	"move back": func(s []string) string { return fmt.Sprintf("the folder of identity %s is moved back", s[1]) },
-	"notice": func(s []string) string {
-		return fmt.Sprintf("%s notices, and goes on under identity %s", letter(s[1]), s[2])
+	"move files": func(s []string) string {
+		return fmt.Sprintf("the files of identity %s are moved into the folder of identity %s", s[1], s[2])
 	},
 	"copy files": func([]string) string { return "the files of a folder are copied" },
 	"put leases": func([]string) string { return "the copied leases file is put back" },

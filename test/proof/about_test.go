@@ -18,11 +18,11 @@ func (w *world) about(d *daemon) {
 		w.backUpAndRestore(d)
 	case identityLocked:
 		w.copyBeside(d)
-	case lostFolderNewIdentity, lostFolderVoided:
+	case folderIdentity:
 		w.loseFolder(d)
 	case marksIdentity:
 		w.rollBack(d, "marks")
-	case expectedSequence, leasesOwnInode:
+	case bitsCompared:
 		w.rollBack(d, "leases")
 	case bootAndMachine:
 		w.newBoot(d)
@@ -97,21 +97,19 @@ func (w *world) loseFolder(d *daemon) {
 	if !ok || w.rnd.IntN(3) > 0 {
 		return
 	}
-	l := d.life
 	if w.rnd.IntN(2) == 0 {
-		w.keep(backup{name: d.dir, files: filesIn(l.disk.node)})
+		w.keep(backup{name: d.dir, files: filesIn(d.life.disk.node)})
 	}
-	if w.rnd.IntN(3) == 0 {
-		w.loseLeasesFile(d, folder)
+	if w.rnd.IntN(2) == 0 {
+		w.moveFiles(d)
+		w.goOn()
 		return
 	}
 	w.moveAway(folder)
 	if w.rnd.IntN(2) == 0 {
 		w.copyBeside(d)
 	}
-	w.tick()
-	l.look()
-	w.tick()
+	w.goOn()
 	if w.rnd.IntN(2) == 0 {
 		w.moveBack()
 	}
@@ -119,18 +117,6 @@ func (w *world) loseFolder(d *daemon) {
 	if w.rnd.IntN(2) == 0 {
 		w.restart(pick(w, w.daemons))
 	}
-}
-
-// loseLeasesFile removes the leases file while there is hardly room for another.
-func (w *world) loseLeasesFile(d *daemon, folder place) {
-	folder.fs.remove(folder.node(), "leases")
-	w.disturb(folder.fs)
-	folder.fs.scarce = true
-	d.life.look()
-	folder.fs.scarce = false
-	w.goOn()
-	w.restart(d)
-	w.goOn()
 }
 
 // rollBack puts an older copy of a live file back, and lets the daemon start on

@@ -139,12 +139,12 @@ func (w *world) behindTheScenes(d *daemon) {
 		if l != nil {
 			l.sync()
 		}
-	case 3, 4, 5:
+	case 3:
 		if l != nil {
-			l.look()
+			l.sweep()
 		}
-	case 6:
-		if !w.liveOnDisk && w.rnd.IntN(4) == 0 {
+	case 4, 5, 6:
+		if !w.liveOnDisk && w.rnd.IntN(12) == 0 {
 			f.frozen = true
 			w.count("disks frozen")
 		}
@@ -176,6 +176,7 @@ func (w *world) disaster(d *daemon) {
 		w.removeLive(d)
 	case p < 18:
 		w.moveFolder(d)
+		w.moveFiles(d)
 	case p < 19:
 		w.atAnothers(d)
 	case p < 20:
@@ -196,7 +197,7 @@ func (w *world) longPause() {
 		return
 	}
 	if w.rnd.IntN(4) == 0 {
-		w.sleep(2 * time.Hour)
+		w.sleep(25 * time.Hour)
 		w.count("long pauses")
 	}
 }

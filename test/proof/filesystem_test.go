@@ -13,8 +13,8 @@ import (
 )
 
 // fileSystem is a simulated disk, or a simulated file system in memory. It has
-// what the state relies on: inodes, change times, locks, mappings, and names that
-// a power failure may take back.
+// what the state relies on: inodes, locks, mappings, and names that a power failure
+// may take back.
 type fileSystem struct {
 	rnd      *rand.Rand
 	mappings *mappings
@@ -24,7 +24,6 @@ type fileSystem struct {
 	reuse  bool     // a new file takes the inode that was freed last, as on ext4
 	freed  []uint64 // inodes
 	inodes uint64   // that were ever given out
-	stamps int64    // change times that were ever given out
 
 	full   bool
 	scarce bool // there is room for some writes
@@ -35,8 +34,8 @@ type fileSystem struct {
 // node is a file or a directory.
 type node struct {
 	inode   uint64
-	changed int64 // ctime
-	lock    *dir  // who holds it
+	changed time.Time // when a name in this directory was made or removed
+	lock    *dir      // who holds it
 
 	entries map[string]*node // of a directory; nil for a file
 	words   []int64          // of a file
@@ -75,19 +74,12 @@ func (f *fileSystem) newInode() uint64 {
 	return f.inodes
 }
 
-// stamp is a change time. No two are equal: a file that is changed twice within
-// one tick of the kernel's clock is outside of the proof.
-func (f *fileSystem) stamp() int64 {
-	f.stamps++
-	return time.Now().UnixNano() + f.stamps
-}
-
 func (f *fileSystem) newDirectory() *node {
-	return &node{inode: f.newInode(), changed: f.stamp(), entries: map[string]*node{}}
+	return &node{inode: f.newInode(), changed: time.Now(), entries: map[string]*node{}}
 }
 
 func (f *fileSystem) newFile(bytes []byte) *node {
-	n := &node{inode: f.newInode(), changed: f.stamp()}
+	n := &node{inode: f.newInode()}
 	f.write(n, bytes)
 	return n
 }
@@ -156,13 +148,7 @@ func (n *node) bytes() []byte {
 }
 
 func (f *fileSystem) id(n *node) state.FileID {
-	return state.FileID{Device: f.device, Inode: n.inode, ChangedNS: n.changed}
-}
-
-// overwrite changes a file in place, as cp does.
-func (f *fileSystem) overwrite(n *node, bytes []byte) {
-	f.write(n, bytes)
-	n.changed = f.stamp()
+	return state.FileID{Device: f.device, Inode: n.inode}
 }
 
 // put makes the name lead to the node, and lets go of what it led to.
@@ -170,13 +156,14 @@ func (f *fileSystem) put(in *node, name string, n *node) {
 	if old := in.entries[name]; old != nil && old != n {
 		f.free(old)
 	}
-	n.changed = f.stamp()
+	in.changed = time.Now()
 	in.entries[name] = n
 }
 
 func (f *fileSystem) remove(in *node, name string) {
 	if n := in.entries[name]; n != nil {
 		f.free(n)
+		in.changed = time.Now()
 		delete(in.entries, name)
 	}
 }
@@ -203,7 +190,7 @@ func (f *fileSystem) move(from *node, name string, to *node, newName string) {
 	}
 	delete(from.entries, name)
 	to.entries[newName] = n
-	n.changed = f.stamp()
+	from.changed, to.changed = time.Now(), time.Now()
 }
 
 // sync makes the names in a directory durable.
@@ -256,8 +243,7 @@ func (f *fileSystem) thaw() {
 	}
 }
 
-// cloned is a copy of the file system block by block: with its inodes and its
-// change times.
+// cloned is a copy of the file system block by block: with its inodes.
 func (f *fileSystem) cloned() *fileSystem {
 	c := *f
 	c.freed, c.stuck, c.frozen = slices.Clone(f.freed), nil, false

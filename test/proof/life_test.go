@@ -303,7 +303,7 @@ func (m *machine) shut() {
 func (m *machine) start() {
 	m.w.trail.note(trace.PoolStep{Do: "Boot", Machine: m.name})
 	m.boots = m.w.number()
-	m.memory = newFileSystem(m.w, memoryDevice, m.w.reusesInodes())
+	m.memory = newFileSystem(m.w, memoryDevice, m.w.rnd.IntN(2) == 0)
 	m.disturbed++
 }
 
@@ -321,32 +321,5 @@ func (l *life) sync() {
 	})
 }
 
-// look notices lost files, and removes folders that others left behind, as State.Run does.
-func (l *life) look() {
-	l.run(func() {
-		w, before, marks, expect := l.d.w, l.st.Health().Live, l.p.marks, int64(0)
-		keeps := w.without(lostFolderVoided) && l.d.live != "" && !w.mappings.isCut(marks)
-		if keeps {
-			expect = marks[expectWord]
-		}
-		if w.without(lostFolderNewIdentity) {
-			w.names.repeat(before) // the next name is the present one
-			l.p.lockless = true
-		}
-		l.st.Look()
-		w.names.repeat("")
-		l.p.lockless = false
-		if live := l.st.Health().Live; live != before {
-			w.tells("%s leaves its folder for %s", l.d.name, live)
-			w.count("lost folders written anew")
-			l.d.folder = live
-			for _, s := range l.streams {
-				w.trail.moves(s)
-			}
-			if keeps {
-				marks[expectWord] = expect
-			}
-		}
-		l.st.Sweep()
-	})
-}
+// sweep removes folders that others left behind, as State.Run does.
+func (l *life) sweep() { l.run(l.st.Sweep) }

@@ -3,8 +3,9 @@ package proof
 import (
 	"errors"
 	"io/fs"
+	"regexp"
 	"slices"
-	"time"
+	"strconv"
 
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -17,10 +18,6 @@ type process struct {
 	gone  bool // nothing of it runs any more
 	dying bool // it was killed, and hangs in a frozen file system: its locks stay
 	quiet bool // no kill comes now: the code that runs is not the main goroutine's
-	// lockless: folders of the live directory are used without their lock.
-	lockless bool
-
-	marks []int64 // the mapping that was made last
 }
 
 // killed ends a process wherever it is: the code of a process that is gone does
@@ -82,8 +79,6 @@ var (
 	errBroken = errors.New("input/output error")
 )
 
-const lockName = "lock"
-
 // openDir opens a directory at the root of the file system.
 func openDir(p *process, f *fileSystem, name string) *dir {
 	n := f.root.entries[name]
@@ -114,41 +109,46 @@ func (d *dir) there() *node {
 	return nil
 }
 
-// Lock locks the lock file and the directory, as the real one does: an operator
-// may remove the file.
-func (d *dir) Lock(time.Time) error {
+// Lock locks the directory, as the real one does, and the file in it: an operator may
+// remove that.
+func (d *dir) Lock(name string) error {
 	d.p.check()
-	if d.up != nil && (d.p.lockless || d.p.w.without(identityLocked)) {
+	if d.up != nil && d.p.w.without(identityLocked) {
 		return nil
 	}
-	file := d.node.entries[lockName]
-	if file == nil {
-		file = d.fs.newFile([]byte("holder"))
-		d.fs.put(d.node, lockName, file)
+	locks := []*node{d.node}
+	if name != "" {
+		if d.node.entries[name] == nil {
+			d.fs.put(d.node, name, d.fs.newFile([]byte("holder")))
+		}
+		d.file = d.node.entries[name]
+		locks = append(locks, d.file)
 	}
-	for _, n := range []*node{file, d.node} {
+	for _, n := range locks {
 		if by := n.lock; by != nil {
 			return &state.LockedError{Holder: state.Holder{PID: 1, Dying: by.p.dying}, Path: d.Path()}
 		}
 	}
-	file.lock, d.node.lock, d.file = d, d, file
+	for _, n := range locks {
+		n.lock = d
+	}
 	return nil
 }
 
 func (d *dir) unlock() {
-	if d.file != nil {
-		d.file.lock, d.node.lock, d.file = nil, nil, nil
+	for _, n := range []*node{d.node, d.file} {
+		if n != nil && n.lock == d {
+			n.lock = nil
+		}
 	}
 }
 
-func (d *dir) Holder() (*state.Holder, error) { panic("the proof does not inspect") }
-
-func (d *dir) Read(name string) ([]byte, state.FileID, error) {
+func (d *dir) Read(name string) ([]byte, error) {
 	n, err := d.find(name)
 	if err != nil {
-		return nil, state.FileID{}, err
+		return nil, err
 	}
-	return slices.Clone(n.bytes()), d.id(name, n), nil
+	return slices.Clone(n.bytes()), nil
 }
 
 func (d *dir) find(name string) (*node, error) {
@@ -162,19 +162,16 @@ func (d *dir) find(name string) (*node, error) {
 
 // id identifies a file, as far as the rules that are switched off let it.
 func (d *dir) id(name string, n *node) state.FileID {
-	id := d.fs.id(n)
 	switch {
-	case name == "leases" && d.p.w.without(leasesOwnInode):
-		id.Device, id.Inode = 0, 0
-	case name == "marks" && d.p.w.without(marksIdentity):
-		id = state.FileID{}
+	case name == "." && d.up != nil && d.p.w.without(folderIdentity), name == "marks" && d.p.w.without(marksIdentity):
+		return state.FileID{}
 	}
-	return id
+	return d.fs.id(n)
 }
 
 func (d *dir) Identify(name string) (state.FileID, error) {
 	if name == "." {
-		return d.fs.id(d.node), nil
+		return d.id(name, d.node), nil
 	}
 	n, err := d.find(name)
 	if err != nil {
@@ -185,14 +182,14 @@ func (d *dir) Identify(name string) (state.FileID, error) {
 
 // Replace may fail before and after the new file has its name, and the process
 // may be killed at any step.
-func (d *dir) Replace(name string, fill func(state.FileID) []byte) error {
+func (d *dir) Replace(name string, content []byte) error {
 	p, f := d.p, d.fs
 	p.mayDie()
 	if f.full || p.w.rnd.IntN(40) == 0 || f.scarce && p.w.rnd.IntN(2) == 0 {
 		return errFull
 	}
 	n := &node{inode: f.newInode()}
-	f.write(n, fill(d.id(name, n)))
+	f.write(n, content)
 	n.durable = &durable{bytes: slices.Clone(n.bytes())}
 	if f.frozen {
 		f.stuck = append(f.stuck, stuckWrite{by: p, at: d.node, name: name, file: n})
@@ -217,38 +214,33 @@ func (d *dir) Map(name string, writable bool) (*state.Mapping, error) {
 		return nil, &state.FileError{Path: d.Path() + "/" + name, Problem: "is damaged"}
 	}
 	m := &state.Mapping{Words: n.words, ID: d.id(name, n), Unmap: func() error { return nil }}
-	if writable {
-		n.changed = d.fs.stamp() // the first store to a page
-		d.p.marks = n.words
-		if (d.p.w.without(expectedSequence) || d.p.w.focus == leasesOwnInode) && n.words[expectWord]&expectVoid == 0 {
-			n.words[expectWord] = 0
+	if leases := d.node.entries["leases"]; writable && leases != nil && d.p.w.without(bitsCompared) {
+		if bits := bitsOf.FindSubmatch(leases.bytes()); bits != nil {
+			next, err := strconv.ParseUint(string(bits[1]), 10, 64)
+			must(err, nil)
+			n.words[nextWord] = int64(next)
 		}
 	}
 	return m, nil
 }
 
-// expectWord is where the marks say which sequence they expect; expectVoid is set
-// in that of void ones.
-const (
-	expectWord = 2
-	expectVoid = 1 << 62
-)
+// nextWord is where the marks have the bits of the latest leases file, and bitsOf finds them in
+// that.
+const nextWord = 2
+
+var bitsOf = regexp.MustCompile(`"bits":(\d+)`)
 
 func (d *dir) Current() error {
 	d.p.check()
-	if d.there() != d.node || d.file != nil && d.node.entries[lockName] != d.file {
+	if d.there() != d.node || d.file != nil && d.node.entries["lock"] != d.file {
 		return &state.FileError{Path: d.Path(), Problem: "was removed or replaced"}
 	}
 	return nil
 }
 
-// Sub opens a folder. Where this directory was removed it opens the one that has
-// its name now, as State.begin does with a real one.
+// Sub opens a folder.
 func (d *dir) Sub(name string, create bool) (state.Dir, error) {
 	d.p.mayDie()
-	if d.there() != d.node {
-		d.node = openDir(d.p, d.fs, d.name).node
-	}
 	n := d.node.entries[name]
 	if n == nil && !create {
 		return nil, &state.FileError{Path: d.Path() + "/" + name, Problem: "cannot open it", Err: fs.ErrNotExist}
@@ -265,9 +257,13 @@ func (d *dir) Sub(name string, create bool) (state.Dir, error) {
 	return sub, nil
 }
 
-func (d *dir) Subs() ([]string, error) {
+func (d *dir) Subs() ([]state.SubDir, error) {
 	d.p.check()
-	return names(d.node, true), nil
+	var subs []state.SubDir
+	for _, name := range names(d.node, true) {
+		subs = append(subs, state.SubDir{Name: name, Changed: d.node.entries[name].changed})
+	}
+	return subs, nil
 }
 
 func (d *dir) RemoveSub(name string) error {

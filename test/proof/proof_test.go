@@ -60,7 +60,7 @@ var mustHappen = []string{
 	"answers mixed up", "backups put back", "backups taken", "disks frozen", "file systems full", "files lost or damaged",
 	"folders moved to another live directory", "killed during a call", "killed in the middle of a write", "leases adopted",
 	"leases extended", "leases granted", "leases kept at a stop", "leases released", "live state not written", "long pauses",
-	"lost folders written anew", "machines booted", "machines cloned", "messages delayed", "moved back",
+	"files moved to another folder", "machines booted", "machines cloned", "messages delayed", "moved back",
 	"releases refused or not sent", "releases without an answer", "requests that waited", "start failed",
 	"state directories swapped", "state file not written", "stores restored",
 }

@@ -28,11 +28,9 @@ const (
 	markInLiveState
 	adoptedFromLiveStateOnly
 	identityLocked
-	lostFolderNewIdentity
-	lostFolderVoided
+	folderIdentity
 	marksIdentity
-	expectedSequence
-	leasesOwnInode
+	bitsCompared
 	bootAndMachine
 
 	// How long a client's lease lasts.
@@ -65,11 +63,9 @@ var ruleTexts = [allRules]struct{ rule, breach string }{
 	markInLiveState:          {"the mark is in the live state", "it is in the state file, a while behind"},
 	adoptedFromLiveStateOnly: {"leases are adopted from the live state only", "the state directory has them too"},
 	identityLocked:           {"one process uses an identity", "its folder has no lock"},
-	lostFolderNewIdentity:    {"a lost folder is written anew under a new identity", "under the old one"},
-	lostFolderVoided:         {"a lost folder is void", "its leases can be adopted when it comes back"},
-	marksIdentity:            {"leases belong to one marks file, unchanged", "to whatever marks are there"},
-	expectedSequence:         {"an older leases file is refused", "it is adopted"},
-	leasesOwnInode:           {"a copy of the leases file is refused", "it is adopted"},
+	folderIdentity:           {"leases belong to one folder", "to whatever folder they are in"},
+	marksIdentity:            {"leases belong to one marks file", "to whatever marks are there"},
+	bitsCompared:             {"an older leases file is refused", "it is adopted"},
 	bootAndMachine:           {"leases are adopted in the same boot of the same machine", "anywhere, at any time"},
 
 	restoredExtendsNothing: {"a restored store extends nothing while it is fenced", "it extends at once"},

@@ -71,7 +71,12 @@ func (s *stream) Load() state.Saved {
 	return saved
 }
 
-func (s *stream) Save(saved state.Saved) error {
+// Save is the keeper's store. SaveAfterLoss is the same with what the product does then.
+func (s *stream) Save(saved state.Saved) error { return s.saveBy(s.sv.Save, saved) }
+
+func (s *stream) SaveAfterLoss(saved state.Saved) error { return s.saveBy(s.sv.SaveAfterLoss, saved) }
+
+func (s *stream) saveBy(save func(state.Saved) error, saved state.Saved) error {
 	w, before := s.d.w, s.sv.Load()
 	left := func(l lease.Lease) bool { return !contains(saved.Held, l) && !isCached(saved.Cached, l) }
 	switch {
@@ -85,13 +90,13 @@ func (s *stream) Save(saved state.Saved) error {
 			}
 		}
 	}
-	return s.save(saved)
+	return s.save(save, saved)
 }
 
-func (s *stream) save(saved state.Saved) error {
+func (s *stream) save(save func(state.Saved) error, saved state.Saved) error {
 	s.unsent = nil
 	s.d.w.trail.saves(s, saved)
-	err := s.sv.Save(saved)
+	err := save(saved)
 	if err == nil {
 		s.d.w.trail.saved(s, saved)
 	}
@@ -106,7 +111,7 @@ func (s *stream) save(saved state.Saved) error {
 // flush writes what should have been written before the release.
 func (s *stream) flush() {
 	if s.unsent != nil {
-		_ = s.save(*s.unsent)
+		_ = s.save(s.sv.Save, *s.unsent)
 	}
 }
 
@@ -124,7 +129,7 @@ func (s *stream) saveToDisk(saved state.Saved) {
 	w.onDisk = append(w.onDisk, onDisk{s.d.at.identity(), saved})
 	text := fmt.Appendf(nil, "%8d", len(w.onDisk)-1)
 	if n := s.disk.node.entries[s.diskFile()]; n != nil {
-		f.overwrite(n, text)
+		f.write(n, text)
 	} else {
 		f.put(s.disk.node, s.diskFile(), f.newFile(text))
 	}

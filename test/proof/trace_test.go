@@ -303,12 +303,6 @@ func (t *trail) emits(s *stream, line snowflake.Timeline, id snowflake.ID, kind 
 	t.note(trace.PoolStep{Do: "Emit", Proc: s.trail.name, MS: line.UnixMS(id), ID: int64(id), Low: low, Cached: kind == generator.FallbackCachedID, From: from})
 }
 
-// moves notes that the stream goes on in another folder.
-func (t *trail) moves(s *stream) {
-	s.trail.folder = t.folder(s)
-	t.note(trace.PoolStep{Do: "Notice", Proc: s.trail.name, Folder: s.trail.folder})
-}
-
 // killed notes the end of the stream.
 func (t *trail) killed(s *stream) {
 	if s.trail.name != "" && !s.trail.ended {

@@ -2,10 +2,8 @@ package proof
 
 import (
 	crand "crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +34,6 @@ type setting struct {
 type world struct {
 	setting
 	rnd      *rand.Rand
-	names    *folderNames
 	mappings mappings
 	timeline snowflake.Timeline
 	lowBits  int // few, so that slots are few and collide
@@ -115,41 +112,29 @@ func (w *world) number() int {
 	return w.numbers
 }
 
-// folderNames replaces the system's randomness, so that a seed repeats a run.
-type folderNames struct {
-	mu    sync.Mutex // hosts name leases
-	rnd   *rand.Rand
-	again string // a path that ends in the next name
+// randomness replaces the system's, so that a seed repeats a run.
+type randomness struct {
+	mu  sync.Mutex // hosts name leases
+	rnd *rand.Rand
 }
 
-func (f *folderNames) Read(b []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.again != "" {
-		name, err := hex.DecodeString(f.again[strings.LastIndexByte(f.again, '/')+1:])
-		return copy(b, name), err
-	}
+func (r *randomness) Read(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range b {
-		b[i] = byte(f.rnd.Uint32())
+		b[i] = byte(r.rnd.Uint32())
 	}
 	return len(b), nil
-}
-
-// repeat has the next name be the one that the path ends in; "": a new one.
-func (f *folderNames) repeat(path string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.again = path
 }
 
 // newWorld draws a world.
 func newWorld(s setting) *world {
 	time.Sleep(offGrid)
 	w := &world{
-		setting: s, rnd: newRand(s.seed), names: &folderNames{rnd: newRand(^s.seed)}, began: time.Now(),
+		setting: s, rnd: newRand(s.seed), began: time.Now(),
 		deadliness: 200, deadlyCalls: 40, seen: map[snowflake.ID]origin{}, happened: map[string]int{},
 	}
-	crand.Reader = w.names
+	crand.Reader = &randomness{rnd: newRand(^s.seed)}
 	w.trail = newTrail(w)
 	w.pace = 1
 	if w.whole {
@@ -170,7 +155,7 @@ func newWorld(s setting) *world {
 		w.certain = false
 	case embeddedTimestampChecked, restoredExtendsNothing:
 		quarantine = 0 // which would make up for the breach most of the time
-	case expectedSequence, leasesOwnInode:
+	case bitsCompared:
 		w.plain, w.tight = true, true // the first verify tells that a lease is gone
 	case removedBeforeSending:
 		w.deadlyCalls = 6
@@ -204,7 +189,7 @@ var serviceNames = []string{"a", "b", "c"}
 func (w *world) drawDaemons() {
 	machines := 1 + w.rnd.IntN(2)
 	switch w.focus {
-	case identityLocked, lostFolderNewIdentity, lostFolderVoided:
+	case identityLocked, folderIdentity:
 		machines = 1
 	}
 	for range machines {
@@ -282,18 +267,6 @@ func (w *world) drawProvider(term, quarantine int64) {
 	if w.whole && w.rnd.IntN(2) == 0 {
 		w.serve(w.provider, services, clock)
 	}
-}
-
-// reusesInodes says whether a file system in memory gives a freed inode to the
-// next file.
-func (w *world) reusesInodes() bool {
-	switch w.focus {
-	case expectedSequence:
-		return true
-	case leasesOwnInode:
-		return false
-	}
-	return w.rnd.IntN(2) == 0
 }
 
 // run lets n things happen, unless a promise is broken before. It ends all processes.

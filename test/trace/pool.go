@@ -20,7 +20,7 @@ type Pool struct{ Steps []PoolStep }
 type PoolStep struct {
 	Do      string // the action in Pool.tla
 	Proc    string
-	Folder  string   // Start, Notice
+	Folder  string   // Start
 	Machine string   // Start, Boot
 	Lease   string   // which one it is about
 	Leases  []string // Start: that are adopted
@@ -97,9 +97,9 @@ var poolActions = map[string]func(*pool, *poolProc, PoolStep){
 	"Grant": (*pool).Grant, "Receive": (*pool).Receive, "GiveUp": (*pool).GiveUp, "Extend": (*pool).Extend, "Extended": (*pool).Extended,
 	"Verify": (*pool).Verify, "Keep": (*pool).Keep, "Seal": (*pool).Seal, "Forget": (*pool).Forget, "Send": (*pool).Send,
 	"TakeBack": (*pool).TakeBack, "Released": (*pool).Released, "Refused": (*pool).Refused, "Unanswered": (*pool).Unanswered,
-	"Start": (*pool).Start, "Kill": (*pool).Kill, "Notice": (*pool).Notice, "Emit": (*pool).Emit, "Restore": (*pool).Restore, "Boot": (*pool).Boot,
+	"Start": (*pool).Start, "Kill": (*pool).Kill, "Emit": (*pool).Emit, "Restore": (*pool).Restore, "Boot": (*pool).Boot,
 	"Backup": (*pool).Befalls, "CopyDirectory": (*pool).Befalls, "CloneMachine": (*pool).Befalls, "MoveAway": (*pool).Befalls,
-	"MoveBack": (*pool).Befalls, "CopyFiles": (*pool).Befalls, "PutLeases": (*pool).Befalls, "PutMarks": (*pool).Befalls,
+	"MoveBack": (*pool).Befalls, "MoveFiles": (*pool).Befalls, "CopyFiles": (*pool).Befalls, "PutLeases": (*pool).Befalls, "PutMarks": (*pool).Befalls,
 }
 
 // Check follows the trace.
@@ -305,7 +305,7 @@ func (p *pool) gone(s PoolStep) {
 		p.breaks("ReleasedIsGone: %s: %s uses %s", s.Do, user, s.Lease)
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.folders)) {
-		if f := p.folders[name]; f.lists[s.Lease] && !f.void && !f.foreign {
+		if f := p.folders[name]; f.lists[s.Lease] && !f.foreign {
 			p.breaks("ReleasedIsGone: %s: folder %s lists %s", s.Do, name, s.Lease)
 		}
 	}

@@ -2,15 +2,14 @@ package trace
 
 import (
 	"maps"
-	"path"
 	"slices"
 )
 
 // poolFolder is the folder of a service.
 type poolFolder struct {
-	machine       string
-	lists         map[string]bool // what its leases file may list
-	void, foreign bool
+	machine string
+	lists   map[string]bool // what its leases file may list
+	foreign bool
 }
 
 // Start: a process begins in a folder, and adopts what the last one wrote there, or nothing.
@@ -24,7 +23,7 @@ func (p *pool) Start(q *poolProc, s PoolStep) {
 		s.Lease = name
 		p.adopts(q, f, p.lease(s), s)
 	}
-	f.machine, f.void, f.foreign, f.lists = s.Machine, false, false, map[string]bool{}
+	f.machine, f.foreign, f.lists = s.Machine, false, map[string]bool{}
 	for _, name := range s.Leases {
 		q.held[name], f.lists[name] = true, true
 	}
@@ -42,8 +41,6 @@ func (p *pool) adopts(q *poolProc, f *poolFolder, l *poolLease, s PoolStep) {
 	switch other := p.user(l.Lease, q); {
 	case !f.lists[l.Lease]:
 		p.breaks("Adoptable: %s adopts %s, which the process before has not left in %s", s.Proc, l.Lease, s.Folder)
-	case f.void:
-		p.breaks("Adoptable: %s adopts %s from %s, which was lost", s.Proc, l.Lease, s.Folder)
 	case f.foreign:
 		p.breaks("Adoptable: %s adopts %s from %s, which another boot has left", s.Proc, l.Lease, s.Folder)
 	case other != "":
@@ -61,30 +58,6 @@ func (p *pool) Kill(q *poolProc, s PoolStep) {
 		p.breaks("Kill: %s is killed, and does not run", s.Proc)
 	}
 	q.down = true
-}
-
-// Notice: the process goes on in another folder (rule 18), and voids the old one (rule 19). It
-// takes along what the old one has of services that nobody runs there: as if processes of
-// theirs had begun, noticed, and ended.
-func (p *pool) Notice(q *poolProc, s PoolStep) {
-	was, _ := path.Split(q.folder)
-	next, _ := path.Split(s.Folder)
-	p.moves(s.Proc, q.folder, s.Folder)
-	q.folder = s.Folder
-	for _, name := range slices.Sorted(maps.Keys(p.folders)) {
-		if at, service := path.Split(name); at == was && at != "" && !p.folders[name].void && p.runsIn(name, q) == "" {
-			p.moves(s.Proc, name, next+service)
-		}
-	}
-}
-
-func (p *pool) moves(proc, from, to string) {
-	old, f := p.folder(from), p.folder(to)
-	if f.machine != "" {
-		p.breaks("Notice: %s goes on in %s, which is not new", proc, to)
-	}
-	f.machine, f.foreign, f.lists = old.machine, old.foreign, maps.Clone(old.lists)
-	old.void = true
 }
 
 // runsIn is the process that runs in the folder, beside one; "": none.

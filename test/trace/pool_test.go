@@ -2,7 +2,6 @@ package trace
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -26,11 +25,11 @@ func poolExample() Pool {
 		{Do: "Extended", Proc: "a", Lease: "one", Expired: 1160, Until: 1260},
 		{Do: "Grant", Proc: "b", Lease: "two", Request: "r2", Slot: high, Created: 1000, Expired: 1100, Until: 1200},
 		{Do: "Receive", Proc: "b", Lease: "two", Request: "r2"},
-		{Do: "Notice", Proc: "b", Folder: "B2"},
+		{Do: "MoveAway"},
 		{Do: "Keep", Proc: "b", Lease: "two"},
 		{Do: "Emit", Proc: "b", ID: 1504, MS: 1150, Low: 4, Cached: true, From: 12},
 		{Do: "Kill", Proc: "b"},
-		{Do: "Start", Proc: "b2", Folder: "B2", Machine: "n", MS: 1151, Leases: []string{"two"}},
+		{Do: "Start", Proc: "b2", Folder: "B", Machine: "n", MS: 1151, Leases: []string{"two"}},
 		{Do: "Seal", Proc: "a", Lease: "one"},
 		{Do: "Forget", Proc: "a", Lease: "one"},
 		{Do: "Send", Proc: "a", Lease: "one", MS: 1050},
@@ -131,21 +130,17 @@ var poolReleaseCases = []guardCase[Pool]{
 }
 
 var poolStartCases = []guardCase[Pool]{
-	{"two in one folder", "Locked: b2 starts in B2, which b has", func(x *Pool) { x.without("Kill", 0) }},
+	{"two in one folder", "Locked: b2 starts in B, which b has", func(x *Pool) { x.without("Kill", 0) }},
 	{"adopts what nobody left there", "Adoptable: a2 adopts one", func(x *Pool) { x.step("Start", 3).Leases = []string{"one"} }},
-	{"adopts from a lost folder", "Adoptable: b2 adopts two from B, which was lost", func(x *Pool) { x.step("Start", 2).Folder = "B" }},
 	{"adopts after a boot", "Adoptable: a3 adopts five from A, which another boot has left", func(x *Pool) { x.step("Start", 4).Leases = []string{"five"} }},
-	{"adopts what another uses", "OneUser: b2 and b use two", func(x *Pool) {
-		x.without("Kill", 0)
-		x.then("Keep", 0, PoolStep{Do: "Notice", Proc: "b", Folder: "B3"}, PoolStep{Do: "Notice", Proc: "b", Folder: "B4"})
-		x.step("Start", 2).Folder = "B4"
+	{"adopts what another uses", "OneUser: b2 and a use two", func(x *Pool) {
+		x.then("Receive", 1, PoolStep{Do: "Receive", Proc: "a", Lease: "two", Request: "r2"})
 	}},
 	{"adopts what was released", "ReleasedIsGone: a2 adopts five, whose release was sent", func(x *Pool) {
 		x.then("Refused", 0, PoolStep{Do: "Send", Proc: "a", Lease: "five", MS: 1251})
 	}},
 	{"adopts with a mark that is too low", "Begin: b2 adopts two with the mark at 1150, and 1150 was embedded", func(x *Pool) { x.step("Start", 2).MS = 1150 }},
 	{"killed twice", "Kill: b is killed, and does not run", func(x *Pool) { x.then("Kill", 0, *x.step("Kill", 0)) }},
-	{"goes on in an old folder", "Notice: b goes on in A, which is not new", func(x *Pool) { x.step("Notice", 0).Folder = "A" }},
 	{"runs on through a boot", "Boot: m boots, and a2 runs", func(x *Pool) { x.without("Kill", 2) }},
 }
 
@@ -170,31 +165,5 @@ func TestPoolToldLater(t *testing.T) {
 	x.step("Emit", 2).From = x.at("Emit", 2)
 	if r := x.Check(); len(r.Broken) != 1 {
 		t.Errorf("asked for after that: %q", r.Broken)
-	}
-}
-
-// A process that goes on in another folder takes along what nobody else runs there.
-func TestPoolTakesAlong(t *testing.T) {
-	steps := []PoolStep{
-		{Do: "Start", Proc: "x", Folder: "F/x", Machine: "m", MS: 1000},
-		{Do: "Start", Proc: "y", Folder: "F/y", Machine: "m", MS: 1000},
-		{Do: "Grant", Proc: "x", Lease: "one", Request: "r", Slot: low, Created: 1000, Expired: 1100, Until: 1200},
-		{Do: "Receive", Proc: "x", Lease: "one", Request: "r"},
-		{Do: "Kill", Proc: "x"},
-		{Do: "Notice", Proc: "y", Folder: "G/y"},
-		{Do: "Start", Proc: "x2", Folder: "G/x", Machine: "m", MS: 1001, Leases: []string{"one"}},
-	}
-	x := Pool{Steps: steps}
-	if r := x.Check(); len(r.Broken) > 0 {
-		t.Error(r.Broken)
-	}
-	x.step("Start", 2).Folder = "F/x"
-	if r := x.Check(); len(r.Broken) != 1 || !strings.Contains(r.Broken[0], "from F/x, which was lost") {
-		t.Errorf("from the old folder: %q", r.Broken)
-	}
-	x.step("Start", 2).Folder = "G/x"
-	x.without("Kill", 0)
-	if r := x.Check(); len(r.Broken) != 1 || !strings.Contains(r.Broken[0], "has not left in G/x") {
-		t.Errorf("while the other runs: %q", r.Broken)
 	}
 }
