@@ -107,7 +107,7 @@ func describeLive(r state.Report) string {
 	case r.Live == "":
 		return "none: the marks are in the state directory, and no lease survives a kill -9"
 	case r.Missing:
-		return r.Live + " is not there: the machine has booted since, or the folder was removed; no lease is left"
+		return r.Live + " is not there: the machine has booted or an operator has changed the state since, or the folder was removed; no lease is left"
 	case r.Damage != nil:
 		return r.Damage.Error()
 	case !r.Memory:

@@ -483,7 +483,7 @@ var errDisk = errors.New("no space left on device")
 type store struct {
 	*state.Service
 	broken  atomic.Bool
-	lossy   bool // a loss could not be saved: a crash costs all leases
+	lossy   bool   // a loss could not be saved: a crash costs all leases
 	written func() // called after a write that succeeded, if set
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"

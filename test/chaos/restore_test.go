@@ -31,19 +31,22 @@ type restoreRow struct {
 // removeDir removes $2, also while a daemon makes files in it.
 const removeDir = `rm -rf "$2" || rm -rf "$2"`
 
+// inPlace is how marks must not be put back: see docs/uniqueness.md.
+const inPlace = "in place"
+
 // restoreWays put a whole directory, $1, back in the place of another, $2.
 var restoreWays = []struct{ name, tool, script string }{
 	{"rm + cp", "", removeDir + `; cp -a "$1" "$2"`},
 	{"rm + tar", "", removeDir + `; mkdir "$2"; tar -C "$1" -cf - . | tar -C "$2" -xpf -`},
-	{"cp in place", "", `cp -a "$1"/. "$2"/`},
-	{"rsync in place", "rsync", `rsync -aI --inplace --delete "$1"/ "$2"/`},
+	{"cp " + inPlace, "", `cp -a "$1"/. "$2"/`},
+	{"rsync " + inPlace, "rsync", `rsync -aI --inplace --delete "$1"/ "$2"/`},
 	{"rsync by rename", "rsync", `rsync -aI --delete "$1"/ "$2"/`},
 	{"file by file", "", `for f in "$1"/*; do rm -f "$2/${f##*/}"; cp -a "$f" "$2"/; done`},
 }
 
 // restoreFileWays put one file, $1, back in the place of another, $2.
 var restoreFileWays = []struct{ name, script string }{
-	{"older in place", `cat "$1" >"$2"`},
+	{"older " + inPlace, `cat "$1" >"$2"`},
 	{"older by rename", `cp -a "$1" "$2.put"; mv "$2.put" "$2"`},
 	{"zeroed", `dd if=/dev/zero of="$2" bs="$(stat -c %s "$1")" count=1 conv=notrunc status=none`},
 }
@@ -51,12 +54,15 @@ var restoreFileWays = []struct{ name, script string }{
 // restoreRows are all rows of the table.
 func restoreRows() (rows []restoreRow) {
 	const state, live, both = "state directory", "live directory", "both directories"
-	short := []string{state + ": rm + cp", both + ": cp in place", "leases: older by rename", "marks and state: older in place"}
+	short := []string{state + ": rm + cp", both + ": rm + cp", "leases: older by rename", "marks and state: older by rename"}
 	add := func(name, tool string, put func(w *restoreWorld) error) {
 		rows = append(rows, restoreRow{name: name, tool: tool, put: put, short: slices.Contains(short, name)})
 	}
 	for _, way := range restoreWays {
 		add(state+": "+way.name, way.tool, func(w *restoreWorld) error { return w.putState(way.script) })
+		if strings.HasSuffix(way.name, inPlace) {
+			continue
+		}
 		add(live+": "+way.name, way.tool, func(w *restoreWorld) error { return runScript(way.script, w.folderCopy, w.folder) })
 		add(both+": "+way.name, way.tool, func(w *restoreWorld) error {
 			return cmp.Or(runScript(way.script, w.folderCopy, w.folder), w.putState(way.script))
@@ -68,10 +74,16 @@ func restoreRows() (rows []restoreRow) {
 				return runScript(way.script, w.stateCopy+"/"+name, w.a.State+"/"+name)
 			})
 		}
-		for _, name := range []string{"leases", "marks", "lock"} {
+		for _, name := range []string{"leases", "marks", "holder"} {
+			if name == "marks" && strings.HasSuffix(way.name, inPlace) {
+				continue
+			}
 			add("live directory's "+name+": "+way.name, "", func(w *restoreWorld) error {
 				return runScript(way.script, w.folderCopy+"/"+name, w.folder+"/"+name)
 			})
+		}
+		if strings.HasSuffix(way.name, inPlace) {
+			continue
 		}
 		add("marks and state: "+way.name, "", func(w *restoreWorld) error {
 			return cmp.Or(runScript(way.script, w.folderCopy+"/marks", w.folder+"/marks"), runScript(way.script, w.stateCopy+"/state", w.a.stateFile()))

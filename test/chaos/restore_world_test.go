@@ -207,7 +207,7 @@ func (i *issuer) concluded() (all []string) {
 				"leases of an earlier run are not adopted":    "refused: " + because,
 				"the live state is damaged":                   "damaged",
 				"this state directory is a copy":              "new identity: a copy",
-				"the live state was lost":                     "new identity: lost",
+				"the live state cannot be written":            "said: not written",
 				"there is no live state of an earlier run":    "no live state",
 				"lease lost: the provider no longer knows it": "verify: not ours",
 			} {

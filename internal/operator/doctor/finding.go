@@ -101,7 +101,7 @@ var Catalogue = []Entry{
 	{"state.in_use", Fail, "Stop that process, or find out why it does not answer; else set another state_dir."},
 	{"state.live_damaged", Fail, "Nothing, where the message says that it is made anew; find out what writes to live_dir, which belongs to the daemon alone."},
 	{"state.live_failed", Fail, "Do what the message says. IDs go on meanwhile; a crash would cost the leases."},
-	{"state.live_lost", Fail, "Look at the daemon's log: it begins a new folder within seconds; find out what removes files from live_dir."},
+	{"state.live_lost", Fail, "Restart the daemon: it makes a new one. IDs go on meanwhile, and a crash would cost the leases. Find out what removes files from live_dir."},
 	{"state.live_none", Warn, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live."},
 	{"state.live_on_disk", Fail, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live."},
 	{"state.lost", Fail, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order."},
