@@ -143,7 +143,7 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	for _, d := range []*testkit.Instance{daemon, server.Instance} {
 		d.Signal(syscall.SIGTERM)
 	}
-	daemon.AwaitLog("the stop could not close everything")
+	daemon.AwaitLog("the stop does not wait for the floor")
 	server.AwaitLog("the stop could not close everything")
 	disk.Thaw() // before, the processes cannot end
 	for _, d := range []*testkit.Instance{daemon, server.Instance} {

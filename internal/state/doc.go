@@ -44,8 +44,8 @@
 //  12. What is lost is lost: if live files are removed, moved, replaced or cut short
 //     under a running daemon, IDs go on, the next save says so once in the log and in
 //     Health, and a crash adopts nothing.
-//  13. Close waits for a disk for a second at most, and then returns an error, which
-//     is a warning to its callers: the marks have what the floors lack.
+//  13. Close waits for a disk for a second at most. Then it warns, and succeeds: the
+//     marks have what the floors lack.
 //
 // # Why a file that fits may be adopted
 //

@@ -174,9 +174,10 @@ func (s *State) wake() {
 	}
 }
 
-// Close writes the floors to the disk, waiting for at most closePatience, and unlocks
-// the directories. Generators must have stopped before: a later RaiseMark panics.
-// Calling Close again does nothing.
+// Close writes the floors to the disk and unlocks the directories. A disk that does not
+// answer within closePatience is worth a warning alone: the marks have what the floors lack.
+// Generators must have stopped before: a later RaiseMark panics. Calling Close again does
+// nothing.
 func (s *State) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -202,7 +203,8 @@ func (s *State) Close() error {
 	case <-patience.C:
 		// The directory stays locked until the write under way, or the process, has
 		// ended.
-		err = errors.Join(errDiskStalls, s.closeLive())
+		s.opts.Log.Warn("the disk does not answer: the stop does not wait for the floor; the mark in memory is ahead of it", zap.String("state_dir", s.disk.Path()))
+		err = s.closeLive()
 		go func() {
 			<-written
 			_ = s.disk.Close()
