@@ -159,34 +159,77 @@ func TestFolderTakenByAnother(t *testing.T) {
 // A process whose marks were cut short says so without a save, and none of its leases is
 // adopted even if somebody gives the file its size back.
 func TestMarksCutShort(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	sv, path := s.service("default"), filepath.Join(p.folder(t), marksName)
+	for _, saves := range []bool{false, true} {
+		p, saved := usedPlace(t)
+		s := mustOpen(t, p)
+		sv := s.service("default")
+		mend := cutMarks(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = s.Run(ctx) })
+		sv.RaiseMark(testMark + 1)
+		await.Eventually(t, "it is said", func() bool { return strings.Contains(s.said(zap.ErrorLevel), "it was cut short") })
+		cancel()
+		running.Wait()
+		mend()
+		if saves && sv.Save(saved) == nil {
+			t.Error("saved beside marks that are lost")
+		}
+		if s.failed != 1 {
+			t.Errorf("it was said %d times", s.failed)
+		}
+		wantNotAdopted(t, s, p, saved)
+	}
+}
+
+// cutMarks cuts the marks of all services off. mend puts them back as they were.
+func cutMarks(t *testing.T, s *testState) (mend func()) {
+	t.Helper()
+	path := joinPath(s.live.dir, marksName)
 	intact, err := os.ReadFile(path)
 	must.Succeed(t, err)
 	must.Succeed(t, os.Truncate(path, marksHeader))
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
-	sv.RaiseMark(testMark + 1)
-	await.Eventually(t, "it is said", func() bool { return strings.Contains(s.said(zap.ErrorLevel), "it was cut short") })
-	cancel()
-	running.Wait()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	must.Succeed(t, err)
-	_, err = f.WriteAt(intact[marksHeader:], marksHeader) // the mark is that of before
-	must.Succeed(t, errors.Join(err, f.Close()))
-	if err := sv.Save(saved); err == nil {
-		t.Error("saved beside marks that are lost")
+	return func() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must.Succeed(t, err)
+		_, err = f.WriteAt(intact[marksHeader:], marksHeader)
+		must.Succeed(t, errors.Join(err, f.Close()))
 	}
-	if s.failed != 1 {
-		t.Errorf("it was said %d times", s.failed)
-	}
+}
+
+// wantNotAdopted crashes a process whose marks have missed the last ID.
+func wantNotAdopted(t *testing.T, s *testState, p place, saved Saved) {
+	t.Helper()
 	must.Succeed(t, s.Sync())
 	s.crash()
-	s = mustOpen(t, p)
-	sv = s.service("default")
-	wantState(t, sv, saved.withoutLeases(), testMark+1)
+	wantState(t, mustOpen(t, p).service("default"), saved.withoutLeases(), testMark+1)
+}
+
+// meanwhile is a folder in which something happens when the leases file is replaced.
+type meanwhile struct {
+	Dir
+	happens func()
+}
+
+func (d meanwhile) Replace(name string, content []byte) error {
+	if name == leasesName {
+		d.happens()
+	}
+	return d.Dir.Replace(name, content)
+}
+
+// The marks are cut short in the middle of a save, whose end must not make the file fit again.
+func TestMarksCutShortDuringASave(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	s.live.dir = meanwhile{s.live.dir, func() {
+		mend := cutMarks(t, s)
+		sv.RaiseMark(testMark + 1)
+		mend()
+	}}
+	_ = sv.Save(saved)
+	wantNotAdopted(t, s, p, saved)
 }
 
 // The marks are cut short and put back at random under a daemon that uses them in
