@@ -143,7 +143,7 @@ TakeBack(m, now) ==
     /\ UNCHANGED <<granted, greatest, fence, backup, answers, longer, proc, live, seen>>
 
 \* An extension of a living lease. All other records that overlap must have ended. Rule
-\* "extend fenced", 24 there: a store that was restored extends nothing: it may have forgotten one.
+\* "extend fenced", 22 there: a store that was restored extends nothing: it may have forgotten one.
 OthersEnded(slot, now) == \A s \in Slots \ {slot} : (rec[s] # None /\ Overlap(s, slot)) => rec[s].end <= now
 
 Extend(p, l, now) ==

@@ -70,7 +70,7 @@ func (p *pool) runsIn(folder string, beside *poolProc) string {
 	return ""
 }
 
-// Boot: what is left of the machine's folders is of another boot (rule 23).
+// Boot: what is left of the machine's folders is of another boot (rule 21).
 func (p *pool) Boot(_ *poolProc, s PoolStep) {
 	for _, name := range slices.Sorted(maps.Keys(p.procs)) {
 		if q := p.procs[name]; !q.down && p.folder(q.folder).machine == s.Machine {
