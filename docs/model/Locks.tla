@@ -9,7 +9,7 @@
 (* show does not matter: no rule reads one.  A message on the wire may be  *)
 (* lost, late, or come again at any time.                                  *)
 (***************************************************************************)
-EXTENDS Integers, FiniteSets
+EXTENDS Integers, FiniteSets, Sequences
 
 CONSTANTS Hosts,       \* how many hosts there are
           MaxTime,     \* time runs from 0 to MaxTime
@@ -17,6 +17,7 @@ CONSTANTS Hosts,       \* how many hosts there are
           MaxRequests, \* how many requests the hosts make in all
           MaxWrites,   \* how many writes the store makes in all
           MaxLives,    \* how many lives the store has: it falls back one time less
+          Memory,      \* how many answers a lock remembers, and how many answers to releases
           Faults,      \* "forget": the store may fall back to an earlier state
           Off          \* the rules that are switched off
 
@@ -27,8 +28,21 @@ None == [none |-> TRUE]
 Max(a, b) == IF a > b THEN a ELSE b
 
 \* What the store keeps of the lock: the latest lease, and the life of the store in which
-\* it was granted. A record with the token 0 is missing.
-Missing == [token |-> 0, owner |-> 0, request |-> 0, end |-> 0, active |-> FALSE, life |-> 0]
+\* it was granted. A record with the token 0 is missing. answers are the numbers of the
+\* latest renewals and of acquires whose lease is not the latest, releases those of
+\* releases, oldest first.
+\*
+\* latest and freed are not in the product. They are the last Memory requests that were
+\* carried out, as they were: acquires and renewals, and releases.
+Missing == [token |-> 0, owner |-> 0, request |-> 0, end |-> 0, active |-> FALSE, life |-> 0,
+            answers |-> <<>>, releases |-> <<>>, latest |-> <<>>, freed |-> <<>>]
+
+\* A sequence of Memory numbers at most, to which another one is added.
+Added(numbers, number) ==
+    LET all == Append(numbers, number)
+    IN  SubSeq(all, Max(1, Len(all) - Memory + 1), Len(all))
+
+Has(numbers, number) == \E i \in DOMAIN numbers : numbers[i] = number
 
 VARIABLES
     now,      \* the time
@@ -43,15 +57,16 @@ VARIABLES
     belief,   \* host -> the lease that it relies on, or None
     greatest, \* the greatest token ever granted
     rose,     \* each token was greater than all before
+    once,     \* no request was carried out again that was among the latest
     did       \* the last step, for the story; not part of the state
 
-view == <<now, state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+view == <<now, state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose, once>>
 vars == <<view, did>>
 
 Init ==
     /\ now = 0
     /\ state = [rec |-> Missing, version |-> 0, floor |-> 0, life |-> 1, fence |-> 0]
-    /\ writes = 0 /\ earlier = {} /\ greatest = 0 /\ rose = TRUE
+    /\ writes = 0 /\ earlier = {} /\ greatest = 0 /\ rose = TRUE /\ once = TRUE
     /\ stale = {}
     /\ asked = 0 /\ wire = {} /\ answers = {}
     /\ open = [h \in Host |-> None]
@@ -64,7 +79,7 @@ Tick ==
     /\ now < MaxTime
     /\ now' = now + 1
     /\ did' = <<"tick", now + 1>>
-    /\ UNCHANGED <<state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<state, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose, once>>
 
 -----------------------------------------------------------------------------
 (* A host.                                                                 *)
@@ -84,21 +99,22 @@ Ask(h, op) ==
         \* Rule "cut off": the holder stops relying on the lock before the release is sent.
         /\ belief' = IF op = "renew" \/ (op = "release" /\ ~On("cut off")) THEN belief ELSE [belief EXCEPT ![h] = None]
         /\ did' = <<op, h, number, token>>
-        /\ UNCHANGED <<now, state, writes, earlier, stale, answers, greatest, rose>>
+        /\ UNCHANGED <<now, state, writes, earlier, stale, answers, greatest, rose, once>>
 
-\* No answer came in time: the same request once more.
+\* No answer came in time: the same request once more. (The answer to a release changes
+\* nothing, and its first try may arrive as often as one likes.)
 Again(h) ==
-    /\ open[h] # None /\ open[h].op = "acquire"
+    /\ open[h] # None /\ open[h].op # "release"
     /\ Try(h, open[h].op, open[h].number, open[h].token) \notin wire
     /\ wire' = wire \cup {Try(h, open[h].op, open[h].number, open[h].token)}
     /\ did' = <<"again", h, open[h].number>>
-    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, answers, belief, greatest, rose, once>>
 
 GiveUp(h) ==
     /\ open[h] # None
     /\ open' = [open EXCEPT ![h] = None]
     /\ did' = <<"give up", h, open[h].number>>
-    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, belief, greatest, rose, once>>
 
 \* The host gives up on an acquire, and asks the store to end what it may have granted.
 Discard(h) ==
@@ -106,7 +122,7 @@ Discard(h) ==
     /\ open' = [open EXCEPT ![h] = None]
     /\ wire' = wire \cup {Try(h, "release", open[h].number, 0)}
     /\ did' = <<"discard", h, open[h].number>>
-    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, answers, belief, greatest, rose, once>>
 
 \* Rule "sending": the host counts from the moment at which it sent the try that is answered.
 Until(a) == (IF On("sending") THEN a.sent ELSE now) + a.left
@@ -118,7 +134,7 @@ Receive(h, a) ==
                    [] a.op = "renew" /\ belief[h] # None -> [belief EXCEPT ![h].until = Max(@, Until(a))]
                    [] OTHER -> [belief EXCEPT ![h] = None]
     /\ did' = <<"receive", h, a.number, a.token, Until(a)>>
-    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, wire, answers, greatest, rose, once>>
 
 -----------------------------------------------------------------------------
 (* The store.                                                              *)
@@ -129,8 +145,26 @@ Active(s) == s.rec.active /\ now < s.rec.end
 \* A lease of another life, or a missing record, says little: tokens go on from the floor.
 Token(s) == IF s.rec.token > 0 /\ s.rec.life = s.life THEN s.rec.token ELSE Max(s.rec.token, s.floor)
 
+\* Rule "ended acquire": an acquire joins the answers when its lease is not the latest any
+\* more. Rule "acquire apart": it does not before, so that no number of renewals drives it out.
+AfterGrant(s, m) ==
+    LET joins == IF On("acquire apart") THEN s.rec.request ELSE m.number
+    IN  IF On("ended acquire") /\ joins # 0 THEN Added(s.rec.answers, joins) ELSE s.rec.answers
+
 Granted(s, m) ==
-    [token |-> Token(s) + 1, owner |-> m.host, request |-> m.number, end |-> now + Term, active |-> TRUE, life |-> s.life]
+    [s.rec EXCEPT !.token = Token(s) + 1, !.owner = m.host, !.request = m.number, !.end = now + Term, !.active = TRUE,
+                  !.life = s.life, !.answers = AfterGrant(s, m), !.latest = Added(@, m.number)]
+
+Renewed(s, m) ==
+    [s.rec EXCEPT !.end = now + Term, !.answers = Added(@, m.number), !.latest = Added(@, m.number)]
+
+\* A Discard has no number of its own, and is not remembered. Rule "releases apart": the
+\* answers to releases are not driven out by others.
+Released(s, m) ==
+    LET r == [s.rec EXCEPT !.active = FALSE]
+    IN  CASE m.token = 0 -> r
+          [] On("releases apart") -> [r EXCEPT !.releases = Added(@, m.number), !.freed = Added(@, m.number)]
+          [] OTHER -> [r EXCEPT !.answers = Added(@, m.number), !.freed = Added(@, m.number)]
 
 \* Whether the lease in s is the one that m renews or releases. A Discard knows no token, and
 \* names the lease by its request.
@@ -138,11 +172,19 @@ Meant(s, m) ==
     /\ s.rec.owner = m.host
     /\ On("named") => IF m.token = 0 THEN s.rec.request = m.number ELSE s.rec.token = m.token
 
+\* Whether s shows that m was carried out before.
+Remembered(s, m) ==
+    CASE m.op = "release" -> m.token # 0 /\ Has(IF On("releases apart") THEN s.rec.releases ELSE s.rec.answers, m.number)
+      [] m.op = "acquire" /\ On("acquire apart") /\ s.rec.request = m.number -> TRUE
+      [] OTHER -> Has(s.rec.answers, m.number)
+
 \* What the rule makes of a request in the state s: a record, or None: nothing to write.
+\* Rule "not twice": what is remembered is not carried out again.
 Decided(s, m) ==
-    CASE m.op = "acquire" /\ ~Active(s) /\ s.rec.request # m.number /\ now >= s.fence -> Granted(s, m)
-      [] m.op = "renew" /\ Active(s) /\ Meant(s, m) -> [s.rec EXCEPT !.end = now + Term]
-      [] m.op = "release" /\ Active(s) /\ Meant(s, m) -> [s.rec EXCEPT !.active = FALSE]
+    CASE On("not twice") /\ Remembered(s, m) -> None
+      [] m.op = "acquire" /\ ~Active(s) /\ now >= s.fence -> Granted(s, m)
+      [] m.op = "renew" /\ Active(s) /\ Meant(s, m) -> Renewed(s, m)
+      [] m.op = "release" /\ Active(s) /\ Meant(s, m) -> Released(s, m)
       [] OTHER -> None
 
 \* What the commit compares with what the decision rests on. Rule "version": the record
@@ -166,24 +208,36 @@ Commit(m) ==
             /\ answers' = answers \cup {Answer(m, rec, Term)}
             /\ rose' = (rose /\ (m.op = "acquire" => rec.token > greatest))
             /\ greatest' = Max(greatest, rec.token)
+            /\ once' = (once /\ (m.op = "release" \/ ~Has(state.rec.latest, m.number)))
             /\ did' = <<"commit", m.op, m.host, m.number, rec.token, s # state>>
             /\ UNCHANGED <<now, earlier, stale, asked, open, wire, belief>>
+
+\* Whether m gets the answer again that it got before: an acquire and a renewal while their
+\* lease is the latest and lives, a release always.
+Repeats(m) ==
+    /\ Remembered(state, m)
+    /\ CASE m.op = "acquire" -> Active(state) /\ state.rec.request = m.number
+         [] m.op = "renew" -> Active(state) /\ state.rec.token = m.token
+         [] OTHER -> TRUE
 
 \* A request that was carried out before shows the lease as it is now. Rule "left": with
 \* what is left of it.
 Repeat(m) ==
-    /\ m.op = "acquire" /\ Active(state) /\ state.rec.request = m.number
-    /\ LET a == Answer(m, state.rec, IF On("left") THEN state.rec.end - now ELSE Term) IN
+    /\ Repeats(m)
+    /\ LET left == CASE m.op = "release" -> 0
+                     [] On("left") -> state.rec.end - now
+                     [] OTHER -> Term
+           a == [Answer(m, state.rec, left) EXCEPT !.token = IF m.op = "acquire" THEN @ ELSE m.token] IN
        /\ a \notin answers
        /\ answers' = answers \cup {a}
        /\ did' = <<"repeat", m.host, m.number, a.left>>
-    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, wire, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, stale, asked, open, wire, belief, greatest, rose, once>>
 
 \* A read, or the answer of a commit that compared in vain.
 Look ==
     /\ stale' = {state}
     /\ did' = <<"look">>
-    /\ UNCHANGED <<now, state, writes, earlier, asked, open, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, earlier, asked, open, wire, answers, belief, greatest, rose, once>>
 
 \* The store deletes what is idle. Rule "floor": it remembers the greatest token of those.
 Delete ==
@@ -191,14 +245,14 @@ Delete ==
     /\ state' = [state EXCEPT !.rec = Missing, !.version = 0,
                               !.floor = IF On("floor") THEN Max(@, state.rec.token) ELSE @]
     /\ did' = <<"delete">>
-    /\ UNCHANGED <<now, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, writes, earlier, stale, asked, open, wire, answers, belief, greatest, rose, once>>
 
 \* A replica has this state, or a backup.
 Save ==
     /\ "forget" \in Faults /\ earlier = {}
     /\ earlier' = {state}
     /\ did' = <<"save">>
-    /\ UNCHANGED <<now, state, writes, stale, asked, open, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, state, writes, stale, asked, open, wire, answers, belief, greatest, rose, once>>
 
 \* The store falls back. Rule "fence": in its new life it grants nothing until all leases
 \* have ended that may be missing. Rule "floor of a life": a life's tokens begin above
@@ -211,7 +265,7 @@ Forget ==
                            !.fence = IF On("fence") THEN now + Term ELSE @]
     /\ earlier' = {}
     /\ did' = <<"forget">>
-    /\ UNCHANGED <<now, writes, stale, asked, open, wire, answers, belief, greatest, rose>>
+    /\ UNCHANGED <<now, writes, stale, asked, open, wire, answers, belief, greatest, rose, once>>
 
 -----------------------------------------------------------------------------
 Next ==
@@ -235,4 +289,16 @@ OneHolder == \A g, h \in Host : (Believes(g) /\ Believes(h)) => g = h
 
 \* Tokens strictly increase.
 TokensRise == rose
+
+\* No acquire and no renewal is carried out again as long as fewer than Memory others were
+\* carried out in between.
+Once == once
+
+\* The store does not refuse what it has carried out: neither the acquire of the lease that
+\* lives, nor a renewal of it, nor a release, with fewer than Memory others in between.
+Answered ==
+    \A m \in wire :
+        CASE m.op = "acquire" -> Active(state) /\ state.rec.request = m.number => Repeats(m)
+          [] m.op = "renew" -> Active(state) /\ state.rec.token = m.token /\ Has(state.rec.latest, m.number) => Repeats(m)
+          [] OTHER -> m.token # 0 /\ Has(state.rec.freed, m.number) => Repeats(m)
 =============================================================================

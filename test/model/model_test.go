@@ -104,13 +104,15 @@ var pool = specification{
 
 var locks = specification{
 	module:   "Locks",
-	promises: []string{"OneHolder", "TokensRise"},
-	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4, "MaxLives": 2},
+	promises: []string{"OneHolder", "TokensRise", "Once", "Answered"},
+	bounds:   map[string]int{"Hosts": 2, "MaxTime": 2, "Term": 2, "MaxRequests": 3, "MaxWrites": 4, "MaxLives": 2, "Memory": 0},
 	worlds: []bounded{
 		{name: "Locks", bounds: map[string]int{"MaxTime": 1, "MaxRequests": 2}, brief: true},
 		{name: "Locks, two ticks", bounds: map[string]int{"MaxRequests": 2, "MaxWrites": 3}},
 		{name: "Locks, three requests", bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5}},
 		{name: "Locks, forget", faults: faults("forget"), bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxRequests": 2, "MaxWrites": 2}, brief: true},
+		{name: "Locks, one answer", bounds: map[string]int{"MaxTime": 0, "MaxWrites": 5, "Memory": 1}, brief: true},
+		{name: "Locks, two answers", bounds: map[string]int{"MaxTime": 1, "Term": 1, "MaxRequests": 2, "Memory": 2}},
 	},
 	rules: []rule{
 		{"version", "a commit compares the version on which the decision rests", bounded{}},
@@ -123,11 +125,17 @@ var locks = specification{
 		{"left", "a repeated answer shows what is left of the lease", bounded{}},
 		{"cut off", "a holder stops relying on the lock before its release is sent", bounded{}},
 		{"named", "a release names the lease", bounded{bounds: map[string]int{"MaxTime": 0, "MaxRequests": 4, "MaxWrites": 5}}},
+		{"not twice", "a request that is remembered is not carried out again", bounded{bounds: map[string]int{"MaxTime": 0, "Memory": 1}}},
+		{"ended acquire", "an acquire is remembered when its lease is not the latest any more", bounded{bounds: map[string]int{"Term": 1, "Memory": 2}}},
+		{"acquire apart", "the acquire of the latest lease is remembered apart from renewals", bounded{bounds: map[string]int{"MaxTime": 0, "Memory": 1}}},
+		{"releases apart", "releases are remembered apart from acquires and renewals", bounded{bounds: map[string]int{"MaxTime": 0, "Memory": 1}}},
 	},
 	lines: lockLines,
 	breaks: map[string]string{
 		"OneHolder":  "now two hosts rely on the lock",
 		"TokensRise": "now a token has not risen",
+		"Once":       "now a request was carried out twice",
+		"Answered":   "now the store refuses a request that it has carried out",
 	},
 }
 

@@ -58,7 +58,7 @@ func (t *lockTrail) step(m *message, do string, s trace.LockStep) {
 
 func (t *lockTrail) of(key string) *trace.Locks {
 	if t.traces[key] == nil {
-		t.traces[key] = &trace.Locks{}
+		t.traces[key] = &trace.Locks{Memory: lock.MaxReceipts}
 	}
 	return t.traces[key]
 }

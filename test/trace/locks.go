@@ -23,6 +23,8 @@ type Locks struct {
 	Late bool
 	// Jumps: the store may forget its leases, and go on with much greater tokens.
 	Jumps bool
+	// Memory is how many answers the store remembers; 0: nobody knows.
+	Memory int
 }
 
 // LockStep is a step. The specification's requests are hosts'; here a host is the use of one
@@ -90,6 +92,7 @@ type locks struct {
 	fenceMS     int64
 	life        int
 	earlier     []leaseRecord
+	latest      []string // the numbers of acquires and renewals that were carried out last
 	asked       map[string]*asked
 	belief      map[int64]*lockBelief // by token
 	greatest    int64
@@ -255,6 +258,13 @@ func (l *locks) Commit(s LockStep) {
 		l.breaks("Commit: nobody has sent the %s with number %s at %v", s.Op, s.Number, s.Sent)
 		return
 	}
+	if s.Op != "release" {
+		if slices.Contains(l.latest, s.Number) {
+			l.breaks("Once: the %s with number %s is carried out again, with fewer than %d others in between", s.Op, s.Number, l.Memory)
+		}
+		l.latest = append(l.latest, s.Number)
+		l.latest = l.latest[max(0, len(l.latest)-l.Memory):]
+	}
 	active := l.active(s.StoreMS)
 	switch {
 	case s.Op == "acquire":
@@ -329,7 +339,7 @@ func (l *locks) Delete(s LockStep) {
 	case s.Floor < l.rec.token:
 		l.breaks("Delete: the record of token %d is deleted, and the floor is %d", l.rec.token, s.Floor)
 	}
-	l.rec, l.floor = leaseRecord{}, max(l.floor, s.Floor)
+	l.rec, l.floor, l.latest = leaseRecord{}, max(l.floor, s.Floor), nil
 }
 
 // Save: the store may fall back to this state.
@@ -356,7 +366,7 @@ func (l *locks) Forget(s LockStep) {
 		l.rec = l.earlier[at]
 	}
 	l.life++
-	l.floor, l.fenceMS = s.Floor, s.FenceMS
+	l.floor, l.fenceMS, l.latest = s.Floor, s.FenceMS, nil // what it remembers is as old
 }
 
 // relied judges who relied on what: on no lease but what the host had been told by then, and

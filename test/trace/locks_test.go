@@ -14,6 +14,7 @@ func msec(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 func locksExample() Locks {
 	const hour = 3_600_000
 	return Locks{
+		Memory: 1,
 		Steps: []LockStep{
 			{Do: "Ask", At: msec(1), Host: "a", Op: "acquire", Number: "a"},
 			{Do: "Look", At: msec(2), StoreMS: 1002},
@@ -83,6 +84,11 @@ func TestLocks(t *testing.T) {
 		{"granted twice", "Decided: the acquire with number c is granted twice", func(x *Locks) {
 			x.Steps = slices.Insert(x.Steps, 21, *x.step("Commit", 4))
 			x.Steps[21].At, x.Steps[21].StoreMS, x.Steps[21].Token = msec(280), 1280, 1002
+		}},
+		{"renewed twice", "Once: the renew with number a2 is carried out again, with fewer than 1 others", func(x *Locks) {
+			again := *x.step("Commit", 1)
+			again.At, again.StoreMS = msec(50), 1050
+			x.Steps = slices.Insert(x.Steps, 9, again)
 		}},
 		{"granted in the fence", "Decided: token 1001 is granted 1 ms before", func(x *Locks) { x.step("Commit", 4).StoreMS = 1199 }},
 		{"a token skipped", "Token: token 3 is granted, and the next one is 2", func(x *Locks) { x.step("Commit", 3).Token = 3 }},
