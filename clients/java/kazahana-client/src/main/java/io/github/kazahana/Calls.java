@@ -2,6 +2,7 @@ package io.github.kazahana;
 
 import java.time.Instant;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -54,7 +55,7 @@ abstract class Calls implements Kazahana {
 
     @Override
     public long toInternal(String external, Instant latest) {
-        Map<String, Object> options = new java.util.HashMap<>(ofService);
+        Map<String, Object> options = new HashMap<>(ofService);
         options.put("latest_ms", latest.toEpochMilli());
         return internal(external, options);
     }
@@ -77,17 +78,24 @@ abstract class Calls implements Kazahana {
     }
 
     @Override
-    public long nextSequence(String key) {
-        return integer(call("Sequence.Next", key, Map.of("request_id", UUID.randomUUID().toString())), "Sequence.Next");
+    public long nextSequence(String key, Map<String, ?> options) {
+        return integer(call("Sequence.Next", key, identified(options)), "Sequence.Next");
     }
 
     @Override
-    public long[] nextSequences(String key, int count) {
-        long[] values = integers(call("Sequence.NextBatch", key, count, Map.of("request_id", UUID.randomUUID().toString())), "Sequence.NextBatch");
+    public long[] nextSequences(String key, int count, Map<String, ?> options) {
+        long[] values = integers(call("Sequence.NextBatch", key, count, identified(options)), "Sequence.NextBatch");
         if (values.length != count) {
             throw wrong("Sequence.NextBatch", count + " values");
         }
         return values;
+    }
+
+    /** Adds a request ID, which all attempts of a call share, unless the caller has one. */
+    private static Map<String, Object> identified(Map<String, ?> options) {
+        Map<String, Object> all = new HashMap<>(options);
+        all.putIfAbsent("request_id", UUID.randomUUID().toString());
+        return all;
     }
 
     @Override
@@ -104,7 +112,7 @@ abstract class Calls implements Kazahana {
         return KazahanaException.protocol("the daemon's answer to " + method + " is not " + due);
     }
 
-    private static long integer(Object value, String method) {
+    static long integer(Object value, String method) {
         if (value instanceof Long number) {
             return number;
         }
@@ -118,7 +126,7 @@ abstract class Calls implements Kazahana {
         throw wrong(method, "an array");
     }
 
-    private static String text(Object value, String method) {
+    static String text(Object value, String method) {
         if (value instanceof String text) {
             return text;
         }
@@ -126,7 +134,7 @@ abstract class Calls implements Kazahana {
     }
 
     @SuppressWarnings("unchecked") // the reader makes no other keys
-    private static Map<String, Object> map(Object value, String method) {
+    static Map<String, Object> map(Object value, String method) {
         if (value instanceof Map<?, ?> map) {
             return (Map<String, Object>) map;
         }

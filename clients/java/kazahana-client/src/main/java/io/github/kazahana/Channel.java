@@ -29,8 +29,8 @@ final class Channel {
     /** How long to try the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
     static final long FIRST_CONNECT = TimeUnit.SECONDS.toNanos(1);
 
-    private static final long MIN_PAUSE = TimeUnit.MILLISECONDS.toNanos(5);
-    private static final long MAX_PAUSE = TimeUnit.MILLISECONDS.toNanos(200);
+    static final long MIN_PAUSE = TimeUnit.MILLISECONDS.toNanos(5);
+    static final long MAX_PAUSE = TimeUnit.MILLISECONDS.toNanos(200);
     private static final int READ_BUFFER = 64 << 10;
     private static final long NOW = -1;
     private static final long CLOSED = -2;
@@ -199,18 +199,25 @@ final class Channel {
     }
 
     private void start() {
-        Selector opened;
+        Selector opened = openSelector();
+        startThread("kazahana", () -> run(opened));
+        selector = opened; // not before: without a thread, the next call tries again
+    }
+
+    static Selector openSelector() {
         try {
-            opened = Selector.open();
+            return Selector.open();
         } catch (IOException e) {
             throw KazahanaException.of("DAEMON_UNAVAILABLE", "cannot wait for sockets: " + e.getMessage(), e);
         }
-        // The caller's thread locals and class loader must not live as long as the client.
-        Thread thread = new Thread(null, () -> run(opened), "kazahana", 0, false);
+    }
+
+    static void startThread(String name, Runnable run) {
+        // The caller's thread locals and class loader must not live as long as the thread.
+        Thread thread = new Thread(null, run, name, 0, false);
         thread.setContextClassLoader(null);
         thread.setDaemon(true);
         thread.start();
-        selector = opened; // not before: without a thread, the next call tries again
     }
 
     private void run(Selector opened) {
@@ -246,18 +253,10 @@ final class Channel {
     }
 
     private void connect() {
-        Path file = named;
         try {
-            if (file == null) {
-                file = DaemonSocket.find(System.getenv(), DaemonSocket.uid());
-            }
-            opened(new Connection(file, selector));
+            opened(Connection.open(named, selector));
         } catch (DaemonSocket.Unreachable e) {
             disconnected(e);
-        } catch (IOException e) {
-            disconnected(DaemonSocket.explain(file, e));
-        } catch (KazahanaException e) { // KAZAHANA_SOCKET is wrong
-            disconnected(new DaemonSocket.Unreachable(true, e.getMessage(), e));
         }
     }
 
@@ -295,7 +294,7 @@ final class Channel {
 
     private void ready(SelectionKey key, ByteBuffer buffer) {
         Connection ready = (Connection) key.attachment();
-        List<Connection.Answer> answers;
+        List<Connection.Message> messages;
         try {
             if (key.isWritable()) {
                 lock.lock();
@@ -306,7 +305,7 @@ final class Channel {
                     lock.unlock();
                 }
             }
-            answers = key.isReadable() ? ready.read(buffer) : List.of();
+            messages = key.isReadable() ? ready.read(buffer) : List.of();
         } catch (KazahanaException e) {
             ready.refusal = e;
             lost(ready, new IOException(e.getMessage(), e));
@@ -315,19 +314,21 @@ final class Channel {
             lost(ready, e instanceof IOException io ? io : new IOException(e));
             return;
         }
-        if (answers == null) {
+        if (messages == null) {
             lost(ready, new IOException("the daemon closed the connection"));
             return;
         }
-        for (Connection.Answer answer : answers) {
-            answered(ready, answer);
+        for (Connection.Message message : messages) {
+            if (message.method() == null) { // it expects no notifications
+                answered(ready, message);
+            }
         }
         if (ready.isRetired && ready.waiting.isEmpty()) {
             lost(ready, new IOException("the daemon is stopping"));
         }
     }
 
-    private void answered(Connection from, Connection.Answer answer) {
+    private void answered(Connection from, Connection.Message answer) {
         KazahanaException error = answer.error();
         Call call;
         lock.lock();

@@ -2,6 +2,7 @@ package io.github.kazahana;
 
 import java.lang.ref.Cleaner;
 import java.lang.ref.Reference;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
@@ -21,6 +22,8 @@ final class Client extends Calls {
     private final Duration timeout;
     private final String service;
     private final boolean regularOnly;
+    private final Path socket; // null: found
+    private final boolean singleAttempt;
     private final Channel.Body single;
     private final Prefetcher ahead; // null: without
 
@@ -36,6 +39,8 @@ final class Client extends Calls {
         timeout = options.timeout;
         service = options.service;
         regularOnly = options.regularOnly;
+        socket = options.socket;
+        singleAttempt = options.singleAttempt;
         single = frequent("NextID");
         ahead = options.prefetch == 0 ? null : new Prefetcher(
                 channel, count -> remaining -> MessagePack.request("NextIDs", count, idOptions(remaining)),
@@ -106,17 +111,17 @@ final class Client extends Calls {
 
     @Override
     public Object call(String method, Object... params) {
-        byte[] request = MessagePack.request(method, params); // here, so that its errors are the caller's
-        int size = Connection.HEAD + request.length;
-        if (size > Connection.MAX_REQUEST) {
-            throw KazahanaException.invalid(
-                    method + ": a request of " + size + " bytes is too large: at most " + Connection.MAX_REQUEST + " are allowed");
-        }
+        byte[] request = Connection.request(method, params); // here, so that its errors are the caller's
         try {
             return new MessagePack.Reader(channel.call(remaining -> request, timeout), 0).value();
         } finally {
             Reference.reachabilityFence(this);
         }
+    }
+
+    @Override
+    public HeldLock lock(String key, Duration ttl, Duration wait) {
+        return Holder.take(socket, singleAttempt, timeout, key, ttl, wait, BootClock.SYSTEM);
     }
 
     @Override

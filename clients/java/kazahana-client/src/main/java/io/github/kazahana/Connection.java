@@ -36,8 +36,12 @@ final class Connection {
     static final int HEAD = 7; // [0, msgid, ...: the array's head, the type, and a msgid of 5 bytes
     private static final long MSGIDS = 1L << 32;
 
-    /** An answer: an error, or the encoded result. */
-    record Answer(int msgid, KazahanaException error, byte[] result) {}
+    /** A message of the daemon: an answer, that is, an error or the encoded result; or a notification, with its encoded parameters. */
+    record Message(String method, int msgid, KazahanaException error, byte[] result) {
+        Message(int msgid, KazahanaException error, byte[] result) {
+            this(null, msgid, error, result);
+        }
+    }
 
     final Path file;
     final Map<Integer, Channel.Call> waiting = new LinkedHashMap<>();
@@ -55,7 +59,24 @@ final class Connection {
     private int end; // of what was read
     private long lastId;
 
-    Connection(Path file, Selector selector) throws IOException {
+    /** Connects to the socket, or if that is null, to the one that is found now. */
+    static Connection open(Path named, Selector selector) throws DaemonSocket.Unreachable {
+        Path file = named;
+        try {
+            if (file == null) {
+                file = DaemonSocket.find(System.getenv(), DaemonSocket.uid());
+            }
+            return new Connection(file, selector);
+        } catch (DaemonSocket.Unreachable e) {
+            throw e;
+        } catch (IOException e) {
+            throw DaemonSocket.explain(file, e);
+        } catch (KazahanaException e) { // KAZAHANA_SOCKET is wrong
+            throw new DaemonSocket.Unreachable(true, e.getMessage(), e);
+        }
+    }
+
+    private Connection(Path file, Selector selector) throws IOException {
         this.file = file;
         socket = SocketChannel.open(StandardProtocolFamily.UNIX);
         try {
@@ -69,6 +90,16 @@ final class Connection {
             socket.close();
             throw e;
         }
+    }
+
+    /** Encodes a request's method and parameters, unless the daemon would refuse their size. */
+    static byte[] request(String method, Object... params) {
+        byte[] request = MessagePack.request(method, params);
+        int size = HEAD + request.length;
+        if (size > MAX_REQUEST) {
+            throw KazahanaException.invalid(method + ": a request of " + size + " bytes is too large: at most " + MAX_REQUEST + " are allowed");
+        }
+        return request;
     }
 
     boolean isFull() {
@@ -110,8 +141,8 @@ final class Connection {
         }
     }
 
-    /** Reads what is here, and returns the answers in it; null at the end. {@code shared} is any buffer. */
-    List<Answer> read(ByteBuffer shared) throws IOException {
+    /** Reads what is here, and returns the messages in it; null at the end. {@code shared} is any buffer. */
+    List<Message> read(ByteBuffer shared) throws IOException {
         int count = socket.read(shared.clear());
         if (count < 0) {
             return null;
@@ -125,11 +156,11 @@ final class Connection {
         }
         shared.flip().get(in, end, count);
         end += count;
-        List<Answer> answers = new ArrayList<>();
+        List<Message> messages = new ArrayList<>();
         for (int next; begin < end && (next = splitter.end(in, begin, end)) >= 0; begin = next) {
-            Answer answer = message(in, begin, next);
-            if (answer != null) {
-                answers.add(answer);
+            Message message = message(in, begin, next);
+            if (message != null) {
+                messages.add(message);
             }
         }
         if (begin == end && in.length > MOST_BUFFER) {
@@ -137,19 +168,22 @@ final class Connection {
             begin = 0;
             end = 0;
         }
-        return answers;
+        return messages;
     }
 
-    /** Reads a message. This client expects neither requests nor notifications, and ignores them. */
-    static Answer message(byte[] buf, int begin, int end) {
+    /** Reads a message. This client expects no requests, and ignores them: then it is null. */
+    static Message message(byte[] buf, int begin, int end) {
         MessagePack.Reader reader = new MessagePack.Reader(buf, begin);
         if ((buf[begin] & 0xf0) != 0x90) {
             throw KazahanaException.protocol("the daemon sent no MessagePack-RPC: is another program behind the socket?");
         }
         int length = reader.array();
         long type = length > 0 ? reader.integer() : -1;
-        if (type == 2 && length == 3 || type == 0 && length == 4) {
+        if (type == 0 && length == 4) {
             return null;
+        }
+        if (type == 2 && length == 3) {
+            return new Message(String.valueOf(reader.value()), 0, null, Arrays.copyOfRange(buf, reader.position(), end));
         }
         if (type != 1 || length != 4) {
             throw KazahanaException.protocol("the daemon sent an array that is no message");
@@ -157,12 +191,12 @@ final class Connection {
         long msgid = reader.integer();
         Object error = reader.value();
         if (error == null) {
-            return new Answer((int) msgid, null, Arrays.copyOfRange(buf, reader.position(), end));
+            return new Message((int) msgid, null, Arrays.copyOfRange(buf, reader.position(), end));
         }
         // An error is [kind, text]; other servers send a text alone.
         Object text = error instanceof List<?> pair && pair.size() > 1 ? pair.get(1) : error;
         if (text instanceof String described) {
-            return new Answer((int) msgid, KazahanaException.parse(described), null);
+            return new Message((int) msgid, KazahanaException.parse(described), null);
         }
         throw KazahanaException.protocol("an error of the daemon is neither a text nor [kind, text]");
     }

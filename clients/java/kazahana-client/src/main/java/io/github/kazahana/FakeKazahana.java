@@ -1,5 +1,6 @@
 package io.github.kazahana;
 
+import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -9,10 +10,12 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 
 /**
- * A {@link Kazahana} for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, UUIDs and
- * sequences that count from 1.
+ * A {@link Kazahana} for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, UUIDs,
+ * sequences and fencing tokens that count from 1. It never waits: a held lock is a LockHeldException even with a wait.
  */
 public final class FakeKazahana extends Calls {
     private static final Instant EPOCH = Instant.parse("2026-01-01T00:00:00Z");
@@ -25,9 +28,11 @@ public final class FakeKazahana extends Calls {
     private final List<String> calls = Collections.synchronizedList(new ArrayList<>());
     private final Deque<RuntimeException> failures = new ArrayDeque<>();
     private final Map<String, Long> sequences = new HashMap<>();
+    private final Map<String, FakeLock> locks = new HashMap<>();
     private final ExternalCodec codec;
     private long count;
     private long uuids;
+    private long tokens;
     private boolean isClosed;
 
     /** Makes a fake that has no secret for external IDs. */
@@ -55,6 +60,21 @@ public final class FakeKazahana extends Calls {
     }
 
     /**
+     * Makes the holder of a lock lose it.
+     *
+     * @param key the lock's name
+     */
+    public void loseLock(String key) {
+        FakeLock lock;
+        synchronized (this) {
+            lock = locks.remove(key);
+        }
+        if (lock != null) {
+            lock.lost.complete(KazahanaException.lost(key, "expired", null)); // which calls what the holder has registered
+        }
+    }
+
+    /**
      * Returns the methods that were called, in order, by their names on the wire.
      *
      * @return a copy
@@ -78,7 +98,75 @@ public final class FakeKazahana extends Calls {
     }
 
     @Override
-    public synchronized Object call(String method, Object... params) {
+    public synchronized HeldLock lock(String key, Duration ttl, Duration wait) {
+        begin("Lock.Acquire");
+        if (locks.containsKey(key)) {
+            throw KazahanaException.parse("LOCK_HELD: the lock \"" + key + "\" is held retry_after_ms=" + ttl.toMillis() + " owner=fake");
+        }
+        FakeLock lock = new FakeLock(key, ++tokens);
+        locks.put(key, lock);
+        return lock;
+    }
+
+    private final class FakeLock implements HeldLock {
+        final CompletableFuture<KazahanaException.LockLostException> lost = new CompletableFuture<>();
+        private final String key;
+        private final long token;
+        private boolean isClosed;
+
+        FakeLock(String key, long token) {
+            this.key = key;
+            this.token = token;
+        }
+
+        @Override
+        public String key() {
+            return key;
+        }
+
+        @Override
+        public long token() {
+            return token;
+        }
+
+        @Override
+        public String leaseId() {
+            return "lease-" + token;
+        }
+
+        @Override
+        public String ownerId() {
+            return "fake";
+        }
+
+        @Override
+        public boolean isHeld() {
+            synchronized (FakeKazahana.this) {
+                return locks.get(key) == this;
+            }
+        }
+
+        @Override
+        public void onLost(Consumer<KazahanaException.LockLostException> told) {
+            Holder.tell(lost, told);
+        }
+
+        @Override
+        public void close() {
+            synchronized (FakeKazahana.this) {
+                if (isClosed) {
+                    return;
+                }
+                isClosed = true;
+                if (!locks.remove(key, this)) {
+                    throw lost.join();
+                }
+                calls.add("Lock.Release");
+            }
+        }
+    }
+
+    private void begin(String method) {
         calls.add(method);
         if (isClosed) {
             throw KazahanaException.of("CLIENT_CLOSED", "the client is closed", null);
@@ -86,6 +174,11 @@ public final class FakeKazahana extends Calls {
         if (!failures.isEmpty()) {
             throw failures.remove();
         }
+    }
+
+    @Override
+    public synchronized Object call(String method, Object... params) {
+        begin(method);
         switch (method) {
             case "NextID":
                 return id();
@@ -102,13 +195,13 @@ public final class FakeKazahana extends Calls {
             case "UUID":
                 return new UUID(7 << 12, 1L << 63 | ++uuids).toString();
             case "Status":
-                return Map.of("version", "fake", "features", List.of("ids", "uuid", "sequences"), "scope", "host", "mode", "regular");
+                return Map.of("version", "fake", "features", List.of("ids", "uuid", "locks", "sequences"), "scope", "host", "mode", "regular");
             case "Ping":
                 return "pong";
             case "Sequence.Next":
-                return value((String) params[0]);
+                return value(params[0], (Map<?, ?>) params[1]);
             case "Sequence.NextBatch":
-                return some((int) params[1], () -> value((String) params[0]));
+                return some((int) params[1], () -> value(params[0], (Map<?, ?>) params[2]));
             default:
                 throw KazahanaException.of("UNKNOWN_METHOD", "the fake has no method " + method, null);
         }
@@ -120,8 +213,10 @@ public final class FakeKazahana extends Calls {
         return ms << LOW_BITS | MACHINE_ID << BIT_SEQ | n & (1 << BIT_SEQ) - 1;
     }
 
-    private long value(String key) {
-        return sequences.merge(key, 1L, Long::sum);
+    private long value(Object key, Map<?, ?> options) {
+        long step = options.get("step") instanceof Number number ? number.longValue() : 1;
+        long start = options.get("start") instanceof Number number ? number.longValue() : step;
+        return sequences.merge((String) key, start, (last, none) -> last + step);
     }
 
     private static List<Long> some(int count, NextIdSupplier next) {

@@ -105,7 +105,19 @@ public interface Kazahana extends NextIdSupplier, AutoCloseable {
      * @param key 1 to 512 bytes of UTF-8
      * @return the value
      */
-    long nextSequence(String key);
+    default long nextSequence(String key) {
+        return nextSequence(key, Map.of());
+    }
+
+    /**
+     * Returns the next value of a sequence that counts as the options say. All calls of a key give the same ones; block and request_id
+     * may differ.
+     *
+     * @param key 1 to 512 bytes of UTF-8
+     * @param options step, start, max_value, on_max, ttl_ms, block and request_id, as in docs/protocol.md
+     * @return the value
+     */
+    long nextSequence(String key, Map<String, ?> options);
 
     /**
      * Returns the next values of a sequence.
@@ -114,7 +126,41 @@ public interface Kazahana extends NextIdSupplier, AutoCloseable {
      * @param count how many: 1 to {@link #MAX_BATCH}
      * @return the values, ascending
      */
-    long[] nextSequences(String key, int count);
+    default long[] nextSequences(String key, int count) {
+        return nextSequences(key, count, Map.of());
+    }
+
+    /**
+     * Returns the next values of a sequence that counts as the options say.
+     *
+     * @param key 1 to 512 bytes of UTF-8
+     * @param count how many: 1 to {@link #MAX_BATCH}
+     * @param options as of {@link #nextSequence(String, Map)}
+     * @return the values, ascending
+     */
+    long[] nextSequences(String key, int count, Map<String, ?> options);
+
+    /**
+     * Takes a lock, or fails at once with a {@link KazahanaException.LockHeldException}.
+     *
+     * @param key 1 to 512 bytes of UTF-8
+     * @param ttl as of {@link #lock(String, Duration, Duration)}
+     * @return the lock, which {@link HeldLock#close} gives back
+     */
+    default HeldLock lock(String key, Duration ttl) {
+        return lock(key, ttl, Duration.ZERO);
+    }
+
+    /**
+     * Takes a lock. The daemon renews it until it is given back, however long the work takes.
+     *
+     * @param key 1 to 512 bytes of UTF-8
+     * @param ttl how long others wait after a crash of the daemon or of the host: 100 ms to 24 h, in whole milliseconds
+     * @param wait how long to wait while another owner holds the lock, up to 24 h, in addition to the client's timeout
+     * @return the lock, which {@link HeldLock#close} gives back
+     * @throws KazahanaException.LockHeldException if another owner still holds it then
+     */
+    HeldLock lock(String key, Duration ttl, Duration wait);
 
     /**
      * Returns what {@code kazahanad status --json} prints.

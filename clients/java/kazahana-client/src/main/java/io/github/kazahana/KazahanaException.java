@@ -93,6 +93,10 @@ public class KazahanaException extends RuntimeException {
         return make(new Info(code, message, Map.of(), cause));
     }
 
+    static LockLostException lost(String key, String reason, Throwable cause) {
+        return new LockLostException(new Info("LOCK_LOST", "the lock \"" + key + "\" is lost: " + reason, Map.of("reason", reason), cause));
+    }
+
     static KazahanaException protocol(String message) {
         return of("PROTOCOL_ERROR", message, null);
     }
@@ -260,7 +264,7 @@ public class KazahanaException extends RuntimeException {
     /** The store may have forgotten locks, and grants none before the detail until_ms. */
     public static final class LockFencedException extends KazahanaException { LockFencedException(Info info) { super(info); } }
 
-    /** A lock was lost while it was held. */
+    /** A lock was lost while it was held; detail: reason. */
     public static final class LockLostException extends KazahanaException { LockLostException(Info info) { super(info); } }
 
     /** The sequence has reached its largest value; details: max_value, left. */

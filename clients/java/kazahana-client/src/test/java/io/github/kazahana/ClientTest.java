@@ -113,7 +113,9 @@ class ClientTest {
             assertEquals(List.of("Ping"), last(script));
             client.nextSequence("invoices");
             String id = (String) ((Map<?, ?>) last(script).get(2)).get("request_id");
-            assertTrue(id.matches("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"), id);
+            client.nextSequence("invoices", Map.of("step", 10, "on_max", "error", "request_id", "mine"));
+            assertEquals(List.of("Sequence.Next", "invoices", Map.of("step", 10L, "on_max", "error", "request_id", "mine")), last(script));
+            assertTrue(id.matches("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"), id);
         }
     }
 
@@ -611,6 +613,7 @@ class ClientTest {
             assertTrue(day[0] <= first && first <= day[1]);
             assertEquals(1, fake.nextSequence("k"));
             assertArrayEquals(new long[] {2, 3}, fake.nextSequences("k", 2));
+            assertArrayEquals(new long[] {5, 15}, fake.nextSequences("tens", 2, Map.of("start", 5, "step", 10)));
             assertEquals(7, fake.uuid().version());
             fake.fail(KazahanaException.parse("NO_PROVIDER: as the test wants it"));
             assertThrows(KazahanaException.NoProviderException.class, fake::nextId);
@@ -621,5 +624,30 @@ class ClientTest {
             fake.close();
             assertThrows(KazahanaException.ClientClosedException.class, fake::nextId);
         }
+    }
+
+    @Test
+    void theFakesLocksAreHeldLostAndGivenBack() {
+        FakeKazahana fake = new FakeKazahana();
+        List<String> told = new ArrayList<>();
+        try (HeldLock lock = fake.lock("k", Duration.ofSeconds(3))) {
+            lock.onLost(why -> told.add("released"));
+            assertEquals(1, lock.token());
+            assertTrue(lock.isHeld());
+            KazahanaException held = assertThrows(KazahanaException.LockHeldException.class, () -> fake.lock("k", Duration.ofSeconds(3), Duration.ofHours(1)));
+            assertEquals(List.of("fake", 3000L), List.of(held.details().get("owner"), held.number("retry_after_ms").getAsLong()));
+        }
+        HeldLock lock = fake.lock("k", Duration.ofSeconds(3));
+        lock.onLost(why -> told.add(why.details().get("reason")));
+        fake.loseLock("k");
+        fake.loseLock("k");
+        assertTrue(!lock.isHeld());
+        assertEquals(3, fake.lock("k", Duration.ofSeconds(3)).token());
+        assertThrows(KazahanaException.LockLostException.class, lock::close);
+        lock.close();
+        assertEquals(List.of("expired"), told);
+        assertEquals(List.of("Lock.Acquire", "Lock.Acquire", "Lock.Release", "Lock.Acquire", "Lock.Acquire"), fake.calls());
+        fake.fail(KazahanaException.parse("LOCK_FENCED: as the test wants it until_ms=5"));
+        assertThrows(KazahanaException.LockFencedException.class, () -> fake.lock("another", Duration.ofSeconds(3)));
     }
 }

@@ -83,6 +83,15 @@ public final class Daemon implements AutoCloseable {
         process.destroyForcibly().onExit().join();
     }
 
+    /** Stops it from running, as a machine that hangs, or lets it go on. */
+    public void freeze(boolean isFrozen) {
+        try {
+            new ProcessBuilder("kill", isFrozen ? "-STOP" : "-CONT", Long.toString(process.pid())).start().onExit().join();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
     /** Tells it to stop, and waits for its end. */
     public void stop() {
         process.destroy();

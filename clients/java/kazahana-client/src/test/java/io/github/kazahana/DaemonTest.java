@@ -1,5 +1,6 @@
 package io.github.kazahana;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -10,17 +11,24 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 
 /** The client against a real daemon. */
 class DaemonTest {
+    private static final Duration TERM = Duration.ofSeconds(30);
+
     @Test
     void idsAreUniqueAndAscend() {
         try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
@@ -140,6 +148,124 @@ class DaemonTest {
             isOver.set(true);
             callers.forEach(CompletableFuture::join);
             clients.forEach(Kazahana::close);
+            threads.shutdown();
+        }
+    }
+
+    @Test
+    void aSequenceCountsAsItsOptionsSay() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            Map<String, Object> tens = Map.of("start", 0, "step", 10, "max_value", 40, "on_max", "error");
+            assertEquals(0, client.nextSequence("tens", tens));
+            assertArrayEquals(new long[] {10, 20}, client.nextSequences("tens", 2, tens));
+            Map<String, Object> once = new HashMap<>(tens);
+            once.put("request_id", "repeated");
+            assertEquals(30, client.nextSequence("tens", once));
+            assertEquals(30, client.nextSequence("tens", once));
+            KazahanaException error = assertThrows(KazahanaException.SequenceExhaustedException.class, () -> client.nextSequences("tens", 2, tens));
+            assertEquals(List.of(40L, 1L), List.of(error.number("max_value").getAsLong(), error.number("left").getAsLong()));
+            assertThrows(KazahanaException.InvalidParamsException.class, () -> client.nextSequence("tens"));
+            assertThrows(KazahanaException.InvalidParamsException.class, () -> client.nextSequence("tens", Map.of("stride", 1)));
+            assertThrows(KazahanaException.RequestIdReusedException.class, () -> client.nextSequences("tens", 2, once));
+        }
+    }
+
+    @Test
+    void aLockHasOneHolderAtATimeAndAGrowingToken() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            HeldLock first = client.lock("k", TERM);
+            KazahanaException held = assertThrows(KazahanaException.LockHeldException.class, () -> client.lock("k", TERM));
+            assertEquals(first.ownerId(), held.details().get("owner"));
+            assertTrue(held.number("retry_after_ms").getAsLong() > 0);
+            CompletableFuture<HeldLock> waiting = CompletableFuture.supplyAsync(() -> client.lock("k", TERM, Duration.ofHours(1)));
+            assertTrue(first.isHeld() && !waiting.isDone());
+            first.close();
+            try (HeldLock second = waiting.join()) {
+                assertTrue(second.isHeld());
+                assertTrue(second.token() > first.token() && first.token() > 0);
+            }
+            assertEquals("RELEASED", ((Map<?, ?>) client.call("Lock.Get", "k")).get("state"));
+        }
+    }
+
+    @Test
+    void theDaemonRenewsALockThatIsHeld() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client(); HeldLock lock = client.lock("k", Duration.ofSeconds(3))) {
+            String end = (String) ((Map<?, ?>) client.call("Lock.Get", "k")).get("expires_at");
+            Daemon.until("it is renewed", () -> end.compareTo((String) ((Map<?, ?>) client.call("Lock.Get", "k")).get("expires_at")) < 0);
+            assertThrows(KazahanaException.LockHeldException.class, () -> client.lock("k", TERM));
+        }
+    }
+
+    private static CompletableFuture<String> reasonOfLoss(HeldLock lock) {
+        CompletableFuture<String> reason = new CompletableFuture<>();
+        lock.onLost(why -> reason.complete(why.details().get("reason")));
+        return reason;
+    }
+
+    @Test
+    void aLockIsLostWithTheDaemonAndWhenAnotherReleasesIt() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            HeldLock lock = client.lock("k", TERM);
+            client.call("Lock.Release", "k", Map.of("lease_id", lock.leaseId()));
+            assertEquals("released", reasonOfLoss(lock).join());
+            lock = client.lock("k", TERM);
+            daemon.kill();
+            assertEquals("disconnected", reasonOfLoss(lock).join());
+            assertThrows(KazahanaException.LockLostException.class, lock::close);
+        }
+    }
+
+    @Test
+    void aFrozenDaemonLosesTheLockByTheEndOfItsTerm() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            HeldLock lock = client.lock("k", Duration.ofSeconds(2));
+            CompletableFuture<String> reason = reasonOfLoss(lock);
+            daemon.freeze(true);
+            try {
+                Daemon.until("it is not held", () -> !lock.isHeld());
+                assertEquals("expired", reason.join());
+                assertThrows(KazahanaException.LockLostException.class, lock::close);
+            } finally {
+                daemon.freeze(false);
+            }
+        }
+    }
+
+    /** Holders of one lock, in many threads, while the daemon is killed and restarted: no two believe in it at once. */
+    @Test
+    void noTwoHoldersAtOnceWhileTheDaemonIsKilledAndRestarted() {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
+            AtomicBoolean isOver = new AtomicBoolean();
+            AtomicReference<HeldLock> holder = new AtomicReference<>();
+            AtomicLong greatest = new AtomicLong();
+            AtomicInteger times = new AtomicInteger();
+            ExecutorService threads = Executors.newCachedThreadPool();
+            List<CompletableFuture<Void>> callers = new ArrayList<>();
+            for (int n = 0; n < 4; n++) {
+                callers.add(CompletableFuture.runAsync(() -> {
+                    while (!isOver.get()) {
+                        try (HeldLock lock = client.lock("k", Duration.ofSeconds(1), Duration.ofMinutes(1))) {
+                            assertTrue(greatest.getAndAccumulate(lock.token(), Math::max) < lock.token(), "an old token");
+                            HeldLock before = holder.getAndSet(lock);
+                            assertTrue(before == null || !before.isHeld() || !lock.isHeld(), "two holders");
+                            times.incrementAndGet();
+                        } catch (KazahanaException.LockLostException e) {
+                            // The daemon was killed.
+                        }
+                    }
+                }, threads));
+            }
+            for (int life = 0; life < 3; life++) {
+                int enough = times.get() + 20;
+                Daemon.until("locks are taken", () -> times.get() >= enough || callers.stream().anyMatch(CompletableFuture::isDone));
+                if (life < 2) {
+                    daemon.kill();
+                    daemon.start();
+                }
+            }
+            isOver.set(true);
+            callers.forEach(CompletableFuture::join);
             threads.shutdown();
         }
     }

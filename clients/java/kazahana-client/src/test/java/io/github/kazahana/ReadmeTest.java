@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
@@ -26,6 +27,23 @@ class ReadmeTest {
             assertTrue(dependency.group().contains("<scope>test</scope>"), dependency.group());
         }
         assertEquals(2, count, "JUnit and Gson, for the tests");
+    }
+
+    @Test
+    void thePageIsRead() throws Exception {
+        int words = Files.readString(Path.of("../README.md")).strip().split("\\s+").length;
+        assertTrue(words <= 1000, words + " words");
+    }
+
+    /** Locks: lines without comments and blank ones. */
+    @Test
+    void locksAreSmall() throws Exception {
+        long lines = 0;
+        for (String name : List.of("HeldLock", "Holder", "Term", "BootClock")) {
+            String code = Files.readString(Path.of("src/main/java/io/github/kazahana", name + ".java")).replaceAll("(?s)/\\*\\*.*?\\*/", "");
+            lines += code.lines().map(String::strip).filter(line -> !line.isEmpty() && !line.startsWith("//")).count();
+        }
+        assertTrue(lines <= 450, lines + " lines");
     }
 
     /** The first program of each page prints an ID. */

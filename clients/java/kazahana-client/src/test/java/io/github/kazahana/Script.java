@@ -51,6 +51,7 @@ final class Script implements AutoCloseable {
 
     final List<SocketChannel> connections = new CopyOnWriteArrayList<>();
     final List<Request> requests = new CopyOnWriteArrayList<>();
+    final List<SocketChannel> left = new CopyOnWriteArrayList<>(); // connections that the client has ended
     private final Path directory;
     private final ServerSocketChannel server;
     private final Consumer<Request> answer;
@@ -123,6 +124,7 @@ final class Script implements AutoCloseable {
                     bytes = Arrays.copyOfRange(bytes, end, bytes.length);
                 }
             }
+            left.add(socket);
         } catch (IOException e) {
             // The client or the script has closed it.
         }

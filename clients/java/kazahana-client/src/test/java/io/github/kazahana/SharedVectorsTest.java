@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.Random;
@@ -22,7 +23,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 /** What all clients share: recorded exchanges, hostile answers, external IDs. */
 class SharedVectorsTest {
     /** This client has no methods for these. */
-    private static final Set<String> ABSENT = Set.of("Lock.Acquire", "Placement.Resolve");
+    private static final Set<String> ABSENT = Set.of("Placement.Resolve");
 
     static Stream<JsonObject> exchanges() {
         return rows("wire_exchanges.json");
@@ -49,7 +50,7 @@ class SharedVectorsTest {
 
         byte[] response = Shared.hex(exchange, "response_hex");
         assertEquals(response.length, new MessagePack.Splitter(Connection.MAX_RESPONSE).end(response, 0, response.length));
-        Connection.Answer answer = Connection.message(response, 0, response.length);
+        Connection.Message answer = Connection.message(response, 0, response.length);
         if (exchange.get("error") instanceof JsonObject error) {
             assertEquals(Shared.text(error, "code"), answer.error().code());
             assertTrue(answer.error().getMessage().startsWith(Shared.text(error, "message")), answer.error().getMessage());
@@ -69,6 +70,7 @@ class SharedVectorsTest {
             case "ToInternal" -> client.toInternal("x");
             case "UUID" -> client.uuid();
             case "Status" -> client.status();
+            case "Lock.Acquire" -> client.lock("k", Duration.ofSeconds(1));
             default -> throw new IllegalArgumentException(method);
         };
     }
@@ -101,7 +103,7 @@ class SharedVectorsTest {
             }
             try {
                 int end = new MessagePack.Splitter(Connection.MAX_RESPONSE).end(bytes, 0, bytes.length - random.nextInt(2));
-                Connection.Answer answer = end < 0 ? null : Connection.message(bytes, 0, end);
+                Connection.Message answer = end < 0 ? null : Connection.message(bytes, 0, end);
                 if (answer != null && answer.error() == null) {
                     Object value = new MessagePack.Reader(answer.result(), 0).value();
                     if (value instanceof java.util.Map<?, ?>) {
@@ -132,6 +134,11 @@ class SharedVectorsTest {
 
             @Override
             public long[] nextIds(int count) {
+                throw new UnsupportedOperationException();
+            }
+
+            @Override
+            public HeldLock lock(String key, Duration ttl, Duration wait) {
                 throw new UnsupportedOperationException();
             }
 
