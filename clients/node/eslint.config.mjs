@@ -6,10 +6,10 @@ const globals = Object.fromEntries(
 );
 
 export default tseslint.config(
-  { ignores: ['dist', 'node_modules'] },
+  { ignores: ['**/dist', '**/node_modules'] },
   js.configs.recommended,
   {
-    files: ['src/**/*.{ts,mts}'],
+    files: ['src/**/*.{ts,mts}', 'placement/src/**/*.{ts,mts}'],
     extends: [tseslint.configs.strictTypeChecked],
     languageOptions: { parserOptions: { projectService: true } },
     rules: {

@@ -12,7 +12,7 @@ import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 // In a program of your own: from 'kazahana'.
 import { Client } from '../../clients/node/dist/index.mjs';
-import { Placement } from '../../clients/node/dist/placement/index.mjs';
+import { Placement } from '../../clients/node/placement/dist/index.mjs';
 
 const KEPT = 1000; // messages of a room
 const HOPS = 4; // limit for a message: rooms may move meanwhile

@@ -1,6 +1,6 @@
 import { InvalidParamsError, ProtocolError } from './errors.js';
 import type { Value } from './msgpack.js';
-import { known, milliseconds } from './options.js';
+import { milliseconds } from './options.js';
 
 export interface CallOptions {
   /** Time limit of the call over all its attempts, in milliseconds: 1 to 3,600,000. Default: the client's. */
@@ -18,8 +18,6 @@ export interface ServiceOptions extends CallOptions {
 export interface IdFormats {
   /** The default. */
   int: bigint;
-  /** A number, where the daemon's layout is `js`; an ID of 2^53 or more is an InvalidParamsError. */
-  number: number;
   /** Decimal. */
   string: string;
   /** The 11 characters of an external ID, made with the service's secret. */
@@ -50,32 +48,13 @@ export interface Inspection {
   epochMs: number;
 }
 
-export interface ServiceStatus {
-  service: string;
-  mode: string;
-  fallback: string;
-  leases: { machineId: number; expiredMs: number; remainingMs: number; usable: boolean; [key: string]: unknown }[];
-  [key: string]: unknown;
-}
-
-/** The output of `kazahanad status --json`, in camelCase. Newer daemons have more fields. */
+/** The output of `kazahanad status --json`, in camelCase. These fields are always there. */
 export interface Status {
   version: string;
   features: string[];
-  socket: string;
-  provider: string;
   scope: string;
-  mode: string;
-  services: ServiceStatus[];
   [key: string]: unknown;
 }
-
-export const CALL_OPTIONS: readonly (keyof CallOptions)[] = ['timeout', 'signal'];
-export const SERVICE_OPTIONS: readonly (keyof ServiceOptions)[] = [...CALL_OPTIONS, 'service'];
-export const ID_OPTIONS: readonly (keyof IdOptions)[] = [...SERVICE_OPTIONS, 'format', 'regularOnly'];
-
-/** The formats that the client makes itself, of the daemon's integers. */
-export const MADE_HERE: readonly unknown[] = [undefined, 'int', 'number', 'string'];
 
 const MAX_ID = (1n << 63n) - 1n;
 /** How much shorter the daemon's time limit is than the call's, a share and a few milliseconds at most: its error says more than ours. */
@@ -104,8 +83,8 @@ export abstract class Calls {
 
   /** One ID, greater than every ID that this client got before (of the same service). */
   async nextId<F extends keyof IdFormats = 'int'>(options: IdOptions<F> = {}): Promise<IdFormats[F]> {
-    const value = await this.call('NextID', (remaining) => [this.idParams(options, remaining)], options, ID_OPTIONS);
-    return formatted(value, options) as IdFormats[F];
+    const value = await this.call('NextID', (remaining) => [this.idParams(options, remaining)], options);
+    return (isText(options) ? text(value) : identifier(value)) as IdFormats[F];
   }
 
   /**
@@ -116,15 +95,14 @@ export abstract class Calls {
 
   /** `count` IDs, ascending: 1 to 65,536. */
   async nextIds<F extends keyof IdFormats = 'int'>(count: number, options: IdOptions<F> = {}): Promise<IdFormats[F][]> {
-    const values = await this.call('NextIDs', (remaining) => [count, this.idParams(options, remaining)], options, ID_OPTIONS);
-    const ids = options.format === 'external' ? list(values, count) : identifiers(values, count);
-    return (options.format ? ids.map((id) => formatted(id, options)) : ids) as IdFormats[F][];
+    const values = await this.call('NextIDs', (remaining) => [count, this.idParams(options, remaining)], options);
+    return (isText(options) ? list(values, count).map(text) : identifiers(values, count)) as IdFormats[F][];
   }
 
   /** @internal */
   protected idParams({ service = this.service, format, regularOnly }: IdOptions, remaining: number): object {
     const timeout_ms = Math.floor(Math.max(remaining - margin(remaining), 0));
-    return { service, format: MADE_HERE.includes(format) ? undefined : format, regular_only: regularOnly, timeout_ms };
+    return { service, format, regular_only: regularOnly, timeout_ms };
   }
 
   /** Explains an ID: an integer, or a string that is decimal, hexadecimal with 0x, or external. */
@@ -163,13 +141,13 @@ export abstract class Calls {
   }
 
   /** @internal Calls a method that takes a service. */
-  protected about(method: string, params: unknown[], options: ServiceOptions, more = {}, names: readonly string[] = SERVICE_OPTIONS): Promise<Value> {
-    return this.call(method, () => [...params, { service: options.service ?? this.service, ...more }], options, names);
+  protected about(method: string, params: unknown[], options: ServiceOptions, more = {}): Promise<Value> {
+    return this.call(method, () => [...params, { service: options.service ?? this.service, ...more }], options);
   }
 
-  /** @internal Calls a method, with options that are checked. */
-  protected async call(method: string, params: Params, options: CallOptions, names: readonly string[] = CALL_OPTIONS): Promise<Value> {
-    return this.request(method, params, this.limits(known(options, names)));
+  /** @internal */
+  protected async call(method: string, params: Params, options: CallOptions): Promise<Value> {
+    return this.request(method, params, this.limits(options));
   }
 
   /** @internal */
@@ -178,14 +156,9 @@ export abstract class Calls {
   }
 }
 
-/** The daemon's answer in the form that the caller wants. */
-export function formatted(value: Value, { format }: IdOptions): Id {
-  if (format === 'external') return text(value);
-  const id = identifier(value);
-  if (format === 'string') return String(id);
-  if (format !== 'number') return id;
-  if (id <= Number.MAX_SAFE_INTEGER) return Number(id);
-  throw new InvalidParamsError(`a number would round the ID ${id}: format 'number' needs a daemon whose layout is js`);
+/** Whether the daemon answers with strings. */
+function isText({ format }: IdOptions): boolean {
+  return format === 'string' || format === 'external';
 }
 
 /** An ID in its form on the wire. */
@@ -222,15 +195,12 @@ export function list(value: Value, count: number): Value[] {
   throw due(`an array of ${count}`, value);
 }
 
-/** A map, with its keys, at every level, in camelCase: `machine_id` becomes `machineId`. The values of some of them are bigints. */
-export function map(value: Value | undefined, bigints: readonly string[] = []): Record<string, Value> {
+/** A map, with its keys, at every level, in camelCase: `machine_id` becomes `machineId`. */
+export function map(value: Value | undefined): Record<string, Value> {
   if (!isMap(value)) throw due('a map', value);
-  const spelled = ([key, member]: [string, Value]): [string, Value] => [
-    key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase()),
-    bigints.includes(key) ? integer(member) : nested(member),
-  ];
-  const nested = (member: Value): Value => (Array.isArray(member) ? member.map(nested) : isMap(member) ? map(member, bigints) : member);
-  return Object.fromEntries(Object.entries(value).map(spelled));
+  const nested = (member: Value): Value => (Array.isArray(member) ? member.map(nested) : isMap(member) ? map(member) : member);
+  const spelled = (key: string) => key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase());
+  return Object.fromEntries(Object.entries(value).map(([key, member]) => [spelled(key), nested(member)]));
 }
 
 function isMap(value: Value | undefined): value is { [key: string]: Value } {

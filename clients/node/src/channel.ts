@@ -93,7 +93,6 @@ export class Connection extends Protocol<Waiter> {
       this.refusal = new ProtocolError(`the daemon's message cannot be read: ${(error as Error).message}`, { cause: error });
       this.socket.destroy();
     }
-    if (this.waiting.size === 0 && this.channel.connection !== this) this.socket.destroy();
     return !this.socket.destroyed;
   }
 
@@ -112,13 +111,11 @@ export class Connection extends Protocol<Waiter> {
 export class Channel {
   /** Whether a daemon was ever reached. */
   wasConnected = false;
-  /** Gets the requests. The others only finish what they have begun. */
-  connection: Connection | undefined;
+  protected connection: Connection | undefined;
   /** The waits that are not over. */
   readonly waiters = new Set<Waiter>();
   /** Set while there is no connection after a failure. */
   protected lastFailure: DaemonUnavailableError | undefined;
-  private readonly connections = new Set<Connection>();
   private queue = new Set<Waiter>();
   protected closedBy: KazahanaError | undefined;
   private backoff = BACKOFF_MS;
@@ -146,7 +143,7 @@ export class Channel {
     for (const timer of [this.retry, this.sweeper]) clearTimer(timer);
     this.sweepAt = -Infinity; // no later call begins a timer, which would keep the connection's memory
     for (const waiter of this.waiters) waiter.reject(reason);
-    for (const { socket } of this.connections) socket.destroy();
+    this.connection?.socket.destroy();
   }
 
   /** Ends a wait at its deadline, and keeps the process alive until then. */
@@ -184,7 +181,6 @@ export class Channel {
     if (this.queue.size === 0 || this.retry || this.closedBy) return;
     try {
       this.connection ??= new Connection(this.socket ?? findSocket(), this);
-      this.connections.add(this.connection);
     } catch (error) {
       return this.disconnected(error as DaemonUnavailableError);
     }
@@ -215,23 +211,18 @@ export class Channel {
     else call.resolve(result);
   }
 
-  /** Repeats the call elsewhere: a stopping daemon still answers calls that it has begun, and refuses the others. */
+  /** Repeats the call, and the others that wait, on another connection: the daemon is stopping. */
   private askAgain(call: Waiter): void {
     this.enqueue(call);
-    if (call.connection !== this.connection) return;
-    this.connection = undefined; // it closes after its last answer
-    this.reconnectLater();
+    this.connection?.socket.destroy();
   }
 
-  closed(connection: Connection): void {
-    this.connections.delete(connection);
-    if (this.closedBy) return void (this.connection = undefined);
-    const { file, error, refusal, waiting } = connection;
+  closed({ file, error, refusal, waiting }: Connection): void {
+    this.connection = undefined;
+    if (this.closedBy) return;
     const failure = unavailable(file, error ?? new Error('the connection was closed'));
     if (refusal || this.isSingle) for (const call of waiting.values()) call.reject(refusal ?? failure);
     this.queue = new Set([...waiting.values(), ...this.queue]);
-    if (connection !== this.connection) return this.flush();
-    this.connection = undefined;
     this.disconnected(failure);
   }
 

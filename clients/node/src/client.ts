@@ -1,11 +1,9 @@
-import {
-  formatted, ID_OPTIONS, identifier, identifiers, MADE_HERE, type Id, type IdFormats, type IdOptions, type Limits, type Params,
-} from './calls.js';
+import { identifier, identifiers, type Id, type IdFormats, type IdOptions, type Limits, type Params } from './calls.js';
 import { Channel } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
-import { known, milliseconds } from './options.js';
+import { milliseconds } from './options.js';
 import { MAX_BATCH, Prefetcher } from './prefetch.js';
 import { encodeCall, type Body } from './protocol.js';
 import { KazahanaClient } from './sequence.js';
@@ -26,7 +24,6 @@ export interface ClientOptions {
   singleAttempt?: boolean | undefined;
 }
 
-const CLIENT_OPTIONS: readonly (keyof ClientOptions)[] = ['socket', 'service', 'timeout', 'prefetch', 'maxAge', 'singleAttempt'];
 /**
  * A client of the kazahana daemon of this host. It connects at the first call, and again after a loss, and never keeps an otherwise
  * finished process alive. One client serves any number of concurrent calls.
@@ -40,7 +37,7 @@ export class Client extends KazahanaClient {
   private readonly single: Body;
 
   constructor(options: ClientOptions = {}) {
-    super(known(options, CLIENT_OPTIONS));
+    super(options);
     const { socket, prefetch = 0, maxAge = 50, singleAttempt = false } = options;
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
     this.channel = new Channel(this.socket, singleAttempt);
@@ -68,14 +65,14 @@ export class Client extends KazahanaClient {
   override nextId(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
     if (!options) return prefetcher?.nextId(this.timeout) ?? this.channel.call(this.single, this.timeout).then(identifier);
-    const { service = this.service, format, regularOnly } = options;
-    const isAhead = prefetcher && MADE_HERE.includes(format) && !regularOnly && service === this.service;
+    const { service = this.service, format = 'int', regularOnly } = options;
+    const isAhead = prefetcher && format === 'int' && !regularOnly && service === this.service;
     return isAhead ? this.prefetched(prefetcher, options) : super.nextId(options);
   }
 
-  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<Id> {
-    const { timeout, signal } = this.limits(known(options, ID_OPTIONS));
-    return formatted(await prefetcher.nextId(timeout, signal), options);
+  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<bigint> {
+    const { timeout, signal } = this.limits(options);
+    return prefetcher.nextId(timeout, signal);
   }
 
   tryNextId(): bigint | undefined {

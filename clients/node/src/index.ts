@@ -1,4 +1,4 @@
-export type { CallOptions, Id, IdFormats, IdOptions, Inspection, ServiceOptions, ServiceStatus, Status } from './calls.js';
+export type { CallOptions, Id, IdFormats, IdOptions, Inspection, ServiceOptions, Status } from './calls.js';
 export { Client, type ClientOptions } from './client.js';
 export * from './errors.js';
 export * from './lockerrors.js';

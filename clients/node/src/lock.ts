@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { CALL_OPTIONS, integer, map, text, type CallOptions } from './calls.js';
+import { integer, map, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
 import { know } from './errortext.js';
@@ -7,7 +7,7 @@ import * as lockErrors from './lockerrors.js';
 import { LockExpiredError, LockHeldError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import { LONG_AGO, Moment } from './moment.js';
 import type { Value } from './msgpack.js';
-import { known, milliseconds } from './options.js';
+import { milliseconds } from './options.js';
 import { PinnedChannel } from './pinned.js';
 import { encodeCall, type Body } from './protocol.js';
 import { clearTimer, setTimer, steadyNow } from './system.js';
@@ -58,11 +58,9 @@ const LOOK_MS = 1000;
 const GIVE_BACK_MS = 1000;
 const MAX_GIVE_BACK_MS = 10_000;
 
-export const LOCK_OPTIONS: readonly (keyof LockOptions)[] = [...CALL_OPTIONS, 'ttl', 'wait', 'hold'];
-
 /** Takes a lock on a connection of its own, whose end ends the wait. A lock with `hold: 'none'` uses `shared` afterwards. */
 export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
-  const { timeout, signal, hold = 'connection' } = known(options, LOCK_OPTIONS);
+  const { timeout, signal, hold = 'connection' } = options;
   const ttl = milliseconds('ttl', options.ttl ?? 30_000);
   const wait = milliseconds('wait', options.wait ?? 0, 0);
   milliseconds('timeout', timeout);

@@ -1,7 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import {
-  CALL_OPTIONS, Calls, exact, identifier, integer, list, SERVICE_OPTIONS, text, type CallOptions, type Id, type ServiceOptions,
-} from './calls.js';
+import { Calls, exact, identifier, integer, list, text, type CallOptions, type Id, type ServiceOptions } from './calls.js';
 import type { Lock, LockOptions } from './lock.js';
 
 export interface SequenceOptions extends CallOptions {
@@ -9,21 +7,19 @@ export interface SequenceOptions extends CallOptions {
   requestId?: string | undefined;
 }
 
-const SEQUENCE_OPTIONS: readonly (keyof SequenceOptions)[] = [...CALL_OPTIONS, 'requestId'];
-
 /** All calls of a daemon. Client calls a real one, FakeClient of kazahana/testing a fake one. */
 export abstract class KazahanaClient extends Calls {
   /** The next value of the sequence of that name. */
   async nextSequence(key: string, options: SequenceOptions = {}): Promise<bigint> {
     const { requestId = randomUUID() } = options;
-    return integer(await this.call('Sequence.Next', () => [key, { request_id: requestId }], options, SEQUENCE_OPTIONS));
+    return integer(await this.call('Sequence.Next', () => [key, { request_id: requestId }], options));
   }
 
   /** The next `count` values, ascending: 1 to 65,536. */
   async nextSequences(key: string, count: number, options: SequenceOptions = {}): Promise<bigint[]> {
     const { requestId = randomUUID() } = options;
     const params = [key, count, { request_id: requestId }];
-    return list(await this.call('Sequence.NextBatch', () => params, options, SEQUENCE_OPTIONS), count).map(integer);
+    return list(await this.call('Sequence.NextBatch', () => params, options), count).map(integer);
   }
 
   /** The external ID, made with the service's secret, which the daemon knows. */
@@ -35,7 +31,7 @@ export abstract class KazahanaClient extends Calls {
   async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
     const { latest } = options;
     const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
-    return identifier(await this.about('ToInternal', [external], options, { latest_ms }, [...SERVICE_OPTIONS, 'latest']));
+    return identifier(await this.about('ToInternal', [external], options, { latest_ms }));
   }
 
   /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError if another owner has it. */

@@ -1,22 +1,24 @@
 import type { Limits, Params } from './calls.js';
 import { ClientClosedError, InvalidParamsError, UnknownMethodError } from './errors.js';
 import { ExternalCodec } from './external.js';
-import { LOCK_OPTIONS, type Lock, type LockOptions } from './lock.js';
+import type { Lock, LockOptions } from './lock.js';
 import { LockHeldError, LockLostError } from './lockerrors.js';
 import type { Value } from './msgpack.js';
-import { known } from './options.js';
 import { KazahanaClient } from './sequence.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
-const LAYOUTS = { default: { bit_ts: 41, bit_id: 14, bit_seq: 8 }, js: { bit_ts: 52, bit_id: 7, bit_seq: 4 } };
+/** The default layout. */
+const BIT_TS = 41;
+const BIT_ID = 14;
+const BIT_SEQ = 8;
+const LOW_BITS = BigInt(BIT_ID + BIT_SEQ);
+const FALLBACK_BIT = 1n << (LOW_BITS - 1n);
 const MACHINE_ID = 1;
 
 export interface FakeOptions {
   service?: string | undefined;
   timeout?: number | undefined;
-  /** `js`: IDs below 2^53, which `format: 'number'` needs. Default: `default`. */
-  layout?: 'default' | 'js' | undefined;
-  /** When the first ID seems to be made, in Unix ms; 256 IDs share a millisecond, 16 with the layout js. Default 2026-01-02T00:00:00Z. */
+  /** When the first ID seems to be made, in Unix ms; 256 IDs share a millisecond. Default 2026-01-02T00:00:00Z. */
   start?: number | undefined;
   /** Make fallback IDs, as a daemon without a lease does. */
   fallback?: boolean | undefined;
@@ -36,9 +38,6 @@ export class FakeClient extends KazahanaClient {
   private readonly codec: ExternalCodec;
   /** @internal */
   readonly start: number;
-  private readonly layout: (typeof LAYOUTS)['js'];
-  private readonly lowBits: bigint;
-  private readonly fallbackBit: bigint;
   private readonly lowest: bigint;
   private readonly failures: Error[] = [];
   private readonly sequences = new Map<string, bigint>();
@@ -49,13 +48,10 @@ export class FakeClient extends KazahanaClient {
   private isClosed = false;
 
   constructor(options: FakeOptions = {}) {
-    super(known(options, ['service', 'timeout', 'layout', 'start', 'fallback', 'secret']));
+    super(options);
     this.codec = options.secret === undefined ? ExternalCodec.plain() : new ExternalCodec(options.secret);
     this.start = options.start ?? EPOCH_MS + 86_400_000;
-    this.layout = LAYOUTS[options.layout ?? 'default'];
-    this.lowBits = BigInt(63 - this.layout.bit_ts);
-    this.fallbackBit = 1n << (this.lowBits - 1n);
-    this.lowest = (options.fallback ? this.fallbackBit : 0n) | BigInt(MACHINE_ID << this.layout.bit_seq);
+    this.lowest = (options.fallback ? FALLBACK_BIT : 0n) | BigInt(MACHINE_ID << BIT_SEQ);
   }
 
   /** Makes the next `times` calls reject with the error, or throw it where they are synchronous. */
@@ -75,7 +71,7 @@ export class FakeClient extends KazahanaClient {
   }
 
   async lock(key: string, options: LockOptions = {}): Promise<Lock> {
-    this.begin('Lock.Acquire', known(options, LOCK_OPTIONS).signal);
+    this.begin('Lock.Acquire', options.signal);
     if (this.locks.has(key)) throw new LockHeldError(`${JSON.stringify(key)} is held`, { details: { retry_after_ms: '1000', owner: 'fake' } });
     const losing = new AbortController();
     this.locks.set(key, losing);
@@ -130,9 +126,9 @@ export class FakeClient extends KazahanaClient {
 
   private id(): bigint {
     const n = this.count++;
-    const perMs = 1 << this.layout.bit_seq;
+    const perMs = 1 << BIT_SEQ;
     const time = this.start - EPOCH_MS + Math.floor(n / perMs);
-    return (BigInt(time) << this.lowBits) | this.lowest | BigInt(n % perMs);
+    return (BigInt(time) << LOW_BITS) | this.lowest | BigInt(n % perMs);
   }
 
   private spelled(options: Options): Value {
@@ -147,20 +143,19 @@ export class FakeClient extends KazahanaClient {
 
   private explain(spelling: Value): Value {
     const id = this.read(spelling);
-    const { bit_id, bit_seq } = this.layout;
-    const time = Number(id >> this.lowBits) + EPOCH_MS;
-    const low = Number(id & (this.fallbackBit - 1n));
+    const time = Number(id >> LOW_BITS) + EPOCH_MS;
+    const low = Number(id & (FALLBACK_BIT - 1n));
     return {
-      id, external: this.codec.encode(id), timestamp_ms: time, time: new Date(time).toISOString(), machine_id: low >> bit_seq,
-      sequence: low & ((1 << bit_seq) - 1), kind: id & this.fallbackBit ? 'fallback' : 'regular', bit_id, bit_seq, epoch_ms: EPOCH_MS,
+      id, external: this.codec.encode(id), timestamp_ms: time, time: new Date(time).toISOString(), machine_id: low >> BIT_SEQ,
+      sequence: low & ((1 << BIT_SEQ) - 1), kind: id & FALLBACK_BIT ? 'fallback' : 'regular', bit_id: BIT_ID, bit_seq: BIT_SEQ, epoch_ms: EPOCH_MS,
     };
   }
 
   private boundsOf(from: number, to: number): bigint[] {
     const first = Math.max(from - EPOCH_MS, 0);
-    const last = Math.min(to - EPOCH_MS, 2 ** this.layout.bit_ts);
+    const last = Math.min(to - EPOCH_MS, 2 ** BIT_TS);
     if (!(to > from && last > first)) throw new InvalidParamsError('the interval holds no ID');
-    return [BigInt(first) << this.lowBits, (BigInt(last) << this.lowBits) - 1n];
+    return [BigInt(first) << LOW_BITS, (BigInt(last) << LOW_BITS) - 1n];
   }
 
   private values(key: string, count: number): bigint[] {

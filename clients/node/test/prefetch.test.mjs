@@ -13,7 +13,7 @@ async function counting(t, options) {
   const batches = [];
   const script = await Script.start(t, ({ method, params, reply }) => {
     if (method === 'NextIDs') batches.push(params[0]);
-    reply(method === 'NextID' ? next++ : Array.from({ length: params[0] }, () => next++));
+    reply(method === 'NextID' ? (params[0].format === 'string' ? String(next++) : next++) : Array.from({ length: params[0] }, () => next++));
   });
   const client = new Client({ socket: script.socket, ...options });
   t.after(() => client.close());
@@ -167,7 +167,7 @@ test('a closed client hands out nothing more', async (t) => {
 
 test('a call with other options asks the daemon', async (t) => {
   const { client, script } = await counting(t, { prefetch: 10 });
-  for (const options of [{ service: 'other' }, { regularOnly: true }]) {
+  for (const options of [{ service: 'other' }, { regularOnly: true }, { format: 'string' }]) {
     await client.nextId(options);
     assert.equal(script.requests.at(-1).method, 'NextID');
   }

@@ -6,10 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Decoder, encode } from '../dist/msgpack.js';
-import { Placement } from '../dist/placement/index.js';
-import { FakePlacement } from '../dist/placement/testing.js';
 import system from '../dist/system.js';
-import { FakeClient } from '../dist/testing.js';
 
 export const packageDir = fileURLToPath(new URL('..', import.meta.url));
 const repository = path.resolve(packageDir, '../..');
@@ -147,12 +144,4 @@ export class Script {
       decoder.feed(chunk);
     });
   }
-}
-
-const places = new WeakMap();
-
-/** The placement of a client, real or fake. */
-export function place(client) {
-  if (!places.has(client)) places.set(client, client instanceof FakeClient ? new FakePlacement(client) : new Placement(client));
-  return places.get(client);
 }

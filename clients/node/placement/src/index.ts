@@ -1,7 +1,5 @@
-import { CALL_OPTIONS } from '../calls.js';
-import type { Client } from '../client.js';
-import { know } from '../errortext.js';
-import { known, MAX_TIMEOUT_MS, milliseconds } from '../options.js';
+import type { Client } from 'kazahana';
+import { inside, know, MAX_TIMEOUT_MS, milliseconds, type Inside } from 'kazahana/internal';
 import * as errors from './errors.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import { register } from './executor.js';
@@ -19,12 +17,16 @@ const MAX_WAIT_MS = 600_000;
 
 /** Placement of actors by the daemon of a client: at most one process of all hosts runs each. Experimental. */
 export class Placement {
+  private readonly client: Inside;
+
   /** Executors and events have connections of their own, which the client's close() leaves alone. */
-  constructor(private readonly client: Client) {}
+  constructor(client: Client) {
+    this.client = inside(client);
+  }
 
   /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
   async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
-    const { wait = 10_000, pid } = known(options, [...CALL_OPTIONS, 'wait', 'pid']);
+    const { wait = 10_000, pid } = options;
     const { timeout, signal } = this.client.limits(options);
     milliseconds('wait', wait, 0, MAX_WAIT_MS);
     // A repeated request waits for the remaining time.
@@ -46,7 +48,7 @@ export class Placement {
 
   /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
   async snapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
-    const { after, limit, kind, identity } = known(options, [...CALL_OPTIONS, 'after', 'limit', 'kind', 'identity']);
+    const { after, limit, kind, identity } = options;
     const found = await this.client.request('Placement.Snapshot', () => [{ after, limit, kind, identity }], this.client.limits(options));
     return withTokens(found) as PlacementSnapshot;
   }

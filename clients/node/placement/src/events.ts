@@ -1,10 +1,6 @@
-import { CALL_OPTIONS, integer, map, text, type CallOptions } from '../calls.js';
+import { encodeCall, integer, map, milliseconds, PinnedChannel, text, type CallOptions, type Value } from 'kazahana/internal';
 import { WatchEndedError } from './errors.js';
-import { EXACT } from './host.js';
-import type { Value } from '../msgpack.js';
-import { known, milliseconds } from '../options.js';
-import { PinnedChannel } from '../pinned.js';
-import { encodeCall } from '../protocol.js';
+import { EXACT, withTokens } from './host.js';
 
 export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated' | 'unserved' | 'pid_cached' | 'pid_dropped';
 
@@ -35,8 +31,6 @@ export interface PlacementEvents extends AsyncIterableIterator<PlacementEvent> {
   /** Resolves when the daemon has begun to send events. */
   readonly ready: Promise<void>;
 }
-
-export const EVENT_OPTIONS: readonly (keyof PlacementEventOptions)[] = [...CALL_OPTIONS, 'events'];
 
 /** How many events wait here at most: as many as in the daemon. */
 export const MAX_BEHIND = 4096;
@@ -112,7 +106,7 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
 
 /** Subscribes to the daemon's events on a connection of its own. */
 export function watch(options: PlacementEventOptions & { timeout: number }, socket: string | undefined): PlacementEvents {
-  const { events, signal, timeout } = known(options, EVENT_OPTIONS);
+  const { events, signal, timeout } = options;
   milliseconds('timeout', timeout);
   const channel = new PinnedChannel(socket, false, true);
   const queue = new EventQueue(signal, () => channel.close());
@@ -137,7 +131,7 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
 const TEXTS = ['event', 'kind', 'identity', 'authority', 'pid', 'reason'];
 
 function eventOf(told: Value | undefined): PlacementEvent {
-  const event = map(told, EXACT);
+  const event = withTokens(told);
   for (const name of TEXTS) text(event[name]);
   for (const name of EXACT) integer(event[name]);
   return event as unknown as PlacementEvent;

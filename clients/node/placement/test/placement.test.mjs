@@ -4,10 +4,10 @@ import { getEventListeners } from 'node:events';
 import os from 'node:os';
 import path from 'node:path';
 import test from 'node:test';
-import * as kazahana from '../dist/index.js';
-import * as placement from '../dist/placement/index.js';
-import { MAX_BEHIND } from '../dist/placement/events.js';
-import { Script, stopClock, temporary, until, place } from './support.mjs';
+import * as kazahana from '../../dist/index.js';
+import * as placement from '../dist/index.js';
+import { MAX_BEHIND } from '../dist/events.js';
+import { Script, stopClock, temporary, testdata, until, place } from './support.mjs';
 
 const { Client } = kazahana;
 const nothing = () => undefined;
@@ -513,4 +513,26 @@ test('a snapshot', async (t) => {
   });
   await place(client).snapshot({ after: 'room/a' });
   assert.deepEqual(daemon.requests.map(({ params }) => params), [[{ kind: 'room', identity: 'a', limit: 0 }], [{ after: 'room/a' }]]);
+});
+
+test('a hostile answer is an error of the call', async (t) => {
+  const hostile = testdata('hostile_answers.json').filter(({ method }) => method === 'Placement.Resolve');
+  assert.ok(hostile.length > 1);
+  for (const { name, message_hex } of hostile) {
+    const server = await Script.start(t, ({ socket }) => socket.write(Buffer.from(message_hex, 'hex')));
+    const client = new Client({ socket: server.socket, timeout: 60_000 });
+    t.after(() => client.close());
+    await assert.rejects(place(client).resolve('k', 'i'), kazahana.ProtocolError, name);
+  }
+});
+
+test('a hostile notification ends the watch, not the process', async (t) => {
+  for (const params of [7, [], [{ reason: { toString: 1 } }], [{ version: 'x' }]]) {
+    for (const method of ['Placement.Event', 'Placement.WatchEnded']) {
+      const server = await Script.start(t, ({ reply, send }) => (reply(null), send(2, method, params)));
+      const client = new Client({ socket: server.socket, timeout: 60_000 });
+      t.after(() => client.close());
+      await assert.rejects(place(client).events().next(), kazahana.KazahanaError, `${method} ${JSON.stringify(params)}`);
+    }
+  }
 });

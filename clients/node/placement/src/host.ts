@@ -1,9 +1,5 @@
-import { CALL_OPTIONS, map, type CallOptions } from '../calls.js';
-import { InvalidParamsError } from '../errors.js';
-import { LONG_AGO, Moment } from '../moment.js';
-import type { Value } from '../msgpack.js';
-import { known, milliseconds } from '../options.js';
-import { steadyNow } from '../system.js';
+import { InvalidParamsError } from 'kazahana';
+import { integer, LONG_AGO, map, milliseconds, Moment, steadyNow, type CallOptions, type Value } from 'kazahana/internal';
 import { ActivationEndedError } from './errors.js';
 
 export interface ResolveOptions extends CallOptions {
@@ -120,9 +116,15 @@ export interface Executor extends AsyncDisposable {
 
 export const EXACT: readonly string[] = ['version', 'token'];
 
-/** A map of placement, whose versions and tokens may exceed 2^53. */
-export function withTokens(value: Value | undefined): object {
-  return map(value, EXACT);
+/** A map of placement, whose versions and tokens, at every level, are bigints. */
+export function withTokens(value: Value | undefined): Record<string, Value> {
+  return exact(map(value)) as Record<string, Value>;
+}
+
+function exact(value: Value): Value {
+  if (Array.isArray(value)) return value.map(exact);
+  if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, EXACT.includes(name) ? integer(member) : exact(member)]));
 }
 
 /** The daemon ignores later answers. */
@@ -166,7 +168,7 @@ export class HostedActivation implements Activation {
   }
 
   async check(options: CallOptions = {}): Promise<void> {
-    const { timeout = this.source.timeout, signal } = known(options, CALL_OPTIONS);
+    const { timeout = this.source.timeout, signal } = options;
     const end = steadyNow() + milliseconds('timeout', timeout);
     signal?.throwIfAborted();
     for (let cause: unknown; ; ) {

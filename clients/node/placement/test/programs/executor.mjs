@@ -1,7 +1,7 @@
 // An executor in a worker thread, or in a process of its own. Nothing else keeps that alive.
 import { threadId, parentPort, workerData } from 'node:worker_threads';
-import { Client } from '../../dist/index.mjs';
-import { Placement } from '../../dist/placement/index.mjs';
+import { Client } from '../../../dist/index.mjs';
+import { Placement } from '../../dist/index.mjs';
 
 const client = new Client({ socket: workerData?.socket ?? process.argv[2] });
 const executor = await new Placement(client).register({ kinds: ['room'], activate: () => `${process.pid}/${threadId}`, passivate: () => undefined });

@@ -1,11 +1,8 @@
-import type { CallOptions, Limits, Params } from '../calls.js';
-import { DaemonUnavailableError } from '../errors.js';
+import { DaemonUnavailableError, type Client } from 'kazahana';
+import { insideFake, type CallOptions, type FakeInside, type Inside, type Limits, type Params, type Value } from 'kazahana/internal';
+import type { FakeClient } from 'kazahana/testing';
 import { ActivationEndedError, ActivationFailedError, PlacementUnservedError } from './errors.js';
-import { EVENT_OPTIONS, EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
-import type { Client } from '../client.js';
-import type { Value } from '../msgpack.js';
-import { known } from '../options.js';
-import type { FakeClient } from '../testing.js';
+import { EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import { checkRegistration } from './executor.js';
 import { Placement } from './index.js';
 import { Host, HostedActivation, type Details, type Executor, type PlacementSnapshotOptions, type RegisterOptions, type Source } from './host.js';
@@ -163,11 +160,14 @@ class FakeHost {
 /** The placement of a FakeClient: it is the only host, and activates by the callbacks of its own executors. */
 export class FakePlacement extends Placement {
   private readonly host: FakeHost;
+  private readonly fake: FakeInside;
 
-  constructor(private readonly fake: FakeClient) {
-    const request: Client['request'] = (method, params, options) => this.answer(method, params, options);
-    const client: unknown = { request, limits: (options: CallOptions) => fake.limits(options) };
-    super(client as Client);
+  constructor(client: FakeClient) {
+    const fake = insideFake(client);
+    const request: Inside['request'] = (method, params, options) => this.answer(method, params, options);
+    const answered: unknown = { request, limits: (options: CallOptions) => fake.limits(options) };
+    super(answered as Client);
+    this.fake = fake;
     this.host = new FakeHost(fake.start);
   }
 
@@ -178,7 +178,7 @@ export class FakePlacement extends Placement {
   }
 
   override events(options: PlacementEventOptions = {}): PlacementEvents {
-    this.fake.begin('Placement.Watch', known(options, EVENT_OPTIONS).signal);
+    this.fake.begin('Placement.Watch', options.signal);
     return this.host.watch(options);
   }
 

@@ -5,8 +5,8 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, test } from 'node:test';
 import { Worker } from 'node:worker_threads';
-import * as kazahana from '../dist/index.js';
-import * as placement from '../dist/placement/index.js';
+import * as kazahana from '../../dist/index.js';
+import * as placement from '../dist/index.js';
 import { Daemon, delay, temporary, until, place } from './support.mjs';
 
 const { Client } = kazahana;

@@ -1,7 +1,7 @@
 // A primary with three workers, of which each is an executor. They live until the primary is told to close.
 const cluster = require('node:cluster');
-const { Client } = require('../../dist/index.js');
-const { Placement } = require('../../dist/placement/index.js');
+const { Client } = require('../../../dist/index.js');
+const { Placement } = require('../../dist/index.js');
 
 async function work() {
   const client = new Client({ socket: process.argv[2] });

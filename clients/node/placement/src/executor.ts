@@ -1,10 +1,7 @@
-import { CALL_OPTIONS, integer, map } from '../calls.js';
-import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from '../errors.js';
-import type { Value } from '../msgpack.js';
-import { known, milliseconds } from '../options.js';
-import { PinnedChannel, type Answer } from '../pinned.js';
-import { encodeCall } from '../protocol.js';
-import { delay, steadyNow } from '../system.js';
+import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from 'kazahana';
+import {
+  delay, encodeCall, integer, map, milliseconds, PinnedChannel, steadyNow, type Answer, type Value,
+} from 'kazahana/internal';
 import { Host, HostedActivation, withTokens, type Activation, type Details, type Executor, type RegisterOptions, type Source } from './host.js';
 
 /** Between attempts to register again. */
@@ -22,7 +19,6 @@ export async function register(options: RegisterOptions & { timeout: number }, s
 
 /** Throws if the options are not those of register(). */
 export function checkRegistration(options: RegisterOptions): void {
-  known(options, [...CALL_OPTIONS, 'kinds', 'activate', 'passivate', 'ended']);
   for (const name of ['activate', 'passivate'] as const) {
     if (typeof options[name] !== 'function') throw new InvalidParamsError(`${name} must be a function`);
   }
