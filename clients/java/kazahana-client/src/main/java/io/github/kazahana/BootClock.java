@@ -1,8 +1,10 @@
 package io.github.kazahana;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.Path;
+import java.io.RandomAccessFile;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.LongSupplier;
@@ -20,7 +22,7 @@ final class BootClock {
 
     private final LongSupplier steady;
     private final LongSupplier coarse;
-    private final ReentrantLock lock = new ReentrantLock(); // guards the rest
+    private final ReentrantLock lock = new ReentrantLock(); // guards the rest, and the reading of the coarse clock
     private long ahead; // of the coarse clock before the steady one
     private long suspended;
 
@@ -34,12 +36,12 @@ final class BootClock {
 
     /** Returns the time in nanoseconds, since any moment. */
     long now() {
-        // The steady clock twice: the thread may be stopped in between.
-        long before = steady.getAsLong();
-        long far = coarse.getAsLong();
-        long now = steady.getAsLong();
         lock.lock();
         try {
+            // The steady clock twice: the thread may be stopped in between.
+            long before = steady.getAsLong();
+            long far = coarse.getAsLong();
+            long now = steady.getAsLong();
             if (far - now - ahead > STEP) {
                 suspended += far - before - ahead + 2 * STEP;
                 ahead = far - before;
@@ -53,16 +55,20 @@ final class BootClock {
     }
 
     private static LongSupplier coarse() {
-        Path uptime = Path.of("/proc/uptime"); // 350735.47 234388.90
-        if (!Files.isReadable(uptime)) {
+        RandomAccessFile uptime; // open for ever: a process without a free descriptor keeps its locks. An interrupt would close a channel.
+        try {
+            uptime = new RandomAccessFile("/proc/uptime", "r"); // 350735.47 234388.90
+        } catch (FileNotFoundException e) {
             return () -> TimeUnit.MILLISECONDS.toNanos(System.currentTimeMillis());
         }
+        byte[] bytes = new byte[64];
         return () -> {
             try {
-                String text = Files.readString(uptime);
+                uptime.seek(0);
+                String text = new String(bytes, 0, uptime.read(bytes), StandardCharsets.US_ASCII);
                 return TimeUnit.MILLISECONDS.toNanos(10 * Long.parseLong(text.substring(0, text.indexOf(' ')).replace(".", "")));
             } catch (IOException e) {
-                throw KazahanaException.of("INTERNAL", "cannot read " + uptime + ", by which locks are counted", e);
+                throw new UncheckedIOException(e);
             }
         };
     }

@@ -67,6 +67,15 @@ class TimeTest {
     }
 
     @Test
+    void anInterruptedThreadReadsTheClock() {
+        Thread.currentThread().interrupt();
+        long before = BootClock.SYSTEM.now();
+        assertTrue(BootClock.SYSTEM.now() >= before);
+        assertTrue(Thread.interrupted());
+        assertTrue(BootClock.SYSTEM.now() >= before);
+    }
+
+    @Test
     void theSystemsClockGoesOn() {
         long before = BootClock.SYSTEM.now();
         long steadyBefore = System.nanoTime();
