@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,14 +15,14 @@ import (
 // stuck is a store whose calls wait until they are let through.
 type stuck struct {
 	record.Store
-	under int // calls; a test of one goroutine at a time
+	under atomic.Int64 // calls
 	end   chan struct{}
 }
 
 func (s *stuck) Read(ctx context.Context, _ record.Ask) (record.View, error) {
-	s.under++
+	s.under.Add(1)
 	<-s.end
-	s.under--
+	s.under.Add(-1)
 	return record.View{}, ctx.Err()
 }
 
@@ -43,12 +44,12 @@ func TestCallsAreBounded(t *testing.T) {
 		for range callsAtOnce + 10 {
 			ask(t.Context())
 		}
-		if below.under != callsAtOnce {
-			t.Errorf("%d calls are under way, want %d", below.under, callsAtOnce)
+		if n := below.under.Load(); n != callsAtOnce {
+			t.Errorf("%d calls are under way, want %d", n, callsAtOnce)
 		}
 		ask(record.Upkeep(t.Context()))
-		if below.under != callsAtOnce+1 {
-			t.Errorf("%d calls are under way: one for the upkeep waits", below.under)
+		if n := below.under.Load(); n != callsAtOnce+1 {
+			t.Errorf("%d calls are under way: one for the upkeep waits", n)
 		}
 		close(below.end)
 		all.Wait()
