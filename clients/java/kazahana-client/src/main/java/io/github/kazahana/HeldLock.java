@@ -59,7 +59,7 @@ public interface HeldLock extends AutoCloseable {
      * Gives the lock back. Only the first call has an effect. If the daemon does not answer, the lock ends with its connection.
      *
      * @throws KazahanaException.LockLostException if the lock was lost before: another holder may have acted at the same time
-     * @throws java.util.concurrent.CancellationException if the thread is interrupted; the lock is given back all the same
+     * @throws java.util.concurrent.CancellationException if the thread is interrupted while it waits; the lock is given back all the same
      */
     @Override
     void close();
