@@ -57,7 +57,7 @@ final class Holder implements HeldLock {
     private final CompletableFuture<KazahanaException.LockLostException> lost = new CompletableFuture<>();
     private final AtomicBoolean isLeaving = new AtomicBoolean();
     private volatile Lease lease; // null before the grant, as is term
-    private volatile Term term;
+    volatile Term term; // tests look at it
 
     // All below belong to the thread.
     private final ByteBuffer buffer = ByteBuffer.allocate(READ_BUFFER);

@@ -26,7 +26,7 @@ final class Term {
     private volatile long until;
     private long length;
     private long asked;
-    private long next;
+    private volatile long next;
     private int stale;
 
     /** The daemon was asked at {@code asked}, and said that so many milliseconds were left. */

@@ -395,10 +395,11 @@ class LockTest {
         };
         instead = failing;
         pass(10.1);
-        Daemon.until("it asks", () -> asked("Lock.Get").size() == 1);
+        Daemon.until("it has taken the error", () -> ((Holder) lock).term.next() == 13_100_000_000L);
         instead = request -> false;
         pass(17);
         assertTrue(lock.isHeld());
+        Daemon.until("it asks again", () -> asked("Lock.Get").size() == 2);
         pass(5);
         Daemon.until("it is held after its first term", lock::isHeld);
         instead = failing;
