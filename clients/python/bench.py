@@ -23,15 +23,15 @@ import tempfile
 import threading
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
+# BENCH_SRC names the sources of another version, to compare two.
+sys.path.insert(0, os.environ.get("BENCH_SRC", str(Path(__file__).resolve().parent / "src")))
 import kazahana
-from kazahana import sync
 
-PIPELINED_THREADS, PIPELINED_TASKS = 16, 64
-POOL_THREADS = (1, 4, 16, 64)
+THREADS, PIPELINED_TASKS = (8, 64), 64
 BATCH, PREFETCH = 100, 64
 REQUEST, ANSWER = b"\x94\x00\x01\xa6NextID\x90", 13  # what a single call sends, and how much it gets
 
@@ -60,7 +60,7 @@ def tight(call: Callable[[], object], seconds: float) -> tuple[float, list[float
     return done / (time.perf_counter() - begin), took
 
 
-def threads(call: Callable[[], object], seconds: float, count: int = PIPELINED_THREADS) -> tuple[float, list[float]]:
+def threads(call: Callable[[], object], seconds: float, count: int) -> tuple[float, list[float]]:
     """Many threads that share a client."""
     results: list[tuple[float, list[float]]] = []
     running = [threading.Thread(target=lambda: results.append(repeat(call, seconds))) for _ in range(count)]
@@ -118,26 +118,6 @@ def gather(path: str, seconds: float, at_once: int) -> tuple[float, list[float]]
     return len(took) * at_once / elapsed, took
 
 
-def pools(path: str, rounds: int, seconds: float) -> None:
-    """Print how pools of different sizes compare with a single connection, by the number of threads."""
-    clients = {}
-    for size in (1, 4, sync.POOL, max(POOL_THREADS)):
-        sync.POOL = size  # which a client looks at when it is made
-        clients[size] = kazahana.Client(path)
-    print(f"{'threads':>8}" + "".join(f"{f'{size} connections':>16}" for size in clients))
-    for count in POOL_THREADS:
-        rates: dict[int, list[float]] = {size: [] for size in clients}
-        for turn in range(rounds + 1):
-            for size, client in clients.items():
-                rate = threads(client.next_id, seconds, count)[0]
-                if turn:  # the first warms up
-                    rates[size].append(rate)
-        one = statistics.median(rates[1])
-        print(f"{count:>8}" + "".join(f"{statistics.median(rates[size]) / one:>16.2f}" for size in clients), flush=True)
-    for client in clients.values():
-        client.close()
-
-
 def serve_echo(path: str) -> None:
     """The other end of the bare round trip, in a process of its own."""
     with socket.socket(socket.AF_UNIX) as listener:
@@ -173,7 +153,7 @@ def measure(path: str, echo_path: str, rounds: int, seconds: float) -> dict[str,
         "echo": lambda: repeat(lambda: round_trip(echo), seconds),
         "bytes of NextID": lambda: repeat(lambda: round_trip(raw), seconds),
         "single": lambda: repeat(plain.next_id, seconds),
-        f"pipelined, {PIPELINED_THREADS} threads": lambda: threads(plain.next_id, seconds),
+        **{f"{count} threads": partial(threads, plain.next_id, seconds, count) for count in THREADS},
         f"pipelined, {PIPELINED_TASKS} tasks": lambda: tasks(path, seconds),
         "asyncio, one after the other": lambda: gather(path, seconds, 1),
         f"asyncio, gather of {PIPELINED_TASKS}": lambda: gather(path, seconds, PIPELINED_TASKS),
@@ -222,7 +202,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.2, help="of each row in each round")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--pools", action="store_true", help="compare pools of connections, by the number of threads")
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:
@@ -241,9 +220,6 @@ def main() -> int:
     try:
         wait_for(path)
         wait_for(echo_path)
-        if options.pools:
-            pools(path, options.rounds, options.seconds)
-            return 0
         table = summarize(measure(path, echo_path, options.rounds, options.seconds))
     finally:
         for process in running:

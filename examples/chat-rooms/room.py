@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import kazahana
-from kazahana.placement import Activation, Placement
+from kazahana_placement import Activation, Placement
 
 KEPT = 1000  # messages of a room
 HOPS = 4  # limit for a message: rooms may move meanwhile

@@ -30,7 +30,7 @@ func codesIn(t *testing.T, declaration string, files ...string) (codes []string)
 func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
 	clients := codesIn(t, `Err\w+ +(?:kazahana\.)?Code = "([A-Z_]+)"`, "clients/go/errors.go", "clients/go/lock_errors.go", "clients/go/placement/errors.go")
 	for language, codes := range map[string][]string{
-		"Python": codesIn(t, `(?m)^class .*, code="([A-Z_]+)"\):`, "clients/python/src/kazahana/errors.py", "clients/python/src/kazahana/lockerrors.py", "clients/python/src/kazahana/placement/errors.py"),
+		"Python": codesIn(t, `(?m)^class .*, code="([A-Z_]+)"\):`, "clients/python/src/kazahana/errors.py", "clients/python/src/kazahana/lockerrors.py", "clients/python/placement/src/kazahana_placement/errors.py"),
 		"Node":   codesIn(t, `extends (?:KazahanaError\.)?coded\('([A-Z_]+)'\)`, "clients/node/src/errors.ts", "clients/node/src/lockerrors.ts", "clients/node/placement/src/errors.ts"),
 		"Java":   codesIn(t, `entry\("([A-Z_]+)", \w+Exception::new\)`, "clients/java/kazahana-client/src/main/java/io/github/kazahana/KazahanaException.java"),
 	} {

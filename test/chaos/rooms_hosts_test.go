@@ -56,7 +56,8 @@ func (h *roomHost) launchRooms(p roomPrograms, store string) {
 	example := filepath.Join("..", "..", "examples", "chat-rooms")
 	for name, argv := range map[string][]string{"python": {p.python, filepath.Join(example, "room.py")}, "node": {"node", filepath.Join(example, "room.mjs")}} {
 		cmd := exec.Command(argv[0], append(argv[1:], h.Socket, store)...)
-		cmd.Env = h.Environment("PYTHONPATH="+filepath.Join("..", "..", "clients", "python", "src"), "PYTHONDONTWRITEBYTECODE=1")
+		python := filepath.Join("..", "..", "clients", "python")
+		cmd.Env = h.Environment("PYTHONPATH="+filepath.Join(python, "src")+":"+filepath.Join(python, "placement", "src"), "PYTHONDONTWRITEBYTECODE=1")
 		h.processes = append(h.processes, launchLogged(h.Site, cmd, name))
 	}
 }

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
 
+from harness import REPOSITORY
 from kazahana import Client, DaemonUnavailableError, InvalidParamsError, SocketUnusableError, address
 
 TABLE: list[dict[str, str]] = json.loads((REPOSITORY / "testdata" / "socket_addresses.json").read_text("utf-8"))

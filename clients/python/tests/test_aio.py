@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import PATIENCE
 
 import kazahana
-from kazahana import aio
+from harness import PATIENCE
 from kazahana.protocol import Call
 
 LARGE = 100_000
 
 
 def echo(timeout: float) -> Call[int]:
-    return Call("Echo", ["x" * LARGE], int, timeout)
+    return Call("Echo", ["x" * LARGE], int, timeout, {})
 
 
 @pytest.fixture
@@ -40,15 +39,12 @@ def test_requests_that_cannot_be_sent_are_not_kept(script: Any, gate: threading.
     async def main() -> None:
         async with kazahana.AsyncClient(server.socket) as client:
             for _ in range(5):
-                failed = await asyncio.gather(
-                    *(client._channel.perform(echo(0.1)) for _ in range(20)), return_exceptions=True
-                )
+                failed = await asyncio.gather(*(client._perform(echo(0.1)) for _ in range(20)), return_exceptions=True)
                 assert {type(one) for one in failed} == {kazahana.RequestTimeoutError}
-            connection = client._channel._connection
+            connection = client._connection
             assert connection is not None
-            assert len(connection._unsent) <= aio.MAX_UNSENT + LARGE + 100
-            assert len(connection._session.waiting) < 50 and not connection._later
-            asked = [asyncio.ensure_future(client._channel.perform(echo(PATIENCE))) for _ in range(20)]
+            assert len(connection._rest) < 25 * LARGE and not connection._unsent and not connection._waiting
+            asked = [asyncio.ensure_future(client._perform(echo(PATIENCE))) for _ in range(20)]
             await asyncio.sleep(0)
             gate.set()
             assert await asyncio.gather(*asked) == [LARGE] * 20
@@ -69,8 +65,8 @@ def test_requests_that_were_not_sent_are_repeated_on_another_connection(script: 
 
     async def main() -> None:
         async with kazahana.AsyncClient(server.socket) as client:
-            asked = [asyncio.ensure_future(client._channel.perform(echo(PATIENCE))) for _ in range(30)]
-            while not (client._channel._connection and client._channel._connection._is_blocked):  # noqa: ASYNC110
+            asked = [asyncio.ensure_future(client._perform(echo(PATIENCE))) for _ in range(30)]
+            while not (client._connection and client._connection._rest):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             gate.set()
             assert await asyncio.gather(*asked) == [LARGE] * 30

@@ -16,10 +16,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE, REPOSITORY, Daemon
 
 import kazahana
-from kazahana import placement
+from harness import PACKAGE, REPOSITORY, Daemon
 
 README = (PACKAGE / "README.md").read_text("utf-8")
 RECIPES = (PACKAGE / "docs" / "recipes.md").read_text("utf-8")
@@ -41,11 +40,14 @@ def python(code: str, daemon: Daemon, directory: Path, interpreter: str = sys.ex
 README_AS_A_PROGRAM = "\n".join(EXAMPLES)
 
 
-def test_readme(placing: Daemon, tmp_path: Path) -> None:
-    assert len(EXAMPLES) >= 11
-    printed = python(README_AS_A_PROGRAM, placing, tmp_path)
+def test_readme(daemon: Daemon, tmp_path: Path) -> None:
+    assert len(EXAMPLES) >= 6
+    printed = python(README_AS_A_PROGRAM, daemon, tmp_path)
     assert "200" in printed.split() and "UNKNOWN_SERVICE" in printed
-    assert "127.0.0.1:7001 True " in printed and "activated passivated" in printed
+
+
+def test_readme_is_short() -> None:
+    assert len(README.split()) <= 1000
 
 
 def test_examples_are_for_the_oldest_python(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_links_work_on_the_package_index() -> None:
 
 
 def test_readme_lists_every_error() -> None:
-    for name, kind in {**vars(kazahana), **vars(placement)}.items():
+    for name, kind in vars(kazahana).items():
         if isinstance(kind, type) and issubclass(kind, Exception):
             assert (f"`{name}`" in README and f"`{kind.code}`" in README) or kind is kazahana.KazahanaError
 
@@ -231,20 +233,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
-def test_installs_into_an_empty_environment(built: Path, pattern: str, placing: Daemon, tmp_path: Path) -> None:
+def test_installs_into_an_empty_environment(built: Path, pattern: str, daemon: Daemon, tmp_path: Path) -> None:
     (artefact,) = built.glob(pattern)
     venv.create(tmp_path / "env", symlinks=True)
     interpreter = str(tmp_path / "env" / "bin" / "python3")
     pip = [sys.executable, "-m", "pip", "--python", interpreter]  # an empty environment does without one of its own
     install = [*pip, "install", "--quiet", "--disable-pip-version-check", str(artefact)]
     subprocess.run(install, check=True, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    printed = python(README_AS_A_PROGRAM, placing, tmp_path, interpreter)
+    printed = python(README_AS_A_PROGRAM, daemon, tmp_path, interpreter)
     assert "UNKNOWN_SERVICE" in printed
-    where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", placing, tmp_path, interpreter)
+    where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", daemon, tmp_path, interpreter)
     assert str(tmp_path) in where and kazahana.__version__ in where
     script = str(tmp_path / "env" / "bin" / "kazahana")
     for command in ([script], [interpreter, "-m", "kazahana"]):
-        lines = subprocess.check_output([*command, "-n", "5", "--socket", placing.socket], cwd=tmp_path).split()
+        lines = subprocess.check_output([*command, "-n", "5", "--socket", daemon.socket], cwd=tmp_path).split()
         assert len({int(line) for line in lines}) == 5
 
 
@@ -276,8 +278,14 @@ with kazahana.Client(prefetch=3, timeout=600) as client:
     assert python(code, daemon, tmp_path).split() == ["65546", "True", "regular"]
 
 
-# What is beside the core: clocks, locks, sequences, external IDs, the command, and what tests of programs use.
-BESIDE = {"clock.py", "locks.py", "holding.py", "lockerrors.py", "external.py", "__main__.py", "testing.py"}
+# Each file is in one part, and no part may grow. The aim for the first two together is 650 lines, for the third 350:
+# docs/decisions.md says why they are more.
+PARTS: dict[str, tuple[int, str]] = {
+    "the core": (633, "client sync async_client aio prefetch errors address"),
+    "what its halves share": (258, "__init__ base calls fork protocol"),
+    "locks and sequences": (411, "locks holding lockerrors"),
+    "beside": (530, "other external clock __main__ testing"),
+}
 
 
 def statements(path: Path) -> int:
@@ -296,16 +304,9 @@ def statements(path: Path) -> int:
 
 
 def test_small_enough() -> None:
-    """The core can be read in half an hour."""
-    files = {path.name: path for path in (PACKAGE / "src" / "kazahana").glob("*.py")}
-    lines = {name: statements(path) for name, path in files.items()}
-    beside = sum(lines.pop(name) for name in BESIDE)
-    assert sum(lines.values()) <= 1130, lines
-    assert beside <= 860
+    lines = {path.stem: statements(path) for path in (PACKAGE / "src" / "kazahana").glob("*.py")}
+    assert sorted(" ".join(files for _, files in PARTS.values()).split()) == sorted(lines)
+    for part, (limit, files) in PARTS.items():
+        assert sum(lines[name] for name in files.split()) <= limit, (part, lines)
     everything = (PACKAGE / "src").rglob("*.py")
-    assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 500
-
-
-def test_placement_is_imported_by_nobody(tmp_path: Path, daemon: Daemon) -> None:
-    code = "import sys, kazahana, kazahana.testing; print(any('placement' in name for name in sys.modules))"
-    assert python(code, daemon, tmp_path) == "False\n"
+    assert max(len(path.read_text("utf-8").splitlines()) for path in everything) <= 320

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import kazahana
-from kazahana import errors, placement
+from kazahana import errors
 from kazahana.errors import from_wire
 
 
@@ -48,14 +48,14 @@ def test_any_text_is_an_error(text: str) -> None:
 
 def test_every_class_has_a_code_of_its_own_and_survives_pickling() -> None:
     kinds = [*errors.BY_CODE.values(), kazahana.SocketUnusableError]
-    assert {len({kind.code for kind in kinds}) + 1, len(kinds)} == {len(kinds)} and len(kinds) > 30
+    assert {len({kind.code for kind in kinds}) + 1, len(kinds)} == {len(kinds)} and len(kinds) > 25
     for kind in kinds:
         error = kind("why", cause="x", until_ms=7)
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is kind
         assert (str(again), again.code, again.details) == (str(error), error.code, error.details)
         assert isinstance(error, Exception)
-        assert kind.__name__ in {**vars(kazahana), **vars(placement)}
+        assert kind.__name__ in vars(kazahana)
 
 
 def test_kin_of_the_standard_errors() -> None:

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
 from hypothesis import given, strategies as st
 
+from harness import REPOSITORY
 from kazahana import ExternalCodec, InvalidExternalIDError, InvalidParamsError
 
 VECTORS: dict[str, Any] = json.loads((REPOSITORY / "testdata" / "external_ids.json").read_text("utf-8"))

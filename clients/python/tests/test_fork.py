@@ -13,11 +13,10 @@ import threading
 from typing import Any, Callable
 
 import pytest
-from actors import Watch, place
-from conftest import PATIENCE, Daemon, Driven
 
 import kazahana
-from kazahana import aio, fork, locks, placement, sync
+from harness import PATIENCE, Daemon, Driven
+from kazahana import aio, fork, locks, sync
 
 CHILDREN = 8
 
@@ -195,46 +194,9 @@ def test_connections_stay_with_the_parent(connect: Any, daemon: Daemon, forks: N
     assert client.ping() == "pong"
 
 
-def test_a_child_waits_for_no_thread_of_the_parent(forks: None) -> None:
-    client = kazahana.Client("/nowhere")
-
-    def close() -> list[int]:
-        client.close()
-        return [1]
-
-    with client._channel._mutex:  # as another thread would hold it
-        assert in_children(close) == [1] * CHILDREN
-
-
-def test_events_stay_with_the_parent(connect: Any, placing: Daemon, forks: None, key: str) -> None:
-    client = connect(placing.socket)
-    watch = Watch(client, ["unserved"])
-
-    def happen(kind: str) -> None:
-        with pytest.raises(placement.PlacementUnservedError):
-            place(client).resolve(kind, "1", wait=0)
-
-    def take() -> list[int]:
-        with pytest.raises(placement.WatchEndedError):
-            next(watch.events)
-        return [1]
-
-    def close() -> list[int]:
-        own(watch.events.close())
-        return [1]
-
-    kinds = [f"{key} 1", f"{key} 2"]
-    happen(kinds[0])
-    for first in [take, close] if isinstance(watch.events, placement.PlacementEvents) else [close]:
-        assert in_children(first) == [1] * CHILDREN
-    happen(kinds[1])
-    assert [watch.next().kind, watch.next().kind] == kinds
-    watch.close()
-
-
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
     client = kazahana.Client(daemon.socket, prefetch=4, timeout=60)
-    assert client._prefetch.join(object)[0]
+    assert client._prefetch.join(object)[1]
     assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
     client.close()
 
@@ -246,7 +208,7 @@ def test_a_fork_while_a_connection_is_made(script: Any, monkeypatch: pytest.Monk
         pass
 
     def track(member: Any) -> None:
-        member.after_fork()
+        member._after_fork()
         raise Forked
 
     server, loop = script(lambda *_: None), asyncio.new_event_loop()
@@ -268,7 +230,7 @@ def test_a_connection_ends_with_its_process(
     if (parent := os.fork()) == 0:
         if kind != "async":
             held = kazahana.Client(daemon.socket).lock(key).acquire()
-            connection = held._connection  # as the stack of a thread would: it is not collected
+            connection = held._last  # as the stack of a thread would: it is not collected
             assert connection is not None
         else:
             loop = asyncio.new_event_loop()

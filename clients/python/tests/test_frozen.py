@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from conftest import PACKAGE, Daemon
+
+from harness import PACKAGE, Daemon
 
 PROGRAM = """
 {before}

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, Clock, Daemon, Driven, Script, wait_until
 
 import kazahana
+from harness import PATIENCE, Clock, Daemon, Driven, Script, wait_until
 from kazahana import prefetch
 
 
@@ -25,6 +25,30 @@ def counting(script: Any) -> Script:
 
     made: Script = script(answer)
     return made
+
+
+def together(client: Any, count: int) -> list[Any]:
+    """Return what so many callers get who ask at the same time: IDs and errors."""
+    if isinstance(client, Driven):
+
+        async def ask() -> list[Any]:
+            return list(await asyncio.gather(*(client.client.next_id() for _ in range(count)), return_exceptions=True))
+
+        return client.loop.run_until_complete(ask())  # type: ignore[no-any-return]
+    got: list[Any] = []
+
+    def call() -> None:
+        try:
+            got.append(client.next_id())
+        except kazahana.KazahanaError as error:
+            got.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    return got
 
 
 def test_batches(connect: Any, script: Any, clock: Clock) -> None:
@@ -105,52 +129,18 @@ def test_order_across_other_calls(connect: Any, script: Any) -> None:
     assert client.next_id() == 25
 
 
-def test_all_who_wait_for_a_refill_get_its_error(script: Any) -> None:
-    waiting = threading.Event()
-
-    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
-        assert waiting.wait(60)
-        peer.error(msgid, "NO_PROVIDER: none")
-
-    server = script(answer)
-    client = kazahana.Client(server.socket, prefetch=10, timeout=60)
-    caught: list[BaseException] = []
-    joined: list[bool] = []
-    join = client._prefetch.join
-
-    def joining(make: Any) -> Any:
-        is_mine, refill = join(make)
-        joined.append(is_mine)
-        if len(joined) == 8:
-            waiting.set()
-        return is_mine, refill
-
-    def ask() -> None:
-        try:
-            client.next_id()
-        except kazahana.KazahanaError as error:
-            caught.append(error)
-
-    client._prefetch.join = joining  # type: ignore[method-assign]
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [type(error) for error in caught] == [kazahana.NoProviderError] * 8 and joined.count(True) == 1
-    assert len(set(map(id, caught))) == 8 and len(server.asked) == 1  # an exception of one's own each
-    client.close()
-
-
-def test_all_tasks_that_wait_for_a_refill_get_its_error(script: Any) -> None:
+def test_who_waits_for_a_refill_that_fails_asks_in_its_own_time(connect: Any, script: Any) -> None:
     server = script(lambda peer, msgid, *_: peer.error(msgid, "NO_PROVIDER: none"))
+    got = together(connect(server.socket, prefetch=10, timeout=PATIENCE), 8)
+    assert [type(error) for error in got] == [kazahana.NoProviderError] * 8
+    assert len(set(map(id, got))) == 8 and len(server.asked) == 8  # each has an error of its own
 
-    async def main() -> list[Any]:
-        async with kazahana.AsyncClient(server.socket, prefetch=10) as client:
-            return await asyncio.gather(*(client.next_id() for _ in range(8)), return_exceptions=True)
 
-    assert [type(error) for error in asyncio.run(main())] == [kazahana.NoProviderError] * 8
-    assert len(server.asked) == 1
+def test_a_daemon_that_is_not_there_costs_all_who_wait_no_more_than_one(connect: Any) -> None:
+    started = time.monotonic()
+    got = together(connect("/nowhere/k.sock", prefetch=10, timeout=PATIENCE), 60)
+    assert {type(error) for error in got} == {kazahana.DaemonUnavailableError} and len(got) == 60
+    assert time.monotonic() - started < 30  # one after the other, a second each, would be 60
 
 
 def test_a_cancelled_refill_is_taken_over(script: Any) -> None:
@@ -273,23 +263,6 @@ def test_one_refill_serves_whoever_waits(script: Any) -> None:
     assert sorted(got) == [1, 2, 3, 4] and len(server.asked) == 1
 
 
-def together(client: Any, count: int) -> list[Any]:
-    """Return what so many callers get who ask at the same time."""
-    if isinstance(client, Driven):
-
-        async def ask() -> list[Any]:
-            return list(await asyncio.gather(*(client.client.next_id() for _ in range(count))))
-
-        return client.loop.run_until_complete(ask())  # type: ignore[no-any-return]
-    got: list[Any] = []
-    threads = [threading.Thread(target=lambda: got.append(client.next_id())) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    return got
-
-
 def test_a_slow_batch_serves_whoever_waited_before_it_was_asked_for(connect: Any, script: Any, clock: Clock) -> None:
     """Else answers that take longer than max_age would serve one caller each."""
     joined: list[bool] = []
@@ -307,7 +280,7 @@ def test_a_slow_batch_serves_whoever_waited_before_it_was_asked_for(connect: Any
 
     def joining(*args: Any) -> Any:
         made = join(*args)
-        joined.append(made[0])
+        joined.append(made[1])
         return made
 
     kept.join = joining

@@ -6,22 +6,32 @@ from typing import Any
 
 import msgpack
 import pytest
-from conftest import Daemon, exchanges, hostile_answers
 from hypothesis import given, settings, strategies as st
 
 import kazahana
-from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError
+from harness import Daemon, exchanges, hostile_answers
+from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, base, other
+from kazahana.base import FIRST_CONTACT, LONGEST_PAUSE
 from kazahana.calls import Calls
-from kazahana.errors import KazahanaError
-from kazahana.locks import _acquire
-from kazahana.placement.core import resolve
-from kazahana.protocol import MAX_RESPONSE, Call, Retry, Session, lost
+from kazahana.errors import KazahanaError, lost
+from kazahana.holding import lock_state
+from kazahana.protocol import ANSWER, MAX_RESPONSE, NOTIFICATION, Call, Reader
 
 EXCHANGES = exchanges()
 
 
 def call(method: str = "Ping", *params: Any, **options: Any) -> Call[Any]:
-    return Call(method, params, lambda value: value, 1.0, options)
+    return Call(method, params, lambda value: value, 10.0, options)
+
+
+# The errors of kazahana-placement, which makes classes of them.
+PLACEMENT_CODES = (
+    "PLACEMENT_NOT_READY",
+    "PLACEMENT_PENDING",
+    "PLACEMENT_UNSERVED",
+    "ACTIVATION_FAILED",
+    "ACTIVATION_ENDED",
+)
 
 
 def named(exchange: dict[str, Any]) -> str:
@@ -33,28 +43,25 @@ def test_golden_exchange(exchange: dict[str, Any]) -> None:
     """The bytes of the file are read as the file says, and what is sent means what they mean."""
     params = exchange["params"]
     options = params[-1] if params and isinstance(params[-1], dict) else {}
-    session: Session[str] = Session()
-    sent = session.request(call(exchange["method"], *(params[:-1] if options else params), **options), "me")
+    sent = call(exchange["method"], *(params[:-1] if options else params), **options).request(7)
     request = msgpack.unpackb(bytes.fromhex(exchange["request_hex"]))
-    assert msgpack.unpackb(sent) == [0, msgpack.unpackb(sent)[1], *request[2:]]
+    assert msgpack.unpackb(sent) == [0, 7, *request[2:]]
 
-    session.waiting = {request[1]: "me"}
     response = bytes.fromhex(exchange["response_hex"])
     if request[1] == 0 and "error" in exchange:
         return
     for at in range(1, len(response)):  # whole at the end, however it is cut
-        again: Session[str] = Session()
-        again.waiting = {request[1]: "me"}
-        assert again.feed(response[:at]) == []
-        assert len(again.feed(response[at:])) == 1
-    ((waiter, error, result),) = session.feed(response)
-    assert waiter == "me"
+        reader = Reader()
+        assert reader.feed(response[:at]) == []
+        assert len(reader.feed(response[at:])) == 1
+    ((kind, msgid, error, result),) = Reader().feed(response)
+    assert (kind, msgid) == (ANSWER, request[1])
     if "error" in exchange:
         expected = exchange["error"]
         assert error is not None and result is None
         assert (error.code, error.message) == (expected["code"], expected["message"])
         assert {name: str(value) for name, value in error.details.items()} == expected["details"]
-        assert type(error) is not KazahanaError
+        assert type(error) is not KazahanaError or error.code in PLACEMENT_CODES
     else:
         assert error is None and result == exchange["result"]
 
@@ -62,7 +69,7 @@ def test_golden_exchange(exchange: dict[str, Any]) -> None:
 def test_every_method_is_recorded(daemon: Daemon) -> None:
     """When the daemon learns a method, clients/record has to."""
     with kazahana.Client(daemon.socket) as client, pytest.raises(kazahana.UnknownMethodError) as caught:
-        client._channel.perform(call("NoSuchMethod"))
+        client._perform(call("NoSuchMethod"))
     methods = caught.value.message.partition("there are ")[2].split(", ")
     assert len(methods) >= 17
     assert set(methods) == {one["method"] for one in EXCHANGES if one["recorded"] and "result" in one}
@@ -74,49 +81,32 @@ def reply(msgid: int, value: Any) -> bytes:
 
 @given(st.lists(st.integers(0, 5), max_size=400), st.randoms(use_true_random=False))
 @settings(max_examples=50)
-def test_answers_find_whoever_waits(gaps: list[int], random: Any) -> None:
-    """A model: requests and answers in any order, cut anywhere."""
-    session: Session[object] = Session()
-    waiting: dict[int, tuple[object, int]] = {}
-    buffer, got, expected = b"", [], []
-    for number, action in enumerate(gaps):
-        if action < 3 or not waiting:
-            waiter = object()
-            data = session.request(call(), waiter)
-            msgid = msgpack.unpackb(data)[1]
-            assert msgid not in waiting and msgid != 0
-            waiting[msgid] = (waiter, number)
-        else:
-            msgid = random.choice(list(waiting))
+def test_messages_are_read_however_they_are_cut(actions: list[int], random: Any) -> None:
+    reader = Reader()
+    buffer, got, sent = b"", [], []
+    for number, action in enumerate(actions):
+        if action < 3:
             value = random.choice([number, 1 << 62, "text", [1, 2], {"a": None}])
-            buffer += reply(msgid, value)
-            expected.append((waiting.pop(msgid)[0], None, value))
+            message = [NOTIFICATION, "Lock.Lost", [value]] if action == 0 else [ANSWER, number + 1, None, value]
+            sent.append(message)
+            buffer += msgpack.packb(message)
+        else:
             cut = random.randint(0, len(buffer))
-            got += session.feed(buffer[:cut]) if cut else []
+            got += reader.feed(buffer[:cut]) if cut else []
             buffer = buffer[cut:]
-    got += session.feed(buffer) if buffer else []
-    assert got == expected
-
-
-def test_msgids_are_not_used_twice_at_a_time() -> None:
-    session: Session[int] = Session()
-    sent = [msgpack.unpackb(session.request(call(), i))[1] for i in range(1000)]
-    assert len(set(sent)) == 1000
-    assert session.feed(reply(sent[500], "x")) == [(500, None, "x")]
-    assert session.feed(reply(sent[500], "y")) == []  # nobody waits for that any more
+    got += reader.feed(buffer) if buffer else []
+    assert got == sent
 
 
 def test_part_of_an_answer_is_not_taken_for_one() -> None:
     """Thirteen bytes that read as the answer to NextID may be the middle of another."""
-    session: Session[str] = Session()
-    first = msgpack.unpackb(session.request(call(), "first"))[1]
-    second = msgpack.unpackb(session.request(call(), "second"))[1]
-    inner = reply(second, 1 << 62)
-    whole = reply(first, inner + b"end")
+    reader = Reader()
+    inner = reply(2, 1 << 62)
+    whole = reply(1, inner + b"end")
     at = whole.index(inner)
     assert len(inner) == 13
-    assert session.feed(whole[:at]) == session.feed(inner) == []
-    assert session.feed(whole[at + 13 :]) == [("first", None, inner + b"end")]
+    assert reader.feed(whole[:at]) == reader.feed(inner) == []
+    assert reader.feed(whole[at + 13 :]) == [[ANSWER, 1, None, inner + b"end"]]
 
 
 CORPUS = [bytes.fromhex(one["message_hex"]) for one in hostile_answers()]
@@ -133,27 +123,25 @@ def test_any_bytes_are_answers_or_errors(data: bytes, changes: list[tuple[int, i
     mutated = bytearray(data)
     for at, byte in changes if mutated else []:
         mutated[at % len(mutated)] = byte
-    session: Session[int] = Session(two_way=True)
-    for waiter in range(3):
-        session.request(call(), waiter)
+    reader = Reader()
     at = cut % (len(mutated) + 1)
     with contextlib.suppress(KazahanaError):
-        session.feed(bytes(mutated[:at]))
-        session.feed(bytes(mutated[at:]))
+        reader.feed(bytes(mutated[:at]))
+        reader.feed(bytes(mutated[at:]))
 
 
-CALLS = Calls(None, 1.0)
-READ: dict[str, Call[Any]] = {
-    "NextID": CALLS.next_id(),
-    "NextIDs": CALLS.next_ids(2),
-    "Inspect": CALLS.inspect(1),
-    "ToInternal": CALLS.to_internal("x", None),
-    "UUID": CALLS.uuid(7, None),
-    "Status": CALLS.status(None),
-    "Lock.Acquire": _acquire(CALLS, "k", 1.0, 0.0, 1.0),
-    "Placement.Resolve": resolve(CALLS, "k", "i", 1.0),
+CLIENT = kazahana.Client("/nowhere")
+CALLS = CLIENT._calls
+READ: dict[str, Any] = {
+    "NextID": CALLS.ids(None).parse,
+    "NextIDs": CALLS.ids(2).parse,
+    "Inspect": other._inspect(CALLS, 1, {}).parse,
+    "ToInternal": other._to_internal(CALLS, "x", None, {}).parse,
+    "UUID": other._new_uuid(CALLS, 7, None).parse,
+    "Status": other.table,
+    "Lock.Acquire": lock_state,
 }
-RESULTS = [(one["method"], bytes.fromhex(one["message_hex"])) for one in hostile_answers()]
+RESULTS = [(one["method"], bytes.fromhex(one["message_hex"])) for one in hostile_answers() if one["method"] in READ]
 RESULTS += [(one["method"], bytes.fromhex(one["response_hex"])) for one in EXCHANGES if one["method"] in READ]
 
 
@@ -166,15 +154,13 @@ def test_any_result_is_read_or_an_error_of_the_protocol(
     mutated = bytearray(message)
     for at, byte in changes:
         mutated[at % len(mutated)] = byte
-    session: Session[int] = Session(two_way=True)
-    session.request(READ[method], 1)
-    answers: list[Any] = []
+    messages: list[Any] = []
     with contextlib.suppress(KazahanaError):  # with msgid 0 it is the daemon's last word, of any kind
-        answers = session.feed(bytes(mutated))
-    for _, error, result in answers:
-        if error is None:
+        messages = Reader().feed(bytes(mutated))
+    for kind, *rest in messages:
+        if kind == ANSWER and rest[1] is None:
             with contextlib.suppress(ProtocolError):
-                READ[method].parse(result)
+                READ[method](rest[2])
 
 
 @pytest.mark.parametrize(
@@ -185,44 +171,34 @@ def test_any_result_is_read_or_an_error_of_the_protocol(
     ],
 )  # fmt: skip
 def test_what_is_no_response(message: Any) -> None:
-    session: Session[int] = Session()
-    session.request(call(), 1)
     with pytest.raises(ProtocolError):
-        session.feed(msgpack.packb(message))
+        Reader().feed(msgpack.packb(message))
 
 
 def test_limits() -> None:
-    session: Session[int] = Session()
     with pytest.raises(ProtocolError):
-        session.feed(b"\xc6\xff\xff\xff\xff" + b"x" * MAX_RESPONSE)
-    nested: Session[int] = Session()
+        Reader().feed(b"\xc6\xff\xff\xff\xff" + b"x" * MAX_RESPONSE)
     with pytest.raises(ProtocolError):
-        nested.feed(b"\x94" * 100_000)
-    with pytest.raises(InvalidParamsError, match="too large"):
-        call("Inspect", "x" * (256 << 10))
+        Reader().feed(b"\x94" * 100_000)
     with pytest.raises(InvalidParamsError, match="cannot send"):
         call("Inspect", object())
     with pytest.raises(InvalidParamsError, match="cannot send"):
         call("Inspect", 1 << 64)
 
 
-def test_last_word_and_notifications() -> None:
-    session: Session[int] = Session()
-    session.request(call(), 1)
-    assert session.feed(msgpack.packb([2, "Lock.Lost", [{"reason": "expired"}]])) == []
-    assert session.unasked == [(None, "Lock.Lost", [{"reason": "expired"}])]
+def test_the_last_word() -> None:
     with pytest.raises(KazahanaError, match="not MessagePack") as caught:
-        session.feed(msgpack.packb([1, 0, [1, "PARSE_ERROR: not MessagePack"], None]))
+        Reader().feed(reply(1, "pong") + msgpack.packb([1, 0, [1, "PARSE_ERROR: not MessagePack"], None]))
     assert caught.value.code == "PARSE_ERROR"
 
 
-def test_nobody_is_forgotten_whose_answer_came_with_the_last_word() -> None:
-    session: Session[str] = Session()
-    session.request(call(), "first")
-    session.request(call(), "second")
-    with pytest.raises(KazahanaError):
-        session.feed(reply(1, "pong") + msgpack.packb([1, 0, [1, "PARSE_ERROR: not MessagePack"], None]))
-    assert set(session.waiting.values()) == {"first", "second"}  # they fail with the connection
+def test_a_request_that_is_too_large(connect: Any, daemon: Daemon) -> None:
+    """The daemon says so, and closes the connection."""
+    client = connect(daemon.socket)
+    with pytest.raises(KazahanaError) as caught:
+        client.next_id(service="x" * (1 << 20))
+    assert caught.value.code == "PARSE_ERROR" and "larger than" in caught.value.message
+    assert client.next_id()
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 3601, float("nan"), float("inf")])
@@ -237,28 +213,35 @@ def test_the_daemon_is_told_the_timeout() -> None:
     assert 2.5 < Calls(None, 2.5).plain.timeout <= 2.55
 
 
-@given(st.floats(0, 1e6), st.floats(0.01, 100), st.booleans(), st.floats(0, 1))
-def test_retry_ends_at_the_deadline(started: float, timeout: float, reached: bool, chance: float) -> None:
-    retry, now, tries = Retry(started, timeout, reached), started, 0
-    limit = started + (timeout if reached else min(timeout, Retry.FIRST_CONTACT))
-    while True:
-        try:
-            pause = retry.pause(lost("/x"), now, lambda: chance)
-        except ConnectionError:
-            break
-        assert 0 <= pause <= Retry.LONGEST and (pause > 0 or tries == 0)
-        now, tries = now + pause, tries + 1
-        assert now < limit
-    assert limit - now <= Retry.LONGEST
-    assert tries < 100 + 2 * timeout / (Retry.LONGEST / 2)
+@given(st.floats(0.01, 100), st.booleans())
+@settings(max_examples=50, derandomize=True)
+def test_tries_end_at_the_deadline(timeout: float, reached: bool) -> None:
+    client, tries, at = kazahana.Client("/nowhere"), 0, 1000.0
+    client._reached = reached
+    limit = at + (timeout if reached else min(timeout, FIRST_CONTACT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kazahana.base.monotonic", lambda: at)
+        while True:
+            try:
+                pause = client._pause(lost("/x"), Call("Ping", [], str, timeout, {}), 1000.0, tries)
+            except ConnectionError:
+                break
+            assert 0 <= pause <= LONGEST_PAUSE and (pause > 0 or tries == 0)
+            at, tries = at + pause, tries + 1
+            assert at < limit
+    assert limit - at <= LONGEST_PAUSE
+    assert tries < 100 + 2 * timeout / (LONGEST_PAUSE / 2)
 
 
 def test_what_is_tried_again() -> None:
-    assert Retry(0, 10, True).pause(lost("/x"), 0) == 0
-    assert Retry(0, 10, True).pause(ShuttingDownError(), 0) == 0
-    assert Retry(0, 10, False).pause(lost("/x"), 0) > 0
+    client, ping = kazahana.Client("/nowhere"), Call("Ping", [], str, 10.0, {})
+    now = base.monotonic()
+    assert client._pause(lost("/x"), ping, now, 0) > 0
+    client._reached = True
+    assert client._pause(lost("/x"), ping, now, 0) == 0
+    assert client._pause(ShuttingDownError(), ping, now, 0) == 0
     with pytest.raises(InvalidParamsError):
-        Retry(0, 10, True).pause(InvalidParamsError(), 0)
+        client._pause(InvalidParamsError(), ping, now, 0)
 
 
 def test_a_library_for_messagepack_rpc(daemon: Daemon) -> None:

@@ -10,9 +10,9 @@ import time
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, Daemon
 
 import kazahana
+from harness import PATIENCE, Daemon
 
 
 def test_restarts_under_load(make_daemon: Any) -> None:

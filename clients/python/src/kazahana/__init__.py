@@ -1,7 +1,6 @@
 """64-bit, time-sortable, unique IDs from the kazahana daemon of this host."""
 
 from .async_client import AsyncClient as AsyncClient
-from .calls import Inspection as Inspection
 from .client import Client as Client
 from .errors import (
     ClientClosedError as ClientClosedError,
@@ -39,5 +38,6 @@ from .lockerrors import (
     StoreUnavailableError as StoreUnavailableError,
 )
 from .locks import AsyncLock as AsyncLock, Lock as Lock, LockState as LockState, Lost as Lost
+from .other import Inspection as Inspection
 
 __version__ = "0.1.0"

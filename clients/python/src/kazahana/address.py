@@ -72,15 +72,13 @@ def find(socket: str | None = None) -> str:
     tried = []
     for path, directory in candidates(os.environ, uid):
         why = _distrust(directory, uid)
-        if why:
-            tried.append(f"{path} (ignored: {why})")
-            continue
         try:
             os.stat(path)
+            if not why:
+                return path
         except OSError as error:
-            tried.append(f"{path} ({error.strerror}{_who_may(path) if error.errno == errno.EACCES else ''})")
-            continue
-        return path
+            why = why or f"{error.strerror}{_who_may(path) if error.errno == errno.EACCES else ''}"
+        tried.append(f"{path} ({why})")
     raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=path)
 
 
@@ -92,10 +90,8 @@ def _distrust(directory: str, uid: int) -> str:
         return ""
     if stat.S_ISDIR(info.st_mode) and info.st_uid == uid and not info.st_mode & 0o022:
         return ""
-    mode = f"{info.st_mode & 0o7777:04o}"
-    return (
-        f"{directory} belongs to user {info.st_uid} with mode {mode}, and only user {uid} must be able to write to it"
-    )
+    owner = f"{directory} belongs to user {info.st_uid} with mode {info.st_mode & 0o7777:04o}"
+    return f"ignored: {owner}, and only user {uid} must be able to write to it"
 
 
 def connect(path: str) -> sockets.socket:

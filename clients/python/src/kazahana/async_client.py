@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from typing import TYPE_CHECKING, Any, Literal, overload
+import contextlib
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
 from . import fork
-from .aio import AsyncChannel, Connection
-from .base import Base
-from .calls import AsText, IDOptions, Inspection, Moment, Options
-from .clock import monotonic, now, within
+from .aio import Connection
+from .base import Base, closed
+from .calls import AsText, IDOptions
+from .clock import monotonic, now, sleep, within
+from .errors import ClientClosedError, KazahanaError, ShuttingDownError, late, lost
 from .locks import AsyncLocks
+from .other import AsyncOtherCalls
+from .protocol import Call
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+T = TypeVar("T")
 
-class AsyncClient(AsyncLocks, Base):
+
+class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
     """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
     one is made. With prefetch, most calls of next_id return without going through the loop.
     """
 
-    def _open(self, kind: Any = None) -> AsyncChannel:
-        return AsyncChannel(self._socket, self._single_attempt, kind or Connection)
-
-    async def close(self) -> None:
-        """Close the connection; calls under way raise a ClientClosedError."""
-        self._channel.close()
-        self._prefetch.drop()
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._connection: Connection | None = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way raise a ClientClosedError."""
+        self._closed = True
+        self._prefetch.drop()
+        if self._connection is not None:
+            self._connection.fail(closed())
 
     @overload
     async def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
@@ -49,9 +58,9 @@ class AsyncClient(AsyncLocks, Base):
         regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
         """
         if options or format != "int":
-            return await self._ids(self._calls.next_id(format, **options))
+            return await self._ids(self._calls.ids(None, format, **options))
         if not self._prefetch.size:
-            return await self._channel.perform(self._calls.plain)
+            return await self._perform(self._calls.plain)
         fork.look()
         id = self._prefetch.pop()
         return await self._refill() if id is None else id
@@ -62,56 +71,62 @@ class AsyncClient(AsyncLocks, Base):
     async def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     async def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
-        return await self._ids(self._calls.next_ids(n, format, **options))
+        return await self._ids(self._calls.ids(n, format, **options))
 
-    async def _ids(self, call: Any) -> Any:
-        result = await self._channel.perform(call)
+    async def _ids(self, call: Call[Any]) -> Any:
+        result = await self._perform(call)
         self._prefetch.drop()
         return result
 
     async def _refill(self) -> int:
+        """Return an ID of a batch that this task asks for, or waits for while another does."""
         loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
         began, deadline, left = now(), monotonic() + timeout, timeout
         while True:
-            is_mine, refill = prefetch.join(loop.create_future, loop)
+            refill, is_mine = prefetch.join(loop.create_future, loop)
             if is_mine:
-                with prefetch.refilling(refill, left):
-                    batch, asked = prefetch.batch, now()
-                    call = self._calls.next_ids(prefetch.count(asked), timeout=left)
-                    return prefetch.install(batch, await self._channel.perform(call), asked)
+                try:
+                    before, asked = prefetch.batch, now()
+                    call = self._calls.ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(before, await self._perform(call), asked)
+                finally:
+                    prefetch.leave(refill)
             await within(left, refill)
-            left = deadline - monotonic()
-            if (id := prefetch.waited(refill, began, timeout, left)) is not None:
+            id, left = prefetch.pop(began), deadline - monotonic()
+            if id is not None:
                 return id
+            if left <= 0:
+                raise late(timeout, "no IDs")
 
-    async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
-        """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
-        return await self._channel.perform(self._calls.inspect(id, **options))
+    async def _perform(self, call: Call[T], exchange: Callable[[Call[T], float], Awaitable[Any]] | None = None) -> Any:
+        """Return the result of a call, or of this exchange. Repeat it while the daemon is away and there is time."""
+        exchange = exchange or self._exchange
+        started, tries = monotonic(), 0
+        while True:
+            fork.look()
+            try:
+                return await exchange(call, started + call.timeout)
+            except KazahanaError as error:
+                pause = self._pause(error, call, started, tries)
+            await sleep(pause)
+            tries += 1
 
-    async def is_fallback(self, id: int | str, **options: Unpack[Options]) -> bool:
-        """Report whether the ID was made without a valid lease."""
-        return (await self.inspect(id, **options)).is_fallback
+    async def _exchange(self, call: Call[T], deadline: float) -> T:
+        connection = self._connection
+        if connection is None or connection.broken or connection.loop is not asyncio.get_running_loop():
+            connection = self._reconnect()
+        try:
+            return call.parse(await connection.call(call, deadline))
+        except ShuttingDownError as error:
+            connection.fail(lost(connection.path, error))
+            raise
 
-    async def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
-        """Return the smallest and the largest possible ID in [start, end) (Unix ms, or datetimes with a zone)."""
-        return await self._channel.perform(self._calls.bounds(start, end, **options))
-
-    async def to_external(self, id: int, **options: Unpack[Options]) -> str:
-        """Return the external ID, made with the service's secret."""
-        return await self._channel.perform(self._calls.to_external(id, **options))
-
-    async def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
-        """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
-        return await self._channel.perform(self._calls.to_internal(external, latest, **options))
-
-    async def uuid(self, version: int | None = None, *, timeout: float | None = None) -> uuid.UUID:
-        """Return a new UUID of version 4 or 7; without a version, the daemon's configuration decides (7 by default)."""
-        return await self._channel.perform(self._calls.uuid(version, timeout))
-
-    async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return what `kazahanad status --json` prints."""
-        return await self._channel.perform(self._calls.status(timeout))
-
-    async def ping(self, *, timeout: float | None = None) -> str:
-        """Return "pong"."""
-        return await self._channel.perform(self._calls.ping(timeout))
+    def _reconnect(self) -> Connection:
+        before, loop = self._connection, asyncio.get_running_loop()
+        if before is not None and before.loop is not loop:
+            with contextlib.suppress(RuntimeError):  # that loop may be closed
+                moved = ClientClosedError("another event loop has taken this client over: use one client for each")
+                before.loop.call_soon_threadsafe(before.fail, moved)
+        made: Connection = self._connect(Connection, loop)
+        self._connection = made
+        return made

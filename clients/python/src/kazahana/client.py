@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import uuid
+import time
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
 from . import fork
 from .base import Base
-from .calls import AsText, IDOptions, Inspection, Moment, Options
+from .calls import AsText, IDOptions
 from .clock import monotonic, now
+from .errors import KazahanaError, late
 from .locks import Locks
-from .sync import Channel, Connection
+from .other import OtherCalls
+from .protocol import Call
+from .sync import Connection
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+T = TypeVar("T")
 
-class Client(Locks, Base):
+IDLE = 16  # connections that are kept at most while no call uses them
+
+
+class Client(OtherCalls, Locks, Base):
     """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -27,24 +34,26 @@ class Client(Locks, Base):
 
     single_attempt=True makes a call fail at once when the daemon is away, instead of trying again.
 
-    Connections are made when they are needed, a few of them if several threads call at once, and
-    made again when the daemon restarts. A process that was forked makes its own. Not for use in
+    A call takes an idle connection, or opens another, and puts it back; so there are as many as calls at the same
+    time. They are made again when the daemon restarts. A process that was forked makes its own. Not for use in
     signal handlers.
     """
 
-    def _open(self, kind: Any = None) -> Channel:
-        return Channel(self._socket, self._single_attempt, kind or Connection)
-
-    def close(self) -> None:
-        """Close the connections; calls under way raise a ClientClosedError."""
-        self._channel.close()
-        self._prefetch.drop()
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._idle: list[Connection] = []  # to add one or to take one is atomic
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Close the connections. A call that another thread has under way ends as if the client were open."""
+        self._closed = True
+        self._prefetch.drop()
+        self._close_idle()
 
     @overload
     def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
@@ -57,9 +66,9 @@ class Client(Locks, Base):
         regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
         """
         if options or format != "int":
-            return self._ids(self._calls.next_id(format, **options))
+            return self._ids(self._calls.ids(None, format, **options))
         if not self._prefetch.size:
-            return self._channel.perform(self._calls.plain)
+            return self._perform(self._calls.plain)
         fork.look()
         id = self._prefetch.pop()
         return self._refill() if id is None else id
@@ -70,58 +79,64 @@ class Client(Locks, Base):
     def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
-        return self._ids(self._calls.next_ids(n, format, **options))
+        return self._ids(self._calls.ids(n, format, **options))
 
-    def _ids(self, call: Any) -> Any:
-        result = self._channel.perform(call)
+    def _ids(self, call: Call[Any]) -> Any:
+        result = self._perform(call)
         self._prefetch.drop()
         return result
 
     def _refill(self) -> int:
+        """Return an ID of a batch that this thread asks for, or waits for while another does."""
         prefetch, timeout = self._prefetch, self._calls.timeout
         began, deadline, left = now(), monotonic() + timeout, timeout
         while True:
-            is_mine, refill = prefetch.join(futures.Future)
+            refill, is_mine = prefetch.join(futures.Future)
             if is_mine:
-                with prefetch.refilling(refill, left):
-                    batch, asked = prefetch.batch, now()
+                try:
+                    before, asked = prefetch.batch, now()
                     if (id := prefetch.pop(began)) is not None:  # another thread has refilled it
                         return id
-                    call = self._calls.next_ids(prefetch.count(asked), timeout=left)
-                    return prefetch.install(batch, self._channel.perform(call), asked)
+                    call = self._calls.ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(before, self._perform(call), asked)
+                finally:
+                    prefetch.leave(refill)
             futures.wait([refill], left)
-            left = deadline - monotonic()
-            if (id := prefetch.waited(refill, began, timeout, left)) is not None:
+            id, left = prefetch.pop(began), deadline - monotonic()
+            if id is not None:
                 return id
+            if left <= 0:
+                raise late(timeout, "no IDs")
 
-    def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
-        """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
-        return self._channel.perform(self._calls.inspect(id, **options))
+    def _perform(self, call: Call[T], exchange: Callable[[Call[T], float], Any] | None = None) -> Any:
+        """Return the result of a call, or of this exchange. Repeat it while the daemon is away and there is time."""
+        exchange = exchange or self._exchange
+        started, tries = monotonic(), 0
+        while True:
+            fork.look()
+            try:
+                return exchange(call, started + call.timeout)
+            except KazahanaError as error:
+                time.sleep(self._pause(error, call, started, tries))
+            tries += 1
 
-    def is_fallback(self, id: int | str, **options: Unpack[Options]) -> bool:
-        """Report whether the ID was made without a valid lease."""
-        return self.inspect(id, **options).is_fallback
+    def _exchange(self, call: Call[T], deadline: float) -> T:
+        try:
+            idle = self._idle.pop()
+        except IndexError:
+            idle = None
+        connection: Connection = idle or self._connect(Connection)
+        try:
+            return call.parse(connection.call(call, deadline))
+        finally:
+            if connection.broken:
+                self._close_idle()  # they lead to the same daemon: a call that is tried again had better make a new one
+            elif len(self._idle) < IDLE and not self._closed:
+                self._idle.append(connection)
+            else:
+                connection.close()
 
-    def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
-        """Return the smallest and the largest possible ID in [start, end) (Unix ms, or datetimes with a zone)."""
-        return self._channel.perform(self._calls.bounds(start, end, **options))
-
-    def to_external(self, id: int, **options: Unpack[Options]) -> str:
-        """Return the external ID, made with the service's secret."""
-        return self._channel.perform(self._calls.to_external(id, **options))
-
-    def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
-        """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
-        return self._channel.perform(self._calls.to_internal(external, latest, **options))
-
-    def uuid(self, version: int | None = None, *, timeout: float | None = None) -> uuid.UUID:
-        """Return a new UUID of version 4 or 7; without a version, the daemon's configuration decides (7 by default)."""
-        return self._channel.perform(self._calls.uuid(version, timeout))
-
-    def status(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return what `kazahanad status --json` prints."""
-        return self._channel.perform(self._calls.status(timeout))
-
-    def ping(self, *, timeout: float | None = None) -> str:
-        """Return "pong"."""
-        return self._channel.perform(self._calls.ping(timeout))
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import Union
 
 Detail = Union[int, str]
-
 
 BY_CODE: dict[str, type[KazahanaError]] = {}  # the class of each code
 
@@ -19,6 +19,7 @@ class KazahanaError(Exception):
     """
 
     code: str = "ERROR"
+    transient = False  # whether the same call may succeed in a moment: a daemon that restarts looks like this
 
     def __init_subclass__(cls, code: str = "") -> None:
         if code:
@@ -95,6 +96,8 @@ class OverloadedError(KazahanaError, code="OVERLOADED"):
 class ShuttingDownError(KazahanaError, code="SHUTTING_DOWN"):
     """The daemon is stopping, and no other has taken over in time."""
 
+    transient = True
+
 
 class StartFailedError(KazahanaError, code="START_FAILED"):
     """The daemon cannot start; the message says whether it tries again."""
@@ -104,7 +107,7 @@ class DaemonUnavailableError(KazahanaError, ConnectionError, code="DAEMON_UNAVAI
     """No daemon answers at the socket `path`. __cause__ is the system's error, if there is one."""
 
     path: str = ""
-    transient = True  # a daemon that restarts looks like this
+    transient = True
 
 
 class SocketUnusableError(DaemonUnavailableError):
@@ -149,3 +152,20 @@ def from_wire(text: str) -> KazahanaError:
     error = BY_CODE.get(name, KazahanaError)(message or name, **details)
     error.code = name
     return error
+
+
+def lost(path: str, cause: BaseException | None = None) -> DaemonUnavailableError:
+    error = DaemonUnavailableError(f"the daemon at {path} closed the connection", path=path)
+    error.__cause__ = cause
+    return error
+
+
+def late(timeout: float, what: str) -> RequestTimeoutError:
+    return RequestTimeoutError(f"{what} in time", waited_ms=int(timeout * 1000), cause="answer")
+
+
+def copy_of(error: KazahanaError) -> KazahanaError:
+    """Return a copy of the error: one instance must not be raised in several threads."""
+    made = copy(error)
+    made.__cause__ = error.__cause__
+    return made

@@ -14,7 +14,7 @@ _members: set[weakref.ref[Any]] = set()  # each step on it is atomic: threads jo
 
 
 def track(member: Any) -> None:
-    """Call member.after_fork() in every child, before anything else can use it there."""
+    """Call member._after_fork() in every child, before anything else can use it there."""
     _members.add(weakref.ref(member, _members.discard))
 
 
@@ -30,7 +30,7 @@ def _in_child() -> None:
     global _process
     for ref in list(_members):
         if (member := ref()) is not None:
-            member.after_fork()
+            member._after_fork()
     _process = getpid()  # last: until then, other threads wait in look
 
 

@@ -11,14 +11,14 @@ from typing import Any, Callable, TypeVar
 
 import msgpack
 
-from .aio import AsyncChannel
 from .async_client import AsyncClient
+from .base import closed
 from .client import Client
 from .errors import InvalidExternalIDError, InvalidParamsError, KazahanaError, UnknownMethodError
 from .external import ExternalCodec
+from .holding import LockState
 from .lockerrors import LockHeldError, LockNotFoundError
-from .protocol import Call, closed
-from .sync import Channel
+from .protocol import Call
 
 T = TypeVar("T")
 
@@ -198,91 +198,84 @@ def _rfc3339(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class _Held:
-    """The connection that holds a lock of a fake client for threads."""
+class _Connection:
+    """A connection of a FakeClient. Any may hold a lock."""
 
-    def __init__(self, daemon: FakeDaemon, state: dict[str, Any]) -> None:
-        self._daemon, self._lease = daemon, state["lease_id"]
+    path = "the fake daemon"
+    broken = is_given_back = False
+    state: LockState
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self._daemon = daemon
+        self._lease = ""
         self._reason: str | None = None
         self._told = threading.Event()
-        daemon._lost[self._lease] = self._tell
 
-    def _tell(self, reason: str) -> None:
+    def call(self, call: Call[Any], deadline: float) -> Any:
+        answer = self._daemon.answer(call.method, call.params)
+        if call.method == "Lock.Acquire":
+            self._lease = answer["lease_id"]
+            self._daemon._lost[self._lease] = self.tell
+        return answer
+
+    def tell(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._told.set()
 
-    def perform(self, call: Call[T], deadline: float = 0.0) -> T:
-        return call.parse(self._daemon.answer(call.method, call.params))
-
-    watch = release = perform
+    def watch(self, call: Call[LockState], deadline: float) -> None:
+        self.state = call.parse(self.call(call, deadline))
 
     def listen(self, timeout: float | None) -> str | None:
         self._told.wait(timeout)
         return self._reason
 
-    def stop(self) -> None:
-        self._told.set()
+    def release(self, call: Call[Any]) -> None:
+        self.is_given_back = True
+        try:
+            self.call(call, 0.0)
+        finally:
+            self.end()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Take back the lock, as the daemon does at the end of a connection."""
+        self.tell("released")
         with self._daemon._mutex:
             for lock in self._daemon._locks.values():
                 if lock["lease_id"] == self._lease and lock["state"] == "ACTIVE":
                     lock.update(state="RELEASED", expires_in_ms=0)
 
-
-class _AsyncHeld(_Held):
-    """The connection that holds a lock of a fake client for asyncio."""
-
-    def __init__(self, daemon: FakeDaemon, state: dict[str, Any]) -> None:
-        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        super().__init__(daemon, state)
-
-    def _tell(self, reason: str) -> None:
-        if not self._lost.done():
-            self._lost.set_result(reason)
-
-    async def perform(self, call: Call[T], deadline: float = 0.0) -> T:  # type: ignore[override]
-        await asyncio.sleep(0)
-        return super().perform(call)
-
-    watch = perform  # type: ignore[assignment]
-
-    async def listen(self) -> str:  # type: ignore[override]
-        return await asyncio.shield(self._lost)
+    def close(self) -> None:
+        """Do nothing: there is no socket."""
 
 
-class _FakeChannel(Channel):
-    def __init__(self, daemon: FakeDaemon) -> None:
-        super().__init__()
-        self._daemon = daemon
-        self._answered: Any = None
+class _AsyncConnection(_Connection):
+    """A connection of an AsyncFakeClient."""
 
-    def perform(self, call: Call[T]) -> T:
-        if self._closed:
-            raise closed()
-        self._answered = self._daemon.answer(call.method, call.params)
-        return call.parse(self._answered)
+    def __init__(self, daemon: FakeDaemon, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.lost = asyncio.Event()
+        super().__init__(daemon)
 
-    def detach(self) -> Any:
-        return _Held(self._daemon, self._answered)
+    @property
+    def reason(self) -> str | None:
+        return self._reason
 
+    def tell(self, reason: str) -> None:
+        super().tell(reason)
+        self.lost.set()
 
-class _FakeAsyncChannel(AsyncChannel):
-    def __init__(self, daemon: FakeDaemon) -> None:
-        super().__init__()
-        self._daemon = daemon
-        self._answered: Any = None
+    async def call(self, call: Call[Any], deadline: float) -> Any:
+        await asyncio.sleep(0)  # let other tasks run, as with a real daemon
+        return super().call(call, deadline)
 
     async def perform(self, call: Call[T]) -> T:
-        if self._closed:
-            raise closed()
-        await asyncio.sleep(0)  # let other tasks run, as with a real daemon
-        self._answered = self._daemon.answer(call.method, call.params)
-        return call.parse(self._answered)
+        return call.parse(await self.call(call, 0.0))
 
-    def detach(self) -> Any:
-        return _AsyncHeld(self._daemon, self._answered)
+    async def watch(self, call: Call[LockState], deadline: float) -> None:  # type: ignore[override]
+        self.state = await self.perform(call)
+
+    def fail(self, error: KazahanaError) -> None:
+        self.broken = True
 
 
 class FakeClient(Client):
@@ -292,8 +285,13 @@ class FakeClient(Client):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self, kind: Any = None) -> Channel:
-        return _FakeChannel(self.daemon)
+    def _connect(self, kind: Any) -> Any:
+        if self._closed:
+            raise closed()
+        return _Connection(self.daemon)
+
+    def _pause(self, error: KazahanaError, *_: Any) -> float:
+        raise error  # as it was told to fail, and at once
 
 
 class AsyncFakeClient(AsyncClient):
@@ -303,5 +301,10 @@ class AsyncFakeClient(AsyncClient):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self, kind: Any = None) -> AsyncChannel:
-        return _FakeAsyncChannel(self.daemon)
+    def _connect(self, kind: Any, *loop: Any) -> Any:
+        if self._closed:
+            raise closed()
+        return _AsyncConnection(self.daemon, *loop)
+
+    def _pause(self, error: KazahanaError, *_: Any) -> float:
+        raise error

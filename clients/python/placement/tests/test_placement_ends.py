@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actors import Actors, place
-from conftest import PATIENCE
-from test_placement import Host, event
 
 import kazahana
-from kazahana import placement
-from kazahana.placement import threads
-from kazahana.protocol import closed
+import kazahana_placement as placement
+from actors import Actors, place
+from harness import PATIENCE
+from kazahana.base import closed
+from kazahana_placement import threads
+from test_placement import Host, event
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import KazahanaError
+from kazahana.errors import KazahanaError
 
 
 class PlacementNotReadyError(KazahanaError, code="PLACEMENT_NOT_READY"):

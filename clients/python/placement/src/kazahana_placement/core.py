@@ -1,7 +1,7 @@
 """Placement without I/O: the requests to an executor, the order of its callbacks, and its answers.
 
 Nothing here reads a clock, starts a thread or touches a socket; Executor and AsyncExecutor are two
-thin shells around a Roster, as the clients are around a Session.
+thin shells around a Roster.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Generic, TypeVar
+from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 import msgpack
 
-from ..calls import Calls, integer, record, table
-from ..errors import (
+from kazahana.calls import Calls, exactly
+from kazahana.errors import (
     ClientClosedError,
     DaemonUnavailableError,
     InvalidParamsError,
@@ -24,11 +24,16 @@ from ..errors import (
     ProtocolError,
     RequestTimeoutError,
     ShuttingDownError,
+    late,
 )
-from ..protocol import MAX_TIMEOUT, Call, Unasked
+from kazahana.other import record, table
+from kazahana.protocol import ANSWER, MAX_TIMEOUT, Call, Reader
+
 from .errors import ActivationEndedError, WatchEndedError
 
 log = logging.getLogger("kazahana")
+
+REQUEST = 0  # the first element of a message
 
 STEADY = 1.0  # s; after a connection that lasted this long, the next one is tried at once
 
@@ -73,24 +78,50 @@ class Resolution:
 _resolution = record(Resolution)
 
 
+class Unasked(NamedTuple):
+    """A notification of the daemon, or a request, which must be answered."""
+
+    msgid: int | None  # of a request
+    method: Any
+    params: Any
+
+
+class TwoWayReader(Reader):
+    """Reads a connection on which the daemon may send requests, too."""
+
+    def checked(self, message: Any) -> list[Any]:
+        if not isinstance(message, list) or len(message) != 4 or message[0] != REQUEST:
+            return super().checked(message)
+        if type(message[1]) is not int or not isinstance(message[2], str):
+            raise ProtocolError("a request of the daemon is not MessagePack-RPC")
+        return message
+
+
+def unasked_of(message: list[Any]) -> Unasked | None:
+    """Return a message that is not an answer."""
+    if message[0] == ANSWER:
+        return None
+    return Unasked(*message[1:]) if message[0] == REQUEST else Unasked(None, *message[1:])
+
+
 def _valid_ms(value: Any) -> int:
-    return int(integer(table(value).get("valid_ms")))
+    return exactly(int, table(value).get("valid_ms"))
 
 
 def resolve(calls: Calls, kind: str, identity: str, wait: float, pid: bool = False) -> Call[Resolution]:
     if not 0 <= wait <= MAX_WAIT:
         raise InvalidParamsError(f"wait={wait} is out of range: 0 to {MAX_WAIT} s")
-    options = {"wait_ms": int(wait * 1000), "pid": pid or None}
     timeout = min(calls.timeout + wait, MAX_TIMEOUT)
-    return calls.make("Placement.Resolve", [kind, identity], _resolution, timeout, options)
+    options = {"wait_ms": int(wait * 1000), "pid": pid or None}
+    return calls.make("Placement.Resolve", [kind, identity], _resolution, timeout, **options)
 
 
 def register(calls: Calls, kinds: Sequence[str]) -> Call[dict[str, Any]]:
-    return calls.make("Placement.Register", [[kinds] if isinstance(kinds, str) else list(kinds)], table, None)
+    return calls.make("Placement.Register", [[kinds] if isinstance(kinds, str) else list(kinds)], table)
 
 
 def unregister(calls: Calls) -> Call[dict[str, Any]]:
-    return calls.make("Placement.Unregister", [], table, None)
+    return calls.make("Placement.Unregister", [], table)
 
 
 def check(calls: Calls, kind: str, identity: str, token: int, timeout: float) -> Call[int]:
@@ -98,12 +129,15 @@ def check(calls: Calls, kind: str, identity: str, token: int, timeout: float) ->
 
 
 def watch(calls: Calls, events: Sequence[str] | None) -> Call[dict[str, Any]]:
-    options = {"events": None if events is None else list(events)}
-    return calls.make("Placement.Watch", [], table, None, options)
+    return calls.make("Placement.Watch", [], table, events=None if events is None else list(events))
 
 
 def snapshot(calls: Calls, timeout: float | None, options: dict[str, Any]) -> Call[dict[str, Any]]:
-    return calls.make("Placement.Snapshot", [], table, timeout, options)
+    return calls.make("Placement.Snapshot", [], table, timeout, **options)
+
+
+def unanswered(call: Call[Any], path: str) -> RequestTimeoutError:
+    return late(call.timeout, f"no answer to {call.method} from {path}")
 
 
 def response(msgid: int, error: str | None, result: Any) -> bytes:

@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from conftest import PATIENCE, Driven, wait_until
-
 import kazahana
-from kazahana.placement import AsyncPlacement, Placement
-from kazahana.placement.testing import AsyncFakePlacement, FakePlacement
+from harness import PATIENCE, Driven, wait_until
 from kazahana.testing import AsyncFakeClient, FakeClient
+from kazahana_placement import AsyncPlacement, Placement
+from kazahana_placement.testing import AsyncFakePlacement, FakePlacement
 
 
 def place(client: Any) -> Any:

@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from .. import fork
-from ..calls import Calls
-from ..client import Client
-from ..clock import monotonic, now
-from ..errors import ClientClosedError, InvalidParamsError, KazahanaError
-from ..protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
-from ..sync import Connection
+from kazahana import fork
+from kazahana.base import CHUNK, QUIET, closed, delay
+from kazahana.calls import Calls
+from kazahana.client import Client
+from kazahana.clock import monotonic, now
+from kazahana.errors import ClientClosedError, InvalidParamsError, KazahanaError, copy_of, lost
+from kazahana.protocol import ANSWER, Call
+from kazahana.sync import Connection
+
 from .core import (
     ACTIVATE,
     ANSWER_WITHIN,
@@ -30,6 +32,8 @@ from .core import (
     PlacementEvent,
     Resolution,
     Roster,
+    TwoWayReader,
+    Unasked,
     Work,
     answer_of,
     check,
@@ -40,6 +44,8 @@ from .core import (
     report,
     resolve,
     snapshot,
+    unanswered,
+    unasked_of,
     unregister,
     watch,
 )
@@ -48,10 +54,15 @@ from .core import (
 class TwoWay(Connection):
     """A connection on which the daemon may send requests."""
 
-    two_way = True
+    def __init__(self, path: str) -> None:
+        self.inbox: list[Unasked] = []
+        super().__init__(path)
+        self._reader = TwoWayReader()
 
-    def notice(self) -> None:
-        """Leave it for Link.receive."""
+    def notice(self, message: list[Any]) -> None:
+        unasked = unasked_of(message)
+        if unasked is not None:
+            self.inbox.append(unasked)
 
 
 class _Answer:
@@ -66,13 +77,14 @@ class _Answer:
 class Link:
     """A connection that one thread listens on, in receive, while any may call and send."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: TwoWay) -> None:
         self.path: str = connection.path
-        self._connection = connection
-        self._session, self._socket = connection._session, connection._socket
-        self._mutex = threading.Lock()  # of the session; nobody waits for anything while holding it
-        self._sending = threading.Lock()  # messages are whole; waited for until a deadline only
+        self._connection, self._socket = connection, connection._socket
+        self._mutex = threading.Lock()  # of the three that follow; nobody waits for anything while holding it
+        self._msgid = connection._msgid
+        self._waiting: dict[int, _Answer] = {}
         self._error: KazahanaError | None = None
+        self._sending = threading.Lock()  # messages are whole; waited for until a deadline only
         # The daemon reads all the time: what cannot be sent for so long never will be.
         self._socket.settimeout(ANSWER_WITHIN)
 
@@ -86,9 +98,12 @@ class Link:
         with self._mutex:
             if self._error is not None:
                 raise copy_of(self._error)
-            data = self._session.request(call, answer)
-        self.send(data, deadline - monotonic())
+            self._msgid = msgid = self._msgid + 1
+            self._waiting[msgid] = answer
+        self.send(call.request(msgid), deadline - monotonic())
         if not answer.arrived.wait(max(0.0, deadline - monotonic())):
+            with self._mutex:
+                self._waiting.pop(msgid, None)
             raise unanswered(call, self.path)
         if answer.error is not None:
             raise answer.error
@@ -99,7 +114,7 @@ class Link:
         if not self._sending.acquire(timeout=max(0.0, timeout)):
             return
         try:
-            self._socket.sendall(data, getattr(socket, "MSG_NOSIGNAL", 0))
+            self._socket.sendall(data, QUIET)
         except OSError as error:  # a part of it may be on its way
             if self._error is None:
                 self.fail(lost(self.path, error))
@@ -112,10 +127,10 @@ class Link:
         Meant for one thread. Messages that are not received stay in the socket, so that the daemon notices.
         """
         fork.look()  # what comes is the parent's
-        while not self._session.unasked:
+        while not self._connection.inbox:
             data = b""
             try:
-                data = self._socket.recv(1 << 16)
+                data = self._socket.recv(CHUNK)
             except socket.timeout:
                 continue
             except OSError as error:
@@ -124,18 +139,26 @@ class Link:
                 with self._mutex:
                     if self._error is not None:
                         raise copy_of(self._error)
-                    if not data:
-                        raise lost(self.path)
-                    answers = self._session.feed(data)
+                if not data:
+                    raise lost(self.path)
+                messages = self._connection._reader.feed(data)
             except KazahanaError as error:
                 self.fail(error)
                 raise
-            for answer, problem, result in answers:
-                answer.error, answer.result = problem, result
-                answer.arrived.set()
-        taken: list[Unasked] = self._session.unasked
-        self._session.unasked = []
+            for message in messages:
+                self._take(message)
+        taken, self._connection.inbox = self._connection.inbox, []
         return taken
+
+    def _take(self, message: list[Any]) -> None:
+        if message[0] != ANSWER:
+            self._connection.notice(message)
+            return
+        with self._mutex:
+            answer = self._waiting.pop(message[1], None)
+        if answer is not None:
+            answer.error, answer.result = message[2:]
+            answer.arrived.set()
 
     def fail(self, error: KazahanaError) -> None:
         """End the connection; whoever waits gets the error."""
@@ -143,12 +166,14 @@ class Link:
             if self._error is not None:
                 return
             self._error = error
-            waiting = list(self._session.waiting.values())
-            self._session.waiting.clear()
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
         for answer in waiting:
             answer.error = copy_of(error)
             answer.arrived.set()
-        self._connection.stop()  # which wakes who receives
+        fork.look()  # a child must not end its parent's connection
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # which wakes who receives
 
     def close(self) -> None:
         """Close the socket, after fail."""
@@ -160,22 +185,27 @@ class Dialer:
     """Makes connections whose first call is always the same."""
 
     def __init__(self, client: Client) -> None:
-        self._channel = client._open(TwoWay)
-
-    def dial(self, first: Call[Any]) -> Link:
-        self._channel.perform(first)
-        return Link(self._channel.detach())
-
-    def first(self, first: Call[Any]) -> Link:
-        """Dial, and close if that fails."""
-        try:
-            return self.dial(first)
-        except BaseException:
-            self.close()
-            raise
+        self._client = client
+        self._over = False
 
     def close(self) -> None:
-        self._channel.close()
+        """Make the next try fail."""
+        self._over = True
+
+    def dial(self, first: Call[Any]) -> Link:
+        link: Link = self._client._perform(first, self._begin)
+        return link
+
+    def _begin(self, first: Call[Any], deadline: float) -> Link:
+        if self._over:
+            raise closed()
+        connection: TwoWay = self._client._connect(TwoWay)
+        try:
+            first.parse(connection.call(first, deadline))
+        except BaseException:
+            connection.close()
+            raise
+        return Link(connection)
 
 
 class Activation(ActivationBase):
@@ -244,8 +274,8 @@ class Executor:
         self._jobs: queue.SimpleQueue[Work[Activation, Link] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._process = os.getpid()
-        self._dialer = dialer
-        self._link = link = dialer.first(self._register)
+        self._dialer, self._tries = dialer, 0
+        self._link = link = dialer.dial(self._register)
         self._threads = [threading.Thread(target=self._listen, args=(link,), name="kazahana executor", daemon=True)]
         for number in range(workers):
             name = f"kazahana worker {number}"
@@ -285,7 +315,6 @@ class Executor:
 
     def _listen(self, link: Link | None) -> None:
         """Listen on one connection after another, until this is closed."""
-        retry = Retry()
         while link is not None:
             began = monotonic()
             try:
@@ -302,15 +331,16 @@ class Executor:
             for work in begun:
                 self._jobs.put(work)
             if monotonic() - began > STEADY:
-                retry = Retry()
-            link = self._reconnect(retry)
+                self._tries = 0
+            link = self._reconnect()
         for _ in self._threads[1:]:
             self._jobs.put(None)
 
-    def _reconnect(self, retry: Retry) -> Link | None:
+    def _reconnect(self) -> Link | None:
         """Register again; return None when this is closed first."""
         said = ""
-        while not self._closing.wait(retry.delay()):
+        while not self._closing.wait(delay(self._tries)):
+            self._tries += 1
             try:
                 self._link = link = self._dialer.dial(self._register)
                 if self._closing.is_set():
@@ -362,7 +392,7 @@ class PlacementEvents:
     """
 
     def __init__(self, dialer: Dialer, calls: Calls, events: Sequence[str] | None) -> None:
-        self._link = dialer.first(watch(calls, events))
+        self._link = dialer.dial(watch(calls, events))
         self._received: deque[Unasked] = deque()
         self._over = False
 
@@ -406,7 +436,7 @@ class Placement:
         return Dialer(self._client)
 
     def _perform(self, call: Call[Any]) -> Any:
-        return self._client._channel.perform(call)
+        return self._client._perform(call)
 
     def resolve(self, kind: str, identity: str, *, wait: float = 10.0, pid: bool = False) -> Resolution:
         """Return where the actor lives; activate it if that is this host and it is not active yet.

@@ -12,10 +12,12 @@ from typing import Any, Callable, Protocol, Union
 
 import msgpack
 
-from ..clock import within
-from ..errors import InvalidParamsError, KazahanaError, UnknownMethodError, from_wire
-from ..protocol import Call, Unasked, lost
-from ..testing import AsyncFakeClient, FakeClient, FakeDaemon
+from kazahana.clock import within
+from kazahana.errors import InvalidParamsError, KazahanaError, UnknownMethodError, from_wire, lost
+from kazahana.protocol import Call
+from kazahana.testing import AsyncFakeClient, FakeClient, FakeDaemon
+
+from .core import Unasked
 from .errors import ActivationEndedError, ActivationFailedError, PlacementPendingError, PlacementUnservedError
 from .tasks import AsyncDialer, AsyncPlacement
 from .threads import Dialer, Placement
@@ -272,30 +274,22 @@ def _host_of(daemon: FakeDaemon) -> _Host:
 
 class _FakeDialer(Dialer):
     def __init__(self, host: _Host) -> None:
-        self._host = host
+        self._host, self._over = host, False
 
     def dial(self, first: Call[Any]) -> Any:
         link = FakeLink(self._host)
         link.call(first, 0.0)
         return link
 
-    def close(self) -> None:
-        """Do nothing: there is no channel."""
-
 
 class _FakeAsyncDialer(AsyncDialer):
     def __init__(self, host: _Host) -> None:
-        self._host = host
+        self._host, self._over = host, False
 
     async def dial(self, first: Call[Any]) -> Any:
         link = AsyncFakeLink(self._host)
         await link.call(first, 0.0)
         return link
-
-    def close(self) -> None:
-        """Do nothing: there is no channel."""
-
-    drop = close
 
 
 class FakePlacement(Placement):

@@ -7,14 +7,16 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
-from typing import Any, Callable, cast
+from typing import Any, Callable
 
-from .. import aio
-from ..async_client import AsyncClient
-from ..calls import Calls
-from ..clock import monotonic, now, sleep, within
-from ..errors import ClientClosedError, KazahanaError
-from ..protocol import Call, Retry, Unasked, closed, copy_of, lost, unanswered
+from kazahana import aio
+from kazahana.async_client import AsyncClient
+from kazahana.base import closed, delay
+from kazahana.calls import Calls
+from kazahana.clock import monotonic, now, sleep, within
+from kazahana.errors import ClientClosedError, KazahanaError, copy_of, lost
+from kazahana.protocol import Call
+
 from .core import (
     ACTIVATE,
     CHECKS,
@@ -26,6 +28,8 @@ from .core import (
     PlacementEvent,
     Resolution,
     Roster,
+    TwoWayReader,
+    Unasked,
     Work,
     answer_of,
     check,
@@ -36,6 +40,8 @@ from .core import (
     report,
     resolve,
     snapshot,
+    unanswered,
+    unasked_of,
     unregister,
     watch,
 )
@@ -46,13 +52,13 @@ _INBOX = 256  # with more messages than this waiting, the socket is not read
 class AsyncLink(aio.Connection):
     """A connection on which the daemon may send requests."""
 
-    two_way = True
-
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(path, loop)
         self.paused = False
+        self._sent = 0  # messages that have no answer
         self._inbox: list[Unasked] = []
         self._arrival: asyncio.Future[None] | None = None  # the receiver waits for it
+        super().__init__(path, loop)
+        self._reader = TwoWayReader()
 
     async def receive(self) -> list[Unasked]:
         """Wait for notifications and requests of the daemon and return them, or raise the connection's error.
@@ -60,16 +66,18 @@ class AsyncLink(aio.Connection):
         Meant for one task. Messages that are not received stay in the socket, so that the daemon notices.
         """
         while not self._inbox:
-            if self._error is not None:
-                raise copy_of(self._error)
+            if self.error is not None:
+                raise copy_of(self.error)
             self._arrival = self.loop.create_future()
             await self._arrival
         taken, self._inbox = self._inbox, []
         self.pause(False)
         return taken
 
-    def notice(self, unasked: Unasked) -> None:
-        self._inbox.append(unasked)
+    def notice(self, message: list[Any]) -> None:
+        unasked = unasked_of(message)
+        if unasked is not None:
+            self._inbox.append(unasked)
         if len(self._inbox) > _INBOX:
             self.pause(True)
         self._arrived()
@@ -82,7 +90,7 @@ class AsyncLink(aio.Connection):
         if paused:
             self.loop.remove_reader(self._socket.fileno())
         else:
-            self.loop.add_reader(self._socket.fileno(), self._read)
+            self.loop.add_reader(self._socket.fileno(), self._readable)
 
     def fail(self, error: KazahanaError) -> None:
         super().fail(error)
@@ -91,7 +99,8 @@ class AsyncLink(aio.Connection):
     def send(self, data: bytes) -> None:
         """Send a message without an answer. If the connection is lost, receive raises the error."""
         if not self.broken:
-            self.write(data)
+            self._sent += 1
+            self.write(-self._sent, data)
 
     def _arrived(self) -> None:
         if self._arrival is not None and not self._arrival.done() and not self.loop.is_closed():
@@ -102,26 +111,27 @@ class AsyncDialer:
     """Makes connections whose first call is always the same."""
 
     def __init__(self, client: AsyncClient) -> None:
-        self._channel = client._open(AsyncLink)
-
-    async def dial(self, first: Call[Any]) -> AsyncLink:
-        await self._channel.perform(first)
-        return cast(AsyncLink, self._channel.detach())
-
-    async def first(self, first: Call[Any]) -> AsyncLink:
-        """Dial, and end the connection if that fails; whoever gave up may dial again."""
-        try:
-            return await self.dial(first)
-        except BaseException:
-            self.drop()
-            raise
-
-    def drop(self) -> None:
-        with contextlib.suppress(KazahanaError):  # there is none
-            self._channel.detach().fail(closed())
+        self._client = client
+        self._over = False
 
     def close(self) -> None:
-        self._channel.close()
+        """Make the next try fail."""
+        self._over = True
+
+    async def dial(self, first: Call[Any]) -> AsyncLink:
+        link: AsyncLink = await self._client._perform(first, self._begin)
+        return link
+
+    async def _begin(self, first: Call[Any], deadline: float) -> AsyncLink:
+        if self._over:
+            raise closed()
+        link: AsyncLink = self._client._connect(AsyncLink, asyncio.get_running_loop())
+        try:
+            first.parse(await link.call(first, deadline))
+        except BaseException:
+            link.fail(closed())
+            raise
+        return link
 
 
 class AsyncActivation(ActivationBase):
@@ -178,6 +188,7 @@ class AsyncExecutor:
         self._roster: Roster[AsyncActivation, AsyncLink] = Roster(lambda *told: AsyncActivation(calls, *told))
         self._tasks: set[asyncio.Task[None]] = set()
         self._link: AsyncLink | None = None
+        self._tries = 0
         self._started = self._closing = False
         self._process = os.getpid()
 
@@ -214,7 +225,7 @@ class AsyncExecutor:
         if self._started:
             raise RuntimeError("this executor has been started already")
         self._started = True
-        link = self._link = await self._dialer.first(self._register)
+        link = self._link = await self._dialer.dial(self._register)
         self._spawn(self._listen(link))
         return self
 
@@ -230,7 +241,6 @@ class AsyncExecutor:
 
     async def _listen(self, link: AsyncLink | None) -> None:
         """Listen on one connection after another, until this is closed."""
-        retry = Retry()
         try:
             while link is not None:
                 began = monotonic()
@@ -246,16 +256,17 @@ class AsyncExecutor:
                 for work in self._roster.end():
                     self._go_on([], work)
                 if monotonic() - began > STEADY:
-                    retry = Retry()
-                link = await self._reconnect(retry)
+                    self._tries = 0
+                link = await self._reconnect()
         finally:
             self._stop()  # also when the loop cancels all tasks
 
-    async def _reconnect(self, retry: Retry) -> AsyncLink | None:
+    async def _reconnect(self) -> AsyncLink | None:
         """Register again; return None when this is closed first."""
         said = ""
         while not self._closing:
-            await sleep(retry.delay())
+            await sleep(delay(self._tries))
+            self._tries += 1
             try:
                 self._link = link = await self._dialer.dial(self._register)
                 if self._closing:
@@ -320,7 +331,6 @@ class AsyncPlacementEvents:
 
     async def close(self) -> None:
         self._over = True
-        self._dialer.close()
         if self._link is not None:
             self._link.fail(closed())
 
@@ -333,7 +343,7 @@ class AsyncPlacementEvents:
 
     async def _start(self) -> AsyncLink:
         if self._link is None:
-            self._link = await self._dialer.first(self._watch)
+            self._link = await self._dialer.dial(self._watch)
         return self._link
 
 
@@ -349,7 +359,7 @@ class AsyncPlacement:
         return AsyncDialer(self._client)
 
     async def _perform(self, call: Call[Any]) -> Any:
-        return await self._client._channel.perform(call)
+        return await self._client._perform(call)
 
     async def resolve(self, kind: str, identity: str, *, wait: float = 10.0, pid: bool = False) -> Resolution:
         """Return where the actor lives; activate it if that is this host and it is not active yet.

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from actors import Actors, Watch, keys, place
-from conftest import DIE_WITH_PARENT, PACKAGE, Daemon, Driven, member, wait_until
 
 import kazahana
-from kazahana import placement
+import kazahana_placement as placement
+from actors import Actors, Watch, keys, place
+from harness import DIE_WITH_PARENT, PACKAGE, Daemon, Driven, member, wait_until
 
 LOOKS = ("--topology-interval", "50ms")
 
@@ -288,7 +288,7 @@ def test_the_daemon_stops_and_hands_over(both: Both, make_placing: Any) -> None:
 
 PROCESS = """
 import sys, time, kazahana
-from kazahana.placement import Placement
+from kazahana_placement import Placement
 executor = Placement(kazahana.Client(sys.argv[1])).register(sys.argv[2], lambda _: "other", lambda _: None)
 print("registered", flush=True)
 time.sleep(600)
@@ -298,7 +298,7 @@ time.sleep(600)
 def test_the_process_is_killed(connect: Any, placing: Daemon, kind: str) -> None:
     client = connect(placing.socket)
     command = [*DIE_WITH_PARENT, sys.executable, "-c", PROCESS, placing.socket, kind]
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE / "src")}
+    environment = {**os.environ, "PYTHONPATH": f"{PACKAGE}/src:{PACKAGE}/placement/src"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None and process.stdout.readline() == b"registered\n"
         there = place(client).resolve(kind, "1")
