@@ -3,6 +3,7 @@ package embed
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -139,26 +140,28 @@ func (c Config) settings() (*config.Serve, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Config.Meta: %w", err)
 	}
-	f := config.Flags{
-		StateDir: text(c.StateDir), LiveDir: text(c.LiveDir), Provider: text(c.Provider), Store: text(c.Store),
-		ProviderTimeout: duration(c.ProviderTimeout), VerifyInterval: duration(c.VerifyInterval),
-		Meta: text(meta), Service: text(c.Service), Sequences: text(sequences),
-		MaxThroughputPerMS: number(c.MaxThroughputPerMS), Fallback: text(string(c.Fallback)), SequenceStart: text(c.SequenceStart),
-		StartupWait: duration(c.StartupWait), MaxBackward: duration(c.MaxBackward),
-		AcquireRetryInterval: duration(c.AcquireRetryInterval), AcquireRetryMaxInterval: duration(c.AcquireRetryMaxInterval),
-		Layout: text(c.Layout), BitTS: number(c.BitTS),
-		MaxForward: duration(c.MaxForward), ForwardHold: duration(c.ForwardHold),
+	fields := map[string]string{
+		"StateDir": c.StateDir, "LiveDir": c.LiveDir, "Provider": c.Provider, "Store": c.Store,
+		"ProviderTimeout": duration(c.ProviderTimeout), "VerifyInterval": duration(c.VerifyInterval),
+		"Meta": meta, "Service": c.Service, "Sequences": sequences,
+		"MaxThroughputPerMS": number(c.MaxThroughputPerMS), "Fallback": string(c.Fallback), "SequenceStart": c.SequenceStart,
+		"StartupWait": duration(c.StartupWait), "MaxBackward": duration(c.MaxBackward),
+		"AcquireRetryInterval": duration(c.AcquireRetryInterval), "AcquireRetryMaxInterval": duration(c.AcquireRetryMaxInterval),
+		"Layout": c.Layout, "BitTS": number(c.BitTS),
+		"MaxForward": duration(c.MaxForward), "ForwardHold": duration(c.ForwardHold),
 	}
 	if c.StartupWait < 0 {
-		f.StartupWait = config.Given("0s")
+		fields["StartupWait"] = "0s"
 	}
 	if c.MaxBackward < 0 {
-		f.MaxBackward = config.Given("-1")
+		fields["MaxBackward"] = "-1"
 	}
 	if !c.DefaultEpoch.IsZero() {
-		f.DefaultEpoch = config.Given(c.DefaultEpoch.UTC().Format(time.RFC3339Nano))
+		fields["DefaultEpoch"] = c.DefaultEpoch.UTC().Format(time.RFC3339Nano)
 	}
-	return f.Load(config.Process{Environ: os.Environ(), UID: os.Geteuid(), Now: time.Now(), Library: true})
+	maps.DeleteFunc(fields, func(_, text string) bool { return text == "" }) // the default
+	var s config.Serve
+	return &s, s.LoadFields(fields, config.Process{Environ: os.Environ(), UID: os.Geteuid(), Now: time.Now()})
 }
 
 func (c Config) sequences() (string, error) {
@@ -190,23 +193,16 @@ func flow[V any](m map[string]V) (string, error) {
 	return string(written), err
 }
 
-func text(s string) config.Text {
-	if s == "" {
-		return config.Text{}
-	}
-	return config.Given(s)
-}
-
-func number(n int) config.Text {
+func number(n int) string {
 	if n == 0 {
-		return config.Text{}
+		return ""
 	}
-	return config.Given(strconv.Itoa(n))
+	return strconv.Itoa(n)
 }
 
-func duration(d time.Duration) config.Text {
+func duration(d time.Duration) string {
 	if d == 0 {
-		return config.Text{}
+		return ""
 	}
-	return config.Given(d.String())
+	return d.String()
 }

@@ -29,7 +29,7 @@ type supervision struct {
 
 // supervise takes over SIGHUP, and the service manager's socket if there is one. stop
 // restores the handling of SIGHUP.
-func supervise(s *system, settings *config.Serve, load func() (*config.Serve, error)) (sup *supervision, stop func(), err error) {
+func supervise(s *system, settings *config.Serve) (sup *supervision, stop func(), err error) {
 	socket := s.socket
 	if err := adopt(settings, socket); err != nil {
 		return nil, nil, usageError{err}
@@ -38,7 +38,7 @@ func supervise(s *system, settings *config.Serve, load func() (*config.Serve, er
 	return &supervision{
 		socket: socket, hangup: hangup, level: s.level, notify: systemd.Notify,
 		load: func() (*config.Serve, error) {
-			next, err := load()
+			next, err := loadServe(s)
 			if err == nil {
 				err = adopt(next, socket)
 			}

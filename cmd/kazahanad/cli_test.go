@@ -114,9 +114,9 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --frobnicate", []string{"--frobnicate"}},
 		{"serve --max-bakward 5s", []string{"--max-bakward", `did you mean "--max-backward"?`}},
 		{"serve --max-backward", []string{"--max-backward"}},
-		{"serve --max-backward 5", []string{"max_backward", "5s"}},
+		{"serve --max-backward 5", []string{"--max-backward", "5s"}},
 		{"serve --fallback cache", []string{"fallback", "did you mean cached?"}},
-		{"serve --socket-mode 999", []string{"socket_mode"}},
+		{"serve --socket-mode 999", []string{"--socket-mode"}},
 		{"serve --config /nonexistent.yaml", []string{"/nonexistent.yaml"}},
 		{"serve --state-dir none", []string{"state_dir", "provider"}},
 	} {

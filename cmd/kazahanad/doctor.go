@@ -33,7 +33,7 @@ import (
 )
 
 type doctorCmd struct {
-	config.Flags
+	config.Serve
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
@@ -51,7 +51,10 @@ const doctorTimeout = 10 * time.Second
 func (c *doctorCmd) Run(s *system) error {
 	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
 	x.readUnits() // before the socket: a connection starts the service
-	x.settle(c.Load(config.Process{Environ: x.environ(), UID: s.uid, Now: s.now()}))
+	var again doctorCmd
+	process := s.process()
+	process.Environ = x.environ()
+	x.settle(&again.Serve, again.Load(&again, s.args[1:], process))
 	x.socket()
 	x.configuration()
 	x.add(doctor.JudgeUnits(x.units, x.status != nil)...)

@@ -71,7 +71,7 @@ func TestDoctor(t *testing.T) {
 	unchanged("socket.stale", "no sqlite.damaged", "no sqlite.new", "no state.damaged")
 
 	// A configuration that is wrong keeps nothing else from being looked at.
-	bad := s.Examined(nil, "--max-backward", "soon")
+	bad := s.Examined([]string{"KAZAHANA_MAX_BACKWARD=soon"})
 	bad.Has("config.invalid", "socket.stale")
 	if bad.Code != exitFailure {
 		t.Errorf("exit code %d", bad.Code)

@@ -306,7 +306,7 @@ var brokenMounts = []breakage{
 var brokenSockets = []breakage{
 	{name: "a file in its place", do: func(s *site) []string { testkit.WriteFile(s.T, s.Socket, "x"); return nil }, code: "socket.not_a_socket"},
 	{name: "a directory in its place", do: func(s *site) []string { testkit.Mkdir(s.T, s.Socket); return nil }, code: "socket.not_a_socket"},
-	{name: "too long", do: func(s *site) []string { return []string{"--socket", s.Path(strings.Repeat("x", 110))} }, code: "config.invalid"},
+	{name: "too long", do: configured("socket: /" + strings.Repeat("x", 110) + "\n"), code: "config.invalid"},
 	{name: "below a file", do: func(s *site) []string { return []string{"--socket", s.file("x", "") + "/d.sock"} }, code: "socket.unusable"},
 	{name: "in a directory that is made", do: func(s *site) []string { return []string{"--socket", s.Path("new/d.sock")} }, code: "socket.missing"},
 	{name: "in a directory of root", nobody: true, do: func(s *site) []string { return []string{"--socket", s.ofRoot() + "/d.sock"} }, code: "socket.unusable"},
@@ -357,8 +357,8 @@ var brokenConfigurations = []breakage{
 		return []string{"--external-secret-file", path}
 	}, code: "config.invalid"},
 	{name: "unknown group", do: flags("--socket-group", "no-such-group"), code: "config.invalid"},
-	{name: "bad mode", do: flags("--socket-mode", "rw"), code: "config.invalid"},
-	{name: "memory for nothing", do: flags("--memory-limit", "1k"), code: "config.invalid"},
+	{name: "bad mode", do: configured("socket_mode: rw\n"), code: "config.invalid"},
+	{name: "memory for nothing", do: configured("memory_limit: 1k\n"), code: "config.invalid"},
 	{name: "a user above all", do: flags("--max-connections", "10", "--max-connections-per-user", "20")},
 	{name: "a store that is none", do: flags("--store", "ftp://store"), code: "config.invalid"},
 	{name: "no state and no provider", do: flags("--state-dir", "none"), code: "config.invalid"},
@@ -386,7 +386,7 @@ var brokenListeners = []breakage{
 	{name: "a file at its path", do: func(s *site) []string { return []string{"--admin-listen", "unix:" + s.file("a.sock", "")} }, code: "listen.unusable"},
 	{name: "the socket's own path", do: func(s *site) []string { return []string{"--admin-listen", "unix:" + s.Socket} }},
 	{name: "beyond this host", do: flags("--http-listen", "0.0.0.0:0"), code: "config.invalid"},
-	{name: "no address", do: flags("--admin-listen", "9746"), code: "config.invalid"},
+	{name: "no address", do: configured("admin_listen: 9746\n"), code: "config.invalid"},
 }
 
 // leases is the provider's file.

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
@@ -26,49 +25,41 @@ type providerFlags struct {
 	Service  string `placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
 }
 
-// providerVariables are the daemon's variables that name its provider. These
-// commands ignore all others, also invalid ones.
-var providerVariables = []string{
-	"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_PROVIDER", "KAZAHANA_STORE", "KAZAHANA_PROVIDER_TIMEOUT", "KAZAHANA_SERVICE", "KAZAHANA_META",
-}
+// providerKeys are the daemon's keys that name its provider. These commands ignore all
+// others, also invalid ones.
+var providerKeys = []string{"state_dir", "live_dir", "provider", "store", "provider_timeout", "service", "meta", "max_keys", "max_disk"}
 
 // settings are the settings that a daemon started here would have.
 func (f *providerFlags) settings(s *system) (*config.Serve, error) {
-	return loadOnly(s, f.flags(), providerVariables)
+	return loadOnly(s, f.args(), providerKeys)
 }
 
-// flags are the daemon's flags that were given.
-func (f *providerFlags) flags() (flags config.Flags) {
-	give(f.Config, &flags.Config)
-	give(f.StateDir, &flags.StateDir)
-	give(f.Provider, &flags.Provider)
-	return flags
+// args are the flags of serve that were given.
+func (f *providerFlags) args() []string {
+	return slices.Concat(given("config", f.Config), given("state-dir", f.StateDir), given("provider", f.Provider))
 }
 
-// give passes on a flag that was given.
-func give(text string, into *config.Text) {
-	if text != "" {
-		*into = config.Given(text)
+// given is a flag of serve for one that was given.
+func given(name, text string) []string {
+	if text == "" {
+		return nil
 	}
+	return []string{"--" + name + "=" + text}
 }
 
-// loadOnly reads the daemon's configuration for a command that needs little of it:
-// of the environment it reads only the given variables.
-func loadOnly(s *system, flags config.Flags, variables []string) (*config.Serve, error) {
-	settings, err := flags.Load(processOnly(s, variables))
-	if err != nil {
+// loadOnly reads the daemon's configuration for a command that needs little of it.
+func loadOnly(s *system, args, keys []string) (*config.Serve, error) {
+	var settings config.Serve
+	if err := settings.Load(&settings, args, s.process(keys...)); err != nil {
 		return nil, usageError{err}
 	}
-	return settings, nil
+	return &settings, nil
 }
 
-// processOnly is this process, with none of the daemon's variables but these.
-func processOnly(s *system, variables []string) config.Process {
-	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(variables, name)
-	})
-	return config.Process{Environ: environ, UID: s.uid, Now: s.now()}
+// process is this process as the configuration depends on it. Of the environment and the
+// file, only the given keys count, or all if there are none.
+func (s *system) process(only ...string) config.Process {
+	return config.Process{Environ: s.env, UID: s.uid, Now: s.now(), Only: only}
 }
 
 // store is a provider that a command has opened.

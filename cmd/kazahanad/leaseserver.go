@@ -33,8 +33,14 @@ import (
 )
 
 type leaseServerCmd struct {
-	config.LeaseServerFlags
+	config.LeaseServer
 	Check bool `help:"Validate the configuration and exit."`
+}
+
+// loadLeaseServer is loadServe for the lease server.
+func loadLeaseServer(s *system) (*config.LeaseServer, error) {
+	var c leaseServerCmd
+	return &c.LeaseServer, c.Load(&c, s.args[1:], s.process())
 }
 
 // Run runs the lease server until SIGINT or SIGTERM.
@@ -42,7 +48,7 @@ func (c *leaseServerCmd) Run(s *system) error {
 	if !c.Check {
 		s.queueStderr()
 	}
-	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
+	settings, err := loadLeaseServer(s)
 	if err != nil {
 		return usageError{err}
 	}
@@ -54,9 +60,7 @@ func (c *leaseServerCmd) Run(s *system) error {
 	if c.Check {
 		return parts.check(s)
 	}
-	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) {
-		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
-	}}
+	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) { return loadLeaseServer(s) }}
 	parts.metrics = metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()})
 	parts.refusals = refusals.New(log.Logger, parts.metrics.Refused)
 	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log.Logger})
@@ -105,7 +109,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	}
 	set := l.settings
 	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
-	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Common, issuer.LiveDir(set), watch)); err != nil {
+	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Leases, &set.Records, issuer.LiveDir(set), watch)); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
 	l.fences = newFences(untraced, l.keyedStores.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))

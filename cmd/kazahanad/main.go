@@ -108,12 +108,9 @@ func run(s *system, args []string) int {
 	exit := -1
 	out := &output{to: s.out}
 	s.out = out
-	parser, err := kong.New(&c,
-		kong.Name("kazahanad"),
-		kong.Description("64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs."),
+	parser, err := newParser(&c,
 		kong.Writers(s.out, s.err),
 		kong.Exit(func(code int) { exit = code }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Bind(s),
 	)
 	if err != nil {
@@ -134,6 +131,9 @@ func run(s *system, args []string) int {
 	case exit >= 0 || out.err != nil: // --help has been printed
 		err = nil
 	case err != nil:
+		if daemons[args[0]] != "" {
+			s.queueStderr() // which may take nothing
+		}
 		err = usageError{withHint(withoutSecrets(err), args)}
 	default:
 		err = k.Run(s)
@@ -146,6 +146,14 @@ func run(s *system, args []string) int {
 		s.answerUnstarted(code, err)
 	}
 	return code
+}
+
+// newParser is kong's parser of the command line.
+func newParser(c *cli, more ...kong.Option) (*kong.Kong, error) {
+	return kong.New(c, append(append(config.Options(), more...),
+		kong.Name("kazahanad"),
+		kong.Description("64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))...)
 }
 
 // withoutSecrets hides the passwords of an error that repeats an argument: a URL whose flag was

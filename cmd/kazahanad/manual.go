@@ -5,6 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
@@ -17,7 +18,7 @@ type manualCmd struct {
 // Run prints a manual page in roff: of the configuration, or of the command.
 func (c *manualCmd) Run(s *system, k *kong.Context) error {
 	if c.Sample == "" {
-		return manual.Command(s.out, k.Model, version)
+		return manual.Command(s.out, k.Model, version, config.Help)
 	}
 	sample, err := os.ReadFile(c.Sample)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -65,15 +64,9 @@ func TestStatusText(t *testing.T) {
 // service, and goes on while the daemon works.
 func TestWatchedParts(t *testing.T) {
 	s := newSite(t)
-	var flags config.Flags
-	parser, err := kong.New(&flags)
-	must.Succeed(t, err)
-	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}",
-		"--admin-listen", "unix:" + s.Path("admin.sock")}); err != nil {
-		t.Fatal(err)
-	}
-	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.Dir}, UID: os.Geteuid(), Now: time.Now()})
-	must.Succeed(t, err)
+	settings := &config.Serve{}
+	must.Succeed(t, settings.Load(settings, []string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}",
+		"--admin-listen", "unix:" + s.Path("admin.sock")}, config.Process{Environ: []string{"HOME=" + s.Dir}, UID: os.Geteuid(), Now: time.Now()}))
 	deaf := func(...string) (bool, error) { return false, nil }
 	d := &daemonParts{settings: settings, log: zap.NewNop(), sup: &supervision{notify: deaf}, metrics: metrics.New(metrics.Build{})}
 	must.Succeed(t, d.assemble(t.Context()))

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -27,8 +24,8 @@ func (d *daemonParts) reloadOn(ctx context.Context) error {
 	}
 }
 
-// reload applies the settings that a running daemon can change, all of them or
-// none, and returns the settings that apply now.
+// reload applies the settings that a running daemon can change, and returns those that
+// apply now.
 func (d *daemonParts) reload(running *config.Serve) *config.Serve {
 	d.notifier().tell(systemd.Reloading()...)
 	merged, r, err := d.readAgain(running)
@@ -48,28 +45,10 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 	if err != nil {
 		return nil, config.Reload{}, err
 	}
-	merged, r, err := running.Reload(next, time.Now())
-	if err != nil {
-		return nil, r, err
-	}
-	// All steps that can fail come before the first that takes effect.
+	merged, r := running.Reload(next)
 	level, err := zapcore.ParseLevel(string(merged.LogLevel))
 	if err != nil {
 		return nil, r, fmt.Errorf("log_level: %w", err)
-	}
-	var apply []func()
-	for _, name := range slices.Sorted(maps.Keys(d.issuer.Services)) {
-		one, secret, err := d.issuer.Services[name].Prepare(merged.Services()[name])
-		if err != nil {
-			return nil, r, fmt.Errorf("service %s: %w", name, err)
-		}
-		apply = append(apply, one)
-		if secret {
-			r.Changed = append(r.Changed, "external_secret_file of service "+name+" (what it holds)")
-		}
-	}
-	for _, one := range apply {
-		one()
 	}
 	d.server.SetLimits(d.limits(merged))
 	d.sup.level.SetLevel(level)

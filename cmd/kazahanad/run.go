@@ -26,9 +26,6 @@ import (
 // machineIDVariable tells CMD its machine ID.
 const machineIDVariable = "KAZAHANA_MACHINE_ID"
 
-// verifyVariable is a variable of the daemon that applies to run as well.
-const verifyVariable = "KAZAHANA_VERIFY_INTERVAL"
-
 type runCmd struct {
 	providerFlags
 	VerifyInterval string            `placeholder:"DURATION" help:"How often to ask the provider whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
@@ -63,9 +60,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
 	}
-	flags := c.flags()
-	give(c.VerifyInterval, &flags.VerifyInterval)
-	settings, err := loadOnly(s, flags, append(slices.Clone(providerVariables), verifyVariable))
+	settings, err := loadOnly(s, append(c.args(), given("verify-interval", c.VerifyInterval)...), append([]string{"verify_interval"}, providerKeys...))
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func TestRunHandsBackWhatNobodyWantsAnyMore(t *testing.T) {
 	}
 	signals := make(chan syscall.Signal, 1)
 	j := &job{
-		runCmd: &runCmd{Quiet: true}, settings: &config.Serve{Common: config.Common{ProviderTimeout: await.Patience}}, provider: signalled{p, signals},
+		runCmd: &runCmd{Quiet: true}, settings: &config.Serve{Leases: config.Leases{ProviderTimeout: await.Patience}}, provider: signalled{p, signals},
 		system: &system{ctx: t.Context(), now: time.Now}, clock: clock.System{}, signals: signals,
 	}
 	if _, _, err := j.acquire(); err == nil || err.(exitStatus).code != 128+int(syscall.SIGTERM) {

@@ -34,9 +34,8 @@ const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
 func TestRunPageHasTheDelay(t *testing.T) {
 	page, err := os.ReadFile("../../docs/run.md")
 	must.Succeed(t, err)
-	flags := config.Flags{Config: config.Given("none")}
-	settings, err := flags.Load(config.Process{})
-	must.Succeed(t, err)
+	var settings config.Serve
+	must.Succeed(t, settings.Load(&settings, []string{"--config=none"}, config.Process{}))
 	delay := runner.RobberyDelay(settings.VerifyInterval, settings.ProviderTimeout, provider.DefaultTerm)
 	if want := fmt.Sprintf("= %.0f s\n", delay.Seconds()); !strings.Contains(string(page), want) {
 		t.Errorf("docs/run.md does not say %q", want)

@@ -156,7 +156,7 @@ func TestRunErrors(t *testing.T) {
 	run("--delay=-1s -- true").Fails(t, exitUsage, "--delay -1s")
 	run("--wait=-1s -- true").Fails(t, exitUsage, "--wait -1s", "for ever")
 	run("--ahead=-1s -- true").Fails(t, exitUsage, "--ahead -1s")
-	run("--verify-interval 0 -- true").Fails(t, exitUsage, "verify_interval", "1ms")
+	run("--verify-interval 0 -- true").Fails(t, exitUsage, "--verify-interval", "1ms")
 	run("--env =x -- true").Fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
 	run("--env A --env A=1 -- true").Fails(t, exitUsage, "--env A", "set already")
 	run("--env KAZAHANA_MACHINE_ID -- true").Fails(t, exitUsage, "KAZAHANA_MACHINE_ID", "set already")
@@ -289,7 +289,7 @@ func TestRunLeaves(t *testing.T) {
 			must.Succeed(t, err)
 			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Common: config.Common{ProviderTimeout: await.Patience}}, provider: p,
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Leases: config.Leases{ProviderTimeout: await.Patience}}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
 			test.result.LastMS = grantedAt + test.last

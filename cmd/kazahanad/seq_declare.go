@@ -25,18 +25,13 @@ type declareFlags struct {
 	StateDir  string `group:"Declaring" placeholder:"DIR" help:"State directory (default as for serve)."`
 }
 
-// declareVariables are the daemon's variables that name the store and say how keys
-// count.
-var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_SEQUENCES"})
+// declareKeys are the daemon's keys that name the store and say how keys count.
+var declareKeys = append([]string{"sequences"}, providerKeys...)
 
 // settings are the settings that a daemon started here would have.
 func (f *declareFlags) settings(s *system) (*config.Serve, error) {
-	var flags config.Flags
-	give(f.Config, &flags.Config)
-	give(f.StateDir, &flags.StateDir)
-	give(f.Store, &flags.Store)
-	give(f.Sequences, &flags.Sequences)
-	return loadOnly(s, flags, declareVariables)
+	args := slices.Concat(given("config", f.Config), given("state-dir", f.StateDir), given("store", f.Store), given("sequences", f.Sequences))
+	return loadOnly(s, args, declareKeys)
 }
 
 // declare writes the declaration to the store, and says how the key goes on.
@@ -45,7 +40,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&settings.Common, "", issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&settings.Leases, &settings.Records, "", issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

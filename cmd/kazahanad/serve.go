@@ -43,17 +43,20 @@ var hostName string
 var features = []string{"ids", "external", "uuid", "regular_only"}
 
 type serveCmd struct {
-	config.Flags
+	config.Serve
 	Check bool `help:"Validate the configuration and exit."`
+}
+
+// loadServe reads the settings of the command line again, with the file and the environment.
+func loadServe(s *system) (*config.Serve, error) {
+	var c serveCmd
+	return &c.Serve, c.Load(&c, s.args[1:], s.process())
 }
 
 // Run runs the daemon until SIGINT or SIGTERM.
 func (c *serveCmd) Run(s *system) error {
-	load := func() (*config.Serve, error) {
-		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
-	}
 	if c.Check {
-		settings, err := load()
+		settings, err := loadServe(s)
 		if err != nil {
 			return usageError{err}
 		}
@@ -64,7 +67,7 @@ func (c *serveCmd) Run(s *system) error {
 	if s.socket, err = systemd.Socket(); err != nil {
 		return err
 	}
-	settings, err := load()
+	settings, err := loadServe(s)
 	if err != nil {
 		return usageError{err}
 	}
@@ -75,7 +78,7 @@ func (c *serveCmd) Run(s *system) error {
 	if _, err := address.RuntimeDir(s.lookup, s.uid); err != nil && !(settings.Given("socket") && settings.Given("live_dir")) {
 		log.Warn("the runtime directory is ignored", zap.String("component", "serve"), zap.Error(err))
 	}
-	sup, stop, err := supervise(s, settings, load)
+	sup, stop, err := supervise(s, settings)
 	if err != nil {
 		return err
 	}

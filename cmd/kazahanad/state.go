@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -27,24 +28,18 @@ type stateFlags struct {
 	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else live_dir of the file, else that of the last daemon)."`
 }
 
-// stateVariables are the daemon's variables that name its state.
-var stateVariables = []string{"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_LIVE_DIR"}
-
 // place returns the state directory that a daemon started here would have, and the options
 // with which a command opens it.
 func (f *stateFlags) place(s *system) (dir string, opts state.Options, err error) {
-	var flags config.Flags
-	give(f.Config, &flags.Config)
-	give(f.StateDir, &flags.StateDir)
-	give(f.LiveDir, &flags.LiveDir)
-	dir, live, err := flags.Directories(processOnly(s, stateVariables))
+	var settings config.Serve
+	err = settings.LoadDirectories(slices.Concat(given("config", f.Config), given("state-dir", f.StateDir), given("live-dir", f.LiveDir)), s.process())
 	switch {
 	case err != nil:
 		return "", opts, usageError{err}
-	case dir == "":
+	case settings.StateDir == "":
 		return "", opts, usageError{errors.New("state_dir is none: such a daemon keeps no state")}
 	}
-	return dir, state.Options{Live: live, Log: commandLog(s)}, nil
+	return settings.StateDir, state.Options{Live: settings.LiveDir, Log: commandLog(s)}, nil
 }
 
 type stateShowCmd struct {

@@ -15,10 +15,10 @@ import (
 )
 
 // keyedStoresOptions say where the settings keep locks and sequences.
-func keyedStoresOptions(s *config.Common, live string, watch issuer.Watching) issuer.KeyedStoresOptions {
+func keyedStoresOptions(l *config.Leases, r *config.Records, live string, watch issuer.Watching) issuer.KeyedStoresOptions {
 	return issuer.KeyedStoresOptions{
-		Named: s.Store, Provider: s.Provider, StateDir: s.StateDir, LiveDir: live, Sequences: s.Sequences,
-		Limits: bounds.Limits{Keys: int64(s.MaxKeys), Bytes: s.MaxDisk}, Timeout: s.ProviderTimeout, Watching: watch,
+		Named: r.Store, Provider: l.Provider, StateDir: l.StateDir, LiveDir: live, Sequences: r.Sequences,
+		Limits: bounds.Limits{Keys: int64(r.MaxKeys), Bytes: r.MaxDisk}, Timeout: l.ProviderTimeout, Watching: watch,
 		// With serve's defaults: these processes make no IDs.
 		Clock: clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute}),
 	}
@@ -41,7 +41,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&s.Common, "", issuer.Watching{Log: zap.NewNop()}))
+	k, err := issuer.OpenKeyedStores(keyedStoresOptions(&s.Leases, &s.Records, "", issuer.Watching{Log: zap.NewNop()}))
 	if err != nil {
 		return err
 	}

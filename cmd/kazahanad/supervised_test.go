@@ -235,61 +235,38 @@ func TestLeaseServerNotifications(t *testing.T) {
 func TestReload(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	config, secret := s.Path("config.yaml"), s.Path("secret")
-	write := func(path, text string) {
+	config := s.Path("config.yaml")
+	write := func(text string) {
 		t.Helper()
 		// In one piece: it may be read at any moment.
-		testkit.WriteFile(t, path+".new", text)
-		testkit.Rename(t, path+".new", path)
+		testkit.WriteFile(t, config+".new", text)
+		testkit.Rename(t, config+".new", config)
 	}
-	write(secret, "one")
-	write(config, "external_secret_file: "+secret+"\n")
+	write("fallback: none\n")
 	d := s.Start("--config", config)
 	hangup := func(log string) {
 		t.Helper()
 		must.Succeed(t, d.Cmd.Process.Signal(syscall.SIGHUP))
 		d.AwaitLog(log)
 	}
-	external := func() string {
-		t.Helper()
-		c, err := testkit.DialSocket(s.Socket)
-		must.Succeed(t, err)
-		defer c.Close()
-		var text string
-		must.Succeed(t, c.Call(t.Context(), "ToExternal", &text, int64(1)))
-		return text
-	}
 	hangup("configuration read again: nothing has changed")
-	before := external()
-
-	base := "external_secret_file: " + secret + "\n"
-	write(config, base+"log_level: debug\nmax_throughput_per_ms: 512\nstate_dir: /nowhere\nservices: {other: {}}\n")
-	hangup(`"changed":["log_level","max_throughput_per_ms"]`)
-	d.AwaitLog(`"restart_needed":["services.other"]`) // a flag outranks state_dir
-	status := s.Kazahanad("status", "--json").OK(t)
-	if !regexp.MustCompile(`"max_throughput_per_ms": *512`).MatchString(status) || strings.Contains(status, "nowhere") {
-		t.Errorf("status: %s", status)
-	}
 
 	for _, wrong := range []struct{ text, key string }{
-		{"max_throughput_per_ms: 1024\nfallback: maybe\n", "fallback in " + config + " line 2"},
-		{"max_throughput_per_ms: 1024\nfallbck: none\n", "did you mean fallback?"},
-		{"max_throughput_per_ms: 1024\nexternal_secret_file: " + s.Path("gone") + "\n", "external_secret_file: open " + s.Path("gone")},
+		{"fallback: none\nlog_level: loud\n", "log_level in " + config + " line 2"},
+		{"log_level: debug\nfallbck: none\n", "did you mean fallback?"},
 	} {
-		write(config, wrong.text)
+		write(wrong.text)
 		hangup(wrong.key)
-		if status := s.Kazahanad("status", "--json").OK(t); !regexp.MustCompile(`"max_throughput_per_ms": *512`).MatchString(status) {
-			t.Errorf("%s is in force in part: %s", wrong.text, status)
+		if strings.Contains(d.Log.String(), `"changed":`) {
+			t.Errorf("%s is in force in part: %s", wrong.text, d.Log)
 		}
 	}
-
-	write(config, base+"max_throughput_per_ms: 512\nmax_keys: 1\n")
-	write(secret, "two")
-	hangup("external_secret_file of service default (what it holds)")
-	await.Eventually(t, "the other secret is used", func() bool { return external() != before })
-	d.AwaitLog(`"restart_needed":["max_keys"]`)
-	s.Kazahanad("seq", "first").OK(t)
-	s.Kazahanad("seq", "second").OK(t)
+	write("log_level: debug\nfallback: cached\nstate_dir: /nowhere\nservices: {other: {}}\n")
+	hangup(`"changed":["log_level"]`)
+	d.AwaitLog(`"restart_needed":["fallback","services"]`) // a flag outranks state_dir
+	if status := s.Kazahanad("status", "--json").OK(t); !regexp.MustCompile(`"fallback": *"none"`).MatchString(status) {
+		t.Errorf("status: %s", status)
+	}
 	must.Succeed(t, os.Remove(filepath.Clean(config)))
 	hangup(config + " does not exist")
 	d.Terminate()

@@ -74,6 +74,7 @@ var own = map[string][]string{
 	"internal/caller":                        {"internal/address", "internal/wire"},
 	"internal/operator/manual":               {},
 	"packaging/bill":                         {},
+	"packaging/sample":                       {},
 	"internal/operator/config":               {"internal/didyoumean", "internal/address", "internal/keyname", "internal/snowflake"},
 	"internal/conn/connurl":                  {},
 	"internal/conn/sqlitefile":               {"internal/conn/connurl", "internal/folder"},

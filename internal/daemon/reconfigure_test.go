@@ -2,13 +2,10 @@ package daemon
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -46,47 +43,4 @@ func TestSetLimitsWhileServing(t *testing.T) {
 	if got := r.server.DrainTimeout(); got != 3*time.Second {
 		t.Errorf("drain timeout %v", got)
 	}
-}
-
-// TestPrepareOfOtherSettings: what a file says takes effect together or not at all.
-func TestPrepareOfOtherSettings(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.secrets["default"] = "first" }).start()
-	p, svc := r.dial(), r.services["default"]
-	id := p.id()
-	first := p.text("ToExternal", id)
-	next := svc.Settings()
-
-	apply, secret, err := svc.Prepare(next)
-	if err != nil || secret {
-		t.Fatalf("nothing is new: secret %v, %v", secret, err)
-	}
-	apply()
-	if got := p.text("ToExternal", id); got != first {
-		t.Errorf("%s, and %s before", got, first)
-	}
-
-	broken := next
-	broken.ExternalSecretFile, broken.MaxThroughputPerMS = filepath.Join(t.TempDir(), "none"), 7
-	if _, _, err := svc.Prepare(broken); err == nil {
-		t.Error("a secret that is not there was accepted")
-	}
-	if st := r.server.Status().Services[0]; st.MaxThroughput != settings().MaxThroughputPerMS || p.text("ToExternal", id) != first {
-		t.Errorf("settings that were refused are in force: %+v", st)
-	}
-
-	must.Succeed(t, os.WriteFile(next.ExternalSecretFile, []byte("second"), 0o600))
-	next.MaxThroughputPerMS, next.Fallback, next.MaxBackward = 512, config.FallbackNone, 0
-	apply, secret, err = svc.Prepare(next)
-	if err != nil || !secret {
-		t.Fatalf("the file holds another secret: %v, %v", secret, err)
-	}
-	apply()
-	if got := p.text("ToExternal", id); got == first {
-		t.Error("the first secret is in force")
-	}
-	if st := r.server.Status().Services[0]; st.MaxThroughput != 512 || st.Fallback != "none" {
-		t.Errorf("%+v", st)
-	}
-	r.clock.Jump(-time.Minute)
-	p.fails(wire.CodeClockBackward, "NextID")
 }

@@ -102,7 +102,10 @@ func sequenceOptions(counts []config.Sequence) (func(key string) (o sequence.Opt
 		if c.OnMax != "" {
 			o.OnMax = sequence.OnMax(c.OnMax)
 		}
-		o.Start, o.StartSet, o.Max, o.TTL, o.Block = c.Start, c.StartSet, c.MaxValue, c.TTL, c.Block
+		if c.Start != nil {
+			o.Start, o.StartSet = *c.Start, true
+		}
+		o.Max, o.TTL, o.Block = c.MaxValue, c.TTL, c.Block
 		if err := o.Validate(); err != nil {
 			return nil, fmt.Errorf("sequences.%s: %s", c.Prefix, strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,15 +41,15 @@ type ServiceOptions struct {
 // Service is one stream of IDs and what supplies it.
 type Service struct {
 	name     string
-	settings atomic.Pointer[config.Service]
+	settings config.Service
 	gen      *generator.Generator
 	keeper   *keeper.Keeper // nil: standalone
 	state    *state.Service
 	clock    *clock.Believed
 	log      *zap.Logger
-	external atomic.Pointer[snowflake.Codec]
+	external *snowflake.Codec
 	timeline snowflake.Timeline // at the start; the keeper's afterwards
-	supply   keeper.Config      // what of it settings decide changes with them
+	supply   keeper.Config
 }
 
 // NewService assembles a service and publishes what its state remembers. Run
@@ -60,12 +59,12 @@ func NewService(o ServiceOptions) (*Service, error) {
 	if o.Log != nil {
 		s.log = o.Log.With(zap.String("component", "daemon"), zap.String("service", o.Name))
 	}
-	s.settings.Store(&o.Settings)
+	s.settings = o.Settings
 	codec, err := LoadCodec(o.Settings.ExternalSecretFile, o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("external_secret_file: %w", err)
 	}
-	s.external.Store(&codec)
+	s.external = &codec
 	if s.timeline, err = settleTimeline(o.Name, o.Settings, o.State); err != nil {
 		return nil, err
 	}
@@ -258,10 +257,10 @@ func (s *Service) Generator() *generator.Generator { return s.gen }
 func (s *Service) Clock() *clock.Believed { return s.clock }
 
 // Codec writes and reads external IDs.
-func (s *Service) Codec() *snowflake.Codec { return s.external.Load() }
+func (s *Service) Codec() *snowflake.Codec { return s.external }
 
 // Settings are those in force.
-func (s *Service) Settings() config.Service { return *s.settings.Load() }
+func (s *Service) Settings() config.Service { return s.settings }
 
 // Step lets the keeper do what is due: for tests that run nothing in the background.
 func (s *Service) Step(ctx context.Context) {
@@ -280,31 +279,6 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
-
-// Prepare reads what other settings need, and returns what brings them into
-// force: apply cannot fail. secret reports that the secret for external IDs is
-// another one, though its file may be the same.
-//
-// bit_ts, default_epoch and startup_wait are of the service's start, and without
-// effect here.
-func (s *Service) Prepare(settings config.Service) (apply func(), secret bool, err error) {
-	codec, err := LoadCodec(settings.ExternalSecretFile, s.name)
-	if err != nil {
-		return nil, false, fmt.Errorf("external_secret_file: %w", err)
-	}
-	return func() {
-		s.settings.Store(&settings)
-		s.external.Store(&codec)
-		s.gen.SetConfig(streamConfig(settings, s.keeper == nil))
-		if s.keeper != nil {
-			s.keeper.SetConfig(s.supplyConfig(settings))
-		}
-	}, !same(codec, *s.external.Load()), nil
-}
-
-// same reports whether two codecs have the same secret: others do not agree on 128
-// bits.
-func same(a, b snowflake.Codec) bool { return a.Encode(0) == b.Encode(0) && a.Encode(1) == b.Encode(1) }
 
 // KeeperTurns counts the turns of what supplies the service with leases, nil
 // where there is nothing to supply it from.

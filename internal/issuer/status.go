@@ -62,7 +62,7 @@ func (s *Service) Status() (generator.Mode, ServiceStatus) {
 	stats, now, tl := s.gen.Stats(), s.clock.NowMS(), s.Timeline()
 	st := ServiceStatus{
 		Service: s.name, Mode: string(mode), EpochMS: tl.EpochMS, BitTS: tl.BitTS, ExhaustedMS: tl.EndMS(),
-		MaxThroughput: s.settings.Load().MaxThroughputPerMS, Fallback: string(s.settings.Load().Fallback),
+		MaxThroughput: s.settings.MaxThroughputPerMS, Fallback: string(s.settings.Fallback),
 		Leases: []LeaseStatus{},
 		Issued: IssuedStatus{
 			stats.Issued[generator.Regular], stats.Issued[generator.FallbackCachedID],

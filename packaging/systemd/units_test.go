@@ -84,7 +84,8 @@ func TestUnitsDoWithout(t *testing.T) {
 // TestLimitsFit: the daemon's own limits act before those of the units. Without a unit it
 // assumes as much memory as the unit gives it.
 func TestLimitsFit(t *testing.T) {
-	defaults, err := (&config.Flags{}).Load(config.Process{UID: 1, Environ: []string{"HOME=/home/x"}})
+	var defaults config.Serve
+	err := defaults.Load(&defaults, nil, config.Process{UID: 1, Environ: []string{"HOME=/home/x"}})
 	must.Succeed(t, err)
 	for _, unit := range []string{service, server} {
 		b, err := os.ReadFile(unit)

@@ -8,16 +8,6 @@ import (
 	"time"
 )
 
-// citeIn names a key of one service.
-func (s *Serve) citeIn(service, key string) string {
-	for _, v := range s.overrides[service] {
-		if v.name == key {
-			return v.key + " (" + v.where + ")"
-		}
-	}
-	return s.Cite(key)
-}
-
 // check refuses settings that contradict each other.
 func (s *Serve) check(now time.Time) error {
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
@@ -29,7 +19,7 @@ func (s *Serve) check(now time.Time) error {
 		return fmt.Errorf("%s is %s, which cannot keep services apart, but there are %d (%s): use another provider, or one daemon for each",
 			s.Cite("provider"), scheme, len(s.services), strings.Join(slices.Sorted(maps.Keys(s.services)), ", "))
 	}
-	if err := s.checkSocketGroup(); err != nil {
+	if err := s.checkGroup(s.origins); err != nil {
 		return err
 	}
 	if s.AdminPprof && s.AdminListen == "" {
@@ -71,10 +61,10 @@ func (s *Serve) checkListeners() error {
 	return nil
 }
 
-func (c *Common) checkSocketGroup() error {
-	if c.SocketGroup != "" && c.SocketMode&0o020 == 0 {
+func (a *Access) checkGroup(from origins) error {
+	if a.SocketGroup != "" && a.SocketMode&0o020 == 0 {
 		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect: add 0060, or leave out socket_group",
-			c.Cite("socket_group"), c.Cite("socket_mode"), c.SocketMode)
+			from.Cite("socket_group"), from.Cite("socket_mode"), a.SocketMode)
 	}
 	return nil
 }
@@ -89,6 +79,9 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
 			s.Cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
 	}
+	if err := checkEpoch(s.citeIn(name, "default_epoch"), service.DefaultEpoch, now); err != nil {
+		return err
+	}
 	// Too few bits must fail here and not at the first request.
 	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()
 	if !now.IsZero() && !end.After(now) {
@@ -97,6 +90,14 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 			service.DefaultEpoch.Format(time.RFC3339), end.Format(time.DateOnly))
 	}
 	return nil
+}
+
+// checkEpoch refuses an epoch after now. A zero now skips that.
+func checkEpoch(cited string, epoch, now time.Time) error {
+	if now.IsZero() || !epoch.After(now) {
+		return nil
+	}
+	return fmt.Errorf("%s %s is in the future: this host's clock says %s", cited, epoch.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 }
 
 // scheme is the part of a provider URL that names its kind.

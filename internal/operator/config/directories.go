@@ -91,3 +91,71 @@ func livePlaces(lookup Lookup, uid int) (places []string) {
 	}
 	return append(places, filepath.Join("/dev/shm", directoryName+"-"+strconv.Itoa(uid)))
 }
+
+// chooseDirectories fills in the defaults that depend on the user and the
+// environment. inPod says why there is no default provider inside Kubernetes.
+func (l *Leases) chooseDirectories(lookup Lookup, uid int, from origins, inPod string) error {
+	if !from.Given("live_dir") {
+		l.livePlaces = livePlaces(lookup, uid)
+	}
+	if err := l.chooseStateDir(lookup, uid, from); err != nil {
+		return err
+	}
+	if from.Given("provider") {
+		return nil
+	}
+	if err := noDefaultInPod(lookup, inPod); err != nil {
+		return err
+	}
+	if l.StateDir == "" {
+		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", from.Cite("state_dir"))
+	}
+	return l.defaultProvider(l.StateDir, from.Cite("state_dir"))
+}
+
+func (l *Leases) chooseStateDir(lookup Lookup, uid int, from origins) (err error) {
+	if !from.Given("state_dir") {
+		l.StateDir, err = daemonStateDir(lookup, uid)
+	}
+	return err
+}
+
+func noDefaultInPod(lookup Lookup, why string) error {
+	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
+		return errors.New("provider is not set, and inside Kubernetes there is no default: " + why)
+	}
+	return nil
+}
+
+// defaultProvider is a SQLite file in the directory, which the error calls what.
+func (l *Leases) defaultProvider(dir, what string) error {
+	if strings.ContainsAny(dir, "?#%") {
+		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", what)
+	}
+	l.Provider = "sqlite:" + dir + "/leases.db"
+	return nil
+}
+
+// chooseBesideDaemon is chooseDirectories for a program with package embed. The program
+// names a state directory of its own. Its default provider is the file of a daemon that
+// the same user would run, so that all programs of the user on this host, and that
+// daemon, take their machine IDs from one file.
+func (l *Leases) chooseBesideDaemon(lookup Lookup, uid int, from origins, inPod string) error {
+	if !from.Given("live_dir") {
+		l.livePlaces = livePlaces(lookup, uid)
+	}
+	if !from.Given("state_dir") {
+		return errors.New("Config.StateDir is not set: name a directory that only this process uses, or write none to keep no state")
+	}
+	if from.Given("provider") {
+		return nil
+	}
+	if err := noDefaultInPod(lookup, inPod); err != nil {
+		return err
+	}
+	dir, err := userStateDir(lookup, uid)
+	if err != nil {
+		return fmt.Errorf("Config.Provider is not set, and %w: set Provider", err)
+	}
+	return l.defaultProvider(dir, dir)
+}

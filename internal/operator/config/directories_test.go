@@ -18,11 +18,11 @@ func lookupIn(variables map[string]string) Lookup {
 }
 
 func TestDaemonSocketOfLastResort(t *testing.T) {
-	s := mustLoad(t, sources{uid: 7, env: []string{"HOME=/h"}})
+	s := mustLoad(t, sourceTexts{uid: 7, env: []string{"HOME=/h"}})
 	if !s.SocketInTmp || s.Socket != "/tmp/kazahana-7/kazahanad.sock" || s.StateDir != "/h/.local/state/kazahana" {
 		t.Errorf("%+v", s)
 	}
-	s = mustLoad(t, sources{uid: 7, env: []string{"HOME=/h", "KAZAHANA_SOCKET=unix:///tmp/kazahana-7/kazahanad.sock"}})
+	s = mustLoad(t, sourceTexts{uid: 7, env: []string{"HOME=/h", "KAZAHANA_SOCKET=unix:///tmp/kazahana-7/kazahanad.sock"}})
 	if s.SocketInTmp {
 		t.Error("an explicit socket is no last resort")
 	}
@@ -88,7 +88,7 @@ func TestLivePlaces(t *testing.T) {
 			t.Errorf("%v, uid %d: %v, want %v", c.env, c.uid, got, c.want)
 		}
 	}
-	s := mustLoad(t, sources{env: []string{"KAZAHANA_LIVE_DIR=/x"}})
+	s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_LIVE_DIR=/x"}})
 	if dir, places := s.LiveDirs(); dir != "/x" || places != nil {
 		t.Errorf("live_dir %q, or one of %v", dir, places)
 	}

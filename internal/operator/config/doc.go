@@ -1,12 +1,12 @@
 // Package config turns flags, environment variables and one YAML file into the
-// finished settings of a command: it knows the keys, their defaults, how the
-// sources are merged, and which settings contradict each other.
+// finished settings of a command, and checks which settings contradict each other.
 //
 // # Contract
 //
 //   - A key has one name everywhere: max_backward in the file, --max-backward as
-//     a flag, KAZAHANA_MAX_BACKWARD in the environment. The table in keys.go is
-//     the only list of them.
+//     a flag, KAZAHANA_MAX_BACKWARD in the environment. It is written once, as a field
+//     of Serve or LeaseServer: kong's tags have its flag, its bounds and its default,
+//     and its comment is what the packaged sample says of it.
 //   - Flags outrank the environment, which outranks the file, which outranks the
 //     default. A source that sets a list or a map replaces the whole of it.
 //   - Unknown keys and variables, duplicate keys, wrong types, values out of range
@@ -21,10 +21,9 @@
 //     reads the YAML file and, to find a client's socket, the metadata of the places
 //     where it can be.
 //
-// # Why kong only collects text
+// # Kong and the sources
 //
-// Kong ranks its resolvers above the environment, treats an empty variable as set,
-// reads the real environment only, and prints the value of a variable that it
-// cannot parse, even a password. So the fields of Flags only keep the typed text,
-// and Load treats all sources alike.
+// Kong reads the command line and the defaults, and decodes every value by the mappers
+// in kinds.go. The file and the environment reach it as one resolver, whose values are
+// YAML nodes that know their lines.
 package config

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kazahana/kazahana/internal/didyoumean"
 )
 
 // variablePrefix begins every variable that is meant for kazahana.
@@ -43,23 +45,34 @@ func (e *environment) lookup(name string) (string, bool) {
 }
 
 // values returns the keys that the environment sets, in a stable order, or an error
-// for a variable with the prefix that is not a key. It ignores foreign variables.
-func (e *environment) values(command string, keys []key, foreign []string) ([]value, error) {
+// for a variable with the prefix that is not a key. It takes only those in only, if there
+// are any, and ignores foreign variables.
+func (e *environment) values(c command, known, only []string) ([]value, error) {
 	var out []value
 	for name := range e.variables {
-		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(foreign, name) || e.isServiceLink(name) {
+		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(c.foreign, name) || e.isServiceLink(name) {
 			continue
 		}
 		key := strings.ToLower(strings.TrimPrefix(name, variablePrefix))
-		out = append(out, value{key: key, name: key, where: name, text: e.variables[name]})
+		if len(only) == 0 || key == "config" || slices.Contains(only, key) {
+			out = append(out, value{key: key, name: key, where: name, text: e.variables[name]})
+		}
 	}
 	slices.SortFunc(out, func(a, b value) int { return strings.Compare(a.where, b.where) })
 	for _, v := range out {
-		if _, known := findIn(keys, v.key); !known || v.where != variable(v.key) {
-			return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), suggest(command, v.key, keys, variable))
+		if !slices.Contains(known, v.key) || v.where != variable(v.key) {
+			return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), suggest(c.name, v.key, known, variable))
 		}
 	}
 	return out, nil
+}
+
+// suggest names the key that was probably meant, as a source spells it.
+func suggest(command, name string, known []string, spell func(string) string) string {
+	if near := didyoumean.Name(name, known); near != "" {
+		return "did you mean " + spell(near) + "?"
+	}
+	return "kazahanad " + command + " --help lists the keys"
 }
 
 // variable is the name of the environment variable of a key.

@@ -46,7 +46,7 @@ func TestFileErrors(t *testing.T) {
 		{"services: {a: {fallback: {b: {c: {d: e}}}}}\n", "too large or too deep"},
 		{"store: /var/lib/store.db\n", `store in FILE line 1: "/var/lib/store.db" is not the URL of a store`},
 		{"sequences: {a: {stp: 1}}\n", "unknown key sequences.a.stp in FILE line 1: did you mean step?"},
-		{"sequences: {a: {step: 0}}\n", `sequences.a.step in FILE line 1: "0" is not a whole number from 1`},
+		{"sequences: {a: {step: 0}}\n", `sequences.a.step in FILE line 1: "0" is out of range: write a whole number from 1`},
 		{"sequences: {a: {on_max: explode}}\n", "is none of reset, error"},
 		{"sequences: {a: {ttl: 5}}\n", "has no unit"},
 		{"sequences: {a: {block: 65537}}\n", "is out of range"},
@@ -116,7 +116,7 @@ func TestFileErrors(t *testing.T) {
 		{"log_level: warning\n", `"warning" is none of debug, info, warn, error: did you mean warn?`},
 		{"default_epoch: 2026-01-01\n", "is not a time: write RFC 3339"},
 		{"default_epoch: 1969-12-31T23:59:59Z\n", "is before 1970"},
-		{"default_epoch: 2026-11-02T00:00:00Z\n", "is in the future: this host's clock says 2026-11-01T12:00:00Z"},
+		{"default_epoch: 2026-11-02T00:00:00Z\n", "default_epoch (FILE line 1) 2026-11-02T00:00:00Z is in the future: this host's clock says 2026-11-01T12:00:00Z"},
 		{"default_epoch: 2026-01-01T00:00:00.0001Z\n", "is finer than a millisecond"},
 		{"provider: none:\n", `needs quotes: provider: "none:"`},
 		{"a\n", "FILE holds a single value, and must hold keys and values"},
@@ -130,7 +130,7 @@ func TestFileErrors(t *testing.T) {
 	} {
 		// The name of a subtest becomes part of the file's path, and so of the error.
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			_, path, err := load(t, sources{file: c.file})
+			_, path, err := load(t, sourceTexts{file: c.file})
 			wantError(t, err, strings.ReplaceAll(c.want, "FILE", path))
 			if err != nil && len(err.Error()) > 600 {
 				t.Errorf("error is %d bytes long", len(err.Error()))
@@ -142,34 +142,34 @@ func TestFileErrors(t *testing.T) {
 func TestFlagAndVariableErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		src  sources
+		src  sourceTexts
 		want string
 	}{
-		{"flag", sources{args: []string{"--max-backward=5"}}, `max_backward in --max-backward: "5" has no unit`},
-		{"overridden flag is judged too", sources{file: "fallback: x\n", args: []string{"--fallback=none"}}, `fallback in `},
-		{"variable", sources{env: []string{"KAZAHANA_BIT_TS=7"}}, `bit_ts in KAZAHANA_BIT_TS: "7" is out of range`},
-		{"empty flag", sources{args: []string{"--socket="}}, `socket in --socket: "" is empty`},
-		{"unknown variable", sources{env: []string{"KAZAHANA_MAX_THRUPUT_PER_MS=hunter2"}},
+		{"flag", sourceTexts{args: []string{"--max-backward=5"}}, `--max-backward: "5" has no unit`},
+		{"overridden flag is judged too", sourceTexts{file: "fallback: x\n", args: []string{"--fallback=none"}}, `fallback in `},
+		{"variable", sourceTexts{env: []string{"KAZAHANA_BIT_TS=7"}}, `bit_ts in KAZAHANA_BIT_TS: "7" is out of range`},
+		{"empty flag", sourceTexts{args: []string{"--socket="}}, `--socket: "" is empty`},
+		{"unknown variable", sourceTexts{env: []string{"KAZAHANA_MAX_THRUPUT_PER_MS=hunter2"}},
 			"unknown variable KAZAHANA_MAX_THRUPUT_PER_MS in the environment: did you mean KAZAHANA_MAX_THROUGHPUT_PER_MS?"},
-		{"lower case variable", sources{env: []string{"KAZAHANA_log_level=info"}}, "did you mean KAZAHANA_LOG_LEVEL?"},
-		{"strange variable", sources{env: []string{"KAZAHANA_WHATEVER_ELSE=1"}}, "kazahanad serve --help lists the keys"},
-		{"service link outside Kubernetes", sources{env: []string{"KAZAHANA_PORT=1", "KAZAHANA_SERVICE_HOST=h", "KAZAHANA_SERVICE_PORT=1"}}, "unknown variable"},
-		{"not quite a service link", sources{env: []string{"KUBERNETES_SERVICE_HOST=h", "KAZAHANA_PROVIDER=none:", "KAZAHANA_PORT=1"}}, "unknown variable KAZAHANA_PORT"},
-		{"secret in provider", sources{args: []string{"--provider=/:hunter2@h"}}, "provider in --provider"},
-		{"secret in services", sources{env: []string{"KAZAHANA_SERVICES={a: {fallback: 'redis://u:hunter2@h'}}"}},
+		{"lower case variable", sourceTexts{env: []string{"KAZAHANA_log_level=info"}}, "did you mean KAZAHANA_LOG_LEVEL?"},
+		{"strange variable", sourceTexts{env: []string{"KAZAHANA_WHATEVER_ELSE=1"}}, "kazahanad serve --help lists the keys"},
+		{"service link outside Kubernetes", sourceTexts{env: []string{"KAZAHANA_PORT=1", "KAZAHANA_SERVICE_HOST=h", "KAZAHANA_SERVICE_PORT=1"}}, "unknown variable"},
+		{"not quite a service link", sourceTexts{env: []string{"KUBERNETES_SERVICE_HOST=h", "KAZAHANA_PROVIDER=none:", "KAZAHANA_PORT=1"}}, "unknown variable KAZAHANA_PORT"},
+		{"secret in provider", sourceTexts{args: []string{"--provider=/:hunter2@h"}}, "--provider: "},
+		{"secret in services", sourceTexts{env: []string{"KAZAHANA_SERVICES={a: {fallback: 'redis://u:hunter2@h'}}"}},
 			`services.a.fallback in KAZAHANA_SERVICES: "redis://u:xxxxx@h" is none of`},
-		{"services not YAML", sources{args: []string{"--services={a: "}}, "services in --services"},
-		{"services two documents", sources{args: []string{"--services={a: {}}\n---\n{b: {}}"}}, "services in --services"},
-		{"services unknown key", sources{args: []string{"--services={a: {bit_t: 41}}"}}, "unknown key services.a.bit_t in --services: did you mean bit_ts?"},
-		{"services not a map", sources{args: []string{"--services=a"}}, `"a" is not a map: write {NAME: {KEY: VALUE}}`},
-		{"meta without value", sources{args: []string{"--meta=a"}}, `meta in --meta: "a" has no value: write KEY=VALUE`},
-		{"meta empty value", sources{args: []string{"--meta=a="}}, `meta.a in --meta: "" is empty`},
-		{"meta without name", sources{args: []string{"--meta==b"}}, `"" is not a name`},
-		{"meta twice", sources{args: []string{"--meta=a=b", "--meta=a=c"}}, "a is given twice"},
-		{"meta broken map", sources{args: []string{"--meta={a"}}, "meta in --meta"},
-		{"meta too many", sources{args: []string{"--meta=" + strings.Repeat("x", 64) + "y=1"}}, "is not a name"},
-		{"list with a hole", sources{args: []string{"--allow-uids=1,"}}, "is empty"},
-		{"switch", sources{args: []string{"--admin-pprof=maybe"}}, `"maybe" is neither true nor false`},
+		{"services not YAML", sourceTexts{args: []string{"--services={a: "}}, "--services: "},
+		{"services two documents", sourceTexts{args: []string{"--services={a: {}}\n---\n{b: {}}"}}, "--services: "},
+		{"services unknown key", sourceTexts{args: []string{"--services={a: {bit_t: 41}}"}}, "--services: unknown key services.a.bit_t: did you mean bit_ts?"},
+		{"services not a map", sourceTexts{args: []string{"--services=a"}}, `"a" is not a map: write {NAME: {KEY: VALUE}}`},
+		{"meta without value", sourceTexts{args: []string{"--meta=a"}}, `--meta: "a" has no value: write KEY=VALUE`},
+		{"meta empty value", sourceTexts{args: []string{"--meta=a="}}, `--meta: meta.a: "" is empty`},
+		{"meta without name", sourceTexts{args: []string{"--meta==b"}}, `"" is not a name`},
+		{"meta twice", sourceTexts{args: []string{"--meta=a=b", "--meta=a=c"}}, "a is given twice"},
+		{"meta broken map", sourceTexts{args: []string{"--meta={a"}}, "--meta: "},
+		{"meta too many", sourceTexts{args: []string{"--meta=" + strings.Repeat("x", 64) + "y=1"}}, "is not a name"},
+		{"list with a hole", sourceTexts{args: []string{"--allow-uids=1,"}}, "is empty"},
+		{"switch", sourceTexts{args: []string{"--admin-pprof=maybe"}}, `"maybe" is neither true nor false`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, c.src)
@@ -183,12 +183,12 @@ func TestKongErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--socket"}, "--socket: needs a value"},
+		{[]string{"--socket"}, "--socket: expected path value"},
 		{[]string{"--socket", "--log-level=info"}, "--socket"},
-		{[]string{"--socket", "-x"}, "write --socket=VALUE if it begins with a dash"},
+		{[]string{"--socket", "-x"}, `perhaps try --socket="-x"?`},
 		{[]string{"--max-thruput-per-ms=1"}, "unknown flag"},
 	} {
-		if _, err := parseFlags(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := load(t, sourceTexts{args: c.args}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.args, err)
 		}
 	}
@@ -197,35 +197,35 @@ func TestKongErrors(t *testing.T) {
 func TestContradictions(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		src  sources
+		src  sourceTexts
 		want []string
 	}{
-		{"no state and no provider", sources{args: []string{"--state-dir=none"}}, []string{"state_dir (--state-dir)", "set provider"}},
-		{"state directory that is no URL", sources{args: []string{"--state-dir=/a?b"}}, []string{"state_dir (--state-dir)", "set provider"}},
-		{"nowhere for state", sources{uid: 1000}, []string{"state_dir", "HOME"}},
-		{"static with services", sources{file: "services: {a: {}}\n", args: []string{"--provider=static:1"}},
+		{"no state and no provider", sourceTexts{args: []string{"--state-dir=none"}}, []string{"state_dir (--state-dir)", "set provider"}},
+		{"state directory that is no URL", sourceTexts{args: []string{"--state-dir=/a?b"}}, []string{"state_dir (--state-dir)", "set provider"}},
+		{"nowhere for state", sourceTexts{uid: 1000}, []string{"state_dir", "HOME"}},
+		{"static with services", sourceTexts{file: "services: {a: {}}\n", args: []string{"--provider=static:1"}},
 			[]string{"provider (--provider) is static:", "2 (a, default)"}},
-		{"ip with services", sources{file: "services: {a: {}}\n", args: []string{"--provider=IP:"}}, []string{"is ip:"}},
-		{"retry intervals", sources{file: "\nacquire_retry_max_interval: 500ms\n"},
+		{"ip with services", sourceTexts{file: "services: {a: {}}\n", args: []string{"--provider=IP:"}}, []string{"is ip:"}},
+		{"retry intervals", sourceTexts{file: "\nacquire_retry_max_interval: 500ms\n"},
 			[]string{"acquire_retry_interval (default) 1s is longer than acquire_retry_max_interval (", " line 2) 500ms"}},
-		{"retry intervals of a service", sources{args: []string{"--services={a: {acquire_retry_interval: 2m}}"}},
+		{"retry intervals of a service", sourceTexts{args: []string{"--services={a: {acquire_retry_interval: 2m}}"}},
 			[]string{"services.a.acquire_retry_interval (--services) 2m is longer than acquire_retry_max_interval (default) 1m"}},
-		{"nothing to make IDs from", sources{args: []string{"--provider=none:", "--fallback=none"}},
+		{"nothing to make IDs from", sourceTexts{args: []string{"--provider=none:", "--fallback=none"}},
 			[]string{"provider (--provider) none:", "fallback (--fallback) none", "every request for service default would fail"}},
-		{"nothing to make a service's IDs from", sources{args: []string{"--provider=none:", "--services={a: {fallback: none}}"}},
+		{"nothing to make a service's IDs from", sourceTexts{args: []string{"--provider=none:", "--services={a: {fallback: none}}"}},
 			[]string{"services.a.fallback (--services) none", "service a would fail"}},
-		{"group that cannot connect", sources{args: []string{"--socket-group=g", "--socket-mode=0600"}}, []string{"socket_group (--socket-group)", "0600"}},
-		{"memcached for everybody", sources{file: "memcached_listen: :11212\n"}, []string{"memcached_listen (", ":11212 can be reached from other hosts", "--insecure"}},
-		{"http for everybody", sources{file: "http_listen: 10.0.0.7:80\n"}, []string{"http_listen (", "10.0.0.7:80 can be reached from other hosts"}},
-		{"two doors in one place", sources{file: "http_listen: 127.0.0.1:1\nmemcached_listen: 127.0.0.1:1\n"}, []string{"http_listen (", "and memcached_listen (", "are the same address"}},
-		{"a door in place of the socket", sources{file: "socket: /a\nhttp_listen: unix:/a\n"}, []string{"http_listen (", "and socket (", "are the same socket"}},
-		{"pprof nowhere", sources{env: []string{"KAZAHANA_ADMIN_PPROF=true"}}, []string{"admin_pprof (KAZAHANA_ADMIN_PPROF) needs admin_listen"}},
-		{"one socket for two", sources{args: []string{"--socket=/a", "--admin-listen=unix:/a"}}, []string{"are the same socket"}},
-		{"time is over", sources{args: []string{"--bit-ts=32"}},
+		{"group that cannot connect", sourceTexts{args: []string{"--socket-group=g", "--socket-mode=0600"}}, []string{"socket_group (--socket-group)", "0600"}},
+		{"memcached for everybody", sourceTexts{file: "memcached_listen: :11212\n"}, []string{"memcached_listen (", ":11212 can be reached from other hosts", "--insecure"}},
+		{"http for everybody", sourceTexts{file: "http_listen: 10.0.0.7:80\n"}, []string{"http_listen (", "10.0.0.7:80 can be reached from other hosts"}},
+		{"two doors in one place", sourceTexts{file: "http_listen: 127.0.0.1:1\nmemcached_listen: 127.0.0.1:1\n"}, []string{"http_listen (", "and memcached_listen (", "are the same address"}},
+		{"a door in place of the socket", sourceTexts{file: "socket: /a\nhttp_listen: unix:/a\n"}, []string{"http_listen (", "and socket (", "are the same socket"}},
+		{"pprof nowhere", sourceTexts{env: []string{"KAZAHANA_ADMIN_PPROF=true"}}, []string{"admin_pprof (KAZAHANA_ADMIN_PPROF) needs admin_listen"}},
+		{"one socket for two", sourceTexts{args: []string{"--socket=/a", "--admin-listen=unix:/a"}}, []string{"are the same socket"}},
+		{"time is over", sourceTexts{args: []string{"--bit-ts=32"}},
 			[]string{"bit_ts (--bit-ts) 32 and default_epoch (default) 2026-01-01T00:00:00Z leave no time: timestamps ran out on 2026-02-19"}},
-		{"Kubernetes", sources{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}},
+		{"Kubernetes", sourceTexts{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}},
 			[]string{"inside Kubernetes there is no default", "same machine IDs", "static:ID"}},
-		{"default socket too long", sources{env: []string{"RUNTIME_DIRECTORY=/" + strings.Repeat("x", 120)}, uid: 1}, []string{"set socket"}},
+		{"default socket too long", sourceTexts{env: []string{"RUNTIME_DIRECTORY=/" + strings.Repeat("x", 120)}, uid: 1}, []string{"set socket"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, c.src)
@@ -235,7 +235,7 @@ func TestContradictions(t *testing.T) {
 }
 
 func TestNoContradiction(t *testing.T) {
-	for _, src := range []sources{
+	for _, src := range []sourceTexts{
 		{args: []string{"--state-dir=none", "--provider=none:"}},
 		{args: []string{"--provider=static:3", "--service=a", "--services={a: {}}"}},
 		{args: []string{"--provider=none:", "--fallback=cached+random"}},

@@ -31,9 +31,8 @@ func FuzzYAML(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		read := func(string, string, bool) ([]byte, bool, error) { return data, true, nil }
-		var flags Flags
-		s, err := flags.Load(Process{Now: testNow, readFile: read})
-		if err != nil {
+		var s Serve
+		if err := s.Load(&s, nil, Process{Now: testNow, readFile: read}); err != nil {
 			if strings.ContainsAny(err.Error(), "\n\r") {
 				t.Errorf("error of several lines: %q", err)
 			}
@@ -47,7 +46,7 @@ func FuzzYAML(f *testing.F) {
 		}
 		for name, service := range s.Services() {
 			if !serviceName.MatchString(name) || service.MaxThroughputPerMS < 1 || service.StartupWait < 0 ||
-				service.AcquireRetryInterval > service.AcquireRetryMaxInterval || service.BitTS < minBitTS || service.BitTS > maxBitTS {
+				service.AcquireRetryInterval > service.AcquireRetryMaxInterval || service.BitTS < 32 || service.BitTS > 52 {
 				t.Errorf("accepted service %q: %+v", name, service)
 			}
 		}

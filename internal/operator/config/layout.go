@@ -16,22 +16,22 @@ func (s *Serve) settleLayout() error {
 	_, query, _ := strings.Cut(s.Provider, "?")
 	params, _ := url.ParseQuery(query) // the provider reports what is wrong with it
 	if !s.Given("layout") && !s.Given("bit_ts") && params.Get("layout") == snowflake.NameJS {
-		s.base.Layout = LayoutJS
+		s.Layout = LayoutJS
 	}
-	if s.base.Layout != LayoutJS {
+	if s.Layout != LayoutJS {
 		return nil
 	}
 	if s.Given("bit_ts") {
-		return fmt.Errorf("%s is %s and %s is %d: set one of them", s.Cite("layout"), s.base.Layout, s.Cite("bit_ts"), s.base.BitTS)
+		return fmt.Errorf("%s is %s and %s is %d: set one of them", s.Cite("layout"), s.Layout, s.Cite("bit_ts"), s.BitTS)
 	}
-	s.base.becomeJS(s.Given("max_throughput_per_ms"))
+	s.becomeJS(s.Given("max_throughput_per_ms"))
 	switch kind := scheme(s.Provider); {
 	case kind == "http:" || kind == "https:" || kind == "none:" || params.Get("layout") == snowflake.NameJS:
 	case !s.Given("provider"):
 		s.Provider += "?layout=" + snowflake.NameJS
 	default:
 		return fmt.Errorf("%s is %s, and the leases of %s have another layout: add ?layout=%s to its URL",
-			s.Cite("layout"), s.base.Layout, s.Cite("provider"), snowflake.NameJS)
+			s.Cite("layout"), s.Layout, s.Cite("provider"), snowflake.NameJS)
 	}
 	return nil
 }

@@ -1,18 +1,14 @@
 package config
 
 import (
-	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -21,25 +17,13 @@ const leaseServerSample = "../../../packaging/lease-server.yaml"
 
 var regexpFile = regexp.MustCompile(`/[^ ]*k\.yaml`)
 
-func loadLeaseServer(t *testing.T, src sources) (*LeaseServer, error) {
+func loadLeaseServer(t *testing.T, src sourceTexts) (*LeaseServer, error) {
 	t.Helper()
-	var cli struct {
-		LeaseServer struct{ LeaseServerFlags } `cmd:"" name:"lease-server"`
-	}
-	parser, err := kong.New(&cli, kong.Name("kazahanad"), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) { t.Error("kong would exit") }))
-	must.Succeed(t, err)
-	if _, err := parser.Parse(append([]string{"lease-server"}, src.args...)); err != nil {
-		t.Fatalf("kong: %v", err)
-	}
-	path := filepath.Join(t.TempDir(), "absent.yaml")
-	if src.file != "" {
-		path = filepath.Join(t.TempDir(), "k.yaml")
-		must.Succeed(t, os.WriteFile(path, []byte(src.file), 0o600))
-	}
-	return cli.LeaseServer.Load(Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: path})
+	var s LeaseServer
+	return &s, s.Load(&s, src.args, Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: src.write(t)})
 }
 
-func mustLoadLeaseServer(t *testing.T, src sources) *LeaseServer {
+func mustLoadLeaseServer(t *testing.T, src sourceTexts) *LeaseServer {
 	t.Helper()
 	s, err := loadLeaseServer(t, src)
 	must.Succeed(t, err)
@@ -47,10 +31,10 @@ func mustLoadLeaseServer(t *testing.T, src sources) *LeaseServer {
 }
 
 func TestLeaseServerDefaults(t *testing.T) {
-	got := mustLoadLeaseServer(t, sources{})
+	got := mustLoadLeaseServer(t, sourceTexts{})
 	want := &LeaseServer{
-		Common: commonDefaults(),
-		Listen: "127.0.0.1:7464", RateLimit: 1000, RateBurst: 5000, DrainDelay: time.Second,
+		origins: origins{}, Access: defaultAccess, Leases: defaultLeases, Records: defaultRecords, Logging: defaultLogging,
+		Listen: "127.0.0.1:7464", MaxConnections: 16384, MaxInFlight: 8192, DrainTimeout: 5 * time.Second, RateLimit: 1000, RateBurst: 5000, DrainDelay: time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -67,15 +51,15 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"memory_limit": {"16MiB", "1GiB", "20000000"}, "max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "max_connections_per_address": {"1", "2", "3"}, "max_keys": {"0", "2", "3"}, "max_disk": {"0", "2048KiB", "3 MiB"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}
-	checkPrecedence(t, leaseServerKeys, cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sources) any {
+	checkPrecedence(t, keysOf(&LeaseServer{}), cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sourceTexts) any {
 		s := mustLoadLeaseServer(t, src)
-		s.origin, s.Config = nil, ""
+		s.origins, s.Config = nil, ""
 		return s
 	})
 }
 
 func TestLeaseServerTerms(t *testing.T) {
-	s := mustLoadLeaseServer(t, sources{file: `
+	s := mustLoadLeaseServer(t, sourceTexts{file: `
 services:
   orders: {epoch: 2026-02-01T00:00:00Z, bit_ts: 42, bit_id: 11, bit_seq: 10, term: 5m, quarantine: 0, pool: p, max_leases_per_acquire: 7, ids: 0-9}
   acme/orders: {}
@@ -96,27 +80,27 @@ services:
 
 func TestLeaseServerRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
-		src  sources
+		src  sourceTexts
 		want string
 	}{
-		"unknown key":      {sources{file: "token_file: x\n"}, "unknown key token_file in FILE line 1: did you mean tokens_file?"},
-		"a daemon's key":   {sources{file: "fallback: none\n"}, "kazahanad lease-server --help lists the keys"},
-		"unknown variable": {sources{env: []string{"KAZAHANA_RATE_LIMITS=1"}}, "did you mean KAZAHANA_RATE_LIMIT?"},
-		"unknown term":     {sources{file: "services:\n  a:\n    bitseq: 9\n"}, "unknown key services.a.bitseq in FILE line 3: did you mean bit_seq?"},
-		"bad term":         {sources{file: "services: {a: {term: 5}}\n"}, "services.a.term in FILE line 1: \"5\" has no unit"},
-		"fine term":        {sources{file: "services: {a: {term: 5us}}\n"}, "too short"},
-		"odd term":         {sources{file: "services: {a: {term: 1000500us}}\n"}, "whole milliseconds"},
-		"bad range":        {sources{file: "services: {a: {ids: 0..9}}\n"}, "LOW-HIGH"},
-		"bad name":         {sources{file: "services: {a/b/c: {}}\n"}, "TENANT/SERVICE"},
-		"default tenant":   {sources{file: "services: {default/a: {}}\n"}, "TENANT/SERVICE"},
-		"future epoch":     {sources{file: "services: {a: {epoch: 2027-01-01T00:00:00Z}}\n"}, "in the future"},
-		"no map":           {sources{file: "services: a\n"}, "not a map"},
-		"bad address":      {sources{args: []string{"--listen", "7464"}}, "127.0.0.1:7464"},
-		"key alone":        {sources{args: []string{"--tls-key", "k"}}, "go together"},
-		"CA without TLS":   {sources{args: []string{"--client-ca", "c"}}, "client_ca (--client-ca) needs TLS"},
-		"static":           {sources{args: []string{"--provider", "static:1"}}, "coordinates"},
-		"Kubernetes":       {sources{env: []string{"KUBERNETES_SERVICE_HOST=1"}}, "no default"},
-		"group":            {sources{args: []string{"--socket-group", "g", "--socket-mode", "0600"}}, "does not let a group connect"},
+		"unknown key":      {sourceTexts{file: "token_file: x\n"}, "unknown key token_file in FILE line 1: did you mean tokens_file?"},
+		"a daemon's key":   {sourceTexts{file: "fallback: none\n"}, "kazahanad lease-server --help lists the keys"},
+		"unknown variable": {sourceTexts{env: []string{"KAZAHANA_RATE_LIMITS=1"}}, "did you mean KAZAHANA_RATE_LIMIT?"},
+		"unknown term":     {sourceTexts{file: "services:\n  a:\n    bitseq: 9\n"}, "unknown key services.a.bitseq in FILE line 3: did you mean bit_seq?"},
+		"bad term":         {sourceTexts{file: "services: {a: {term: 5}}\n"}, "services.a.term in FILE line 1: \"5\" has no unit"},
+		"fine term":        {sourceTexts{file: "services: {a: {term: 5us}}\n"}, "too short"},
+		"odd term":         {sourceTexts{file: "services: {a: {term: 1000500us}}\n"}, "whole milliseconds"},
+		"bad range":        {sourceTexts{file: "services: {a: {ids: 0..9}}\n"}, "LOW-HIGH"},
+		"bad name":         {sourceTexts{file: "services: {a/b/c: {}}\n"}, "TENANT/SERVICE"},
+		"default tenant":   {sourceTexts{file: "services: {default/a: {}}\n"}, "TENANT/SERVICE"},
+		"future epoch":     {sourceTexts{file: "services: {a: {epoch: 2027-01-01T00:00:00Z}}\n"}, "in the future"},
+		"no map":           {sourceTexts{file: "services: a\n"}, "not a map"},
+		"bad address":      {sourceTexts{args: []string{"--listen", "7464"}}, "127.0.0.1:7464"},
+		"key alone":        {sourceTexts{args: []string{"--tls-key", "k"}}, "go together"},
+		"CA without TLS":   {sourceTexts{args: []string{"--client-ca", "c"}}, "client_ca (--client-ca) needs TLS"},
+		"static":           {sourceTexts{args: []string{"--provider", "static:1"}}, "coordinates"},
+		"Kubernetes":       {sourceTexts{env: []string{"KUBERNETES_SERVICE_HOST=1"}}, "no default"},
+		"group":            {sourceTexts{args: []string{"--socket-group", "g", "--socket-mode", "0600"}}, "does not let a group connect"},
 	} {
 		_, err := loadLeaseServer(t, test.src)
 		if err == nil || !strings.Contains(regexpFile.ReplaceAllString(err.Error(), "FILE"), test.want) {
@@ -124,7 +108,7 @@ func TestLeaseServerRefuses(t *testing.T) {
 		}
 	}
 	// A client's variable is no mistake in the server's environment.
-	mustLoadLeaseServer(t, sources{env: []string{"KAZAHANA_SOCKET=/x"}})
+	mustLoadLeaseServer(t, sourceTexts{env: []string{"KAZAHANA_SOCKET=/x"}})
 }
 
 // Beyond this host the server insists on TLS and on a credential.
@@ -144,7 +128,7 @@ func TestLeaseServerInsecure(t *testing.T) {
 		{":7464", append([]string{"--client-ca", "t"}, tls...), ""},
 		{":7464", []string{"--insecure"}, ""},
 	} {
-		_, err := loadLeaseServer(t, sources{args: append([]string{"--listen", test.listen}, test.more...)})
+		_, err := loadLeaseServer(t, sourceTexts{args: append([]string{"--listen", test.listen}, test.more...)})
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--insecure")) {
 			t.Errorf("%s %v: %v, want %q", test.listen, test.more, err, test.want)
 		}
@@ -160,7 +144,7 @@ func TestLeaseServerBehindAnother(t *testing.T) {
 		{"provider: https://h\n", false}, {"provider: https://h\nstore: none\n", true}, {"provider: https://h\nstore: sqlite:/s.db\n", true},
 		{"store: https://h\n", false}, {"store: HTTP://h\n", false}, {"store: http+unix:/run/l.sock\n", false}, {"provider: redis://h/0\n", true},
 	} {
-		if _, err := loadLeaseServer(t, sources{file: test.file}); (err == nil) != test.ok || err != nil && !strings.Contains(err.Error(), "another lease server") {
+		if _, err := loadLeaseServer(t, sourceTexts{file: test.file}); (err == nil) != test.ok || err != nil && !strings.Contains(err.Error(), "another lease server") {
 			t.Errorf("%s: %v", test.file, err)
 		}
 	}
@@ -171,13 +155,13 @@ func TestLeaseServerBehindAnother(t *testing.T) {
 func TestLeaseServerSample(t *testing.T) {
 	b, err := os.ReadFile(leaseServerSample)
 	must.Succeed(t, err)
-	got, want := mustLoadLeaseServer(t, sources{file: string(b)}), mustLoadLeaseServer(t, sources{})
+	got, want := mustLoadLeaseServer(t, sourceTexts{file: string(b)}), mustLoadLeaseServer(t, sourceTexts{})
 	got.Config = ""
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	enabled := disabledSetting.ReplaceAllString(string(b), "$1")
-	s := mustLoadLeaseServer(t, sources{file: enabled})
+	s := mustLoadLeaseServer(t, sourceTexts{file: enabled})
 	if s.StateDir != want.StateDir || s.Provider != want.Provider {
 		t.Errorf("paths: %s, %s", s.StateDir, s.Provider)
 	}
@@ -188,5 +172,5 @@ func TestLeaseServerSample(t *testing.T) {
 			t.Errorf("the sample does not show the terms' %s", reflect.TypeFor[Terms]().Field(i).Name)
 		}
 	}
-	checkSample(t, string(b), leaseServerKeys)
+	checkSample(t, string(b), &LeaseServer{})
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -21,47 +18,38 @@ import (
 
 var testNow = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// sources is one start of the daemon: its arguments, its environment, and its
+// sourceTexts is one start of the daemon: its arguments, its environment, and its
 // configuration file, which is written to a temporary directory.
-type sources struct {
+type sourceTexts struct {
 	args []string
 	env  []string
 	file string
 	uid  int
 }
 
-func parseFlags(t *testing.T, args ...string) (*Flags, error) {
-	t.Helper()
-	var cli struct {
-		Serve struct {
-			Flags
-			Check bool `help:"Validate and exit."`
-		} `cmd:""`
-	}
-	parser, err := kong.New(&cli, kong.Name("kazahanad"), kong.Writers(io.Discard, io.Discard),
-		kong.Exit(func(int) { t.Error("kong would exit") }))
-	must.Succeed(t, err)
-	_, err = parser.Parse(append([]string{"serve"}, args...))
-	return &cli.Serve.Flags, err
-}
-
 // load returns, beside the settings, the path of the file.
-func load(t *testing.T, src sources) (*Serve, string, error) {
+func load(t *testing.T, src sourceTexts) (*Serve, string, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "absent.yaml")
-	if src.file != "" {
-		path = filepath.Join(t.TempDir(), "k.yaml")
-		must.Succeed(t, os.WriteFile(path, []byte(src.file), 0o600))
+	path := src.write(t)
+	var c struct {
+		Serve
+		Check bool
 	}
-	flags, err := parseFlags(t, src.args...)
-	if err != nil {
-		t.Fatalf("kong: %v", err)
-	}
-	s, err := flags.Load(Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: path})
-	return s, path, err
+	return &c.Serve, path, c.Load(&c, src.args, Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: path})
 }
 
-func mustLoad(t *testing.T, src sources) *Serve {
+// write writes the file, if there is one.
+func (s sourceTexts) write(t *testing.T) (path string) {
+	t.Helper()
+	if s.file == "" {
+		return filepath.Join(t.TempDir(), "absent.yaml")
+	}
+	path = filepath.Join(t.TempDir(), "k.yaml")
+	must.Succeed(t, os.WriteFile(path, []byte(s.file), 0o600))
+	return path
+}
+
+func mustLoad(t *testing.T, src sourceTexts) *Serve {
 	t.Helper()
 	s, _, err := load(t, src)
 	must.Succeed(t, err)
@@ -70,33 +58,32 @@ func mustLoad(t *testing.T, src sources) *Serve {
 
 func (s *Serve) defaultServiceSettings() Service { return s.Services()[s.DefaultService] }
 
-func commonDefaults() Common {
-	return Common{
-		SocketMode: 0o660, MaxConnections: 16384, MaxInFlight: 8192, DrainTimeout: 5 * time.Second,
+var (
+	defaultAccess = Access{SocketMode: 0o660}
+	defaultLeases = Leases{
 		StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db", ProviderTimeout: 3 * time.Second,
-		MaxKeys: 1_000_000, MaxDisk: 1 << 30,
-		LogLevel: LogInfo, LogFormat: LogAuto,
-		origin: map[string]string{}, livePlaces: []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
+		livePlaces: []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
 	}
-}
+	defaultRecords = Records{MaxKeys: 1_000_000, MaxDisk: 1 << 30}
+	defaultLogging = Logging{LogLevel: LogInfo, LogFormat: LogAuto}
+)
 
 func TestDefaults(t *testing.T) {
-	s := mustLoad(t, sources{})
+	s := mustLoad(t, sourceTexts{})
 	want := &Serve{
-		Common: commonDefaults(),
-		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true,
-		MaxWaiting:     1024,
+		origins: origins{}, Access: defaultAccess, Leases: defaultLeases, Records: defaultRecords, Logging: defaultLogging,
+		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true, MaxConnections: 16384, MaxInFlight: 8192, MaxWaiting: 1024, DrainTimeout: 5 * time.Second,
 		VerifyInterval: 10 * time.Second, DefaultService: "default", UUIDVersion: 7,
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
-		base: Service{
+		Service: Service{
 			MaxThroughputPerMS: 256, Fallback: FallbackCachedRandom, SequenceStart: SequenceSpread,
 			StartupWait: 500 * time.Millisecond, MaxBackward: 5 * time.Second,
 			AcquireRetryInterval: time.Second, AcquireRetryMaxInterval: time.Minute,
 			Layout: LayoutDefault, BitTS: 41, DefaultEpoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		},
 	}
-	want.services = map[string]Service{"default": want.base}
+	want.services = map[string]Service{"default": want.Service}
 	if !reflect.DeepEqual(s, want) {
 		t.Errorf("got  %+v\nwant %+v", s, want)
 	}
@@ -112,10 +99,10 @@ var precedenceCases = map[string][3]string{
 	"allow_gids":                 {"1", "2", "3, 4"},
 	"max_connections":            {"1", "2", "3"},
 	"memory_limit":               {"16MiB", "1GiB", "20000000"},
-	"max_keys":                   {"0", "2", "3"},
-	"max_disk":                   {"0", "2048KiB", "3 MiB"},
 	"max_connections_per_user":   {"1", "2", "3"},
 	"max_waiting":                {"5", "6", "7"},
+	"max_keys":                   {"0", "2", "3"},
+	"max_disk":                   {"0", "2048KiB", "3 MiB"},
 	"event_loop":                 {"false", "0", "no"},
 	"max_in_flight":              {"1", "2", "3"},
 	"drain_timeout":              {"1s", "2s", "0"},
@@ -160,59 +147,69 @@ var precedenceCases = map[string][3]string{
 // flag, which outranks both.
 func TestPrecedence(t *testing.T) {
 	ring.WithoutRace(t)
-	checkPrecedence(t, keys, precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sources) any {
+	checkPrecedence(t, serveKeys(), precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sourceTexts) any {
 		s := mustLoad(t, src)
-		s.origin, s.Config, s.overrides = nil, "", nil
+		s.origins, s.Config = nil, ""
+		for _, members := range s.Overrides {
+			forgetPlaces(members)
+		}
 		return s
 	})
 }
 
 // checkPrecedence loads each key from every source. others are settings that the
 // cases of other keys need.
-func checkPrecedence(t *testing.T, keys []key, cases map[string][3]string, others map[string]string, load func(sources) any) {
+func checkPrecedence(t *testing.T, keys []string, cases map[string][3]string, others map[string]string, load func(sourceTexts) any) {
 	for _, k := range keys {
-		if k.name == "config" {
+		if k == "config" {
 			continue
 		}
-		texts, ok := cases[k.name]
+		texts, ok := cases[k]
 		if !ok {
-			t.Errorf("%s has no case", k.name)
+			t.Errorf("%s has no case", k)
 			continue
 		}
 		base := "log_level: info\n"
-		if k.name == "log_level" {
+		if k == "log_level" {
 			base = "log_format: auto\n"
 		}
 		for name, text := range others {
 			base += name + ": " + text + "\n"
 		}
-		file := strings.Replace(base, k.name+": "+others[k.name]+"\n", "", 1) + k.name + ": " + texts[0] + "\n"
-		env := []string{variable(k.name) + "=" + texts[1]}
-		flag := "--" + strings.ReplaceAll(k.name, "_", "-")
+		file := strings.Replace(base, k+": "+others[k]+"\n", "", 1) + k + ": " + texts[0] + "\n"
+		env := []string{variable(k) + "=" + texts[1]}
+		flag := "--" + strings.ReplaceAll(k, "_", "-")
 		apart := []string{flag, texts[2]} // also for -1ms
-		if k.name == "admin_pprof" || k.name == "event_loop" || k.name == "insecure" {
+		if k == "admin_pprof" || k == "event_loop" || k == "insecure" {
 			apart = []string{flag + "=" + texts[2]}
 		}
-		nothing := load(sources{file: base})
-		for i, c := range []struct{ all, alone sources }{
-			{sources{file: file}, sources{file: file}},
-			{sources{file: file, env: env}, sources{file: base, env: env}},
-			{sources{file: file, env: env, args: []string{flag + "=" + texts[2]}}, sources{file: base, args: apart}},
+		nothing := load(sourceTexts{file: base})
+		for i, c := range []struct{ all, alone sourceTexts }{
+			{sourceTexts{file: file}, sourceTexts{file: file}},
+			{sourceTexts{file: file, env: env}, sourceTexts{file: base, env: env}},
+			{sourceTexts{file: file, env: env, args: []string{flag + "=" + texts[2]}}, sourceTexts{file: base, args: apart}},
 		} {
 			got := load(c.all)
 			if alone := load(c.alone); !reflect.DeepEqual(got, alone) {
-				t.Errorf("%s: source %d does not outrank the others: %+v, %+v", k.name, i, got, alone)
+				t.Errorf("%s: source %d does not outrank the others: %+v, %+v", k, i, got, alone)
 			}
 			if reflect.DeepEqual(got, nothing) {
-				t.Errorf("%s: source %d sets nothing", k.name, i)
+				t.Errorf("%s: source %d sets nothing", k, i)
 			}
 		}
 	}
 }
 
+// forgetPlaces makes values of two sources equal.
+func forgetPlaces(members []value) {
+	for i := range members {
+		members[i].where = ""
+	}
+}
+
 // Values become what they mean.
 func TestValues(t *testing.T) {
-	s := mustLoad(t, sources{file: `socket: unix:///b
+	s := mustLoad(t, sourceTexts{file: `socket: unix:///b
 socket_mode: 0o777
 allow_uids: [1, 2]
 allow_gids: 3, 4
@@ -233,11 +230,11 @@ admin_listen: unix:///a
 		"event_loop":    {s.EventLoop, false},
 		"drain_timeout": {s.DrainTimeout, time.Duration(0)},
 		"provider":      {s.Provider, "none:"},
-		"meta":          {s.Meta, map[string]string{"a": "1", "b": "x y"}},
-		"sequences": {s.Sequences, []Sequence{{Prefix: "ab", StartSet: true, TTL: 5 * time.Second}, {Prefix: "a", Step: 2},
+		"meta":          {s.Meta, Meta{"a": "1", "b": "x y"}},
+		"sequences": {s.Sequences, Sequences{{Prefix: "ab", Start: new(int64), TTL: 5 * time.Second}, {Prefix: "a", Step: 2},
 			{Prefix: "c", Block: 7, OnMax: "error", MaxValue: 9}}},
-		"max_backward":  {s.base.MaxBackward, -time.Millisecond},
-		"default_epoch": {s.base.DefaultEpoch, time.Date(2026, 3, 1, 0, 0, 0, 5e8, time.UTC)},
+		"max_backward":  {s.MaxBackward, -time.Millisecond},
+		"default_epoch": {s.DefaultEpoch, time.Date(2026, 3, 1, 0, 0, 0, 5e8, time.UTC)},
 		"admin_listen":  {s.AdminListen, "unix:/a"},
 	} {
 		if !reflect.DeepEqual(c[0], c[1]) {
@@ -248,50 +245,50 @@ admin_listen: unix:///a
 
 func TestSourcesInDetail(t *testing.T) {
 	t.Run("an empty variable is unset", func(t *testing.T) {
-		s := mustLoad(t, sources{env: []string{"KAZAHANA_MAX_BACKWARD=", "KAZAHANA_NO_SUCH_KEY= ", "KAZAHANA_CONFIG="}, file: "max_backward: 7s\n"})
-		if got := s.base.MaxBackward; got != 7*time.Second {
+		s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_MAX_BACKWARD=", "KAZAHANA_NO_SUCH_KEY= ", "KAZAHANA_CONFIG="}, file: "max_backward: 7s\n"})
+		if got := s.MaxBackward; got != 7*time.Second {
 			t.Error(got)
 		}
 	})
 	t.Run("blanks around a value are not part of it", func(t *testing.T) {
-		if s := mustLoad(t, sources{env: []string{"KAZAHANA_PROVIDER=redis://h \n"}}); s.Provider != "redis://h" {
+		if s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_PROVIDER=redis://h \n"}}); s.Provider != "redis://h" {
 			t.Errorf("%q", s.Provider)
 		}
 	})
 	t.Run("false outranks true", func(t *testing.T) {
-		s := mustLoad(t, sources{file: "admin_pprof: true\nadmin_listen: :1\n", args: []string{"--admin-pprof=false"}})
+		s := mustLoad(t, sourceTexts{file: "admin_pprof: true\nadmin_listen: :1\n", args: []string{"--admin-pprof=false"}})
 		if s.AdminPprof {
 			t.Error("true")
 		}
-		s = mustLoad(t, sources{file: "admin_pprof: false\nadmin_listen: :1\n", args: []string{"--admin-pprof"}})
+		s = mustLoad(t, sourceTexts{file: "admin_pprof: false\nadmin_listen: :1\n", args: []string{"--admin-pprof"}})
 		if !s.AdminPprof {
 			t.Error("false")
 		}
 	})
 	t.Run("none switches off", func(t *testing.T) {
-		s := mustLoad(t, sources{
+		s := mustLoad(t, sourceTexts{
 			file: "admin_listen: :1\nallow_uids: [1]\nallow_gids: [2]\nmeta: {a: b}\nservices: {a: {}}\nsocket_group: g\nexternal_secret_file: /a\n",
 			env:  []string{"KAZAHANA_ADMIN_LISTEN=none", "KAZAHANA_META=none", "KAZAHANA_SERVICES=none", "KAZAHANA_SOCKET_GROUP=none"},
 			args: []string{"--allow-uids=none", "--allow-gids=none", "--external-secret-file=none"},
 		})
 		if s.AdminListen != "" || s.AllowUIDs != nil || s.AllowGIDs != nil || len(s.Meta) != 0 ||
-			len(s.Services()) != 1 || s.SocketGroup != "" || s.base.ExternalSecretFile != "" {
+			len(s.Services()) != 1 || s.SocketGroup != "" || s.ExternalSecretFile != "" {
 			t.Errorf("%+v", s)
 		}
 	})
 	t.Run("a repeated flag", func(t *testing.T) {
-		s := mustLoad(t, sources{args: []string{"--allow-uids=1,2", "--allow-uids", "3", "--meta=a=1", "--meta=b=2", "--fallback=none", "--fallback=cached"}})
-		if !slices.Equal(s.AllowUIDs, []uint32{1, 2, 3}) || len(s.Meta) != 2 || s.base.Fallback != FallbackCached {
+		s := mustLoad(t, sourceTexts{args: []string{"--allow-uids=1,2", "--allow-uids", "3", "--meta=a=1", "--meta=b=2", "--fallback=none", "--fallback=cached"}})
+		if !slices.Equal(s.AllowUIDs, []uint32{1, 2, 3}) || len(s.Meta) != 2 || s.Fallback != FallbackCached {
 			t.Errorf("%+v", s)
 		}
 	})
 	t.Run("of a repeated variable the first counts", func(t *testing.T) {
-		if s := mustLoad(t, sources{env: []string{"KAZAHANA_LOG_LEVEL=warn", "KAZAHANA_LOG_LEVEL=debug"}}); s.LogLevel != LogWarn {
+		if s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_LOG_LEVEL=warn", "KAZAHANA_LOG_LEVEL=debug"}}); s.LogLevel != LogWarn {
 			t.Error(s.LogLevel)
 		}
 	})
 	t.Run("variables of other commands and of Kubernetes", func(t *testing.T) {
-		mustLoad(t, sources{env: []string{
+		mustLoad(t, sourceTexts{env: []string{
 			"KAZAHANA_MACHINE_ID=7", "KAZAHANA_FENCING_TOKEN=9", "KUBERNETES_SERVICE_HOST=10.0.0.1", "KAZAHANA_PROVIDER=none:",
 			"KAZAHANA_SERVICE_HOST=10.0.0.2", "KAZAHANA_SERVICE_PORT=7464", "KAZAHANA_SERVICE_PORT_HTTP=7464",
 			"KAZAHANA_PORT=tcp://10.0.0.2:7464", "KAZAHANA_PORT_7464_TCP=tcp://10.0.0.2:7464", "KAZAHANA_PORT_7464_TCP_ADDR=10.0.0.2",
@@ -299,13 +296,13 @@ func TestSourcesInDetail(t *testing.T) {
 		}})
 	})
 	t.Run("aliases and block scalars", func(t *testing.T) {
-		s := mustLoad(t, sources{file: "services:\n  a: &a\n    bit_ts: 42\n    max_backward: -1\n  b: *a\nsocket: >-\n  /x\n"})
+		s := mustLoad(t, sourceTexts{file: "services:\n  a: &a\n    bit_ts: 42\n    max_backward: -1\n  b: *a\nsocket: >-\n  /x\n"})
 		if b := s.Services()["b"]; b.BitTS != 42 || b.MaxBackward >= 0 || s.Socket != "/x" {
 			t.Errorf("%+v", s)
 		}
 	})
 	for _, empty := range []string{"# nothing\n", "---\n", "\n", "{}\n", "---\n...\n"} {
-		t.Run(fmt.Sprintf("empty file %q", empty), func(t *testing.T) { mustLoad(t, sources{file: empty}) })
+		t.Run(fmt.Sprintf("empty file %q", empty), func(t *testing.T) { mustLoad(t, sourceTexts{file: empty}) })
 	}
 }
 
@@ -317,24 +314,24 @@ func TestConfigFile(t *testing.T) {
 	present := "log_level: warn\n"
 	for _, c := range []struct {
 		name string
-		src  sources
+		src  sourceTexts
 		want LogLevel
 		err  string
 	}{
-		{"default present", sources{file: present}, LogWarn, ""},
-		{"default absent", sources{}, LogInfo, ""},
-		{"flag", sources{file: present, args: []string{"--config", other}}, LogError, ""},
-		{"variable", sources{file: present, env: []string{"KAZAHANA_CONFIG=" + other}}, LogError, ""},
-		{"flag over variable", sources{env: []string{"KAZAHANA_CONFIG=" + missing}, args: []string{"--config", other}}, LogError, ""},
-		{"none", sources{file: present, args: []string{"--config=none"}}, LogInfo, ""},
-		{"none by variable", sources{file: present, env: []string{"KAZAHANA_CONFIG=none"}}, LogInfo, ""},
-		{"flag names none that exists", sources{args: []string{"--config", missing}}, "",
+		{"default present", sourceTexts{file: present}, LogWarn, ""},
+		{"default absent", sourceTexts{}, LogInfo, ""},
+		{"flag", sourceTexts{file: present, args: []string{"--config", other}}, LogError, ""},
+		{"variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=" + other}}, LogError, ""},
+		{"flag over variable", sourceTexts{env: []string{"KAZAHANA_CONFIG=" + missing}, args: []string{"--config", other}}, LogError, ""},
+		{"none", sourceTexts{file: present, args: []string{"--config=none"}}, LogInfo, ""},
+		{"none by variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=none"}}, LogInfo, ""},
+		{"flag names none that exists", sourceTexts{args: []string{"--config", missing}}, "",
 			"config in --config: the file " + missing + " does not exist"},
-		{"variable names none that exists", sources{env: []string{"KAZAHANA_CONFIG=" + missing}}, "",
+		{"variable names none that exists", sourceTexts{env: []string{"KAZAHANA_CONFIG=" + missing}}, "",
 			"config in KAZAHANA_CONFIG: the file " + missing + " does not exist"},
-		{"directory", sources{args: []string{"--config", dir}}, "", "config in --config: cannot read " + dir + ": is a directory"},
-		{"empty", sources{args: []string{"--config="}}, "", `config in --config: "" is empty`},
-		{"in the file", sources{file: "config: /x\n"}, "", "a file cannot name another"},
+		{"directory", sourceTexts{args: []string{"--config", dir}}, "", "config in --config: cannot read " + dir + ": is a directory"},
+		{"empty", sourceTexts{args: []string{"--config="}}, "", `--config: "" is empty`},
+		{"in the file", sourceTexts{file: "config: /x\n"}, "", "a file cannot name another"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _, err := load(t, c.src)
@@ -354,7 +351,7 @@ func TestConfigFile(t *testing.T) {
 }
 
 func TestServices(t *testing.T) {
-	s := mustLoad(t, sources{
+	s := mustLoad(t, sourceTexts{
 		file: "service: main\nmax_backward: 1s\nservices:\n  main: {bit_ts: 42}\n  orders:\n    max_throughput_per_ms: 512\n    external_secret_file: none\n    max_backward: -1\n  empty: {}\n",
 		env:  []string{"KAZAHANA_EXTERNAL_SECRET_FILE=/secret"},
 		args: []string{"--max-throughput-per-ms=9", "--startup-wait=0"},
@@ -363,7 +360,7 @@ func TestServices(t *testing.T) {
 	if names := slices.Sorted(maps.Keys(services)); !slices.Equal(names, []string{"empty", "main", "orders"}) {
 		t.Fatal(names)
 	}
-	inherited := s.base
+	inherited := s.Service
 	if inherited.MaxThroughputPerMS != 9 || inherited.StartupWait != 0 || inherited.ExternalSecretFile != "/secret" {
 		t.Errorf("%+v", inherited)
 	}
@@ -386,49 +383,31 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A flag for every key and a key for every flag, in the same order; the help states
-// each default.
-func TestFlagsAndKeys(t *testing.T) {
-	for _, c := range []struct {
-		flags any
-		keys  []key
-	}{{Flags{}, keys}, {LeaseServerFlags{}, leaseServerKeys}} {
-		var flags []string
-		for field := range fieldsOf(c.flags) {
-			tag := field.Tag
-			name := strings.ReplaceAll(tag.Get("name"), "-", "_")
-			flags = append(flags, name)
-			k, _ := findIn(c.keys, name)
-			if help := tag.Get("help"); !strings.Contains(help, "(default "+k.def) {
-				t.Errorf("the help of --%s does not say (default %s): %s", tag.Get("name"), k.def, help)
+// The help states the default of each key, a key of a service has its group, and no
+// variable is taken for a service link.
+func TestKeys(t *testing.T) {
+	for _, settings := range []any{&Serve{}, &LeaseServer{}} {
+		for _, flag := range modelOf(settings).Model.Flags {
+			if !strings.Contains(Help(flag.Value), "(default ") {
+				t.Errorf("the help of --%s does not say its default: %s", flag.Name, Help(flag.Value))
 			}
-			if k.perService != strings.HasPrefix(tag.Get("group"), "IDs (each service") {
-				t.Errorf("--%s is in the group %q", tag.Get("name"), tag.Get("group"))
+			_, serve := settings.(*Serve)
+			perService := serve && slices.Contains(serviceKeys(), keyOf(flag))
+			if group := flag.Group; perService != (group != nil && strings.HasPrefix(group.Key, "IDs (each service")) {
+				t.Errorf("--%s is in the group %+v", flag.Name, group)
 			}
 			if (&environment{variables: map[string]string{
 				"KUBERNETES_SERVICE_HOST": "x", "KAZAHANA_SERVICE_HOST": "x", "KAZAHANA_SERVICE_PORT": "1",
-			}}).isServiceLink(variable(name)) {
-				t.Errorf("%s would be taken for a service link", variable(name))
+			}}).isServiceLink(variable(keyOf(flag))) {
+				t.Errorf("%s would be taken for a service link", variable(keyOf(flag)))
 			}
 		}
-		if all := names(c.keys); !slices.Equal(flags, all) {
-			t.Errorf("flags %v\nkeys  %v", flags, all)
-		}
-	}
-}
-
-func TestGiven(t *testing.T) {
-	f := Flags{Config: Given("none"), StateDir: Given("/s"), MaxBackward: Given("-1")}
-	s, err := f.Load(Process{Now: testNow})
-	must.Succeed(t, err)
-	if s.StateDir != "/s" || s.Provider != "sqlite:/s/leases.db" || s.base.MaxBackward >= 0 {
-		t.Errorf("%+v", s)
 	}
 }
 
 // The layout without a lease is the one that IDs are explained by.
 func TestDefaultLayout(t *testing.T) {
-	base := mustLoad(t, sources{}).base
+	base := mustLoad(t, sourceTexts{})
 	if base.BitTS != snowflake.DefaultBitTS || base.DefaultEpoch.UnixMilli() != snowflake.DefaultEpochMS {
 		t.Errorf("bit_ts %d, default_epoch %v", base.BitTS, base.DefaultEpoch)
 	}

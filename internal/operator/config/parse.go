@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +37,8 @@ func orNone[T any](parse func(string) (T, error)) func(string) (T, error) {
 
 // wholeNumber accepts decimal numbers only: YAML readers disagree on whether a
 // leading zero means octal.
-func wholeNumber(lowest, highest int64) func(string) (int, error) {
-	return func(text string) (int, error) {
+func wholeNumber(lowest, highest int64) func(string) (int64, error) {
+	return func(text string) (int64, error) {
 		n, err := strconv.ParseInt(text, 10, 64)
 		outside := errors.Is(err, strconv.ErrRange)
 		switch {
@@ -46,7 +47,7 @@ func wholeNumber(lowest, highest int64) func(string) (int, error) {
 		case outside, n < lowest, n > highest:
 			return 0, fmt.Errorf("is out of range: write a whole number from %d to %d", lowest, highest)
 		}
-		return int(n), nil
+		return n, nil
 	}
 }
 
@@ -60,7 +61,7 @@ func byteSize(lowest int64) func(string) (int64, error) {
 			}
 		}
 		n, err := wholeNumber(0, maxBytes/unit)(number)
-		switch size := int64(n) * unit; {
+		switch size := n * unit; {
 		case err != nil:
 			return 0, errors.New("is not a size: write 0, or a whole number and KiB, MiB or GiB, for example 256MiB")
 		case size != 0 && size < lowest:
@@ -86,8 +87,8 @@ func parseNumericID(text string) (uint32, error) {
 
 var plainNumber = regexp.MustCompile(`^[+-]?[0-9][0-9._]*$`)
 
-// duration accepts Go durations from lowest up, and a plain 0 if that is in range.
-func duration(lowest time.Duration) func(string) (time.Duration, error) {
+// duration accepts Go durations from lowest to highest, and a plain 0 if that is in range.
+func duration(lowest, highest time.Duration) func(string) (time.Duration, error) {
 	return func(text string) (time.Duration, error) {
 		d, err := time.ParseDuration(text)
 		switch {
@@ -97,8 +98,8 @@ func duration(lowest time.Duration) func(string) (time.Duration, error) {
 			return 0, errors.New("is not a duration: write a number and a unit, for example 500ms, 5s or 2m")
 		case d < lowest:
 			return 0, fmt.Errorf("is too short: the least is %s", formatDuration(lowest))
-		case d > longestDuration:
-			return 0, fmt.Errorf("is too long: the most is %s", formatDuration(longestDuration))
+		case d > highest:
+			return 0, fmt.Errorf("is too long: the most is %s", formatDuration(highest))
 		}
 		return d, nil
 	}
@@ -113,7 +114,7 @@ func parseBackward(text string) (time.Duration, error) {
 	if strings.HasPrefix(text, "-") && plainNumber.MatchString(text) {
 		return 0, errors.New("has no unit: write -1 to wait without limit")
 	}
-	return duration(-longestDuration)(text)
+	return duration(-longestDuration, longestDuration)(text)
 }
 
 // formatDuration writes 1m instead of 1m0s.
@@ -129,31 +130,17 @@ func formatDuration(d time.Duration) string {
 }
 
 // oneOf accepts a word of a list.
-func oneOf[T ~string](words ...T) func(string) (T, error) {
-	known := make([]string, len(words))
-	for i, w := range words {
-		known[i] = string(w)
-	}
-	return func(text string) (T, error) {
-		for _, w := range words {
-			if string(w) == text {
-				return w, nil
-			}
+func oneOf(words []string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if slices.Contains(words, text) {
+			return text, nil
 		}
 		hint := ""
-		if near := didyoumean.Name(text, known); near != "" {
+		if near := didyoumean.Name(text, words); near != "" {
 			hint = ": did you mean " + near + "?"
 		}
-		return "", fmt.Errorf("is none of %s%s", strings.Join(known, ", "), hint)
+		return "", fmt.Errorf("is none of %s%s", strings.Join(words, ", "), hint)
 	}
-}
-
-func parseUUIDVersion(text string) (int, error) {
-	version, err := oneOf("4", "7")(text)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(version)
 }
 
 func parseSwitch(text string) (bool, error) {
@@ -181,17 +168,6 @@ func parseMode(text string) (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
-// atMost refuses durations beyond the highest.
-func atMost(highest time.Duration, parse func(string) (time.Duration, error)) func(string) (time.Duration, error) {
-	return func(text string) (time.Duration, error) {
-		d, err := parse(text)
-		if err == nil && d > highest {
-			err = fmt.Errorf("is too long: the most is %s", formatDuration(highest))
-		}
-		return d, err
-	}
-}
-
 // PlacementClient is the authority of a host that only resolves.
 const PlacementClient = "client"
 
@@ -209,20 +185,23 @@ func parseAuthority(text string) (string, error) {
 // maxAuthority is the maximum length of an authority in bytes.
 const maxAuthority = 255
 
-// parseAdminListen accepts host:port and unix:PATH, and normalises the latter.
-func parseAdminListen(text string) (string, error) {
-	if strings.HasPrefix(text, "unix:") {
-		path, err := address.Parse(text)
-		return "unix:" + path, err
+// listenAddress accepts host:port and unix:PATH, and normalises the latter. Its error shows
+// the example.
+func listenAddress(example string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		if strings.HasPrefix(text, "unix:") {
+			path, err := address.Parse(text)
+			return "unix:" + path, err
+		}
+		if _, _, ok := splitAddress(text); !ok {
+			return "", fmt.Errorf("is not an address: write HOST:PORT, for example %s, or unix:PATH", example)
+		}
+		return text, nil
 	}
-	if _, _, ok := splitAddress(text); !ok {
-		return "", errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:9746, or unix:PATH, or none")
-	}
-	return text, nil
 }
 
 // splitAddress reads HOST:PORT, where a host with colons is in brackets.
-func splitAddress(text string) (host string, port int, ok bool) {
+func splitAddress(text string) (host string, port int64, ok bool) {
 	colon := strings.LastIndexByte(text, ':')
 	if colon < 0 || strings.ContainsAny(text, "/ @") {
 		return "", 0, false
@@ -253,9 +232,8 @@ func parseServiceName(text string) (string, error) {
 	return text, nil
 }
 
-// parseEpoch accepts the instant at which timestamps start, which must not be after
-// now. A zero now skips that check.
-func parseEpoch(text string, now time.Time) (time.Time, error) {
+// parseEpoch accepts the instant at which timestamps start.
+func parseEpoch(text string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	switch {
 	case err != nil:
@@ -264,24 +242,12 @@ func parseEpoch(text string, now time.Time) (time.Time, error) {
 		return t, errors.New("is before 1970")
 	case t.Nanosecond()%int(time.Millisecond) != 0:
 		return t, errors.New("is finer than a millisecond, and IDs are not")
-	case !now.IsZero() && t.After(now):
-		return t, fmt.Errorf("is in the future: this host's clock says %s", now.UTC().Format(time.RFC3339))
 	}
 	return t.UTC(), nil
 }
 
 // longestTerm is the longest term and quarantine that a provider accepts.
 const longestTerm = 366 * 24 * time.Hour
-
-func wholeMilliseconds(lowest time.Duration) func(string) (time.Duration, error) {
-	return func(text string) (time.Duration, error) {
-		d, err := duration(lowest)(text)
-		if err == nil && (d%time.Millisecond != 0 || d > longestTerm) {
-			err = fmt.Errorf("must be whole milliseconds, at most %s", formatDuration(longestTerm))
-		}
-		return d, err
-	}
-}
 
 var idRange = regexp.MustCompile(`^[0-9]{1,10}-[0-9]{1,10}$`)
 
@@ -290,27 +256,6 @@ func parseRange(text string) (string, error) {
 		return "", errors.New("is not a range of machine IDs: write LOW-HIGH, for example 0-999")
 	}
 	return text, nil
-}
-
-// parseDoor returns the parser of host:port and unix:PATH. Its error shows the example.
-func parseDoor(example string) func(string) (string, error) {
-	return func(text string) (string, error) {
-		address, err := parseAdminListen(text)
-		if err != nil && !strings.HasPrefix(text, "unix:") {
-			err = fmt.Errorf("is not an address: write HOST:PORT, for example %s, or unix:PATH", example)
-		}
-		return address, err
-	}
-}
-
-func number64(lowest int64) func(string) (int64, error) {
-	return func(text string) (int64, error) {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < lowest {
-			return 0, fmt.Errorf("is not a whole number from %d to %d", lowest, int64(math.MaxInt64))
-		}
-		return n, nil
-	}
 }
 
 // parseStore accepts a URL, or none.

@@ -20,10 +20,10 @@ var disabledSetting = regexp.MustCompile(`(?m)^#((?: {2,})?[a-z])`)
 
 // The sample as installed changes one thing.
 func TestSampleAsInstalled(t *testing.T) {
-	got := mustLoad(t, sources{file: readSample(t)})
-	want := mustLoad(t, sources{file: "admin_listen: 127.0.0.1:9746\n"})
+	got := mustLoad(t, sourceTexts{file: readSample(t)})
+	want := mustLoad(t, sourceTexts{file: "admin_listen: 127.0.0.1:9746\n"})
 	got.Config, want.Config = "", ""
-	got.origin, want.origin = nil, nil
+	got.origins, want.origins = nil, nil
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -31,29 +31,29 @@ func TestSampleAsInstalled(t *testing.T) {
 
 func TestSampleShowsDefaults(t *testing.T) {
 	sample := readSample(t)
-	checkSample(t, sample, keys)
+	checkSample(t, sample, &Serve{})
 	// What has no fixed default is an example, except for these: root's own.
-	s := mustLoad(t, sources{file: disabledSetting.ReplaceAllString(sample, "$1")})
-	defaults := mustLoad(t, sources{})
+	s := mustLoad(t, sourceTexts{file: disabledSetting.ReplaceAllString(sample, "$1")})
+	defaults := mustLoad(t, sourceTexts{})
 	if s.Socket != defaults.Socket || s.StateDir != defaults.StateDir || s.Provider != defaults.Provider {
 		t.Errorf("paths: %s, %s, %s", s.Socket, s.StateDir, s.Provider)
 	}
 }
 
 // checkSample: with every line switched on, the sample has every key once, in the
-// order of the table, and shows the default of each key that has a fixed one.
-func checkSample(t *testing.T, sample string, keys []key) {
+// order of the struct, and shows the default of each key that has a fixed one.
+func checkSample(t *testing.T, sample string, settings any) {
 	t.Helper()
 	root, err := parseFile("sample", []byte(disabledSetting.ReplaceAllString(sample, "$1")))
 	must.Succeed(t, err)
 	var shown []string
 	for _, v := range root.members {
 		shown = append(shown, v.key)
-		if k, _ := findIn(keys, v.key); k.def != "" && v.text != k.def {
-			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
+		if flag := flagNamed(modelOf(settings).Model.Flags, v.key); flag != nil && flag.HasDefault && v.text != flag.Default {
+			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, flag.Default)
 		}
 	}
-	want := slices.DeleteFunc(names(keys), func(name string) bool { return name == "config" })
+	want := slices.DeleteFunc(keysOf(settings), func(name string) bool { return name == "config" })
 	if !slices.Equal(shown, want) {
 		t.Errorf("the sample shows %v\nand the keys are    %v", shown, want)
 	}
@@ -81,8 +81,8 @@ func TestSampleExplains(t *testing.T) {
 		}
 		for _, setting := range settings {
 			name, _, _ := strings.Cut(strings.TrimPrefix(setting, "#"), ":")
-			k, known := findIn(keys, name)
-			if known && k.def == "" && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
+			flag := flagNamed(modelOf(&Serve{}).Model.Flags, name)
+			if flag != nil && !flag.HasDefault && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
 				t.Errorf("the text of %s does not state its default", name)
 			}
 		}

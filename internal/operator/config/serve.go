@@ -1,409 +1,271 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// DefaultFile is the default configuration file, which may be missing.
-const DefaultFile = "/etc/kazahana/kazahanad.yaml"
-
-// Common are the settings that the daemon and the lease server share.
-type Common struct {
-	Config string // the file that was read, or ""
-
-	SocketMode      fs.FileMode
-	SocketGroup     string // name or number; "" = the process's own
-	MaxConnections  int
-	MaxInFlight     int
-	DrainTimeout    time.Duration
-	StateDir        string // "" = none
-	LiveDir         string // "" = none, or not set: see LiveDirs
-	Provider        string // may hold a password: show only Redact(Provider)
-	ProviderTimeout time.Duration
-	Store           string // as Provider; "" = beside the provider, "none" = none
-	MaxKeys         int    // of locks, sequences and placement in the store; 0 = no limit
-	MaxDisk         int64  // bytes that they may take; 0 = no limit
-	Sequences       []Sequence
-	LogLevel        LogLevel
-	LogFormat       LogFormat
-
-	origin     map[string]string // where a key was set; missing = default
-	livePlaces []string
-}
-
-// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
-// the first that is in memory counts.
-func (c *Common) LiveDirs() (dir string, places []string) { return c.LiveDir, c.livePlaces }
-
-// Given reports whether any source sets the key.
-func (c *Common) Given(key string) bool { return c.origin[key] != "" }
-
-// Cite names a key with the place where it was set: "fallback (FILE line 3)".
-func (c *Common) Cite(key string) string {
-	if where := c.origin[key]; where != "" {
-		return key + " (" + where + ")"
-	}
-	return key + " (default)"
-}
-
-// Serve are the settings of "kazahanad serve". packaging/kazahanad.yaml explains the
-// key of each field.
+// Serve are the keys of "kazahanad serve". Each field is a flag, a variable and a key of
+// the file; its comment is what packaging/kazahanad.yaml says of it (see packaging/sample).
 type Serve struct {
-	Common
+	origins
 
-	Socket string
+	Config string `name:"config" type:"path" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
+
+	// Path of the Unix socket that clients connect to, or unix:PATH.
+	// Default: kazahanad.sock in $RUNTIME_DIRECTORY (under systemd), else in
+	// $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, or /tmp/kazahana-UID.
+	// If you change it, clients need KAZAHANA_SOCKET to find it.
+	Socket string `name:"socket" type:"socket" group:"Socket" placeholder:"PATH" example:"/run/kazahana/kazahanad.sock" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
 	// SocketInTmp says that Socket is the last resort below /tmp, where every user
 	// can create files: its directory must have mode 0700 and belong to this user.
-	SocketInTmp           bool
-	AllowUIDs             []uint32 // with AllowGIDs: who may connect; both empty = every user
-	AllowGIDs             []uint32
-	MemoryLimit           int64 // bytes; 0 = that of the control group
-	MaxConnectionsPerUser int   // 0 = three quarters
-	MaxWaiting            int   // requests of one connection
-	EventLoop             bool
+	SocketInTmp bool `kong:"-"`
 
-	VerifyInterval time.Duration
-	Meta           map[string]string
-	DefaultService string
-	UUIDVersion    int // 4 or 7, of UUIDs for requests that name none
+	Access `group:"Socket"`
 
-	PlacementAuthority string // HOST:PORT, or PlacementClient; "" = none
-	PlacementTTL       time.Duration
-	PlacementIdleTTL   time.Duration // 0 = never
-	TopologyInterval   time.Duration
+	// Numeric user and group IDs that may connect, checked against the credentials
+	// that the kernel reports for the peer. Default: none, every user who can open
+	// the socket. If either is set, a peer must be in one of them. Lists, or
+	// 1000,1001. Both can be changed by SIGHUP.
+	AllowUIDs []uint32 `name:"allow-uids" type:"ids" group:"Socket" placeholder:"UID,..." example:"[1000, 1001]" help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
+	AllowGIDs []uint32 `name:"allow-gids" type:"ids" group:"Socket" placeholder:"GID,..." example:"[1000]" help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
 
-	MaxForward  time.Duration
-	ForwardHold time.Duration
+	// Connections open at the same time, 1 to 1048576; further ones are refused.
+	// Each costs a file descriptor: raise the limit of open files with it.
+	MaxConnections int `name:"max-connections" type:"number" min:"1" max:"1048576" default:"16384" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576."`
 
-	// Further ways to ask for IDs: HOST:PORT or unix:PATH; "" = none.
-	MemcachedListen string
-	HTTPListen      string
-	Insecure        bool
+	// Of these, connections of the peers of one user, or of one address where the
+	// user is not known; 0 is three quarters of all. One process has half at most.
+	MaxConnectionsPerUser int `name:"max-connections-per-user" type:"number" max:"1048576" default:"0" group:"Socket" placeholder:"N" help:"Of these, connections of one user or address, up to 1048576; 0 is three quarters of all."`
 
-	AdminListen string // HOST:PORT or unix:PATH; "" = none
-	AdminPprof  bool
+	// Requests that wait at the same time, over all connections, 1 to 1048576: for
+	// IDs, for a lock, for an answer of the store. Further ones are answered
+	// OVERLOADED. One process has a quarter of them at most. Renewals and releases
+	// of locks have places of their own.
+	MaxInFlight int `name:"max-in-flight" type:"number" min:"1" max:"1048576" default:"8192" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576; one process has a quarter of them."`
 
-	base      Service            // the top level of the keys that services override
-	overrides map[string][]value // by service name
-	services  map[string]Service // base and overrides together
+	// Of these, requests of one connection, 1 to 1048576.
+	MaxWaiting int `name:"max-waiting" type:"number" min:"1" max:"1048576" default:"1024" group:"Socket" placeholder:"N" help:"Of these, requests of one connection, 1 to 1048576."`
+
+	// Memory that the daemon may use: a whole number and KiB, MiB or GiB. A quarter
+	// of it is for unfinished messages and unread answers: when it is full, the
+	// connection that has not moved for the longest time is closed. Another quarter
+	// is for requests that wait. GOMEMLIMIT follows from it too. 0 is what the
+	// control group allows (MemoryMax=, a container's limit), else 1GiB.
+	MemoryLimit int64 `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: a quarter of it is for unfinished messages and unread answers, and one for requests that wait; 0 is what the control group allows, else 1GiB."`
+
+	// On Linux one thread serves all connections whose requests need no waiting,
+	// with epoll. false gives every connection a goroutine, as on other systems:
+	// slower, for systems on which epoll misbehaves.
+	EventLoop bool `name:"event-loop" type:"switch" default:"true" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection."`
+
+	// How long a stop waits for requests under way, 0 or more. Keep it shorter than
+	// the time after which the service manager kills the daemon.
+	DrainTimeout time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more."`
+
+	// Further ways to ask for IDs, for programs without a client library:
+	// memcached's text protocol (get id:COUNTER or SERVICE:COUNTER), and HTTP
+	// (POST /id, /ids?n=COUNT, /services/NAME/id). HOST:PORT, or unix:PATH with
+	// socket_mode, socket_group, allow_uids and allow_gids as above. Default: none.
+	MemcachedListen string `name:"memcached-listen" type:"address" group:"Without a client" placeholder:"ADDRESS" example:"127.0.0.1:11212" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by memcached's text protocol, get id:COUNTER (default none)."`
+	HTTPListen      string `name:"http-listen" type:"address" group:"Without a client" placeholder:"ADDRESS" example:"127.0.0.1:9747" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for IDs by HTTP: POST /id, /ids?n=COUNT, /services/NAME/id (default none)."`
+
+	// Allow these to listen beyond this host: true or false. Any peer that reaches
+	// the address can then take IDs, because there is no password.
+	Insecure bool `name:"insecure" type:"switch" default:"false" group:"Without a client" help:"Allow memcached-listen and http-listen beyond this host, where any peer can take IDs."`
+
+	Leases `group:"Leases"`
+
+	// How often to ask the provider whether the leases are still this daemon's, 1ms
+	// or more. A shorter interval notices a lost lease sooner, and costs more
+	// calls.
+	VerifyInterval time.Duration `name:"verify-interval" type:"duration" min:"1ms" default:"10s" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more."`
+
+	// Text added to the meta of every lease, which the provider keeps with it, up
+	// to 32 entries. Default: none. Host, pid, version and service are always
+	// there.
+	Meta Meta `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." example:"\n  rack: r12\n  zone: eu-1a" help:"Text added to the meta of every lease (default none)."`
+
+	// The service of requests that name none. A service has leases and a stream of
+	// ascending IDs of its own. A name is 1 to 64 letters, digits, dots, dashes and
+	// underscores.
+	DefaultService string `name:"service" type:"service" default:"default" group:"Services" placeholder:"NAME" help:"Service of requests that name none."`
+
+	// Further services, with their own values for keys of the section "IDs"; {}
+	// changes nothing. Default: none. An override here outranks even a flag for the
+	// top level. Not with a provider static: or ip:.
+	Overrides Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs (default none)."`
+
+	// The version of UUIDs for requests that name none: 7, which sort by time, or 4,
+	// which are random.
+	UUIDVersion int `name:"uuid-version" type:"number" enum:"4,7" default:"7" group:"Services" placeholder:"VERSION" help:"Version of the UUIDs for requests that name none: 7, which sort by time, or 4, which are random."`
+
+	Records `group:"Locks and sequences"`
+
+	// HOST:PORT by which other hosts reach the processes of this host, so that
+	// actors are placed on it; client only resolves. Needs a store that all of the
+	// hosts share. Default: none, placement is off.
+	PlacementAuthority string `name:"placement-authority" type:"authority" group:"Placement (experimental)" placeholder:"HOST:PORT" example:"10.0.0.7:7470" help:"Address by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none)."`
+
+	// Time without a sign of life after which a host's actors may move to other
+	// hosts, 1s to 10m: for so long the actors of a dead host are out of reach.
+	PlacementTTL time.Duration `name:"placement-ttl" type:"duration" min:"1s" max:"10m" default:"10s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a sign of life after which a host's actors may move to other hosts, 1s to 10m."`
+
+	// Time without a resolve after which actors are passivated; 0s is never.
+	PlacementIdleTTL time.Duration `name:"placement-idle-ttl" type:"duration" default:"0s" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a resolve after which actors are passivated; 0 is never."`
+
+	// How often to read the list of hosts, 50ms to half of placement_ttl.
+	TopologyInterval time.Duration `name:"topology-interval" type:"duration" min:"50ms" default:"1s" group:"Placement (experimental)" placeholder:"DURATION" help:"How often to read the list of hosts, 50ms to half of placement-ttl."`
+
+	// Service is the top level of the keys that services override.
+	Service `group:"IDs (each service in services may differ)"`
+
+	// How far the wall clock may jump ahead and still be believed, 1ms or more, and
+	// how long a larger jump must last to be believed, 0 or more. Without this, one
+	// wrong reading would date IDs ahead, and stop the host until that time.
+	MaxForward  time.Duration `name:"max-forward" type:"duration" min:"1ms" default:"1s" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may jump ahead and still be believed, 1ms or more."`
+	ForwardHold time.Duration `name:"forward-hold" type:"duration" default:"60s" group:"Clock" placeholder:"DURATION" help:"How long a larger jump ahead must last to be believed, 0 or more."`
+
+	// Address of metrics and health checks: HOST:PORT, unix:PATH (with socket_mode
+	// and socket_group), or none. The daemon's default is none; this file turns it
+	// on for the host itself. It has no password: think before you open it to a
+	// network.
+	AdminListen string `name:"admin-listen" type:"address" group:"Operation" placeholder:"ADDRESS" installed:"127.0.0.1:9746" example:"127.0.0.1:9746" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for metrics and health (default none)."`
+
+	// Serve Go's profiles at /debug/pprof there too: true or false.
+	AdminPprof bool `name:"admin-pprof" type:"switch" default:"false" group:"Operation" help:"Serve /debug/pprof there too."`
+
+	Logging `group:"Operation"`
+
+	services map[string]Service // Service and Overrides together
 }
 
-// Service are the settings that can differ between services.
+// Service are the keys that can differ between services.
 type Service struct {
-	MaxThroughputPerMS      int
-	Fallback                Fallback
-	SequenceStart           SequenceStart
-	StartupWait             time.Duration
-	MaxBackward             time.Duration // negative = wait without limit
-	AcquireRetryInterval    time.Duration
-	AcquireRetryMaxInterval time.Duration
-	Layout                  Layout // LayoutDefault leaves it to BitTS
-	BitTS                   int
-	DefaultEpoch            time.Time // UTC, whole milliseconds
-	ExternalSecretFile      string    // "" = none
-}
+	// IDs per millisecond to hold leases for, 1 to 1048576. One lease usually gives
+	// 256, so that 1024 takes four machine IDs from the provider. When all are used
+	// up, requests wait for the next millisecond.
+	MaxThroughputPerMS int `name:"max-throughput-per-ms" type:"number" min:"1" max:"1048576" default:"256" placeholder:"N" help:"IDs per millisecond to hold leases for, 1 to 1048576; 256 is one lease."`
 
-// Fallback says which IDs are made without a lease.
-type Fallback string
+	// IDs that are made without a valid lease: cached (with the last lease's
+	// machine ID), cached+random (random ones if there never was a lease), or none
+	// (an error). Random ones can collide across hosts; cached and none rule that
+	// out.
+	Fallback Fallback `name:"fallback" type:"word" enum:"cached+random,cached,none" default:"cached+random" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead."`
 
-// The kinds of fallback.
-const (
-	FallbackCachedRandom Fallback = "cached+random"
-	FallbackCached       Fallback = "cached"
-	FallbackNone         Fallback = none
-)
+	// Where the sequence of a millisecond begins: spread (at random, so that IDs of
+	// a quiet service do not all end alike and shard evenly) or zero.
+	SequenceStart SequenceStart `name:"sequence-start" type:"word" enum:"spread,zero" default:"spread" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero."`
 
-// Layout is a layout's name.
-type Layout string
+	// How long requests wait after the start for the first lease before they get
+	// fallback IDs, 0 or more.
+	StartupWait time.Duration `name:"startup-wait" type:"duration" default:"500ms" placeholder:"DURATION" help:"How long requests wait for the first lease before they get fallback IDs, 0 or more."`
 
-// The layouts that have a name.
-const (
-	LayoutDefault Layout = snowflake.NameDefault
-	LayoutJS      Layout = snowflake.NameJS
-)
+	// If the clock is behind the last ID by more than this, a request fails instead
+	// of waiting. 0 never waits; -1 waits without limit, up to the request's own
+	// timeout.
+	MaxBackward time.Duration `name:"max-backward" type:"backward" default:"5s" placeholder:"DURATION" help:"If the clock is behind the last ID by more than this, a request fails instead of waiting; 0 never waits, -1 waits without limit."`
 
-// SequenceStart says where the sequence of a millisecond begins.
-type SequenceStart string
+	// Wait after the first failure to acquire a lease, which doubles with each
+	// further one, and its maximum, 1ms or more each.
+	AcquireRetryInterval    time.Duration `name:"acquire-retry-interval" type:"duration" min:"1ms" default:"1s" placeholder:"DURATION" help:"Wait after the first failure to acquire a lease, 1ms or more; it doubles from there."`
+	AcquireRetryMaxInterval time.Duration `name:"acquire-retry-max-interval" type:"duration" min:"1ms" default:"60s" placeholder:"DURATION" help:"Longest wait between attempts to acquire a lease, 1ms or more."`
 
-// The ways to begin a millisecond.
-const (
-	SequenceSpread SequenceStart = "spread"
-	SequenceZero   SequenceStart = "zero"
-)
+	// Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript
+	// number holds. A provider whose URL is given needs ?layout=js in it too, and a
+	// lease server needs it in its terms. Choose before the first ID.
+	Layout Layout `name:"layout" type:"word" enum:"default,js" default:"default" placeholder:"NAME" help:"Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript number holds."`
 
-// LogLevel is the least severe level that is logged.
-type LogLevel string
+	// Bits of the timestamp, 32 to 52, and the time where timestamps start, for IDs
+	// that are made before the first lease. 41 bits last 69 years. Set them to the
+	// values of the provider's leases, and never change them once there are IDs.
+	BitTS        int       `name:"bit-ts" type:"number" min:"32" max:"52" default:"41" placeholder:"BITS" help:"Bits of the timestamp while no lease has been seen, 32 to 52."`
+	DefaultEpoch time.Time `name:"default-epoch" type:"epoch" default:"2026-01-01T00:00:00Z" placeholder:"TIME" help:"Where timestamps start while no lease has been seen, RFC 3339."`
 
-// The log levels.
-const (
-	LogDebug LogLevel = "debug"
-	LogInfo  LogLevel = "info"
-	LogWarn  LogLevel = "warn"
-	LogError LogLevel = "error"
-)
-
-// LogFormat is how a log line is written.
-type LogFormat string
-
-// The log formats. LogAuto is console on a terminal, else JSON.
-const (
-	LogAuto    LogFormat = "auto"
-	LogJSON    LogFormat = "json"
-	LogConsole LogFormat = "console"
-)
-
-// Resolve replaces auto with the format for a terminal or for other outputs.
-func (f LogFormat) Resolve(terminal bool) LogFormat {
-	switch {
-	case f != LogAuto:
-		return f
-	case terminal:
-		return LogConsole
-	}
-	return LogJSON
+	// File with the secret that encrypts external IDs, read at the start; one
+	// trailing line break is not part of it. Default: none, external IDs are
+	// scrambled but not secret. After a change of the secret, published IDs cannot
+	// be decoded.
+	ExternalSecretFile string `name:"external-secret-file" type:"text" placeholder:"FILE" example:"/etc/kazahana/external-secret" help:"File with the secret that encrypts external IDs (default none: they are scrambled without one)."`
 }
 
 // Services returns the settings of every service: the default one and those in
 // services. A service inherits the top level's value of a key that it does not set.
 func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
 
-// Process is the environment that settings depend on.
-type Process struct {
-	Environ []string  // as of os.Environ
-	UID     int       // effective user ID
-	Now     time.Time // for settings that must not lie in the future; zero = not checked
-	// Library says that the settings are those of a program with package embed: neither
-	// a file nor KAZAHANA_ variables are read, there is no socket and no default state
-	// directory, and errors cite the fields of embed.Config.
-	Library bool
+// Help is the text that kong prints below the usage line.
+func (*Serve) Help() string { return sourcesHelp("max-backward") }
 
-	// For tests, in place of DefaultFile and of readFile.
-	defaultFile string
-	readFile    func(path, namedBy string, optional bool) (data []byte, found bool, err error)
-}
-
-// Load merges the flags with the environment, the file and the defaults, and
-// checks the result. The error is one line that says what to change.
-func (f *Flags) Load(p Process) (*Serve, error) {
-	s, env, err := f.merge(p, nil)
+// Load reads the command line of grammar, which is s or holds s, with the environment, the
+// file and the defaults, and checks the result. The error is one line that says what to
+// change. s must be new: Load does not forget what it held.
+func (s *Serve) Load(grammar any, args []string, p Process) error {
+	env, err := p.parse(grammar, args, s, &s.origins)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !p.Library && !s.Given("socket") {
-		s.Socket, s.SocketInTmp = address.Daemon(env.lookup, p.UID)
-		if _, err := address.Parse(s.Socket); err != nil {
-			return nil, fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
-		}
-	}
-	if err := s.choosePlaces(env.lookup, p); err != nil {
-		return nil, err
-	}
-	if err := s.settleLayout(); err != nil {
-		return nil, err
-	}
-	if err := s.resolveServices(p.Now); err != nil {
-		return nil, err
-	}
-	return s, s.check(p.Now)
+	return s.settle(p, env)
 }
 
-func (s *Serve) choosePlaces(lookup Lookup, p Process) error {
-	if p.Library {
-		return s.chooseBesideDaemon(lookup, p.UID)
-	}
-	return s.chooseDirectories(lookup, p.UID, inPod)
+// LoadFields is Load for a program with package embed: the keys come from the fields of its
+// Config, by the name of the field of Serve. Neither a file nor KAZAHANA_ variables are read,
+// there is no socket and no default state directory, and errors cite the fields.
+func (s *Serve) LoadFields(fields map[string]string, p Process) error {
+	p.library, p.fields = true, fields
+	return s.Load(s, nil, p)
 }
 
-// merge merges the flags with the environment, the file and the defaults that depend on
-// nothing. It leaves out all keys but those in only, if there are any.
-func (f *Flags) merge(p Process, only []string) (*Serve, *environment, error) {
-	env := newEnvironment(p.Environ)
-	s := &Serve{}
-	into := target{structs: []any{s, &s.base}, serve: s}
-	typed := typedValues(f)
-	if p.Library {
-		cite(typed)
-	}
-	return s, env, s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typed, only, into)
-}
-
-// Directories returns the state directory, "" for none, and the live directory, "" if none
+// LoadDirectories sets the state directory, "" for none, and the live directory, "" if none
 // is set. Other settings are not looked at: what is wrong with them does not keep anybody
 // from the state.
-func (f *Flags) Directories(p Process) (stateDir, liveDir string, err error) {
-	s, env, err := f.merge(p, []string{"config", "state_dir", "live_dir"})
+func (s *Serve) LoadDirectories(args []string, p Process) error {
+	p.Only = []string{"state_dir", "live_dir"}
+	env, err := p.parse(s, args, s, &s.origins)
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	err = s.chooseStateDir(env.lookup, p.UID)
-	return s.StateDir, s.LiveDir, err
+	return s.chooseStateDir(env.lookup, p.UID, s.origins)
+}
+
+// settle fills in what depends on other settings or on the process.
+func (s *Serve) settle(p Process, env *environment) error {
+	if !p.library && !s.Given("socket") {
+		s.Socket, s.SocketInTmp = address.Daemon(env.lookup, p.UID)
+		if _, err := address.Parse(s.Socket); err != nil {
+			return fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
+		}
+	}
+	choose := s.chooseDirectories
+	if p.library {
+		choose = s.chooseBesideDaemon
+	}
+	if err := choose(env.lookup, p.UID, s.origins, inPod); err != nil {
+		return err
+	}
+	if err := s.settleLayout(); err != nil {
+		return err
+	}
+	if err := s.resolveServices(); err != nil {
+		return err
+	}
+	return s.check(p.Now)
 }
 
 // inPod says why there is no default provider inside Kubernetes.
 const inPod = "a SQLite file in each pod would hand out the same machine IDs in all of them; " +
 	"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"
 
-// load reads all sources, the weakest first: each later one overwrites it.
-func (c *Common) load(p Process, command, file string, keys []key, foreign []string, env *environment, typed []value, only []string, into target) error {
-	var fromEnv, fromFile []value
-	var err error
-	if !p.Library {
-		if fromEnv, err = env.values(command, keys, foreign); err != nil {
-			return err
-		}
-		if fromFile, c.Config, err = p.readConfig(file, typed, fromEnv); err != nil {
-			return err
-		}
-	}
-	var defaults []value
-	for _, k := range keys {
-		if k.def != "" {
-			defaults = append(defaults, value{key: k.name, name: k.name, where: "the defaults", text: k.def})
-		}
-	}
-	if err := setAll(command, keys, defaults, into); err != nil {
-		panic("config: the default of a key is refused: " + err.Error())
-	}
-	given := slices.DeleteFunc(slices.Concat(fromFile, fromEnv, typed), func(v value) bool {
-		return len(only) > 0 && !slices.Contains(only, v.key)
-	})
-	c.origin = map[string]string{}
-	for _, v := range given {
-		c.origin[v.key] = v.where
-	}
-	into.now = p.Now
-	return setAll(command, keys, given, into)
-}
+// Access are the keys of who may connect to a socket.
+type Access struct {
+	// Permissions of the socket, in octal. Connecting takes write permission: 0660
+	// lets in its owner and its group, 0666 every user of the host, 0600 its owner.
+	SocketMode fs.FileMode `name:"socket-mode" type:"mode" default:"0660" placeholder:"MODE" help:"Permissions of a Unix socket, in octal."`
 
-// readConfig reads the file that the key config names, else the default one if it
-// exists. path is "" if none was read.
-func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values []value, path string, err error) {
-	path, where, optional := p.defaultFile, "", true
-	if path == "" {
-		path = defaultFile
-	}
-	for _, v := range slices.Concat(fromEnv, typed) {
-		if v.key != "config" {
-			continue
-		}
-		text, err := v.scalar()
-		if err != nil {
-			return nil, "", err
-		}
-		path, where, optional = text, v.where, false
-	}
-	if path == none && !optional {
-		return nil, "", nil
-	}
-	read := p.readFile
-	if read == nil {
-		read = readFile
-	}
-	data, found, err := read(path, where, optional)
-	if err != nil || !found {
-		return nil, "", err
-	}
-	root, err := parseFile(path, data)
-	if err != nil {
-		return nil, path, err
-	}
-	for _, v := range root.members {
-		if v.key == "config" {
-			return nil, path, v.errorf("a file cannot name another: use --config or KAZAHANA_CONFIG")
-		}
-	}
-	return root.members, path, nil
-}
-
-// chooseDirectories fills in the defaults that depend on the user and the
-// environment. inPod says why there is no default provider inside Kubernetes.
-func (c *Common) chooseDirectories(lookup Lookup, uid int, inPod string) error {
-	if !c.Given("live_dir") {
-		c.livePlaces = livePlaces(lookup, uid)
-	}
-	if err := c.chooseStateDir(lookup, uid); err != nil {
-		return err
-	}
-	if c.Given("provider") {
-		return nil
-	}
-	if err := noDefaultInPod(lookup, inPod); err != nil {
-		return err
-	}
-	if c.StateDir == "" {
-		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", c.Cite("state_dir"))
-	}
-	return c.defaultProvider(c.StateDir, c.Cite("state_dir"))
-}
-
-func (c *Common) chooseStateDir(lookup Lookup, uid int) (err error) {
-	if !c.Given("state_dir") {
-		c.StateDir, err = daemonStateDir(lookup, uid)
-	}
-	return err
-}
-
-func noDefaultInPod(lookup Lookup, why string) error {
-	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
-		return errors.New("provider is not set, and inside Kubernetes there is no default: " + why)
-	}
-	return nil
-}
-
-// defaultProvider is a SQLite file in the directory, which the error calls what.
-func (c *Common) defaultProvider(dir, what string) error {
-	if strings.ContainsAny(dir, "?#%") {
-		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", what)
-	}
-	c.Provider = "sqlite:" + dir + "/leases.db"
-	return nil
-}
-
-// chooseBesideDaemon is chooseDirectories for a program with package embed. The program
-// names a state directory of its own. Its default provider is the file of a daemon that
-// the same user would run, so that all programs of the user on this host, and that
-// daemon, take their machine IDs from one file.
-func (c *Common) chooseBesideDaemon(lookup Lookup, uid int) error {
-	if !c.Given("live_dir") {
-		c.livePlaces = livePlaces(lookup, uid)
-	}
-	if !c.Given("state_dir") {
-		return errors.New("Config.StateDir is not set: name a directory that only this process uses, or write none to keep no state")
-	}
-	if c.Given("provider") {
-		return nil
-	}
-	if err := noDefaultInPod(lookup, inPod); err != nil {
-		return err
-	}
-	dir, err := userStateDir(lookup, uid)
-	if err != nil {
-		return fmt.Errorf("Config.Provider is not set, and %w: set Provider", err)
-	}
-	return c.defaultProvider(dir, dir)
-}
-
-// resolveServices applies the overrides, which setServices has checked.
-func (s *Serve) resolveServices(now time.Time) error {
-	s.services = map[string]Service{s.DefaultService: s.base}
-	for name, overrides := range s.overrides {
-		service := s.base
-		if err := setOverrides(&service, overrides, now); err != nil {
-			return err
-		}
-		if err := service.settleLayout(overrides); err != nil {
-			return fmt.Errorf("services.%s: %w", name, err)
-		}
-		s.services[name] = service
-	}
-	return nil
+	// Group that owns the socket, by name or number. Default: none, the group that
+	// the process runs as. Set it to let in programs that run as other users.
+	SocketGroup string `name:"socket-group" type:"text" placeholder:"GROUP" example:"kazahana" help:"Group that owns a Unix socket, by name or number (default none: the process's own group)."`
 }

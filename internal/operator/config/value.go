@@ -21,18 +21,24 @@ func (k kind) String() string { return [...]string{"single value", "list", "map"
 
 // value is one setting as a source wrote it, before its key gives it a type.
 type value struct {
-	key     string   // full name, for example services.orders.fallback
-	name    string   // last part of key
-	where   string   // "--fallback", "KAZAHANA_FALLBACK", "FILE line 3"; "" for a default
-	kind    kind     //
-	text    string   // scalar
-	repeats []string // scalar: every occurrence of a flag that was given more than once
-	members []value  // list or mapping
+	key     string  // full name, for example services.orders.fallback
+	name    string  // last part of key
+	where   string  // "KAZAHANA_FALLBACK", "FILE line 3"; "" for a flag or a default
+	kind    kind    //
+	text    string  // scalar
+	members []value // list or mapping
 }
 
-// errorf names the key and the place in front of the message.
+// errorf names the key and the place in front of the message. Kong names a flag itself.
 func (v value) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s in %s: %s", quoteName(v.key), v.where, fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	switch {
+	case v.where != "":
+		return fmt.Errorf("%s in %s: %s", quoteName(v.key), v.where, text)
+	case strings.ContainsAny(v.key, ".["): // within a flag
+		return fmt.Errorf("%s: %s", quoteName(v.key), text)
+	}
+	return errors.New(text)
 }
 
 // refuse reports a value of the right shape that is not valid for its key. The
@@ -53,9 +59,8 @@ func (v value) scalar() (string, error) {
 }
 
 // elements returns the parts of a list: the members of a YAML list, or the
-// comma-separated parts of all occurrences of a flag or of a variable. The word none
-// alone is the empty list. Any other empty list is refused: for allow_uids it could
-// mean every user or no user.
+// comma-separated parts of a text. The word none alone is the empty list. Any other
+// empty list is refused: for allow_uids it could mean every user or no user.
 func (v value) elements() ([]value, error) {
 	if v.kind == mapping {
 		return nil, v.errorf("it is a map, and must be a list")
@@ -67,10 +72,10 @@ func (v value) elements() ([]value, error) {
 		}
 		parts = append(parts, m)
 	}
-	for _, text := range v.occurrences() {
-		for part := range strings.SplitSeq(text, ",") {
+	if v.kind == scalar {
+		for part := range strings.SplitSeq(v.text, ",") {
 			one := v
-			one.text, one.repeats = strings.TrimSpace(part), nil
+			one.text = strings.TrimSpace(part)
 			if _, err := one.scalar(); err != nil {
 				return nil, err
 			}
@@ -124,18 +129,6 @@ func (v value) eachEntry(what string, check, read func(entry value) error) error
 		}
 	}
 	return nil
-}
-
-// occurrences returns every text of a scalar: more than one only for a flag that
-// was repeated.
-func (v value) occurrences() []string {
-	switch {
-	case v.kind != scalar:
-		return nil
-	case len(v.repeats) > 0:
-		return v.repeats
-	}
-	return []string{v.text}
 }
 
 // none switches off a key whose default is none.

@@ -8,9 +8,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Command writes the manual page of app, section 1.
-func Command(w io.Writer, app *kong.Application, version string) error {
+// Command writes the manual page of app, section 1. help is the help of a flag.
+func Command(w io.Writer, app *kong.Application, version string, help kong.HelpValueFormatter) error {
 	p := newPage(app.Name, "1", app.Name+" "+version, "User Commands")
+	p.help = help
 	p.section("Name")
 	p.text.WriteString(escapeInline(app.Name) + ` \- ` + escape(lowered(app.Help)) + "\n")
 	p.section("Synopsis")
@@ -56,7 +57,7 @@ func (p *page) command(program string, n *kong.Node) {
 	}
 	for _, f := range n.Flags {
 		if !f.Hidden && f.Name != "help" {
-			p.term(f.String(), f.Help)
+			p.term(f.String(), p.help(f.Value))
 		}
 	}
 	for _, child := range visible(n.Children) {

@@ -88,9 +88,6 @@ func wordsOf(v *kong.Value) []string {
 	if v.Enum != "" {
 		return v.EnumSlice()
 	}
-	if words := v.Tag.Get("values"); words != "" {
-		return strings.Split(words, ",")
-	}
 	return nil
 }
 

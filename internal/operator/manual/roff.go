@@ -4,10 +4,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 // page collects a manual page in the man macros, which every man program knows.
-type page struct{ text strings.Builder }
+type page struct {
+	text strings.Builder
+	help kong.HelpValueFormatter
+}
 
 func newPage(name, section, source, title string) *page {
 	p := &page{}

@@ -1,0 +1,249 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/kazahana/kazahana/internal/keyname"
+)
+
+// setEntry sets the fields of an entry of a map from its keys.
+func setEntry(command string, entry any, members []value) error {
+	flags := modelOf(entry).Model.Flags
+	for _, v := range members {
+		flag := flagNamed(flags, v.name)
+		if flag == nil {
+			return unknownKey(command, keysOf(entry), v)
+		}
+		if err := decode(flag, v, flag.Target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Limits on meta: a provider stores it with every lease.
+const maxMeta, maxMetaKey, maxMetaValue = 32, 64, 256
+
+// Meta is a map of texts: a YAML map, or KEY=VALUE pairs.
+type Meta map[string]string
+
+// Decode implements kong.MapperValue. A flag that is given again adds to the map.
+func (m *Meta) Decode(ctx *kong.DecodeContext) error {
+	v, err := pop(ctx)
+	if err != nil {
+		return err
+	}
+	pairs, err := metaPairs(v)
+	if err != nil {
+		return err
+	}
+	if *m == nil || len(pairs) == 0 {
+		*m = Meta{}
+	}
+	for _, p := range pairs {
+		text, err := p.scalar()
+		switch {
+		case err != nil:
+			return err
+		case p.name == "" || len(p.name) > maxMetaKey || strings.ContainsAny(p.name, "=,") || !utf8.ValidString(p.name):
+			return v.errorf("%s is not a name: write 1 to %d characters without = and comma", quote(p.name), maxMetaKey)
+		case slices.Contains([]string{"host", "pid", "version", "service"}, p.name):
+			return v.errorf("%s is what the daemon itself reports: choose another name", p.name)
+		case len(text) > maxMetaValue || !utf8.ValidString(text):
+			return p.errorf("%s is too long: the most is %d bytes", quote(text), maxMetaValue)
+		}
+		if _, twice := (*m)[p.name]; twice {
+			return v.errorf("%s is given twice", quoteName(p.name))
+		}
+		(*m)[p.name] = text
+	}
+	if len(*m) > maxMeta {
+		return v.errorf("it has %d entries: the most is %d", len(*m), maxMeta)
+	}
+	return nil
+}
+
+func metaPairs(v value) ([]value, error) {
+	if v.kind == scalar && strings.HasPrefix(v.text, "{") {
+		flow, err := v.parseFlow(v.text)
+		if err != nil {
+			return nil, err
+		}
+		v = flow
+	}
+	switch v.kind {
+	case mapping:
+		return v.members, nil
+	case list:
+		return nil, v.errorf("it is a list, and must be a map")
+	}
+	elements, err := v.elements()
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range elements {
+		name, text, found := strings.Cut(e.text, "=")
+		if !found {
+			return nil, v.refuse(e.text, errors.New("has no value: write KEY=VALUE"))
+		}
+		elements[i].name, elements[i].text = strings.TrimSpace(name), strings.TrimSpace(text)
+		elements[i].key = v.key + "." + elements[i].name
+	}
+	return elements, nil
+}
+
+var serveKeys = sync.OnceValue(func() []string { return keysOf(&Serve{}) })
+
+var serviceKeys = sync.OnceValue(func() []string { return keysOf(&Service{}) })
+
+// Overrides are what single services of a daemon set, by the service's name.
+type Overrides map[string][]value
+
+// Decode implements kong.MapperValue. It judges each override; resolveServices applies
+// them, when the top level is known.
+func (o *Overrides) Decode(ctx *kong.DecodeContext) error {
+	v, err := pop(ctx)
+	if err != nil {
+		return err
+	}
+	*o = Overrides{}
+	return v.eachEntry("service names", func(entry value) error {
+		if _, err := parseServiceName(entry.name); err != nil {
+			return v.refuse(entry.name, err)
+		}
+		return nil
+	}, func(entry value) error {
+		(*o)[entry.name] = entry.members
+		for _, m := range entry.members {
+			if !slices.Contains(serviceKeys(), m.name) && slices.Contains(serveKeys(), m.name) {
+				return m.errorf("%s cannot differ between services: set it at the top level", m.name)
+			}
+		}
+		return setEntry("serve", &Service{}, entry.members)
+	})
+}
+
+// resolveServices applies the overrides to the top level.
+func (s *Serve) resolveServices() error {
+	s.services = map[string]Service{s.DefaultService: s.Service}
+	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
+		service := s.Service
+		if err := setEntry("serve", &service, s.Overrides[name]); err != nil {
+			return err
+		}
+		if err := service.settleLayout(s.Overrides[name]); err != nil {
+			return fmt.Errorf("services.%s: %w", name, err)
+		}
+		s.services[name] = service
+	}
+	return nil
+}
+
+// citeIn names a key of one service.
+func (s *Serve) citeIn(service, key string) string {
+	for _, v := range s.Overrides[service] {
+		switch {
+		case v.name == key && v.where == "":
+			return v.key + " (--services)"
+		case v.name == key:
+			return v.key + " (" + v.where + ")"
+		}
+	}
+	return s.Cite(key)
+}
+
+// Terms are the settings of an entry of the lease server's services. nil stands for the
+// provider URL's value.
+type Terms struct {
+	Epoch      *time.Time     `name:"epoch" type:"epoch"`
+	Layout     *Layout        `name:"layout" type:"word" words:"default,js"`
+	BitTS      *int           `name:"bit-ts" type:"number" min:"32" max:"52"`
+	BitID      *int           `name:"bit-id" type:"number" min:"1" max:"30"`
+	BitSeq     *int           `name:"bit-seq" type:"number" min:"0" max:"30"`
+	Term       *time.Duration `name:"term" type:"milliseconds" min:"1ms"`
+	Quarantine *time.Duration `name:"quarantine" type:"milliseconds"`
+	Pool       *string        `name:"pool" type:"service"`
+	MaxLeases  *int           `name:"max-leases-per-acquire" type:"number" min:"1" max:"1048576"`
+	IDs        *string        `name:"ids" type:"range"` // LOW-HIGH
+}
+
+// tenantService is the name of an entry of services: SERVICE, or TENANT/SERVICE.
+var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]{1,64}$`)
+
+// ServiceTerms are the lease server's services, by name.
+type ServiceTerms map[string]Terms
+
+// Decode implements kong.MapperValue.
+func (t *ServiceTerms) Decode(ctx *kong.DecodeContext) error {
+	v, err := pop(ctx)
+	if err != nil {
+		return err
+	}
+	*t = ServiceTerms{}
+	return v.eachEntry("service names", func(entry value) error {
+		if !tenantService.MatchString(entry.name) || strings.HasPrefix(entry.name, "default/") {
+			return v.errorf("%s is not a service name: write SERVICE, or TENANT/SERVICE for another tenant than default", quote(entry.name))
+		}
+		return nil
+	}, func(entry value) error {
+		var terms Terms
+		err := setEntry("lease-server", &terms, entry.members)
+		(*t)[entry.name] = terms
+		return err
+	})
+}
+
+// Sequence says how the keys with a prefix count. Unset fields are zero: package
+// sequence knows the defaults, and which settings go together.
+type Sequence struct {
+	Prefix   string        `kong:"-"`
+	Step     int64         `name:"step" type:"number" min:"1"`
+	Start    *int64        `name:"start" type:"number"`
+	MaxValue int64         `name:"max-value" type:"number"`
+	OnMax    string        `name:"on-max" type:"word" words:"reset,error"`
+	TTL      time.Duration `name:"ttl" type:"milliseconds"`
+	Block    int           `name:"block" type:"number" max:"65536"` // values of one call
+}
+
+const (
+	maxSequences      = 1000
+	maxSequencePrefix = 512 // bytes, as of a key
+)
+
+// Sequences are the entries of sequences, the longest prefix first: the first match counts.
+type Sequences []Sequence
+
+// Decode implements kong.MapperValue.
+func (s *Sequences) Decode(ctx *kong.DecodeContext) error {
+	v, err := pop(ctx)
+	if err != nil {
+		return err
+	}
+	*s = nil
+	err = v.eachEntry("prefixes of keys", func(entry value) error {
+		if err := keyname.Check(entry.name, maxSequencePrefix); entry.name != "" && err != nil {
+			return entry.errorf("%s is not the beginning of a key: it %v", quote(entry.name), err)
+		}
+		return nil
+	}, func(entry value) error {
+		one := Sequence{Prefix: entry.name}
+		err := setEntry("serve", &one, entry.members)
+		*s = append(*s, one)
+		return err
+	})
+	if err == nil && len(*s) > maxSequences {
+		err = v.errorf("it has %d entries: the most is %d", len(*s), maxSequences)
+	}
+	slices.SortStableFunc(*s, func(a, b Sequence) int { return len(b.Prefix) - len(a.Prefix) })
+	return err
+}

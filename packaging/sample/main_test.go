@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// The packaged configurations are what the structs say.
+func TestSamples(t *testing.T) {
+	for file, name := range samples {
+		want, err := sample("../../internal/operator/config", ".", file, name)
+		must.Succeed(t, err)
+		got, err := os.ReadFile("../" + file)
+		must.Succeed(t, err)
+		if string(got) != want {
+			t.Errorf("packaging/%s is not what go run ./packaging/sample writes", file)
+		}
+	}
+}
