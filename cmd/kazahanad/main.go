@@ -52,7 +52,7 @@ type cli struct {
 	Seq         seqCmd         `cmd:"" name:"seq" help:"Take the next values of a sequence, one a line."`
 	Placement   placementCmd   `cmd:"" help:"Show where actors live: members, kinds and activations, or one actor."`
 	State       stateCmd       `cmd:"" help:"Show or mend the durable local state."`
-	Completion  completionCmd  `cmd:"" help:"Print the script that completes command lines in bash, zsh or fish."`
+	Completion  completionCmd  `cmd:"" help:"Print the script by which bash, zsh or fish completes command lines."`
 	Manual      manualCmd      `cmd:"" hidden:"" help:"Print the manual page, for packages."`
 	Doctor      doctorCmd      `cmd:"" help:"Check the installation, and say what to do."`
 	Bench       benchCmd       `cmd:"" help:"Put load on the running daemon, and print IDs per second and latencies."`
@@ -117,6 +117,8 @@ func run(s *system, args []string) int {
 		panic(err) // the definition of cli is wrong
 	}
 	switch {
+	case s.completes(parser):
+		return exitOK
 	case len(args) == 0:
 		return s.fail(usageError{errors.New("a subcommand is missing: kazahanad serve runs the daemon, kazahanad --help lists all")})
 	case len(args) == 1 && args[0] == "--version":

@@ -3,6 +3,7 @@ package manual
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -79,6 +80,10 @@ func (p *page) files() {
 	p.term("/etc/kazahana/lease-server.yaml", "Configuration of the lease server.")
 	p.term("/run/kazahana/kazahanad.sock", "The daemon's socket.")
 	p.term("/var/lib/kazahana", "The daemon's durable state, and the leases of the default provider.")
+}
+
+func visible(nodes []*kong.Node) []*kong.Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *kong.Node) bool { return n.Hidden })
 }
 
 // lowered formats a sentence for the NAME section of a manual page.
