@@ -5,29 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/backend"
-	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
-	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/etcd"
-	"github.com/kazahana/kazahana/internal/provider/httplease"
-	"github.com/kazahana/kazahana/internal/provider/postgres"
-	"github.com/kazahana/kazahana/internal/provider/redis"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -39,409 +32,334 @@ type doctorCmd struct {
 
 // Help is the text that kong prints below the usage line.
 func (*doctorCmd) Help() string {
-	return `Checks the configuration, the socket, the running daemon, its state, its provider, ` +
-		`the clock and the limits of this host, and says what to do. It changes nothing. Run it with the ` +
+	return `Takes the steps of a start one by one, without their effects, and says of each whether it would work, ` +
+		`else what to do. Looks at the running daemon, the clock and the limits of this host besides. Run it with the ` +
 		`daemon's flags, environment and user. Exits 1 if anything fails.`
 }
 
 // doctorTimeout is how long the daemon, and the provider, may take to answer.
 const doctorTimeout = 10 * time.Second
 
-// Run checks everything and prints the findings.
+// Run takes the steps and prints what was found.
 func (c *doctorCmd) Run(s *system) error {
-	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
-	x.readUnits() // before the socket: a connection starts the service
+	ctx, cancel := context.WithTimeout(s.ctx, doctorTimeout)
+	defer cancel()
+	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock(), units: doctor.ProbeUnits(ctx)} // before the socket: a connection starts the service
 	var again doctorCmd
 	process := s.process()
 	process.Environ = x.environ()
-	x.settle(&again.Serve, again.Load(&again, s.args[1:], process))
-	x.socket()
-	x.configuration()
-	x.add(doctor.JudgeUnits(x.units, x.status != nil)...)
-	x.daemon()
-	x.doors()
-	x.listeners()
-	x.stateDir()
-	x.provider()
-	x.again()
-	x.judgeAccount()
-	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
-	x.layouts()
-	x.files()
-	if err := x.print(c.JSON); err != nil {
+	if x.invalid = again.Load(&again, s.args[1:], process); x.invalid == nil {
+		x.settings = &again.Serve
+	}
+	for _, step := range []func(){x.askDaemon, x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, x.host} {
+		step()
+	}
+	if c.JSON {
+		if err := printJSON(s.out, map[string]any{"worst": x.Of(""), "findings": x.Report}); err != nil {
+			return err
+		}
+	} else if err := x.Print(s.out); err != nil {
 		return err
 	}
-	if doctor.Worst(x.found) == doctor.Fail {
+	if x.Of("") == doctor.Fail {
 		return errors.New("") // the findings have been printed
 	}
 	return nil
 }
 
-// examination is one run of the checks.
+// examination is one run.
 type examination struct {
+	doctor.Report
+
 	system   *system
 	settings *config.Serve // nil: the configuration cannot be used
 	invalid  error         // why
 	units    []doctor.Unit
-	denied   bool          // another user's daemon runs, and does not let this one in
-	url      string        // of the provider, to be looked at; "" = none
-	info     provider.Info // of that
-	state    doctor.StateDir
 	place    doctor.Place
 	clock    doctor.Clock
-	status   *daemon.Status // nil: no daemon answers
-	runs     bool           // a daemon answers, and its user is that of the peer
-	next     places         // of a restart
-	unlike   bool           // this process could not take the rights of the daemon's user
-	peer     unixsock.Peer  // the daemon, as seen from here; of use with a status
-	found    []doctor.Finding
+
+	path   string         // of the socket that was asked; "" = none
+	status *daemon.Status // nil: no daemon answers
+	peer   unixsock.Peer  // the daemon, as seen from here; of use with a status
+	silent error          // why a daemon does not answer
+	denied bool           // another user's daemon runs, and does not let this one in
+	unlike bool           // this process could not take the rights of the daemon's user
 }
 
-func (x *examination) add(found ...doctor.Finding) { x.found = append(x.found, found...) }
-
-// settle takes the settings over.
-func (x *examination) settle(settings *config.Serve, err error) {
-	if err == nil {
-		x.settings, x.url = settings, settings.Provider
+// environ is the environment, with the directories that systemd gives the service.
+func (x *examination) environ() []string {
+	env := x.system.env
+	unit, ok := doctor.Service(x.units)
+	if !ok || x.system.uid != 0 && uidOf(unit.User) != x.system.uid {
+		return env
 	}
-	x.invalid = err
+	for _, more := range unit.Environ() {
+		if name, _, _ := strings.Cut(more, "="); !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
+			env = append(slices.Clip(env), more)
+		}
+	}
+	return env
 }
 
-// configuration judges the settings by the checks of serve.
+// askDaemon asks at the configured socket or, if that does not exist, at the one that a
+// client of this user would find.
+func (x *examination) askDaemon() {
+	if x.settings != nil {
+		x.path = x.settings.Socket
+	}
+	if _, err := os.Stat(x.path); err != nil {
+		if found, err := address.Find(x.system.lookup, x.system.uid); err == nil {
+			x.path = found
+		}
+	}
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", x.path)
+	if err != nil {
+		x.silent, x.denied = err, errors.Is(err, os.ErrPermission)
+		return
+	}
+	x.peer, _ = unixsock.PeerOf(conn.(*net.UnixConn))
+	client := wire.NewClient(conn)
+	defer client.Close()
+	var status daemon.Status
+	if x.silent = client.Call(ctx, "Status", &status); x.silent != nil {
+		refusal, is := errors.AsType[*wire.Error](x.silent)
+		x.denied = is && refusal.Code == wire.CodePermissionDenied
+		return
+	}
+	x.status = &status
+	if x.peer.PID == 1 && status.PID != 1 { // the service manager has opened the socket
+		x.peer = unixsock.Peer{PID: status.PID}
+		if info, err := os.Stat(fmt.Sprintf("/proc/%d", status.PID)); err == nil {
+			x.peer.UID = info.Sys().(*syscall.Stat_t).Uid
+		}
+	}
+}
+
+// configuration reads what serve reads first, with the rights of its user.
 func (x *examination) configuration() {
+	const step = "config"
 	read, err := "no file", x.invalid
 	if x.settings != nil {
 		read = cmp.Or(x.settings.Config, read)
 		x.asDaemon(func() {
 			for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
 				if doctor.LacksCredential(one) {
-					x.add(doctor.UnknownCredential(one))
+					x.lacksCredential(step, one)
 				} else {
 					err = errors.Join(err, one)
 				}
 			}
 		})
 	}
-	x.found = slices.Insert(x.found, 0, doctor.JudgeConfiguration(read, err))
-}
-
-// socketPath is the configured socket or, if that does not exist, the one that a
-// client of this user would find.
-func (x *examination) socketPath() string {
-	path := ""
-	if x.settings != nil {
-		path = x.settings.Socket
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	if found, err := address.Find(x.system.lookup, x.system.uid); err == nil {
-		return found
-	}
-	return path
-}
-
-func (x *examination) socket() {
-	path := x.socketPath()
-	if path == "" {
-		return
-	}
-	s := doctor.ProbeSocket(path)
-	s.Hint = address.DenialHint(path)
-	if own := strings.HasPrefix(path, "/run/user/") || path == address.InTmp(x.system.uid); !own || x.settings != nil && x.settings.Given("socket_group") {
-		s.ProbeBarrier()
-	}
-	s.Limited = x.settings != nil && len(x.settings.AllowUIDs)+len(x.settings.AllowGIDs) > 0
-	answered := ""
-	if s.Exists && s.Mode.Type() == os.ModeSocket {
-		x.ask(&s)
-	}
-	if x.status != nil {
-		answered = x.status.Mode
-	}
-	x.denied = s.Denied
-	x.add(doctor.JudgeSocket(s, answered)...)
-}
-
-// ask asks the daemon for its status.
-func (x *examination) ask(s *doctor.Socket) {
-	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
-	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.Path)
 	if err != nil {
-		s.Denied, s.Refused = errors.Is(err, os.ErrPermission), !errors.Is(err, os.ErrPermission)
+		x.Fail(step, "Correct what is named; kazahanad serve --check says the same.", "%v", err)
+	} else {
+		x.OK(step, "the configuration is valid (%s)", read)
+	}
+}
+
+func (x *examination) lacksCredential(step string, err error) {
+	x.Unknown(step, "Run doctor again while the service runs.", "systemd gives the service its credentials when it starts: %v", err)
+}
+
+// mayRead returns why this user cannot read the configuration's file; "" is none.
+func mayRead(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("the configuration: %w", err)
+	}
+	return f.Close()
+}
+
+// socket judges the socket of the running daemon and who may use it, or how the daemon would
+// make it.
+func (x *examination) socket() {
+	const step = "socket"
+	info, err := os.Stat(x.path)
+	switch {
+	case x.denied:
+		x.Warn(step, "Let this user connect if it should: put it into the group that is named, or into allow_uids or allow_gids.", "this user may not connect to %s; %s", x.path, address.DenialHint(x.path))
+	case x.status != nil && err == nil:
+		x.reach(step, info)
+	case err == nil && info.Mode().Type() == os.ModeSocket && errors.Is(x.silent, syscall.ECONNREFUSED):
+		x.Warn(step, "Start the daemon; it replaces the socket that was left.", "no process listens on %s: the daemon that made it is gone", x.path)
+	case err == nil && info.Mode().Type() == os.ModeSocket:
+		x.Fail(step, "Look at the daemon's log; restart it.", "%s does not answer: %v", x.path, x.silent)
+	case x.path != "" && err != nil:
+		x.Warn(step, "Start the daemon: systemctl start kazahanad, or kazahanad serve.", "there is no socket at %s: no daemon runs", x.path)
+	}
+	who, ok := x.account()
+	if !ok || x.settings == nil || doctor.OpensSocket(x.units) || x.status != nil && (!x.settings.Given("socket") || x.settings.Socket == x.status.Socket) {
 		return
 	}
-	peer, peerErr := unixsock.PeerOf(conn.(*net.UnixConn))
-	client := wire.NewClient(conn)
-	defer client.Close()
-	var status daemon.Status
-	err = client.Call(ctx, "Status", &status)
-	var refusal *wire.Error
-	switch {
-	case errors.As(err, &refusal) && refusal.Code == wire.CodePermissionDenied:
-		s.Denied, s.Hint = true, "the daemon's allow_uids and allow_gids keep it out"
-	case err != nil:
-		s.Err = err
-	default:
-		x.status, x.peer, x.runs = &status, peer, true
-		if peer.PID == 1 && status.PID != 1 {
-			x.peer = ofProcess(status.PID) // the service manager has opened the socket
+	err = x.checkSocket(x.settings.Socket, unixsock.Options{Group: x.settings.SocketGroup, Private: x.settings.SocketInTmp}, who)
+	if err != nil && x.Of(step) != doctor.Fail {
+		x.Fail(step, "Do what the message says, or set another socket.", "%s: %v", x.settings.Socket, err)
+	}
+}
+
+// reach judges who may connect to a daemon that answers.
+func (x *examination) reach(step string, info os.FileInfo) {
+	owner, mode, limited := info.Sys().(*syscall.Stat_t), info.Mode().Perm(), x.settings != nil && len(x.settings.AllowUIDs)+len(x.settings.AllowGIDs) > 0
+	x.OK(step, "%s answers (%s); mode %04o, user %d, group %d", x.path, x.status.Mode, mode, owner.Uid, owner.Gid)
+	everybody := mode&0o002 != 0
+	own := strings.HasPrefix(x.path, "/run/user/") || x.path == address.InTmp(x.system.uid) // for its own user only
+	if !own || x.settings != nil && x.settings.Given("socket_group") {
+		who, group := fmt.Sprintf("group %d", owner.Gid), owner.Gid
+		if everybody {
+			who, group = "every user", ^uint32(0) // a group that no directory has
 		}
-		s.Err = peerErr
+		if barrier, closed := folder.Barrier(x.path, group); barrier != "" && (everybody || mode&0o020 != 0 && owner.Gid != 0) {
+			x.Warn(step, "Let them enter the directory that is named (chmod o+x, or a group of theirs), or set another socket.",
+				"%s may use %s, but may not enter the directory %s (mode %04o)", who, x.path, barrier, closed)
+		}
+	}
+	switch {
+	case everybody && !limited:
+		x.Warn(step, "Set socket_mode to 0660 and socket_group to the group of the programs that need IDs, or name them in allow_uids and allow_gids.",
+			"every user of this host can connect to %s (mode %04o)", x.path, mode)
+	case !everybody && owner.Uid == 0 && (owner.Gid == 0 || mode&0o020 == 0):
+		x.Warn(step, "Set socket_group to a group of the programs that need IDs.", "only root can connect to %s (mode %04o, group %d)", x.path, mode, owner.Gid)
 	}
 }
 
-// ofProcess is the process as its peers would see it, as far as this user may read
-// that.
-func ofProcess(pid int) unixsock.Peer {
-	peer := unixsock.Peer{PID: pid}
-	if info, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
-		peer.UID = info.Sys().(*syscall.Stat_t).Uid
-	}
-	return peer
+// checkSocket returns the error of a start that makes a socket. What the running daemon has
+// made is in nobody's way.
+func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
+	x.asDaemon(func() {
+		err = unixsock.Check(path, o, who.uid, who.groups)
+		if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.status != nil && used.PID == x.peer.PID {
+			err = nil
+		}
+		if err == nil {
+			err = state.CheckDir(filepath.Dir(path), "set another path")
+		}
+	})
+	return err
 }
 
+func (x *examination) unit() { x.Units(x.units, x.status != nil) }
+
+// daemon judges what the running daemon says of itself.
 func (x *examination) daemon() {
+	const step, mend = "daemon", "Mend what keeps leases from being granted; see the findings about the provider."
 	if x.status == nil {
 		return
 	}
-	d := doctor.Daemon{
-		PID: x.status.PID, Version: x.status.Version, Installed: version, Mode: x.status.Mode,
-		Provider: x.status.Provider, StateDir: x.status.StateDir, ConfiguredStates: x.status.StateDir,
-	}
-	for _, svc := range x.status.Services {
+	st, cause := x.status, "no cause is known"
+	for _, svc := range st.Services {
 		if svc.Cause != "" {
-			d.Cause = "service " + svc.Service + ": " + svc.Cause
+			cause = "service " + svc.Service + ": " + svc.Cause
 		}
 	}
-	for _, hit := range x.status.Overload {
-		d.Overload = append(d.Overload, hit.String())
+	switch st.Mode {
+	case "regular":
+		x.OK(step, "process %d issues regular IDs", st.PID)
+	case "starting":
+		x.OK(step, "process %d waits for its first lease", st.PID)
+	case "unavailable":
+		x.Fail(step, mend, "process %d can issue no IDs: %s", st.PID, cause)
+	case "fallback_cached_uncertain":
+		x.Fail(step, mend+" Where no fallback ID may be made twice, set fallback: none until then.",
+			"process %d issues cached fallback IDs beyond the reservation of its last lease: another host may make the same ones: %s", st.PID, cause)
+	default:
+		x.Warn(step, mend, "process %d issues fallback IDs (%s): %s", st.PID, st.Mode, cause)
 	}
-	configured := ""
-	if x.settings != nil {
-		if p, err := backend.OpenProvider(x.settings.Provider, backend.ProviderOptions{}); err == nil {
-			configured = p.Info().URL
-			_ = p.Close() // nothing was opened
-		}
-		// A default depends on who asks: systemd gives the daemon its directory.
-		states := x.settings.Given("state_dir")
-		if states {
-			d.ConfiguredStates = x.settings.StateDir
-		}
-		if states || x.settings.Given("provider") {
-			d.ConfiguredFor = configured
-			if configured != d.Provider {
-				x.next.provider = x.settings.Provider
-			}
-		}
-		if states && !doctor.SamePlace(x.peer.PID, d.StateDir, d.ConfiguredStates) {
-			x.next.state = d.ConfiguredStates
-		}
+	for _, hit := range st.Overload {
+		x.Warn(step, "The log says who has used it up. Look at what that user, process or address does; where all of it is wanted, raise the limit. docs/operations.md lists them.", "%s", hit)
 	}
-	x.add(doctor.JudgeDaemon(d)...)
-	for _, f := range x.status.Fences {
-		x.add(doctor.JudgeFence(doctor.Fence{
-			File: f.File, UntilMS: f.UntilMS, Reason: f.Reason, Sequences: f.Sequences, NowMS: x.system.now().UnixMilli(),
-		})...)
+	for _, f := range st.Fences {
+		x.fence(step, f.File, f.UntilMS, f.Reason, f.Sequences)
 	}
-	if d.Provider != configured {
-		// The running daemon's word counts. Its URL leaves out secrets, so only that
-		// of a file, which has none, can be opened.
-		x.url = ""
-		if schemeOf(d.Provider) == sqlitefile.Scheme {
-			x.url = d.Provider
+	if st.Version != version {
+		x.Warn(step, "Restart the daemon, so that it runs the version that is installed.", "process %d runs version %s, and %s is installed", st.PID, st.Version, version)
+	}
+	if unlike := x.otherSettings(); len(unlike) > 0 {
+		x.Warn("config", "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user.",
+			"process %d was started with other settings than are seen here: %s", st.PID, strings.Join(unlike, "; "))
+	}
+}
+
+// otherSettings says how the running daemon differs from the configuration. A default depends
+// on who asks: systemd gives the daemon its directory.
+func (x *examination) otherSettings() (unlike []string) {
+	if x.settings == nil {
+		return nil
+	}
+	states := x.settings.Given("state_dir")
+	if configured := x.configuredProvider(); (states || x.settings.Given("provider")) && configured != "" && configured != x.status.Provider {
+		unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", x.status.Provider, configured))
+	}
+	if states && !doctor.SamePlace(x.peer.PID, x.status.StateDir, x.settings.StateDir) {
+		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", cmp.Or(x.status.StateDir, "none"), cmp.Or(x.settings.StateDir, "none")))
+	}
+	return unlike
+}
+
+// listeners opens what listens beside the socket, and closes it.
+func (x *examination) listeners() {
+	who, ok := x.account()
+	if !ok || x.settings == nil {
+		return
+	}
+	for _, l := range besides(x.settings) {
+		var err error
+		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
+			err = x.checkSocket(path, unixsock.Options{Group: x.settings.SocketGroup, Flag: l.flag()}, who)
+		} else if err = tryPort(l.address); x.status != nil && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, l.address) {
+			err = nil
+		}
+		if err == nil && !x.mayBind(l.address, who) {
+			err = fmt.Errorf("listen on %s: user %d may not have a port below %d; choose another, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE",
+				l.address, who.uid, doctor.FirstPort())
+		}
+		if err != nil {
+			x.Fail("listen", "Do what the message says, or choose another address.", "%s: %v", l.key, err)
 		}
 	}
 }
 
-func (x *examination) stateDir() {
-	var path string
+// mayBind reports whether the daemon's user may have the port. A process that is that user has
+// tried.
+func (x *examination) mayBind(address string, who account) bool {
+	tcp, err := net.ResolveTCPAddr("tcp", address) // an error for a path
+	if err != nil || x.system.uid != 0 || who.uid == 0 || tcp.Port == 0 || tcp.Port >= doctor.FirstPort() {
+		return true
+	}
+	unit, _ := doctor.Service(x.units)
+	return slices.Contains(unit.Capabilities, "cap_net_bind_service") || x.status != nil && doctor.BindsAnyPort(x.peer.PID)
+}
+
+// host judges what a start finds on its host.
+func (x *examination) host() {
+	x.judgeAccount()
+	x.Clock(x.clock)
+	now := x.system.now()
 	switch {
 	case x.status != nil:
-		path = x.status.StateDir
-	case x.settings != nil:
-		path = x.settings.StateDir
-	default:
-		return
-	}
-	s := doctor.ProbeStateDir(path)
-	if x.status != nil {
-		s.Stalled, s.WriteError = time.Duration(x.status.StateStall)*time.Millisecond, x.status.StateError
-		s.LiveError = x.status.LiveError
-	}
-	who, _ := x.account()
-	s.DaemonUID, s.Known, s.Kubernetes = uint32(who.uid), x.status != nil, x.place.Kubernetes
-	s.Lost = s.Known && !s.Exists && doctor.LostTo(x.peer.PID, path)
-	if x.denied {
-		s.Holder = "" // it answers others
-	}
-	if s.Exists || !s.Known {
-		x.asDaemon(func() { s.Start = x.checkState(s) })
-	}
-	x.state = s
-	x.add(doctor.JudgeStateDir(s)...)
-}
-
-func (x *examination) provider() {
-	if x.url == "" {
-		if x.status == nil {
-			return
-		}
-		x.add(doctor.JudgeScope(x.status.Scope, x.status.Provider, x.place))
-		if !slices.Contains([]string{"static", "ip", "memory", "none"}, schemeOf(x.status.Provider)) { // which have no store
-			x.add(doctor.Unlooked(x.status.Provider))
-		}
-		return
-	}
-	var p provider.Provider
-	var err error
-	x.asDaemon(func() { p, err = openConfigured(x.url, x.settings) })
-	if doctor.LacksCredential(err) {
-		x.add(doctor.UnknownCredential(err))
-		return
-	}
-	if err != nil {
-		x.add(doctor.InvalidProvider(err))
-		return
-	}
-	defer p.Close()
-	x.info = p.Info()
-	x.add(doctor.JudgeScope(string(x.info.Scope), x.info.URL, x.place))
-	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
-	defer cancel()
-	x.add(x.store(ctx, p)...)
-	if terms, err := backend.Terms(x.url); err == nil && x.info.Can.List && x.info.Scope == provider.ScopeShared && takesIDs(x.url) {
-		if records, err := p.List(ctx, x.service()); err == nil {
-			u := provider.UsageOf(records, &terms, x.system.now().UnixMilli())
-			x.add(doctor.JudgePool(x.info.URL, string(u.Fullness()), u.Free, u.Total)...)
-		}
-	}
-}
-
-func schemeOf(url string) string {
-	scheme, _, _ := strings.Cut(strings.ToLower(url), ":")
-	return scheme
-}
-
-// store checks the store that the provider keeps its grants in.
-func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
-	ready := func(ctx context.Context) error { return p.Ready(ctx) }
-	switch scheme := schemeOf(x.url); {
-	case scheme == sqlitefile.Scheme:
-		path, _, err := sqlitefile.ParseURL(x.url, "")
-		if err != nil {
-			return []doctor.Finding{doctor.InvalidProvider(err)}
-		}
-		if x.state.Stalls() && doctor.OneDisk(path, x.state.Path) {
-			return []doctor.Finding{doctor.Stalled(x.url)}
-		}
-		id, latest := sqlite.Header()
-		probed := doctor.ProbeSQLite(ctx, path)
-		if x.status != nil {
-			probed.Fence = doctor.Fence{} // the daemon's status has it
-			return x.checkFile(ctx, path, doctor.JudgeSQLite(probed, id, latest))
-		}
-		store := doctor.ProbeStoreFence(ctx, sqlitefile.StoreBeside(path))
-		return x.checkFile(ctx, path, append(doctor.JudgeSQLite(probed, id, latest), doctor.JudgeFence(store)...))
-	case slices.Contains(redis.Schemes(), scheme):
-		cfg, err := redis.ParseURL(x.url, nil)
-		if err != nil {
-			return []doctor.Finding{doctor.InvalidProvider(err)}
-		}
-		return doctor.JudgeRedis(doctor.ProbeRedis(ctx, cfg.Config, ready, &x.clock))
-	case scheme == "etcd":
-		cfg, err := etcd.ParseURL(x.url, nil, nil)
-		if err != nil {
-			return []doctor.Finding{doctor.InvalidProvider(err)}
-		}
-		return doctor.JudgeEtcd(doctor.ProbeEtcd(ctx, cfg.Config, ready))
-	case slices.Contains(postgres.Schemes(), scheme):
-		cfg, err := postgres.ParseURL(x.url, nil)
-		if err != nil {
-			return []doctor.Finding{doctor.InvalidProvider(err)}
-		}
-		return doctor.JudgePostgres(doctor.ProbePostgres(ctx, cfg.Config, &x.clock))
-	case slices.Contains(httplease.Schemes(), scheme):
-		cfg, err := httplease.ParseURL(x.url)
-		if err != nil {
-			return []doctor.Finding{doctor.InvalidProvider(err)}
-		}
-		// A verification of no leases is the smallest request that needs the token.
-		present := func(ctx context.Context) error {
-			_, err := provider.Verify(ctx, p, x.service(), nil)
-			if errors.Is(err, errors.ErrUnsupported) {
-				return nil // it has answered; a daemon works without verification
-			}
-			return err
-		}
-		var found []doctor.Finding
-		for _, server := range doctor.ProbeHTTP(ctx, cfg.Config, present, &x.clock) {
-			found = append(found, doctor.JudgeHTTP(server, x.system.now())...)
-		}
-		return found
-	}
-	return nil
-}
-
-func (x *examination) service() string {
-	if x.settings == nil {
-		return "default"
-	}
-	return x.settings.DefaultService
-}
-
-func (x *examination) layouts() {
-	now := x.system.now()
-	if x.status != nil {
 		for _, svc := range x.status.Services {
-			x.add(doctor.JudgeLayout(svc.Service, time.UnixMilli(svc.ExhaustedMS), now))
+			x.Layout(svc.Service, time.UnixMilli(svc.ExhaustedMS), now)
 		}
-		return
+	case x.settings != nil:
+		services := x.settings.Services()
+		for _, name := range slices.Sorted(maps.Keys(services)) {
+			timeline := snowflake.Timeline{EpochMS: services[name].DefaultEpoch.UnixMilli(), BitTS: services[name].BitTS}
+			x.Layout(name, time.UnixMilli(timeline.EndMS()), now)
+		}
 	}
 	if x.settings == nil {
 		return
 	}
-	services := x.settings.Services()
-	for _, name := range slices.Sorted(maps.Keys(services)) {
-		timeline := snowflake.Timeline{EpochMS: services[name].DefaultEpoch.UnixMilli(), BitTS: services[name].BitTS}
-		x.add(doctor.JudgeLayout(name, time.UnixMilli(timeline.EndMS()), now))
+	pid := 0
+	if x.status != nil {
+		// The peer's process ID, as this PID namespace sees it: the daemon's own number
+		// may be from another container.
+		pid = cmp.Or(x.peer.PID, -1)
 	}
-}
-
-func (x *examination) files() {
-	if x.settings == nil {
-		return
-	}
-	if x.status == nil {
-		x.add(doctor.JudgeFiles(doctor.ProbeFiles(0, x.settings.MaxConnections)))
-		return
-	}
-	// The peer's process ID, as this PID namespace sees it: the daemon's own number
-	// may be from another container.
-	x.add(doctor.JudgeFiles(doctor.ProbeFiles(cmp.Or(x.peer.PID, -1), x.settings.MaxConnections)))
-}
-
-func (x *examination) print(asJSON bool) error {
-	if asJSON {
-		return printJSON(x.system.out, map[string]any{"worst": doctor.Worst(x.found), "findings": x.found})
-	}
-	return printFindings(x.system.out, x.found)
-}
-
-func printFindings(out io.Writer, found []doctor.Finding) error {
-	counts := map[doctor.Level]int{}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, f := range found {
-		counts[f.Level]++
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Code, f.Says)
-		if f.Do != "" {
-			fmt.Fprintf(w, "\t\t-> %s\n", f.Do)
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(out, "\n%d ok, %d unknown, %d warn, %d fail\n", counts[doctor.OK], counts[doctor.Unknown], counts[doctor.Warn], counts[doctor.Fail])
-	return err
+	x.Files(pid, x.settings.MaxConnections)
 }

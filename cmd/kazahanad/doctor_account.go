@@ -22,7 +22,7 @@ func (x *examination) account() (who account, ok bool) {
 	who = account{uid: x.system.uid, gid: -1}
 	unit, installed := doctor.Service(x.units)
 	switch {
-	case x.runs:
+	case x.status != nil:
 		who.uid = int(x.peer.UID)
 		who.gid, who.groups = doctor.GroupsOf(x.peer.PID)
 	case installed && unit.User != "":
@@ -50,10 +50,10 @@ func (x *examination) account() (who account, ok bool) {
 func (x *examination) judgeAccount() {
 	unit, installed := doctor.Service(x.units)
 	switch _, ok := x.account(); {
-	case !x.runs && installed && unit.User != "" && !unit.Dynamic && uidOf(unit.User) < 0:
-		x.add(doctor.NoAccount(unit))
+	case x.status == nil && installed && unit.User != "" && !unit.Dynamic && uidOf(unit.User) < 0:
+		x.Fail("account", "Make it: systemd-sysusers, or useradd --system; or name another by User= in a drop-in.", "%s runs as user %s, and there is no such user", unit.Name, unit.User)
 	case !ok || x.unlike:
-		x.add(doctor.UnknownAccount())
+		x.Unknown("account", "Run doctor as root or as the daemon's user.", "this user cannot find out what the daemon's user may do: whether it would start is not known")
 	}
 }
 

@@ -53,7 +53,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.putBack()
-	s.Examined(nil).Has("sqlite.copy", "no sqlite.ok")
+	s.Examined(nil).Has("provider fail", "no provider ok")
 
 	d := s.Start("--admin-listen", "unix:"+s.Path("admin.sock"), "--acquire-retry-interval", "50ms", "--acquire-retry-max-interval", "100ms")
 	s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "LEASE_ACQUISITION", "grants are refused until ")
@@ -72,7 +72,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	if text := s.Kazahanad("status").OK(t); strings.Count(text, "held back") != 2 || !strings.Contains(text, "kazahanad leases init") {
 		t.Errorf("status says\n%s", text)
 	}
-	s.Examined(nil).Has("sqlite.fenced", "daemon.fallback")
+	s.Examined(nil).Has("provider fail", "daemon warn")
 	_, metrics := s.Get("/metrics")
 	for _, f := range st.Fences {
 		m := regexp.MustCompile(`kazahana_store_fenced_until_timestamp_seconds\{file="` + f.File + `"\} (\S+)`).FindStringSubmatch(metrics)
@@ -109,7 +109,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	if st := s.statusFromCLI(); len(st.Fences) != 0 || said("grants are held back") != 2 {
 		t.Errorf("afterwards: %+v", st.Fences)
 	}
-	s.Examined(nil).Has("sqlite.ok", "no sqlite.fenced")
+	s.Examined(nil).Has("provider ok", "no provider fail")
 	if text := s.Kazahanad("leases", "init", "--config", "none").OK(t); !strings.Contains(text, "nothing is held back") {
 		t.Errorf("init a second time says %q", text)
 	}

@@ -210,3 +210,23 @@ func TestNoClientReload(t *testing.T) {
 		}
 	}
 }
+
+// serve --check finds a directory in which no socket can be made.
+func TestServeCheckDoors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	testkit.WriteFile(t, s.Path("file"), "")
+	for _, flag := range []string{"--memcached-listen", "--http-listen"} {
+		s.Kazahanad("serve", "--check", flag, "unix:"+s.Path("file/d.sock")).Fails(t, exitFailure, "not a directory")
+		s.Kazahanad("serve", "--check", flag, "unix:"+s.Path("new/and/newer/d.sock")).OK(t)
+	}
+	if _, err := os.Stat(s.Path("new")); err == nil {
+		t.Error("the check has made a directory")
+	}
+	closed := s.Path("closed")
+	testkit.Mkdir(t, closed)
+	must.Succeed(t, os.Chmod(closed, 0o500))
+	if os.Geteuid() != 0 { // whom no mode stops
+		s.Kazahanad("serve", "--check", "--http-listen", "unix:"+filepath.Join(closed, "d.sock")).Fails(t, exitFailure, "cannot be written")
+	}
+}

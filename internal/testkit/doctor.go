@@ -40,14 +40,14 @@ func (s *Site) ExaminedBy(cmd *exec.Cmd, env []string) *Diagnosis {
 
 const SecretInURL = "hunter2hunter2"
 
-// Has checks that each of the codes is among the findings; one that begins with
-// "no " must not be.
-func (d *Diagnosis) Has(codes ...string) {
+// Has checks that each of the steps has a finding of that level, as in "state fail". One
+// that begins with "no " must not.
+func (d *Diagnosis) Has(findings ...string) {
 	d.T.Helper()
-	for _, code := range codes {
-		code, absent := strings.CutPrefix(code, "no ")
-		if slices.ContainsFunc(d.Findings, func(f doctor.Finding) bool { return f.Code == code }) == absent {
-			d.T.Errorf("%s: present %v, want the opposite: %+v", code, absent, d.Findings)
+	for _, want := range findings {
+		want, absent := strings.CutPrefix(want, "no ")
+		if slices.ContainsFunc(d.Findings, func(f doctor.Finding) bool { return f.Step+" "+string(f.Level) == want }) == absent {
+			d.T.Errorf("%s: present %v, want the opposite: %+v", want, absent, d.Findings)
 		}
 	}
 }

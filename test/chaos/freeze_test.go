@@ -130,12 +130,12 @@ func (h *freezeHost) namesTheDisk(store, logged bool) {
 		h.daemon.AwaitLog("the floor cannot be brought to the disk of the state directory " + h.State)
 	}
 	d := h.Examined(nil)
-	d.Has("state.stalled")
+	d.Has("state fail")
 	if store {
-		d.Has("provider.stalled")
+		d.Has("provider unknown")
 	}
 	for _, f := range d.Findings {
-		if f.Code == "state.stalled" && !strings.Contains(f.Says, h.State) {
+		if f.Step == "state" && f.Level == "fail" && !strings.Contains(f.Says, h.State) {
 			h.T.Errorf("doctor does not name %s: %+v", h.State, f)
 		}
 	}

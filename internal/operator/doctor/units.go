@@ -64,47 +64,37 @@ func loaded(units []Unit, name string) (Unit, bool) {
 
 func (u Unit) enabled() bool { return strings.HasPrefix(u.File, "enabled") }
 
-// JudgeUnits judges the daemon's units on a host that systemd manages. answers says
-// that a daemon answers on the socket.
-func JudgeUnits(units []Unit, answers bool) []Finding {
-	var found []Finding
-	wanted, up := "", false
+// Units judges the daemon's units on a host that systemd manages. answers says that a daemon
+// answers on the socket.
+func (r *Report) Units(units []Unit, answers bool) {
+	const step = "unit"
+	before, wanted, up := len(*r), "", false
 	for _, u := range units {
 		up = up || u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
 		switch {
 		case u.Load == "masked":
-			found = append(found, finding("unit.masked", "%s is masked", u.Name))
+			r.Fail(step, "If the daemon should run: systemctl unmask kazahanad.service kazahanad.socket.", "%s is masked", u.Name)
 		case u.Load == "not-found":
 		case u.Load != "loaded":
-			found = append(found, finding("unit.invalid", "systemd cannot load %s (%s)", u.Name, u.Load))
+			r.Fail(step, "Mend the unit or its drop-ins: systemctl cat kazahanad; then systemctl daemon-reload.", "systemd cannot load %s (%s)", u.Name, u.Load)
 		case strings.HasSuffix(u.Result, "-limit-hit"):
-			found = append(found, finding("unit.start_limit", "%s was started too often, and systemd starts it no more (%s)", u.Name, u.Result))
+			r.Fail(step, "Mend the cause; then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl start kazahanad.socket.",
+				"%s was started too often, and systemd starts it no more (%s)", u.Name, u.Result)
 		case u.Active == "failed":
-			found = append(found, finding("unit.failed", "%s has failed (%s, status %s)", u.Name, u.Result, u.Status))
+			r.Fail(step, "Mend the cause, which journalctl -u kazahanad names; then systemctl restart kazahanad.", "%s has failed (%s, status %s)", u.Name, u.Result, u.Status)
 		case u.enabled():
 			wanted = u.Name
 		}
 	}
 	switch {
-	case len(found) > 0:
+	case len(*r) > before:
 	case wanted != "" && !up:
-		found = append(found, finding("unit.down", "%s is enabled, and does not run", wanted))
+		r.Fail(step, "Start it: systemctl start kazahanad.socket kazahanad.service.", "%s is enabled, and does not run", wanted)
 	case wanted != "" || up:
-		found = append(found, finding("unit.ok", "systemd runs the daemon, or starts it for the first request"))
+		r.OK(step, "systemd runs the daemon, or starts it for the first request")
 	case !answers && len(units) > 0 && units[0].Load == "loaded":
-		found = append(found, finding("unit.off", "%s is installed, and neither enabled nor started", units[0].Name))
+		r.Warn(step, "If the daemon should run: systemctl enable --now kazahanad.socket kazahanad.service.", "%s is installed, and neither enabled nor started", units[0].Name)
 	}
-	return found
-}
-
-// NoAccount says that the unit's user does not exist.
-func NoAccount(u Unit) Finding {
-	return finding("account.missing", "%s runs as user %s, and there is no such user", u.Name, u.User)
-}
-
-// UnknownAccount says that this process cannot find out what the daemon's user may do.
-func UnknownAccount() Finding {
-	return finding("account.unknown", "this user cannot find out what the daemon's user may do: whether it would start is not known")
 }
 
 // unitNames are the daemon's units.
@@ -187,9 +177,4 @@ const credentials = "/run/credentials/"
 func LacksCredential(err error) bool {
 	missing, ok := errors.AsType[*fs.PathError](err)
 	return ok && errors.Is(missing, fs.ErrNotExist) && strings.HasPrefix(missing.Path, credentials)
-}
-
-// UnknownCredential says that a check needs one.
-func UnknownCredential(err error) Finding {
-	return finding("config.credential", "systemd gives the service its credentials when it starts: %v", err)
 }

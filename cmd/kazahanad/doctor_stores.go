@@ -1,0 +1,406 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/issuer"
+	"github.com/kazahana/kazahana/internal/operator/doctor"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/postgres"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+const (
+	// markAhead is how far ahead of the clock a mark must be to be reported.
+	markAhead = time.Hour
+	// stallNoticed is how long a write may take before the disk counts as stalled.
+	stallNoticed = 5 * time.Second
+)
+
+// stateDir opens the state directory of the running daemon, and of the next one if the
+// configuration names another.
+func (x *examination) stateDir() {
+	own := x.settings != nil && (x.status == nil || x.settings.Given("state_dir") && x.settings.StateDir != "" && !doctor.SamePlace(x.peer.PID, x.status.StateDir, x.settings.StateDir))
+	if x.status != nil {
+		x.runningState()
+	}
+	if own {
+		x.nextState()
+	}
+}
+
+// runningState judges the state directory of the daemon that runs.
+func (x *examination) runningState() {
+	const step = "state"
+	st := x.status
+	if st.StateDir == "" {
+		x.noState()
+		return
+	}
+	if doctor.LostTo(x.peer.PID, st.StateDir) {
+		x.Fail(step, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order.", "the running daemon's directory %s is not there any more", st.StateDir)
+		return
+	}
+	if stalled := time.Duration(st.StateStall) * time.Millisecond; stalled > stallNoticed {
+		x.Fail(step, "Find out why that disk does not answer: a backup that froze it, a lost volume, a dying drive. IDs go on meanwhile.", "the disk of %s has kept a write waiting for %v", st.StateDir, stalled.Round(time.Second))
+		return
+	}
+	if st.StateError != "" {
+		x.Fail(step, "Do what the message says. IDs go on meanwhile, and kill -9 loses nothing; a power failure would lose their order.", "the daemon's last write to %s failed: %s", st.StateDir, st.StateError)
+	}
+	if st.LiveError != "" {
+		x.Fail(step, "Do what the message says. IDs go on meanwhile; a crash would cost the leases.", "the daemon cannot keep its leases and marks in memory: %s", st.LiveError)
+	}
+	live := ""
+	if st.LiveDir != "" {
+		live = filepath.Dir(st.LiveDir)
+	}
+	if x.settings != nil && x.settings.Given("live_dir") {
+		live = issuer.LiveDir(x.settings)
+	}
+	x.judgeState(st.StateDir, live)
+}
+
+// nextState judges the state directory of a daemon that starts.
+func (x *examination) nextState() {
+	if x.settings.StateDir == "" {
+		x.noState()
+		return
+	}
+	x.judgeState(x.settings.StateDir, issuer.LiveDir(x.settings))
+}
+
+func (x *examination) noState() {
+	x.Warn("state", "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
+}
+
+// judgeState opens a directory as a start does, without writing.
+func (x *examination) judgeState(path, live string) {
+	const step = "state"
+	before := len(x.Report)
+	who, known := x.account()
+	var failed error
+	if known {
+		x.asDaemon(func() { failed = state.Check(path, live, who.uid) })
+	}
+	if failed != nil {
+		x.Fail(step, "Do what the message says: a daemon that starts now ends with it. docs/operations.md has a section on the state directory.", "%v", failed)
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 && failed == nil {
+		x.Warn(step, "Run chmod o-w on it: any user who can write there can give the daemon leases.", "every user may write to %s (mode %04o)", path, info.Mode().Perm())
+	}
+	room := x.FileSystem(step, path, x.place.Kubernetes)
+	report, err := state.Inspect(path, state.Options{})
+	switch used, unread := state.Used(path); {
+	case errors.Is(unread, fs.ErrPermission) || errors.Is(err, fs.ErrPermission) || errors.Is(report.Damage, fs.ErrPermission):
+		x.Unknown(step, "Run doctor as root or as the daemon's user.", "this user cannot read %s", path)
+		return
+	case unread == nil && !used && state.Forgot(path):
+		x.Fail(step, "Put the directory's files back if they were moved. Else start the daemon: it begins anew, and only the clock keeps its IDs above earlier ones.", "%s was in use, and the file with its state is gone", path)
+		return
+	case !used:
+		if x.Of(step) != doctor.Fail {
+			x.OK(step, "%s is new (%s)", path, room)
+		}
+		return
+	case err != nil && failed == nil:
+		x.Fail(step, "Follow what the message says; docs/operations.md has a section on the state directory.", "%v", err)
+	}
+	x.judgeReport(report)
+	if len(x.Report) == before {
+		x.OK(step, "%s: %s; leases and marks in %s", path, room, cmp.Or(report.Live, "no live directory"))
+	}
+}
+
+// judgeReport judges what the state directory holds.
+func (x *examination) judgeReport(report state.Report) {
+	const step = "state"
+	switch {
+	case report.Damage != nil && x.status == nil:
+		x.Fail(step, "Nothing, where the message says that it is made anew; find out what writes to live_dir, which belongs to the daemon alone.", "%v", report.Damage)
+	case report.Live == "":
+		x.Warn(step, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live.", "leases and marks of %s do not survive a kill -9: there is no live directory", report.Dir)
+	case report.Missing && x.status != nil:
+		x.Fail(step, "Restart the daemon: it makes a new one. IDs go on meanwhile, and a crash would cost the leases. Find out what removes files from live_dir.", "%s is gone, though a daemon runs", report.Live)
+	}
+	if report.Holder != nil && !report.Holder.Dying && x.status == nil && !x.denied {
+		x.Fail(step, "Stop that process, or find out why it does not answer; else set another state_dir.", "%s belongs to %s, which does not answer on the socket", report.Dir, report.Holder)
+	}
+	for _, service := range report.Services {
+		if time.Until(time.UnixMilli(service.Mark)) > markAhead {
+			x.Fail(step, "Set this host's clock right; if it is right, stop the daemon and run kazahanad state reset-floor, which gives up the order against those IDs.",
+				"service %s made IDs that are dated more than %v ahead of this host's clock, and makes none until then", service.Name, markAhead)
+		}
+		if service.Saved.Offered != nil {
+			x.Warn(step, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused.",
+				"service %s was offered a lease with another epoch or other bits of time, and refused it", service.Name)
+		}
+	}
+}
+
+// configuredProvider is the configuration's provider as a daemon names it; "" if there is none.
+func (x *examination) configuredProvider() string {
+	if x.settings == nil {
+		return ""
+	}
+	p, err := backend.OpenProvider(x.settings.Provider, backend.ProviderOptions{})
+	if err != nil {
+		return ""
+	}
+	defer p.Close() // nothing was opened
+	return p.Info().URL
+}
+
+// provider opens the provider, as far as that changes nothing.
+func (x *examination) provider() {
+	const step = "provider"
+	switch {
+	case x.status != nil && (x.settings == nil || x.configuredProvider() != x.status.Provider):
+		x.Scope(x.status.Scope, x.status.Provider, x.place)
+		// Its URL leaves out secrets, so only that of a file, which has none, can be opened.
+		if schemeOf(x.status.Provider) == sqlitefile.Scheme {
+			x.file(x.status.Provider)
+		} else if !slices.Contains([]string{"static", "ip", "memory", "none"}, schemeOf(x.status.Provider)) { // which have no store
+			x.Unknown(step, "Run doctor with the daemon's configuration and user.", "%s is not checked: only the daemon's configuration says how to reach it", x.status.Provider)
+		}
+		if x.settings == nil || !x.settings.Given("provider") {
+			return
+		}
+	case x.settings == nil:
+		return
+	}
+	var p provider.Provider
+	var err error
+	x.asDaemon(func() { p, err = openConfigured(x.settings.Provider, x.settings) })
+	if doctor.LacksCredential(err) {
+		x.lacksCredential(step, err)
+		return
+	}
+	if err != nil {
+		x.Fail(step, "Correct the provider URL.", "%v", err)
+		return
+	}
+	defer p.Close()
+	info := p.Info()
+	if x.status == nil || info.URL == x.status.Provider {
+		x.Scope(string(info.Scope), info.URL, x.place)
+	}
+	x.store(p)
+}
+
+// store reaches the store that the provider keeps its grants in.
+func (x *examination) store(p provider.Provider) {
+	const step = "provider"
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	rawURL, info := x.settings.Provider, p.Info()
+	var err error
+	switch scheme := schemeOf(rawURL); {
+	case scheme == sqlitefile.Scheme:
+		x.file(rawURL)
+		return
+	case slices.Contains(httplease.Schemes(), scheme):
+		cfg, _ := httplease.ParseURL(rawURL) // the provider has read it
+		if !x.LeaseServers(ctx, cfg.Config, &x.clock) {
+			return
+		}
+		// A verification of no leases is the smallest request that needs the token.
+		if _, err = provider.Verify(ctx, p, x.settings.DefaultService, nil); errors.Is(err, errors.ErrUnsupported) {
+			err = nil // it has answered; a daemon works without verification
+		}
+	case slices.Contains(postgres.Schemes(), scheme): // whose provider makes its tables when it is opened
+		err = reachPostgres(ctx, rawURL)
+	default:
+		err = p.Ready(ctx)
+	}
+	if err != nil {
+		x.Fail(step, "Bring it back, correct the provider URL, or do what the message says; docs/providers has a page for each.", "%v", err)
+		return
+	}
+	x.OK(step, "%s can be used", info.URL)
+	if f := p.Fenced(); f != nil {
+		x.fence(step, info.URL, f.UntilMS, f.Reason, false)
+	}
+	x.pool(ctx, p)
+}
+
+func reachPostgres(ctx context.Context, rawURL string) error {
+	cfg, err := postgres.ParseURL(rawURL, nil)
+	if err != nil {
+		return err
+	}
+	client, err := postgresconn.Open(cfg.Config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, release, err := client.Session(ctx)
+	if err == nil {
+		release()
+	}
+	return err
+}
+
+// pool judges how many machine IDs are left.
+func (x *examination) pool(ctx context.Context, p provider.Provider) {
+	terms, err := backend.Terms(x.settings.Provider)
+	if err != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesIDs(x.settings.Provider) {
+		return
+	}
+	records, err := p.List(ctx, x.settings.DefaultService)
+	if err != nil {
+		return
+	}
+	const more = "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders; docs/runbook.md, KazahanaPoolNearlyFull."
+	switch u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); u.Fullness() {
+	case "roomy":
+	case "full":
+		x.Fail("pool", more, "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
+	default:
+		x.Warn("pool", more, "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
+	}
+}
+
+// file looks at the file of a provider on SQLite.
+func (x *examination) file(rawURL string) {
+	const step, do = "provider", "Do what the message says, let the daemon's user read and write the file and its directory, or name another file; docs/providers/sqlite.md has more."
+	path, _, err := sqlitefile.ParseURL(rawURL, "")
+	if err != nil {
+		x.Fail(step, "Correct the provider URL.", "%v", err)
+		return
+	}
+	if x.status != nil && time.Duration(x.status.StateStall)*time.Millisecond > stallNoticed && doctor.OneDisk(path, x.status.StateDir) {
+		x.Unknown(step, "Run doctor again when that disk answers.", "%s is on the disk that keeps the daemon waiting, and is not checked", rawURL)
+		return
+	}
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	isNew := false
+	x.asDaemon(func() {
+		if err = sqlitefile.CheckFile(path); errors.Is(err, fs.ErrNotExist) {
+			err = state.CheckDir(filepath.Dir(path), "name another file")
+			isNew = err == nil
+		}
+	})
+	if _, ok := x.account(); !ok && errors.Is(err, fs.ErrPermission) {
+		x.Unknown(step, "Run doctor as root or as the daemon's user.", "this user cannot read %s", path)
+		return
+	}
+	room := x.FileSystem(step, path, true)
+	switch {
+	case err != nil:
+		x.Fail(step, do, "%s: %v", path, err)
+	case isNew:
+		x.OK(step, "%s is not there yet: the first lease makes it (%s)", path, room)
+	default:
+		x.content(ctx, rawURL, path, do)
+		if x.Of(step) == doctor.OK {
+			x.OK(step, "%s can be used (%s)", path, room)
+		}
+	}
+}
+
+// content judges what a provider's file holds, and the fences of it and of the store beside it.
+func (x *examination) content(ctx context.Context, rawURL, path, do string) {
+	const step = "provider"
+	if err := quickCheck(ctx, path); sqlitefile.Busy(err) {
+		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: its log is not yet recovered from a crash, which the next start does, or a process has locked it", path)
+		return
+	} else if err != nil {
+		x.Fail(step, do, "%s: %v", path, err)
+		return
+	}
+	if err := checkPools(ctx, rawURL); err != nil {
+		x.Fail(step, do, "%s: %v", path, err)
+	}
+	if x.status != nil {
+		return // it says which fences hold
+	}
+	for _, one := range []string{path, sqlitefile.StoreBeside(path)} {
+		db, resolved, err := sqlitefile.OpenForReading(one)
+		if err != nil {
+			continue
+		}
+		fence, isCopy, err := sqlitefile.Peek(ctx, db, resolved)
+		_ = db.Close()
+		switch {
+		case err != nil:
+		case isCopy:
+			x.Fail(step, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init.",
+				"%s is a copy, or was restored from a backup: once a process uses it, it grants nothing until every lease and lock that it may have forgotten has ended", one)
+		default:
+			x.fence(step, one, fence.UntilMS, fence.Reason, !fence.Trusted && one != path)
+		}
+	}
+}
+
+// fence says that a store holds back grants.
+func (x *examination) fence(step, where string, untilMS int64, reason string, sequences bool) {
+	switch until := time.UnixMilli(untilMS); {
+	case x.system.now().Before(until):
+		x.Fail(step, "Wait until then; where nothing is missing, say so with: kazahanad leases init. The provider's page in docs/providers has more.", "%s: nothing is granted until %s: %s", where, until.UTC().Format(time.RFC3339), reason)
+	case sequences:
+		x.Fail(step, "Declare how they go on: kazahanad seq --declare; docs/sequences.md.", "%s: no sequence that was used before goes on until an operator says how: %s", where, reason)
+	}
+}
+
+// quickCheck runs SQLite's quick_check on a file that has the provider's schema.
+func quickCheck(ctx context.Context, path string) error {
+	db, _, err := sqlitefile.OpenForReading(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var id, version, known, latest int32
+	known, latest = sqlite.Header()
+	err = db.QueryRowContext(ctx, "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version").Scan(&id, &version)
+	switch {
+	case err != nil:
+		return err
+	case id != known:
+		return fmt.Errorf("it is a database of another program (application_id %d)", id)
+	case version < 1 || version > latest:
+		return fmt.Errorf("it has schema version %d, and this program knows 1 to %d", version, latest)
+	}
+	var damage string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&damage); err != nil || damage == "ok" {
+		return err
+	}
+	return errors.New(damage)
+}
+
+// checkPools compares a file's pools with what the URL asks for.
+func checkPools(ctx context.Context, providerURL string) error {
+	u, err := url.Parse(providerURL)
+	if err != nil {
+		return err
+	}
+	cfg, err := sqlite.ParseURL(u, nil, nil)
+	if err != nil {
+		return err
+	}
+	if err := cfg.Check(ctx); errors.Is(err, provider.ErrInvalid) {
+		return err
+	}
+	return nil
+}
+
+func schemeOf(url string) string {
+	scheme, _, _ := strings.Cut(strings.ToLower(url), ":")
+	return scheme
+}

@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"slices"
+	"time"
+)
+
+// Clock are the facts about this host's clock.
+type Clock struct {
+	Source       string // the kernel's name for it; "" = not known
+	Known        bool   // the kernel was asked whether it is synchronised
+	Synchronised bool
+	Compared     string        // whose clock it was compared with; "" = none
+	Ahead        time.Duration // of that clock, at the middle of the request
+	Within       time.Duration // the error of Ahead at most
+}
+
+// compare notes a reading of another clock, which happened between began and ended, and
+// which is exact within its resolution.
+func (c *Clock) compare(whose string, began, ended, other time.Time, resolution time.Duration) {
+	half := ended.Sub(began) / 2
+	c.Compared, c.Ahead, c.Within = whose, began.Add(half).Sub(other), half+resolution
+}
+
+// How far a clock may be off before doctor warns, and before it fails. Beyond the
+// second limit daemons send no releases, and lease servers refuse them.
+const (
+	skewNoticed = 500 * time.Millisecond
+	skewAllowed = 30 * time.Second
+)
+
+// slowSources are clock sources whose every reading takes a microsecond or more.
+var slowSources = []string{"acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit"}
+
+// Clock judges the clock.
+func (r *Report) Clock(c Clock) {
+	const step = "clock"
+	before := len(*r)
+	off := max(c.Ahead.Abs()-c.Within, 0)
+	direction := "ahead of"
+	if c.Ahead < 0 {
+		direction = "behind"
+	}
+	switch ahead := c.Ahead.Abs().Round(time.Millisecond); {
+	case c.Compared == "":
+	case off > skewAllowed:
+		r.Fail(step, "Set the clock: leases are refused or not handed back when it is this far off.", "this clock is %v %s that of %s", ahead, direction, c.Compared)
+	case off > skewNoticed:
+		r.Warn(step, "Synchronise the clocks of this host and of the provider's (chrony, systemd-timesyncd).", "this clock is %v %s that of %s", ahead, direction, c.Compared)
+	}
+	if slices.Contains(slowSources, c.Source) {
+		r.Warn(step, "Use the processor's own counter if the kernel trusts it: reading this clock source is slow, and every ID reads it.", "the kernel's clock source is %s", c.Source)
+	}
+	switch {
+	case !c.Known:
+		r.Unknown(step, "Look by hand whether something synchronises this clock.", "the system does not report whether its clock is synchronised")
+	case !c.Synchronised:
+		r.Warn(step, "Run chrony or systemd-timesyncd on this host; docs/clocks.md has their settings.", "the kernel says that nothing synchronises its clock")
+	case len(*r) == before && c.Compared != "":
+		r.OK(step, "the clock is synchronised, and %v from that of %s", c.Ahead.Abs().Round(time.Millisecond), c.Compared)
+	case len(*r) == before:
+		r.OK(step, "the clock is synchronised")
+	}
+}
+
+// layoutNotice is how long before the end of a layout's time doctor warns.
+const layoutNotice = 3 * 365 * 24 * time.Hour
+
+// Layout judges when a service's time runs out.
+func (r *Report) Layout(service string, end, now time.Time) {
+	const step, move = "layout", " the move to a later epoch or to more bits of time; docs/ids.md says how."
+	date := end.UTC().Format(time.DateOnly)
+	switch left := end.Sub(now); {
+	case left <= 0:
+		r.Fail(step, "Make"+move, "service %s: the time of its layout ran out on %s", service, date)
+	case left < layoutNotice:
+		r.Warn(step, "Plan"+move, "service %s: the time of its layout runs out on %s", service, date)
+	default:
+		r.OK(step, "service %s: the time of its layout runs out on %s", service, date)
+	}
+}

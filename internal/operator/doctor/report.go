@@ -1,0 +1,83 @@
+// Package doctor has what "kazahanad doctor" looks at beside the steps of a start: the
+// host's clock, file systems and limits, systemd's units, and the way to a lease server. It
+// only reads.
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels, from good to bad.
+const (
+	OK      Level = "ok"
+	Unknown Level = "unknown" // it could not be examined
+	Warn    Level = "warn"    // it works, but not well, or not for long
+	Fail    Level = "fail"    // the daemon does not start or gets no lease, or a promise is broken
+)
+
+var levels = []Level{OK, Unknown, Warn, Fail}
+
+// Finding is the outcome of a step.
+type Finding struct {
+	Step  string `json:"step"`
+	Level Level  `json:"level"`
+	Says  string `json:"says"`         // what was found, with names and numbers
+	Do    string `json:"do,omitempty"` // what to do about it
+}
+
+// Report are the findings of one run.
+type Report []Finding
+
+// OK adds that a step works.
+func (r *Report) OK(step, format string, args ...any) { r.add(step, OK, "", format, args...) }
+
+// Unknown, Warn and Fail add what is wrong, and what to do about it.
+func (r *Report) Unknown(step, do, format string, args ...any) {
+	r.add(step, Unknown, do, format, args...)
+}
+
+// Warn is described at Unknown.
+func (r *Report) Warn(step, do, format string, args ...any) { r.add(step, Warn, do, format, args...) }
+
+// Fail is described at Unknown.
+func (r *Report) Fail(step, do, format string, args ...any) { r.add(step, Fail, do, format, args...) }
+
+func (r *Report) add(step string, level Level, do, format string, args ...any) {
+	*r = append(*r, Finding{step, level, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "), do})
+}
+
+// Of is the worst level of a step, OK if nothing is known of it, and the worst of all for "".
+func (r Report) Of(step string) Level {
+	worst := 0
+	for _, f := range r {
+		if step == "" || f.Step == step {
+			worst = max(worst, slices.Index(levels, f.Level))
+		}
+	}
+	return levels[worst]
+}
+
+// Print writes the findings for people.
+func (r Report) Print(out io.Writer) error {
+	counts := map[Level]int{}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, f := range r {
+		counts[f.Level]++
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Step, f.Says)
+		if f.Do != "" {
+			fmt.Fprintf(w, "\t\t-> %s\n", f.Do)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%d ok, %d unknown, %d warn, %d fail\n", counts[OK], counts[Unknown], counts[Warn], counts[Fail])
+	return err
+}
