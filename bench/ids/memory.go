@@ -22,8 +22,12 @@ const (
 	quantityMore   = "more for connections"
 )
 
-// heldConnections are how many connections the row holds.
-const heldConnections = 10_000
+// heldConnections are how many connections the row holds, and holders how
+// many processes share them: one may have half of max_connections.
+const (
+	heldConnections = 10_000
+	holders         = 2
+)
 
 func memoryRow() row {
 	r := row{
@@ -68,21 +72,23 @@ func (b *bench) holding(ctx context.Context, do func() error) error {
 		b.unmeasured[memoryKey] = b.fewFiles.Error()
 		return nil
 	}
-	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
-		arguments("hold", load.Options{Socket: b.main.socket, Dialect: load.RPC, Count: 1, Connections: heldConnections})...)
-	if err != nil {
-		return err
-	}
-	defer holder.Stop()
-	const limit = time.Minute
-	err = holder.Await(ctx, limit, func(context.Context) error {
-		if !holder.Said(held + "\n") {
-			return fmt.Errorf("fewer than %d connections were answered", heldConnections)
+	for i := range holders {
+		holder, err := b.launch.Launch(filepath.Join(b.dir, fmt.Sprintf("hold%d.log", i)), b.launch.Self,
+			arguments("hold", load.Options{Socket: b.main.socket, Dialect: load.RPC, Count: 1, Connections: heldConnections / holders})...)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("hold connections: %w", err)
+		defer holder.Stop()
+		const limit = time.Minute
+		err = holder.Await(ctx, limit, func(context.Context) error {
+			if !holder.Said(held + "\n") {
+				return fmt.Errorf("fewer than %d connections were answered", heldConnections/holders)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("hold connections: %w", err)
+		}
 	}
 	return do()
 }
