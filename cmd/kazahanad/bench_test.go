@@ -100,7 +100,7 @@ func TestBenchErrors(t *testing.T) {
 		s.bench(strings.Fields(args)...).Fails(t, exitUsage, want)
 	}
 	s.bench().Fails(t, exitFailure, s.Socket)
-	d := s.Start("--max-connections", "3")
+	d := s.Start("--max-connections", "6")
 	s.bench("--service", "nope").Fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
 	s.bench("--connections", "9").Fails(t, exitFailure, "OVERLOADED")
 	// All of them together take longer than a quantum, and bench tries 50 times.

@@ -56,7 +56,7 @@ var own = map[string][]string{
 	"internal/operator/systemd":              {"internal/unixsock"},
 	"internal/load":                          {"internal/wire"},
 	"internal/operator/logqueue":             {},
-	"internal/operator/metrics":              {"internal/operator/refusals", "internal/wire"},
+	"internal/operator/metrics":              {"internal/wire"},
 	"internal/operator/memlimit":             {},
 	"internal/operator/admin":                {"internal/operator/limitlistener", "internal/operator/refusals"},
 	"internal/operator/limitlistener":        {},

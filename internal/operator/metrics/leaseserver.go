@@ -73,7 +73,7 @@ func NewLeaseServer(b Build) *LeaseServer {
 }
 
 // Refused counts a request or a connection that was refused because a limit is reached.
-func (m *LeaseServer) Refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
+func (m *LeaseServer) Refused(limit string) { refuse(m.refusals, serverLimits, limit) }
 
 // Service creates the series of all results at zero, so that a first failure is an
 // increase.

@@ -66,7 +66,7 @@ func New(b Build) *Metrics {
 }
 
 // Refused counts a request or a connection that was refused because a limit is reached.
-func (m *Metrics) Refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
+func (m *Metrics) Refused(limit string) { refuse(m.refusals, limits, limit) }
 
 // Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {

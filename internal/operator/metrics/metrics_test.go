@@ -9,7 +9,6 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -101,16 +100,20 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Refusals are counted by limit, on either server.
+// Limits without a key share a series that exists from the start.
 func TestRefused(t *testing.T) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
-	m.Refused(refusals.Holds)
-	server.Refused("rate_limit")
-	if got := series(t, m)["kazahana_refusals_total{limit=holds}"]; got != 1 {
-		t.Errorf("%v are counted", got)
+	for _, limit := range []string{"holds", "LimitNOFILE"} {
+		m.Refused(limit)
+		server.Refused(limit)
+	}
+	m.Refused("max_keys")
+	got := series(t, m)
+	if shared, keys := got["kazahana_refusals_total{limit=other}"], got["kazahana_refusals_total{limit=max_keys}"]; shared != 2 || keys != 1 {
+		t.Errorf("%v and %v are counted", shared, keys)
 	}
 	var count dto.Metric
-	if err := server.refusals.WithLabelValues("rate_limit").Write(&count); err != nil || count.GetCounter().GetValue() != 1 {
+	if err := server.refusals.WithLabelValues(other).Write(&count); err != nil || count.GetCounter().GetValue() != 2 {
 		t.Errorf("the lease server counts %v, %v", count.GetCounter(), err)
 	}
 }

@@ -1,21 +1,23 @@
 package metrics
 
 import (
-	"github.com/prometheus/client_golang/prometheus"
+	"slices"
 
-	"github.com/kazahana/kazahana/internal/operator/refusals"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The limits whose series exist from the start, so that a first refusal is an increase.
+// other is what limits without a key share. Prometheus stores each series for each host of a
+// fleet; the log, health and the status page say which limit it is.
+const other = "other"
+
+// The limits, by configuration key, whose series exist from the start, so that a first refusal is
+// an increase.
 var (
 	limits = []string{
-		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit",
-		refusals.OpenFiles, refusals.AdminConnections, refusals.Disk, refusals.Holds, refusals.LongAnswers, refusals.StoreCalls,
-		refusals.Activations, refusals.Kinds, refusals.Watches,
+		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit", other,
 	}
 	serverLimits = []string{
-		"max_connections", "max_connections_per_address", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit",
-		refusals.Disk, refusals.StoreCalls,
+		"max_connections", "max_connections_per_address", "max_disk", "max_in_flight", "max_keys", "memory_limit", "rate_limit", other,
 	}
 )
 
@@ -50,9 +52,17 @@ func watchMemory(p process, prefix, of string, ask func() Memory) {
 }
 
 func refusalsOf(name string, known []string) *prometheus.CounterVec {
-	vec := counterVec(name, "Requests and connections refused because a limit is reached, by its configuration key or name.", "limit")
+	vec := counterVec(name, "Requests and connections refused because a limit is reached, by its configuration key; other for limits without one.", "limit")
 	for _, limit := range known {
 		vec.WithLabelValues(limit)
 	}
 	return vec
+}
+
+// refuse counts a refusal.
+func refuse(vec *prometheus.CounterVec, known []string, limit string) {
+	if !slices.Contains(known, limit) {
+		limit = other
+	}
+	vec.WithLabelValues(limit).Inc()
 }
