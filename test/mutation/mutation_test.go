@@ -15,16 +15,13 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-const (
-	pagePath = root + "/docs/model/mutations.md"
-	pageHead = "| mutation | the rule that it breaks | caught by | what it said | after |\n| --- | --- | --- | --- | --- |\n"
-)
+const tablePath = "caught.txt"
 
 var (
 	seeds = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
 	limit = flag.Duration("mutation.limit", 30*time.Minute, "how long the tests of one judge may run")
 	one   = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
-	page  = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to docs/model/mutations.md")
+	page  = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to caught.txt")
 )
 
 // TestEachMutationIsCaught breaks one rule at a time. It prints the table of `make mutants`.
@@ -56,7 +53,7 @@ func TestEachMutationIsCaught(t *testing.T) {
 	if done == 0 {
 		t.Errorf("there is no mutation whose name matches %q", *one)
 	}
-	table := pageHead
+	table := ""
 	for _, row := range rows {
 		if row != "" {
 			table += row + "\n"
@@ -64,14 +61,15 @@ func TestEachMutationIsCaught(t *testing.T) {
 	}
 	t.Logf("\n%s", table)
 	if *page && !t.Failed() {
-		rewrite(t, table)
+		comment, _ := readTable(t)
+		must.Succeed(t, os.WriteFile(tablePath, []byte(comment+table), 0o644))
 	}
 }
 
-// known are the page's rows, for mutations that this run leaves out.
+// known are the table's rows, for mutations that this run leaves out.
 func known(t *testing.T, all []mutation) []string {
 	rows := make([]string, len(all))
-	_, table, _ := readPage(t)
+	_, table := readTable(t)
 	for line := range strings.Lines(table) {
 		for i, m := range all {
 			if strings.HasPrefix(line, m.row()) {
@@ -98,59 +96,51 @@ func (m mutation) judged(t *testing.T, before string, imported map[string][]stri
 			continue
 		}
 		if v := j.ask(t, overlay); v.caught {
-			return m.row() + fmt.Sprintf("%s | %s | %s s |", j.name, v.message, v.seconds)
+			return m.row() + fmt.Sprintf("%s | %s | %s s", j.name, v.message, v.seconds)
 		}
 	}
 	t.Errorf("nobody catches it: in %s\n%s\nbecame\n%s", m.file, m.old, m.mutant)
-	return m.row() + "nobody | | |"
+	return m.row() + "nobody | | "
 }
 
 // row is the beginning of the mutation's row.
-func (m mutation) row() string { return fmt.Sprintf("| %s | %s | ", m.name, m.rule) }
+func (m mutation) row() string { return m.name + " | " }
 
-func readPage(t *testing.T) (before, table, after string) {
+// readTable returns the comment at the beginning of the table, and its rows.
+func readTable(t *testing.T) (comment, table string) {
 	t.Helper()
-	text, err := os.ReadFile(pagePath)
+	text, err := os.ReadFile(tablePath)
 	must.Succeed(t, err)
-	before, rest, found := strings.Cut(string(text), pageHead)
-	if !found {
-		t.Fatalf("%s has no table", pagePath)
-	}
-	for line := range strings.Lines(rest) {
-		if !strings.HasPrefix(line, "| ") {
-			break
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			comment += line
+		} else {
+			table += line
 		}
-		table += line
 	}
-	return before, table, rest[len(table):]
+	return comment, table
 }
 
-func rewrite(t *testing.T, table string) {
-	t.Helper()
-	before, _, after := readPage(t)
-	must.Succeed(t, os.WriteFile(pagePath, []byte(before+table+after), 0o644))
-}
-
-// TestPageHasTheMutations: the page's table has those of the list, in their order, each caught by
+// TestTableHasTheMutations: the table has those of the list, in their order, each caught by
 // a judge that the mutation's file has. Enough of them are caught by what runs the rules together:
 // the simulations.
-func TestPageHasTheMutations(t *testing.T) {
-	_, table, _ := readPage(t)
+func TestTableHasTheMutations(t *testing.T) {
+	_, table := readTable(t)
 	rows, all := strings.Split(strings.TrimSuffix(table, "\n"), "\n"), mutations(t)
 	if len(rows) != len(all) {
-		t.Fatalf("the page has %d rows, and there are %d mutations; make mutants MUTANTS=-mutation.page writes it", len(rows), len(all))
+		t.Fatalf("the table has %d rows, and there are %d mutations; make mutants MUTANTS=-mutation.page writes it", len(rows), len(all))
 	}
 	imported, together := importsOfJudges(t, all), 0
 	for i, m := range all {
 		rest, found := strings.CutPrefix(rows[i], m.row())
 		if !found {
-			t.Errorf("row %d of the page is\n%s\nand should begin with\n%s", i+1, rows[i], m.row())
+			t.Errorf("row %d of the table is\n%s\nand should begin with\n%s", i+1, rows[i], m.row())
 			continue
 		}
 		by, _, _ := strings.Cut(rest, " | ")
 		at := slices.IndexFunc(judges(m), func(j judge) bool { return by == j.name && concerns(imported[j.key()], m) })
 		if at < 0 {
-			t.Errorf("the page says that %s is caught by %q, which does not run %s", m.name, by, m.file)
+			t.Errorf("the table says that %s is caught by %q, which does not run %s", m.name, by, m.file)
 		}
 		if by != roomTests {
 			together++
