@@ -72,7 +72,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	if text := s.Kazahanad("status").OK(t); strings.Count(text, "held back") != 2 || !strings.Contains(text, "kazahanad leases init") {
 		t.Errorf("status says\n%s", text)
 	}
-	s.Examined(nil).Has("provider fail", "daemon warn")
+	s.Examined(nil).Has("daemon fail", "daemon warn")
 	_, metrics := s.Get("/metrics")
 	for _, f := range st.Fences {
 		m := regexp.MustCompile(`kazahana_store_fenced_until_timestamp_seconds\{file="` + f.File + `"\} (\S+)`).FindStringSubmatch(metrics)

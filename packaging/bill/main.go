@@ -168,6 +168,7 @@ var licenceMarks = []struct {
 }{
 	{"Apache-2.0", []string{"Apache License", "Version 2.0"}},
 	{"MPL-2.0", []string{"Mozilla Public License Version 2.0"}},
+	{"MPL-2.0", []string{"Mozilla Public License, version 2.0"}},
 	{"BSD-3-Clause", []string{"Redistribution and use in source and binary forms", "endorse or promote products"}},
 	{"BSD-2-Clause", []string{"Redistribution and use in source and binary forms"}},
 	{"ISC", []string{"Permission to use, copy, modify, and/or distribute this software for any purpose"}},
