@@ -204,7 +204,7 @@ class ClientTest {
                 pause();
             }
         }); Kazahana client = script.options().timeout(Duration.ofMillis(500)).build()) {
-            byte[] large = new byte[256 << 10];
+            byte[] large = new byte[255 << 10];
             List<CompletableFuture<Object>> calls = Stream.generate(() -> async(() -> client.call("Ping", large))).limit(16).toList();
             calls.forEach(call -> assertEquals("TIMEOUT", failure(call).code()));
         }
@@ -213,7 +213,7 @@ class ClientTest {
     @Test
     void moreCallsAtOnceThanASocketTakes() {
         try (Script script = new Script(counting()); Kazahana client = script.options().build()) {
-            byte[] large = new byte[256 << 10];
+            byte[] large = new byte[255 << 10];
             List<CompletableFuture<Object>> calls = Stream.generate(() -> async(() -> client.call("Ping", large))).limit(16).toList();
             calls.forEach(call -> assertEquals("pong", call.join()));
         }
