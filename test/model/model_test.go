@@ -36,7 +36,7 @@ type specification struct {
 type bounded struct {
 	faults []string
 	bounds map[string]int
-	name   string // in the page's table
+	name   string // in the file of figures
 	brief  bool   // make check searches it too
 }
 
@@ -183,8 +183,11 @@ func need(t *testing.T) {
 	}
 }
 
+// figuresFile has what TLC finds in each world, and without each rule.
+const figuresFile = "figures.txt"
+
 // TestPromisesHold: all invariants hold in every state of the worlds, and there are as many states
-// as the page says.
+// as the file of figures says.
 func TestPromisesHold(t *testing.T) {
 	ring.Deep(t)
 	need(t)
@@ -200,9 +203,9 @@ func TestPromisesHold(t *testing.T) {
 				story, err := tell(s.lines, o.steps)
 				t.Fatalf("%s with the faults %v: %s does not hold (%v):\n%s", s.module, w.faults, o.broken, err, strings.Join(story, "\n"))
 			}
-			t.Logf("| %s | %s | %d | %d | hold |", b.name, boundsOf(w), o.states, o.depth)
-			if row := pageRow(t, b.name); row.states != o.states || row.depth > o.depth || row.depth+overshoot < o.depth {
-				t.Errorf("the page says that %s has %d states to a depth of %d; TLC says %d and %d", b.name, row.states, row.depth, o.states, o.depth)
+			t.Logf("%s | %s | %d | %d", b.name, boundsOf(w), o.states, o.depth)
+			if row := figuresOf(t, b.name); row.states != o.states || row.depth > o.depth || row.depth+overshoot < o.depth {
+				t.Errorf("%s says that %s has %d states to a depth of %d; TLC says %d and %d", figuresFile, b.name, row.states, row.depth, o.states, o.depth)
 			}
 		}
 	}
@@ -212,8 +215,8 @@ func TestPromisesHold(t *testing.T) {
 // search, some are ahead of the others.
 const overshoot = 2
 
-// TestCheckHasEachFault: make check has a world for each kind of fault, and each world has its row
-// on the page, with its bounds.
+// TestCheckHasEachFault: make check has a world for each kind of fault, and each world has its line
+// in the file of figures, with its bounds.
 func TestCheckHasEachFault(t *testing.T) {
 	for _, s := range []specification{pool, locks, placement} {
 		had := map[string]bool{}
@@ -223,8 +226,8 @@ func TestCheckHasEachFault(t *testing.T) {
 			}
 			unlike := maps.Clone(b.bounds)
 			maps.DeleteFunc(unlike, func(name string, n int) bool { return s.bounds[name] == n })
-			if row := pageRow(t, b.name); !maps.Equal(row.bounds, unlike) {
-				t.Errorf("the page says that %s has the bounds %v; it has %v", b.name, row.bounds, unlike)
+			if row := figuresOf(t, b.name); !maps.Equal(row.bounds, unlike) {
+				t.Errorf("%s says that %s has the bounds %v; it has %v", figuresFile, b.name, row.bounds, unlike)
 			}
 		}
 		for _, found := range faultKinds.FindAllStringSubmatch(read(t, s.module+".tla"), -1) {
@@ -237,21 +240,21 @@ func TestCheckHasEachFault(t *testing.T) {
 
 var faultKinds = regexp.MustCompile(`Fault\("([^"]+)"\)`)
 
-// figures are what the page says of a world.
+// figures are what the file says of a world.
 type figures struct {
 	bounds        map[string]int
 	states, depth int
 }
 
-// pageRow is the page's row of a world.
-func pageRow(t *testing.T, name string) figures {
+// figuresOf reads the line of a world.
+func figuresOf(t *testing.T, name string) figures {
 	t.Helper()
 	f := figures{bounds: map[string]int{}}
-	row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` \| ([^|]*)\| ([0-9,]+) \| (\d+) \|$`).FindStringSubmatch(read(t, "README.md"))
+	row := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` \| ([^|]+) \| ([0-9,]+) \| (\d+)$`).FindStringSubmatch(read(t, figuresFile))
 	if row == nil {
-		t.Fatalf("the page has no row for %s", name)
+		t.Fatalf("%s has no line for %s", figuresFile, name)
 	}
-	for bound := range strings.SplitSeq(strings.TrimSpace(row[1]), ", ") {
+	for bound := range strings.SplitSeq(row[1], ", ") {
 		if name, n, found := strings.Cut(bound, " "); found {
 			f.bounds[name], _ = strconv.Atoi(n)
 		}
@@ -273,7 +276,7 @@ func read(t *testing.T, name string) string {
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	need(t)
-	page, number := read(t, "README.md"), 0
+	listed, number := read(t, figuresFile), 0
 	for _, s := range []specification{pool, locks, placement} {
 		for _, r := range s.rules {
 			if number++; !ring.Sampled(t, number) {
@@ -287,10 +290,10 @@ func TestEachRuleIsNeeded(t *testing.T) {
 			}
 			story, err := tell(s.lines, o.steps)
 			must.Succeed(t, err)
-			row := fmt.Sprintf("| %s %s | %s | %s | %d |", s.module, r.name, r.text, o.broken, len(story))
+			row := fmt.Sprintf("%s %s | %s | %s | %d", s.module, r.name, r.text, o.broken, len(story))
 			t.Logf("%s\n\t%s\n\t%s", row, strings.Join(story, "\n\t"), s.breaks[o.broken])
-			if !strings.Contains(page, row+"\n") {
-				t.Errorf("the page lacks the row %s", row)
+			if !strings.Contains(listed, "\n"+row+"\n") {
+				t.Errorf("%s lacks the line %s", figuresFile, row)
 			}
 		}
 	}
@@ -322,16 +325,16 @@ func boundsOf(w world) string {
 
 var switches = regexp.MustCompile(`On\("([^"]+)"\)`)
 
-// TestPageHasTheRules: the table of docs/model has the rules that the specifications can
+// TestFiguresHaveTheRules: the file of figures has the rules that the specifications can
 // switch off.
-func TestPageHasTheRules(t *testing.T) {
-	page := read(t, "README.md")
+func TestFiguresHaveTheRules(t *testing.T) {
+	file := read(t, figuresFile)
 	for _, s := range []specification{pool, locks, placement} {
 		listed := map[string]bool{}
 		for _, r := range s.rules {
 			listed[r.name] = true
-			if row := fmt.Sprintf("| %s %s | %s | ", s.module, r.name, r.text); !strings.Contains(page, row) {
-				t.Errorf("the page has no row that begins with %q", row)
+			if row := fmt.Sprintf("\n%s %s | %s | ", s.module, r.name, r.text); !strings.Contains(file, row) {
+				t.Errorf("%s has no line that begins with %q", figuresFile, row)
 			}
 		}
 		inModule := map[string]bool{}
