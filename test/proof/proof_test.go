@@ -93,10 +93,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 		if regular < seeds*500 || cached < seeds*200 {
 			t.Errorf("only %d regular and %d cached fallback IDs in %d worlds: too little happens", regular, cached, seeds)
 		}
-		begin := fmt.Sprintf("    memory provider %v: ", real)
-		line := fmt.Sprintf("%s%d worlds, %d regular and %d cached fallback IDs, no two equal", begin, seeds, regular, cached)
-		t.Log(strings.TrimSpace(line))
-		rewrite(t, begin, line)
+		t.Logf("memory provider %v: %d worlds, %d regular and %d cached fallback IDs, no two equal", real, seeds, regular, cached)
 	}
 	t.Logf("the trace of each world was followed through docs/model/Pool.tla, with %d pairs of grants on one slot, no two equal IDs; steps: %v", pairs, shown)
 	for _, do := range trace.PoolActions() {
@@ -129,7 +126,6 @@ func TestEachRuleIsNeeded(t *testing.T) {
 			t.Errorf("with the rule %q switched off, %d worlds went well: either it is not needed, or this simulation is blind to it", r, breachSeeds)
 		}
 		fmt.Fprintf(&table, "%-58s  %-55s  world %-5d  %s\n", r, ruleTexts[r].breach, seed, fault)
-		rewrite(t, pageRow(r), fmt.Sprintf("%sworld %d | %s |", pageRow(r), seed, fault))
 	}
 	t.Logf("\n%s", table.String())
 }
