@@ -234,10 +234,6 @@ func (w *restoreWorld) running(row restoreRow, frozen bool) {
 	w.a.run(0)
 	must.Succeed(w.T, row.put(w))
 	w.asked(w.a, w.b)
-	if !frozen {
-		testkit.Pause(w.T, 2*time.Second) // A looks at its files every second
-		w.asked(w.a, w.b)
-	}
 	w.a.d.Kill()
 	w.a.run(0)
 	w.asked(w.a, w.b)
