@@ -39,19 +39,25 @@ func (e event) is(message string) bool {
 	return message == e.text
 }
 
-// documentedEvents are those of the table, one for each level.
+// documentedEvents are those of the lists, one for each level. The heading of a list is the component.
 func documentedEvents(t *testing.T) (all []event) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/logs.md")
-	must.Succeed(t, err)
-	row := regexp.MustCompile("(?m)^\\| ((?:debug|info|warn|error)(?:, (?:warn|error))?) \\| ([a-z]+) \\| `([^`]+)` \\|")
-	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
-		for level := range strings.SplitSeq(m[1], ", ") {
-			all = append(all, event{level, m[2], m[3]})
+	heading := regexp.MustCompile("^### ([a-z]+)$")
+	item := regexp.MustCompile("^- ((?:debug|info|warn|error)(?:, (?:warn|error))?) `([^`]+)`")
+	component := ""
+	for line := range strings.Lines(sourceOf(t, "docs/logs.md")) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := heading.FindStringSubmatch(line); m != nil {
+			component = m[1]
+		}
+		if m := item.FindStringSubmatch(line); m != nil {
+			for level := range strings.SplitSeq(m[1], ", ") {
+				all = append(all, event{level, component, m[2]})
+			}
 		}
 	}
 	if len(all) < 60 {
-		t.Fatalf("%d events: the table is not read right", len(all))
+		t.Fatalf("%d events: the lists are not read right", len(all))
 	}
 	return all
 }
@@ -213,19 +219,23 @@ func uniqueFields(line string) (map[string]string, error) {
 	return fields, nil
 }
 
-// namedElsewhere are the rows of the second table: events that another design names, with
-// the fields that each line has.
+// namedElsewhere are the events that another design names, with the fields that each line
+// has. Level and component are those of the lists.
 func namedElsewhere(t *testing.T) map[event][]string {
 	t.Helper()
-	_, table, _ := strings.Cut(sourceOf(t, "docs/logs.md"), "## Events named elsewhere")
-	all := map[event][]string{}
+	_, list, _ := strings.Cut(sourceOf(t, "docs/logs.md"), "## Events named elsewhere")
+	all, documented := map[event][]string{}, documentedEvents(t)
 	field := regexp.MustCompile("`([a-z_]+)`")
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([a-z]+) \\| ([a-z]+) \\| ([^|]+) \\|").FindAllStringSubmatch(table, -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `([^`]+)`: (.+)$").FindAllStringSubmatch(list, -1) {
 		var fields []string
-		for _, f := range field.FindAllStringSubmatch(m[4], -1) {
+		for _, f := range field.FindAllStringSubmatch(m[2], -1) {
 			fields = append(fields, f[1])
 		}
-		all[event{m[2], m[3], m[1]}] = fields
+		i := slices.IndexFunc(documented, func(e event) bool { return e.text == m[1] })
+		if i < 0 {
+			t.Fatalf("docs/logs.md does not list %q", m[1])
+		}
+		all[documented[i]] = fields
 	}
 	if len(all) != 10 {
 		t.Fatalf("%d events are named elsewhere: %v", len(all), all)
