@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// requirements are those that a page has a table of.
+// requirements are those that a page promises, and requirementTables lead from each to its code and
+// its tests.
 var requirements = map[string][]string{
 	// LS-SPEC-001.
 	"locks.md": {
@@ -30,13 +31,17 @@ var requirements = map[string][]string{
 	},
 }
 
+var requirementTables = map[string]string{
+	"locks.md": "internal/lock/requirements.txt", "placement.md": "internal/placement/requirements.txt",
+}
+
 var (
 	rowForm       = regexp.MustCompile(`^\| ([A-Z]+-[A-Z0-9.-]+): [^|]+ \| ([^|]+) \| ([^|]+) \|$`)
 	referenceForm = regexp.MustCompile("`([^`: ]+): ([A-Za-z0-9_]+)`")
 )
 
-// TestRequirementsTables holds pages of docs to the lists of requirements, and to
-// the code and the tests that they name.
+// TestRequirementsTables holds the tables, to which pages of docs lead, to the lists of requirements,
+// and to the code and the tests that they name.
 func TestRequirementsTables(t *testing.T) {
 	for page, wanted := range requirements {
 		t.Run(page, func(t *testing.T) { checkRequirements(t, page, wanted) })
@@ -46,7 +51,10 @@ func TestRequirementsTables(t *testing.T) {
 func checkRequirements(t *testing.T, page string, wanted []string) {
 	family, _, _ := strings.Cut(wanted[0], "-")
 	seen := map[string]bool{}
-	for line := range strings.Lines(readDoc(t, page)) {
+	if !strings.Contains(readDoc(t, page), "(../"+requirementTables[page]+")") {
+		t.Errorf("%s does not lead to %s", page, requirementTables[page])
+	}
+	for line := range strings.Lines(readFile(t, requirementTables[page])) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "| "+family+"-") {
 			continue

@@ -121,8 +121,8 @@ func checkShown(t *testing.T, id, cell string) {
 	}
 	for _, m := range elsewhere.FindAllStringSubmatch(cell, -1) {
 		shown++
-		if !strings.Contains(readDoc(t, m[2]+".md"), "\n| "+m[1]+": ") {
-			t.Errorf("%s: docs/%s.md has no row %s", id, m[2], m[1])
+		if table := requirementTables[m[2]+".md"]; !strings.Contains(readFile(t, table), "\n| "+m[1]+": ") {
+			t.Errorf("%s: %s has no row %s", id, table, m[1])
 		}
 	}
 	if slices.Contains(ofEmbed, id) && !strings.Contains(cell, "`embed/") {
