@@ -15,27 +15,70 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// orms are the programs around the recipes of docs/databases.md that are run: they
-// insert two rows and read them.
-var orms = []struct{ name, packages, before, after string }{
-	{"Prisma", "prisma@7 @prisma/client@7 @prisma/adapter-pg@7 pg@8", "", `
+// orms are programs that do as docs/databases.md says: they insert two rows and read them.
+var orms = []struct{ name, packages, recipe, after string }{
+	{"Prisma", "prisma@7 @prisma/client@7 @prisma/adapter-pg@7 pg@8", `
+const { PrismaPg } = require('@prisma/adapter-pg');
+const { PrismaClient } = require('@prisma/client');
+const { Client } = require('kazahana');
+
+const ids = new Client();
+const prisma = new PrismaClient({ adapter: new PrismaPg(process.env.DATABASE_URL) });
+const insert = async (customer) =>
+  prisma.order.create({ data: { id: await ids.nextId(), customer } });`, `
 const rows = [await insert('a'), await insert('b')];
 const read = await prisma.order.findMany({ orderBy: { id: 'asc' } });
 report(rows.map((row) => row.id), read.map((row) => row.id));
 await prisma.$disconnect();`},
-	{"Drizzle", "drizzle-orm@0.45 pg@8", "", `
+	{"Drizzle", "drizzle-orm@0.45 pg@8", `
+const { bigint, pgTable, text } = require('drizzle-orm/pg-core');
+const { Client } = require('kazahana');
+
+const ids = new Client();
+const orders = pgTable('orders', {
+  id: bigint('id', { mode: 'bigint' }).primaryKey(),
+  customer: text('customer').notNull(),
+});
+const insert = async (db, customer) =>
+  (await db.insert(orders).values({ id: await ids.nextId(), customer }).returning())[0];`, `
 const db = require('drizzle-orm/node-postgres').drizzle(pool);
 const rows = [await insert(db, 'a'), await insert(db, 'b')];
 const read = await db.select().from(orders).orderBy(orders.id);
 report(rows.map((row) => row.id), read.map((row) => row.id));`},
-	{"TypeORM", "typeorm@1.1 pg@8 reflect-metadata", "require('reflect-metadata');", `
+	{"TypeORM", "typeorm@1.1 pg@8 reflect-metadata", `
+require('reflect-metadata');
+const { EntitySchema } = require('typeorm');
+const { Client } = require('kazahana');
+
+const ids = new Client();
+const Order = new EntitySchema({
+  name: 'Order',
+  tableName: 'orders',
+  columns: { id: { type: 'bigint', primary: true }, customer: { type: 'text' } },
+});
+const insert = async (source, customer) =>
+  source.getRepository(Order).save({ id: await ids.nextId({ format: 'string' }), customer });`, `
 const { DataSource } = require('typeorm');
 const source = await new DataSource({ type: 'postgres', ...connection, entities: [Order] }).initialize();
 const rows = [await insert(source, 'a'), await insert(source, 'b')];
 const read = await source.getRepository(Order).find({ order: { id: 'ASC' } });
 report(rows.map((row) => row.id), read.map((row) => row.id));
 await source.destroy();`},
-	{"Sequelize", "sequelize@6.37 pg@8", "", `
+	{"Sequelize", "sequelize@6.37 pg@8", `
+const { DataTypes } = require('sequelize');
+const { Client } = require('kazahana');
+
+const ids = new Client();
+const define = (sequelize) => {
+  const Order = sequelize.define('Order', {
+    id: { type: DataTypes.BIGINT, primaryKey: true },
+    customer: { type: DataTypes.TEXT, allowNull: false },
+  }, { tableName: 'orders', timestamps: false });
+  Order.beforeValidate(async (order) => {
+    order.id ??= await ids.nextId({ format: 'string' });
+  });
+  return Order;
+};`, `
 const { Sequelize } = require('sequelize');
 const sequelize = new Sequelize({ dialect: 'postgres', ...connection, username: 'postgres', logging: false });
 const Order = define(sequelize);
@@ -58,8 +101,7 @@ model Order {
 }
 `
 
-const nodeProgram = `%BEFORE%
-%RECIPE%
+const nodeProgram = `%RECIPE%
 const connection = { host: process.env.PGHOST, port: 5432, user: 'postgres', username: 'postgres', database: 'postgres' };
 const { Pool } = require('pg');
 function report(made, read) {
@@ -86,6 +128,24 @@ func ormRecipe(t *testing.T, name, language string) string {
 		t.Fatalf("the page has no recipe for %s", name)
 	}
 	return string(m[1])
+}
+
+// ormShows checks that the code that the page's table has for a name is that of the program.
+func ormShows(t *testing.T, name, program string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/databases.md")
+	must.Succeed(t, err)
+	program = strings.Join(strings.Fields(program), " ")
+	row := regexp.MustCompile(`(?m)^\| ` + name + ` .*$`).Find(page)
+	shown := regexp.MustCompile("`([^`]+)`").FindAllSubmatch(row, -1)
+	if len(shown) < 2 {
+		t.Fatalf("the page has no row for %s", name)
+	}
+	for _, m := range shown {
+		if !strings.Contains(program, string(m[1])) {
+			t.Errorf("the page shows %s, which is not run", m[1])
+		}
+	}
 }
 
 func runIn(t *testing.T, dir string, env []string, name string, args ...string) string {
@@ -144,6 +204,7 @@ func TestNodeORMs(t *testing.T) {
 	runIn(t, node, nil, "scripts/test", "build")
 	for _, orm := range orms {
 		t.Run(orm.name, func(t *testing.T) {
+			ormShows(t, orm.name, prismaSchema+orm.recipe)
 			dir := t.TempDir()
 			runIn(t, dir, nil, "npm", "init", "-y")
 			// Scripts of packages may download from elsewhere, as Prisma's do.
@@ -154,7 +215,7 @@ func TestNodeORMs(t *testing.T) {
 				runIn(t, dir, []string{"PRISMA_SCHEMA_ENGINE_BINARY=/bin/true", "CHECKPOINT_DISABLE=1"}, "npx", "prisma", "generate", "--schema", "schema.prisma")
 			}
 			must.Succeed(t, os.Symlink(node, filepath.Join(dir, "node_modules", "kazahana")))
-			program := strings.NewReplacer("%BEFORE%", orm.before, "%RECIPE%", ormRecipe(t, orm.name, "js"), "%AFTER%", orm.after).Replace(nodeProgram)
+			program := strings.NewReplacer("%RECIPE%", orm.recipe, "%AFTER%", orm.after).Replace(nodeProgram)
 			writeIn(t, dir, "program.js", program)
 			if out := runIn(t, dir, env, "node", "program.js"); !strings.HasSuffix(out, "ok\n") {
 				t.Error(out)
@@ -209,7 +270,17 @@ import (
 
 var ids *kazahana.Client
 
-%RECIPE%
+type Order struct {
+	ID       kazahana.ID ` + "`" + `gorm:"primaryKey;autoIncrement:false"` + "`" + `
+	Customer string
+}
+
+func (o *Order) BeforeCreate(tx *gorm.DB) (err error) {
+	if o.ID == 0 {
+		o.ID, err = ids.NextID(tx.Statement.Context) // ids, err := kazahana.New()
+	}
+	return err
+}
 
 func must(err error) {
 	if err != nil {
@@ -241,7 +312,8 @@ func TestGORM(t *testing.T) {
 	ring.Deep(t)
 	root, env := ormSite(t)
 	dir := t.TempDir()
-	program := strings.Replace(gormProgram, "%RECIPE%", ormRecipe(t, "GORM", "go"), 1)
+	program := gormProgram
+	ormShows(t, "GORM", program)
 	writeIn(t, dir, "main.go", program)
 	goModule(t, dir, root)
 	runIn(t, dir, nil, "go", "get", "gorm.io/gorm@v1.31.1", "gorm.io/driver/postgres@v1.6.0")
@@ -282,7 +354,20 @@ import (
 	kazahana "github.com/kazahana/kazahana/clients/go"
 )
 
-%RECIPE%
+func useIDs(client *ent.Client, ids *kazahana.Client) {
+	client.Use(func(next ent.Mutator) ent.Mutator {
+		return ent.MutateFunc(func(ctx context.Context, m ent.Mutation) (ent.Value, error) {
+			if row, ok := m.(interface{ SetID(int64) }); ok && m.Op().Is(ent.OpCreate) {
+				id, err := ids.NextID(ctx)
+				if err != nil {
+					return nil, err
+				}
+				row.SetID(int64(id))
+			}
+			return next.Mutate(ctx, m)
+		})
+	})
+}
 
 func must(err error) {
 	if err != nil {
@@ -319,7 +404,8 @@ func TestEnt(t *testing.T) {
 	writeIn(t, dir, "ent/schema/order.go", entSchema)
 	runIn(t, dir, nil, "go", "get", "entgo.io/ent@v0.14.5", "entgo.io/ent/cmd/ent@v0.14.5")
 	runIn(t, dir, []string{"GOFLAGS=-mod=mod"}, "go", "run", "entgo.io/ent/cmd/ent", "generate", "./ent/schema")
-	writeIn(t, dir, "main.go", strings.Replace(entProgram, "%RECIPE%", ormRecipe(t, "ent", "go"), 1))
+	ormShows(t, "ent", entSchema+entProgram)
+	writeIn(t, dir, "main.go", entProgram)
 	runIn(t, dir, nil, "go", "mod", "tidy")
 	if out := runIn(t, dir, env, "go", "run", "."); !strings.HasSuffix(out, "ok\n") {
 		t.Error(out)
