@@ -65,8 +65,8 @@ func (g *gate) answer(client, server net.Conn, late bool) {
 		if late {
 			g.waiting.Add(1)
 			g.held.RLock()
-			g.held.RUnlock() //nolint:staticcheck // it only waits
 			g.waiting.Add(-1)
+			g.held.RUnlock()
 		}
 		if _, err := client.Write(b[:n]); err != nil {
 			return

@@ -100,7 +100,6 @@ func (f *fileSystem) write(n *node, bytes []byte) {
 // an access can be a fault.
 type mappings struct {
 	mapped [][]byte
-	cuts   map[*int64]bool // by their first word
 }
 
 // markWords is the least size of a file that somebody may map.
@@ -121,23 +120,16 @@ func (m *mappings) cut(words []int64) {
 	for _, mem := range m.mapped {
 		if len(words) > 0 && unsafe.Pointer(&mem[0]) == unsafe.Pointer(&words[0]) {
 			must(unix.Mprotect(mem, unix.PROT_NONE), nil)
-			if m.cuts == nil {
-				m.cuts = map[*int64]bool{}
-			}
-			m.cuts[&words[0]] = true
 		}
 	}
 }
-
-// isCut reports whether an access to the words is a fault.
-func (m *mappings) isCut(words []int64) bool { return len(words) > 0 && m.cuts[&words[0]] }
 
 // free ends all mappings. Nobody uses them any more.
 func (m *mappings) free() {
 	for _, mem := range m.mapped {
 		must(unix.Munmap(mem), nil)
 	}
-	m.mapped, m.cuts = nil, nil
+	m.mapped = nil
 }
 
 func (n *node) bytes() []byte {
