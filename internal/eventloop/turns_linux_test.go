@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Handlers that ask again and again have their turns in a circle, and before its next turn
-// comes whoever has become ready meanwhile.
+// Handlers that ask again and again have their turns in a circle. A handler that has become
+// ready meanwhile comes before the next turn.
 func TestTurnsAreACircle(t *testing.T) {
 	l, _ := start(t)
 	here, there := [4]int{}, [4]int{}

@@ -54,8 +54,8 @@
 // file by a save, under the lock, beside the marks that cover its IDs from then on. It
 // leaves the file by a save, too: from then on the old file's bits are in neither word, and
 // before that its release is not sent. So each lease of a file that fits was used by the
-// holders of this lock alone, one after the other, all below the mark. Whoever has the lock
-// now is the next one.
+// holders of this lock alone, one after the other, all below the mark. The present holder
+// of the lock is the next one.
 //
 // # Without a live directory
 //

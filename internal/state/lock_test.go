@@ -212,8 +212,8 @@ func TestLockedFolderOfNobody(t *testing.T) {
 	}
 }
 
-// Folders are removed when nobody has them locked and nothing was saved there for long, and
-// not before; nor those that somebody else put there.
+// A folder is removed when no process has it locked and no process has saved there for long, and
+// not before. A folder of another program stays.
 func TestAbandonedFolders(t *testing.T) {
 	ring.All(t)
 	p := newPlace(t)
