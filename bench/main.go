@@ -1,10 +1,8 @@
-//go:build linux
-
 // Command bench measures kazahana beside what it is compared with:
 //
 //	make bin-bench && bin/bench SUITE [flags]
 //
-// The suites are ids, leases, locks, sequences and clients; "all" runs each of them with
+// The suites are ids, leases, locks (with sequences) and clients; "all" runs each of them with
 // the same flags. docs/performance.md explains the methods.
 package main
 
@@ -17,8 +15,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/kazahana/kazahana/bench/clients"
@@ -28,12 +24,10 @@ import (
 	"github.com/kazahana/kazahana/bench/process"
 )
 
-type suite struct {
-	name string
-	run  func(ctx context.Context, args []string) error
-}
-
-var suites = []suite{{"ids", ids.Run}, {"leases", leases.Run}, {"locks", locks.RunLocks}, {"sequences", locks.RunSequences}, {"clients", clients.Run}}
+var (
+	suites = map[string]func(ctx context.Context, args []string) error{"ids": ids.Run, "leases": leases.Run, "locks": locks.Run, "clients": clients.Run}
+	names  = []string{"ids", "leases", "locks", "clients"}
+)
 
 func main() {
 	// The kernel kills the children when the thread that started them ends: that must
@@ -51,22 +45,15 @@ func main() {
 }
 
 func dispatch(args []string) error {
-	var names []string
-	for _, s := range suites {
-		names = append(names, s.name)
-	}
-	if len(args) == 0 {
-		return fmt.Errorf("name a suite: %s, or all", strings.Join(names, ", "))
-	}
-	if ids.IsPart(args[0]) {
-		return ids.RunPart(args[0], args[1:])
-	}
-	if args[0] == "all" {
-		return all(names, args[1:])
-	}
-	i := slices.Index(names, args[0])
-	if i < 0 {
-		return fmt.Errorf("there is no suite %q; there are %s, and all", args[0], strings.Join(names, ", "))
+	switch {
+	case len(args) == 0:
+		return fmt.Errorf("name a suite: %v, or all", names)
+	case ids.Parts[args[0]] != nil:
+		return ids.Parts[args[0]](args[1:])
+	case args[0] == "all":
+		return all(args[1:])
+	case suites[args[0]] == nil:
+		return fmt.Errorf("there is no suite %q; there are %v, and all", args[0], names)
 	}
 	// SIGPIPE too: when the table has no reader any more, the servers must still be
 	// stopped.
@@ -75,7 +62,7 @@ func dispatch(args []string) error {
 	// Writing to what nobody reads fails, here as anywhere: a socket whose peer has hung up
 	// is no reason to end.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	err := suites[i].run(ctx, args[1:])
+	err := suites[args[0]](ctx, args[1:])
 	if err != nil && ctx.Err() != nil {
 		return errors.New("interrupted; servers stopped, files removed")
 	}
@@ -83,7 +70,7 @@ func dispatch(args []string) error {
 }
 
 // all runs every suite as a process of its own: some pin themselves to a core.
-func all(names, flags []string) error {
+func all(flags []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -31,8 +31,8 @@ type Config struct {
 	LiveDir string
 
 	// Provider is the URL of what grants machine IDs: sqlite:PATH, redis://, rediss://,
-	// redis+sentinel://, etcd://, postgres://, http:// and https:// of a lease server,
-	// static:ID, ip:, none: or memory: (for tests). The default is the SQLite file of a
+	// redis+sentinel://, etcd://, postgres://, kubernetes:, http:// and https:// of a lease
+	// server, static:ID, ip:, none: or memory: (for tests). The default is the SQLite file of a
 	// daemon that the same user would run on this host (leases.db in /var/lib/kazahana for
 	// root, in $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana for others), so that all
 	// programs of the user and that daemon use one file. Inside Kubernetes there is no
@@ -44,7 +44,7 @@ type Config struct {
 	ProviderTimeout time.Duration
 
 	// VerifyInterval is how often the provider is asked whether the leases are still this
-	// process's; at least 1 ms, default 10 s.
+	// process's; at least 1 ms, default 10 s, with kubernetes: 5 min.
 	VerifyInterval time.Duration
 
 	// Meta is added to the meta of each lease, which operators see; at most 32 entries.
@@ -55,7 +55,8 @@ type Config struct {
 	Service string
 
 	// Store is the URL of what keeps sequences. The default is the provider where it can
-	// keep them, else a SQLite file; None goes without.
+	// keep them, else a SQLite file, which belongs to the first process that uses it; None
+	// goes without.
 	Store string
 
 	// Sequences says how the keys with a prefix count. The longest matching prefix counts;

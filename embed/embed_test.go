@@ -18,11 +18,14 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // Whatever goroutines ask for, an ID is greater than all that were there before it was
 // asked for, and none comes twice.
+// Seed 003-3.2-2.
 func TestIDsIncreaseAcrossGoroutines(t *testing.T) {
 	c := patient(t)
 	c.MaxThroughputPerMS = 4096
@@ -122,7 +125,27 @@ func TestStateThatCannotBeUsed(t *testing.T) {
 	}
 }
 
+// An ID allocates nothing.
+func TestNextIDAllocatesNothing(t *testing.T) {
+	ring.WithoutRace(t)
+	c := patient(t)
+	c.Provider += "?bit_id=12&bit_seq=10"
+	c.MaxThroughputPerMS = 1 << 16
+	g := open(t, c)
+	nextID(t, g)
+	await.Eventually(t, "all leases are there", func() bool { return g.Status().Throughput == 1<<16 })
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(10_000, func() {
+		if _, err := g.NextID(ctx); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("an ID takes %v allocations", n)
+	}
+}
+
 // Two processes' generators on one file have machine IDs of their own.
+// Seed 003-6.1-4.
 func TestTwoOnOneProvider(t *testing.T) {
 	c := patient(t)
 	other := c
@@ -284,6 +307,7 @@ func TestWhatWasWaitedFor(t *testing.T) {
 	}
 }
 
+// Seed 003-6.1-2.
 func TestUUIDs(t *testing.T) {
 	var _ embed.StringGenerator = embed.UUIDs{}
 	last := ""

@@ -3,6 +3,7 @@ package embed_test
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/kazahana/kazahana/embed"
 	"github.com/kazahana/kazahana/internal/backend"
@@ -199,15 +202,66 @@ func TestBesideADaemon(t *testing.T) {
 	if n, err := g.NextSequence(t.Context(), "orders"); err != nil || n != 1 {
 		t.Errorf("%d, %v", n, err)
 	}
+	// One process owns the file of sequences.
+	if err := client.Try("Sequence.Next", nil, "orders"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d owns the file", os.Getpid())) {
+		t.Errorf("the daemon: %v", err)
+	}
+	must.Succeed(t, g.Close())
 	var value int64
 	if client.Must("Sequence.Next", &value, "orders"); value != 2 {
 		t.Errorf("the daemon goes on with %d", value)
 	}
 }
 
+// A program has its own SQLite database beside the generator's files, with the same driver and
+// in WAL mode: it works as it does without them, before, meanwhile and afterwards.
+func TestDatabaseOfTheProgram(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "own.db")
+	own, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)")
+	must.Succeed(t, err)
+	defer own.Close()
+	_, err = own.Exec("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+	must.Succeed(t, err)
+	ask := func(query string) (text string) {
+		t.Helper()
+		must.Succeed(t, own.QueryRow(query).Scan(&text))
+		return text
+	}
+	settings := func() (all string) {
+		t.Helper()
+		for _, name := range []string{"journal_mode", "synchronous", "locking_mode", "cache_spill", "wal_autocheckpoint"} {
+			all += name + "=" + ask("PRAGMA "+name) + " "
+		}
+		return all
+	}
+	own.SetMaxOpenConns(1) // the settings are those of a connection
+	before := settings()
+	g := open(t, patient(t))
+	for i := range 100 {
+		_, err := own.Exec("INSERT INTO orders VALUES (?)", nextID(t, g))
+		must.Succeed(t, err)
+		if i%10 == 0 {
+			_, err := g.NextSequence(t.Context(), "k")
+			must.Succeed(t, err)
+		}
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if info, err := os.Stat(path + suffix); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v, %v", suffix, info, err)
+		}
+	}
+	must.Succeed(t, g.Close())
+	_, err = own.Exec("INSERT INTO orders VALUES (1)")
+	must.Succeed(t, err)
+	if rows, whole, after := ask("SELECT count(*) FROM orders"), ask("PRAGMA integrity_check"), settings(); rows != "101" || whole != "ok" || after != before {
+		t.Errorf("%s rows, %s; the settings are %q and were %q", rows, whole, after, before)
+	}
+}
+
 // A provider that goes away: the slot of the last lease serves on, marked as fallback,
 // and as uncertain where the machine is too slow to see it before its reservation ends.
 // When it is back, IDs are regular and above all others.
+// Seeds 000-3.1-1 and 003-6.1-1.
 func TestProviderGoes(t *testing.T) {
 	server := redistest.New(t)
 	c := patient(t)

@@ -19,6 +19,7 @@ import (
 
 // A grant is logged with its machine ID, counted, and a span; requests for IDs are
 // counted only.
+// Seeds 003-6-1, 003-6-2, 003-6-3 and 003-7.1-2.
 func TestReports(t *testing.T) {
 	var logged bytes.Buffer
 	reader, spans := metric.NewManualReader(), tracetest.NewInMemoryExporter()

@@ -7,12 +7,15 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/embed"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Two programs on one store count together, without gaps.
+// Seeds 003-3.2-3, 003-3.2-4 and 003-6.1-3.
 func TestSequences(t *testing.T) {
-	c := patient(t)
+	c, s := patient(t), testkit.NewSite(t)
+	c.Store = s.Initialised(s.StartRedis().URL())
 	start := int64(0)
 	c.Sequences = map[string]embed.Sequence{
 		"few:": {MaxValue: 3, OnMax: "error"}, "tens:": {Step: 10, Start: &start}, "blocks:": {Block: 100},

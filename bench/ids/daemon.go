@@ -1,5 +1,3 @@
-//go:build linux
-
 package ids
 
 import (
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/internal/load"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -22,111 +21,88 @@ const (
 	// wideLayout is that of the recipe for high throughput: 1,024 IDs per
 	// millisecond and lease.
 	wideLayout = "bit_id=12&bit_seq=10"
-	// startLimit is how long a server may take to be ready, or to stop.
+	// startLimit is how long a server may take to be ready, or to answer.
 	startLimit = 15 * time.Second
 )
 
 // daemon is the one that is measured. All that it writes is in the run's directory.
 type daemon struct {
 	*process.Service
-	socket, memcached, http string
+	socket, memcached string
 }
 
-// daemonArguments is the command line of a daemon as a user would start it, but
-// for its directories, and where its sockets will be.
-func daemonArguments(dir string, throughput int) (args []string, sockets daemon) {
-	state := filepath.Join(dir, "state")
-	sockets = daemon{socket: filepath.Join(dir, "kazahanad.sock"), memcached: filepath.Join(dir, "memcached.sock"), http: filepath.Join(dir, "http.sock")}
-	return []string{
-		"serve", "--config", "none", "--socket", sockets.socket, "--state-dir", state,
-		"--provider", "sqlite:" + filepath.Join(state, "leases.db") + "?" + wideLayout,
-		"--max-throughput-per-ms", strconv.Itoa(throughput),
-		"--memcached-listen", "unix:" + sockets.memcached, "--http-listen", "unix:" + sockets.http,
-	}, sockets
-}
-
-// startDaemon returns when the daemon has leases for so many IDs per millisecond. The caller must
-// stop a daemon that is not nil, also with an error.
-func (b *bench) startDaemon(ctx context.Context, name string, throughput int) (*daemon, error) {
-	dir, err := os.MkdirTemp(b.dir, name)
+// startDaemon starts a daemon as a user would, and returns when it has leases for so many IDs
+// per millisecond.
+func (b *bench) startDaemon(ctx context.Context, program, name string, throughput int) (*daemon, error) {
+	dir, err := os.MkdirTemp(b.Dir, name)
 	if err != nil {
 		return nil, err
 	}
-	args, sockets := daemonArguments(dir, throughput)
-	service, err := b.launch.Launch(filepath.Join(dir, "log"), b.plan.Daemon, args...)
+	d := &daemon{socket: filepath.Join(dir, "kazahanad.sock"), memcached: filepath.Join(dir, "memcached.sock")}
+	state := filepath.Join(dir, "state")
+	d.Service, err = process.Launch(filepath.Join(dir, "log"), program,
+		"serve", "--config", "none", "--socket", d.socket, "--state-dir", state,
+		"--provider", "sqlite:"+filepath.Join(state, "leases.db")+"?"+wideLayout, "--max-throughput-per-ms", strconv.Itoa(throughput),
+		"--memcached-listen", "unix:"+d.memcached)
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
-	d := &sockets
-	d.Service = service
-	err = service.Await(ctx, startLimit, func(ctx context.Context) error {
-		st, err := statusOf(ctx, d.socket)
-		if err == nil && (st.Mode != "regular" || st.throughput() < int64(throughput)) {
-			err = fmt.Errorf("mode %s, leases for %d of %d IDs per millisecond", st.Mode, st.throughput(), throughput)
+	b.Defer(d.Stop)
+	err = d.Await(ctx, startLimit, func(ctx context.Context) error {
+		st, err := d.status(ctx)
+		if err == nil && (st.Mode != "regular" || st.Services[0].Throughput < int64(throughput)) {
+			err = fmt.Errorf("it is not ready: %+v", st)
 		}
 		return err
 	})
 	if err != nil {
-		return d, fmt.Errorf("the daemon: %w", err)
+		return nil, fmt.Errorf("the daemon: %w", err)
 	}
 	return d, nil
 }
 
-func (d *daemon) status(ctx context.Context) (daemonStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	st, err := statusOf(ctx, d.socket)
-	if err != nil {
-		return st, fmt.Errorf("the daemon's status after the measurement: %w", err)
+// server is the daemon as one of those that are compared.
+func (d *daemon) server(name string) *server {
+	return &server{
+		name: name, dialect: load.RPC, service: d.Service,
+		socket: func(w workload) string {
+			return map[string]string{"": d.socket, load.Memcached: d.memcached}[w.dialect]
+		},
 	}
-	return st, nil
 }
 
 // daemonStatus is what is needed of the daemon's answer to Status.
 type daemonStatus struct {
-	Version  string `json:"version"`
 	Mode     string `json:"mode"`
-	UptimeMS uint64 `json:"uptime_ms"`
 	Services []struct {
 		Throughput int64 `json:"throughput_per_ms"`
 		Issued     struct {
-			Regular        uint64 `json:"regular"`
 			FallbackCached uint64 `json:"fallback_cached"`
 			FallbackRandom uint64 `json:"fallback_random"`
 		} `json:"ids_issued"`
-		Exhaustions uint64 `json:"sequence_exhaustions"`
 	} `json:"services"`
 }
 
-func (st daemonStatus) throughput() (sum int64) {
-	for _, s := range st.Services {
-		sum += s.Throughput
-	}
-	return sum
-}
-
-func (st daemonStatus) fallbackIDs() (sum uint64) {
-	for _, s := range st.Services {
-		sum += s.Issued.FallbackCached + s.Issued.FallbackRandom
-	}
-	return sum
-}
-
-func (st daemonStatus) mustBeRegular() error {
-	if n := st.fallbackIDs(); n > 0 {
-		return fmt.Errorf("%d IDs were fallback IDs: the daemon had no valid lease for some time, and the run says nothing", n)
-	}
-	return nil
-}
-
-func statusOf(ctx context.Context, socket string) (st daemonStatus, err error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", socket)
+func (d *daemon) status(ctx context.Context) (st daemonStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", d.socket)
 	if err != nil {
 		return st, err
 	}
 	client := wire.NewClient(conn)
 	defer client.Close()
-	err = client.Call(ctx, "Status", &st)
-	return st, err
+	return st, client.Call(ctx, "Status", &st)
+}
+
+// mustBeRegular refuses a run in which the daemon had no leases for some time.
+func (d *daemon) mustBeRegular(ctx context.Context) error {
+	st, err := d.status(ctx)
+	if err != nil {
+		return fmt.Errorf("the daemon's status after the measurement: %w", err)
+	}
+	if n := st.Services[0].Issued.FallbackCached + st.Services[0].Issued.FallbackRandom; n > 0 {
+		return fmt.Errorf("%d IDs were fallback IDs: the daemon had no valid lease for some time, and the run says nothing", n)
+	}
+	return nil
 }

@@ -1,5 +1,3 @@
-//go:build linux
-
 package ids
 
 import (
@@ -13,37 +11,27 @@ import (
 // echoSocket is a socket of the echo server.
 type echoSocket struct {
 	path string
-	// With sizes, each request of so many bytes is answered with so many;
+	// With sizes, each request of so many bytes is answered with itself and then zeros, in so many;
 	// without, whatever comes goes back at once.
 	request, answer int
 }
 
 func (e echoSocket) argument() string { return fmt.Sprintf("%d,%d,%s", e.request, e.answer, e.path) }
 
-func parseEchoSocket(argument string) (e echoSocket, err error) {
-	parts := strings.SplitN(argument, ",", 3)
-	if len(parts) != 3 {
-		return e, fmt.Errorf("echo: %q is not REQUEST-SIZE,ANSWER-SIZE,PATH", argument)
-	}
-	e.path = parts[2]
-	if e.request, err = strconv.Atoi(parts[0]); err != nil {
-		return e, fmt.Errorf("echo: %w", err)
-	}
-	if e.answer, err = strconv.Atoi(parts[1]); err != nil {
-		return e, fmt.Errorf("echo: %w", err)
-	}
-	if e.request < 0 || e.answer < e.request {
-		return e, fmt.Errorf("echo: an answer of %d bytes cannot begin with a request of %d", e.answer, e.request)
+func parseEchoSocket(argument string) (echoSocket, error) {
+	parts := append(strings.SplitN(argument, ",", 3), "", "", "")
+	request, err1 := strconv.Atoi(parts[0])
+	answer, err2 := strconv.Atoi(parts[1])
+	e := echoSocket{path: parts[2], request: request, answer: answer}
+	if err := errors.Join(err1, err2); err != nil || e.path == "" || request < 0 || answer < request {
+		return e, fmt.Errorf("echo: %q is not REQUEST-SIZE,ANSWER-SIZE,PATH (%v)", argument, err)
 	}
 	return e, nil
 }
 
-// echoMain is the sub-mode echo: the server that anybody would write in Go, a
+// echoMain is the part echo: the server that anybody would write in Go, a
 // goroutine for each connection that reads what comes and writes it back.
 func echoMain(args []string) error {
-	if len(args) == 0 {
-		return errors.New("echo: needs a socket")
-	}
 	failed := make(chan error)
 	for _, argument := range args {
 		e, err := parseEchoSocket(argument)
@@ -65,45 +53,33 @@ func (e echoSocket) serve(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		go func() {
-			defer conn.Close()
-			if e.request == 0 {
-				echoAll(conn)
-			} else {
-				e.answerAll(conn)
-			}
-		}()
+		go e.echo(conn)
 	}
 }
 
-func echoAll(conn net.Conn) {
-	buf := make([]byte, 4096)
-	for {
-		n, err := conn.Read(buf)
-		if err != nil {
-			return
-		}
-		if _, err := conn.Write(buf[:n]); err != nil {
-			return
-		}
+// echo serves one connection. With sizes, its caller awaits an answer before the next request.
+func (e echoSocket) echo(conn net.Conn) {
+	defer conn.Close()
+	const atOnce = 4096 // without sizes
+	buf := make([]byte, max(e.answer, atOnce))
+	room := buf[:atOnce]
+	if e.request > 0 {
+		room = buf[:e.request]
 	}
-}
-
-// answerAll answers each whole request with itself and then zeros. Its caller
-// awaits an answer before the next request.
-func (e echoSocket) answerAll(conn net.Conn) {
-	buf := make([]byte, e.answer)
 	for have := 0; ; {
-		n, err := conn.Read(buf[have:e.request])
+		n, err := conn.Read(room[have:])
 		if err != nil {
 			return
 		}
-		if have += n; have < e.request {
-			continue
+		answer := buf[:n]
+		if e.request > 0 {
+			if have += n; have < e.request {
+				continue
+			}
+			have, answer = 0, buf[:e.answer]
 		}
-		if _, err := conn.Write(buf); err != nil {
+		if _, err := conn.Write(answer); err != nil {
 			return
 		}
-		have = 0
 	}
 }

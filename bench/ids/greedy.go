@@ -1,11 +1,8 @@
-//go:build linux
-
 package ids
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,74 +10,56 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
 )
 
 const greedyKey = "greedy"
 
-const quantityBesideGreedy = "p99 beside batches"
-
 // oneLease is the throughput of one lease in wideLayout.
 const oneLease = 1024
 
 // greedyRow is what a buggy client may cost others, which docs/security.md bounds.
-func greedyRow() row {
-	r := row{
-		key: greedyKey, help: "p99 of NextID beside a client that pipelines batches of 65,536 without end",
-		takes:   func(p plan, _ int) time.Duration { return time.Second + loadTime(p.Duration) },
-		measure: measureGreedy,
-		note:    "a daemon of its own, with one lease; the client with the batches runs on another core, if there is one",
+func (b *bench) greedyRow() suite.Row {
+	p99 := report.Figure{Row: greedyKey, Title: "greedy: NextID, 1 connection", Quantity: quantityP99, Format: report.Microseconds}
+	return suite.Row{
+		Words: []string{greedyKey}, Help: "p99 of NextID beside a client that pipelines batches of 65,536 without end", Measure: b.measureGreedy,
+		Figures: []report.Figure{p99}, Targets: []report.Target{promise(p99, quantityP99, report.Series{}, float64(8*time.Millisecond), true)},
+		Note: "a daemon of its own, with one lease; the client with the batches runs on another core, if there is one",
 	}
-	const title, measure = "greedy: NextID, 1 connection", "p99, µs"
-	r.shows(title, quantityBesideGreedy, measure, report.Microseconds)
-	r.promise(title, measure, quantityBesideGreedy, report.Series{}, float64(8*time.Millisecond), true, report.Microseconds)
-	return r
 }
 
-func measureGreedy(ctx context.Context, b *bench) error {
-	d, err := b.startDaemon(ctx, greedyKey, oneLease)
-	if d != nil {
-		defer d.Stop()
-	}
+func (b *bench) measureGreedy(ctx context.Context) error {
+	d, err := b.startDaemon(ctx, b.Daemon, greedyKey, oneLease)
 	if err != nil {
 		return err
 	}
-	greedy, err := b.launch.Beside().Launch(filepath.Join(b.dir, "greedy.log"), b.launch.Self, arguments(greedyKey, greedyOptions{d.socket})...)
+	defer d.Stop()
+	greedy, err := process.LaunchPart(filepath.Join(b.Dir, "greedy.log"), arguments(greedyKey, d.socket)...)
 	if err != nil {
 		return err
 	}
 	defer greedy.Stop()
-	if err := greedy.Await(ctx, startLimit, func(context.Context) error {
-		if !greedy.Said(answered + "\n") {
-			return errors.New("no batch was answered")
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("greedy: %w", err)
+	if err := greedy.AwaitWords(ctx, startLimit, answered+"\n"); err != nil {
+		return err
 	}
-	result, err := b.load(ctx, &server{name: kazahanad, service: d.Service},
-		load.Options{Socket: d.socket, Dialect: load.RPC, Count: 1, Connections: 1, Depth: 1})
+	result, err := b.load(ctx, d.server(kazahanad), load.Options{Socket: d.socket, Dialect: load.RPC, Count: 1, Connections: 1, Depth: 1})
 	if err != nil {
 		return err
 	}
-	b.others.note(result)
-	b.add(greedyKey, kazahanad, quantityBesideGreedy, float64(result.P99))
+	b.Add(greedyKey, kazahanad, quantityP99, float64(result.P99))
 	return greedy.Failure()
 }
 
 // answered is what the part greedy prints after the first answer.
 const answered = "answered"
 
-// greedyOptions are the options of the part greedy.
-type greedyOptions struct {
-	Socket string
-}
-
 // greedyMain is the part greedy: it asks for batches as fast as the daemon reads, and reads the
 // answers, until it is killed.
-func greedyMain(o greedyOptions) error {
-	conn, err := net.Dial("unix", o.Socket)
+func greedyMain(socket string) error {
+	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,10 @@
-//go:build linux
-
 package ids
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
-	"testing"
 	"time"
 
 	bwmarrin "github.com/bwmarrin/snowflake"
@@ -18,187 +12,144 @@ import (
 	"github.com/sony/sonyflake/v2"
 
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/embed"
 )
 
-const librariesKey = "libraries"
+const (
+	librariesKey = "libraries"
+	quantityNS   = "ns/ID"
+)
 
 const (
-	embedOne   = "embed, NextID"
-	embedMany  = "embed, NextIDs(100)"
-	sonyOne    = "sonyflake v2, NextID"
-	bwmarrinID = "bwmarrin/snowflake, Generate"
-	uuidV7     = "google/uuid, NewV7"
+	embedOne = "embed, NextID"
+	sonyOne  = "sonyflake v2, NextID"
+	uuidV7   = "google/uuid, NewV7"
+
+	embedBatch             = 100
+	sonyBits, bwmarrinBits = 16, 18
 )
+
+// timed measures calls of next, each of which makes so many IDs and returns the first.
+type timed func(per int, next func() (int64, error)) error
 
 // libraries are ways to make IDs inside a Go program. Each has so many sequence numbers in a
 // millisecond that none of them waits for the next one.
 var libraries = []struct {
 	title string
-	per   int // IDs in a call
-	run   func() (testing.BenchmarkResult, error)
+	run   func(ctx context.Context, dir string, measure timed) error
 }{
-	{embedOne, 1, embedded(1)},
-	{embedMany, embedBatch, embedded(embedBatch)},
-	{sonyOne, 1, sony},
-	{bwmarrinID, 1, bwmarrinNode},
-	{uuidV7, 1, uuids},
+	{embedOne, func(ctx context.Context, dir string, measure timed) error {
+		return embedded(ctx, dir, func(g *embed.Generator) error {
+			return measure(1, func() (int64, error) { return g.NextID(ctx) })
+		})
+	}},
+	{"embed, NextIDs(100)", func(ctx context.Context, dir string, measure timed) error {
+		return embedded(ctx, dir, func(g *embed.Generator) error {
+			return measure(embedBatch, func() (int64, error) {
+				ids, err := g.NextIDs(ctx, embedBatch)
+				if err != nil {
+					return 0, err
+				}
+				return ids[0], nil
+			})
+		})
+	}},
+	{sonyOne, func(_ context.Context, _ string, measure timed) error {
+		s, err := sonyflake.New(sonyflake.Settings{
+			TimeUnit: time.Millisecond, BitsSequence: sonyBits, BitsMachineID: 14, StartTime: time.Now().Add(-time.Hour),
+			MachineID: func() (int, error) { return 1, nil },
+		})
+		if err != nil {
+			return err
+		}
+		return measure(1, s.NextID)
+	}},
+	{"bwmarrin/snowflake, Generate", func(_ context.Context, _ string, measure timed) error {
+		bwmarrin.StepBits, bwmarrin.NodeBits = bwmarrinBits, 22-bwmarrinBits
+		n, err := bwmarrin.NewNode(1)
+		if err != nil {
+			return err
+		}
+		return measure(1, func() (int64, error) { return int64(n.Generate()), nil })
+	}},
+	{uuidV7, func(_ context.Context, _ string, measure timed) error {
+		calls := int64(0)
+		return measure(1, func() (int64, error) {
+			_, err := uuid.NewV7()
+			calls++
+			return calls, err
+		})
+	}},
 }
 
-const embedBatch = 100
-
-// Bounds of the ratios of NextID of embed to the others. sonyflake and bwmarrin/snowflake
-// keep no mark and lease nothing.
-const (
-	overSony = 1.5
-	overUUID = 0.5
-)
-
-// allocations is the quantity beside a library's time, which has its title.
-func allocations(title string) string { return title + ", allocations" }
-
-func librariesRow() row {
-	// Each benchmark takes about twice its time: it works its way up to it.
-	each := func(p plan) time.Duration { return p.Duration / 4 }
-	total := func(p plan) time.Duration { return time.Duration(2*len(libraries)) * each(p) }
-	r := row{
-		key: librariesKey, help: "embed and other Go libraries in process: time and allocations per ID",
-		note: fmt.Sprintf("in process, one goroutine, one call for each ID; embed with its own state, on a SQLite provider, with leases for %d IDs per millisecond; "+
+// librariesRow has bounds for NextID of embed beside others, which keep no mark and lease nothing.
+func (b *bench) librariesRow() suite.Row {
+	r := suite.Row{
+		Words: []string{librariesKey}, Help: "embed and other Go libraries in process: time per ID", Measure: b.measureLibraries,
+		Note: fmt.Sprintf("in process, one goroutine, one call for each ID; embed with its own state, on a SQLite provider, with leases for %d IDs per millisecond; "+
 			"sonyflake with a time unit of 1 ms and %d bits of sequence, bwmarrin/snowflake with %d: as shipped, they wait after 256 IDs in 10 ms and after 4,096 in 1 ms, "+
 			"and embed after 256 in 1 ms", throughput, sonyBits, bwmarrinBits),
-		takes: func(p plan, _ int) time.Duration { return total(p) },
-		measure: func(ctx context.Context, b *bench) error {
-			measured := map[string]float64{}
-			err := b.launch.Ask(ctx, 2*total(b.plan)+patience, &measured, arguments("libraries", each(b.plan))...)
-			for quantity, value := range measured {
-				b.add(librariesKey, kazahanad, quantity, value)
-			}
-			return err
-		},
 	}
+	bounds := map[string]float64{sonyOne: 1.5, uuidV7: 0.5}
 	for _, l := range libraries {
-		r.shows(l.title, l.title, "ns/ID", report.Nanoseconds)
-		r.shows(l.title, allocations(l.title), "allocations", report.Whole)
-	}
-	for _, other := range []struct {
-		title string
-		bound float64
-	}{{sonyOne, overSony}, {uuidV7, overUUID}} {
-		r.promise(embedOne, "time / "+other.title, embedOne, report.Series{Row: librariesKey, Subject: kazahanad, Quantity: other.title}, other.bound, true, report.Ratio)
+		r.Figures = append(r.Figures, report.Figure{Row: l.title, Title: l.title, Quantity: quantityNS, Format: report.Nanoseconds})
+		if bound := bounds[l.title]; bound > 0 {
+			other := report.Series{Row: l.title, Subject: kazahanad, Quantity: quantityNS}
+			r.Targets = append(r.Targets, promise(r.Figures[0], "time / "+l.title, other, bound, true))
+		}
 	}
 	return r
 }
 
-// librariesMain is the part libraries. The duration is that of each benchmark.
-func librariesMain(duration time.Duration) error {
-	testing.Init()
-	if err := flag.Set("test.benchtime", duration.String()); err != nil {
+// measureLibraries measures each library for a quarter of the duration.
+func (b *bench) measureLibraries(ctx context.Context) error {
+	for i, l := range libraries {
+		measure := func(per int, next func() (int64, error)) error {
+			const together = 1000 // calls, where one costs less than reading the clock
+			calls, last, began := 0, int64(0), time.Now()
+			for end := began.Add(b.Duration / 4); time.Now().Before(end); calls += together {
+				for range together {
+					id, err := next()
+					if err != nil {
+						return err
+					}
+					if id <= last {
+						return fmt.Errorf("ID %d is not above the one before it, %d", id, last)
+					}
+					last = id
+				}
+			}
+			b.Add(l.title, kazahanad, quantityNS, float64(time.Since(began))/float64(calls*per))
+			return nil
+		}
+		ended := make(chan error)
+		// Not here: this goroutine is locked to its thread, and would pay for each switch.
+		go func() { ended <- l.run(ctx, filepath.Join(b.Dir, fmt.Sprintf("embed%d-%d", i, b.Round)), measure) }()
+		if err := <-ended; err != nil {
+			return fmt.Errorf("%s: %w", l.title, err)
+		}
+	}
+	return nil
+}
+
+// embedded opens a generator in a new directory. The callback uses it once it has its leases.
+func embedded(ctx context.Context, dir string, use func(*embed.Generator) error) (err error) {
+	g, err := embed.Open(ctx, embed.Config{
+		StateDir: dir, Provider: "sqlite:" + dir + ".db?" + wideLayout,
+		MaxThroughputPerMS: throughput, Fallback: embed.NoFallback, StartupWait: startLimit,
+	})
+	if err != nil {
 		return err
 	}
-	measured := map[string]float64{}
-	for _, l := range libraries {
-		result, err := l.run()
-		if err != nil {
-			return err
-		}
-		measured[l.title] = float64(result.T.Nanoseconds()) / float64(result.N) / float64(l.per)
-		measured[allocations(l.title)] = float64(result.AllocsPerOp())
+	defer func() { err = errors.Join(err, g.Close()) }()
+	if _, err := g.NextID(ctx); err != nil { // after the first lease
+		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(measured)
-}
-
-const sonyBits, bwmarrinBits = 16, 18
-
-// generate measures next, which returns ascending IDs.
-func generate(next func() (int64, error)) (result testing.BenchmarkResult, failed error) {
-	result = testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		last := int64(0)
-		for b.Loop() {
-			id, err := next()
-			if err == nil && id <= last {
-				err = errors.New("an ID is not above the one before it")
-			}
-			if err != nil {
-				failed = err
-				return
-			}
-			last = id
+	for end := time.Now().Add(startLimit); g.Status().Throughput < throughput; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("leases for %d of %d IDs per millisecond", g.Status().Throughput, throughput)
 		}
-	})
-	return result, failed
-}
-
-func embedded(count int) func() (testing.BenchmarkResult, error) {
-	return func() (result testing.BenchmarkResult, err error) {
-		dir, err := os.MkdirTemp("", "kz-embed-")
-		if err != nil {
-			return result, err
-		}
-		defer os.RemoveAll(dir)
-		ctx := context.Background()
-		g, err := embed.Open(ctx, embed.Config{
-			StateDir: filepath.Join(dir, "state"), Provider: "sqlite:" + filepath.Join(dir, "leases.db") + "?" + wideLayout,
-			MaxThroughputPerMS: throughput, Fallback: embed.NoFallback, StartupWait: startLimit,
-		})
-		if err != nil {
-			return result, err
-		}
-		defer func() { err = errors.Join(err, g.Close()) }()
-		if _, err := g.NextID(ctx); err != nil { // after the first lease
-			return result, err
-		}
-		for end := time.Now().Add(startLimit); g.Status().Throughput < throughput; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				return result, fmt.Errorf("embed: leases for %d of %d IDs per millisecond", g.Status().Throughput, throughput)
-			}
-		}
-		if count == 1 {
-			return generate(func() (int64, error) { return g.NextID(ctx) })
-		}
-		return generate(func() (int64, error) {
-			ids, err := g.NextIDs(ctx, count)
-			if err != nil {
-				return 0, err
-			}
-			return ids[0], nil
-		})
 	}
-}
-
-func sony() (testing.BenchmarkResult, error) {
-	s, err := sonyflake.New(sonyflake.Settings{
-		TimeUnit: time.Millisecond, BitsSequence: sonyBits, BitsMachineID: 14, StartTime: time.Now().Add(-time.Hour),
-		MachineID: func() (int, error) { return 1, nil },
-	})
-	if err != nil {
-		return testing.BenchmarkResult{}, err
-	}
-	return generate(s.NextID)
-}
-
-func bwmarrinNode() (testing.BenchmarkResult, error) {
-	bwmarrin.StepBits, bwmarrin.NodeBits = bwmarrinBits, 22-bwmarrinBits
-	n, err := bwmarrin.NewNode(1)
-	if err != nil {
-		return testing.BenchmarkResult{}, err
-	}
-	return generate(func() (int64, error) { return int64(n.Generate()), nil })
-}
-
-// uuids keeps the last UUID, so that none is optimised away.
-func uuids() (result testing.BenchmarkResult, failed error) {
-	var last uuid.UUID
-	result = testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if last, failed = uuid.NewV7(); failed != nil {
-				return
-			}
-		}
-	})
-	if last == (uuid.UUID{}) && failed == nil {
-		failed = errors.New("google/uuid: no UUID")
-	}
-	return result, failed
+	return use(g)
 }

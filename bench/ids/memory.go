@@ -1,25 +1,27 @@
-//go:build linux
-
 package ids
 
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
 )
 
 const memoryKey = "memory"
 
-// Quantities of the row, in bytes.
 const (
-	quantityOwn    = "of its own"
-	quantityLoaded = "after the load"
-	quantityMore   = "more for connections"
+	quantityOwn  = "MiB of its own after the load"
+	quantityMore = "MiB more, 10,000 connections"
 )
 
 // heldConnections are how many connections the row holds, and holders how
@@ -29,66 +31,65 @@ const (
 	holders         = 2
 )
 
-func memoryRow() row {
-	r := row{
-		key: memoryKey, help: "memory after all load, and how much 10,000 connections that made a request each add",
-		takes:  func(plan, int) time.Duration { return 0 },
-		finish: finishMemory,
-		note: "of the daemon that was measured beside the others, once, after the last round: its own pages (RssAnon), and all that are in " +
-			"memory (VmRSS), of which the kernel can drop those of the binary; then its own again while 10,000 more connections are open " +
-			"that made one NextID each",
+func (b *bench) memoryRow() suite.Row {
+	r := suite.Row{
+		Words: []string{memoryKey}, Help: "memory after all load, and how much 10,000 connections that made a request each add", Measure: b.measureMemory,
+		Note: "of the daemon that was measured beside the others, in the last round: its own pages (RssAnon), without those of the binary, " +
+			"which the kernel can drop; then again while 10,000 more connections are open that made one NextID each",
 	}
-	for _, q := range [][2]string{{quantityOwn, "MiB of its own after the load"}, {quantityLoaded, "MiB with the binary's pages"}, {quantityMore, "MiB more, 10,000 connections"}} {
-		r.shows("memory", q[0], q[1], report.MiB)
-		if q[0] != quantityLoaded {
-			r.promise("memory", q[1], q[0], report.Series{}, 16<<20, true, report.MiB)
-		}
+	for _, quantity := range []string{quantityOwn, quantityMore} {
+		f := report.Figure{Row: memoryKey, Title: memoryKey, Quantity: quantity, Format: report.MiB}
+		r.Figures = append(r.Figures, f)
+		r.Targets = append(r.Targets, promise(f, quantity, report.Series{}, 16<<20, true))
 	}
 	return r
 }
 
-func finishMemory(ctx context.Context, b *bench) error {
-	own, err := process.Own(b.main.PID())
+func (b *bench) measureMemory(ctx context.Context) error {
+	if b.Round < b.Rounds-1 {
+		return nil // after all load
+	}
+	own, err := b.main.Memory()
 	if err != nil {
 		return err
 	}
-	all, err := process.Resident(b.main.PID())
-	if err != nil {
+	b.Add(memoryKey, kazahanad, quantityOwn, float64(own))
+	// Go programs raise their limit to the greatest that they may have.
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Max < heldConnections+100 {
+		b.Notes = append(b.Notes, fmt.Sprintf("%s: no connections were held: a process may have only %d open files (ulimit -Hn)", memoryKey, files.Max))
 		return err
-	}
-	b.add(memoryKey, kazahanad, quantityOwn, float64(own))
-	b.add(memoryKey, kazahanad, quantityLoaded, float64(all))
-	return b.holding(ctx, func() error {
-		after, err := process.Own(b.main.PID())
-		b.add(memoryKey, kazahanad, quantityMore, float64(after-own))
-		return err
-	})
-}
-
-// holding runs do while there are many more connections to the daemon. If this
-// machine does not allow as many, it notes that for the row, and do is not run.
-func (b *bench) holding(ctx context.Context, do func() error) error {
-	if b.fewFiles != nil {
-		b.unmeasured[memoryKey] = b.fewFiles.Error()
-		return nil
 	}
 	for i := range holders {
-		holder, err := b.launch.Launch(filepath.Join(b.dir, fmt.Sprintf("hold%d.log", i)), b.launch.Self,
+		holder, err := process.LaunchPart(filepath.Join(b.Dir, fmt.Sprintf("hold%d.log", i)),
 			arguments("hold", load.Options{Socket: b.main.socket, Dialect: load.RPC, Count: 1, Connections: heldConnections / holders})...)
 		if err != nil {
 			return err
 		}
 		defer holder.Stop()
-		const limit = time.Minute
-		err = holder.Await(ctx, limit, func(context.Context) error {
-			if !holder.Said(held + "\n") {
-				return fmt.Errorf("fewer than %d connections were answered", heldConnections/holders)
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("hold connections: %w", err)
+		if err := holder.AwaitWords(ctx, time.Minute, held+"\n"); err != nil {
+			return fmt.Errorf("hold %d connections: %w", heldConnections/holders, err)
 		}
 	}
-	return do()
+	after, err := b.main.Memory()
+	b.Add(memoryKey, kazahanad, quantityMore, float64(after-own))
+	return err
+}
+
+// held is what the part hold prints when all connections are there.
+const held = "held"
+
+// holdMain is the part hold: it opens connections, makes one request on each, and keeps
+// them until it is told to end.
+func holdMain(o load.Options) error {
+	for i := range o.Connections {
+		if _, err := load.AskOnce(o); err != nil {
+			return fmt.Errorf("connection %d of %d: %w", i+1, o.Connections, err)
+		}
+	}
+	ended := make(chan os.Signal, 1) // without cgo, the runtime takes an empty select for a deadlock
+	signal.Notify(ended, os.Interrupt, syscall.SIGTERM)
+	fmt.Fprintln(os.Stdout, held)
+	<-ended
+	return nil
 }

@@ -1,77 +1,32 @@
-//go:build linux
-
 package ids
 
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
 )
 
-// row is one kind of work. It has one or more lines in the table of figures.
-type row struct {
-	key     string // for -only
-	help    string
-	figures []report.Figure
-	targets []report.Target
-	takes   func(p plan, servers int) time.Duration // about, in each round
-	// measure is called in each round, finish after the last one; one of them
-	// can be nil.
-	measure, finish func(context.Context, *bench) error
-	note            string // how it is measured, for below the table
-}
+// Names of servers: columns of the table.
+const (
+	kazahanad  = "kazahanad"
+	before     = "before" // another version of the daemon
+	goEcho     = "Go echo"
+	cEcho      = "C echo"
+	redis      = "Redis"
+	katsubushi = "katsubushi"
+)
 
-// shows adds a line about a quantity of the daemon alone to the table of figures.
-func (r *row) shows(title, quantity, measure string, format func(float64) string) {
-	r.figures = append(r.figures, report.Figure{Row: r.key, Title: title, Quantity: quantity, Measure: measure, Format: format, Alone: true})
-}
-
-// promise adds a target about a quantity of the daemon, or its ratio to another series.
-func (r *row) promise(title, criterion, of string, to report.Series, bound float64, atMost bool, format func(float64) string) {
-	r.targets = append(r.targets, report.Target{
-		Work: title, Criterion: criterion, Of: report.Series{Row: r.key, Subject: kazahanad, Quantity: of}, To: to,
-		Bound: bound, AtMost: atMost, Format: format,
-	})
-}
-
-// allRows are the rows in the table's order.
-func allRows() []row {
-	rows := []row{librariesRow()}
-	for _, w := range workloads {
-		rows = append(rows, socketRow(w))
-	}
-	// The last one looks at what the others have left behind.
-	return append(rows, greedyRow(), memoryRow())
-}
-
-// selectRows understands -only: keys separated by commas, "" for everything.
-func selectRows(only string) (chosen []row, err error) {
-	all := allRows()
-	if only == "" {
-		return all, nil
-	}
-	wanted := map[string]bool{}
-	for key := range strings.SplitSeq(only, ",") {
-		wanted[strings.TrimSpace(key)] = true
-	}
-	var keys []string
-	for _, r := range all {
-		if wanted[r.key] {
-			chosen = append(chosen, r)
-		}
-		delete(wanted, r.key)
-		keys = append(keys, r.key)
-	}
-	for key := range wanted {
-		return nil, fmt.Errorf("-only: there is no row %q; there are %s", key, strings.Join(keys, ", "))
-	}
-	return chosen, nil
-}
+// Quantities of the rows that are measured on every server.
+const (
+	quantityRate = "1000 requests/s"
+	quantityIDs  = "million IDs/s" // of batches
+	quantityP50  = "p50, µs"
+	quantityP99  = "p99, µs"
+)
 
 // workload is a row that is measured on every server.
 type workload struct {
@@ -86,84 +41,88 @@ type workload struct {
 
 // against is a target about a ratio to another server.
 type against struct {
-	criterion, subject string
-	bound              float64
-	atMost             bool
-	quantity           string // "": the rate
-	row                string // of the other series; "": the same
+	subject string
+	bound   float64
+	p99     bool   // at most, of the p99; else at least, of the rate
+	row     string // of the other series; "": the same
 }
 
 // What INCRBY 100 hands out is what both rows of batches are compared with.
 var workloads = []workload{
 	{key: "1", title: "NextID, 1 connection", connections: 1, depth: 1, count: 1, targets: []against{
-		{criterion: "rate / Go echo", subject: goEcho, bound: 1.25},
-		{criterion: "rate / C echo", subject: cEcho, bound: 0.90},
-		{criterion: "p99 / Go echo", subject: goEcho, bound: 0.55, atMost: true, quantity: quantityP99},
-		{criterion: "rate / Redis", subject: redis, bound: 1.15},
+		{subject: goEcho, bound: 1.25}, {subject: cEcho, bound: 0.90}, {subject: goEcho, bound: 0.55, p99: true}, {subject: redis, bound: 1.15},
 	}},
-	{key: "8", title: "NextID, 8 connections", connections: 8, depth: 1, count: 1, targets: []against{
-		{criterion: "rate / Go echo", subject: goEcho, bound: 1.25},
-	}},
+	{key: "8", title: "NextID, 8 connections", connections: 8, depth: 1, count: 1, targets: []against{{subject: goEcho, bound: 1.25}}},
 	{key: "64", title: "NextID, 64 connections", connections: 64, depth: 1, count: 1, targets: []against{
-		{criterion: "rate / Go echo", subject: goEcho, bound: 1.30},
-		{criterion: "rate / C echo", subject: cEcho, bound: 0.88},
-		{criterion: "rate / Redis", subject: redis, bound: 1.05},
+		{subject: goEcho, bound: 1.30}, {subject: cEcho, bound: 0.88}, {subject: redis, bound: 1.05},
 	}},
 	{key: "pipelined", title: "NextID, 1 connection, pipelined by 64", connections: 1, depth: 64, count: 1, targets: []against{
-		{criterion: "rate / Redis", subject: redis, bound: 1.8},
-		{criterion: "rate / Go echo", subject: goEcho, bound: 0.85},
+		{subject: redis, bound: 1.8}, {subject: goEcho, bound: 0.85},
 	}},
-	{key: "batch100", title: "NextIDs(100), 1 connection", connections: 1, depth: 1, count: 100, targets: []against{
-		{criterion: "IDs/s / Redis INCRBY 100", subject: redis, bound: 0.95},
-	}},
-	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000, targets: []against{
-		{criterion: "IDs/s / Redis INCRBY 100", subject: redis, bound: 7, row: "batch100"},
-	}},
-	{key: "memcached1", title: "memcached get, 1 connection", connections: 1, depth: 1, count: 1, dialect: load.Memcached, targets: []against{
-		{criterion: "rate / katsubushi", subject: katsubushi, bound: 1.3},
-	}},
-	{key: "memcached64", title: "memcached get, 64 connections", connections: 64, depth: 1, count: 1, dialect: load.Memcached, targets: []against{
-		{criterion: "rate / katsubushi", subject: katsubushi, bound: 1.3},
-	}},
-	{key: "http1", title: "HTTP GET /id, 1 connection", connections: 1, depth: 1, count: 1, dialect: load.HTTP},
+	{key: "batch100", title: "NextIDs(100), 1 connection", connections: 1, depth: 1, count: 100, targets: []against{{subject: redis, bound: 0.95}}},
+	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000, targets: []against{{subject: redis, bound: 7, row: "batch100"}}},
+	{key: "memcached1", title: "memcached get, 1 connection", connections: 1, depth: 1, count: 1, dialect: load.Memcached, targets: []against{{subject: katsubushi, bound: 1.3}}},
+	{key: "memcached64", title: "memcached get, 64 connections", connections: 64, depth: 1, count: 1, dialect: load.Memcached, targets: []against{{subject: katsubushi, bound: 1.3}}},
 }
 
-// Quantities of the rows that are measured on every server.
-const (
-	quantityRate = "rate" // IDs per second, one for each NextID
-	quantityP50  = "p50"
-	quantityP99  = "p99"
-)
+// rate is the quantity of the answers.
+func (w workload) rate() string {
+	if w.count > 1 {
+		return quantityIDs
+	}
+	return quantityRate
+}
 
 // timed reports whether the time of single requests is of interest.
 func (w workload) timed() bool { return w.depth == 1 && w.count == 1 }
 
-func socketRow(w workload) row {
-	rate := report.Figure{Row: w.key, Title: w.title, Quantity: quantityRate, Measure: "1000 requests/s", Format: report.Kilo}
+func (b *bench) socketRow(w workload) suite.Row {
+	rate := report.Figure{Row: w.key, Title: w.title, Quantity: w.rate(), Format: report.Kilo}
 	if w.count > 1 {
-		rate.Measure, rate.Format = "million IDs/s", report.Mega
+		rate.Format = report.Mega
 	}
-	figures := []report.Figure{rate}
-	if w.timed() {
-		figures = append(figures,
-			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP50, Measure: "p50, µs", Format: report.Microseconds},
-			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP99, Measure: "p99, µs", Format: report.Microseconds})
-	}
-	r := row{
-		key: w.key, help: w.title, figures: figures,
-		takes: func(p plan, servers int) time.Duration {
-			if w.dialect != "" {
-				servers = 1 + len(w.targets)
+	r := suite.Row{
+		Words: []string{w.key}, Help: w.title, Figures: []report.Figure{rate},
+		Measure: func(ctx context.Context) error {
+			if err := b.measureServers(ctx, w); err != nil {
+				return err
 			}
-			return time.Duration(servers) * loadTime(p.Duration)
+			return b.main.mustBeRegular(ctx)
 		},
-		measure: func(ctx context.Context, b *bench) error { return b.measureServers(ctx, w) },
+	}
+	p99 := report.Figure{Row: w.key, Title: w.title, Quantity: quantityP99, Format: report.Microseconds}
+	if w.timed() {
+		r.Figures = append(r.Figures, report.Figure{Row: w.key, Title: w.title, Quantity: quantityP50, Format: report.Microseconds}, p99)
 	}
 	for _, t := range w.targets {
-		to := report.Series{Row: cmp.Or(t.row, w.key), Subject: t.subject, Quantity: cmp.Or(t.quantity, quantityRate)}
-		r.promise(w.title, t.criterion, to.Quantity, to, t.bound, t.atMost, report.Ratio)
+		of, what := rate, "rate / "
+		if t.p99 {
+			of, what = p99, "p99 / "
+		}
+		to := report.Series{Row: cmp.Or(t.row, w.key), Subject: t.subject, Quantity: of.Quantity}
+		r.Targets = append(r.Targets, promise(of, what+t.subject, to, t.bound, t.p99))
 	}
 	return r
+}
+
+// measureServers measures a workload on every server once.
+func (b *bench) measureServers(ctx context.Context, w workload) error {
+	for _, s := range b.servers {
+		socket := s.socket(w)
+		if socket == "" {
+			continue
+		}
+		result, err := b.load(ctx, s, load.Options{Socket: socket, Dialect: cmp.Or(w.dialect, s.dialect), Count: w.count, Connections: w.connections, Depth: w.depth})
+		if err != nil {
+			return err
+		}
+		b.Add(w.key, s.name, w.rate(), result.Rate()*float64(w.count))
+		if w.timed() {
+			b.Add(w.key, s.name, quantityP50, float64(result.P50))
+			b.Add(w.key, s.name, quantityP99, float64(result.P99))
+		}
+	}
+	return nil
 }
 
 const (
@@ -171,30 +130,3 @@ const (
 	// patience is how much longer than planned one measurement may take.
 	patience = 10 * time.Second
 )
-
-// loadTime is how long one measurement of the load generator takes as a whole.
-func loadTime(duration time.Duration) time.Duration {
-	const process = 50 * time.Millisecond
-	return warmup + duration + process
-}
-
-// measureServers measures a workload on every server once.
-func (b *bench) measureServers(ctx context.Context, w workload) error {
-	for _, s := range b.servers {
-		socket, dialect := s.speaks(w)
-		if socket == "" {
-			continue
-		}
-		result, err := b.load(ctx, s, load.Options{Socket: socket, Dialect: dialect, Count: w.count, Connections: w.connections, Depth: w.depth})
-		if err != nil {
-			return err
-		}
-		b.others.note(result)
-		b.add(w.key, s.name, quantityRate, result.Rate()*float64(w.count))
-		if w.timed() {
-			b.add(w.key, s.name, quantityP50, float64(result.P50))
-			b.add(w.key, s.name, quantityP99, float64(result.P99))
-		}
-	}
-	return nil
-}

@@ -1,21 +1,20 @@
-//go:build linux
-
 package ids
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/bench/report"
 	"github.com/kazahana/kazahana/bench/suite"
 	"github.com/kazahana/kazahana/internal/load"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -28,7 +27,7 @@ const asSubMode = "BENCH_AS_SUB_MODE"
 func TestMain(m *testing.M) {
 	if os.Getenv(asSubMode) != "" {
 		runtime.LockOSThread()
-		if err := RunPart(os.Args[1], os.Args[2:]); err != nil {
+		if err := Parts[os.Args[1]](os.Args[2:]); err != nil {
 			fmt.Fprintf(os.Stderr, "%s%v\n", process.ErrorPrefix, err)
 			os.Exit(1)
 		}
@@ -37,62 +36,93 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newBench is a run without a daemon, on the test's own thread.
-func newBench(t *testing.T) *bench {
+// testBench is a run without a daemon, on the test's own thread.
+func testBench(t *testing.T) *bench {
 	t.Helper()
 	ring.All(t)
-	self, err := os.Executable()
-	must.Succeed(t, err)
 	t.Setenv(asSubMode, "1")
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
-	return &bench{
-		plan: plan{Plan: suite.Plan{Duration: 100 * time.Millisecond}}, launch: process.Launcher{Core: -1, Self: self}, dir: ring.Dir(t), progress: io.Discard,
-		absent: map[string]string{}, unmeasured: map[string]string{},
-	}
+	b := newBench()
+	b.Run = &suite.Run{Plan: suite.Plan{Duration: 100 * time.Millisecond, Dir: ring.Dir(t)}, Absent: map[string]string{}}
+	return b
 }
 
 // started is a reference of a run.
-func started(t *testing.T, r reference) (*bench, *server) {
+func started(t *testing.T, name string) (*bench, *server) {
 	t.Helper()
-	b := newBench(t)
+	b := testBench(t)
+	all := b.references()
+	r := all[slices.IndexFunc(all, func(r reference) bool { return r.name == name })]
 	if r.program != "" {
 		ring.Program(t, r.program)
 	}
-	s, err := r.start(context.Background(), b)
-	if s != nil {
+	s, err := r.start(t.Context(), b)
+	if s != nil && s.service != nil {
 		t.Cleanup(s.service.Stop)
 	}
-	if errors.As(err, new(absence)) { // katsubushi, which scripts/setup cannot install
-		t.Skip(err)
-	}
 	must.Succeed(t, err)
+	if s == nil { // katsubushi, which scripts/setup cannot install
+		t.Skip(b.Absent[name])
+	}
 	return b, s
 }
 
 // TestReferences: every reference that this machine has answers rightly, in
 // every row that it takes part in.
 func TestReferences(t *testing.T) {
-	for _, r := range references {
-		t.Run(r.name, func(t *testing.T) {
-			b, s := started(t, r)
-			b.servers = []*server{s}
-			for _, w := range workloads {
-				if err := b.measureServers(context.Background(), w); err != nil {
-					t.Errorf("%s: %v", w.title, err)
-				}
-			}
+	for _, name := range []string{goEcho, cEcho, redis, katsubushi} {
+		t.Run(name, func(t *testing.T) {
+			b, s := started(t, name)
+			b.measured(t, s)
 		})
 	}
+}
+
+// measured has a server answer in every row that it takes part in.
+func (b *bench) measured(t *testing.T, s *server) {
+	t.Helper()
+	b.servers = []*server{s}
+	for _, w := range workloads {
+		if err := b.measureServers(t.Context(), w); err != nil {
+			t.Errorf("%s: %v", w.title, err)
+		}
+		rate, ok := b.Samples.Spread(report.Series{Row: w.key, Subject: s.name, Quantity: w.rate()})
+		if takesPart := s.socket(w) != ""; ok != takesPart || takesPart && rate.Median <= 0 {
+			t.Errorf("%s: %v", w.title, rate)
+		}
+	}
+}
+
+// TestBefore: another version of the daemon stands beside this one, in every row.
+func TestBefore(t *testing.T) {
+	b := testBench(t)
+	b.before = os.Getenv("KAZAHANAD")
+	if b.before == "" {
+		b.before = filepath.Join(t.TempDir(), "kazahanad")
+		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", b.before, "./cmd/kazahanad")
+		build.Dir = "../.."
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	r := b.references()[0]
+	if r.name != before {
+		t.Fatalf("beside the daemon stands %s", r.name)
+	}
+	s, err := r.start(t.Context(), b)
+	must.Succeed(t, err)
+	t.Cleanup(s.service.Stop)
+	b.measured(t, s)
 }
 
 // TestEchoWithoutRoom: when the client does not read, an echo server keeps what
 // it owes, and loses nothing.
 func TestEchoWithoutRoom(t *testing.T) {
-	for _, r := range references[:2] {
-		t.Run(r.name, func(t *testing.T) {
-			_, s := started(t, r)
+	for _, name := range []string{goEcho, cEcho} {
+		t.Run(name, func(t *testing.T) {
+			_, s := started(t, name)
 			conn, err := net.Dial("unix", s.socket(workloads[0]))
 			must.Succeed(t, err)
 			defer conn.Close()
@@ -125,9 +155,9 @@ func TestEchoWithoutRoom(t *testing.T) {
 // TestEchoSizes: a request that comes in pieces is answered once, at its end.
 func TestEchoSizes(t *testing.T) {
 	const count = 100
-	for _, r := range references[:2] {
-		t.Run(r.name, func(t *testing.T) {
-			_, s := started(t, r)
+	for _, name := range []string{goEcho, cEcho} {
+		t.Run(name, func(t *testing.T) {
+			_, s := started(t, name)
 			conn, err := net.Dial("unix", s.socket(workload{count: count}))
 			must.Succeed(t, err)
 			defer conn.Close()
@@ -150,9 +180,9 @@ func TestEchoSizes(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	b := newBench(t)
+	b := testBench(t)
 	accepted := make(chan net.Conn, 10)
-	path := filepath.Join(b.dir, "s")
+	path := filepath.Join(b.Dir, "s")
 	l, err := net.Listen("unix", path)
 	must.Succeed(t, err)
 	defer l.Close()
@@ -166,17 +196,11 @@ func TestHold(t *testing.T) {
 			go func() { _, _ = io.Copy(conn, conn) }()
 		}
 	}()
-	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
+	holder, err := process.LaunchPart(filepath.Join(b.Dir, "hold.log"),
 		arguments("hold", load.Options{Socket: path, Dialect: load.Echo, Count: 1, Connections: 3})...)
 	must.Succeed(t, err)
 	defer holder.Stop()
-	err = holder.Await(context.Background(), time.Minute, func(context.Context) error {
-		if !holder.Said(held + "\n") {
-			return errors.New("nothing is held")
-		}
-		return nil
-	})
-	if err != nil || len(accepted) != 3 {
+	if err := holder.AwaitWords(t.Context(), time.Minute, held+"\n"); err != nil || len(accepted) != 3 {
 		t.Errorf("%d connections, %v", len(accepted), err)
 	}
 }

@@ -1,11 +1,9 @@
-//go:build linux
-
 // Package leases measures a cold-start storm: thousands of hosts that ask a lease
 // server for a machine ID at the same moment, in front of each store.
 //
 // It starts the lease server as a process of its own, on an empty store, and has
-// every client send one POST /lease on a connection of its own when all are told
-// to. A round is over when all have their answer. The time of a client runs from the common start to its whole answer.
+// every client connect and send one POST /lease when all are told to. A round is over when all
+// have their answer. The time of a client runs from the common start to its whole answer.
 //
 // Load and server share the machine, so what is shown is less than the server
 // could do alone.
@@ -13,102 +11,168 @@ package leases
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
-	"slices"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/bench/stores"
 	"github.com/kazahana/kazahana/bench/suite"
 )
 
-const (
-	// fewClients are enough for a short run.
-	fewClients = 100
-)
-
-// Quantities, and the promises about two of them, on SQLite.
+// Quantities.
 const (
 	perSecond = "acquires/s"
 	p50       = "p50, ms"
 	p99       = "p99, ms"
 	slowest   = "slowest, ms"
-	commits   = "commits"
+)
 
+// The promises, on SQLite.
+const (
 	wantPerSecond = 3000
 	wantP99       = 2 * time.Second
 )
 
-// mode is how the clients connect.
-type mode struct {
-	name  string
-	fresh bool // connect within the measured time
-}
-
-var modes = []mode{{"keep-alive", false}, {"new connections", true}}
+const (
+	subject      = "lease server"
+	roundTimeout = 3 * time.Minute
+)
 
 // bench is a run.
 type bench struct {
-	suite.Plan
+	*suite.Run
 	clients int
-	launch  process.Launcher
-	samples report.Samples
 }
 
-// Run is the suite.
+// Run is the command of the suite.
 func Run(ctx context.Context, args []string) error {
-	b := &bench{Plan: suite.Plan{Rounds: 3, Duration: time.Second, Core: -1}}
-	err := b.Parse("leases", "A storm of acquires; each round has empty stores, on a real disk if -dir says so.\n", args, os.Stderr, func(flags *flag.FlagSet) {
-		flags.IntVar(&b.clients, "clients", 4000, "how many clients ask at once, up to 8192, the machine IDs of a pool")
-	})
+	b := new(bench)
+	s := &suite.Suite{
+		Name: "leases", About: "A storm of acquires; each round has empty stores, on a real disk if -dir says so.\n",
+		Defaults: suite.Plan{Rounds: 3, Duration: time.Second, Core: -1}, Subjects: []string{subject},
+		Flags: func(flags *flag.FlagSet) {
+			flags.IntVar(&b.clients, "clients", 4000, "how many clients ask at once, up to 8192, the machine IDs of a pool")
+		},
+		Open: func(_ context.Context, r *suite.Run) error {
+			if b.Run = r; r.Short {
+				b.clients = min(b.clients, 100)
+			}
+			r.Notes = append(r.Notes, fmt.Sprintf("%d clients, one acquire each, on new connections; no slot was granted twice", b.clients))
+			return nil
+		},
+	}
+	for _, store := range []string{stores.SQLite, stores.Redis, stores.Etcd, stores.PostgreSQL} {
+		row := suite.Row{Words: []string{store}, Help: "the store", Measure: func(ctx context.Context) error { return b.round(ctx, store) }}
+		for _, quantity := range []string{perSecond, p50, p99, slowest} {
+			format := report.Milliseconds
+			if quantity == perSecond {
+				format = report.Whole
+			}
+			row.Figures = append(row.Figures, report.Figure{Row: store, Title: store, Quantity: quantity, Format: format})
+		}
+		if store == stores.SQLite {
+			row.Targets = []report.Target{
+				{Work: store, Criterion: perSecond, Of: series(store, perSecond), Bound: wantPerSecond, Format: report.Whole},
+				{Work: store, Criterion: p99, Of: series(store, p99), Bound: float64(wantP99), AtMost: true, Format: report.Milliseconds},
+			}
+		}
+		s.Rows = append(s.Rows, row)
+	}
+	return s.Main(ctx, args)
+}
+
+func series(store, quantity string) report.Series {
+	return report.Series{Row: store, Subject: subject, Quantity: quantity}
+}
+
+// round starts a store and a server, runs one storm against it, and looks at the grants.
+func (b *bench) round(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	dir, err := os.MkdirTemp(b.Dir, name)
 	if err != nil {
 		return err
 	}
-	if b.Short {
-		b.clients = min(b.clients, fewClients)
-	}
-	b.launch.Core = b.Core
-	var subjects, notes []string
-	measured := slices.DeleteFunc(slices.Clone(stores), func(s store) bool {
-		subjects = append(subjects, s.name)
-		missing := slices.IndexFunc(s.programs, func(program string) bool { return find(program) == "" })
-		if missing >= 0 {
-			notes = append(notes, fmt.Sprintf("%s: not measured: there is no %s", s.name, s.programs[missing]))
-		}
-		return missing >= 0
-	})
-	for i := range b.Rounds {
-		for _, s := range measured {
-			for _, m := range modes {
-				if err := b.round(ctx, i, s, m); err != nil {
-					return fmt.Errorf("%s, %s, round %d: %w", s.name, m.name, i+1, err)
-				}
-			}
-		}
-	}
-	fmt.Printf("method   %d clients, one acquire each; %d rounds of each kind, interleaved; no slot was granted twice\n\n", b.clients, b.Rounds)
-	var figures []report.Figure
-	var verdicts []report.Verdict
-	for _, m := range modes {
-		for _, q := range []struct {
-			quantity string
-			format   func(float64) string
-		}{{perSecond, report.Whole}, {p50, report.Milliseconds}, {p99, report.Milliseconds}, {slowest, report.Milliseconds}, {commits, report.Whole}} {
-			figures = append(figures, report.Figure{Row: m.name, Title: m.name, Quantity: q.quantity, Format: q.format})
-		}
-		target := report.Target{Work: m.name, Criterion: perSecond, Of: series(stores[0], m, perSecond), Bound: wantPerSecond, Format: report.Whole}
-		verdicts = append(verdicts, target.Judge(&b.samples, nil))
-		target = report.Target{Work: m.name, Criterion: p99, Of: series(stores[0], m, p99), Bound: float64(wantP99), AtMost: true, Format: report.Milliseconds}
-		verdicts = append(verdicts, target.Judge(&b.samples, nil))
-	}
-	if err := report.PrintFigures(os.Stdout, &b.samples, subjects, figures); err != nil {
+	defer os.RemoveAll(dir)
+	store, absent, err := stores.Start(ctx, name, dir)
+	if err != nil {
 		return err
 	}
-	return b.Conclude(os.Stdout, verdicts, notes)
+	if absent != "" {
+		b.Absent[name] = absent
+		return nil
+	}
+	defer store.Stop()
+	if err := b.initialized(ctx, store.URL); err != nil {
+		return err
+	}
+	address, service, err := b.startServer(ctx, dir, store.URL)
+	if err != nil {
+		return err
+	}
+	defer service.Stop()
+	took, elapsed, err := storm(ctx, address, b.clients)
+	if err != nil {
+		return err
+	}
+	b.Add(name, subject, perSecond, float64(len(took))/elapsed.Seconds())
+	for quantity, percent := range map[string]int{p50: 50, p99: 99, slowest: 100} {
+		b.Add(name, subject, quantity, report.Percentile(took, percent))
+	}
+	return nil
 }
 
-func series(s store, m mode, quantity string) report.Series {
-	return report.Series{Row: m.name, Subject: s.name, Quantity: quantity}
+// initialized tells a store that can forget that it is new. Otherwise it would grant
+// nothing for as long as a lease that it may have forgotten could last.
+func (b *bench) initialized(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, stores.StartLimit)
+	defer cancel()
+	for {
+		_, err := process.Run(ctx, exec.CommandContext(ctx, b.Daemon, "leases", "init", "--yes", "--provider", url))
+		if err == nil || strings.Contains(err.Error(), "needs no declaration") || strings.Contains(err.Error(), "there is no such file") {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond): // a server that has just begun to listen
+		}
+	}
+}
+
+// startServer returns when the server answers.
+func (b *bench) startServer(ctx context.Context, dir, url string) (address string, service *process.Service, err error) {
+	if address, err = process.FreeAddress(); err != nil {
+		return "", nil, err
+	}
+	service, err = process.Launch(filepath.Join(dir, "lease-server.log"), b.Daemon, "lease-server", "--config", "none", "--listen", address,
+		"--provider", url, "--state-dir", filepath.Join(dir, "state"), "--store", "none", "--provider-timeout", "30s",
+		"--rate-limit", "0", "--drain-delay", "0", "--log-level", "warn")
+	if err != nil {
+		return "", nil, err
+	}
+	err = service.Await(ctx, stores.StartLimit, func(context.Context) error {
+		res, err := http.Get("http://" + address + "/readyz")
+		if err != nil {
+			return err
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return errors.New(res.Status)
+		}
+		http.DefaultClient.CloseIdleConnections()
+		return nil
+	})
+	if err != nil {
+		service.Stop()
+	}
+	return address, service, err
 }

@@ -1,7 +1,6 @@
 //go:build linux
 
-// Package process starts processes pinned to a core, never leaves one behind,
-// and reads what they use.
+// Package process starts processes, never leaves one behind, and reads what they use.
 package process
 
 import (
@@ -14,112 +13,66 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrorPrefix begins what this program writes when it fails, in every sub-mode.
+// ErrorPrefix begins what this program writes when it fails, in every part of it.
 const ErrorPrefix = "bench: "
 
-// Launcher starts processes on one core.
-//
-// It must only be used on the main goroutine, which must be locked to its
-// thread: children inherit the thread's affinity, and are killed by the kernel
-// when the thread that started them ends.
-type Launcher struct {
-	Core int                 // -1: not pinned
-	Self string              // this program
-	As   *syscall.Credential // the user; nil: this process's own
-}
-
-// Start starts cmd pinned, in a process group of its own, so that a Ctrl-C
-// reaches only this process, which then ends the others in order.
-func (l Launcher) Start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: l.As}
-	if l.Core < 0 {
-		return cmd.Start()
-	}
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read the affinity: %w", err)
-	}
-	// Set before the start, not after it: a Go program counts its processors
-	// when it begins.
-	if err := pin(0, l.Core); err != nil {
-		return err
-	}
-	return errors.Join(cmd.Start(), unix.SchedSetaffinity(0, &before))
-}
-
-// pin lets a thread run on one core only; 0 is this thread.
-func pin(thread, core int) error {
-	var pinned unix.CPUSet
-	pinned.Set(core)
-	if err := unix.SchedSetaffinity(thread, &pinned); err != nil {
-		return fmt.Errorf("pin to core %d (another one: -core N; none: -core -1): %w", core, err)
-	}
-	return nil
-}
-
-// Join moves this process to the core, with all its threads and those to come.
-func (l Launcher) Join() error {
-	if l.Core < 0 {
+// Pin puts this program, and all that it will start, on one core: a thread's affinity outlives
+// an exec, and all threads of the new program inherit it. A core below 0 changes nothing.
+func Pin(core int) error {
+	var now, want unix.CPUSet
+	if core < 0 {
 		return nil
 	}
-	runtime.GOMAXPROCS(1)
-	return eachThread(func(id int) error { return pin(id, l.Core) })
-}
-
-// eachThread calls do for each thread of this process. Threads that come later inherit from the
-// one that starts them. A thread that has ended meanwhile is no error.
-func eachThread(do func(thread int) error) error {
-	entries, err := os.ReadDir("/proc/self/task")
+	want.Set(core)
+	if err := unix.SchedGetaffinity(0, &now); err != nil {
+		return fmt.Errorf("read the affinity: %w", err)
+	}
+	if now == want {
+		return nil
+	}
+	if err := unix.SchedSetaffinity(0, &want); err != nil {
+		return fmt.Errorf("pin to core %d (another one: -core N; none: -core -1): %w", core, err)
+	}
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		thread, err := strconv.Atoi(e.Name())
-		if err != nil {
-			return err
-		}
-		if err := do(thread); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-	}
-	return nil
+	return syscall.Exec(self, os.Args, os.Environ())
 }
 
-// GoFirst gives this process the highest priority, but not its main thread, from which the
-// processes that it starts inherit theirs. The runtime makes no threads from a locked one.
-func GoFirst() error {
-	const highest = -20
-	return eachThread(func(id int) error {
-		if id == os.Getpid() {
-			return nil
-		}
-		return unix.Setpriority(unix.PRIO_PROCESS, id, highest)
-	})
+// Start starts cmd in a process group of its own, so that a Ctrl-C reaches only this process,
+// which then ends the others in order.
+//
+// It must only be used on the main goroutine, which must be locked to its thread: the kernel
+// kills a process when the thread that started it ends.
+func Start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd.Start()
 }
 
-// Beside is for processes that should not disturb those that are measured: it
-// starts them on another core that this process may use, if there is one.
-func (l Launcher) Beside() Launcher {
-	var allowed unix.CPUSet
-	if l.Core < 0 || unix.SchedGetaffinity(0, &allowed) != nil {
-		return l
+// startBeside starts cmd on the cores that this process is not pinned to, if there are any: it
+// should not disturb those that are measured.
+func startBeside(cmd *exec.Cmd) error {
+	var own, others unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &own); err != nil {
+		return fmt.Errorf("read the affinity: %w", err)
 	}
-	for core := range 8 * int(unsafe.Sizeof(allowed)) {
-		if core != l.Core && allowed.IsSet(core) {
-			return Launcher{Core: core, Self: l.Self}
+	for core := range 64 * len(others) {
+		if !own.IsSet(core) {
+			others.Set(core)
 		}
 	}
-	return l
+	if unix.SchedSetaffinity(0, &others) != nil { // there is none
+		return Start(cmd)
+	}
+	return errors.Join(Start(cmd), unix.SchedSetaffinity(0, &own))
 }
 
 // Environment is this process's without what would configure a daemon, or the
@@ -134,26 +87,44 @@ func Environment(more ...string) []string {
 	return append(env, more...)
 }
 
-// Ask runs a sub-mode of this program to its end and decodes what it prints.
-func (l Launcher) Ask(ctx context.Context, limit time.Duration, into any, args ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v: the server does not answer", limit))
-	defer cancel()
+// Run runs cmd to its end, or to that of ctx, and returns what it prints.
+func Run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, l.Self, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	// Preemption would interrupt the system calls that the load generator
-	// waits in, a hundred times a second and for nothing.
-	cmd.Env = Environment("GODEBUG=asyncpreemptoff=1")
-	if err := l.Start(cmd); err != nil {
-		return err
+	if cmd.Env == nil {
+		cmd.Env = Environment()
+	}
+	// What it has started is in its process group.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if err := Start(cmd); err != nil {
+		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
-		return fmt.Errorf("%s (%w)", strings.TrimPrefix(strings.TrimSpace(errs.String()), ErrorPrefix), err)
+		return nil, fmt.Errorf("%s: %s%s (%w)", cmd.Path, out.Bytes(), strings.TrimPrefix(strings.TrimSpace(errs.String()), ErrorPrefix), err)
 	}
-	return json.Unmarshal(out.Bytes(), into)
+	return out.Bytes(), nil
+}
+
+// Ask runs a part of this program to its end and decodes what it prints.
+func Ask(ctx context.Context, limit time.Duration, into any, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v: the server does not answer", limit))
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, args...)
+	// Preemption would interrupt the system calls that the load generator
+	// waits in, a hundred times a second and for nothing.
+	cmd.Env = Environment("GODEBUG=asyncpreemptoff=1")
+	said, err := Run(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(said, into)
 }
 
 // Service is a process that runs until it is stopped.
@@ -165,7 +136,20 @@ type Service struct {
 }
 
 // Launch starts a service that logs into a file.
-func (l Launcher) Launch(logPath, path string, args ...string) (*Service, error) {
+func Launch(logPath, path string, args ...string) (*Service, error) {
+	return launch(Start, logPath, path, args)
+}
+
+// LaunchPart starts a part of this program, beside what is measured.
+func LaunchPart(logPath string, args ...string) (*Service, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return launch(startBeside, logPath, self, args)
+}
+
+func launch(start func(*exec.Cmd) error, logPath, path string, args []string) (*Service, error) {
 	file, err := os.Create(logPath)
 	if err != nil {
 		return nil, err
@@ -173,7 +157,7 @@ func (l Launcher) Launch(logPath, path string, args ...string) (*Service, error)
 	defer file.Close()
 	s := &Service{cmd: exec.Command(path, args...), logPath: logPath, ended: make(chan struct{})}
 	s.cmd.Stdout, s.cmd.Stderr, s.cmd.Env = file, file, Environment()
-	if err := l.Start(s.cmd); err != nil {
+	if err := start(s.cmd); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -189,19 +173,6 @@ func (s *Service) Stop() {
 	<-s.ended
 }
 
-// End asks the service to stop, and waits until it has.
-func (s *Service) End(limit time.Duration) error {
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-s.ended:
-		return nil
-	case <-time.After(limit):
-		return fmt.Errorf("did not stop within %v; its log ends with:\n%s", limit, s.logTail())
-	}
-}
-
 // Failure is the error of a service that has ended by itself, else nil. It
 // allows for the moment by which others notice that earlier.
 func (s *Service) Failure() error {
@@ -214,13 +185,32 @@ func (s *Service) Failure() error {
 	}
 }
 
-// PID is its process ID.
-func (s *Service) PID() int { return s.cmd.Process.Pid }
+// Memory is how many bytes of memory are the process's own: no pages of files, which the kernel
+// can drop and read again.
+func (s *Service) Memory() (own int64, err error) { return memory(s.cmd.Process.Pid) }
 
-// Said reports whether it has written the text.
-func (s *Service) Said(text string) bool {
-	log, err := os.ReadFile(s.logPath)
-	return err == nil && bytes.Contains(log, []byte(text))
+func memory(pid int) (own int64, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if n, _ := fmt.Sscanf(line, "RssAnon: %d kB", &own); n == 1 {
+			return own << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
+}
+
+// AwaitWords waits until the service has written the words.
+func (s *Service) AwaitWords(ctx context.Context, limit time.Duration, words string) error {
+	return s.Await(ctx, limit, func(context.Context) error {
+		log, err := os.ReadFile(s.logPath)
+		if err == nil && !bytes.Contains(log, []byte(words)) {
+			err = fmt.Errorf("it has not said %q", words)
+		}
+		return err
+	})
 }
 
 func (s *Service) logTail() string {
@@ -250,6 +240,20 @@ func (s *Service) Await(ctx context.Context, limit time.Duration, ready func(con
 		case <-time.After(pause):
 		}
 	}
+}
+
+// AwaitListening waits until the service accepts connections at all of the addresses.
+func (s *Service) AwaitListening(ctx context.Context, limit time.Duration, network string, addresses ...string) error {
+	return s.Await(ctx, limit, func(ctx context.Context) error {
+		for _, address := range addresses {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return err
+			}
+			_ = conn.Close()
+		}
+		return nil
+	})
 }
 
 // FreeAddress is a port of this host that nothing listens on at this moment. It is below

@@ -1,13 +1,16 @@
+// Package report keeps what is measured, and judges and prints it.
 package report
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // Series names what is measured once in each round.
 type Series struct {
-	Row      string // its key
+	Row      string
 	Subject  string // whose: a server's name
 	Quantity string
 }
@@ -30,26 +33,56 @@ func (s *Samples) Add(round int, series Series, value float64) {
 
 // Spread sums up a series; false if it is empty.
 func (s *Samples) Spread(series Series) (Spread, bool) {
-	return spreadOfRounds(s.values[series])
+	return spreadOf(slices.Collect(maps.Values(s.values[series])))
 }
 
 // Ratio sums up the ratios within the rounds that have both; false if there is
 // none. That is not the ratio of the medians: what slowed down a whole round
 // cancels out.
 func (s *Samples) Ratio(of, to Series) (Spread, bool) {
-	ratios := map[int]float64{}
+	var ratios []float64
 	for round, value := range s.values[of] {
 		if other, ok := s.values[to][round]; ok && other != 0 {
-			ratios[round] = value / other
+			ratios = append(ratios, value/other)
 		}
 	}
-	return spreadOfRounds(ratios)
+	return spreadOf(ratios)
 }
 
-func spreadOfRounds(byRound map[int]float64) (Spread, bool) {
-	values := slices.Collect(maps.Values(byRound))
-	if len(values) == 0 {
+// Spread sums up what several rounds measured.
+type Spread struct {
+	Median, Least, Greatest float64
+}
+
+func spreadOf(values []float64) (Spread, bool) {
+	n := len(values)
+	if n == 0 {
 		return Spread{}, false
 	}
-	return SpreadOf(values), true
+	slices.Sort(values)
+	return Spread{Median: (values[(n-1)/2] + values[n/2]) / 2, Least: values[0], Greatest: values[n-1]}, true
+}
+
+// Show gives the median, and the least and greatest.
+func (s Spread) Show(format func(float64) string) string {
+	if s.Least == s.Greatest {
+		return format(s.Median)
+	}
+	return fmt.Sprintf("%s (%s-%s)", format(s.Median), format(s.Least), format(s.Greatest))
+}
+
+// Formats of values.
+
+func Ratio(v float64) string        { return fmt.Sprintf("%.2f", v) }
+func Nanoseconds(v float64) string  { return fmt.Sprintf("%.2f", v) }
+func Microseconds(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }     // of nanoseconds
+func Milliseconds(v float64) string { return fmt.Sprintf("%.1f", v/1e6) }     // of nanoseconds
+func MiB(v float64) string          { return fmt.Sprintf("%.1f", v/(1<<20)) } // of bytes
+func Whole(v float64) string        { return fmt.Sprintf("%.0f", v) }
+func Kilo(v float64) string         { return fmt.Sprintf("%.1f", v/1e3) }
+func Mega(v float64) string         { return fmt.Sprintf("%.2f", v/1e6) }
+
+// Percentile is the smallest time within which that many were done, in nanoseconds.
+func Percentile(sorted []time.Duration, percent int) float64 {
+	return float64(sorted[max((len(sorted)*percent+99)/100, 1)-1])
 }

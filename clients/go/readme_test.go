@@ -20,9 +20,11 @@ const program = `package example
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
@@ -33,6 +35,8 @@ import (
 var (
 	_ = errors.Is
 	_ = fmt.Sprint
+	_ = http.HandleFunc
+	_ = json.NewEncoder
 	_ = log.Print
 	_ = time.Now
 	_ = kazahanatest.New
@@ -114,6 +118,25 @@ func userModule(t *testing.T, texts ...string) (dir string) {
 		}
 	}
 	return dir
+}
+
+// The page is for the first day: it is short, and begins with what everybody needs.
+func TestREADMEIsShort(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := len(strings.Fields(string(page))); words > 1000 {
+		t.Errorf("%d words, and 1000 are the most", words)
+	}
+	at := 0
+	for _, first := range []string{"go get ", "client.NextID(ctx)", "http.HandleFunc(", "kazahanatest.New()", "synctest", "errors.As("} {
+		next := strings.Index(string(page)[at:], first)
+		if next < 0 {
+			t.Fatalf("%q is missing, or stands too early", first)
+		}
+		at += next
+	}
 }
 
 // Links of the README lead somewhere wherever the page is shown.

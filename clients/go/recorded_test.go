@@ -83,6 +83,7 @@ func decoded(t *testing.T, b []byte) any {
 
 // The client sends what was recorded, but for the msgid, and makes of the answer
 // what the file says.
+// Seed 000-3.1-2.
 func TestRecordedExchanges(t *testing.T) {
 	for _, e := range exchanges(t) {
 		t.Run(e.Name, func(t *testing.T) {

@@ -10,14 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/load"
-)
-
-// Limits of bench.
-const (
-	maxBenchConnections = 10_000
-	maxBenchPipeline    = 1024
 )
 
 // benchWarmup is the time under load before counting begins.
@@ -25,15 +18,15 @@ const benchWarmup = 200 * time.Millisecond
 
 type benchCmd struct {
 	clientFlags
-	Connections int           `default:"1" placeholder:"N" help:"Connections, 1 to 10000."`
-	Pipeline    int           `default:"1" placeholder:"N" help:"Requests that a connection sends together, 1 to 1024. The next ones follow once all are answered."`
-	Batch       int           `default:"1" placeholder:"N" help:"IDs per request, 1 to 65536."`
-	Duration    time.Duration `default:"5s" help:"How long to measure. Ctrl-C ends it sooner."`
-	Service     string        `placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
+	Connections int           `name:"connections" min:"1" max:"10000" default:"1" placeholder:"N" help:"Connections, 1 to 10000."`
+	Pipeline    int           `name:"pipeline" min:"1" max:"1024" default:"1" placeholder:"N" help:"Requests that a connection sends together, 1 to 1024. The next ones follow once all are answered."`
+	Batch       int           `name:"batch" min:"1" max:"65536" default:"1" placeholder:"N" help:"IDs per request, 1 to 65536."`
+	Duration    time.Duration `name:"duration" min:"1ms" default:"5s" help:"How long to measure. Ctrl-C ends it sooner."`
+	Service     string        `name:"service" placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
 	JSON        bool          `name:"json" help:"Print JSON, as where the output is not a terminal."`
 }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*benchCmd) Help() string {
 	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers: ` +
 		`on a terminal a line each second and the sum, elsewhere JSON. ` +
@@ -66,9 +59,6 @@ type benchLatency struct {
 
 // Run puts load on the daemon and prints the result.
 func (c *benchCmd) Run(s *system) error {
-	if err := c.check(); err != nil {
-		return err
-	}
 	// One call through the client first: its errors explain a wrong socket, service
 	// or batch.
 	var ids []uint64
@@ -117,30 +107,10 @@ func (c *benchCmd) table(out io.Writer) func(load.Result) {
 	}
 }
 
-func (c *benchCmd) check() error {
-	for _, limit := range []struct {
-		flag    string
-		n, most int
-	}{
-		{"--connections", c.Connections, maxBenchConnections}, {"--pipeline", c.Pipeline, maxBenchPipeline}, {"--batch", c.Batch, daemon.MaxBatch},
-	} {
-		if limit.n < 1 || limit.n > limit.most {
-			return usageError{fmt.Errorf("%s %d: 1 to %d are allowed", limit.flag, limit.n, limit.most)}
-		}
-	}
-	if c.Duration <= 0 {
-		return usageError{fmt.Errorf("--duration %v: must be more than 0", c.Duration)}
-	}
-	if c.Timeout <= 0 {
-		return usageError{fmt.Errorf("--timeout %v: must be more than 0", c.Timeout)}
-	}
-	return nil
-}
-
 // found is the path of the daemon's socket.
 func (f *clientFlags) found(s *system) (string, error) {
 	if f.Socket != "" {
-		return f.path()
+		return f.Socket, nil
 	}
 	return address.Find(s.lookup, s.uid)
 }

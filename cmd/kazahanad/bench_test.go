@@ -94,8 +94,8 @@ func TestBenchErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for args, want := range map[string]string{
-		"--connections 0": "--connections 0: 1 to 10000", "--connections 10001": "--connections 10001", "--pipeline 1025": "--pipeline 1025: 1 to 1024",
-		"--batch 65537": "--batch 65537: 1 to 65536", "--duration 0s": "--duration 0s", "--timeout 0s": "--timeout 0s",
+		"--connections 0": `--connections: "0" is out of range: write a whole number from 1 to 10000`, "--connections 10001": `--connections: "10001"`,
+		"--pipeline 1025": `--pipeline: "1025"`, "--batch 65537": `--batch: "65537"`, "--duration 0s": `--duration: "0s"`, "--timeout 0s": `--timeout: "0s"`,
 	} {
 		s.bench(strings.Fields(args)...).Fails(t, exitUsage, want)
 	}

@@ -7,8 +7,8 @@ import (
 
 type boundsCmd struct {
 	layoutFlags
-	From string `arg:"" help:"Time: RFC 3339, or a date (2026-11-01, in UTC)."`
-	To   string `arg:"" optional:"" help:"End of the interval, exclusive (default: the end of FROM's millisecond or day)."`
+	From string `arg:"FROM" help:"Time: RFC 3339, or a date (2026-11-01, in UTC)."`
+	To   string `arg:"TO" optional:"" help:"End of the interval, exclusive (default: the end of FROM's millisecond or day)."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/address"
 	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -15,44 +14,20 @@ import (
 
 // clientFlags are common to the subcommands that ask a running daemon.
 type clientFlags struct {
-	Socket  string        `placeholder:"PATH" help:"The daemon's Unix socket, PATH, unix:PATH or unix:///PATH (default $$KAZAHANA_SOCKET, else the first of the usual places that exists)."`
-	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
+	Socket  string        `name:"socket" type:"socket" placeholder:"PATH" help:"The daemon's Unix socket, PATH, unix:PATH or unix:///PATH (default $KAZAHANA_SOCKET, else the first of the usual places that exists)."`
+	Timeout time.Duration `name:"timeout" min:"1ms" max:"48h" default:"10s" help:"How long to wait for the answer."`
 }
 
 // longestCall is the longest timeout, longer than any wait for a lock.
 const longestCall = 48 * time.Hour
 
-// client returns a client whose calls take limit at most. It fails at once if no daemon
-// answers: a person or a probe waits for it.
-func (f *clientFlags) client(limit time.Duration) (*caller.Client, error) {
-	if limit < time.Millisecond || limit > longestCall {
-		return nil, usageError{fmt.Errorf("--timeout %v: must be 1ms to %v", f.Timeout, longestCall)}
-	}
-	path := ""
-	if f.Socket != "" {
-		var err error
-		if path, err = f.path(); err != nil {
-			return nil, err
-		}
-	}
-	return caller.New(path, limit), nil
-}
-
-// path is the one that --socket names.
-func (f *clientFlags) path() (string, error) {
-	path, err := address.Parse(f.Socket)
-	if err != nil {
-		return "", usageError{fmt.Errorf("--socket %w", err)}
-	}
-	return path, nil
-}
+// client returns a client whose calls take limit at most. They fail at once if no daemon
+// answers: a person or a probe waits for them.
+func (f *clientFlags) client(limit time.Duration) *caller.Client { return caller.New(f.Socket, limit) }
 
 // ask calls a method once.
 func (f *clientFlags) ask(s *system, limit time.Duration, method string, result any, params ...any) error {
-	client, err := f.client(limit)
-	if err != nil {
-		return err
-	}
+	client := f.client(limit)
 	defer client.Close()
 	return client.Call(s.ctx, method, result, params...)
 }

@@ -44,7 +44,9 @@ func TestCommandsAskOnce(t *testing.T) {
 func TestTimeoutsOfCommands(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	for _, args := range []string{"status --timeout 0s", "health --timeout=-1s", "locks --timeout 49h", "seq k --timeout 0s"} {
-		s.Kazahanad(strings.Fields(args)...).Fails(t, exitUsage, "--timeout", "48h0m0s")
+	for args, want := range map[string]string{
+		"status --timeout 0s": "the least is 1ms", "health --timeout=-1s": "the least is 1ms", "locks --timeout 49h": "the most is 48h", "seq k --timeout 0s": "the least is 1ms",
+	} {
+		s.Kazahanad(strings.Fields(args)...).Fails(t, exitUsage, "--timeout", want)
 	}
 }

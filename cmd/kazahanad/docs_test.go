@@ -91,6 +91,7 @@ func TestDocsLinks(t *testing.T) {
 }
 
 // Who begins with the README finds every page.
+// Seeds 000-5.6-4, 000-12-1 and 003-9-1.
 func TestDocsReachable(t *testing.T) {
 	pages := docPages(t)
 	found, look := map[string]bool{"CHANGELOG.md": true}, []string{"README.md"}
@@ -169,7 +170,7 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 		return help[command]
 	}
 	commands := []string{
-		"serve", "lease-server", "id", "inspect", "bounds", "sql", "layout", "status", "health", "leases init", "leases fence", "leases backup", "leases", "run", "lock", "locks", "seq", "placement",
+		"serve", "lease-server", "id", "inspect", "bounds", "sql", "layout", "status", "health", "leases init", "leases fence", "leases", "backup", "run", "lock", "locks", "seq", "placement",
 		"state show", "state accept-epoch", "state reset-floor", "doctor", "version",
 	}
 	keys := helpOf("serve") + helpOf("lease-server")

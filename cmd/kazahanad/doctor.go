@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -30,10 +28,10 @@ type doctorCmd struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*doctorCmd) Help() string {
 	return `Takes the steps of a start one by one, without their effects, and says of each whether it would work, ` +
-		`else what to do. Looks at the running daemon, the clock and the limits of this host besides. Run it with the ` +
+		`else what to do. Looks at the running daemon and the clock of this host besides. Run it with the ` +
 		`daemon's flags, environment and user. Exits 1 if anything fails.`
 }
 
@@ -51,7 +49,7 @@ func (c *doctorCmd) Run(s *system) error {
 	if x.invalid = again.Load(&again, s.args[1:], process); x.invalid == nil {
 		x.settings = &again.Serve
 	}
-	for _, step := range []func(){x.askDaemon, x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, x.host} {
+	for _, step := range []func(){x.askDaemon, x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, x.judgeAccount, x.judgeClock} {
 		step()
 	}
 	if c.JSON {
@@ -311,55 +309,33 @@ func (x *examination) listeners() {
 		var err error
 		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
 			err = x.checkSocket(path, unixsock.Options{Group: x.settings.SocketGroup, Flag: l.flag()}, who)
-		} else if err = tryPort(l.address); x.status != nil && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, l.address) {
-			err = nil
-		}
-		if err == nil && !x.mayBind(l.address, who) {
-			err = fmt.Errorf("listen on %s: user %d may not have a port below %d; choose another, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE",
-				l.address, who.uid, doctor.FirstPort())
+		} else {
+			err = x.checkPort(l.address)
 		}
 		if err != nil {
-			x.Fail("listen", "Do what the message says, or choose another address.", "%s: %v", l.key, err)
+			x.Fail("listen", "Do what the message says, or choose another address.", "%s: %v", l.key, explain(err))
 		}
 	}
 }
 
-// mayBind reports whether the daemon's user may have the port. A process that is that user has
-// tried.
-func (x *examination) mayBind(address string, who account) bool {
-	tcp, err := net.ResolveTCPAddr("tcp", address) // an error for a path
-	if err != nil || x.system.uid != 0 || who.uid == 0 || tcp.Port == 0 || tcp.Port >= doctor.FirstPort() {
-		return true
+// checkPort returns the error of a start that listens on HOST:PORT. What the running daemon
+// listens on is in nobody's way.
+func (x *examination) checkPort(address string) (err error) {
+	probe := func() {
+		var l net.Listener
+		if l, err = listen(address, unixsock.Options{}); err == nil {
+			err = l.Close()
+		}
 	}
-	unit, _ := doctor.Service(x.units)
-	return slices.Contains(unit.Capabilities, "cap_net_bind_service") || x.status != nil && doctor.BindsAnyPort(x.peer.PID)
+	if unit, _ := doctor.Service(x.units); slices.Contains(unit.Capabilities, "cap_net_bind_service") {
+		probe()
+	} else {
+		x.asDaemon(probe)
+	}
+	if x.status != nil && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, address) {
+		return nil
+	}
+	return err
 }
 
-// host judges what a start finds on its host.
-func (x *examination) host() {
-	x.judgeAccount()
-	x.Clock(x.clock)
-	now := x.system.now()
-	switch {
-	case x.status != nil:
-		for _, svc := range x.status.Services {
-			x.Layout(svc.Service, time.UnixMilli(svc.ExhaustedMS), now)
-		}
-	case x.settings != nil:
-		services := x.settings.Services()
-		for _, name := range slices.Sorted(maps.Keys(services)) {
-			timeline := snowflake.Timeline{EpochMS: services[name].DefaultEpoch.UnixMilli(), BitTS: services[name].BitTS}
-			x.Layout(name, time.UnixMilli(timeline.EndMS()), now)
-		}
-	}
-	if x.settings == nil {
-		return
-	}
-	pid := 0
-	if x.status != nil {
-		// The peer's process ID, as this PID namespace sees it: the daemon's own number
-		// may be from another container.
-		pid = cmp.Or(x.peer.PID, -1)
-	}
-	x.Files(pid, x.settings.MaxConnections)
-}
+func (x *examination) judgeClock() { x.Clock(x.clock) }

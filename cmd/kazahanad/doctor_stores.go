@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/state"
@@ -32,61 +34,56 @@ const (
 	stallNoticed = 5 * time.Second
 )
 
-// stateDir opens the state directory of the running daemon, and of the next one if the
-// configuration names another.
+// stateDir judges what the running daemon says of its state, and opens the state directory of
+// the next start.
 func (x *examination) stateDir() {
-	own := x.settings != nil && (x.status == nil || x.settings.Given("state_dir") && x.settings.StateDir != "" && !doctor.SamePlace(x.peer.PID, x.status.StateDir, x.settings.StateDir))
-	if x.status != nil {
-		x.runningState()
-	}
-	if own {
-		x.nextState()
-	}
-}
-
-// runningState judges the state directory of the daemon that runs.
-func (x *examination) runningState() {
 	const step = "state"
 	st := x.status
-	if st.StateDir == "" {
-		x.noState()
+	if st == nil && x.settings == nil {
 		return
 	}
-	if doctor.LostTo(x.peer.PID, st.StateDir) {
-		x.Fail(step, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order.", "the running daemon's directory %s is not there any more", st.StateDir)
+	path, live := x.stateDirs()
+	switch {
+	case x.stalled():
+		x.Fail(step, "Find out why that disk does not answer: a backup that froze it, a lost volume, a dying drive. IDs go on meanwhile.",
+			"the disk of %s has kept a write waiting for %v", st.StateDir, (time.Duration(st.StateStall) * time.Millisecond).Round(time.Second))
+		return
+	case st != nil && path == st.StateDir && doctor.LostTo(x.peer.PID, path):
+		x.Fail(step, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order.", "the running daemon's directory %s is not there any more", path)
 		return
 	}
-	if stalled := time.Duration(st.StateStall) * time.Millisecond; stalled > stallNoticed {
-		x.Fail(step, "Find out why that disk does not answer: a backup that froze it, a lost volume, a dying drive. IDs go on meanwhile.", "the disk of %s has kept a write waiting for %v", st.StateDir, stalled.Round(time.Second))
-		return
-	}
-	if st.StateError != "" {
+	if st != nil && st.StateError != "" {
 		x.Fail(step, "Do what the message says. IDs go on meanwhile, and kill -9 loses nothing; a power failure would lose their order.", "the daemon's last write to %s failed: %s", st.StateDir, st.StateError)
 	}
-	if st.LiveError != "" {
+	if st != nil && st.LiveError != "" {
 		x.Fail(step, "Do what the message says. IDs go on meanwhile; a crash would cost the leases.", "the daemon cannot keep its leases and marks in memory: %s", st.LiveError)
 	}
-	live := ""
-	if st.LiveDir != "" {
-		live = filepath.Dir(st.LiveDir)
-	}
-	if x.settings != nil && x.settings.Given("live_dir") {
-		live = issuer.LiveDir(x.settings)
-	}
-	x.judgeState(st.StateDir, live)
-}
-
-// nextState judges the state directory of a daemon that starts.
-func (x *examination) nextState() {
-	if x.settings.StateDir == "" {
-		x.noState()
+	if path == "" {
+		x.Warn(step, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
 		return
 	}
-	x.judgeState(x.settings.StateDir, issuer.LiveDir(x.settings))
+	x.judgeState(path, live)
 }
 
-func (x *examination) noState() {
-	x.Warn("state", "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
+// stalled reports whether a disk keeps the running daemon waiting. A probe of it would wait, too.
+func (x *examination) stalled() bool {
+	return x.status != nil && time.Duration(x.status.StateStall)*time.Millisecond > stallNoticed
+}
+
+// stateDirs are the state directory and the live directory of the next start: the configured
+// ones or, where none is configured, those of the running daemon.
+func (x *examination) stateDirs() (path, live string) {
+	st, s := x.status, x.settings
+	if s != nil && (st == nil || s.Given("state_dir") && s.StateDir != "" && !doctor.SamePlace(x.peer.PID, st.StateDir, s.StateDir)) {
+		return s.StateDir, issuer.LiveDir(s)
+	}
+	switch {
+	case s != nil && s.Given("live_dir"):
+		live = issuer.LiveDir(s)
+	case st.LiveDir != "":
+		live = filepath.Dir(st.LiveDir)
+	}
+	return st.StateDir, live
 }
 
 // judgeState opens a directory as a start does, without writing.
@@ -223,6 +220,10 @@ func (x *examination) store(p provider.Provider) {
 		if _, err = provider.Verify(ctx, p, x.settings.DefaultService, nil); errors.Is(err, errors.ErrUnsupported) {
 			err = nil // it has answered; a daemon works without verification
 		}
+	case slices.Contains(kubernetes.Schemes(), scheme):
+		if err = checkRights(ctx, rawURL); err == nil {
+			err = p.Ready(ctx)
+		}
 	case slices.Contains(postgres.Schemes(), scheme): // whose provider makes its tables when it is opened
 		err = reachPostgres(ctx, rawURL)
 	default:
@@ -237,6 +238,20 @@ func (x *examination) store(p provider.Provider) {
 		x.fence(step, info.URL, f.UntilMS, f.Reason, false)
 	}
 	x.pool(ctx, p)
+}
+
+// checkRights asks an API server for each right that the provider needs.
+func checkRights(ctx context.Context, rawURL string) error {
+	cfg, err := kubernetes.ParseURL(rawURL, nil, nil)
+	if err != nil {
+		return err
+	}
+	client, err := kubeconn.New(cfg.Config)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return client.CheckRights(ctx)
 }
 
 func reachPostgres(ctx context.Context, rawURL string) error {
@@ -284,8 +299,8 @@ func (x *examination) file(rawURL string) {
 		x.Fail(step, "Correct the provider URL.", "%v", err)
 		return
 	}
-	if x.status != nil && time.Duration(x.status.StateStall)*time.Millisecond > stallNoticed && doctor.OneDisk(path, x.status.StateDir) {
-		x.Unknown(step, "Run doctor again when that disk answers.", "%s is on the disk that keeps the daemon waiting, and is not checked", rawURL)
+	if x.stalled() {
+		x.Unknown(step, "Run doctor again when the disk answers that keeps the daemon waiting.", "%s is not checked: it may be on that disk", rawURL)
 		return
 	}
 	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
@@ -318,8 +333,8 @@ func (x *examination) file(rawURL string) {
 // content judges what a provider's file holds, and the fences of it and of the store beside it.
 func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 	const step = "provider"
-	if err := quickCheck(ctx, path); sqlitefile.Busy(err) {
-		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: its log is not yet recovered from a crash, which the next start does, or a process has locked it", path)
+	if err := quickCheck(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
+		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: it is not yet recovered from a crash, which the next start does, or a process has locked it", path)
 		return
 	} else if err != nil {
 		x.Fail(step, do, "%s: %v", path, err)
@@ -332,12 +347,7 @@ func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 		return // it says which fences hold
 	}
 	for _, one := range []string{path, sqlitefile.StoreBeside(path)} {
-		db, resolved, err := sqlitefile.OpenForReading(one)
-		if err != nil {
-			continue
-		}
-		fence, isCopy, err := sqlitefile.Peek(ctx, db, resolved)
-		_ = db.Close()
+		fence, isCopy, err := sqlitefile.Peek(ctx, one, one != path)
 		switch {
 		case err != nil:
 		case isCopy:
@@ -361,27 +371,24 @@ func (x *examination) fence(step, where string, untilMS int64, reason string, se
 
 // quickCheck runs SQLite's quick_check on a file that has the provider's schema.
 func quickCheck(ctx context.Context, path string) error {
-	db, _, err := sqlitefile.OpenForReading(path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	var id, version, known, latest int32
-	known, latest = sqlite.Header()
-	err = db.QueryRowContext(ctx, "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version").Scan(&id, &version)
-	switch {
-	case err != nil:
-		return err
-	case id != known:
-		return fmt.Errorf("it is a database of another program (application_id %d)", id)
-	case version < 1 || version > latest:
-		return fmt.Errorf("it has schema version %d, and this program knows 1 to %d", version, latest)
-	}
-	var damage string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&damage); err != nil || damage == "ok" {
-		return err
-	}
-	return errors.New(damage)
+	return sqlitefile.ReadOnly(ctx, path, false, func(s *sqlitefile.Session) error {
+		var id, version int32
+		known, latest := sqlite.Header()
+		err := s.QueryRow("SELECT application_id, user_version FROM pragma_application_id, pragma_user_version", nil, &id, &version)
+		switch {
+		case err != nil:
+			return err
+		case id != known:
+			return fmt.Errorf("it is a database of another program (application_id %d)", id)
+		case version < 1 || version > latest:
+			return fmt.Errorf("it has schema version %d, and this program knows 1 to %d", version, latest)
+		}
+		var damage string
+		if err := s.QueryRow("PRAGMA quick_check(1)", nil, &damage); err != nil || damage == "ok" {
+			return err
+		}
+		return errors.New(damage)
+	})
 }
 
 // checkPools compares a file's pools with what the URL asks for.

@@ -20,8 +20,8 @@ const (
 	fenceLook = 3 * time.Second
 )
 
-// fences are the SQLite files and PostgreSQL stores of the process. Each may be held
-// back because it may have forgotten grants.
+// fences are the SQLite files, PostgreSQL stores and Kubernetes pools of the process. Each may
+// be held back because it may have forgotten grants.
 type fences struct {
 	files []*fencedFile
 	nowMS func() int64
@@ -33,16 +33,16 @@ type fences struct {
 type fencedFile struct {
 	url    string
 	known  func() *metrics.Fence           // without I/O; nil: it is not held back, or not open yet
-	look   func(ctx context.Context) error // refreshes known
+	look   func(ctx context.Context) error // refreshes known; nil where acquires that are refused do
 	logged *metrics.Fence                  // until its end
 }
 
 // newFences finds those of the provider and of the store, which may be nil.
 func newFences(p provider.Provider, store *backend.Store, nowMS func() int64, log *zap.Logger) *fences {
 	f := &fences{nowMS: nowMS, log: log}
-	if name := p.Info().Name; name == "sqlite" || name == "postgres" {
+	if name := p.Info().Name; name == "sqlite" || name == "postgres" || name == "kubernetes" {
 		url := p.Info().URL
-		f.files = append(f.files, &fencedFile{
+		file := &fencedFile{
 			url: url,
 			known: func() *metrics.Fence {
 				if fenced := p.Fenced(); fenced != nil {
@@ -51,7 +51,11 @@ func newFences(p provider.Provider, store *backend.Store, nowMS func() int64, lo
 				return nil
 			},
 			look: p.Look,
-		})
+		}
+		if name == "kubernetes" { // thousands of daemons ask one API server
+			file.look = nil
+		}
+		f.files = append(f.files, file)
 	}
 	if store != nil && store.TellsFence() {
 		f.files = append(f.files, &fencedFile{
@@ -114,7 +118,7 @@ func (f *fences) watch(ctx context.Context) error {
 
 func (f *fences) step(ctx context.Context) {
 	for _, file := range f.files {
-		if file.logged != nil {
+		if file.logged != nil && file.look != nil {
 			// An operator may have ended the fence from another process. A disk that
 			// does not answer is reported elsewhere.
 			looking, cancel := context.WithTimeout(ctx, fenceLook)

@@ -32,18 +32,19 @@ func (s *site) putBack() {
 		s.Kazahanad("seq", "orders").OK(t)
 	}
 	use()
-	for _, backup := range [][]string{{s.Path("leases.backup")}, {"--store", s.Path("store.backup")}} {
-		said := s.Kazahanad(append([]string{"leases", "backup", "--config", "none"}, backup...)...).OK(t)
-		path := backup[len(backup)-1]
+	backup := func() testkit.Outcome { return s.Kazahanad("backup", "--config", "none", s.Path("backup")) }
+	said := backup().OK(t)
+	for _, name := range []string{"leases.db", "store.db"} {
+		path := s.Path("backup/" + name)
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 || !strings.Contains(said, path) {
 			t.Errorf("backup says %q and made %v (%v)", said, info, err)
 		}
-		s.Kazahanad(append([]string{"leases", "backup", "--config", "none"}, backup...)...).Fails(t, exitFailure, path, "overwrites nothing")
 	}
+	backup().Fails(t, exitFailure, s.Path("backup/leases.db"), "overwrites nothing")
 	use()
 	d.Terminate()
-	for from, to := range map[string]string{"leases.backup": "leases.db", "store.backup": "store.db"} {
-		testkit.Rename(t, s.Path(from), s.State+"/"+to)
+	for _, name := range []string{"leases.db", "store.db"} {
+		testkit.Rename(t, s.Path("backup/"+name), s.State+"/"+name)
 	}
 }
 
@@ -194,10 +195,12 @@ func TestFenceByHand(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Kazahanad("leases", "fence", "--config", "none").Fails(t, exitFailure, "there is no such file")
-	s.Kazahanad("leases", "backup", "--config", "none", s.Path("b")).Fails(t, exitFailure, "there is no such file")
+	s.Kazahanad("backup", "--config", "none", s.Path("b")).Fails(t, exitFailure, "there is no SQLite file to copy")
 	d := s.Start()
 	s.Dial().Lease() // the file is there
-	s.Kazahanad("leases", "backup", "--config", "none", "--store", s.Path("b")).Fails(t, exitFailure, "they were never used")
+	if said := s.Kazahanad("backup", "--config", "none", s.Path("b")).OK(t); strings.Count(said, "\n") != 1 || !strings.Contains(said, "leases.db") {
+		t.Errorf("backup says %q", said)
+	}
 	if text := s.Kazahanad("leases", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 1 || !strings.Contains(text, "leases.db: no machine ID is granted until ") {
 		t.Errorf("fence says %q", text)
 	}
@@ -210,8 +213,8 @@ func TestFenceByHand(t *testing.T) {
 	d.AwaitLog(`"msg":"grants are held back"`)
 	for provider, want := range map[string]string{"static:17": "not an SQLite file", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
-		s.Kazahanad("leases", "backup", "--config", "none", "--provider", provider, s.Path("b")).Fails(t, exitFailure, want)
 	}
+	s.Kazahanad("backup", "--config", "none", "--provider", "http://127.0.0.1:1", s.Path("c")).Fails(t, exitFailure, "provider http://127.0.0.1:1", "on its host")
 }
 
 // The pages show what is held back.

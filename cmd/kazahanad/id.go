@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/daemon"
 )
 
 // answerGrace is how much longer than --timeout this command waits for the answer:
@@ -14,18 +12,15 @@ const answerGrace = 2 * time.Second
 
 type idCmd struct {
 	clientFlags
-	N           int    `short:"n" default:"1" placeholder:"N" help:"How many IDs, 1 to 65536."`
-	Format      string `enum:"int,string,external,hex,json" default:"int" help:"int, string (the same, quoted), external, hex, or json (one array)."`
+	N           int    `name:"n" short:"n" min:"1" max:"65536" default:"1" placeholder:"N" help:"How many IDs, 1 to 65536."`
+	Format      string `name:"format" enum:"int,string,external,hex,json" default:"int" help:"int, string (the same, quoted), external, hex, or json (one array)."`
 	JSON        bool   `name:"json" help:"The same as --format json."`
-	Service     string `placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
-	RegularOnly bool   `help:"Fail instead of printing a fallback ID."`
+	Service     string `name:"service" placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
+	RegularOnly bool   `name:"regular-only" help:"Fail instead of printing a fallback ID."`
 }
 
 // Run prints IDs, ascending.
 func (c *idCmd) Run(s *system) error {
-	if c.N < 1 || c.N > daemon.MaxBatch {
-		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, daemon.MaxBatch)}
-	}
 	switch {
 	case c.Format == "json":
 		c.JSON = true

@@ -11,8 +11,8 @@ import (
 type inspectCmd struct {
 	layoutFlags
 	holderFlags
-	ExternalSecretFile string   `placeholder:"FILE" help:"Secret with which external IDs were made (default none)."`
-	IDs                []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal with 0x, or external; put -- before an external one that begins with a dash."`
+	ExternalSecretFile string   `name:"external-secret-file" placeholder:"FILE" help:"Secret with which external IDs were made (default none)."`
+	IDs                []string `arg:"ID" help:"IDs: decimal, hexadecimal with 0x, or external; put -- before an external one that begins with a dash."`
 	JSON               bool     `name:"json" help:"Print JSON."`
 }
 

@@ -14,40 +14,15 @@ import (
 
 // holderFlags ask a provider who made an ID.
 type holderFlags struct {
-	Provider string        `placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
-	Service  string        `default:"default" placeholder:"NAME" help:"The service that made the ID: its pool with --provider, its key with --external-secret-file."`
-	Timeout  time.Duration `default:"3s" help:"With --provider: time limit of one request to it."`
-}
-
-// holder is a grant that covered an ID's machine ID.
-type holder struct {
-	Host       string            `json:"host"`
-	PID        string            `json:"pid"`
-	Service    string            `json:"service"`
-	MachineID  int64             `json:"machine_id"`
-	BitID      int               `json:"bit_id"`
-	BitSeq     int               `json:"bit_seq"`
-	CreatedMS  int64             `json:"created_ms"`
-	ExpiredMS  int64             `json:"expired_ms"`
-	ReleasedMS *int64            `json:"released_ms"` // when it became free; null if it was not handed back
-	Meta       map[string]string `json:"meta"`
+	Provider string        `name:"provider" placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
+	Service  string        `name:"service" default:"default" placeholder:"NAME" help:"The service that made the ID: its pool with --provider, its key with --external-secret-file."`
+	Timeout  time.Duration `name:"timeout" min:"1ms" default:"3s" help:"With --provider: time limit of one request to it."`
 }
 
 // holding is the provider's answer about an ID.
 type holding struct {
-	Holders []holder `json:"holders"`
-	Note    string   `json:"holder_note"`
-}
-
-func asHolder(r provider.Record) holder {
-	h := holder{
-		Host: r.Meta["host"], PID: r.Meta["pid"], Service: r.Service, Meta: r.Meta,
-		MachineID: r.Lease.ID, BitID: r.Lease.BitID, BitSeq: r.Lease.BitSeq, CreatedMS: r.Lease.Created, ExpiredMS: r.Lease.Expired,
-	}
-	if r.Released {
-		h.ReleasedMS = &r.End
-	}
-	return h
+	Holders []leaseLine `json:"holders"`
+	Note    string      `json:"holder_note"`
 }
 
 // openHistory opens the provider of --provider, if it is set.
@@ -95,7 +70,7 @@ func timelineHint(tl snowflake.Timeline) error {
 
 // holdersOf says who made the ID, or who may have.
 func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error) {
-	h := &holding{Holders: []holder{}}
+	h := &holding{Holders: []leaseLine{}}
 	if in.Kind == snowflake.KindFallback {
 		return h, st.cachedHolder(s, in, h)
 	}
@@ -112,7 +87,7 @@ func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error)
 		h.Note = "several grants: nobody coordinates them"
 	}
 	for _, r := range found {
-		h.Holders = append(h.Holders, asHolder(r))
+		h.Holders = append(h.Holders, lineOf(r, s.now().UnixMilli()))
 	}
 	return h, nil
 }
@@ -140,7 +115,7 @@ func (st *store) cachedHolder(s *system, in snowflake.Inspection, h *holding) er
 		h.Note = noLeaseStood + "; if it is a cached one, this is the holder of its slot; if its bits are random, this holder has nothing to do with it"
 	}
 	for _, r := range found {
-		h.Holders = append(h.Holders, asHolder(r))
+		h.Holders = append(h.Holders, lineOf(r, s.now().UnixMilli()))
 	}
 	return nil
 }
@@ -149,8 +124,8 @@ func (h *holding) show(w io.Writer) {
 	for _, o := range h.Holders {
 		fmt.Fprintf(w, "holder\thost %s, pid %s, service %s\n", printable(o.Host), printable(o.PID), printable(o.Service))
 		released := "not handed back"
-		if o.ReleasedMS != nil {
-			released = "handed back, free from " + snowflake.FormatMS(*o.ReleasedMS)
+		if o.Released {
+			released = "handed back, free from " + snowflake.FormatMS(o.FreeAtMS)
 		}
 		fmt.Fprintf(w, "lease\tmachine ID %d (%d/%d bits), %s to %s, %s\n", o.MachineID, o.BitID, o.BitSeq,
 			snowflake.FormatMS(o.CreatedMS), snowflake.FormatMS(o.ExpiredMS), released)

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +29,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/kubetest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -78,7 +81,11 @@ const podID = 65532
 // readManifests reads packaging/k8s-NAME.yaml.
 func readManifests(t *testing.T, name string) (all []manifest) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "packaging", "k8s-"+name+".yaml"))
+	path := filepath.Join("..", "..", "packaging", "k8s-"+name+".yaml")
+	if name == "lease-server" || name == "secrets" {
+		path = filepath.Join("..", "..", "packaging", "lease-server", "k8s-"+name+".yaml")
+	}
+	text, err := os.ReadFile(path)
 	must.Succeed(t, err)
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var m manifest
@@ -287,8 +294,7 @@ func TestKubernetesManifestsAreAccepted(t *testing.T) {
 			for _, m := range c.VolumeMounts {
 				p.mount(m.MountPath, s.Path(name+"-"+m.Name))
 			}
-			p.mount("/etc/kazahana", made.client)
-			if said := testkit.RunCommand(t, p.run(c, append(c.Args, "--check"))).OK(t); !strings.Contains(said, "provider https://kazahana-lease-server.kazahana.svc:7464") {
+			if said := testkit.RunCommand(t, p.run(c, append(c.Args, "--check"))).OK(t); !strings.Contains(said, "provider kubernetes:") {
 				t.Error(said)
 			}
 			// Why the manifest names one.
@@ -298,47 +304,91 @@ func TestKubernetesManifestsAreAccepted(t *testing.T) {
 }
 
 // The sidecar as its manifest says, without Kubernetes: as its user, in volumes
-// like a pod's, against the lease server of the other manifest. It is killed and
-// started again, then moved to a new pod. No ID comes twice, none is a fallback
+// like a pod's, on an API server that gives it the rights of the manifest's Role. It is
+// killed and started again, then moved to a new pod. No ID comes twice, none is a fallback
 // ID, and those of a pod ascend.
 func TestKubernetesSidecar(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	s := newSite(t)
-	made := s.cluster("sqlite:" + s.Leases())
-	if err := os.Chown(s.Dir, podID, podID); err != nil { // the store's directory
-		t.Fatal(err)
+	api := kubetest.NewServer(t, nil)
+	api.Allow("orders", kubetest.Verbs(t)...)
+	account := s.secretDir("account", map[string]string{"kubeconfig": api.KubeconfigText("orders")})
+	for _, machine := range s.sidecars("kubernetes:?kubeconfig=" + account + "/kubeconfig") {
+		l := api.Snapshot().Objects[fmt.Sprintf("kazahana-default-%d", machine)]
+		if l.Spec.HolderIdentity == nil || !strings.HasPrefix(*l.Spec.HolderIdentity, "shop/orders-") {
+			t.Errorf("machine ID %d is held by %+v", machine, l.Spec)
+		}
 	}
+}
+
+// The same with the lease server of the other manifest, and the Secrets of the templates.
+func TestKubernetesSidecarOfALeaseServer(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	made := s.cluster("sqlite:" + s.Leases())
+	must.Succeed(t, os.Chown(s.Dir, podID, podID)) // of the store's file
 	server := ofKind(t, readManifests(t, "lease-server"), "Deployment", "").Spec.Template.Spec.Containers[0]
 	l := &testkit.LeaseServer{Instance: s.LaunchCommand(s.pod("lease-server-0").run(server, server.Args,
 		"KAZAHANA_CONFIG="+made.server+"/lease-server.yaml"))}
 	l.AwaitAddress()
+	s.sidecars("https://" + l.Address + "?token_file=" + made.client + "/token&ca_file=" + made.client + "/ca.crt")
+	l.Terminate()
+}
 
-	c := ofKind(t, readManifests(t, "sidecar"), "Deployment", "").Spec.Template.Spec.InitContainers[0]
+// sidecars runs the sidecar's daemon in two pods, on this provider, and returns their
+// machine IDs.
+func (s *site) sidecars(provider string) (machines []int64) {
+	s.T.Helper()
+	must.Succeed(s.T, os.Chown(s.Dir, podID, podID)) // of the admin socket
+	c := ofKind(s.T, readManifests(s.T, "sidecar"), "Deployment", "").Spec.Template.Spec.InitContainers[0]
 	var all []uint64
-	var machines []int64
 	for _, name := range []string{"orders-1", "orders-2"} {
 		p := s.pod(name)
 		for _, m := range c.VolumeMounts {
-			if m.MountPath != "/etc/kazahana" {
+			if m.Name != "kazahana-token" {
 				p.mount(m.MountPath, p.emptyDir())
 			}
 		}
-		p.mount("/etc/kazahana", made.client)
-		p.mount("https://kazahana-lease-server.kazahana.svc:7464", "https://"+l.Address)
+		p.mount("kubernetes:", provider)
 		ids, machine := p.lives(c)
 		if !testkit.Ascending(ids) {
-			t.Errorf("the IDs of pod %s do not ascend", name)
+			s.T.Errorf("the IDs of pod %s do not ascend", name)
 		}
 		all, machines = append(all, ids...), append(machines, machine)
 	}
 	if n, first := testkit.Duplicates(all); n > 0 {
-		t.Errorf("%d IDs came twice; the first is %d", n, first)
+		s.T.Errorf("%d IDs came twice; the first is %d", n, first)
 	}
-	if machines[0] == machines[1] {
-		t.Errorf("both pods had machine ID %d, and the first did not give it back", machines[0])
+	if machines[0] == machines[1] { // the first was killed, and keeps it
+		s.T.Errorf("both pods had machine ID %d", machines[0])
 	}
-	l.Terminate()
+	return machines
+}
+
+// In a pod a daemon finds the API server, its namespace and its token by itself.
+func TestKubernetesInAPod(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
+		t.Skipf("no mount namespace can be made here: %v", err)
+	}
+	s := newSite(t)
+	api := kubetest.NewServer(t, nil)
+	api.Allow("orders", kubetest.Verbs(t)...)
+	account := s.secretDir("account", map[string]string{"token": "orders", "namespace": kubetest.Namespace, "ca.crt": string(api.Authority())})
+	host, port, err := net.SplitHostPort(api.Address())
+	must.Succeed(t, err)
+	cmd := exec.Command("unshare", "--mount", "sh", "-ec",
+		`mount -t tmpfs tmpfs /run; mkdir -p /var/run/secrets/kubernetes.io; ln -s "$1" /var/run/secrets/kubernetes.io/serviceaccount; shift; exec "$@"`,
+		"sh", account, testkit.Executable(), "run", "-q", "--provider", "kubernetes:", "--meta", "pod=orders-7", "--", "sh", "-c", "echo number {}")
+	cmd.Env = s.Environment("KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port)
+	said := testkit.RunCommand(t, cmd).OK(t)
+	number := strings.TrimSpace(strings.TrimPrefix(said, "number "))
+	if _, there := api.Snapshot().Objects["kazahana-default-"+number]; !there {
+		t.Errorf("the program has said %q, and the API server has %v", said, slices.Collect(maps.Keys(api.Snapshot().Objects)))
+	}
 }
 
 // lives runs the daemon twice in the same pod, with a kill in between, and
@@ -396,11 +446,11 @@ func (p *pod) seenByApplication() {
 	ask("--clear-groups").Fails(p.T, exitFailure, "permission denied")
 }
 
-// heldByPod asks the lease server, in the container, whose the machine ID is.
+// heldByPod asks, in the container, whose the machine ID is.
 func (p *pod) heldByPod(c container, machine int64) {
 	p.T.Helper()
 	var report leasesReport
-	// What only an administrator may see is left out, with a note on stderr.
+	// A lease server leaves out what only an administrator may see, with a note on stderr.
 	testkit.DecodeJSON(p.T, testkit.RunCommand(p.T, p.run(c, []string{"leases", "--json"})).Stdout, &report)
 	for _, l := range report.Leases {
 		if l.MachineID == machine {
@@ -519,8 +569,9 @@ esac; done
 // memory_limit sets the collector's limit from that of the container: a manifest with a
 // number of its own would be forgotten when the limit changes.
 func TestManifestsLeaveTheCollectorAlone(t *testing.T) {
-	files, err := filepath.Glob("../../packaging/k8s-*.yaml")
-	if err != nil || len(files) < 4 {
+	files, err := filepath.Glob("../../packaging/*/k8s-*.yaml")
+	more, _ := filepath.Glob("../../packaging/k8s-*.yaml") // the pattern is well-formed
+	if files = append(files, more...); err != nil || len(files) != 5 {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {

@@ -9,10 +9,10 @@ import (
 
 // layoutFlags name the layout of an ID, which the ID does not contain.
 type layoutFlags struct {
-	Layout string    `enum:"default,js" default:"default" help:"Layout by name: default, or js for IDs below 2^53."`
+	Layout string    `name:"layout" enum:"default,js" default:"default" help:"Layout by name: default, or js for IDs below 2^53."`
 	BitTS  *int      `name:"bit-ts" placeholder:"BITS" help:"Timestamp bits (default 41, those of the layout)."`
 	BitSeq *int      `name:"bit-seq" placeholder:"BITS" help:"Sequence bits (default 8, those of the layout); the machine ID has the rest of 63."`
-	Epoch  time.Time `default:"2026-01-01T00:00:00Z" help:"Where time begins, RFC 3339."`
+	Epoch  time.Time `name:"epoch" default:"2026-01-01T00:00:00Z" help:"Where time begins, RFC 3339."`
 }
 
 func (f *layoutFlags) layout() (snowflake.Layout, error) {

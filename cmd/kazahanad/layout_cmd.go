@@ -17,12 +17,12 @@ import (
 
 type layoutCmd struct {
 	layoutFlags
-	Provider string `placeholder:"URL" help:"Take layout, epoch and machine IDs from a provider's URL, which is not opened."`
-	Check    string `placeholder:"FILE" help:"Compare with the IDs of another system: a file with a number a line, or - for standard input. Exit code 1 if new IDs would not sort above all of them."`
-	At       string `placeholder:"TIME" help:"When the first new ID will be made (default now)."`
+	Provider string `name:"provider" placeholder:"URL" help:"Take layout, epoch and machine IDs from a provider's URL, which is not opened."`
+	Check    string `name:"check" placeholder:"FILE" help:"Compare with the IDs of another system: a file with a number a line, or - for standard input. Exit code 1 if new IDs would not sort above all of them."`
+	At       string `name:"at" placeholder:"TIME" help:"When the first new ID will be made (default now)."`
 }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*layoutCmd) Help() string {
 	return "Shows what a layout holds and how long it lasts; with --check, whether its IDs sort above those of another system."
 }

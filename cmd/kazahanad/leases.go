@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -15,22 +14,14 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-type leasesCmd struct {
-	Show   leasesShowCmd   `cmd:"" default:"withargs" help:"Show what a provider has granted, and to whom (the default)."`
-	Init   leasesInitCmd   `cmd:"" help:"Declare that a provider's store is brand-new or complete: no process holds a lease that it does not know. Ends a fence."`
-	Fence  leasesFenceCmd  `cmd:"" help:"Hold back grants from the SQLite files as after a loss: for restores of an older state that they cannot notice."`
-	Backup leasesBackupCmd `cmd:"" help:"Write a consistent copy of the provider's SQLite file, which may be in use."`
-
-	Conformance leasesConformanceCmd `cmd:"" help:"Check whether daemons can rely on a lease server of another make."`
-}
-
 type leasesShowCmd struct {
 	providerFlags
-	All  bool `help:"Show ended and released leases too."`
+	All  bool `name:"all" help:"Show ended and released leases too."`
 	JSON bool `name:"json" help:"Print JSON, with counters."`
 }
 
@@ -46,36 +37,57 @@ func (c *leasesShowCmd) Run(s *system) error {
 		return err
 	}
 	nowMS := s.now().UnixMilli()
-	info := st.Info()
-	report := leasesReport{Provider: info.URL, Scope: string(info.Scope), Service: st.service, Leases: []leaseLine{}}
-	if terms, ok := st.terms(); ok {
-		report.addUsage(provider.UsageOf(all, &terms, nowMS), true)
-	} else {
-		report.addUsage(provider.UsageOf(all, nil, nowMS), false)
-	}
+	usage, free := st.usage(all, nowMS)
+	lines := []leaseLine{}
 	for _, r := range wanted {
 		if line := lineOf(r, nowMS); c.All || line.State == stateHeld {
-			report.Leases = append(report.Leases, line)
+			lines = append(lines, line)
 		}
 	}
 	if !c.JSON {
-		return showLeases(s.out, report, nowMS)
+		return showLeases(s.out, st.Info().URL, lines, usage, free, nowMS)
 	}
 	counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return st.Counters(ctx, st.service) })
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		// A credential may be allowed to list leases and not to see counters.
 		fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
 	}
-	report.addCounts(counts)
-	return printJSON(s.out, report)
+	return printJSON(s.out, st.report(lines, usage, free, counts))
 }
 
-func showLeases(out io.Writer, report leasesReport, nowMS int64) error {
+// usage counts the pool's records. free says whether it is known how many machine IDs are free.
+func (st *store) usage(all []provider.Record, nowMS int64) (u provider.Usage, free bool) {
+	if terms, ok := st.terms(); ok {
+		return provider.UsageOf(all, &terms, nowMS), true
+	}
+	return provider.UsageOf(all, nil, nowMS), false
+}
+
+// report is what leases --json prints. null stands for a number that the provider does not know.
+func (st *store) report(lines []leaseLine, u provider.Usage, free bool, counts map[string]int64) map[string]any {
+	report := map[string]any{
+		"provider": st.Info().URL, "scope": st.Info().Scope, "service": st.service, "leases": lines,
+		"using_ids": u.Held, "quarantined_ids": u.Quarantined(), "unusing_ids": nil, "fullness": "",
+		"using_ttl_max": u.TTLMax, "using_ttl_mid": u.TTLMid, "using_ttl_min": u.TTLMin,
+	}
+	if free {
+		report["unusing_ids"], report["fullness"] = u.Free, u.Fullness()
+	}
+	for _, name := range provider.CounterNames {
+		report[name] = nil
+	}
+	for name, n := range counts {
+		report[name] = n
+	}
+	return report
+}
+
+func showLeases(out io.Writer, url string, lines []leaseLine, u provider.Usage, free bool, nowMS int64) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(report.Leases) > 0 {
+	if len(lines) > 0 {
 		fmt.Fprintln(w, "MACHINE ID\tLAYOUT\tHOST\tPID\tSERVICE\tCREATED\tENDS IN\tSTATE")
 	}
-	for _, l := range report.Leases {
+	for _, l := range lines {
 		endsIn, state := "-", l.State
 		if l.State == stateHeld {
 			endsIn = seconds(l.EndsInMS).String()
@@ -88,14 +100,14 @@ func showLeases(out io.Writer, report leasesReport, nowMS int64) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	free := "how many are free is not known here"
-	if report.UnusingIDs != nil {
-		free = fmt.Sprintf("%d free", *report.UnusingIDs)
+	left := "how many are free is not known here"
+	if free {
+		left = fmt.Sprintf("%d free", u.Free)
+		if f := u.Fullness(); f.WorseThan(provider.Roomy) {
+			left += "; the pool is " + strings.ReplaceAll(string(f), "_", " ")
+		}
 	}
-	if f := provider.Fullness(report.Fullness); f.WorseThan(provider.Roomy) {
-		free += "; the pool is " + strings.ReplaceAll(report.Fullness, "_", " ")
-	}
-	_, err := fmt.Fprintf(out, "%s: %d machine IDs in use, %d in quarantine, %s\n", report.Provider, report.UsingIDs, report.QuarantinedIDs, free)
+	_, err := fmt.Fprintf(out, "%s: %d machine IDs in use, %d in quarantine, %s\n", url, u.Held, u.Quarantined(), left)
 	return err
 }
 
@@ -114,7 +126,7 @@ func printable(text string) string {
 
 type leasesInitCmd struct {
 	providerFlags
-	Yes bool `help:"Do not ask, although the store holds records."`
+	Yes bool `name:"yes" help:"Do not ask, although the store holds records."`
 }
 
 // Run declares the store brand-new.
@@ -160,7 +172,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if terms, ok := st.terms(); ok {
 		pool = "pool " + terms.Pool
 	}
-	if info.Can.Fence {
+	if info.Can.Fence && schemeOf(st.url) != kubeconn.Scheme {
 		pool = "all pools"
 	}
 	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)
@@ -189,7 +201,12 @@ func (c *leasesInitCmd) confirm(s *system, st *store) error {
 		return nil
 	}
 	nowMS := s.now().UnixMilli()
-	held := len(slices.DeleteFunc(slices.Clone(all), func(r provider.Record) bool { return stateOf(r, nowMS) != stateHeld }))
+	held := 0
+	for _, r := range all {
+		if r.Held(nowMS) {
+			held++
+		}
+	}
 	what := fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
 		st.Info().URL, len(all), held)
 	if !term.IsTerminal(int(os.Stdin.Fd())) {

@@ -10,9 +10,9 @@ import (
 )
 
 type leasesConformanceCmd struct {
-	URL     string        `arg:"" help:"The lease server, as a provider URL: http://HOST:PORT, with token_file= and the like if it needs them."`
-	Service string        `placeholder:"NAME" help:"Service to take leases for (default the server's)."`
-	Timeout time.Duration `default:"3s" help:"How long the server may take for one request."`
+	URL     string        `arg:"URL" help:"The lease server, as a provider URL: http://HOST:PORT, with token_file= and the like if it needs them."`
+	Service string        `name:"service" placeholder:"NAME" help:"Service to take leases for (default the server's)."`
+	Timeout time.Duration `name:"timeout" min:"1ms" default:"3s" help:"How long the server may take for one request."`
 }
 
 // Run checks a lease server, and fails if a daemon could not rely on it.

@@ -19,10 +19,10 @@ import (
 // providerFlags name the provider of commands that talk to it without a daemon.
 // Their defaults are serve's.
 type providerFlags struct {
-	Config   string `placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
-	StateDir string `placeholder:"DIR" help:"State directory, where the default provider has its file (default as for serve)."`
-	Provider string `placeholder:"URL" help:"What grants machine IDs (default as for serve)."`
-	Service  string `placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
+	Config   string `name:"config" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir string `name:"state-dir" placeholder:"DIR" help:"State directory, where the default provider has its file (default as for serve)."`
+	Provider string `name:"provider" placeholder:"URL" help:"What grants machine IDs (default as for serve)."`
+	Service  string `name:"service" placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
 }
 
 // providerKeys are the daemon's keys that name its provider. These commands ignore all

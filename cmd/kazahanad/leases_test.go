@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // listed is a record that was granted at base.
@@ -18,6 +20,7 @@ func listed(t provider.Terms, id, grantedMS int64, host string) provider.Record 
 	}
 }
 
+// Seeds 000-6.1-1 and 001-8.
 func TestLeasesTable(t *testing.T) {
 	base := snowflake.DefaultEpochMS + 86_400_000
 	terms := provider.DefaultTerms()
@@ -30,13 +33,12 @@ func TestLeasesTable(t *testing.T) {
 		released,
 		listed(terms.WithBitSeq(10), 2, base-120_000, "d"),
 	}
-	report := leasesReport{Provider: "sqlite:/l.db"}
-	report.addUsage(provider.UsageOf(all, &terms, base), true)
+	var lines []leaseLine
 	for _, r := range all {
-		report.Leases = append(report.Leases, lineOf(r, base))
+		lines = append(lines, lineOf(r, base))
 	}
 	var out strings.Builder
-	if err := showLeases(&out, report, base); err != nil {
+	if err := showLeases(&out, "sqlite:/l.db", lines, provider.UsageOf(all, &terms, base), true, base); err != nil {
 		t.Fatal(err)
 	}
 	// 3, 4 and 7 are taken, the latter two after their ends, and 8 to 11 by one
@@ -52,17 +54,43 @@ sqlite:/l.db: 5 machine IDs in use, 2 in quarantine, 8185 free
 	if out.String() != want {
 		t.Errorf("the table is\n%s, want\n%s", out.String(), want)
 	}
-	if report.UsingTTLMax != 540 || report.UsingTTLMid != 540 || report.UsingTTLMin != 480 {
-		t.Errorf("the ttls are %d, %d, %d", report.UsingTTLMax, report.UsingTTLMid, report.UsingTTLMin)
+}
+
+// null stands for what the provider does not know, and every number has the name of seed 001.
+// Seeds 001-7 and 001-8.
+func TestLeasesReport(t *testing.T) {
+	st := &store{url: "memory:", service: "orders"}
+	must.Succeed(t, st.open(t.Context()))
+	defer st.Close()
+	usage := provider.Usage{Held: 1, Free: 7, Total: 8, TTLMin: 480, TTLMid: 540, TTLMax: 600}
+	counts := map[string]int64{"client_id_count": 0, "get_id_fenced": 1}
+	for free, want := range map[bool]map[string]any{
+		true:  {"unusing_ids": int64(7), "fullness": provider.Roomy},
+		false: {"unusing_ids": nil, "fullness": ""},
+	} {
+		report := st.report([]leaseLine{}, usage, free, counts)
+		maps.Copy(want, map[string]any{
+			"using_ids": int64(1), "quarantined_ids": int64(0), "using_ttl_min": int64(480), "using_ttl_mid": int64(540), "using_ttl_max": int64(600),
+			"client_id_count": int64(0), "extend_ttl_count": nil, "get_id_fenced": int64(1), "service": "orders",
+		})
+		for name, value := range want {
+			if got, has := report[name]; !has || got != value {
+				t.Errorf("%s is %v (%t), want %v", name, got, has, value)
+			}
+		}
 	}
 }
 
-func TestLeasesCounts(t *testing.T) {
-	var r leasesReport
-	r.addCounts(map[string]int64{"client_id_count": 0, "extend_ttl_success": 3, "get_id_fenced": 1})
-	if r.ClientIDCount == nil || *r.ClientIDCount != 0 || *r.ExtendTTLSuccess != 3 || r.ExtendTTLCount != nil || r.OtherCounts["get_id_fenced"] != 1 {
-		t.Errorf("the report is %+v", r)
-	}
+// leasesReport is what leases --json prints, as far as tests look at it.
+type leasesReport struct {
+	UnusingIDs         *int64      `json:"unusing_ids"`
+	UsingIDs           int64       `json:"using_ids"`
+	QuarantinedIDs     int64       `json:"quarantined_ids"`
+	UsingTTLMax        int64       `json:"using_ttl_max"`
+	ClientIDCount      *int64      `json:"client_id_count"`
+	ClientGetIDSuccess *int64      `json:"client_get_id_success"`
+	ExtendTTLSuccess   *int64      `json:"extend_ttl_success"`
+	Leases             []leaseLine `json:"leases"`
 }
 
 // leasesJSON is what leases --json says of the site's default provider.
@@ -160,7 +188,7 @@ func TestInspectNamesTheHolder(t *testing.T) {
 		}
 	}
 	d.Terminate()
-	if in := inspect(int64(id)); len(in.Holders) != 1 || in.Holders[0].ReleasedMS == nil {
+	if in := inspect(int64(id)); len(in.Holders) != 1 || !in.Holders[0].Released {
 		t.Errorf("after the lease was handed back: %+v", in)
 	}
 	// One that was handed back is nobody's cached lease.
@@ -177,10 +205,10 @@ func TestInspectNamesTheHolder(t *testing.T) {
 
 // inspectedJSON is what inspect --json prints.
 type inspectedJSON struct {
-	ID      string   `json:"id"`
-	Kind    string   `json:"kind"`
-	Holders []holder `json:"holders"`
-	Note    string   `json:"holder_note"`
+	ID      string      `json:"id"`
+	Kind    string      `json:"kind"`
+	Holders []leaseLine `json:"holders"`
+	Note    string      `json:"holder_note"`
 }
 
 // On a terminal init asks before it declares a store new that holds records, and

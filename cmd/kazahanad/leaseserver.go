@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +22,10 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -34,13 +34,16 @@ import (
 
 type leaseServerCmd struct {
 	config.LeaseServer
-	Check bool `help:"Validate the configuration and exit."`
+	Check bool `name:"check" help:"Validate the configuration and exit."`
 }
 
 // loadLeaseServer is loadServe for the lease server.
 func loadLeaseServer(s *system) (*config.LeaseServer, error) {
 	var c leaseServerCmd
-	return &c.LeaseServer, c.Load(&c, s.args[1:], s.process())
+	if err := c.Load(&c, s.args[1:], s.process()); err != nil {
+		return nil, usageError{err}
+	}
+	return &c.LeaseServer, nil
 }
 
 // Run runs the lease server until SIGINT or SIGTERM.
@@ -50,7 +53,7 @@ func (c *leaseServerCmd) Run(s *system) error {
 	}
 	settings, err := loadLeaseServer(s)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
@@ -60,7 +63,9 @@ func (c *leaseServerCmd) Run(s *system) error {
 	if c.Check {
 		return parts.check(s)
 	}
-	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) { return loadLeaseServer(s) }}
+	sup, stop := supervise(s, parts.log)
+	defer stop()
+	parts.sup, parts.load = sup, func() (*config.LeaseServer, error) { return loadLeaseServer(s) }
 	parts.metrics = metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()})
 	parts.refusals = refusals.New(log.Logger, parts.metrics.Refused)
 	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log.Logger})
@@ -71,7 +76,8 @@ func (c *leaseServerCmd) Run(s *system) error {
 // leaseServerParts are the parts of the lease server.
 type leaseServerParts struct {
 	settings    *config.LeaseServer
-	sup         leaseSupervision
+	sup         *supervision
+	load        func() (*config.LeaseServer, error) // reads the configuration again
 	base        *daemonLog
 	log         *zap.Logger      // base, with the component
 	tracing     *tracing.Tracing // nil: none
@@ -132,11 +138,7 @@ func (l *leaseServerParts) readServices() error {
 	}
 	l.services = provider.Services{Default: base, Named: map[string]provider.Terms{}}
 	for name, t := range l.settings.Services() {
-		maxLeases := 0
-		if t.MaxLeases != nil {
-			maxLeases = *t.MaxLeases
-		}
-		terms, err := backend.Override(base, termsParams(t), maxLeases)
+		terms, err := backend.Override(base, t.Params, t.MaxLeases)
 		if err != nil {
 			return fmt.Errorf("services.%s: %w", name, err)
 		}
@@ -147,34 +149,6 @@ func (l *leaseServerParts) readServices() error {
 		l.services.Named[""] = terms
 	}
 	return l.services.Validate()
-}
-
-// termsParams formats the terms as parameters of a provider URL.
-func termsParams(t config.Terms) url.Values {
-	q := url.Values{}
-	if t.Epoch != nil {
-		q.Set("epoch", strconv.FormatInt(t.Epoch.UnixMilli(), 10))
-	}
-	if t.Layout != nil {
-		q.Set("layout", string(*t.Layout))
-	}
-	for name, n := range map[string]*int{"bit_ts": t.BitTS, "bit_id": t.BitID, "bit_seq": t.BitSeq} {
-		if n != nil {
-			q.Set(name, strconv.Itoa(*n))
-		}
-	}
-	if t.Term != nil {
-		q.Set("term", t.Term.String())
-	}
-	if t.Quarantine != nil {
-		q.Set("quarantine", t.Quarantine.String())
-	}
-	for name, text := range map[string]*string{"pool": t.Pool, "ids": t.IDs} {
-		if text != nil {
-			q.Set(name, *text)
-		}
-	}
-	return q
 }
 
 func (l *leaseServerParts) check(s *system) error {
@@ -191,28 +165,30 @@ func (l *leaseServerParts) check(s *system) error {
 }
 
 func (l *leaseServerParts) run(ctx context.Context) error {
-	hangup, stop := hangups()
-	defer stop()
 	if err := l.prepare(); err != nil {
 		return err
 	}
 	defer l.close()
+	if l.tls != nil {
+		l.sup.files = append(l.sup.files, l.tls)
+	}
+	if l.tokens != nil {
+		l.sup.files = append(l.sup.files, l.tokens)
+	}
 	first, cancel := context.WithTimeout(ctx, issuer.FirstLook)
 	defer cancel()
 	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
 		return usageError{err} // the store contradicts the configuration
 	}
-	listener, err := l.listenWatched()
+	opened, err := listen(l.settings.Listen, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup, Flag: "--listen"})
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	listener := systemd.NewListener(opened)
 	defer func() { issuer.SayUnclosed(l.log, listener.Close()) }()
-	done := make(chan struct{})
-	defer close(done)
-	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: min(l.settings.MaxConnections, limitlistener.Files()), PerAddress: l.settings.MaxConnectionsPerAddress,
+		MemoryLimit: memlimit.Set(l.settings.MemoryLimit), MaxConnections: min(l.settings.MaxConnections, limitlistener.Files()), PerAddress: l.settings.MaxConnectionsPerAddress,
 		DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {
@@ -227,15 +203,28 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	options.Metrics.Fences(l.fences.all)
 	server := leaseserver.New(options)
 	l.announce(listener.Addr())
+	l.sup.status = func() string { return fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL) }
 	managed, stopManaging := context.WithCancel(ctx)
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
+	managing.Go(func() {
+		reloadOn(managed, l.sup, l.settings, l.load, func(s *config.LeaseServer) { l.sup.setLevel(s.LogLevel) })
+	})
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
-	managing.Go(func() { settle(managed) })
-	managing.Go(func() { _ = new(socketWatch).run(managed, l.log, listener.Listener) })
+	managing.Go(func() { memlimit.Settle(managed) })
+	managing.Go(func() { _ = new(unixsock.Watch).Run(managed, l.log, opened) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)
+}
+
+// manage reports the lease server's state to the service manager, if there is one. The watchdog
+// watches the accept loop only: every connection has a goroutine and deadlines of its own.
+func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
+	ready := make(chan struct{})
+	close(ready)
+	loop := []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}}
+	l.sup.manage(ctx, ready, loop, l.settings.DrainDelay+l.settings.DrainTimeout)
 }
 
 func (l *leaseServerParts) options() leaseserver.Options {
@@ -252,7 +241,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Trace:    l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
-	o.Metrics.Configuration(l.refused)
+	o.Metrics.Configuration(l.sup.outdated)
 	certificates := certificateFiles(l.settings.Provider, l.settings.Store)
 	if file := l.settings.TLSCert; file != "" {
 		certificates = append(certificates, file)

@@ -212,9 +212,9 @@ func TestLeaseServerWalk(t *testing.T) {
 		}
 		return all
 	}
-	script, problems := blocks("sh"), blocks("text")
-	if len(script) != 6 || len(problems) != 1 {
-		t.Fatalf("%d blocks of commands and %d of output", len(script), len(problems))
+	script := blocks("sh")
+	if len(script) != 4 {
+		t.Fatalf("%d blocks of commands", len(script))
 	}
 	s := newSite(t)
 	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases())
@@ -226,7 +226,7 @@ func TestLeaseServerWalk(t *testing.T) {
 		t.Fatalf("exit code %d, stdout %s, stderr %s", out.Code, out.Stdout, out.Stderr)
 	}
 	said := strings.Split(out.Stdout, "----\n")
-	for i, want := range []string{`"leases":[{"id":`, "the same lease\n", `"serviceId":"orders","meta":{"host":"walk"}`, "204\n", "204\n", problems[0]} {
+	for i, want := range []string{`"leases":[{"id":`, "the same lease\n", "204\n", "204\n"} {
 		if exact := strings.HasSuffix(want, "\n"); exact && said[i] != want || !strings.Contains(said[i], want) {
 			t.Errorf("block %d said %q, want %q", i+1, said[i], want)
 		}

@@ -27,7 +27,7 @@ const repeatPause = 100 * time.Millisecond
 // end the connection and the lock. It implements runner.Holding.
 type heldLock struct {
 	client  *caller.Client
-	again   func() (*caller.Client, error) // makes another client
+	again   func() *caller.Client // makes another client
 	key     string
 	ttl     time.Duration
 	timeout time.Duration // of an answer
@@ -149,16 +149,13 @@ func repeat(ctx context.Context, call func() error) error {
 // request to find out: the daemon answers only after it has finished with the one
 // whose connection was closed.
 func (h *heldLock) undo(ctx context.Context) error {
-	client, err := h.again()
-	if err != nil {
-		return err
-	}
 	h.close()
-	h.client = client
-	if err = repeat(ctx, func() error { return h.ask(ctx, 0) }); err == nil {
+	h.client = h.again()
+	err := repeat(ctx, func() error { return h.ask(ctx, 0) })
+	switch {
+	case err == nil:
 		return h.release(ctx)
-	}
-	if unanswered(err) {
+	case unanswered(err):
 		return err
 	}
 	return nil // it was not granted

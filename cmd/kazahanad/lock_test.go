@@ -87,11 +87,11 @@ func TestLockErrors(t *testing.T) {
 		return s.Kazahanad(append([]string{"lock"}, strings.Fields(args)...)...)
 	}
 	run("k --colour red -- true").Fails(t, exitUsage, "--colour")
-	run("k --ttl 900ms -- true").Fails(t, exitUsage, "--ttl 900ms", "1s to 24h")
-	run("k --ttl 25h -- true").Fails(t, exitUsage, "--ttl 25h")
+	run("k --ttl 900ms -- true").Fails(t, exitUsage, "--ttl", "900ms", "the least is 1s")
+	run("k --ttl 25h -- true").Fails(t, exitUsage, "--ttl", "25h", "the most is 24h")
 	run("k --ttl 1.0005s -- true").Fails(t, exitUsage, "milliseconds")
-	run("k --wait=-1s -- true").Fails(t, exitUsage, "--wait -1s")
-	run("k --timeout 0s -- true").Fails(t, exitUsage, "--timeout 0s")
+	run("k --wait=-1s -- true").Fails(t, exitUsage, "--wait", "-1s")
+	run("k --timeout 0s -- true").Fails(t, exitUsage, "--timeout", "0s", "the least is 1ms")
 	run("k -- no-such-command").Fails(t, exitFailure, "no-such-command", "not found")
 	run("k -- true").Fails(t, exitFailure, "no daemon's socket", "kazahanad serve")
 	run("k --socket /nonexistent/d.sock -- true").Says(t, exitFailure, "cannot connect", "kazahanad serve")
@@ -193,8 +193,9 @@ func TestLockOutlivesTheDaemonsContainer(t *testing.T) {
 func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 	t.Parallel()
 	s, other := newSite(t), newSite(t)
-	daemon := s.Start()
-	other.Start("--store", "sqlite:"+s.Path("state/store.db"))
+	store := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases()).URL()
+	daemon := s.Start("--store", store)
+	other.Start("--store", store)
 	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "40s", "--timeout", "1s")
 	daemon.Freeze()
 	var next lock.Answer

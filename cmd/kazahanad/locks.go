@@ -20,10 +20,7 @@ type lockPage struct {
 
 // Run lists the locks that are held now.
 func (c *locksCmd) Run(s *system) error {
-	client, err := c.client(c.Timeout)
-	if err != nil {
-		return err
-	}
+	client := c.client(c.Timeout)
 	defer client.Close()
 	all, after := lockPage{Locks: []lock.Answer{}}, ""
 	for {

@@ -16,6 +16,7 @@ import (
 
 // Locks outlive a killed daemon until their terms are over; tokens go on above
 // what they were; and no value of a sequence comes twice.
+// Seed 002-4-1.
 func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

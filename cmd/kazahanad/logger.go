@@ -43,8 +43,8 @@ func (s *system) flush() {
 }
 
 // newLogger logs to stderr: readable text on a terminal, JSON elsewhere.
-func newLogger(level config.LogLevel, format config.LogFormat, s *system) (*daemonLog, error) {
-	atLeast, err := zap.ParseAtomicLevel(string(level))
+func newLogger(level string, format config.LogFormat, s *system) (*daemonLog, error) {
+	atLeast, err := zap.ParseAtomicLevel(level)
 	if err != nil {
 		return nil, fmt.Errorf("log_level: %w", err)
 	}

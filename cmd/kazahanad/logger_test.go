@@ -19,7 +19,7 @@ func TestStandardLogIsTaken(t *testing.T) {
 	})
 	var out bytes.Buffer
 	s := &system{err: &out}
-	if _, err := newLogger(config.LogInfo, config.LogJSON, s); err != nil {
+	if _, err := newLogger("info", config.LogJSON, s); err != nil {
 		t.Fatal(err)
 	}
 	stdlog.Printf("http: panic serving %s", "somebody")

@@ -255,6 +255,7 @@ func failingSequences(log *zap.Logger) {
 
 // The events that another design names are logged as the page says: at their level, by
 // their component, with their fields.
+// Seeds 003-7.1-2, 003-7.1-4 and 003-7.2-1.
 func TestEventsNamedElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -3,22 +3,19 @@ package main
 import (
 	"os"
 
-	"github.com/alecthomas/kong"
-
-	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
 // manualCmd prints man pages for packages. They are generated from the command line,
 // so they are never out of date.
 type manualCmd struct {
-	Sample string `arg:"" optional:"" help:"A commented configuration, to print the page about it."`
+	Sample string `arg:"SAMPLE" optional:"" help:"A commented configuration, to print the page about it."`
 }
 
 // Run prints a manual page in roff: of the configuration, or of the command.
-func (c *manualCmd) Run(s *system, k *kong.Context) error {
+func (c *manualCmd) Run(s *system) error {
 	if c.Sample == "" {
-		return manual.Command(s.out, k.Model, version, config.Help)
+		return manual.Command(s.out, s.commandLine(), version)
 	}
 	sample, err := os.ReadFile(c.Sample)
 	if err != nil {

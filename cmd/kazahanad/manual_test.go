@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -18,33 +20,33 @@ import (
 func TestManualOfTheCommand(t *testing.T) {
 	t.Parallel()
 	page := newSite(t).Kazahanad("manual").OK(t)
-	parser, err := newParser(&cli{})
-	must.Succeed(t, err)
 	text := plain(page)
 	commands, flags := 0, 0
-	err = kong.Visit(parser.Model, func(v kong.Visitable, next kong.Next) error {
-		switch n := v.(type) {
-		case *kong.Node:
-			if n.Hidden {
-				if strings.Contains(text, "kazahanad "+n.Name+"\n") {
-					t.Errorf("%s is hidden, and on the page", n.Name)
-				}
-				return nil
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		if c.Hidden {
+			if strings.Contains(text, c.CommandPath()+"\n") {
+				t.Errorf("%s is hidden, and on the page", c.Name())
 			}
-			commands++
-			if !strings.Contains(text, n.Name) || !strings.Contains(text, n.Help) {
-				t.Errorf("%q is not on the page, or without its help %q", n.Path(), n.Help)
-			}
-		case *kong.Flag:
-			flags++
-			if n.Name != "help" && !strings.Contains(text, "--"+n.Name) || n.Name != "help" && !strings.Contains(text, strings.TrimSuffix(n.Help, ".")) {
-				t.Errorf("--%s is not on the page, or without its help %q", n.Name, n.Help)
-			}
+			return
 		}
-		return next(nil)
-	})
-	if err != nil || commands < 15 || flags < 60 {
-		t.Errorf("%d commands and %d flags were looked for: %v", commands, flags, err)
+		commands++
+		if !strings.Contains(text, c.Name()) || !strings.Contains(text, strings.TrimSuffix(c.Short, ".")) {
+			t.Errorf("%q is not on the page, or without its help %q", c.CommandPath(), c.Short)
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			flags++
+			if !strings.Contains(text, "--"+f.Name) || !strings.Contains(text, strings.TrimSuffix(f.Usage, ".")) {
+				t.Errorf("--%s is not on the page, or without its help %q", f.Name, f.Usage)
+			}
+		})
+		for _, child := range c.Commands() {
+			visit(child)
+		}
+	}
+	visit((&system{}).commandLine())
+	if commands < 15 || flags < 60 {
+		t.Errorf("%d commands and %d flags were looked for", commands, flags)
 	}
 	lint(t, page)
 }

@@ -171,6 +171,7 @@ func certified(t *testing.T) exported {
 
 // TestMonitoring: what alerts and dashboard ask for is what a real daemon and a real
 // lease server export.
+// Seed 000-10.3-1.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	daemon, server := provokedDaemon(t), provokedServer(t).with(certified(t))

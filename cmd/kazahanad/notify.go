@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
@@ -18,59 +16,10 @@ const (
 	// keeperPatience is how much longer than one call of the provider a keeper's turn
 	// may take on a busy machine.
 	keeperPatience = 20 * time.Second
-	// stopPatience is added to the time of draining and of giving back leases.
-	stopPatience = 10 * time.Second
 	// shownServices and shownLeases keep the status of a large daemon on one line.
 	shownServices = 4
 	shownLeases   = 4
 )
-
-// refusedStatus is added to the status after a reload that was refused.
-const refusedStatus = "; the configuration that was read last was refused: see the log"
-
-// manage reports the daemon's state to the service manager, if there is one, until
-// ctx is done.
-func (d *daemonParts) manage(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-	case <-d.server.Serving():
-		if d.notifier().tell(systemd.Ready, systemd.Status(d.statusLine())) {
-			d.notifier().watch(ctx, d.watched(), d.statusLine)
-		}
-	}
-	<-ctx.Done()
-	d.notifier().tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered, leases given back"),
-		systemd.ExtendTimeout(d.server.DrainTimeout()+issuer.CloseTimeout+stopPatience))
-	return nil
-}
-
-// notifier reports to the service manager, if there is one.
-type notifier struct {
-	notify func(assignments ...string) (bool, error)
-	log    *zap.Logger
-}
-
-// tell notifies the service manager, and reports whether there is one.
-func (n notifier) tell(assignments ...string) bool {
-	told, err := n.notify(assignments...)
-	if err != nil {
-		n.log.Warn("the service manager does not hear", zap.Error(err))
-	}
-	return told
-}
-
-// watch feeds the watchdog while the parts work. It ends at the stop, which has a
-// timeout of its own.
-func (n notifier) watch(ctx context.Context, parts []systemd.Part, status func() string) {
-	interval, err := systemd.WatchdogInterval()
-	if err != nil {
-		n.log.Warn("the watchdog that is asked for is not understood", zap.Error(err))
-	}
-	w := systemd.Watch{Watchdog: interval, Parts: parts, Status: status, Notify: n.notify, Log: n.log}
-	w.Run(ctx)
-}
-
-func (d *daemonParts) notifier() notifier { return notifier{d.sup.notify, d.serveLog()} }
 
 // watched lists the loops that must run for the daemon to work. The provider is not
 // among them: a restart would not bring it back.
@@ -108,15 +57,6 @@ func (d *daemonParts) alive(stopping, probe context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// statusLine is what systemctl status shows.
-func (d *daemonParts) statusLine() string {
-	line := statusText(d.server.Status())
-	if d.sup.refused.Load() {
-		line += refusedStatus
-	}
-	return line
 }
 
 // statusText describes in one line the kind of IDs and the leases behind them.

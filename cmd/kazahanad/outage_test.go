@@ -18,6 +18,7 @@ func (s *site) moveAway() (mend func()) {
 	return func() { testkit.Rename(s.T, s.Leases()+".away", s.Leases()) }
 }
 
+// Seeds 000-2.3-1, 000-3.2-2 and 000-10.4-1.
 func TestProviderGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -50,6 +51,7 @@ func TestProviderGone(t *testing.T) {
 	})
 }
 
+// Seeds 000-10.5-1 and 003-2-4.
 func TestProviderGoneWithoutFallback(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -68,6 +70,7 @@ func TestProviderGoneWithoutFallback(t *testing.T) {
 	await.Eventually(t, "health is well", func() bool { return s.Kazahanad("health").Code == exitOK })
 }
 
+// Seed 000-3.2-1.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

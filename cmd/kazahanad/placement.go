@@ -12,9 +12,9 @@ import (
 )
 
 type placementCmd struct {
-	Actor string `arg:"" optional:"" help:"KIND/ID of one actor: where it belongs, and what is stored about it. Nothing is activated."`
+	Actor string `arg:"ACTOR" optional:"" help:"KIND/ID of one actor: where it belongs, and what is stored about it. Nothing is activated."`
 	clientFlags
-	All  bool `help:"Show all activations of this host, not just the first."`
+	All  bool `name:"all" help:"Show all activations of this host, not just the first."`
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
@@ -33,10 +33,7 @@ func (c *placementCmd) Run(s *system) error {
 		}
 		query["kind"], query["identity"] = key.Kind, key.Identity
 	}
-	client, err := c.client(c.Timeout)
-	if err != nil {
-		return err
-	}
+	client := c.client(c.Timeout)
 	defer client.Close()
 	query["limit"] = shownActivations
 	if c.All {

@@ -51,6 +51,7 @@ func TestRecipePHP(t *testing.T) {
 	}
 }
 
+// Seed 003-8.2-2.
 func TestRecipeDailyNumbers(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)

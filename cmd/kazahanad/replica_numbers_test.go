@@ -30,6 +30,7 @@ func numbersPage(t *testing.T) string {
 
 // The flags of every row give the program a number in its range, where it looks
 // for it.
+// Seed 001-6.
 func TestReplicaNumbers(t *testing.T) {
 	ring.All(t)
 	t.Parallel()
@@ -111,7 +112,7 @@ func TestReplicaNumberManifests(t *testing.T) {
 	must.Succeed(t, decoder.Decode(&file))
 	app := file.Services["app"]
 	starts := map[string][]string{"compose": append(app.Entrypoint, app.Command...)}
-	pod := readManifests(t, "replica-number")[0].Spec.Template.Spec.Containers[0]
+	pod := ofKind(t, readManifests(t, "replica-number"), "Deployment", "").Spec.Template.Spec.Containers[0]
 	starts["kubernetes"] = append(pod.Command, pod.Args...)
 	for name, start := range starts {
 		args := append([]string{}, start[1:slices.Index(start, "--")+1]...)

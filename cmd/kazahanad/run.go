@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -20,28 +19,32 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/runner/child"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
+
+// runUsage is for a user who leaves out the --, and probably wants the daemon.
+const runUsage = "run needs a command after --, for example: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve"
 
 // machineIDVariable tells CMD its machine ID.
 const machineIDVariable = "KAZAHANA_MACHINE_ID"
 
 type runCmd struct {
 	providerFlags
-	VerifyInterval string            `placeholder:"DURATION" help:"How often to ask the provider whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
-	Min            *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the pool's lowest)."`
-	Max            *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the pool's highest)."`
-	Meta           map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, shown in lists of leases."`
-	Env            []string          `sep:"none" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, with the machine ID in place of {}. Repeatable."`
-	Placeholder    string            `default:"{}" placeholder:"TEXT" help:"What stands for the machine ID in CMD's arguments and in --env (default {}). With an empty text, --placeholder=, nothing does, for a CMD whose arguments contain {}."`
-	Wait           *time.Duration    `placeholder:"DURATION" help:"How long to wait while no machine ID is free; 0 does not wait (default for ever)."`
-	Delay          *time.Duration    `placeholder:"DURATION" help:"Wait so long before CMD is started, for a former holder of the machine ID whose lease the store has lost to end (default 0, but what that takes where the store can lose leases)."`
-	Ahead          time.Duration     `default:"3s" help:"How far ahead of the clock CMD may date IDs, its unit of time included. The machine ID is free this long after CMD's end; with 30s or more it stays taken until the lease's end."`
-	Quiet          bool              `short:"q" help:"Print errors only."`
-	Command        []string          `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments, in which {} stands for the machine ID."`
+	VerifyInterval string         `name:"verify-interval" placeholder:"DURATION" help:"How often to ask the provider whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
+	Min            *int64         `name:"min" placeholder:"N" help:"Lowest machine ID that CMD can use (default the pool's lowest)."`
+	Max            *int64         `name:"max" placeholder:"N" help:"Highest machine ID that CMD can use (default the pool's highest)."`
+	Meta           config.Meta    `name:"meta" placeholder:"KEY=VALUE,..." help:"Text added to the lease, shown in lists of leases."`
+	Env            []string       `name:"env" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, with the machine ID in place of {}. Repeatable."`
+	Placeholder    string         `name:"placeholder" default:"{}" placeholder:"TEXT" help:"What stands for the machine ID in CMD's arguments and in --env. With an empty text, --placeholder=, nothing does, for a CMD whose arguments contain {}."`
+	Wait           *time.Duration `name:"wait" placeholder:"DURATION" help:"How long to wait while no machine ID is free; 0 does not wait (default for ever)."`
+	Delay          *time.Duration `name:"delay" placeholder:"DURATION" help:"Wait so long before CMD is started, for a former holder of the machine ID whose lease the store has lost to end (default 0, but what that takes where the store can lose leases)."`
+	Ahead          time.Duration  `name:"ahead" default:"3s" help:"How far ahead of the clock CMD may date IDs, its unit of time included. The machine ID is free this long after CMD's end; with 30s or more it stays taken until the lease's end."`
+	Quiet          bool           `name:"quiet" short:"q" help:"Print errors only."`
+	Command        []string       `arg:"-- CMD" optional:"" help:"After --: the command and its arguments, in which {} stands for the machine ID."`
 }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*runCmd) Help() string {
 	return `Leases a machine ID for as long as CMD runs: kazahanad run --max 1023 -- katsubushi -worker-id={}. ` +
 		`CMD also finds it in KAZAHANA_MACHINE_ID and in the variables of --env. CMD is ended (SIGTERM, then SIGKILL) before its lease ends, ` +
@@ -51,14 +54,12 @@ func (*runCmd) Help() string {
 
 // Run leases a machine ID, and runs the command with it.
 func (c *runCmd) Run(s *system) error {
-	if err := c.check(s.args); err != nil {
+	if _, err := c.variables(0); err != nil {
 		return err
 	}
-	s.queueStderr()
-	s.queue.OnDrained(s.sayDropped)
-	path, err := exec.LookPath(c.Command[0])
+	path, err := s.program(c.Command, runUsage)
 	if err != nil {
-		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
+		return err
 	}
 	settings, err := loadOnly(s, append(c.args(), given("verify-interval", c.VerifyInterval)...), append([]string{"verify_interval"}, providerKeys...))
 	if err != nil {
@@ -73,7 +74,7 @@ func (c *runCmd) Run(s *system) error {
 	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{ClientID: j.client, LiveDir: issuer.LiveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
-	signals, stop := notifySignals()
+	signals, stop := child.Signals()
 	defer stop()
 	j.signals = signals
 	err = j.run()
@@ -86,23 +87,19 @@ func (c *runCmd) Run(s *system) error {
 	return err
 }
 
-// check refuses flags that make no sense. args is the whole command line: a user
-// who leaves out the -- probably wants the daemon.
-func (c *runCmd) check(args []string) error {
-	dashes := slices.Index(args, "--")
-	if dashes < 0 || len(c.Command) == 0 || len(c.Command) != len(args)-dashes-1 {
-		return usageError{errors.New("run needs a command after --, for example: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve")}
+// program finds the program of a command that stands after --, and puts a queue in front of
+// stderr: a blocked one must not keep the program from being ended.
+func (s *system) program(command []string, usage string) (path string, err error) {
+	dashes := slices.Index(s.args, "--")
+	if dashes < 0 || len(command) == 0 || len(command) != len(s.args)-dashes-1 {
+		return "", usageError{errors.New(usage)}
 	}
-	switch {
-	case c.Delay != nil && *c.Delay < 0:
-		return usageError{fmt.Errorf("--delay %v: must not be negative", *c.Delay)}
-	case c.Wait != nil && *c.Wait < 0:
-		return usageError{fmt.Errorf("--wait %v: must not be negative; without --wait, run waits for ever", *c.Wait)}
-	case c.Ahead < 0:
-		return usageError{fmt.Errorf("--ahead %v: must not be negative", c.Ahead)}
+	s.queueStderr()
+	s.queue.OnDrained(s.sayDropped)
+	if path, err = exec.LookPath(command[0]); err != nil {
+		return "", fmt.Errorf("cannot run %s: %w", command[0], err)
 	}
-	_, err := c.variables(0)
-	return err
+	return path, nil
 }
 
 // withRange limits the provider to the machine IDs from low to high.
@@ -190,9 +187,9 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
-	child := newChild(j.path, j.commandFor(l.ID), j.environmentWith(variables))
-	child.orphans = true
-	defer child.close()
+	program := child.New(j.path, j.commandFor(l.ID), j.environmentWith(variables))
+	program.Orphans = true
+	defer program.Close()
 	held := runner.HoldLease(l, j.provider, j.service, j.clock, j.say)
 	if err := j.mayExtend(held); err != nil {
 		j.handBackUnused(held.Lease)
@@ -200,7 +197,7 @@ func (j *job) run() error {
 	}
 	c := runner.Config{
 		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.delay(held.Term),
-		Timeout: j.settings.ProviderTimeout, Program: child, Signals: j.signals, Say: j.say,
+		Timeout: j.settings.ProviderTimeout, Program: program, Signals: j.signals, Say: j.say,
 	}
 	if held.CanVerify() {
 		c.Verify, c.VerifyEvery = held.Verify, j.settings.VerifyInterval
@@ -243,7 +240,23 @@ func (e exitStatus) Error() string {
 
 func (e exitStatus) Unwrap() error { return e.error }
 
-var _ runner.Program = (*child)(nil)
+// signalGrace is how long to wait for the signal that has ended s.ctx.
+const signalGrace = time.Second
 
-// stdio are the file descriptors that CMD shares with this process.
-func stdio() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
+// outcome is the exit status for the signal that ended a wait, or else the wait's
+// own error. s.ctx may end before its signal arrives here.
+func (s *system) outcome(signal syscall.Signal, signals <-chan syscall.Signal, err error) error {
+	if signal == 0 && s.ctx.Err() != nil {
+		for late := time.After(signalGrace); !runner.Ends(signal); {
+			select {
+			case signal = <-signals:
+			case <-late:
+				return cmp.Or(err, s.ctx.Err())
+			}
+		}
+	}
+	if signal != 0 {
+		return exitStatus{code: 128 + int(signal)}
+	}
+	return err
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/runner/child"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -50,7 +51,7 @@ func (j *job) acquire() (l lease.Lease, askedAt time.Duration, err error) {
 	if j.Wait != nil {
 		a.Wait = *j.Wait
 	}
-	ctx, stop := untilSignal(j.ctx, j.signals)
+	ctx, stop := child.Until(j.ctx, j.signals)
 	l, askedAt, err = a.Run(ctx)
 	granted := err == nil
 	if err = j.outcome(stop(), j.signals, err); err != nil && granted {

@@ -16,6 +16,7 @@ import (
 )
 
 // --min and --max bound every form of URL that can bound machine IDs.
+// Seeds 001-3, 003-4.3-2 and 003-5-4.
 func TestRunRange(t *testing.T) {
 	low, high := int64(5), int64(9)
 	for url, want := range map[string]string{

@@ -69,6 +69,7 @@ func TestRunUnderAFence(t *testing.T) {
 
 // Where a store can lose leases and nothing fences, a run waits for a former holder of
 // its machine ID.
+// Seed 001-23.
 func TestRunWaitsForAFormerHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

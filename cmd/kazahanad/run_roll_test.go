@@ -256,6 +256,7 @@ func buildGenerator(t *testing.T) string {
 
 // An unmodified generator is scaled from 1 replica to 50, loses some to kills, and is
 // scaled back to 1. No machine ID is held twice at a time, and no ID is made twice.
+// Seeds 001-1 and 001-6.
 func TestRunScales(t *testing.T) {
 	t.Parallel()
 	ring.Deep(t)

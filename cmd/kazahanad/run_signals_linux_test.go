@@ -2,12 +2,12 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/runner/child"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -44,8 +44,8 @@ func TestAllSignalsArePassedOn(t *testing.T) {
 			cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 			cmd.SysProcAttr.Setsid = true // without a terminal
 			d, out := s.firstLine(cmd)
-			for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
-				if slices.Contains(notPassedOn, sig) {
+			for sig := syscall.Signal(1); sig <= child.LastSignal; sig++ {
+				if !child.PassedOn(sig) {
 					continue
 				}
 				_ = d.Cmd.Process.Signal(sig)

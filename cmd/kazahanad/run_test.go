@@ -64,6 +64,7 @@ func (s *site) recordOf(pid int) leaseLine {
 	return leaseLine{}
 }
 
+// Seeds 001-1, 001-4, 001-5 and 001-21.
 func TestRunGivesAMachineID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -153,9 +154,9 @@ func TestRunErrors(t *testing.T) {
 	}
 	run("-- no-such-command").Fails(t, exitFailure, "no-such-command", "not found")
 	run("--provider frob: -- true").Fails(t, exitUsage, "frob")
-	run("--delay=-1s -- true").Fails(t, exitUsage, "--delay -1s")
-	run("--wait=-1s -- true").Fails(t, exitUsage, "--wait -1s", "for ever")
-	run("--ahead=-1s -- true").Fails(t, exitUsage, "--ahead -1s")
+	run("--delay=-1s -- true").Fails(t, exitUsage, "--delay", "-1s")
+	run("--wait=-1s -- true").Fails(t, exitUsage, "--wait", "-1s")
+	run("--ahead=-1s -- true").Fails(t, exitUsage, "--ahead", "-1s")
 	run("--verify-interval 0 -- true").Fails(t, exitUsage, "--verify-interval", "1ms")
 	run("--env =x -- true").Fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
 	run("--env A --env A=1 -- true").Fails(t, exitUsage, "--env A", "set already")
@@ -169,6 +170,7 @@ func TestRunErrors(t *testing.T) {
 	run("--provider sqlite:"+s.Path("unusable.db")+" -- true").Says(t, exitFailure, "not an SQLite database")
 }
 
+// Seeds 000-A.1-2 and 003-4.3-3.
 func TestRunExtends(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

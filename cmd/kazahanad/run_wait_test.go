@@ -11,6 +11,7 @@ import (
 )
 
 // A full pool is waited for, as long as --wait says.
+// Seed 001-12.
 func TestRunWaitsForAMachineID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -11,6 +11,7 @@ import (
 
 // A server written from the design alone, in another language, serves a daemon
 // through ten renewals. The daemon says once what the server lacks.
+// Seed 000-4.2-2.
 func TestSeedOnlyServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -3,18 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 type seqCmd struct {
 	clientFlags
-	Key  string `arg:"" help:"Name of the sequence."`
-	N    int    `short:"n" default:"1" placeholder:"N" help:"How many values, 1 to 65536."`
+	Key  string `arg:"KEY" help:"Name of the sequence."`
+	N    int    `name:"n" short:"n" min:"1" max:"65536" default:"1" placeholder:"N" help:"How many values, 1 to 65536."`
 	JSON bool   `name:"json" help:"Print one JSON array of integers."`
 	declareFlags
 }
@@ -24,20 +22,14 @@ func (c *seqCmd) Run(s *system) error {
 	if c.Declare != nil {
 		return c.declare(s, c.Key)
 	}
-	if c.N < 1 || c.N > sequence.MaxCount {
-		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, sequence.MaxCount)}
-	}
-	client, err := c.client(c.Timeout)
-	if err != nil {
-		return err
-	}
+	client := c.client(c.Timeout)
 	defer client.Close()
 	requestID := lock.NewLeaseID()
 	var values []int64
 	ask := func() error {
 		return client.Call(s.ctx, "Sequence.NextBatch", &values, c.Key, c.N, map[string]any{"request_id": requestID})
 	}
-	err = ask()
+	err := ask()
 	if errors.Is(err, wire.ErrConnectionLost) || caller.HasCode(err, wire.CodeShuttingDown) {
 		ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 		defer cancel()

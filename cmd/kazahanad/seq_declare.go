@@ -17,12 +17,12 @@ import (
 // declareFlags write an operator's declaration of a sequence to the store itself.
 // Their defaults are serve's.
 type declareFlags struct {
-	Declare   *int64 `group:"Declaring" placeholder:"LAST" help:"Instead of taking values, say on the store that LAST was the last one handed out: the next one follows it. Nothing checks that. It ends the key's fence, and has it count as the configuration says."`
-	Store     string `group:"Declaring" placeholder:"URL" help:"The store (default as for serve)."`
-	Sequences string `group:"Declaring" placeholder:"MAP" help:"How keys count (default as for serve)."`
-	Tenant    string `group:"Declaring" default:"default" placeholder:"NAME" help:"Owner of the sequence: default, or a tenant of the lease server."`
-	Config    string `group:"Declaring" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
-	StateDir  string `group:"Declaring" placeholder:"DIR" help:"State directory (default as for serve)."`
+	Declare   *int64 `name:"declare" group:"Declaring" placeholder:"LAST" help:"Instead of taking values, say on the store that LAST was the last one handed out: the next one follows it. Nothing checks that. It ends the key's fence, and has it count as the configuration says."`
+	Store     string `name:"store" group:"Declaring" placeholder:"URL" help:"The store (default as for serve)."`
+	Sequences string `name:"sequences" group:"Declaring" placeholder:"MAP" help:"How keys count (default as for serve)."`
+	Tenant    string `name:"tenant" group:"Declaring" default:"default" placeholder:"NAME" help:"Owner of the sequence: default, or a tenant of the lease server."`
+	Config    string `name:"config" group:"Declaring" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir  string `name:"state-dir" group:"Declaring" placeholder:"DIR" help:"State directory (default as for serve)."`
 }
 
 // declareKeys are the daemon's keys that name the store and say how keys count.
@@ -58,7 +58,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
 	defer cancel()
-	err = k.Direct.Declare(ctx, d)
+	err = k.Store.Declare(ctx, d)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("the store %s takes no declarations", k.Store.URL)
 	}

@@ -37,7 +37,7 @@ func TestSeqDeclare(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	declare("day/1", "--declare", "60", "--sequences", "{day/: {step: 10, max_value: 50}}").Fails(t, exitUsage, "--declare", "60 is not 0 to 50")
-	declare("orders", "--declare=-1").Fails(t, exitUsage, "--declare", "-1 is not 0 to")
+	declare("orders", "--declare=-1").Fails(t, exitUsage, "--declare", `"-1" is out of range`)
 	declare("orders", "--declare", "many").Fails(t, exitUsage, "--declare")
 	declare("orders", "--declare", "1", "--tenant", "no/such").Fails(t, exitUsage, "tenant")
 	declare("orders", "--declare", "1", "--store", "none").Fails(t, exitUsage, "--store")

@@ -26,9 +26,9 @@ func TestSeq(t *testing.T) {
 	}
 	s.Kazahanad("seq", "short", "-n", "3").OK(t)
 	s.Kazahanad("seq", "short").Fails(t, exitFailure, "SEQUENCE_EXHAUSTED", "max_value=3")
-	s.Kazahanad("seq").Fails(t, exitUsage, "key")
-	s.Kazahanad("seq", "orders", "-n", "0").Fails(t, exitUsage, "-n 0", "1 to 65536")
-	s.Kazahanad("seq", "orders", "-n", "65537").Fails(t, exitUsage, "-n 65537")
+	s.Kazahanad("seq").Fails(t, exitUsage, "KEY")
+	s.Kazahanad("seq", "orders", "-n", "0").Fails(t, exitUsage, "-n", `"0"`, "from 1 to 65536")
+	s.Kazahanad("seq", "orders", "-n", "65537").Fails(t, exitUsage, "-n", `"65537"`)
 	s.Kazahanad("seq", strings.Repeat("k", 513)).Fails(t, exitUsage, "INVALID_PARAMS", "513")
 	s.Kazahanad("seq", "orders", "--socket", s.Path("none.sock")).Fails(t, exitFailure, "cannot connect")
 }

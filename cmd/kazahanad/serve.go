@@ -23,6 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
@@ -44,13 +45,20 @@ var features = []string{"ids", "external", "uuid", "regular_only"}
 
 type serveCmd struct {
 	config.Serve
-	Check bool `help:"Validate the configuration and exit."`
+	Check bool `name:"check" help:"Validate the configuration and exit."`
 }
 
 // loadServe reads the settings of the command line again, with the file and the environment.
+// The socket is the service manager's, if there is one.
 func loadServe(s *system) (*config.Serve, error) {
 	var c serveCmd
-	return &c.Serve, c.Load(&c, s.args[1:], s.process())
+	if err := c.Load(&c, s.args[1:], s.process()); err != nil {
+		return nil, usageError{err}
+	}
+	if err := adopt(&c.Serve, s.socket); err != nil {
+		return nil, usageError{err}
+	}
+	return &c.Serve, nil
 }
 
 // Run runs the daemon until SIGINT or SIGTERM.
@@ -58,7 +66,7 @@ func (c *serveCmd) Run(s *system) error {
 	if c.Check {
 		settings, err := loadServe(s)
 		if err != nil {
-			return usageError{err}
+			return err
 		}
 		return check(s, settings)
 	}
@@ -69,7 +77,7 @@ func (c *serveCmd) Run(s *system) error {
 	}
 	settings, err := loadServe(s)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
@@ -78,27 +86,15 @@ func (c *serveCmd) Run(s *system) error {
 	if _, err := address.RuntimeDir(s.lookup, s.uid); err != nil && !(settings.Given("socket") && settings.Given("live_dir")) {
 		log.Warn("the runtime directory is ignored", zap.String("component", "serve"), zap.Error(err))
 	}
-	sup, stop, err := supervise(s, settings)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return serve(s.ctx, settings, log, sup)
+	return serve(s, settings, log)
 }
 
 // check does what serve does up to the first side effect.
 func check(s *system, settings *config.Serve) error {
-	if err := checkNamed(settings); err != nil {
-		return err
-	}
-	if err := checkProvider(settings); err != nil {
-		return err
-	}
-	if err := checkStore(settings); err != nil {
-		return err
-	}
-	if err := checkDoors(settings); err != nil {
-		return err
+	for _, one := range []func(*config.Serve) error{checkNamed, checkProvider, checkStore, checkDoors} {
+		if err := one(settings); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
 		settings.Socket, cmp.Or(settings.StateDir, "none"), config.Redact(settings.Provider), len(settings.Services()))
@@ -145,41 +141,45 @@ type daemonParts struct {
 	settings  *config.Serve
 	log       *zap.Logger
 	sup       *supervision
-	recent    *statuspage.Recent // the log's warnings and errors, for the status page
+	load      func() (*config.Serve, error) // reads the configuration again
+	recent    *statuspage.Recent            // the log's warnings and errors, for the status page
 	history   statuspage.History
 	metrics   *metrics.Metrics
 	refusals  *refusals.Counter
 	issuer    *issuer.Issuer
 	tracing   *tracing.Tracing // nil: none
 	server    *daemon.Server
+	activated *unixsock.Listener // the service manager's socket; nil: none
 	socket    *unixsock.Listener
 	admin     net.Listener // nil: none, as with the next two
 	memcached net.Listener
 	http      net.Listener
 	placement *daemon.Placement // nil: off
 	fences    *fences
-	sockets   socketWatch
+	sockets   unixsock.Watch
 	memory    int64 // that the process may use, in bytes
 }
 
-// serve assembles the daemon, runs it until ctx is done, and takes it down in the
+// serve assembles the daemon, runs it until it is to stop, and takes it down in the
 // reverse order of the requests' flow.
-func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *supervision) error {
+func serve(s *system, settings *config.Serve, log *daemonLog) error {
 	d := &daemonParts{
-		settings: settings, log: log.Logger, sup: sup, recent: log.recent,
+		settings: settings, log: log.Logger, recent: log.recent, activated: s.socket, load: func() (*config.Serve, error) { return loadServe(s) },
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 	}
+	sup, stop := supervise(s, d.serveLog())
+	defer stop()
+	d.sup = sup
 	d.metrics.WatchLog(log.dropped)
-	d.metrics.Configuration(sup.refused.Load)
+	d.metrics.Configuration(sup.outdated)
 	certificates := certificateFiles(settings.Provider, settings.Store)
 	d.metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
 	d.refusals = refusals.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced
 	defer d.close()
-	started := systemd.Starting(ctx, sup.notify)
+	ctx := s.ctx
 	err := d.assemble(ctx)
-	started()
 	if ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, context.Canceled)) {
 		d.serveLog().Info("stopped before the start was complete")
 		return nil
@@ -213,7 +213,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openPlacement(); err != nil {
 		return err
 	}
-	d.memory = limitMemory(d.settings.MemoryLimit)
+	d.memory = memlimit.Set(d.settings.MemoryLimit)
 	if d.server, err = daemon.NewServer(d.serverConfig(), d.issuer.Services, d.metrics, d.log); err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	}
 	// The service manager's socket comes last: a start that fails leaves it open, and
 	// answers the clients that wait.
-	if d.socket = d.sup.socket; d.socket != nil {
+	if d.socket = d.activated; d.socket != nil {
 		warnOfIdleKeys(d.settings, d.serveLog())
 		return nil
 	}
@@ -242,9 +242,10 @@ func (d *daemonParts) countClockEvent(e clock.Event) {
 	}
 }
 
-// limits are those of the server. A reload does not change memory_limit. Open files are set
-// aside for the admin listener, and so for the socket.
-func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
+// limits are those of the server. Open files are set aside for the admin listener, and so for
+// the socket.
+func (d *daemonParts) limits() daemon.Limits {
+	s := d.settings
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
 		MaxConnections: s.MaxConnections, MaxConnectionsPerUser: s.MaxConnectionsPerUser,
@@ -258,8 +259,8 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	locks, sequences := d.keepingConfig()
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Refusals: d.refusals,
-		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
-		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Lost: d.sockets.now, Fences: d.fences.now,
+		Limits: d.limits(), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
+		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Lost: d.sockets.Lost, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,
@@ -301,13 +302,20 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 	}
 	part(behind, d.issuer.Run)
-	part(ctx, d.manage)
-	part(ctx, d.reloadOn)
+	d.sup.status = func() string { return statusText(d.server.Status()) }
+	part(ctx, func(ctx context.Context) error {
+		d.sup.manage(ctx, d.server.Serving(), d.watched(), d.server.DrainTimeout())
+		return nil
+	})
+	part(ctx, func(ctx context.Context) error {
+		reloadOn(ctx, d.sup, d.settings, d.load, d.change)
+		return nil
+	})
 	part(behind, d.fences.watch)
 	part(ctx, func(ctx context.Context) error {
-		return d.sockets.run(ctx, d.serveLog(), d.socket, d.admin, d.memcached, d.http)
+		return d.sockets.Run(ctx, d.serveLog(), d.socket, d.admin, d.memcached, d.http)
 	})
-	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
+	part(behind, func(ctx context.Context) error { memlimit.Settle(ctx); return nil })
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
 			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.refusals)
@@ -344,6 +352,12 @@ func (d *daemonParts) run(ctx context.Context) error {
 	<-said // soon: ctx is done by now
 	stopBehind()
 	return errors.Join(err, parts.Wait())
+}
+
+// change puts into force what a running daemon can change.
+func (d *daemonParts) change(s *config.Serve) {
+	d.server.Allow(s.AllowUIDs, s.AllowGIDs)
+	d.sup.setLevel(s.LogLevel)
 }
 
 // close takes down what was assembled, the services first: they give their

@@ -54,50 +54,23 @@ func (d *daemonParts) listenBeside() error {
 	for _, l := range besides(d.settings) {
 		opened, err := listen(l.address, unixsock.Options{Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: l.flag()})
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.key, explainInUse(err))
+			return fmt.Errorf("%s: %w", l.key, explain(err))
 		}
 		*into[l.key] = opened
 	}
 	return nil
 }
 
-func explainInUse(err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
+// explain adds to the error of a listener what to do.
+func explain(err error) error {
+	op, ofNet := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; stop what listens there, or choose another address", err)
+	case errors.Is(err, syscall.EACCES) && ofNet && op.Net == "tcp":
+		return fmt.Errorf("%w; choose another port, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE", err)
 	}
 	return err
-}
-
-// tryPort returns the error that listening on HOST:PORT would have. A socket that is bound
-// and does not listen is in nobody's way.
-func tryPort(address string) error {
-	_, at := admin.SplitAddress(address)
-	tcp, err := net.ResolveTCPAddr("tcp", at)
-	if err != nil {
-		return err
-	}
-	six := &unix.SockaddrInet6{Port: tcp.Port} // without an IP it stands for all
-	copy(six.Addr[:], tcp.IP)
-	family, to := unix.AF_INET6, unix.Sockaddr(six)
-	if ip := tcp.IP.To4(); ip != nil {
-		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
-	if tcp.IP == nil && errors.Is(err, unix.EAFNOSUPPORT) { // a host without IPv6
-		to = &unix.SockaddrInet4{Port: tcp.Port}
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return err
-	}
-	if err := unix.Bind(fd, to); err != nil {
-		return explainInUse(fmt.Errorf("listen on %s: %w", at, err))
-	}
-	return nil
 }
 
 // receiveBuffer is what the kernel is asked to keep of what a TCP peer has sent and nobody has read

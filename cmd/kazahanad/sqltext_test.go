@@ -215,7 +215,7 @@ func someIntervals(s split, dialect string) [][2]time.Time {
 }
 
 func TestAnEpochThatSQLCannotWriteIsRefused(t *testing.T) {
-	for _, dialect := range sqlDialects {
+	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
 		if text, err := writeSQL(dialect, snowflake.DefaultLayout(), year10000); err == nil {
 			t.Errorf("%s: %s", dialect, text)
 		}

@@ -16,16 +16,10 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-type stateCmd struct {
-	Show        stateShowCmd   `cmd:"" help:"Show the durable state, also while the daemon runs."`
-	AcceptEpoch stateAcceptCmd `cmd:"" help:"Let a service go on with the epoch of a lease that was refused (daemon stopped)."`
-	ResetFloor  stateResetCmd  `cmd:"" help:"Drop all leases, then set the mark to now (daemon stopped)."`
-}
-
 type stateFlags struct {
-	Config   string `placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
-	StateDir string `placeholder:"DIR" help:"State directory (default as for serve)."`
-	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else live_dir of the file, else that of the last daemon)."`
+	Config   string `name:"config" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir string `name:"state-dir" placeholder:"DIR" help:"State directory (default as for serve)."`
+	LiveDir  string `name:"live-dir" placeholder:"DIR" help:"Live directory (default $KAZAHANA_LIVE_DIR, else live_dir of the file, else that of the last daemon)."`
 }
 
 // place returns the state directory that a daemon started here would have, and the options
@@ -151,8 +145,8 @@ func leaseReport(l lease.Lease) map[string]any {
 
 type stateAcceptCmd struct {
 	stateFlags
-	Service string `default:"default" placeholder:"NAME" help:"The service."`
-	Force   bool   `help:"Accept even if new IDs could be smaller than old ones, or equal."`
+	Service string `name:"service" default:"default" placeholder:"NAME" help:"The service."`
+	Force   bool   `name:"force" help:"Accept even if new IDs could be smaller than old ones, or equal."`
 }
 
 // Run shows what the refused timeline would do to the service's IDs, and moves the
@@ -190,8 +184,8 @@ func (c *stateAcceptCmd) Run(s *system) error {
 
 type stateResetCmd struct {
 	stateFlags
-	Service string `placeholder:"NAME" help:"The service (default: all)."`
-	Yes     bool   `help:"Do it; without this flag the command only says what would happen."`
+	Service string `name:"service" placeholder:"NAME" help:"The service (default: all)."`
+	Yes     bool   `name:"yes" help:"Do it; without this flag the command only says what would happen."`
 }
 
 // Run drops the leases and then lowers the mark, for a host that made IDs while its

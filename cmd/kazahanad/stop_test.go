@@ -136,6 +136,10 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	if status, said := server.Answer("POST", "/lease", "", map[string]any{}); status != http.StatusOK {
 		t.Fatalf("POST /lease: %d %s", status, said)
 	}
+	// So its file of sequences has a log, which the stop writes into it.
+	if status, said := server.Answer("POST", "/v1/sequences/orders/next", "", map[string]any{"request_id": "1"}); status != http.StatusOK {
+		t.Fatalf("POST /v1/sequences/orders/next: %d %s", status, said)
+	}
 	c := s.Dial()
 	c.RegularID()
 	disk.Freeze()
@@ -180,6 +184,7 @@ func TestStopOfAStartThatWaits(t *testing.T) {
 	}
 }
 
+// Seed 000-11.2-1.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {

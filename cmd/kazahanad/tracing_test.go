@@ -74,6 +74,7 @@ func tracedPair(t *testing.T, variables ...string) (server *testkit.LeaseServer,
 
 // A request on the socket is followed into the lease server and its store, provider
 // calls likewise; IDs and keys are in no span.
+// Seed 003-7.2-11.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"http/protobuf", "grpc"} {

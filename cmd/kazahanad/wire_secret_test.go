@@ -13,6 +13,7 @@ import (
 
 // In all bytes between daemon and lease server each secret is there once: in the
 // answer that granted the lease. Verifications, extensions and releases are signed.
+// Seed 000-4.5-1.
 func TestSecretTravelsOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -136,7 +136,7 @@ func DenialHint(path string) string {
 	return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: %s", dir, owner.Uid, group, info.Mode().Perm(), advice)
 }
 
-// closed is the outermost directory of those that lead to dir, dir included, that this process
+// closed is the outermost directory on the way to dir, dir included, that this process
 // may not enter; "" if it may enter all.
 func closed(dir string) (found string) {
 	for at := dir; ; at = filepath.Dir(at) {

@@ -42,6 +42,7 @@ var (
 
 // TestRequirementsTables holds the tables, to which pages of docs lead, to the lists of requirements,
 // and to the code and the tests that they name.
+// Seed 002-4-5.
 func TestRequirementsTables(t *testing.T) {
 	for page, wanted := range requirements {
 		t.Run(page, func(t *testing.T) { checkRequirements(t, page, wanted) })
@@ -109,15 +110,34 @@ func checkReferences(t *testing.T, id, cell string, kind func(string) bool) {
 
 func declares(t *testing.T, path, function string) bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.SkipObjectResolution)
+	_, ok := commentsOf(t, path, function)
+	return ok
+}
+
+// commentsOf returns the comments of a function, its own and those in its body, and whether the
+// file has the function.
+func commentsOf(t *testing.T, path, function string) (text string, declared bool) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Errorf("%v", err)
-		return false
+		return "", false
 	}
-	return slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+	i := slices.IndexFunc(file.Decls, func(d ast.Decl) bool {
 		f, ok := d.(*ast.FuncDecl)
 		return ok && f.Name.Name == function
 	})
+	if i < 0 {
+		return "", false
+	}
+	f := file.Decls[i].(*ast.FuncDecl)
+	text = f.Doc.Text()
+	for _, group := range file.Comments {
+		if f.Pos() <= group.Pos() && group.End() <= f.End() {
+			text += group.Text()
+		}
+	}
+	return text, true
 }
 
 // carried reports whether the file of one of the tests has the requirement's number.

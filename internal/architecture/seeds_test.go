@@ -29,10 +29,12 @@ var (
 	elsewhere   = regexp.MustCompile(`\[((?:LS|PL)-[A-Z0-9.-]+)\]\((locks|placement)\.md#requirements\)`)
 	seriesForm  = regexp.MustCompile(`^(?:(.+)-)?(\d+)$`)
 	targetForms = regexp.MustCompile(`(?m)^([a-z-]+):`)
+	numberForm  = regexp.MustCompile(`\b00[0-4]-[A-Z0-9]+(?:[.-][A-Z0-9]+)*`)
 )
 
 // TestSeedsPage: each row of docs/seeds.md has a number, and what shows it: a test, a target of
-// make, or a row of another page's table. A row that differs has a reason too. In each section
+// make, or a row of another page's table. A test carries the number of each row that names it in
+// a comment, beside what shows it. A row that differs has a reason too. In each section
 // the numbers ascend in both tables, and none is missing. The sums at the top are those of the rows.
 func TestSeedsPage(t *testing.T) {
 	page := readDoc(t, "seeds.md")
@@ -109,8 +111,12 @@ func checkShown(t *testing.T, id, cell string) {
 	shown := 0
 	for _, r := range referenceForm.FindAllStringSubmatch(cell, -1) {
 		shown++
-		if !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example") || !declares(t, r[1], r[2]) {
+		comments, declared := commentsOf(t, r[1], r[2])
+		switch {
+		case !declared || !isTest(r[2]) && !strings.HasPrefix(r[2], "Fuzz") && !strings.HasPrefix(r[2], "Example"):
 			t.Errorf("%s: %s has no test %s", id, r[1], r[2])
+		case !slices.Contains(numberForm.FindAllString(comments, -1), id):
+			t.Errorf("%s: no comment of %s in %s has this number: does the test show the row?", id, r[2], r[1])
 		}
 	}
 	for _, m := range makeForm.FindAllStringSubmatch(cell, -1) {
@@ -134,6 +140,7 @@ func checkShown(t *testing.T, id, cell string) {
 }
 
 // TestNoManagers: a type of placement is named after what it does.
+// Seed 004-7.
 func TestNoManagers(t *testing.T) {
 	err := filepath.WalkDir(filepath.Join(root, "internal/placement"), func(path string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") {

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
@@ -56,7 +57,7 @@ func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider
 
 // Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), kubernetes.Schemes(), httplease.Schemes())
 }
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
@@ -86,6 +87,9 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	case slices.Contains(postgres.Schemes(), scheme):
 		cfg, err := postgres.ParseURL(rawURL, opts.Services)
 		return onFirstUse(cfg, err, ignoring(postgres.Open), (*postgres.Provider).Look)
+	case slices.Contains(kubernetes.Schemes(), scheme):
+		cfg, err := kubernetes.ParseURL(rawURL, opts.Services, opts.NowMS)
+		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)
 	case scheme == "etcd":
 		cfg, err := etcd.ParseURL(rawURL, opts.Services, opts.NowMS)
 		cfg.Host = opts.Host

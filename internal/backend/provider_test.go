@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
+// Seeds 000-3.1-1 and 003-5-2.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	coordinates := backend.ProviderOptions{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}

@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
@@ -55,6 +58,7 @@ type Store struct {
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
 	records    lazyRecords
+	asked      atomic.Pointer[Fence] // what the file's owner said; nil: nothing is held back
 }
 
 // Close ends the use of the store. What it holds stays.
@@ -63,7 +67,16 @@ func (s *Store) Close() error { return s.records.Close() }
 // Init says of a store that may forget that it is new, or knows all there is to
 // know: locks are granted and values handed out from now on. On others it does
 // nothing.
-func (s *Store) Init(ctx context.Context) error { return s.records.Init(ctx) }
+func (s *Store) Init(ctx context.Context) error {
+	_, err := s.orOwner(ctx, s.records.Init(ctx), ownerRequest{Op: ownerInit}, nil)
+	return err
+}
+
+// Declare is that of Sequences.
+func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
+	_, err := s.orOwner(ctx, s.Sequences.Declare(ctx, d), ownerRequest{Op: ownerDeclare, Declare: &d}, nil)
+	return err
+}
 
 // TellsFence reports whether the store says by itself that it is held back.
 func (s *Store) TellsFence() bool {
@@ -83,7 +96,10 @@ type Fence struct {
 // none, and before the first use. It does no I/O.
 func (s *Store) Fenced() *Fence {
 	records, ok := s.records.Ready()
-	if !ok || records.fences == nil {
+	switch {
+	case !ok:
+		return s.asked.Load()
+	case records.fences == nil:
 		return nil
 	}
 	return records.fences.known()
@@ -93,19 +109,22 @@ func (s *Store) Fenced() *Fence {
 // back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
 	fences, err := s.fences(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		return fences.fence(ctx)
 	}
-	return fences.fence(ctx)
+	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerFence}, nil)
+	return answer.Fence, err
 }
 
 // Look asks the store, so that Fenced is up to date.
 func (s *Store) Look(ctx context.Context) error {
 	fences, err := s.fences(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		return fences.look(ctx)
 	}
-	return fences.look(ctx)
+	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerLook}, nil)
+	s.asked.Store(answer.Fence)
+	return err
 }
 
 func (s *Store) fences(ctx context.Context) (fencer, error) {
@@ -169,14 +188,27 @@ func (s fencedServer) look(ctx context.Context) error {
 // not exist.
 func (s *Store) Backup(ctx context.Context, to string) error {
 	records, err := s.records.Get(ctx)
-	if err != nil {
+	if err == nil {
+		file, ok := records.fences.(fencedFile)
+		if !ok {
+			return fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
+		}
+		return file.Backup(ctx, to)
+	}
+	if !errors.As(err, new(*sqlitefile.OwnedError)) {
 		return err
 	}
-	file, ok := records.fences.(fencedFile)
-	if !ok {
-		return fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
+	copied, failed := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if failed != nil {
+		return fmt.Errorf("a backup overwrites nothing: %w", failed)
 	}
-	return file.Backup(ctx, to)
+	if _, err = s.orOwner(ctx, err, ownerRequest{Op: ownerBackup}, copied); err == nil {
+		err = copied.Sync()
+	}
+	if err = errors.Join(err, copied.Close()); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
 }
 
 // storeExample is a file that a URL could mean.
@@ -184,7 +216,8 @@ const storeExample = "/var/lib/kazahana/" + sqlitefile.StoreName
 
 // Beside is the URL of the store that goes with a provider where none is named,
 // "" for none: the provider itself where it can, else a file in the state
-// directory.
+// directory. With Kubernetes there is none: a file in each pod would give each pod locks
+// of its own.
 func Beside(providerURL, stateDir string) string {
 	scheme, _, _ := strings.Cut(providerURL, ":")
 	switch scheme = strings.ToLower(scheme); {
@@ -196,7 +229,7 @@ func Beside(providerURL, stateDir string) string {
 		return sqlitefile.URL(sqlitefile.StoreBeside(leases))
 	case scheme == "memory" || canShare(scheme):
 		return providerURL
-	case stateDir == "":
+	case stateDir == "" || scheme == kubeconn.Scheme:
 		return ""
 	}
 	return sqlitefile.URL(filepath.Join(stateDir, sqlitefile.StoreName))
@@ -266,15 +299,25 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	return newStore(sqlitefile.URL(path), false, 0, opts.Limits, func(ctx context.Context) (*opened, error) {
+	var s *Store
+	s, err = newStore(sqlitefile.URL(path), false, 0, opts.Limits, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: storeArea(0).MaxGrantMS,
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
+		_ = os.RemoveAll(path + copySuffix) // if it fails, the next backup says so
+		o := &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}
+		// Without it only commands of operators fail, and say so.
+		if socket := file.Socket(); socket != "" {
+			if owner, err := s.listenAsOwner(socket, path); err == nil {
+				o.closers = []io.Closer{owner, file}
+			}
+		}
+		return o, nil
 	})
+	return s, err
 }
 
 func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {

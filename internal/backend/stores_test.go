@@ -34,6 +34,8 @@ func TestBeside(t *testing.T) {
 		{"static:3", "/s p", "sqlite:/s%20p/store.db"},
 		{"ip:", "/s", "sqlite:/s/store.db"},
 		{"none:", "", ""},
+		{"kubernetes:", "/s", ""},
+		{"Kubernetes:apps?pool=p", "/s", ""},
 	} {
 		if got := Beside(c.provider, c.stateDir); got != c.want {
 			t.Errorf("Beside(%q, %q) = %q, want %q", c.provider, c.stateDir, got, c.want)
@@ -158,6 +160,21 @@ func TestStores(t *testing.T) {
 				t.Error("closed records are loaded")
 			}
 		})
+	}
+}
+
+// TestKeyPrefix: prefix= in a store's URL begins its keys, and stores with two of them share
+// nothing. Seed 003-5-8.
+func TestKeyPrefix(t *testing.T) {
+	server := redistest.New(t)
+	for _, prefix := range []string{"shop:", "mail:"} {
+		s, err := OpenStore("redis+unix:"+server.Sock+"?prefix="+prefix, StoreOptions{})
+		must.Succeed(t, err)
+		works(t, s)
+		must.Succeed(t, s.Close())
+		if key := prefix + "@store/seq/default/k"; server.Do(t, "EXISTS", key) != "1" {
+			t.Errorf("there is no key %s", key)
+		}
 	}
 }
 

@@ -120,7 +120,7 @@ func TestLastingBackwardJumpBecomesTheCourse(t *testing.T) {
 	r.expect(t, "jump", -3_600_000, BackwardSeen)
 	r.Advance(60 * time.Second)
 	r.expect(t, "hold", -3_540_000, BackwardSeen, BackwardAccepted)
-	// What was the course an hour ago is now an hour ahead.
+	// The course of an hour ago is now an hour ahead.
 	r.Jump(time.Hour)
 	r.expect(t, "ahead again", -3_540_000, BackwardSeen, BackwardAccepted, ForwardDisbelieved)
 }

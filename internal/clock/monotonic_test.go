@@ -116,7 +116,7 @@ func TestPreemptedReaderGetsNothingDisbelieved(t *testing.T) {
 	expectAt(t, "the reader that was preempted", b, 1)
 }
 
-// TestConfirmLooks: what is believed from then on is what it has seen.
+// TestConfirmLooks: from then on the clock believes the time that it has seen.
 func TestConfirmLooks(t *testing.T) {
 	b, f := newMonotonic(Config{Hold: hold})
 	expectAt(t, "before", b, 0)
@@ -199,7 +199,7 @@ func TestTimeGoesBackOnlyWithTheWallClock(t *testing.T) {
 	}
 }
 
-// TestConcurrentReaders: while the wall clock jumps ahead and returns, nobody
+// TestConcurrentReaders: while the wall clock jumps ahead and returns, no reader
 // sees a time that is not believed; while it does not, each sees a time that
 // does not go back.
 func TestConcurrentReaders(t *testing.T) {

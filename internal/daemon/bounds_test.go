@@ -322,7 +322,7 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 			for range quota {
 				waiters.wantError(waiters.receive(), wire.CodeOverloaded)
 			}
-			for i := range 50 {
+			for i := range 10 {
 				innocent.table("Lock.Renew", "mine", options{"ttl_ms": 60_000, "lease_id": lease})
 				innocent.table("Lock.Get", "mine")
 				innocent.table("Lock.Acquire", "another")

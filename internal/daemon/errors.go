@@ -137,5 +137,5 @@ func invalidExternal(text string, err error) error {
 
 // noStore is the error of the methods that need a store where there is none.
 func noStore() *wire.Error {
-	return wire.Errorf(CodeNoStore, "this daemon has nowhere to keep locks and sequences: its operator can set store, or a state_dir")
+	return wire.Errorf(CodeNoStore, "this daemon has nowhere to keep locks and sequences: its operator can set store, or a state_dir where the provider is not kubernetes:")
 }

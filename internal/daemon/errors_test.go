@@ -40,6 +40,7 @@ func TestStray(t *testing.T) {
 	}
 }
 
+// Seeds 000-5.6-1 and 000-9-1.
 func TestClockBackward(t *testing.T) {
 	for _, test := range []struct {
 		limit    time.Duration
@@ -74,6 +75,7 @@ func TestClockBackward(t *testing.T) {
 	}
 }
 
+// Seed 000-9-2.
 func TestLeaseAcquisition(t *testing.T) {
 	for _, fallback := range []config.Fallback{config.FallbackNone, config.FallbackCached, config.FallbackCachedRandom} {
 		r := newRig(t, func(s *setup) {
@@ -105,6 +107,7 @@ func TestLeaseAcquisition(t *testing.T) {
 	}
 }
 
+// Seed 000-9-3.
 func TestNoProvider(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.provider = static.None{} }).start()
 	p := r.dial()

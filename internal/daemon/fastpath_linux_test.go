@@ -113,6 +113,93 @@ func TestFastPathWaits(t *testing.T) {
 	}
 }
 
+// Requests that come together share what is left of the millisecond, in their order; the first one
+// without an ID waits, and the others behind it.
+func TestFastPathAnswersTogether(t *testing.T) {
+	for _, burst := range []int{2, 3, maxTogether - 1, maxTogether, maxTogether + 1, 2*maxTogether + 3} {
+		for _, left := range []int{1, 2, 5, maxTogether, 256} {
+			r := newFastPathRig(t).start()
+			p := r.dial()
+			if left < 256 {
+				p.ids(256 - left)
+			}
+			var sent []byte
+			methods := map[uint32]string{}
+			for id := range burst {
+				method, params := "NextID", []any{}
+				switch {
+				case id%61 == 60:
+					method = "Ping"
+				case id%47 == 46: // not a plain one
+					params = []any{options{"regular_only": true}}
+				}
+				methods[uint32(id)] = method
+				sent = append(sent, request(id, method, params)...)
+			}
+			p.send(sent)
+			if asked := burst - burst/61; asked > left {
+				r.waiters(1)
+				r.clock.Advance(time.Millisecond)
+			}
+			last := snowflake.ID(0)
+			for want := range uint32(burst) {
+				got := p.receive()
+				if got.id != want || got.err != nil {
+					t.Fatalf("%d of %d left: %+v at the place of %d", burst, left, got, want)
+				}
+				if methods[want] == "Ping" {
+					continue
+				}
+				id, err := idOf(got.result)
+				must.Succeed(t, err)
+				if id <= last {
+					t.Fatalf("%d of %d left: %d after %d", burst, left, id, last)
+				}
+				last = id
+			}
+			if n := r.value("kazahana_rpc_requests_total", "ok", "NextID"); n != float64(burst-burst/61) {
+				t.Errorf("%v requests are counted, of %d", n, burst)
+			}
+			r.placed(1, 0)
+		}
+	}
+}
+
+// No ID embeds a time before its request, also where the loop found another connection ready before.
+func TestFastPathReadsTheClockBehindTheRequest(t *testing.T) {
+	const step = 5 // ms
+	r := newFastPathRig(t).start()
+	peers := []*peer{r.dial(), r.dial()}
+	ask := func(msgid int) {
+		for _, p := range peers {
+			p.send(request(msgid, "NextID", []any{}))
+		}
+	}
+	turns := 0
+	r.onFastPathAll(len(peers), func(p *parked) {
+		ask(turns + 1)
+		p.Ready(unix.EPOLLIN)
+		if turns++; turns == 1 {
+			r.clock.Advance(step * time.Millisecond)
+		}
+	})
+	msOf := func(p *peer, msgid uint32) int64 {
+		t.Helper()
+		got := p.receive()
+		id, err := idOf(got.result)
+		if err != nil || got.err != nil || got.id != msgid {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		return snowflake.DefaultTimeline().UnixMS(id)
+	}
+	before := []int64{msOf(peers[0], 1), msOf(peers[1], 1)}
+	for _, p := range peers {
+		if after := msOf(p, 2); after != min(before[0], before[1])+step {
+			t.Errorf("the ID of a request of %d ms later embeds %d, and the first ones %v", step, after, before)
+		}
+	}
+}
+
 // Whoever hangs up while it waits is forgotten, whether it goes at once or
 // stops sending first, and costs others none of the IDs it did not get yet.
 func TestFastPathPeerHangsUpWhileItWaits(t *testing.T) {

@@ -35,7 +35,7 @@ type attachments struct {
 }
 
 // hold acquires a lock that lasts as long as the connection.
-func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, error) {
+func (s *Server) hold(ctx context.Context, c *conn, want lock.Request) (any, error) {
 	h := &hold{holder: c, watchers: map[*conn]struct{}{}}
 	if err := c.account.hold(); err != nil {
 		return nil, err

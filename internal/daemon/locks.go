@@ -33,7 +33,6 @@ type Locks struct {
 // lockCall is the request of a lock method.
 type lockCall struct {
 	lock.Request
-	wait time.Duration
 	hold bool // for as long as the connection lasts
 }
 
@@ -48,7 +47,7 @@ var lockOptions = map[string]func(*lockCall, *responder) error{
 	"request_id": func(call *lockCall, d *responder) (err error) { call.RequestID, err = d.text(); return err },
 	"lease_id":   func(call *lockCall, d *responder) (err error) { call.LeaseID, err = d.text(); return err },
 	"wait_ms": func(call *lockCall, d *responder) (err error) {
-		call.wait, err = d.milliseconds("wait_ms", maxLockWait)
+		call.Wait, err = d.milliseconds("wait_ms", maxLockWait)
 		return err
 	},
 	"hold": func(call *lockCall, d *responder) error {
@@ -96,38 +95,35 @@ func (s *Server) lockAcquire(_ context.Context, d *responder) error {
 	if err != nil {
 		return err
 	}
-	want := lock.Wanted{
-		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
-	}
 	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
 		s.keyedStores.LockWaiters.Inc()
-		answer, err := s.acquire(ctx, d.conn, call.hold, want)
+		answer, err := s.acquire(ctx, d.conn, call)
 		s.keyedStores.LockWaiters.Dec()
 		if s.countLock(lock.Acquire.String(), err); err == nil {
 			s.keyedStores.LockWait.Observe(s.elapsed()-began, 1)
 		}
-		if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == want.Owner {
+		if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == call.Owner {
 			return nil, heldError("this user holds the lock already, by another request", held)
 		}
 		return answer, lockFailure(err)
 	})
 }
 
-func (s *Server) acquire(ctx context.Context, c *conn, hold bool, want lock.Wanted) (any, error) {
-	if hold {
-		return s.hold(ctx, c, want)
+func (s *Server) acquire(ctx context.Context, c *conn, call lockCall) (any, error) {
+	if call.hold {
+		return s.hold(ctx, c, call.Request)
 	}
-	l, err := s.cfg.Locks.Host.Acquire(ctx, want)
+	l, err := s.cfg.Locks.Host.Acquire(ctx, call.Request)
 	if err == nil && !l.Repeated && hungUp(c.net) {
 		// Its peer may have made sure by another connection that it holds
 		// nothing, before this request was so much as read.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Locks.Timeout)
 		defer cancel()
 		_, _ = s.cfg.Locks.Host.Change(ctx, lock.Request{
-			Op: lock.Release, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner, LeaseID: l.LeaseID,
+			Op: lock.Release, Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, LeaseID: l.LeaseID,
 		})
 		err = errHungUp
 	}

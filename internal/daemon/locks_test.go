@@ -351,6 +351,7 @@ func TestLocksWhenTheDaemonStops(t *testing.T) {
 	}
 }
 
+// Seeds 003-2-1, 003-5-1, 003-8.1-2 and 003-8.2-1.
 func TestSequenceMethods(t *testing.T) {
 	r, _ := withLocks(t)
 	p := r.dial()

@@ -24,6 +24,7 @@ var (
 // nth is the ID that a fresh rig gives as its n-th.
 func nth(n int64) snowflake.ID { return timeline.ID(startMS, n) }
 
+// Seeds 000-11.1-1 and 003-2-1.
 func TestNextID(t *testing.T) {
 	p := newRig(t).start().dial()
 	n := int64(0)
@@ -87,6 +88,7 @@ func TestNextIDs(t *testing.T) {
 	}
 }
 
+// Seed 000-A.5-1.
 func TestInspect(t *testing.T) {
 	p := newRig(t).start().dial()
 	p.id()
@@ -148,6 +150,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// Seed 000-8.6-1.
 func TestExternal(t *testing.T) {
 	const secret = "correct horse battery staple"
 	keyed, err := snowflake.NewCodec([]byte(secret), "keyed")
@@ -249,6 +252,7 @@ func sameKeys(t *testing.T, where string, got, want any) {
 	}
 }
 
+// Seeds 003-2-1, 003-5-1, 003-5-6 and 003-5-7.
 func TestUUID(t *testing.T) {
 	p := newRig(t).start().dial()
 	seen := map[string]bool{}

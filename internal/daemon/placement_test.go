@@ -179,6 +179,7 @@ func (r *placed) activate(w *peer, identity string) asked {
 	return a
 }
 
+// Seeds 004-23 and 004-40.
 func TestPlacementMethods(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -221,6 +222,7 @@ func TestPlacementMethods(t *testing.T) {
 }
 
 // What a process does wrong is told to who asked, or is no matter of theirs.
+// Seed 004-56.
 func TestActivationFails(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -304,6 +306,7 @@ func TestExecutorsShare(t *testing.T) {
 }
 
 // Another daemon owns half of the rooms, and this one says which.
+// Seeds 004-21, 004-22 and 004-24.
 func TestTwoDaemons(t *testing.T) {
 	s := newSite(t)
 	a, b, c := s.start("a:1"), s.start("b:1"), s.start("")
@@ -385,6 +388,7 @@ func TestTwoDaemons(t *testing.T) {
 }
 
 // Who waits for another host is told what for.
+// Seed 004-48.
 func TestPlacementPending(t *testing.T) {
 	s := newSite(t)
 	r := s.start("a:1").sees(1)
@@ -410,6 +414,7 @@ func TestPlacementPending(t *testing.T) {
 	})
 }
 
+// Seeds 004-3, 004-34, 004-36, 004-47, 004-57 and 004-64.
 func TestPlacementEvents(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, some, all := r.worker(), r.dial(), r.dial()
@@ -443,6 +448,7 @@ func TestPlacementEvents(t *testing.T) {
 	}
 }
 
+// Seed 004-43.
 func TestPlacementSnapshot(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -482,6 +488,7 @@ func TestPlacementSnapshot(t *testing.T) {
 	}
 }
 
+// Seeds 004-6 and 004-61.
 func TestPlacementRefusals(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	p := r.dial()

@@ -94,6 +94,7 @@ func (r *placed) local(kind, authority string) string {
 }
 
 // Each reason has a word, which is counted.
+// Seed 004-63.
 func TestPassivationReasons(t *testing.T) {
 	counts, all := metrics.NewPlacement(), metrics.New(metrics.Build{})
 	all.Placement(counts, func() metrics.PlacementSample { return metrics.PlacementSample{} })
@@ -194,6 +195,7 @@ func TestPlacementStatusIsBounded(t *testing.T) {
 }
 
 // What is quickly written is what the encoder makes of the answer.
+// Seed 004-23.
 func TestResolutionIsWrittenOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(name string, most int) string { return rapid.StringN(0, -1, most).Draw(t, name) }

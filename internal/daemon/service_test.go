@@ -87,6 +87,7 @@ func TestLayoutFollowsTheLease(t *testing.T) {
 }
 
 // Status and readiness in every mode, and that the daemon shows its worst.
+// Seeds 000-3.2-2, 000-5.4-1 and 000-10.4-2.
 func TestModes(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // A slow request waits for more than IDs: for a store, or for somebody else to
@@ -80,6 +82,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	}
 	ctx = c.user.pays(ctx)
 	find := func() {
+		record.MakeRoom()
 		answer, err := work(ctx)
 		done()
 		if err != nil && ctx.Err() != nil {

@@ -18,7 +18,7 @@ func (r *rig) waits(t *testing.T, count int64, timeout time.Duration) *Pending {
 	return p
 }
 
-// nobodyWaits fails if the queue holds anything of those who have waited.
+// nobodyWaits fails if the queue holds anything of requests that have waited.
 func (r *rig) nobodyWaits(t *testing.T) {
 	t.Helper()
 	if w := r.q.waiting; !w.empty() {

@@ -80,7 +80,7 @@ type Core struct {
 	base  snowflake.ID // with which ms begins
 	low   int64        // low bits of the last ID
 	used  int64        // IDs that embed ms
-	run   run          // what is left of the current run begins at low+1
+	run   run          // the rest of the current run begins at low+1
 
 	recent  int64 // how many IDs recent milliseconds took
 	skipped bool  // this millisecond did not start at its first value
@@ -122,14 +122,7 @@ func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
 	c.forget() // whatever it was cut from may be gone
 }
 
-// SetConfig replaces the configuration. It bounds what is made from now on, and
-// takes back nothing: the stream ascends whatever it says.
-func (c *Core) SetConfig(cfg Config) {
-	c.cfg = cfg
-	c.forget() // the run was cut by the old limits
-}
-
-// forget drops what was worked out from the leases so far.
+// forget drops the values worked out from the leases so far.
 func (c *Core) forget() {
 	c.run = run{}
 	c.regular.forget()
@@ -184,7 +177,7 @@ func (c *Core) timestamp(now int64) (int64, Stop) {
 		return 0, Stop{Err: &ClockBackwardError{BackwardMS: backward, LimitMS: limit, Earlier: c.ms < c.floor}}
 	}
 	if c.ms == earliest {
-		return c.ms, Stop{} // what is left of the last millisecond can be spent
+		return c.ms, Stop{} // the rest of the last millisecond can be spent
 	}
 	return 0, Stop{Wait: WaitClock, UntilMS: earliest}
 }

@@ -28,7 +28,7 @@ type ClockBackwardError struct {
 // to be taken for the culprit, and not the clock. Waiting is no use then.
 const farAhead = time.Hour
 
-// Advice says what is the matter and what to do.
+// Advice names the cause and the remedy.
 func (e *ClockBackwardError) Advice() string {
 	switch {
 	case e.Earlier && e.BackwardMS > farAhead.Milliseconds():
@@ -67,5 +67,5 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("no ID within %v: waited for the %s", e.Waited.Round(time.Millisecond), e.For)
 }
 
-// Timeout marks the error as a timeout for those who ask, as net.Error does.
+// Timeout marks the error as a timeout for callers that ask, as net.Error does.
 func (e *TimeoutError) Timeout() bool { return true }

@@ -12,7 +12,7 @@ type Fallback string
 // The fallback policies.
 const (
 	FallbackCachedRandom Fallback = "cached+random" // the last lease's slot, else random low bits
-	FallbackCached       Fallback = "cached"        // the last lease's slot, while nobody else can hold it
+	FallbackCached       Fallback = "cached"        // the last lease's slot, while no other client can hold it
 	FallbackNone         Fallback = "none"
 )
 
@@ -50,7 +50,7 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 // Within a millisecond the values must ascend, and taken together they should
 // look like a uniform sample, since that is what makes a meeting with another
 // host's values unlikely. If k more values are expected, the next one is drawn
-// as the smallest of k uniform draws from what is left.
+// as the smallest of k uniform draws from the rest.
 func (c *Core) randomLow(from, want int64) (int64, bool) {
 	room := c.tl.MaxLow() + 1 - from
 	if room <= 0 {

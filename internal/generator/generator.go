@@ -109,17 +109,22 @@ func (g *Generator) Start(at Reading, req Request, dst []Range) ([]Range, *Pendi
 	return g.startLocked(at, req, dst)
 }
 
+// Run takes up to n IDs of what the last request has left of the millisecond; none where there is
+// no such rest at the reading, and Start is the way. So a burst of requests costs one visit.
+func (g *Generator) Run(at Reading, n int64) (r Range) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.core; n > 0 && g.q.hasRun(at, 1) {
+		r = c.cut(c.ms, c.low+1, n)
+	}
+	return r
+}
+
 // One is the next ID where the last request has left some of this millisecond; ok is
 // false elsewhere, and Next is the way. It allocates nothing.
 func (g *Generator) One() (id snowflake.ID, ok bool) {
-	at := g.Read()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if ok = g.q.hasRun(at, 1); ok {
-		c := g.core
-		id = c.cut(c.ms, c.low+1, 1).Start
-	}
-	return id, ok
+	r := g.Run(g.Read(), 1)
+	return r.Start, r.Count > 0
 }
 
 // startLocked is Start where the run does not suffice. It unlocks.
@@ -158,8 +163,8 @@ func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, 
 func (g *Generator) now() Instant { return Instant{g.Read(), time.Now()} }
 
 // settle does what follows from a step of the queue: the mark is above every ID
-// before it leaves, the keeper hears of growth, those whose wait has ended hear of
-// that, and the timer is set for those who go on waiting. Its caller has the lock.
+// before it leaves, the keeper hears of growth, requests that have ended hear of
+// that, and the timer is set for the requests that go on waiting. Its caller has the lock.
 func (g *Generator) settle() {
 	g.raise(g.core.ms + 1)
 	if g.core.growth {
@@ -218,14 +223,6 @@ func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error)
 	g.step(func() { g.q.Update(g.now(), held, cached, cause) })
 }
 
-// SetConfig replaces the configuration, for those who wait as well.
-func (g *Generator) SetConfig(cfg Config) {
-	g.step(func() {
-		g.core.SetConfig(cfg)
-		g.q.Serve(g.now())
-	})
-}
-
 // Rebase moves the stream to another timeline; see Core.Rebase.
 func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()
@@ -268,7 +265,7 @@ func (g *Generator) Stats() Stats {
 	return g.core.stats
 }
 
-// Stop fails those who wait, and everyone who comes after, with ErrStopped.
+// Stop fails waiting requests, and all later ones, with ErrStopped.
 func (g *Generator) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

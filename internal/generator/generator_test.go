@@ -115,7 +115,7 @@ func ascending(t *testing.T, ids []snowflake.ID) {
 }
 
 // TestFairShare: one caller who asks for 65,536 IDs again and again leaves
-// everyone else's single IDs a wait of a millisecond or two.
+// the single IDs of all others a wait of a millisecond or two.
 func TestFairShare(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
@@ -149,6 +149,7 @@ func TestFairShare(t *testing.T) {
 }
 
 // TestConcurrentCallers: all IDs differ, and each caller's ascend.
+// Seed 000-5.10-1.
 func TestConcurrentCallers(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Spread = true; o.MaxThroughput = 1024 })
 	r.grant(3, 5, 4, 900)
@@ -228,6 +229,7 @@ func TestDeadlineIsHonoured(t *testing.T) {
 	})
 }
 
+// Seeds 000-5.6-1, 000-5.6-2, 000-10.5-1, 000-11.4-1 and 003-2-5.
 func TestBackwardClock(t *testing.T) {
 	for _, tc := range []struct {
 		limit, jump int64
@@ -281,7 +283,7 @@ func TestSmallStepDuringALongBatch(t *testing.T) {
 	})
 }
 
-// TestClockThatStandsStill: no growing distance, yet nobody waits for ever.
+// TestClockThatStandsStill: no growing distance, yet no request waits for ever.
 func TestClockThatStandsStill(t *testing.T) {
 	inBubble(t, func(o *Options) { o.MaxThroughput = 1; o.MaxBackwardMS = 2000 }, func(t *testing.T, r *rig) {
 		r.grant(7)
@@ -303,6 +305,7 @@ func TestClockThatStandsStill(t *testing.T) {
 	})
 }
 
+// Seed 000-5.4-2.
 func TestStartupWait(t *testing.T) {
 	starting := func(o *Options) { o.StartupWait = 500 * time.Millisecond }
 	isFallback := func(ids []snowflake.ID) bool { return bubbleTimeline.IsFallback(ids[0]) }
@@ -354,6 +357,7 @@ func TestStartupWait(t *testing.T) {
 	})
 }
 
+// Seeds 000-2.2-4 and 000-5.8-2.
 func TestGrowthIsAskedForOnceLeasesAreUsedUp(t *testing.T) {
 	inBubble(t, func(o *Options) { o.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.grant(7)
@@ -381,6 +385,7 @@ func TestGrowthIsAskedForOnceLeasesAreUsedUp(t *testing.T) {
 }
 
 // TestSeal: once Update has left a lease out, nothing is made from it.
+// Seed 003-3.2-6.
 func TestSeal(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxThroughput = 1 << 20 })
 	layout := snowflake.DefaultLayout()
@@ -437,6 +442,7 @@ func TestSpread(t *testing.T) {
 
 // TestRandomFallbackLooksUniform: random low bits, whatever the rate, are
 // spread over all 21 bits, and ascend within the millisecond.
+// Seed 000-2.3-2.
 func TestRandomFallbackLooksUniform(t *testing.T) {
 	for _, perMS := range []int64{1, 10, 256} {
 		t.Run(fmt.Sprint(perMS), func(t *testing.T) {

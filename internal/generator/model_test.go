@@ -193,6 +193,7 @@ func drawLease(t *rapid.T, now int64, label string) lease.Lease {
 // TestCoreAgainstModel drives the core with clocks that jump both ways, leases
 // that come, overlap, expire and vanish, batches, fallback, other settings and
 // restarts.
+// Seeds 000-5.4-1, 000-5.8-2, 000-5.8-3 and 000-5.10-1.
 func TestCoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
@@ -214,12 +215,9 @@ func TestCoreAgainstModel(t *testing.T) {
 				}
 				core.SetLeases(m.held, m.cached, nil)
 			},
-			"config": func(t *rapid.T) {
+			"restart": func(t *rapid.T) {
 				cfg = drawConfig(t)
 				m.cfg = cfg
-				core.SetConfig(cfg)
-			},
-			"restart": func(t *rapid.T) {
 				m.floor = core.LastMS() + 1
 				core = NewCore(cfg, testTimeline, m.floor, rnd)
 				core.EndStartup()

@@ -63,7 +63,7 @@ func TestNotifyOfBeingServed(t *testing.T) {
 	})
 }
 
-// One that has ended already is told of at once.
+// The end of a request that has ended already is told at once.
 func TestNotifyAfterTheEnd(t *testing.T) {
 	onLease(t, 256, func(t *testing.T, r *rig) {
 		_, p, _ := r.Start(0, Request{Count: 1, Timeout: time.Hour}, nil)
@@ -80,7 +80,7 @@ func TestNotifyAfterTheEnd(t *testing.T) {
 	})
 }
 
-// The timeout counts from the Start, not from when somebody asked to be told.
+// The timeout counts from the Start, not from when the caller asked to be told.
 func TestNotifyOfTheTimeout(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
 		r.grant(7)
@@ -130,7 +130,7 @@ func TestCancel(t *testing.T) {
 		if ranges, err := behind.Result(); err != nil || count(ranges) != 1 || ranges[0].Start >= ids[0] {
 			t.Errorf("%v, %v", ranges, err)
 		}
-		// One that is served cannot be cancelled.
+		// A request that is served cannot be cancelled.
 		behind.Cancel(gone)
 		if _, err := behind.Result(); err != nil {
 			t.Error(err)
@@ -140,7 +140,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// Somebody may still Wait for it, as when a connection is handed over.
+// A caller may still Wait for it, as when a connection is handed over.
 func TestWaitInsteadOfResult(t *testing.T) {
 	onLease(t, 256, func(t *testing.T, r *rig) {
 		p, calls := notified(t, r, Request{Count: 300, Timeout: time.Hour})

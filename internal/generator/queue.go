@@ -26,7 +26,7 @@ func (r Reading) ms() int64 { return int64(r) / int64(time.Millisecond) }
 // Instant is what the clocks show when something happens.
 type Instant struct {
 	Clock Reading   // the believed time
-	Mono  time.Time // by a clock that nobody sets, for timeouts
+	Mono  time.Time // by a clock that cannot be set, for timeouts
 }
 
 // Queue is a Core and the requests that wait for it. It has no lock, no clock and
@@ -34,7 +34,7 @@ type Instant struct {
 // Nap is how long nothing will happen by itself.
 type Queue struct {
 	core   *Core
-	newest Reading // the last one that was used, but for those within the run
+	newest Reading // the last reading that was used, but for readings within the run
 	// [runFrom, runUntil) are the readings that get IDs of the core's run: the
 	// millisecond in use. runUntil is 0 where none does, as while a request
 	// waits, and after Close. The run's own end closes it too.
@@ -45,8 +45,8 @@ type Queue struct {
 	// clockSince is when the queue began to wait for the clock; zero while it
 	// does not.
 	clockSince time.Time
-	// deadline is no later than the first timeout of those who wait; it may be that
-	// of one who has left.
+	// deadline is no later than the first timeout of a waiting request; it may be that
+	// of a request that has left.
 	deadline time.Time
 	closed   bool
 
@@ -104,7 +104,7 @@ func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 	p.cause = q.stop.Wait
 }
 
-// Serve gives those who wait what there is, and ends the wait of those whose time
+// Serve gives waiting requests what there is, and ends the wait of requests whose time
 // is over. It is due after Nap, and when the leases change.
 func (q *Queue) Serve(now Instant) {
 	q.nap = -1
@@ -126,7 +126,7 @@ func (q *Queue) Serve(now Instant) {
 	}
 }
 
-// expire ends the wait of those whose time is over.
+// expire ends the wait of requests whose time is over.
 func (q *Queue) expire(now Instant) {
 	if now.Mono.Before(q.deadline) {
 		return
@@ -145,8 +145,8 @@ func (q *Queue) expire(now Instant) {
 }
 
 // catchUp gives out the milliseconds that passed unused since the last ID,
-// while everyone here was waiting for them. Only regular IDs are made up for:
-// what was missing then, a lease or the right time, may be here now.
+// while all requests here were waiting for them. Only regular IDs are made up for:
+// a lease or the right time, missing then, may be here now.
 func (q *Queue) catchUp(now Instant) {
 	nowMS := now.Clock.ms()
 	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && !q.waiting.empty(); at++ {
@@ -157,8 +157,8 @@ func (q *Queue) catchUp(now Instant) {
 }
 
 // share deals out one millisecond in rounds: in each, every request gets an equal part of
-// what is left. So a large batch leaves room for single IDs, and the first one next time is
-// the one that came away short. It reports whether everyone is served, or else why not. A
+// the rest. So a large batch leaves room for single IDs, and the first request next time is
+// the one that came away short. It reports whether all are served, or else why not. A
 // late millisecond yields regular IDs or nothing, no errors.
 func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
 	for !q.waiting.empty() {
@@ -252,7 +252,7 @@ func (q *Queue) Update(now Instant, held []lease.Lease, cached *lease.Lease, cau
 	q.Serve(now)
 }
 
-// Close fails those who wait.
+// Close fails waiting requests.
 func (q *Queue) Close() {
 	q.closed, q.runUntil, q.nap = true, 0, -1
 	q.waiting.drop(func(p *Pending) bool {

@@ -114,23 +114,24 @@ func (p *player) start(t *rapid.T) {
 	}
 }
 
-// one asks by One, which has nothing but regular IDs of the present millisecond.
-func (p *player) one(t *rapid.T) {
-	id, ok := p.One()
-	if !ok {
+// run asks by Run, which has nothing but regular IDs of the present millisecond.
+func (p *player) run(t *rapid.T) {
+	want := rapid.Int64Range(0, 12).Draw(t, "count")
+	r := p.Run(p.Read(), want)
+	if r.Count == 0 {
 		return
 	}
 	if !p.q.waiting.empty() {
-		t.Fatalf("%d was given out past those who wait", id)
+		t.Fatalf("%v was given out past those who wait", r)
 	}
-	p.take(t, []Range{{Start: id, Count: 1, Kind: Regular}}, p.held)
-	if ms := testTimeline.UnixMS(id); id <= p.last || ms != p.clock.ms() {
-		t.Fatalf("%d after %d; it embeds %d, and the time is %d", id, p.last, ms, p.clock.ms())
+	first, last, n := p.take(t, []Range{r}, p.held)
+	if ms := testTimeline.UnixMS(first); r.Kind != Regular || n > want || first <= p.last || ms != p.clock.ms() {
+		t.Fatalf("%v of %d after %d; it embeds %d, and the time is %d", r, want, p.last, ms, p.clock.ms())
 	}
-	p.last = id
+	p.last = last
 }
 
-// forfeit notes what a failed batch had taken: nobody gets it.
+// forfeit notes what a failed batch had taken: no request gets it.
 func (p *player) forfeit(ranges []Range) {
 	for _, r := range ranges {
 		for i := range r.Count {
@@ -162,7 +163,7 @@ func (p *player) collect(t *rapid.T, all bool) {
 	p.pendings = left
 }
 
-// TestGeneratorKeepsTheRules: with bursts whose readings are old, those who
+// TestGeneratorKeepsTheRules: with bursts whose readings are old, requests that
 // wait, leases that come and go, and a clock that jumps.
 func TestGeneratorKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -191,7 +192,7 @@ func TestGeneratorKeepsTheRules(t *testing.T) {
 			},
 			"start":  p.start,
 			"start ": p.start, // more often than the rest
-			"one":    p.one,
+			"run":    p.run,
 			"wake": func(t *rapid.T) {
 				p.serve()
 				p.collect(t, false)

@@ -160,7 +160,7 @@ func TestRegularOnlyInABurst(t *testing.T) {
 	}
 }
 
-// TestBurstStandsInLine: a burst that could go on waits behind those who wait.
+// TestBurstStandsInLine: a burst that could go on waits behind waiting requests.
 func TestBurstStandsInLine(t *testing.T) {
 	inBubble(t, func(o *Options) { o.MaxThroughput = 100 }, func(t *testing.T, r *rig) {
 		r.grant(7)
@@ -180,7 +180,7 @@ func TestBurstStandsInLine(t *testing.T) {
 		if _, err := first.Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
-		// With nobody waiting, a burst goes on again.
+		// With no request waiting, a burst goes on again.
 		if _, _, err := r.Start(r.Read(), Request{Count: 1}, nil); err != nil {
 			t.Error(err)
 		}
@@ -245,7 +245,7 @@ func TestRestOfTheLastMillisecondIsForReadingsOfNow(t *testing.T) {
 	}
 }
 
-// TestPendingHoldsItsPlace: those who wait are served in the order of their
+// TestPendingHoldsItsPlace: waiting requests are served in the order of their
 // Starts, not of their Waits, and keep what they had.
 func TestPendingHoldsItsPlace(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, r *rig) {
@@ -320,6 +320,39 @@ func TestCountBelowOne(t *testing.T) {
 		}
 	}
 	begin(t, g, burst, 1)
+}
+
+// TestRun: a run has what the last request left of the reading's millisecond, in order, and
+// nothing for other readings or while a request waits.
+func TestRun(t *testing.T) {
+	g, c := newByHand(t, nil)
+	if r := g.Run(g.Read(), 1); r.Count != 0 {
+		t.Errorf("%v before any request", r)
+	}
+	begin(t, g, g.Read(), 1)
+	burst := g.Read()
+	c.at(1)
+	for _, want := range []int64{0, -1} {
+		if r := g.Run(burst, want); r.Count != 0 {
+			t.Errorf("%v for a count of %d", r, want)
+		}
+	}
+	if r := g.Run(g.Read(), 1); r.Count != 0 {
+		t.Errorf("%v at the next millisecond's reading", r)
+	}
+	for _, step := range []struct{ want, first, count int64 }{{3, 1, 3}, {10, 4, 4}, {1, 0, 0}} {
+		r := g.Run(burst, step.want)
+		if r.Count != step.count || r.Count > 0 && (testTimeline.Low(r.Start) != 8+step.first || r.Kind != Regular) {
+			t.Errorf("%v for %d, want %d from %d on", r, step.want, step.count, step.first)
+		}
+	}
+	begin(t, g, g.Read(), 1)
+	_, pending, err := g.Start(g.Read(), Request{Count: 20, Timeout: time.Hour}, nil)
+	must.Succeed(t, err)
+	if r := g.Run(g.Read(), 1); r.Count != 0 {
+		t.Errorf("%v past a request that waits", r)
+	}
+	pending.Cancel(ErrStopped)
 }
 
 // TestReadingAtTheNextMillisecond: a millisecond ends where the next begins.

@@ -17,7 +17,7 @@ type window struct {
 
 func (w *window) allows(ms int64) bool { return w.created <= ms && ms < w.until }
 
-// supply is slots, and the values of those that allow the millisecond in use.
+// supply is slots, and the values of the slots that allow the millisecond in use.
 // The values are worked out anew only when a window begins or ends, so that in
 // between neither an ID nor a millisecond costs more where there are more leases.
 type supply struct {
@@ -73,7 +73,7 @@ func (u *supply) roomAt(ms int64) int64 {
 	return u.room
 }
 
-// join adds a slot that does not begin before the last one that was added. A
+// join adds a slot that does not begin before the last one added. A
 // slot granted twice over, as static: renews, counts once.
 func (u *supply) join(s snowflake.Slot) {
 	if n := len(u.segments); n > 0 && s.Start <= u.segments[n-1].end {

@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
+// Seed 000-5.2-1.
 func TestSettleTimeline(t *testing.T) {
 	used, other := snowflake.DefaultTimeline(), snowflake.Timeline{EpochMS: 1_577_836_800_000, BitTS: 42} // 2020
 	earlier := snowflake.Timeline{EpochMS: other.EpochMS, BitTS: used.BitTS}

@@ -127,7 +127,7 @@ func (c *Core) learnClock() {
 	asked := c.askedMS + now - c.answer.heardMS
 	if c.answer.repeated {
 		// Asked for the first time long ago, maybe: anything in between agrees
-		// with the answer, and what was known before is kept where it does.
+		// with the answer, and the earlier value is kept where it does.
 		c.skewMS = min(max(c.skewMS, l.Created-now), l.Created-asked)
 	} else {
 		c.skewMS = l.Created - (asked+now)/2

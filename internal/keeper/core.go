@@ -72,7 +72,7 @@ type Core struct {
 	used     bool          // back was held, and not refused
 	asking   asking        // about the acquire under way
 	answer   *answer       // of an acquire, not judged yet
-	moving   *state.Saved  // what was there before the timeline moves
+	moving   *state.Saved  // the leases from before the timeline moves
 
 	stop *stopping // a stop has begun
 }
@@ -120,9 +120,6 @@ func (c *Core) resumePace() {
 	}
 }
 
-// Configure replaces the configuration.
-func (c *Core) Configure(cfg Config) { c.cfg = cfg }
-
 // Report returns what the last transition has to say.
 func (c *Core) Report() Report { return c.report }
 
@@ -152,7 +149,7 @@ func (c *Core) Handle(at Moment, e Event) Action {
 	return c.next()
 }
 
-// beginTurn begins to do what is due now, once each.
+// beginTurn begins each thing that is due now, once.
 func (c *Core) beginTurn() {
 	c.verified, c.asked, c.returned = false, false, 0
 	if i := slices.IndexFunc(c.saved.Held, c.usable); i >= 0 {
@@ -276,7 +273,7 @@ func (c *Core) all() []lease.Lease {
 	return all
 }
 
-// reserved is those of all whose reservation has not ended.
+// reserved is the leases whose reservation has not ended.
 func (c *Core) reserved() []lease.Lease {
 	return slices.DeleteFunc(c.all(), func(l lease.Lease) bool { return c.at.MS >= l.ReservedUntil })
 }

@@ -101,7 +101,7 @@ func TestNothingIsSentThatWasNotForgotten(t *testing.T) {
 	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Done")
 }
 
-// TestHaltedKeeperCallsNobody: what is granted already is used, and no call begins.
+// TestHaltedKeeperCallsNobody: leases granted already are used, and no call begins.
 func TestHaltedKeeperCallsNobody(t *testing.T) {
 	tb := newTable()
 	tb.at.Halt = true
@@ -129,9 +129,7 @@ func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
 
 func stoppedInTheMiddle(t *testing.T, outcome Released, verified Verified, want []string) {
 	tb := newTable()
-	cfg := tb.core.cfg
-	cfg.MaxThroughput *= 3
-	tb.core.Configure(cfg)
+	tb.core.cfg.MaxThroughput *= 3
 	three := func() Acquired {
 		return Acquired{Leases: slices.Concat(tb.grant().Leases, tb.grant().Leases, tb.grant().Leases)}
 	}

@@ -15,7 +15,7 @@ import (
 // Moment is what the clocks and the generator show when an event arrives.
 type Moment struct {
 	MS      int64         // the believed time, Unix ms
-	Elapsed time.Duration // by a clock that nobody sets
+	Elapsed time.Duration // by a clock that cannot be set
 	LastMS  int64         // the largest Unix ms that any ID so far may embed
 	Halt    bool          // the keeper is to end: no further call may begin
 }

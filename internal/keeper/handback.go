@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// leaveReplaced lets go of the leases that are no longer needed: those due for
-// replacement once the whole throughput is there without them, and those that have
+// leaveReplaced lets go of the leases that are no longer needed: leases due for
+// replacement once the whole throughput is there without them, and leases that have
 // expired once any other is usable. So a host takes a second slot only for as long
 // as a replacement takes, whenever the others do it. It reports whether there were
 // any.
@@ -33,7 +33,7 @@ func (c *Core) leaveReplaced() bool {
 	return true
 }
 
-// leave begins to hand back what is leaving, in the order on which the single-user
+// leave begins to hand back the leaving leases, in the order on which the single-user
 // rule rests: seal the generator, forget, then send. While the live state cannot be
 // written nothing is sent.
 func (c *Core) leave() {
@@ -63,7 +63,7 @@ func (c *Core) releaseNext() (action Action, again bool) {
 // giveBackRefused gives back one of the refused leases. Where the provider hangs,
 // the others run out by themselves.
 //
-// A refused lease was never published, so its own start bounds what was embedded
+// A refused lease was never published, so its own start bounds the times embedded
 // under it, and is near the provider's time however wrong this host's clock is;
 // but for one that was granted long ago and is told of only now, so is any later
 // time.
@@ -81,7 +81,7 @@ func (c *Core) giveBackRefused() (action Action, again bool) {
 
 // release sends one release, once. The provider would refuse a timestamp that is too far
 // from its clock, so that one is not sent. A stop sends it nevertheless: the clocks may have
-// met since the last grant, and what is refused is kept.
+// met since the last grant, and a refused lease is kept.
 func (c *Core) release(l lease.Lease, timestampMS int64) (action Action, again bool) {
 	c.back = l
 	off := timestampMS - c.at.MS - c.skewMS

@@ -30,6 +30,7 @@ func (r *rig) wantReleased(want ...int64) {
 // TestReplacedLeaseIsHandedBackAtOnce follows one lease through its whole life,
 // under traffic: it ends with the acquire that replaces it, not a tenth of a
 // term later, in which hosts that started together would need two slots each.
+// Seeds 000-4.4-2 and 000-A.1-1.
 func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -69,6 +70,7 @@ func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 
 // TestPartlyReplacedLeasesAreUsedToTheirEnd: where the pool has not enough for
 // the whole throughput, what a host has is more than what it would have left.
+// Seed 000-5.9-1.
 func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -176,6 +178,7 @@ func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 }
 
 // TestManySmallLeasesAreHandedBack: all of them, and none of their successors.
+// Seed 000-4.3-3.
 func TestManySmallLeasesAreHandedBack(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms = s.terms.WithBitSeq(2) }, func(t *testing.T, r *rig) {
 		r.start()
@@ -195,7 +198,7 @@ func TestManySmallLeasesAreHandedBack(t *testing.T) {
 }
 
 // TestReplacementInTheSameSlot: a provider with one machine ID grants it anew.
-// What is handed back is the old grant of it, not the slot.
+// The old grant of it is handed back, not the slot.
 func TestReplacementInTheSameSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *static.Provider
@@ -229,7 +232,7 @@ func TestReplacementInTheSameSlot(t *testing.T) {
 	})
 }
 
-// TestNothingIsLeftWhenTheReplacementIsLost: what was handed back does not come
+// TestNothingIsLeftWhenTheReplacementIsLost: a lease handed back does not come
 // back, whatever becomes of its successor. Until the next acquire fallback is
 // random then, as it is for the rest of every term: to keep a second lease for
 // this case would cost each host a second slot.

@@ -18,6 +18,7 @@ const (
 
 // The circuit breaks where a lease was kept alive and none is left: regular IDs end, whatever
 // follows them (seed 003, 7.2). Every other failed acquire is just that.
+// Seeds 003-3.2-6, 003-4.3-4, 003-7.2-4 and 003-7.2-5.
 func TestCircuitBreaks(t *testing.T) {
 	for name, c := range map[string]struct {
 		fallback generator.Fallback
@@ -52,7 +53,7 @@ func TestCircuitBreaks(t *testing.T) {
 			for _, line := range r.logged(breaks) {
 				wantKeepAlive(t, line, r.logged("worker id allocated")[0])
 			}
-			// A restart within the outage: what is adopted has ended.
+			// A restart within the outage: the adopted lease has ended.
 			r.restart()
 			r.until(2*term + time.Minute)
 			again := r.logged(breaks)[broken:]
@@ -67,6 +68,7 @@ func TestCircuitBreaks(t *testing.T) {
 }
 
 // The keep alive begins with the first lease, which the line names, and once only.
+// Seeds 003-7.1-3, 003-7.2-2 and 003-7.2-3.
 func TestKeepAliveBegins(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)

@@ -42,7 +42,7 @@ type Store interface {
 // Clock is the believed time.
 type Clock interface {
 	NowMS() int64             // Unix ms
-	Elapsed() time.Duration   // by a clock that nobody sets
+	Elapsed() time.Duration   // by a clock that cannot be set
 	Confirm(providerMS int64) // a provider with a clock of its own showed this just now
 }
 
@@ -58,14 +58,11 @@ type Deps struct {
 }
 
 // Keeper supplies one service: it carries out what its core decides. Step, Run and
-// Shutdown are for one goroutine; Status, Turns and SetConfig are for any.
+// Shutdown are for one goroutine; Status and Turns are for any.
 type Keeper struct {
 	Deps
-	core        *Core
-	callTimeout time.Duration
-
-	newCfg atomic.Pointer[Config] // takes the place of the core's at the next step
-	turns  atomic.Uint64
+	core  *Core
+	turns atomic.Uint64
 
 	mu     sync.Mutex
 	status Status // guarded by mu
@@ -73,7 +70,7 @@ type Keeper struct {
 
 // New returns a keeper that has published what the store remembers.
 func New(cfg Config, deps Deps) *Keeper {
-	k := &Keeper{Deps: deps, callTimeout: cfg.CallTimeout}
+	k := &Keeper{Deps: deps}
 	cfg.OwnClock = deps.Provider.Info().OwnClock
 	var first Publish
 	k.core, first = NewCore(cfg, deps.Store.Load(), deps.Rand, k.moment(context.Background()))
@@ -103,9 +100,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// SetConfig replaces the configuration from the next step on, which is soon.
-func (k *Keeper) SetConfig(cfg Config) { k.newCfg.Store(&cfg) }
-
 // Turns grows while the keeper goes on: with each event. Between two of them lie
 // pollInterval or CallTimeout.
 func (k *Keeper) Turns() uint64 { return k.turns.Load() }
@@ -117,15 +111,10 @@ func (k *Keeper) Status() Status {
 	return k.status
 }
 
-// Step does what is due now, and returns how long nothing more will be.
+// Step does all that is due now, and returns for how long nothing more will be.
 func (k *Keeper) Step(ctx context.Context) time.Duration { return k.step(ctx, Tick{}) }
 
 func (k *Keeper) step(ctx context.Context, tick Tick) time.Duration {
-	if cfg := k.newCfg.Swap(nil); cfg != nil {
-		cfg.OwnClock = k.Provider.Info().OwnClock
-		k.core.Configure(*cfg)
-		k.callTimeout = cfg.CallTimeout
-	}
 	return k.until(ctx, tick).(Sleep).For
 }
 
@@ -211,7 +200,7 @@ func (k *Keeper) verify(ctx context.Context, leases []lease.Lease) (e Verified) 
 
 // timed runs one provider call under its deadline.
 func (k *Keeper) timed(ctx context.Context, op string, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, k.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, k.core.cfg.CallTimeout)
 	defer cancel()
 	began := k.Clock.Elapsed()
 	err := call(ctx)

@@ -65,6 +65,7 @@ func TestProviderDownAtStart(t *testing.T) {
 	})
 }
 
+// Seed 000-5.7-2.
 func TestProviderDownAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -92,6 +93,7 @@ func TestProviderDownAtRenewal(t *testing.T) {
 }
 
 // TestBackoffFollowsTheTable is seed 000, section 5.7, end to end.
+// Seed 000-5.7-1.
 func TestBackoffFollowsTheTable(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
@@ -124,6 +126,7 @@ func TestSuccessResetsBackoff(t *testing.T) {
 
 // TestHangingProvider: whoever asks for an ID does not notice that the provider
 // takes connections and never answers, neither at the start nor later.
+// Seed 000-5.4-2.
 func TestHangingProvider(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(hanging)
@@ -145,6 +148,7 @@ func TestHangingProvider(t *testing.T) {
 	})
 }
 
+// Seed 000-10.4-2.
 func TestFullPoolIsTriedAgain(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms.IDs.End = 1 }, func(t *testing.T, r *rig) {
 		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
@@ -165,7 +169,7 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 }
 
 // TestFenceIsHonoured: a provider that says until when it grants nothing is
-// asked right then, and before only as often as one that is away: somebody may
+// asked right then, and before only as often as one that is away: an operator may
 // have lifted the fence.
 func TestFenceIsHonoured(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
@@ -234,7 +238,7 @@ func TestLateAnswerSaysLittleAboutTheClocks(t *testing.T) {
 }
 
 // TestConflictLeadsToANewRequestID: the leases of the first request have ended
-// before anybody here heard of them.
+// before the keeper heard of them.
 func TestConflictLeadsToANewRequestID(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms.Term, s.terms.Quarantine = 10*time.Second, 10*time.Second }, func(t *testing.T, r *rig) {
 		r.remote.fail(answerLost)
@@ -261,6 +265,7 @@ func TestConflictLeadsToANewRequestID(t *testing.T) {
 
 // TestPruneOnlyOnSuccess: two leases end while the provider is away. Both stay
 // until there is something else to live from.
+// Seed 000-5.9-1.
 func TestPruneOnlyOnSuccess(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -290,6 +295,7 @@ func TestPruneOnlyOnSuccess(t *testing.T) {
 
 // TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the
 // one that ended last, and the others go back.
+// Seed 000-5.9-2.
 func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -352,7 +358,7 @@ func TestCachedLeaseIsReplacedAndHandedBack(t *testing.T) {
 	}
 }
 
-// TestMalformedLeasesAtRenewal: what is held meanwhile goes on being used.
+// TestMalformedLeasesAtRenewal: the leases held meanwhile go on being used.
 func TestMalformedLeasesAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -367,7 +373,7 @@ func TestMalformedLeasesAtRenewal(t *testing.T) {
 	})
 }
 
-// TestGoodLeasesAmongBadOnes: what is good is used, and counts as a success.
+// TestGoodLeasesAmongBadOnes: the good ones are used, and count as a success.
 func TestGoodLeasesAmongBadOnes(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
@@ -394,7 +400,7 @@ func TestGoodLeasesAmongBadOnes(t *testing.T) {
 
 // TestHangingVerifyAndRelease: the operations beside the acquire may hang too. They
 // are waited for once, and not once per lease, delay the renewal, which has a minute,
-// and nobody else.
+// and nothing else.
 func TestHangingVerifyAndRelease(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -429,7 +435,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	}
 }
 
-// TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The same
+// TestLostAnswerIsAskedForAgain: the grant was made, and the keeper does not know. The same
 // request ID brings it to light, rather than take a second slot.
 func TestLostAnswerIsAskedForAgain(t *testing.T) {
 	for name, lost := range map[string]providertest.Fault{"connection lost": answerLost, "timeout": {Lose: context.DeadlineExceeded}} {

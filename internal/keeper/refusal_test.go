@@ -17,7 +17,7 @@ import (
 )
 
 // wantGivenBack checks that every lease granted so far was given back as one
-// that nobody used: its slot is free from its own beginning on.
+// that was never used: its slot is free from its own beginning on.
 func (r *rig) wantGivenBack(n int) {
 	r.t.Helper()
 	released := r.remote.of(providertest.OpRelease)
@@ -131,6 +131,7 @@ func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
 
 // TestClockOffByLittleIsNoReason to refuse a lease: one that begins ahead of
 // the clock is used when the clock has reached it.
+// Seed 001-24.
 func TestClockOffByLittleIsNoReason(t *testing.T) {
 	t.Run("provider ahead", hosted(nil, func(t *testing.T, r *rig) {
 		r.remote.jump(20 * time.Second)
@@ -169,7 +170,7 @@ func TestClockOffByLittleIsNoReason(t *testing.T) {
 	}))
 }
 
-// TestLeaseInUseIsNotGivenBackAsRefused: an answer from somebody's cache names
+// TestLeaseInUseIsNotGivenBackAsRefused: an answer from a cache names
 // a lease that is held already and due for renewal. It is of no use as a new
 // lease, but the old one goes on, and must not be released behind its back.
 func TestLeaseInUseIsNotGivenBackAsRefused(t *testing.T) {
@@ -211,6 +212,7 @@ func leaseOfEarlierLife(s *setup) *lease.Lease {
 
 // TestMismatchIsRefused: the provider has another epoch than the IDs made so
 // far. Nothing of it is used, an operator is told, and fallback goes on.
+// Seeds 000-4.2-3 and 000-5.3-1.
 func TestMismatchIsRefused(t *testing.T) {
 	for name, other := range map[string]snowflake.Timeline{
 		"earlier epoch": otherEpoch(-day),
@@ -294,6 +296,7 @@ func TestMismatchDuringLife(t *testing.T) {
 
 // TestFirstLeaseSetsTheTimeline: until a lease was seen the timeline is a
 // guess. The first one may move it, as long as IDs go on increasing.
+// Seeds 000-5.2-1 and 000-A.4-1.
 func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 	for name, c := range map[string]struct {
 		other    snowflake.Timeline
@@ -445,7 +448,9 @@ func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 			r.until(time.Second)
 			r.remote.faulty.Next(providertest.OpAcquire, providertest.Change(func(l *lease.Lease) { l.EpochMS++ }))
 			r.remote.fail(c.release, providertest.OpRelease)
-			r.keeper.SetConfig(func() Config { cfg := r.setup.Config; cfg.MaxThroughput = many * 256; return cfg }())
+			r.stop()
+			r.keeper.core.cfg.MaxThroughput = many * 256 // the next acquire takes them all
+			r.start()
 			r.until(renewal + 3*time.Minute)
 			if n := len(r.remote.of(providertest.OpRelease)); n < c.back {
 				t.Errorf("%d releases, want at least %d", n, c.back)

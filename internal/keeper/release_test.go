@@ -116,7 +116,7 @@ func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
 	})
 }
 
-// TestReleasedIsNeverCached: what was handed back is somebody else's soon. The
+// TestReleasedIsNeverCached: a lease handed back is another client's soon. The
 // next outage lives from the lease after it.
 func TestReleasedIsNeverCached(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
@@ -154,8 +154,8 @@ func TestReleasedIsNeverCached(t *testing.T) {
 	})
 }
 
-// TestReleaseThatFailsIsNotRepeated: the lease is gone for good; what the
-// provider has heard, nobody knows.
+// TestReleaseThatFailsIsNotRepeated: the lease is gone for good; whether the
+// provider has heard is not known.
 func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 	for name, f := range map[string]providertest.Fault{"refused connection": unreachable, "answer lost": answerLost, "no answer": hanging} {
 		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
@@ -171,6 +171,7 @@ func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 	}
 }
 
+// Seed 000-11.2-1.
 func TestGracefulShutdown(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -198,7 +199,7 @@ func TestGracefulShutdown(t *testing.T) {
 		r.pass(time.Millisecond)
 		r.wantTaken(0)
 		r.wantLogged("worker id released", 4)
-		// Who comes next begins with what was left: nothing but the timeline.
+		// The next run begins with the rest: nothing but the timeline.
 		saved := r.store.Load()
 		if saved.Source != state.SourceLease || saved.Timeline != granted[0].Timeline() {
 			t.Errorf("the store has %+v", saved)
@@ -254,6 +255,7 @@ func TestShutdownDuringAnAcquire(t *testing.T) {
 }
 
 // TestReleaseCoversTheLastEmbeddedTimestamp: the clock has gone back since.
+// Seed 000-4.4-3.
 func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -272,7 +274,7 @@ func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
 	})
 }
 
-// TestReleaseFarFromTheProvidersClock: the provider refuses what is more than 30 s from its
+// TestReleaseFarFromTheProvidersClock: the provider refuses a time more than 30 s from its
 // time, and the lease is kept for the next start. A provider that reads this host's clock
 // knows no other time. The clocks may have met since the grant.
 func TestReleaseFarFromTheProvidersClock(t *testing.T) {
@@ -311,6 +313,7 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 
 // TestLostLeaseIsDroppedAtOnce, and replaced at once: the rate limit is for
 // keepers that have what they asked for.
+// Seeds 001-22 and 003-2-4.
 func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()

@@ -341,7 +341,7 @@ func (p *remote) records() map[int64]provider.Record {
 	return records
 }
 
-// taken is how many slots nobody could be granted now.
+// taken is how many slots no client could be granted now.
 func (p *remote) taken() (n int) {
 	for _, record := range p.records() {
 		if record.End > p.nowMS() {

@@ -37,6 +37,7 @@ func (r *rig) wantHeld(want ...int64) {
 	}
 }
 
+// Seeds 000-5.8-1, 000-11.3-1 and 000-B.2-1.
 func TestAsksForFullThroughputAtStart(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -61,6 +62,7 @@ func TestAsksForFullThroughputAtStart(t *testing.T) {
 	})
 }
 
+// Seeds 000-4.4-2, 000-5.5-1 and 003-4.3-3.
 func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -84,6 +86,7 @@ func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 	})
 }
 
+// Seed 000-4.3-1.
 func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -101,8 +104,9 @@ func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 }
 
 // TestGrowth: a provider that grants one lease at a time is asked again, for
-// what is still missing, each time the leases are used up, but not at once:
+// the missing ones, each time the leases are used up, but not at once:
 // it may have a reason.
+// Seeds 000-5.8-1 and 000-5.8-4.
 func TestGrowth(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 1024, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -217,7 +221,7 @@ func TestGrowthWaitsForLeasesThatAreComing(t *testing.T) {
 	})
 }
 
-// TestGrowthThatBringsWhatIsHeld: an answer from somebody's cache names the
+// TestGrowthThatBringsWhatIsHeld: an answer from a cache names the
 // lease that is held already. It is held once, as before.
 func TestGrowthThatBringsWhatIsHeld(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
@@ -334,8 +338,9 @@ func TestRestartRenewsAtOnceWhenDue(t *testing.T) {
 	})
 }
 
-// TestRestartServesFallbackFromExpiredLeases: what was held when the daemon
-// died is still nobody else's.
+// TestRestartServesFallbackFromExpiredLeases: a lease held when the daemon
+// died is still its own.
+// Seed 000-2.3-1.
 func TestRestartServesFallbackFromExpiredLeases(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()

@@ -73,7 +73,7 @@ type setup struct {
 //
 // Whatever a test looks at, the rig checks all along that IDs strictly
 // increase and keep the emit rule, that each release is signed, sealed and
-// forgotten before it is sent, that what was released or lost is never
+// forgotten before it is sent, that a lease released or lost is never
 // published again, and that no log entry shows a secret.
 type rig struct {
 	t     *testing.T
@@ -422,7 +422,7 @@ func (s *steady) Uint64() uint64 {
 	return s.n << 53
 }
 
-// tap is the keeper's generator, and remembers what is published.
+// tap is the keeper's generator, and remembers the published leases.
 type tap struct {
 	*generator.Generator
 	rig *rig

@@ -65,7 +65,7 @@ func (c *Core) keepAll() {
 	c.report.line(zap.InfoLevel, "the provider has not answered just now: the leases are kept for the next start", zap.Int("leases", len(c.all())))
 }
 
-// putBack lets the next start find the leases that were kept, and those that were
+// putBack lets the next start find the leases that were kept, and leases that were
 // not to be released yet.
 func (c *Core) putBack() {
 	s := c.stop

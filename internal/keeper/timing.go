@@ -66,7 +66,7 @@ func backoff(failures int, first, most time.Duration, random float64) time.Durat
 // fenceWait is how long to wait before a provider that refuses grants for so
 // long is asked again: until the end, but no longer than after any other failure.
 // An operator may lift the fence, and the two clocks may differ by more than was
-// known. random is in [0, 1): those who wait for one fence do not all come at its
+// known. random is in [0, 1): hosts that wait for one fence do not all come at its
 // end.
 func fenceWait(end, usual, first, most time.Duration, random float64) time.Duration {
 	if end <= 0 || end > most {

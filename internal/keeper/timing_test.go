@@ -7,6 +7,7 @@ import (
 	"time"
 )
 
+// Seeds 000-5.5-1 and 000-13-1.
 func TestRenewalMS(t *testing.T) {
 	for _, c := range []struct{ created, expired, want int64 }{
 		{0, 600_000, 540_000},
@@ -50,6 +51,7 @@ func TestCovers(t *testing.T) {
 
 // TestBackoff is the table of seed 000, section 5.7, and the bounds of the
 // jitter, which never lifts a wait above the largest interval.
+// Seed 000-5.7-1.
 func TestBackoff(t *testing.T) {
 	table := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
 	for i, seconds := range table {

@@ -19,9 +19,11 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Lease){
-		"bitReserve":            func(l *Lease) { l.BitReserve = 0 },
-		"must be 63":            func(l *Lease) { l.BitSeq = 9 },
-		"at least 1":            func(l *Lease) { l.BitID, l.BitSeq = 0, 22 },
+		// Seeds 000-2.2-1 and 000-4.2-4.
+		"bitReserve": func(l *Lease) { l.BitReserve = 0 },
+		"must be 63": func(l *Lease) { l.BitSeq = 9 },
+		"at least 1": func(l *Lease) { l.BitID, l.BitSeq = 0, 22 },
+		// Seeds 000-2.2-3 and 000-6.3-1: the first bit is that of fallback.
 		"machine IDs 0 to 8191": func(l *Lease) { l.ID = 8192 },
 		"a layout of 41/14/8":   func(l *Lease) { l.ID = -1 },
 		"no secret":             func(l *Lease) { l.Secret = "" },
@@ -46,6 +48,7 @@ func TestValidate(t *testing.T) {
 
 // TestAllows is the emit rule: the beginning is part of the interval, the end
 // is not.
+// Seed 003-4.3-4.
 func TestAllows(t *testing.T) {
 	l := valid()
 	for ms, want := range map[int64]bool{
@@ -59,6 +62,7 @@ func TestAllows(t *testing.T) {
 
 // TestSign holds the signatures to values computed elsewhere:
 // printf 7:1800000000000 | openssl dgst -sha256 -hmac s3cret
+// Seed 000-4.5-2.
 func TestSign(t *testing.T) {
 	const created, expired = 1_800_000_000_000, 1_800_000_600_000
 	for text, test := range map[string]struct{ got, want string }{
@@ -83,6 +87,7 @@ func TestSign(t *testing.T) {
 	}
 }
 
+// Seed 000-4.5-4.
 func TestStringHidesTheSecret(t *testing.T) {
 	if s := valid().String(); strings.Contains(s, "s3cret") || !strings.Contains(s, "machine ID 7") {
 		t.Errorf("String is %q", s)

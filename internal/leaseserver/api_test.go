@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
+// Seeds 000-4.1-2, 000-4.5-3 and 000-7.2-3.
 func TestRelease(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.services.Default.IDs = provider.IDRange{Low: 5, End: 6} })
 	sign := func(l lease.Lease) string { return lease.Sign(l.Secret, l.ID, testNow) }
@@ -274,6 +275,7 @@ func TestVerifyAndExtendAreSigned(t *testing.T) {
 	}
 }
 
+// Seed 001-8.
 func TestStatsAndMetrics(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 0, End: 10}

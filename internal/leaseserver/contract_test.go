@@ -416,6 +416,7 @@ func (c *contract) checkExamples(t *testing.T, names []string, holder map[string
 
 // TestContractHasTheRoutes: what the server answers is in the file, and the other
 // way around.
+// Seed 000-7.1-1.
 func TestContractHasTheRoutes(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)

@@ -72,14 +72,9 @@ func (c Credential) calls(r *http.Request) *http.Request {
 // placementTenant is the tenant's name in stores for placement.
 func (c Credential) placementTenant() string { return c.Tenant + lockhttp.PlacementTenants }
 
-// lockCall is the content of a request about one lock.
-type lockCall struct {
-	lock.Request
-	wait time.Duration
-}
-
-// readLockCall reads a request and the owner that it acts for.
-func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
+// readLockCall reads a request about one lock and the owner that it acts for. A client with a
+// request ID may ask again, here or at another instance.
+func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call lock.Request, err error) {
 	if s.o.Locks == nil {
 		return call, errNoLocks
 	}
@@ -87,7 +82,7 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 	if err := readStrict(r, &in); err != nil {
 		return call, err
 	}
-	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID, Note: in.Note}
+	call = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID, Note: in.Note}
 	if err := sameKey(r, lockhttp.ParamKey, call.Key, in.LockKey); err != nil {
 		return call, err
 	}
@@ -120,7 +115,8 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 		if in.WaitMS < 0 {
 			return call, problem.New(problem.InvalidRequest, "wait_ms of %d is negative", in.WaitMS)
 		}
-		call.wait = time.Duration(min(in.WaitMS, lockhttp.MaxWait.Milliseconds())) * time.Millisecond
+		call.Wait = time.Duration(min(in.WaitMS, lockhttp.MaxWait.Milliseconds())) * time.Millisecond
+		call.Elsewhere = call.RequestID != ""
 		if call.LeaseID == "" {
 			call.LeaseID = lock.NewLeaseID()
 		}
@@ -136,7 +132,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credent
 	}
 	var l lock.Lease
 	var waited time.Duration
-	if call.wait == 0 {
+	if call.Wait == 0 {
 		l, err = s.acquireNow(r.Context(), call)
 	} else {
 		leave()
@@ -152,12 +148,12 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credent
 }
 
 // acquireNow asks the store, unless other requests wait for the lock already.
-func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, err error) {
+func (s *Server) acquireNow(ctx context.Context, call lock.Request) (l lock.Lease, err error) {
 	err = s.storeCall(ctx, "lock_acquire", func(ctx context.Context) error {
 		if s.o.Locks.Host.HasQueue(call.Tenant, call.Key) {
-			l, err = s.o.Locks.Host.Acquire(ctx, call.wanted())
+			l, err = s.o.Locks.Host.Acquire(ctx, call)
 		} else {
-			l, err = s.o.Locks.Store.Do(ctx, call.Request)
+			l, err = s.o.Locks.Store.Do(ctx, call)
 		}
 		return err
 	})
@@ -165,7 +161,7 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 }
 
 // acquireWithin waits in the queue until the client's time is up or the server stops.
-func (s *Server) acquireWithin(ctx context.Context, client string, call lockCall) (lock.Lease, time.Duration, error) {
+func (s *Server) acquireWithin(ctx context.Context, client string, call lock.Request) (lock.Lease, time.Duration, error) {
 	leave, err := s.joinWaiters(client)
 	if err != nil {
 		s.pause(ctx)
@@ -175,7 +171,7 @@ func (s *Server) acquireWithin(ctx context.Context, client string, call lockCall
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.leaving, func() { cancel(errStopping) })()
-	return s.o.Locks.Host.AcquireTimed(ctx, call.wanted())
+	return s.o.Locks.Host.AcquireTimed(ctx, call)
 }
 
 // joinWaiters takes a place among the requests that wait for locks, until leave. A client has three
@@ -204,15 +200,6 @@ func (s *Server) joinWaiters(client string) (leave func(), err error) {
 	}, nil
 }
 
-// wanted is the call's entry in the queue. A client with a request ID may ask again, here
-// or at another instance.
-func (c lockCall) wanted() lock.Wanted {
-	return lock.Wanted{
-		Tenant: c.Tenant, Key: c.Key, Owner: c.Owner, RequestID: c.RequestID, LeaseID: c.LeaseID, TTL: c.TTL(), Wait: c.wait,
-		Elsewhere: c.RequestID != "",
-	}
-}
-
 func (s *Server) lockRenew(w http.ResponseWriter, r *http.Request, who Credential) error {
 	return s.lockChange(w, r, who, lock.Renew)
 }
@@ -228,7 +215,7 @@ func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credenti
 	}
 	var l lock.Lease
 	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
-		l, err = s.o.Locks.Host.Change(ctx, call.Request)
+		l, err = s.o.Locks.Host.Change(ctx, call)
 		return err
 	})
 	s.o.Metrics.Lock(op.String(), s.result(err))

@@ -428,6 +428,7 @@ func TestWaitersHaveALimit(t *testing.T) {
 
 // TestBodiesAreStrict: a misspelt, unknown or doubled field of a request for a lock or a
 // sequence is refused, by its name, and nothing is done.
+// Seed 002-4-4.
 func TestBodiesAreStrict(t *testing.T) {
 	g := lockRig(t, nil)
 	g.locked("acquire", "k", tokenHost, `{"ttl_ms": 60000}`)

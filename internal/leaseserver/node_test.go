@@ -10,6 +10,7 @@ import (
 )
 
 // A client that was written from the design alone works.
+// Seeds 000-4.1-1, 000-4.1-2, 000-4.2-1 and 000-7.1-1.
 func TestSeedClient(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -320,9 +320,8 @@ var here = map[string]provocation{
 	"POST /v1/locks/{key}/acquire 409 LOCK_HELD": instead(request{"/v1/locks/k/acquire", `{}`}, request{"/v1/locks/k/acquire", `{}`}),
 	"POST /v1/locks/{key}/acquire 409 REQUEST_ID_REUSED": instead(
 		request{"/v1/locks/k/acquire", `{"request_id": "r"}`}, request{"/v1/locks/k/acquire", `{"request_id": "r", "ttl_seconds": 7}`}),
-	"POST /v1/locks/{key}/acquire 409 LOCK_EXPIRED":        fails(fmt.Errorf("%w: its term was over", lock.ErrExpired)),
-	"POST /v1/locks/{key}/acquire 409 LOCK_TOKENS_USED_UP": fails(lock.ErrTokensUsedUp),
-	"POST /v1/locks/{key}/acquire 503 LOCK_FENCED":         fails(&lock.FencedError{UntilMS: testNow + 90_000, RemainingMS: 90_000, Reason: "restarted"}),
+	"POST /v1/locks/{key}/acquire 409 LOCK_EXPIRED": fails(fmt.Errorf("%w: its term was over", lock.ErrExpired)),
+	"POST /v1/locks/{key}/acquire 503 LOCK_FENCED":  fails(&lock.FencedError{UntilMS: testNow + 90_000, RemainingMS: 90_000, Reason: "restarted"}),
 
 	"POST /v1/locks/{key}/renew 409 LOCK_NOT_OWNED":   instead(request{"/v1/locks/unknown/renew", ``}),
 	"POST /v1/locks/{key}/release 409 LOCK_NOT_OWNED": instead(request{"/v1/locks/unknown/release", ``}),
@@ -366,6 +365,7 @@ var lapsed = on(nil, func(g *rig, o operation, r request) reply {
 // status and code. Each that is described must have a way to be provoked, and each
 // way an answer that is described; what is answered meanwhile is held to the file
 // too, here as in every test of this package.
+// Seeds 000-4.2-1, 002-3-5 and 002-4-4.
 func TestContractIsKept(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)

@@ -40,7 +40,7 @@ func TestLocksWalk(t *testing.T) {
 		return all
 	}
 	script, said, shown := blocks("sh"), blocks("text"), blocks("json")
-	if len(script) != 5 || len(said) != 1 || len(shown) != 1 {
+	if len(script) != 4 || len(said) != 1 || len(shown) != 1 {
 		t.Fatalf("%d blocks of commands, %d of output, %d of JSON", len(script), len(said), len(shown))
 	}
 	g := newRig(t, func(g *rig) { g.keep(lock.OnRecords(memory.New(g.clock.Load))) })

@@ -19,7 +19,6 @@ const (
 	Echo      = "echo"      // the same requests, sent back
 	Redis     = "redis"     // RESP: INCR, INCRBY
 	Memcached = "memcached" // the text protocol: GET
-	HTTP      = "http"      // GET /id, one ID a request
 )
 
 // newDialect returns the dialect for requests that ask for count IDs each.
@@ -38,8 +37,6 @@ func newDialect(name string, count int) (dialect, error) {
 		return newCounter(count), nil
 	case Memcached:
 		return newGetter(count), nil
-	case HTTP:
-		return &httpGetter{}, nil
 	}
 	return nil, fmt.Errorf("there is no dialect %q", name)
 }

@@ -21,10 +21,6 @@ func values(ids ...int64) string {
 	return b.String() + "END\r\n"
 }
 
-func page(body string) string {
-	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nDate: now\r\n\r\n%s", len(body), body)
-}
-
 func TestTextRequests(t *testing.T) {
 	for _, c := range []struct {
 		dialect string
@@ -35,7 +31,6 @@ func TestTextRequests(t *testing.T) {
 		{Redis, 100, "*3\r\n$6\r\nINCRBY\r\n$2\r\nid\r\n$3\r\n100\r\n"},
 		{Memcached, 1, "GET id\r\n"},
 		{Memcached, 3, "GET id id id\r\n"},
-		{HTTP, 1, "GET /id HTTP/1.1\r\nHost: x\r\n\r\n"},
 	} {
 		d, err := newDialect(c.dialect, c.count)
 		must.Succeed(t, err)
@@ -60,7 +55,6 @@ func TestTextAnswersInPieces(t *testing.T) {
 		{Redis, 100, []string{integer(100), integer(200), integer(1200)}},
 		{Memcached, 1, []string{values(9), values(1 << 40), values(1<<63 - 1)}},
 		{Memcached, 3, []string{values(7, 8, 9), values(10, 11, 1200)}},
-		{HTTP, 1, []string{page("9"), page("10"), page("118203174246812468")}},
 	} {
 		d, err := newDialect(c.dialect, c.count)
 		must.Succeed(t, err)
@@ -111,10 +105,6 @@ func TestWrongTextAnswers(t *testing.T) {
 		{Memcached, 3, []string{values(7, 8)}, "END"},
 		{Memcached, 3, []string{values(7, 9, 9)}, "3 of 3"},
 		{Memcached, 3, []string{values(7, 8, 9), values(9, 10, 11)}, "1 of 3"},
-		{HTTP, 1, []string{"HTTP/1.1 503 Service Unavailable\r\n"}, "503"},
-		{HTTP, 1, []string{"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n9"}, "without a length"},
-		{HTTP, 1, []string{page("ok")}, "no ID"},
-		{HTTP, 1, []string{page("7"), page("7")}, "not above"},
 	} {
 		d, err := newDialect(c.dialect, c.count)
 		must.Succeed(t, err)

@@ -101,7 +101,7 @@ func (k Known) acquire(r Request) (State, error) {
 	}
 	token := k.token() + 1
 	if token > MaxToken {
-		return s, fmt.Errorf("%w: key %q is at %d", ErrTokensUsedUp, r.Key, token-1)
+		return s, fmt.Errorf("%w: the fencing tokens of key %q are used up at %d", ErrInvalid, r.Key, token-1)
 	}
 	if s.RequestID != "" {
 		s = s.remember(Receipt{RequestID: s.RequestID, Op: Acquire})

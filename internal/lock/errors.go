@@ -22,8 +22,6 @@ var (
 	ErrNotFound = errors.New("no such lock")
 	// ErrInvalid: the request can never succeed as it is.
 	ErrInvalid = errors.New("invalid request")
-	// ErrTokensUsedUp: the key's token cannot grow any more.
-	ErrTokensUsedUp = errors.New("the key's fencing tokens are used up")
 )
 
 // HeldError: somebody holds the lock. LOCK_HELD.

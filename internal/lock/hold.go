@@ -41,25 +41,25 @@ type Holding struct {
 // before, which is then over without a call of its lost.
 //
 // Errors: those of Acquire, and ErrOverloaded.
-func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (*Holding, error) {
+func (h *Host) Hold(ctx context.Context, r Request, lost func(Lease, error)) (*Holding, error) {
 	h.mu.Lock()
 	full := len(h.core.held) >= MaxHeld
 	h.mu.Unlock()
 	if full {
 		return nil, ErrOverloaded
 	}
-	got, err := h.acquire(ctx, want)
+	got, err := h.acquire(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if got.lease.Repeated {
 		// A release that was under way may have gone before. Only a renewal shows
 		// that there is still something to hold.
-		if got, err = h.confirm(ctx, got.lease, want); err != nil {
+		if got, err = h.confirm(ctx, got.lease, r); err != nil {
 			return nil, err
 		}
 	}
-	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL, taken: want.TTL}
+	g := &Holding{host: h, name: name{r.Tenant, r.Key}, lost: lost, ttl: r.TTL(), taken: r.TTL()}
 	g.alarm.ring = g.step
 	g.renewed(got)
 	if h.turn(func() { err = g.start() }); err != nil {
@@ -69,16 +69,16 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 }
 
 // confirm renews a lease that the store has granted before.
-func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, error) {
+func (h *Host) confirm(ctx context.Context, l Lease, asked Request) (granted, error) {
 	sent := h.clock.Elapsed()
 	ctx, cancel := context.WithTimeout(ctx, h.callTimeout)
 	defer cancel()
-	r := renewal(l, want.TTL)
+	r := renewal(l, asked.TTL())
 	l, err := h.store.Do(ctx, r)
 	switch {
 	case errors.Is(err, ErrNotOwned) || errors.Is(err, ErrExpired):
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
-	case err != nil && want.RequestID == "":
+	case err != nil && asked.RequestID == "":
 		// It was this host that asked again; the renewal may be carried out yet.
 		h.turn(func() { h.core.discard(r, h.core.now+r.TTL(), func(error) {}) })
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/keyname"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // Errors of a Host beside those of its Store.
@@ -34,7 +35,7 @@ type name struct{ tenant, key string }
 // Waiting is first come, first served per lock among those who ask this Host.
 // Only the first in the queue asks the store: at once when a lock is released through
 // this host, else when the store tells of a release (Store.Notify) or has waited by
-// itself (Store.AcquireWithin), else when the lease that stands in the way should end, and now
+// itself (Store.Waits), else when the lease that stands in the way should end, and now
 // and then before, in case it was released.
 type Host struct {
 	store       Store
@@ -54,7 +55,7 @@ type Host struct {
 // NewHost returns a Host. callTimeout bounds each request to the store.
 func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
 	h := &Host{store: store, clock: clock, callTimeout: callTimeout, done: make(chan struct{})}
-	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), queues: map[name]*waitQueue{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
+	h.core = hostCore{random: mathrand.Float64, waits: store.Waits(), queues: map[name]*waitQueue{}, held: map[name]*Holding{}, doomed: map[string]bool{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
 	return h
@@ -100,17 +101,15 @@ func (h *Host) begin(one *call) {
 	if one.final {
 		ctx = h.final
 	}
-	ctx, one.cancel = context.WithTimeout(ctx, h.callTimeout+one.wait)
+	ctx, one.cancel = context.WithTimeout(ctx, h.callTimeout+one.request.Wait)
 	go func() {
+		record.MakeRoom()
 		defer one.cancel()
 		var l Lease
 		var err error
-		switch {
-		case one.tell != nil:
+		if one.tell != nil {
 			one.tell()
-		case one.wait > 0:
-			l, err = h.store.AcquireWithin(ctx, one.request, one.wait)
-		default:
+		} else {
 			l, err = h.store.Do(ctx, one.request)
 		}
 		h.turn(func() {
@@ -159,49 +158,29 @@ func (c withValues) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// Wanted is a request for a lock.
-type Wanted struct {
-	Tenant, Key, Owner string // as in Request
-
-	// RequestID is the caller's, if it may ask again: then a request with an unknown
-	// outcome is left to it. Without, the lease is released.
-	RequestID string
-
-	// LeaseID is as in Request; empty means a new one.
-	LeaseID string
-
-	TTL time.Duration
-
-	// Wait is how long the lock may be waited for; 0 for an answer at once, and
-	// negative for as long as the caller's context allows.
-	Wait time.Duration
-
-	// Elsewhere: a caller that gives up may ask again with the same RequestID on
-	// another Host, so that what it was granted meanwhile must not be released.
-	Elsewhere bool
-}
-
 // NewLeaseID returns the name of a lease that may be granted, or a request ID.
 func NewLeaseID() string { return keyname.NewRequestID() }
 
-// Acquire acquires the lock, for the TTL. When the context ends first, the caller
-// leaves the queue, and what it may have been granted meanwhile is released.
+// Acquire acquires the lock, whatever the request's Op is. An empty LeaseID stands for a new
+// one. When the context ends first, the caller leaves the queue, and what it may have been
+// granted meanwhile is released. A caller with a RequestID may ask again: a request of its own
+// whose outcome is unknown is left to it.
 //
 // The lease's remaining time is as of now, so a caller who waited may count it from
 // the moment of the answer.
 //
 // Errors: those of Store.Do, *HeldError when the wait is over, ErrExpired when the
 // answer came after the lease's end, the context's, and ErrClosed.
-func (h *Host) Acquire(ctx context.Context, want Wanted) (Lease, error) {
-	l, _, err := h.AcquireTimed(ctx, want)
+func (h *Host) Acquire(ctx context.Context, r Request) (Lease, error) {
+	l, _, err := h.AcquireTimed(ctx, r)
 	return l, err
 }
 
 // AcquireTimed also returns how long it took up to the moment that the remaining time
 // of the lease counts from. Counted from the call, the lease ends after both together.
-func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took time.Duration, err error) {
+func (h *Host) AcquireTimed(ctx context.Context, r Request) (l Lease, took time.Duration, err error) {
 	began := h.clock.Elapsed()
-	got, err := h.acquire(ctx, want)
+	got, err := h.acquire(ctx, r)
 	if err != nil {
 		return Lease{}, 0, err
 	}
@@ -212,7 +191,7 @@ func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took tim
 	}
 	now := h.clock.Elapsed()
 	if l = got.asOf(now); l.RemainingMS == 0 {
-		return Lease{}, 0, tooLate(want.TTL)
+		return Lease{}, 0, tooLate(r.TTL())
 	}
 	return l, now - began, nil
 }
@@ -234,8 +213,8 @@ func (g granted) asOf(now time.Duration) Lease {
 	return l
 }
 
-func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
-	w := newWaiter(ctx, want)
+func (h *Host) acquire(ctx context.Context, r Request) (granted, error) {
+	w := newWaiter(ctx, r)
 	if err := w.request.Validate(); err != nil {
 		return granted{}, err
 	}
@@ -243,13 +222,13 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 		return granted{}, context.Cause(ctx)
 	}
 	var timeUp <-chan time.Time
-	if want.Wait > 0 {
-		timer := time.NewTimer(want.Wait)
+	if r.Wait > 0 {
+		timer := time.NewTimer(r.Wait)
 		defer timer.Stop()
 		timeUp = timer.C
 	}
 	var l *waitQueue
-	h.turn(func() { l = h.core.join(w, want.Wait) })
+	h.turn(func() { l = h.core.join(w, r.Wait) })
 	for {
 		select {
 		case <-w.done:

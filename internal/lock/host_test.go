@@ -144,13 +144,13 @@ var scenarios = map[string]struct{ kind, script string }{
 		gone leaves
 		gone' acquires wait=ever id=x
 		10s
-		gone' has 1 again`},
+		gone' has 1 at=1s`},
 	"a grant to one who is gone, and whose repetition leaves too, is released": {"plain", `
 		h all back 1s
 		gone acquires wait=ever id=x
 		gone leaves
 		gone' acquires wait=ever id=x
-		1500ms
+		500ms
 		gone' waits
 		gone' leaves
 		10s
@@ -337,7 +337,7 @@ var scenarios = map[string]struct{ kind, script string }{
 		waiter' acquires id=x
 		5s
 		waiter is reused
-		waiter' has 1 again
+		waiter' has 1 at=1s
 		waiter' frees
 		10s
 		next has 2`},
@@ -348,7 +348,7 @@ var scenarios = map[string]struct{ kind, script string }{
 		waiter' acquires wait=ever id=x
 		5s
 		waiter is reused
-		waiter' has 1 again
+		waiter' has 1 at=1s
 		waiter' frees
 		10s
 		next has 2`},
@@ -384,7 +384,7 @@ var scenarios = map[string]struct{ kind, script string }{
 		waiter' acquires id=x
 		10s
 		waiter is reused
-		waiter' has 2 again`},
+		waiter' has 2`},
 	"asked again in an outage": {"plain", `
 		h acquire back down
 		waiter acquires wait=ever id=x
@@ -394,6 +394,30 @@ var scenarios = map[string]struct{ kind, script string }{
 		10s
 		waiter is reused
 		waiter' has 1 again`},
+	"asked again while a server waits": {"plain", `
+		holder@o acquires
+		waiter@s acquires wait=ever id=x
+		5s
+		waiter waits
+		waiter'@s acquires id=x
+		waiter is reused
+		waiter' is held at=5s
+		waiter''@s acquires wait=ever id=x
+		10s
+		holder frees
+		waiter'' has 2`},
+	"asked again while it is released": {"plain", `
+		h acquire back down once
+		h release way down
+		gone acquires wait=ever id=x
+		gone leaves
+		gone is canceled
+		100ms
+		gone' acquires id=x
+		gone' is down at=100ms
+		h up
+		10s
+		store RELEASED 1`},
 	"another request is no repetition": {"notified", `
 		holder acquires
 		waiter acquires wait=ever id=x
@@ -570,7 +594,7 @@ func TestNobodyWaitsForAReleaseThatDoesNotComeThrough(t *testing.T) {
 		h := r.host()
 		h.meet(&obstacle{op: "all", fails: true})
 		long := wanted("gone", 0)
-		long.TTL = lock.MaxTTL
+		long.TTLMS = lock.MaxTTL.Milliseconds()
 		if _, err := h.Acquire(r.Context(), long); !errors.Is(err, errDown) {
 			r.Fatal(err)
 		}

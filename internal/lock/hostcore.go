@@ -30,13 +30,13 @@ type hostCore struct {
 // call is a request to the store, or the call of a holder's lost.
 type call struct {
 	request Request
-	wait    time.Duration   // the store may wait so long by itself
 	values  context.Context // what it carries goes with the request; may be nil
 	final   bool            // Close does not end it, but its context does
 	tell    func()          // instead of a request
 	ended   func(Lease, error)
 
 	cancel context.CancelFunc // once it has begun
+	hungUp bool
 }
 
 // alarm is an event at a time. It may come later, and again.
@@ -55,6 +55,7 @@ func (c *hostCore) begin(one *call) *call {
 // hangUp ends a call early, if there is one.
 func (one *call) hangUp() {
 	if one != nil && one.cancel != nil {
+		one.hungUp = true
 		one.cancel()
 	}
 }

@@ -84,6 +84,14 @@ type Request struct {
 	// TTLMS is the term in ms from the store's now on, MinTTL to MaxTTL, of an Acquire or a
 	// Renew. 0 of a Renew is the term that the lease was granted or renewed for last.
 	TTLMS int64
+
+	// Wait is how long an Acquire may wait for the lock, 0 for an answer at once. A Store heeds
+	// it if it Waits. A Host does; a negative one is as long as the caller's context allows.
+	Wait time.Duration
+
+	// Elsewhere is for a Host: a caller that gives up may ask again with the same RequestID
+	// on another one, so that what it was granted meanwhile must not be released.
+	Elsewhere bool
 }
 
 // TTL is the term that the request asks for. One that no Duration can hold becomes the longest

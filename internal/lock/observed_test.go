@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/storecall"
 )
 
 type markKey struct{}
@@ -18,8 +19,10 @@ type markKey struct{}
 // capable can wait.
 type capable struct{ lock.Store }
 
-func (capable) AcquireWithin(ctx context.Context, _ lock.Request, _ time.Duration) (lock.Lease, error) {
-	return lock.Lease{Token: 7}, fmt.Errorf("waited with %v", ctx.Value(markKey{}))
+func (capable) Waits() bool { return true }
+
+func (capable) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	return lock.Lease{Token: 7}, fmt.Errorf("waited %v with %v", r.Wait, ctx.Value(markKey{}))
 }
 
 // An observed store waits only if the store does, and is observed waiting.
@@ -30,24 +33,37 @@ func TestObservedWait(t *testing.T) {
 			return context.WithValue(ctx, markKey{}, name)
 		},
 		After: func(ctx context.Context, o lock.Operation) {
-			seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Lease.Token, o.Err))
+			seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Answer.Token, o.Err))
 		},
 	}
-	r := lock.Request{Op: lock.Acquire, Key: "k"}
+	r := lock.Request{Op: lock.Acquire, Key: "k", Wait: time.Second}
 	plain := lock.OnRecords(memory.New(nil))
-	if _, err := lock.Observed(plain, by).AcquireWithin(t.Context(), r, time.Second); !errors.Is(err, errors.ErrUnsupported) || len(seen) > 0 {
-		t.Errorf("of a store that cannot wait: %v, %q", err, seen)
+	if lock.Observed(plain, by).Waits() || !lock.Observed(capable{plain}, by).Waits() {
+		t.Error("it does not wait as the store does")
 	}
-	_, err := lock.Observed(capable{plain}, by).AcquireWithin(t.Context(), r, time.Second)
-	if want := []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}; err == nil || err.Error() != "waited with acquire" || !slices.Equal(seen, want) {
+	_, err := lock.Observed(capable{plain}, by).Do(t.Context(), r)
+	if want := []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}; err == nil || err.Error() != "waited 1s with acquire" || !slices.Equal(seen, want) {
 		t.Errorf("%v, %q, want %q", err, seen, want)
+	}
+}
+
+// still does nothing.
+type still struct{ lock.Store }
+
+func (still) Do(context.Context, lock.Request) (lock.Lease, error) { return lock.Lease{}, nil }
+
+// To observe a call takes no memory.
+func TestObservingIsFree(t *testing.T) {
+	s := lock.Observed(still{}, lock.Observer{After: func(context.Context, lock.Operation) {}})
+	if n := testing.AllocsPerRun(200, func() { _, _ = s.Do(t.Context(), lock.Request{Op: lock.Acquire}) }); n > 0 {
+		t.Errorf("a call takes %v allocations", n)
 	}
 }
 
 func TestObservedOperations(t *testing.T) {
 	var seen []string
 	s := lock.Observed(lock.OnRecords(memory.New(func() int64 { return startMS })), lock.Observer{After: func(_ context.Context, o lock.Operation) {
-		seen = append(seen, fmt.Sprintf("%s %s %d %s", o.Name, o.Request.Key, o.Lease.Token, lock.Outcome(o.Err)))
+		seen = append(seen, fmt.Sprintf("%s %s %d %s", o.Name, o.Request.Key, o.Answer.Token, lock.Outcome(o.Err)))
 		if o.Took < 0 {
 			t.Errorf("%s took %v", o.Name, o.Took)
 		}
@@ -86,7 +102,7 @@ func TestOutcome(t *testing.T) {
 		"reused":      {lock.ErrRequestReused, fmt.Errorf("%w: %w", lock.ErrRequestReused, lock.ErrExpired)},
 		"not_owned":   {lock.ErrNotOwned},
 		"expired":     {lock.ErrExpired},
-		"refused":     {lock.ErrInvalid, lock.ErrNotFound, lock.ErrTokensUsedUp, lock.ErrOverloaded},
+		"refused":     {lock.ErrInvalid, lock.ErrNotFound, lock.ErrOverloaded},
 		"canceled":    {context.Canceled, lock.ErrClosed},
 		"timeout":     {fmt.Errorf("redis: %w", context.DeadlineExceeded)},
 		"unavailable": {errors.New("connection refused")},
@@ -96,8 +112,8 @@ func TestOutcome(t *testing.T) {
 				t.Errorf("%v is %s, want %s", err, got, want)
 			}
 		}
-		if lock.Failed(want) != (want == "timeout" || want == "unavailable") {
-			t.Errorf("%s: %v", want, lock.Failed(want))
+		if storecall.Failed(want) != (want == "timeout" || want == "unavailable") {
+			t.Errorf("%s: %v", want, storecall.Failed(want))
 		}
 	}
 }
@@ -115,7 +131,7 @@ func TestHostPassesValuesOn(t *testing.T) {
 	}})
 	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), time.Minute)
 	ctx := context.WithValue(t.Context(), markKey{}, "mine")
-	if _, err := host.Acquire(ctx, lock.Wanted{Tenant: "default", Key: "k", Owner: "o", TTL: time.Minute}); err != nil {
+	if _, err := host.Acquire(ctx, lock.Request{Tenant: "default", Key: "k", Owner: "o", TTLMS: 60_000}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-marks; got != "mine" {

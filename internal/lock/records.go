@@ -45,9 +45,6 @@ func (s *Records) Limit(maxTTL time.Duration) (*Records, error) {
 	return &Records{s.records, maxTTL}, nil
 }
 
-// Close implements Store.
-func (s *Records) Close() error { return nil }
-
 func tenantPath(tenant string) string  { return recordPrefix + tenant + "/" } // a tenant has no slash
 func pathOf(tenant, key string) string { return tenantPath(tenant) + key + recordEnd }
 func keyOf(tenant, path string) string {
@@ -198,10 +195,8 @@ func (s *Records) giveBack(ctx context.Context, r Request) string {
 	return "the lease was given back"
 }
 
-// AcquireWithin implements Store.
-func (s *Records) AcquireWithin(context.Context, Request, time.Duration) (Lease, error) {
-	return Lease{}, errors.ErrUnsupported
-}
+// Waits implements Store.
+func (s *Records) Waits() bool { return false }
 
 // Get implements Store.
 func (s *Records) Get(ctx context.Context, tenant, key string) (Lease, error) {

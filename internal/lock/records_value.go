@@ -11,7 +11,7 @@ import (
 )
 
 // valueFormat is the first byte of a value.
-const valueFormat = 2
+const valueFormat = 3
 
 // Flags of a value, its second byte.
 const (
@@ -21,7 +21,6 @@ const (
 	valueHasLife
 	// valueTerm: the latest renewal had another term than the acquire.
 	valueTerm
-	valueNote
 	valueIsLease // the request ID of the acquire is the lease ID
 )
 
@@ -59,9 +58,6 @@ func (s State) value(fresh bool) []byte {
 	if s.TermMS != s.TTLMS {
 		flags |= valueTerm
 	}
-	if s.Note != "" {
-		flags |= valueNote
-	}
 	isLease := s.RequestID != "" && s.RequestID == keyname.KeptRequestID(s.LeaseID)
 	if isLease {
 		flags |= valueIsLease
@@ -86,9 +82,7 @@ func (s State) value(fresh bool) []byte {
 	if flags&valueTerm != 0 {
 		b = binary.AppendUvarint(b, uint64(s.TermMS))
 	}
-	if s.Note != "" {
-		b = append(binary.AppendUvarint(b, uint64(len(s.Note))), s.Note...)
-	}
+	b = append(binary.AppendUvarint(b, uint64(len(s.Note))), s.Note...)
 	same := s.latest()
 	for _, all := range [][]Receipt{s.Answers, s.Releases} {
 		for _, r := range all {
@@ -146,136 +140,97 @@ func leaseID(b string) string { return hex.EncodeToString([]byte(b)) }
 // parseState reads what value wrote, with the record's term as it is now. The receipts of a
 // head may be incomplete, and are left out.
 func parseState(r record.Record, head bool) (State, error) {
-	v := reader{rest: r.Value, text: string(r.Value)}
-	format, flags := v.byte(), v.byte()
+	v := reader{record.NewReader(r.Value)}
+	format, flags := v.Byte(), v.Byte()
 	if format != valueFormat {
 		return State{}, fmt.Errorf("%w: it has the format %d, and this kazahanad knows %d", errDamaged, format, valueFormat)
 	}
-	s := State{Token: int64(v.uvarint()), LeaseID: leaseID(v.lease()), Owner: v.name(), TTLMS: int64(v.uvarint()), Status: Active, ExpiresMS: r.EndMS}
+	s := State{Token: v.Number(), LeaseID: leaseID(v.lease()), Owner: v.name(), TTLMS: v.Number(), Status: Active, ExpiresMS: r.EndMS}
 	if flags&valueIsLease == 0 {
 		s.RequestID = v.id()
 	} else if !head {
 		s.RequestID = keyname.KeptRequestID(s.LeaseID)
 	}
 	if flags&valueHasLife != 0 {
-		s.Life = binary.BigEndian.Uint64(v.take(8))
+		s.Life = binary.BigEndian.Uint64(v.Bytes(8))
 	}
 	if s.AcquiredMS = s.ExpiresMS - s.TTLMS; flags&valueFresh == 0 {
-		s.AcquiredMS = v.varint()
+		s.AcquiredMS = v.Signed()
 	}
 	switch {
 	case flags&valueReleased != 0:
-		s.Status, s.ExpiresMS = Released, s.AcquiredMS+v.varint()
+		s.Status, s.ExpiresMS = Released, s.AcquiredMS+v.Signed()
 	case r.Over:
 		s.Status = Expired
 	}
 	if s.TermMS = s.TTLMS; flags&valueTerm != 0 {
-		s.TermMS = int64(v.uvarint())
+		s.TermMS = v.Number()
 	}
-	if flags&valueNote != 0 {
-		s.Note = v.string(int(min(v.uvarint(), MaxNote+1)))
-	}
-	if !head && len(v.rest) > 0 {
+	s.Note = v.Text(int(min(v.Number(), MaxNote+1)))
+	if !head && len(v.Rest()) > 0 {
 		v.receipts(&s)
 	}
-	if v.failed || s.Token < 1 || s.Token > MaxToken {
+	if v.Failed() || s.Token < 1 || s.Token > MaxToken {
 		return State{}, fmt.Errorf("%w: it is no lock: %.100x", errDamaged, r.Value)
 	}
 	return s, nil
 }
 
-// reader reads a value. Once it has failed it returns zero values. Its texts are parts of
-// one string, so that a value with many receipts is read with few allocations.
-type reader struct {
-	rest   []byte
-	text   string // the value
-	failed bool
-}
+// reader reads a value.
+type reader struct{ record.Reader }
 
-// at is where the rest of the value begins.
-func (v *reader) at() int { return len(v.text) - len(v.rest) }
+func (v *reader) name() string { return v.Text(int(v.Byte())) }
 
-func (v *reader) take(n int) []byte {
-	if v.failed = v.failed || len(v.rest) < n; v.failed {
-		return make([]byte, n)
-	}
-	taken := v.rest[:n]
-	v.rest = v.rest[n:]
-	return taken
-}
-
-func (v *reader) byte() byte { return v.take(1)[0] }
-
-func (v *reader) uvarint() uint64 {
-	n, size := binary.Uvarint(v.rest)
-	v.take(max(size, 0))
-	v.failed = v.failed || size <= 0
-	return n
-}
-
-func (v *reader) varint() int64 {
-	n, size := binary.Varint(v.rest)
-	v.take(max(size, 0))
-	v.failed = v.failed || size <= 0
-	return n
-}
-
-func (v *reader) name() string { return v.string(int(v.byte())) }
-
-func (v *reader) string(n int) string {
-	if v.take(n); v.failed {
-		return ""
-	}
-	return v.text[v.at()-n : v.at()]
-}
-
-func (v *reader) lease() string { return v.string(leaseDigits / 2) }
+func (v *reader) lease() string { return v.Text(leaseDigits / 2) }
 
 // id is a request ID as it is kept.
 func (v *reader) id() string {
 	id := v.name()
-	v.failed = v.failed || len(id) > keyname.MaxKept
+	if len(id) > keyname.MaxKept {
+		v.Fail()
+	}
 	return id
 }
 
 // receipts reads the rest of the value.
 func (v *reader) receipts(s *State) {
 	same := s.latest()
-	for !v.failed && len(v.rest) > 0 {
+	for !v.Failed() && len(v.Rest()) > 0 {
 		r := v.receipt(same)
 		all := &s.Answers
 		if r.Op == Release {
 			all = &s.Releases
 		}
 		if *all == nil {
-			*all = make([]Receipt, 0, min(MaxReceipts, len(v.rest)/leastReceipt+1))
+			*all = make([]Receipt, 0, min(MaxReceipts, len(v.Rest())/leastReceipt+1))
 		}
-		*all = append(*all, r)
-		v.failed = v.failed || len(*all) > MaxReceipts
+		if *all = append(*all, r); len(*all) > MaxReceipts {
+			v.Fail()
+		}
 	}
 }
 
 func (v *reader) receipt(same Receipt) Receipt {
-	flags := v.byte()
+	flags := v.Byte()
 	r := Receipt{Op: Op(flags &^ (receiptOwner | receiptLease)), RequestID: v.id()}
 	if r.Op == Acquire && flags == byte(Acquire) {
 		return r
 	}
 	if r.Owner = same.Owner; flags&receiptOwner != 0 {
-		r.Owner = binary.BigEndian.Uint64(v.take(8))
+		r.Owner = binary.BigEndian.Uint64(v.Bytes(8))
 	}
 	if r.Lease = same.Lease; flags&receiptLease != 0 {
 		r.Lease = v.lease()
 	}
 	switch r.Op {
 	case Renew:
-		r.TTLMS = int64(v.uvarint())
+		r.TTLMS = v.Number()
 	case Release:
-		r.Token = same.Token - v.varint()
-		r.AcquiredMS = v.varint()
-		r.ExpiresMS = r.AcquiredMS + v.varint()
+		r.Token = same.Token - v.Signed()
+		r.AcquiredMS = v.Signed()
+		r.ExpiresMS = r.AcquiredMS + v.Signed()
 	default:
-		v.failed = true
+		v.Fail()
 	}
 	return r
 }

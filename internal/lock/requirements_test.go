@@ -171,6 +171,7 @@ var requirements = map[string]string{
 		renew a id=x lease=one = not owned`,
 }
 
+// Seeds 002-3-1, 002-3-2, 002-3-3, 002-3-5 and 004-28.
 func TestRequirements(t *testing.T) {
 	for name, script := range requirements {
 		t.Run(name, func(t *testing.T) {

@@ -208,8 +208,8 @@ func (silent) Notify(context.Context, string, string) (<-chan struct{}, error) {
 }
 
 // wanted is a lock that the owner wants and waits for.
-func wanted(owner string, wait time.Duration) lock.Wanted {
-	return lock.Wanted{Tenant: tenant, Key: key, Owner: owner, TTL: ttl, Wait: wait}
+func wanted(owner string, wait time.Duration) lock.Request {
+	return lock.Request{Tenant: tenant, Key: key, Owner: owner, TTLMS: ttl.Milliseconds(), Wait: wait}
 }
 
 // state is the lock as the store has it.
@@ -238,7 +238,7 @@ type result struct {
 }
 
 // line waits in the background.
-func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result {
+func (r *rig) line(ctx context.Context, h *host, want lock.Request) <-chan result {
 	c := make(chan result, 1)
 	go func() {
 		l, err := h.Acquire(ctx, want)
@@ -274,15 +274,16 @@ type server struct {
 	host *lock.Host
 }
 
-func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
-	if err := r.Validate(); err != nil {
-		return lock.Lease{}, err
+func (server) Waits() bool { return true }
+
+func (s server) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.Wait == 0 {
+		return s.wire.Do(ctx, r)
 	}
 	s.calls.Add(1)
 	began := s.Elapsed()
-	l, err := s.host.Acquire(ctx, lock.Wanted{
-		Tenant: r.Tenant, Key: r.Key, Owner: r.Owner, RequestID: r.RequestID, TTL: r.TTL(), Wait: wait, Elsewhere: true,
-	})
+	r.Elsewhere = true
+	l, err := s.host.Acquire(ctx, r)
 	l.RemainingMS += (s.Elapsed() - began).Milliseconds() // as the client of a lease server does
 	return l, err
 }

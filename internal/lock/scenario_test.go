@@ -206,7 +206,7 @@ func (s *scenario) clientLine(c *client, verb string, f []string) string {
 
 func (s *scenario) begin(c *client, verb string, f []string) string {
 	want := wanted(c.owner, duration(f, "wait", 0))
-	want.TTL, want.Elsewhere = duration(f, "ttl", ttl), slices.Contains(f, "elsewhere")
+	want.TTLMS, want.Elsewhere = duration(f, "ttl", ttl).Milliseconds(), slices.Contains(f, "elsewhere")
 	want.RequestID, _ = option(f, "id")
 	ctx, cancel := context.WithCancel(context.Background())
 	s.Cleanup(cancel)

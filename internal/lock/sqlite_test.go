@@ -1,7 +1,6 @@
 package lock_test
 
 import (
-	"context"
 	"path/filepath"
 	"testing"
 
@@ -10,22 +9,23 @@ import (
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
 // inFile closes the file with the store.
 type inFile struct {
 	*lock.Records
-	file *sqlitefile.File
+	close func() error
 }
 
-func (o inFile) Close() error { return o.file.Close() }
+func (o inFile) Close() error { return o.close() }
 
 func openFile(path string) (inFile, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{}, sqlite.Tables)
+	file, end, err := sqlitetest.Open(path, sqlitefile.Options{})
 	if err != nil {
 		return inFile{}, err
 	}
-	return inFile{lock.OnRecords(sqlite.New(file)), file}, nil
+	return inFile{lock.OnRecords(sqlite.New(file)), end}, nil
 }
 
 func TestSQLite(t *testing.T) {
@@ -34,7 +34,7 @@ func TestSQLite(t *testing.T) {
 		path := filepath.Join(ring.Dir(t), sqlitefile.StoreName)
 		return locktest.Backend{
 			Open:    func() (lock.Store, error) { return openFile(path) },
-			Restart: func() error { return nil }, // all is in the file, which every Open opens anew
+			Restart: func() error { return nil }, // all is in the file, which the last client has closed
 		}
 	})
 }

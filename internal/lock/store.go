@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
 
 // Store keeps the locks. Implementations are safe for concurrent use and return
-// soon after ctx is done. Package locktest is the suite that holds one to this.
+// soon after ctx is done, as a record.Store does. Package locktest is the suite that holds one to this.
 type Store interface {
 	// Do carries out one request, atomically per key, and answers when the result
 	// is as durable as the store ever makes it. Its own clock decides what has
@@ -18,7 +17,7 @@ type Store interface {
 	//
 	// Errors: *HeldError (acquire), *FencedError (acquire, on a store that may
 	// have forgotten), *record.FullError (acquire of a key that is not known), ErrNotOwned and ErrExpired (renew, release),
-	// ErrRequestReused, ErrInvalid, ErrTokensUsedUp: nothing was changed. Anything
+	// ErrRequestReused, ErrInvalid: nothing was changed. Anything
 	// else means that the store is unavailable, and that the request may or may
 	// not have been carried out, or may yet be: the caller asks again with the
 	// same RequestID.
@@ -36,10 +35,9 @@ type Store interface {
 	// may be shown or not; each is shown at most once.
 	List(ctx context.Context, tenant, after string, limit int) ([]Lease, error)
 
-	// AcquireWithin is Do of an acquire that may take up to wait longer: the
-	// *HeldError comes only then. A store that cannot wait by itself answers
-	// errors.ErrUnsupported, whatever the request is.
-	AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error)
+	// Waits reports whether the store waits for a lock by itself: the *HeldError of an acquire
+	// comes after Request.Wait, and no sooner.
+	Waits() bool
 
 	// Notify returns a channel that gets a token when a lease of the key is released
 	// after Notify has returned, by any client; it may get one at other times. One token
@@ -50,9 +48,6 @@ type Store interface {
 	// Changes is Notify for all keys with the prefix, which ends in a slash; a lease that
 	// was announced (Request.Announce) gives a token when it is granted, too.
 	Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
-
-	// Close frees what the store holds open. Leases stay as they are.
-	Close() error
 }
 
 // MaxList is the most leases of one page.
@@ -73,10 +68,4 @@ func IsAnswer(err error) bool {
 	return slices.ContainsFunc(refusals, func(known error) bool { return errors.Is(err, known) })
 }
 
-var refusals = []error{ErrNotOwned, ErrExpired, ErrRequestReused, ErrNotFound, ErrInvalid, ErrTokensUsedUp}
-
-// canWait reports whether the store can wait by itself. It asks for nothing.
-func canWait(s Store) bool {
-	_, err := s.AcquireWithin(context.Background(), Request{}, 0)
-	return !errors.Is(err, errors.ErrUnsupported)
-}
+var refusals = []error{ErrNotOwned, ErrExpired, ErrRequestReused, ErrNotFound, ErrInvalid}

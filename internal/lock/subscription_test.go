@@ -2,6 +2,7 @@ package lock_test
 
 import (
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -16,21 +17,26 @@ type sinceStart struct{ began time.Time }
 
 func (s sinceStart) Elapsed() time.Duration { return time.Since(s.began) }
 
+type storeCloser interface {
+	lock.Store
+	io.Closer
+}
+
 // A server that ends a subscription, as it does with idle sessions, delays no waiter: the host
 // asks at once, and subscribes anew.
 func TestServerEndsSubscription(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) (open func() (lock.Store, error), end func()){
-		"redis": func(t *testing.T) (func() (lock.Store, error), func()) {
+	for name, open := range map[string]func(*testing.T) (open func() (storeCloser, error), end func()){
+		"redis": func(t *testing.T) (func() (storeCloser, error), func()) {
 			server := redistest.New(t)
 			cfg := server.Config()
 			mustOpenRedis(t, cfg, true)
-			return func() (lock.Store, error) { return openRedis(cfg) },
+			return func() (storeCloser, error) { return openRedis(cfg) },
 				func() { server.Do(t, "CLIENT", "KILL", "TYPE", "PUBSUB") }
 		},
-		"postgres": func(t *testing.T) (func() (lock.Store, error), func()) {
+		"postgres": func(t *testing.T) (func() (storeCloser, error), func()) {
 			server := postgrestest.New(t)
 			cfg := server.Config()
-			return func() (lock.Store, error) { return openPostgres(cfg) },
+			return func() (storeCloser, error) { return openPostgres(cfg) },
 				func() {
 					server.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
 				}
@@ -49,7 +55,7 @@ func TestServerEndsSubscription(t *testing.T) {
 			must.Succeed(t, err)
 			got := make(chan error, 1)
 			go func() {
-				_, err := h.Acquire(testContext(t), lock.Wanted{Tenant: "t", Key: "k", Owner: "b", TTL: time.Minute, Wait: -1})
+				_, err := h.Acquire(testContext(t), lock.Request{Tenant: "t", Key: "k", Owner: "b", TTLMS: 60_000, Wait: -1})
 				got <- err
 			}()
 			await.Eventually(t, "the host hears of releases", func() bool { return h.Hears("t", "k") })

@@ -15,6 +15,7 @@ import (
 // TestNeverTwoHolders has clients of three hosts want the same locks for minutes,
 // while their ways to the store are cut, slow, or deliver late what they had given
 // up on. A client that believes that it holds a lock is the only one that does.
+// Seed 004-49.
 func TestNeverTwoHolders(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -117,9 +118,9 @@ func (c *swarmClient) upTo(d time.Duration) time.Duration {
 
 func (c *swarmClient) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		want := lock.Wanted{
+		want := lock.Request{
 			Tenant: tenant, Key: fmt.Sprintf("key-%d", c.random.IntN(2)), Owner: fmt.Sprintf("owner-%d", c.id),
-			TTL: time.Second + c.upTo(2*time.Second), Wait: c.upTo(4*time.Second) - time.Second/2,
+			TTLMS: 1000 + c.upTo(2*time.Second).Milliseconds(), Wait: c.upTo(4*time.Second) - time.Second/2,
 		}
 		if c.random.IntN(4) == 0 {
 			want.RequestID = lock.NewLeaseID()
@@ -139,7 +140,7 @@ func (c *swarmClient) run(ctx context.Context) {
 }
 
 // hold has the host renew, until the client is done or has lost the lock.
-func (c *swarmClient) hold(ctx, attempt context.Context, want lock.Wanted) {
+func (c *swarmClient) hold(ctx, attempt context.Context, want lock.Request) {
 	lost := make(chan struct{})
 	g, err := c.host.Hold(attempt, want, func(lock.Lease, error) {
 		close(lost)
@@ -160,7 +161,7 @@ func (c *swarmClient) hold(ctx, attempt context.Context, want lock.Wanted) {
 }
 
 // use keeps to what is left of the lease.
-func (c *swarmClient) use(attempt context.Context, want lock.Wanted) {
+func (c *swarmClient) use(attempt context.Context, want lock.Request) {
 	l, err := c.host.Acquire(attempt, want)
 	if err != nil {
 		return

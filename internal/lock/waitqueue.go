@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -41,14 +42,13 @@ type waiter struct {
 	request   Request
 	values    context.Context // the caller's, for what it carries besides its end: a trace
 	anonymous bool            // only the host knows the request ID
-	elsewhere bool            // as Wanted.Elsewhere
-	patient   bool            // it waits without a limit
-	until     time.Duration   // the end of its wait, where it has one
+	until     time.Duration   // the end of its wait
 
 	late   bool          // its wait is over: the next answer will do
 	gone   bool          // it was answered, or has left
-	asking *call         // the store is being asked for it
+	asking *call         // the store is being asked for it; it is the first in the queue
 	open   bool          // the store was asked, with an unknown outcome
+	clears bool          // what it was granted is being released
 	sent   time.Duration // when the store was asked last
 	ends   time.Duration // until then what it was granted lives, if open
 	joined int           // how often the store had been asked when this one came
@@ -58,13 +58,10 @@ type waiter struct {
 	done    chan struct{} // closed once
 }
 
-func newWaiter(ctx context.Context, want Wanted) *waiter {
-	w := &waiter{values: ctx, elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
-	w.request = Request{
-		Op: Acquire, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner,
-		RequestID: want.RequestID, LeaseID: want.LeaseID, TTLMS: want.TTL.Milliseconds(),
-	}
-	if w.request.LeaseID == "" {
+func newWaiter(ctx context.Context, r Request) *waiter {
+	w := &waiter{values: ctx, request: r, anonymous: r.RequestID == "", done: make(chan struct{})}
+	w.request.Op, w.request.Wait = Acquire, 0
+	if r.LeaseID == "" {
 		w.request.LeaseID = NewLeaseID()
 	}
 	if w.anonymous {
@@ -73,7 +70,7 @@ func newWaiter(ctx context.Context, want Wanted) *waiter {
 	return w
 }
 
-// join puts a waiter at the end of its queue, or in the place of an equal request.
+// join puts a waiter at the end of its queue, or in the place of one that it repeats.
 func (c *hostCore) join(w *waiter, wait time.Duration) *waitQueue {
 	n := name{w.request.Tenant, w.request.Key}
 	q := c.queues[n]
@@ -86,14 +83,13 @@ func (c *hostCore) join(w *waiter, wait time.Duration) *waitQueue {
 		return q
 	}
 	c.queues[n] = q
-	w.late, w.patient, w.until, w.joined = wait == 0, wait < 0, c.now+wait, q.asked
-	place := len(q.waiters)
-	for i := place - 1; i >= 0; i-- {
-		if w.repeats(q.waiters[i]) {
-			place = q.supersede(i, w)
-		}
+	w.late, w.until, w.joined = wait == 0, c.now+wait, q.asked
+	if wait < 0 {
+		w.until = math.MaxInt64
 	}
-	if q.waiters = slices.Insert(q.waiters, place, w); len(q.waiters) == 1 {
+	if i := slices.IndexFunc(q.waiters, w.repeats); i >= 0 {
+		q.takeOver(i, w)
+	} else if q.waiters = append(q.waiters, w); len(q.waiters) == 1 {
 		q.forget()
 	}
 	q.admitHolder()
@@ -117,7 +113,7 @@ func (q *waitQueue) leave(w *waiter, why error) {
 		return
 	}
 	w.answer(granted{}, why)
-	if w.asking != nil && w.asking.wait > 0 {
+	if w.asking != nil && w.asking.request.Wait > 0 {
 		w.asking.hangUp()
 	}
 	if w.asking == nil && !w.open {
@@ -159,43 +155,38 @@ func (q *waitQueue) step() {
 
 // ask asks the store for the first in the queue.
 func (q *waitQueue) ask(w *waiter) {
-	wait := q.storeWait(w)
-	q.asked, q.stale, q.busy, w.sent = q.asked+1, false, true, q.core.now
-	w.asking = q.core.begin(&call{request: w.request, wait: wait, values: w.values, ended: func(lease Lease, err error) {
-		q.busy, w.asking = false, nil
-		q.answered(w, lease, err, wait)
+	one := &call{request: w.request, values: w.values}
+	one.request.Wait = q.storeWait(w)
+	one.ended = func(lease Lease, err error) {
+		first := q.waiters[0] // w, or one that has taken over from it
+		q.busy, first.asking = false, nil
+		q.answered(first, one, lease, err)
 		if q.stale { // the answer may be from before
 			q.forget()
 		}
 		q.step()
-	}})
+	}
+	q.asked, q.stale, q.busy, w.sent = q.asked+1, false, true, q.core.now
+	w.asking = q.core.begin(one)
 }
 
 // storeWait is how long the store may wait by itself. Meanwhile the waits of others may
 // end, so what to answer them has to be known for as long.
 func (q *waitQueue) storeWait(w *waiter) time.Duration {
-	known := q.known()
-	if !q.core.waits || w.late || known == nil {
-		return 0
+	if known := q.known(); q.core.waits && !w.late && known != nil {
+		return max(0, min(storeWait, known.remaining(), w.until-q.core.now))
 	}
-	wait := min(storeWait, known.remaining())
-	if !w.patient {
-		wait = min(wait, w.until-q.core.now)
-	}
-	return max(0, wait)
+	return 0
 }
 
 // answered takes the store's answer.
-func (q *waitQueue) answered(w *waiter, lease Lease, err error, wait time.Duration) {
-	c := q.core
+func (q *waitQueue) answered(w *waiter, one *call, lease Lease, err error) {
+	c, wait := q.core, one.request.Wait
 	var held *HeldError
 	var fenced *FencedError
 	var stray *record.StrayError
 	if IsAnswer(err) {
 		q.failed, w.open = 0, false
-		if err != nil {
-			q.settleRepeated(w)
-		}
 	}
 	switch {
 	case err == nil:
@@ -221,6 +212,8 @@ func (q *waitQueue) answered(w *waiter, lease Lease, err error, wait time.Durati
 		w.open = w.open || stray.Unsure
 		w.ends = c.now + w.request.TTL()
 		q.refuse(w, err)
+	case one.hungUp: // which says nothing of the store
+		w.open, w.ends, q.tryAt = true, c.now+w.request.TTL(), 0
 	default:
 		q.failed++
 		if !errors.Is(err, record.ErrCrowded) {
@@ -280,9 +273,9 @@ func (q *waitQueue) keep(w *waiter) {
 	q.admitHolder()
 }
 
-// clear releases the lease that a waiter who is gone may have been granted, unless the
-// same request waits again, and inherits it. Meanwhile the waiter keeps its place, so that
-// a repetition of its request does not get a lease that is about to be released.
+// clear releases the lease that a waiter who is gone may have been granted. Meanwhile the
+// waiter keeps its place, so that a repetition of its request does not get a lease that is
+// about to be released.
 //
 // The release is repeated for as long as a lease from the last question can live. An
 // acquire that arrives in the store even later stays unknown; its lease ends with its term.
@@ -292,16 +285,12 @@ func (q *waitQueue) clear(w *waiter) {
 		q.drop(w)
 		q.news()
 	}
-	again := slices.IndexFunc(q.waiters, w.repeats)
-	if w.open && again < 0 && !w.elsewhere {
-		q.busy = true
-		q.core.release(w.request, w.ends, q.undeliverable, cleared)
+	if !w.open || w.request.Elsewhere {
+		cleared(nil)
 		return
 	}
-	if w.open && again >= 0 {
-		q.waiters[again].inherit(w)
-	}
-	cleared(nil)
+	q.busy, w.clears = true, true
+	q.core.release(w.request, w.ends, q.undeliverable, cleared)
 }
 
 // undeliverable is the event that the release that the queue waits for did not come through. If it
@@ -315,43 +304,50 @@ func (q *waitQueue) undeliverable(err error) {
 	q.answerLate(err)
 }
 
-// repeats reports whether a waiter makes the same request as an earlier one.
+// repeats reports whether a waiter makes the same request as an earlier one, and may have its
+// lease.
 func (w *waiter) repeats(earlier *waiter) bool {
 	a, b := &w.request, &earlier.request
-	return !earlier.gone && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
+	return !earlier.clears && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
 }
 
-// supersede ends the wait of an earlier request that w repeats. A lease that the earlier
-// one gets is w's: the store is asked once more for it. supersede returns w's place in the
-// queue.
-func (q *waitQueue) supersede(place int, w *waiter) int {
+// takeOver puts w in the place of an earlier one that it repeats. The answer that this one is
+// to get, and the lease that it may have been granted, are w's. A store that waits is asked
+// anew, for as long as w does.
+func (q *waitQueue) takeOver(place int, w *waiter) {
 	earlier := q.waiters[place]
-	asking := earlier.asking
-	if asking != nil || earlier.open {
-		w.inherit(earlier)
+	w.asking, w.open, w.sent, w.ends = earlier.asking, earlier.open, earlier.sent, earlier.ends
+	w.request.LeaseID = earlier.request.LeaseID
+	q.waiters[place] = w
+	if w.asking != nil && w.asking.request.Wait > 0 {
+		w.asking.hangUp()
 	}
-	if asking != nil && asking.wait > 0 {
-		asking.hangUp()
-	}
-	q.refuse(earlier, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
-	if asking != nil {
-		return place + 1
-	}
-	return place
+	earlier.answer(granted{}, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
 }
 
-// inherit makes the outcome of an earlier request w's. w takes its lease ID, under which
-// the lease is released if w leaves too.
-func (w *waiter) inherit(earlier *waiter) {
-	w.open, w.ends, w.request.LeaseID = true, earlier.ends, earlier.request.LeaseID
+// news is the event that the lock may be free.
+func (q *waitQueue) news() {
+	q.forget()
+	q.step()
 }
 
-// settleRepeated is the event that w was refused. Its repetitions have the same outcome.
-func (q *waitQueue) settleRepeated(w *waiter) {
-	for _, again := range q.waiters {
-		if again.request.LeaseID == w.request.LeaseID {
-			again.open = false
-		}
+// subscribed is the event that the store tells of releases from now on. What was released
+// since an earlier subscription ended is asked for.
+func (q *waitQueue) subscribed() {
+	q.hears = true
+	if q.missed {
+		q.missed = false
+		q.news()
+	}
+}
+
+// unsubscribed is the event that it does so no more. If the store has ended the
+// subscription, a release may have gone unnoticed.
+func (q *waitQueue) unsubscribed(byStore bool) {
+	q.deafen, q.hears = nil, false
+	if byStore {
+		q.missed = true
+		q.news()
 	}
 }
 

@@ -141,6 +141,7 @@ func others(t *testing.T, mine bool) []string {
 
 // PL-1.1, PL-C1: a resolve decides the placement, and no command is made of a
 // remote one.
+// Seeds 004-33, 004-45 and 004-65.
 func TestResolveDecides(t *testing.T) {
 	d := newDesk(t)
 	other := others(t, false)
@@ -154,6 +155,7 @@ func TestResolveDecides(t *testing.T) {
 }
 
 // PL-1.2: a changed topology counts from then on, also for what is activated.
+// Seed 004-18.
 func TestTopologyCounts(t *testing.T) {
 	d := newDesk(t)
 	d.member(others(t, true)...)
@@ -192,6 +194,7 @@ func TestTopologyLeavesAlone(t *testing.T) {
 }
 
 // PL-1.3: what is not known is refused.
+// Seeds 004-44, 004-62 and 004-65.
 func TestNotReadyIsRefused(t *testing.T) {
 	d := newDesk(t)
 	refused := func(state State) {
@@ -203,6 +206,9 @@ func TestNotReadyIsRefused(t *testing.T) {
 			t.Errorf("resolved to %+v, %v", r, err)
 		}
 		d.idle()
+		if events := d.core.DrainEvents(); len(events) != 0 { // seed 004-47
+			t.Errorf("told is %+v", events)
+		}
 	}
 	refused(StateStopped)
 	d.core.Start()
@@ -225,6 +231,7 @@ func TestNotReadyIsRefused(t *testing.T) {
 	refused(StateNotReady) // the membership has ended by this host's own clock
 }
 
+// Seeds 004-14 and 004-32.
 func TestClientResolves(t *testing.T) {
 	c := NewCore("", nil)
 	c.Start()
@@ -237,6 +244,7 @@ func TestClientResolves(t *testing.T) {
 
 // PL-2.1, PL-C3: an activation is begun, once, and its steps come in the order that
 // is safe.
+// Seeds 004-11, 004-26, 004-28, 004-37, 004-45 and 004-55.
 func TestActivation(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -263,6 +271,7 @@ func TestActivation(t *testing.T) {
 }
 
 // PL-2.2: what is activated is used again, without any I/O.
+// Seed 004-65.
 func TestActivationIsReused(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -278,6 +287,7 @@ func TestActivationIsReused(t *testing.T) {
 }
 
 // PL-3.1: without the lock nothing is done, and the denial is told.
+// Seeds 004-35, 004-58 and 004-65.
 func TestLockDenied(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -292,6 +302,7 @@ func TestLockDenied(t *testing.T) {
 
 // In a handover another host is at work on the key, or has it: the denial is told with
 // its reason, and no failure.
+// Seeds 004-12, 004-35, 004-51 and 004-52.
 func TestHandoverIsNoFailure(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -318,6 +329,7 @@ func TestHandoverIsNoFailure(t *testing.T) {
 
 // PL-3.5, PL-C6: the lock is given back, whatever fails and when, and what was begun is
 // taken back before. The failure is told with its reason.
+// Seeds 004-27 and 004-63.
 func TestWhateverFails(t *testing.T) {
 	ok := map[Op]Result{TryAcquire: {Lease: Lease{"l", 5}}, Load: {Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}},
 		CheckOwner: {Ended: true}, Ensure: {PID: "pid"}}
@@ -518,6 +530,7 @@ func TestEnded(t *testing.T) {
 }
 
 // Only what is idle is passivated.
+// Seed 004-19.
 func TestPassivateIdle(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -535,6 +548,7 @@ func TestPassivateIdle(t *testing.T) {
 }
 
 // PL-4.4: each resolve is told, in order, and everything else that happens.
+// Seeds 004-37 and 004-47.
 func TestEvents(t *testing.T) {
 	d := newDesk(t)
 	d.member()

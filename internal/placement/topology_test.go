@@ -56,6 +56,7 @@ func hosts(n int) (names []string) {
 	return names
 }
 
+// Seed 004-67.
 func TestGoldenVectors(t *testing.T) {
 	v := readVectors(t)
 	if len(v.Scores) < 6 || len(v.Placements) < 20 {
@@ -89,6 +90,7 @@ func score(k Key, member string) string {
 }
 
 // PL-C9: the order in which members are named is nothing, and so are their tokens.
+// Seed 004-67.
 func TestAuthorityIsAFunctionOfTheSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}:[0-9]`), 1, 20, rapid.ID).Draw(t, "members")
@@ -194,6 +196,7 @@ func TestDropStopsALatePut(t *testing.T) {
 	})
 }
 
+// Seed 004-62.
 func TestParseKey(t *testing.T) {
 	for text, want := range map[string]Key{"room/42": room, "a/b/c": {"a", "b/c"}, "錠/前": {"錠", "前"}} {
 		got, err := ParseKey(text)

@@ -33,7 +33,6 @@ const (
 	LockHeld         Code = "LOCK_HELD"              // 409: another owner holds the lock
 	LockNotOwned     Code = "LOCK_NOT_OWNED"         // 409: the lock's lease is not the caller's
 	LockExpired      Code = "LOCK_EXPIRED"           // 409: the lease was the caller's, and its term is over
-	LockTokensUsedUp Code = "LOCK_TOKENS_USED_UP"    // 409: the key's fencing token cannot grow any more
 	RequestIDReused  Code = "REQUEST_ID_REUSED"      // 409: the request ID stands for something else
 	SequenceUsedUp   Code = "SEQUENCE_EXHAUSTED"     // 409: too few values are left before the key's maximum
 	PlacementStale   Code = "PLACEMENT_STALE"        // 409: the stored activation record is not older
@@ -58,7 +57,7 @@ var status = map[Code]int{
 	LeaseNotFound: http.StatusNotFound, LockNotFound: http.StatusNotFound, NotFound: http.StatusNotFound,
 	MethodNotAllowed: http.StatusMethodNotAllowed, Conflict: http.StatusConflict,
 	LockHeld: http.StatusConflict, LockNotOwned: http.StatusConflict, LockExpired: http.StatusConflict,
-	LockTokensUsedUp: http.StatusConflict, RequestIDReused: http.StatusConflict, SequenceUsedUp: http.StatusConflict, PlacementStale: http.StatusConflict,
+	RequestIDReused: http.StatusConflict, SequenceUsedUp: http.StatusConflict, PlacementStale: http.StatusConflict,
 	TooLarge: http.StatusRequestEntityTooLarge, UnsupportedMedia: http.StatusUnsupportedMediaType,
 	RateLimited: http.StatusTooManyRequests, NotSupported: http.StatusNotImplemented,
 	NoMachineID: http.StatusServiceUnavailable, Fenced: http.StatusServiceUnavailable,

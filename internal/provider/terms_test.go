@@ -30,12 +30,21 @@ func TestParseTerms(t *testing.T) {
 	layout := func(ts, id, seq int) Terms {
 		return edit(func(t *Terms) { t.Timeline.BitTS, t.BitID, t.BitSeq = ts, id, seq })
 	}
+	// Seeds 000-2.1-1, 000-6.4-2, 000-10.2-1 and 000-A.12-1: the defaults.
+	defaults := Terms{
+		Pool: "default", Timeline: snowflake.Timeline{EpochMS: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli(), BitTS: 41}, BitID: 14, BitSeq: 8,
+		Term: 10 * time.Minute, Quarantine: 10 * time.Minute, MaxLeasesPerAcquire: 256,
+	}
+	if got := DefaultTerms(); got != defaults {
+		t.Errorf("the defaults are %+v, want %+v", got, defaults)
+	}
 	for query, want := range map[string]Terms{
-		"":                                    DefaultTerms(),
-		"term=5m":                             edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 5*time.Minute }),
-		"term=5m&quarantine=0":                edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 0 }),
-		"quarantine=1500ms":                   edit(func(t *Terms) { t.Quarantine = 1500 * time.Millisecond }),
-		"pool=a.B_c-9":                        edit(func(t *Terms) { t.Pool = "a.B_c-9" }),
+		"":                     DefaultTerms(),
+		"term=5m":              edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 5*time.Minute }),
+		"term=5m&quarantine=0": edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 0 }),
+		"quarantine=1500ms":    edit(func(t *Terms) { t.Quarantine = 1500 * time.Millisecond }),
+		"pool=a.B_c-9":         edit(func(t *Terms) { t.Pool = "a.B_c-9" }),
+		// Seed 003-5-4: ranges.
 		"ids=0-0":                             edit(func(t *Terms) { t.IDs = IDRange{0, 1} }),
 		"ids=0-8191":                          edit(func(t *Terms) { t.IDs = IDRange{0, 8192} }),
 		"epoch=1000":                          edit(func(t *Terms) { t.Timeline.EpochMS = 1000 }),
@@ -103,6 +112,7 @@ func TestTermsParamsAreAllKnown(t *testing.T) {
 	}
 }
 
+// Seed 000-4.3-2.
 func TestLeaseCount(t *testing.T) {
 	terms := DefaultTerms()
 	for throughput, want := range map[int64]int{
@@ -134,6 +144,7 @@ func TestCheckClock(t *testing.T) {
 	}
 }
 
+// Seed 000-4.5-3.
 func TestCheckTime(t *testing.T) {
 	const now = 1_000_000_000
 	for off, want := range map[int64]error{
@@ -158,6 +169,7 @@ func TestCheckTime(t *testing.T) {
 	}
 }
 
+// Seed 000-6.4-1.
 func TestServices(t *testing.T) {
 	other := DefaultTerms()
 	other.BitID, other.BitSeq = 13, 9
@@ -188,6 +200,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// Seed 000-4.4-1.
 func TestNewSecret(t *testing.T) {
 	a, b := NewSecret(), NewSecret()
 	if len(a) != 32 || a == b {

@@ -112,8 +112,8 @@ type Head struct {
 }
 
 // Store keeps records. Implementations are safe for concurrent use and return soon
-// after ctx is done. Package recordtest holds them to the contract on the package's
-// page.
+// after ctx is done; where it is cancelled before its deadline, they may wait for a server that was
+// asked, for seconds. Package recordtest holds them to the contract on the package's page.
 type Store interface {
 	// Change has the rule decide on what the ask names, and returns when its writes
 	// are as durable as the store ever makes them. atMS is the moment of the commit,

@@ -45,14 +45,14 @@ type phase int
 const (
 	waiting phase = iota // for the clock, and for the delay
 	running
-	ending // SIGTERM was sent, because what is held ends
+	ending // SIGTERM was sent, because the lease ends
 	killed
 )
 
 // machine decides when to do what. Boot times are readings of the clock that cannot be
 // set.
 type machine struct {
-	name    string // of what is held
+	name    string // of the lease or lock
 	beginMS int64  // wall clock: when it begins
 	term    time.Duration
 	delay   time.Duration

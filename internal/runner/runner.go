@@ -159,7 +159,7 @@ type answer struct {
 	err   error
 }
 
-// do does what is due, and reports whether the run is over.
+// do carries out the due action, and reports whether the run is over.
 func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 	boot := r.Clock.Boot()
 	switch due {

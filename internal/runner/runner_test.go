@@ -27,7 +27,7 @@ type stage struct {
 	began time.Time
 	skew  time.Duration // of the wall clock
 	slept atomic.Int64  // ns that the timers slept through
-	set   atomic.Int64  // ns by which somebody has set the wall clock wrong
+	set   atomic.Int64  // ns by which the wall clock was set wrong
 
 	mu         sync.Mutex
 	transcript []string
@@ -408,6 +408,7 @@ func TestEndsDuringExtension(t *testing.T) {
 	})
 }
 
+// Seed 001-24.
 func TestCheckClock(t *testing.T) {
 	l := lease.Lease{Created: 1_000_000, Expired: 2_000_000}
 	if err := CheckClock(l, 1_999_999); err != nil {

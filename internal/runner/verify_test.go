@@ -65,6 +65,7 @@ func refusedAt(seconds ...int) (transcript string) {
 	return transcript
 }
 
+// Seed 001-22.
 func TestVerify(t *testing.T) {
 	unsupported := fmt.Errorf("this server: %w", errors.ErrUnsupported)
 	forgotten := []func(lease.Lease) (lease.Lease, error){fails(provider.ErrNotFound)}
@@ -154,6 +155,7 @@ func TestVerify(t *testing.T) {
 // A robber who waits as long as RobberyDelay says starts when the robbed program
 // has been killed, however the calls of the robbed holder are spread. Every other
 // time the calls are as slow as they can be, and the robbery follows a good answer.
+// Seed 001-23.
 func TestRobberAndRobbedDoNotOverlap(t *testing.T) {
 	ring.All(t)
 	for seed := range uint64(600) {

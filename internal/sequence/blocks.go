@@ -1,23 +1,19 @@
 package sequence
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
-// maxBlocks is how many keys a host holds values of. The one used longest ago
-// gives way, and what was left of its block is a gap.
-const maxBlocks = 10_000
-
-// maxHanded is how many calls a host remembers, of all keys with blocks: some seconds of a
-// host that has nothing else to do, and about 10 MiB.
-const maxHanded = 1 << 16
+// maxBlocks is how many keys a host holds values of. Any of them that is not in use gives way,
+// and what was left of its block is a gap. With the calls of each they take some 30 MiB at most.
+const maxBlocks = 4096
 
 // Blocks is a Store before another: it hands out values from blocks that it
 // takes in advance, for keys whose Options have a Block: one exchange with the
@@ -26,9 +22,8 @@ const maxHanded = 1 << 16
 // No value is handed out twice, and each host hands out its own in order. The price of
 // the speed: between hosts there is no order, and the rest of a block is skipped when the
 // process ends, when a batch does not fit into it and another host has taken the next
-// values, when the key is used rarely (below), or when the values begin anew. Calls are
-// remembered by this host, as long as its process lives, and the latest maxHanded of them.
-// An older one that comes again is a new call.
+// values, when the key is used rarely (below), or when the values begin anew. This host, and no
+// other one, remembers the latest MaxReceipts calls of each key, as long as it holds values of it.
 //
 // The store sees a key used only when a block is taken. So that a key in use
 // does not expire there, a block is used for half the key's TTL at most; a key
@@ -39,37 +34,21 @@ type Blocks struct {
 
 	mu     sync.Mutex
 	blocks map[name]*block
-	order  *list.List // of *block without users, the one used last in front
-	handed map[call]handed
-	calls  []call // of handed, oldest first
 }
 
 type name struct{ tenant, key string }
 
 // block is what a host has left of a key.
 type block struct {
-	name  name
-	users int           // callers that have or wait for the turn; guarded by Blocks.mu
-	place *list.Element // in Blocks.order; nil while there are users; guarded likewise
+	users int // callers that have or wait for the turn; guarded by Blocks.mu
 
 	// turn has a value while the fields below are not in use.
 	turn    chan struct{}
 	options string
 	left    Range
 	takenAt time.Duration
-	asked   *Request // of the store, whose answer is not known
-}
-
-// call names a call that was answered.
-type call struct {
-	name      name
-	requestID string // as it is kept
-}
-
-// handed is what it got.
-type handed struct {
-	values  Range
-	options string
+	asked   *Request  // of the store, whose answer is not known
+	latest  []Receipt // of calls that were answered, oldest first
 }
 
 var _ Store = (*Blocks)(nil)
@@ -77,7 +56,7 @@ var _ Store = (*Blocks)(nil)
 // NewBlocks uses the store, and does not own it. elapsed is time that passes also
 // while the host is suspended, from any beginning.
 func NewBlocks(store Store, elapsed func() time.Duration) *Blocks {
-	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New(), handed: map[call]handed{}}
+	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}}
 }
 
 // Next implements Store. Where r.Options have no Block it is the store's Next;
@@ -111,13 +90,9 @@ func (b *Blocks) enter(n name) *block {
 	defer b.mu.Unlock()
 	k, ok := b.blocks[n]
 	if !ok {
-		k = &block{name: n, turn: make(chan struct{}, 1)}
+		k = &block{turn: make(chan struct{}, 1)}
 		k.turn <- struct{}{}
 		b.blocks[n] = k
-	}
-	if k.place != nil {
-		b.order.Remove(k.place)
-		k.place = nil
 	}
 	k.users++
 	return k
@@ -126,25 +101,28 @@ func (b *Blocks) enter(n name) *block {
 func (b *Blocks) leave(k *block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if k.users--; k.users > 0 {
-		return
-	}
-	k.place = b.order.PushFront(k)
-	for len(b.blocks) > maxBlocks && b.order.Len() > 0 {
-		delete(b.blocks, b.order.Remove(b.order.Back()).(*block).name)
+	k.users--
+	for n, other := range b.blocks {
+		if len(b.blocks) <= maxBlocks {
+			return
+		}
+		if other.users == 0 && other != k {
+			delete(b.blocks, n)
+		}
 	}
 }
 
 // next is Next for the caller that has the turn.
 func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	if text := r.Options.Text(); k.options != text { // configured anew
-		k.options, k.left, k.asked = text, Range{}, nil
+		k.options, k.left, k.asked, k.latest = text, Range{}, nil, nil
 	}
-	if got, ok := b.find(k, r); ok {
-		if got.Count != r.Count {
+	id := keyname.KeptRequestID(r.RequestID)
+	if i := slices.IndexFunc(k.latest, func(done Receipt) bool { return done.RequestID == id }); i >= 0 {
+		if k.latest[i].Count != r.Count {
 			return Range{}, ErrRequestReused
 		}
-		return got, nil
+		return rangeTo(k.latest[i].Last, r.Options.Step, r.Count), nil
 	}
 	if ttl := r.Options.TTL; ttl > 0 && b.elapsed()-k.takenAt >= ttl/2 {
 		k.left = Range{}
@@ -155,37 +133,10 @@ func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 		}
 	}
 	got := k.hand(r)
-	b.remember(k, r.RequestID, got)
+	if r.RequestID != "" {
+		k.latest = append(k.latest[max(0, len(k.latest)+1-MaxReceipts):], Receipt{RequestID: id, Last: got.Last(), Count: got.Count})
+	}
 	return got, nil
-}
-
-// find finds what the call got before.
-func (b *Blocks) find(k *block, r Request) (got Range, ok bool) {
-	if r.RequestID == "" {
-		return Range{}, false
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	h, ok := b.handed[call{k.name, keyname.KeptRequestID(r.RequestID)}]
-	return h.values, ok && h.options == k.options
-}
-
-// remember keeps what the call got, and drops the oldest where there are too many.
-func (b *Blocks) remember(k *block, requestID string, got Range) {
-	if requestID == "" {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := call{k.name, keyname.KeptRequestID(requestID)}
-	if _, ok := b.handed[c]; !ok { // else of other options
-		b.calls = append(b.calls, c)
-	}
-	b.handed[c] = handed{got, k.options}
-	if len(b.calls) > maxHanded {
-		delete(b.handed, b.calls[0])
-		b.calls = b.calls[1:]
-	}
 }
 
 // fetch takes another block from the store. A call whose answer did not come is
@@ -227,6 +178,3 @@ func (k *block) hand(r Request) Range {
 	}
 	return values
 }
-
-// Close implements Store. The store behind it stays open.
-func (b *Blocks) Close() error { return nil }

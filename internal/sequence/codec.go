@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // The flags of a recorded state. What is as in most sequences takes no room.
@@ -70,43 +72,33 @@ var errDamaged = errors.New("the recorded state is damaged")
 
 // decode reads what encode wrote. The state's receipts are a part of recorded.
 func decode(recorded []byte) (s State, err error) {
-	ok := len(recorded) > 0 && recorded[0] <= allFlags
-	if !ok {
-		return State{}, errDamaged
-	}
-	flags, rest := recorded[0], recorded[1:]
-	number := func() (n int64) {
-		if n, rest = cutNumber(rest); n < 0 {
-			ok, n = false, 0
-		}
-		return n
-	}
+	r := record.NewReader(recorded)
+	flags := r.Byte()
 	s.Options = DefaultOptions().recorded()
-	s.Last = number()
+	s.Last = r.Number()
 	if flags&hasOptions != 0 {
-		s.Options.Step, s.Options.Start, s.Options.Max = number(), number(), number()
-		ttl := number()
-		ok = ok && ttl <= MaxTTL.Milliseconds()
+		s.Options.Step, s.Options.Start, s.Options.Max = r.Number(), r.Number(), r.Number()
+		ttl := r.Number()
+		if ttl > MaxTTL.Milliseconds() {
+			return State{}, errDamaged
+		}
 		s.Options.TTL = time.Duration(ttl) * time.Millisecond
 	}
 	if flags&isResetNot != 0 {
 		s.Options.OnMax = Fail
 	}
 	if flags&hasUsed != 0 {
-		s.UsedMS = number()
+		s.UsedMS = r.Number()
 	}
 	if flags&hasNumber != 0 {
-		s.Life = strconv.FormatInt(number(), 10)
+		s.Life = strconv.FormatInt(r.Number(), 10)
 	}
 	if flags&hasLife != 0 {
-		n := number()
-		ok = ok && n <= int64(len(rest))
-		n = min(n, int64(len(rest)))
-		s.Life, rest = string(rest[:n]), rest[n:]
+		s.Life = r.Text(int(min(r.Number(), int64(len(recorded)))))
 	}
 	var whole bool
-	s.Receipts, whole = receiptsIn(rest)
-	if !ok || !whole || s.Options.Validate() != nil {
+	s.Receipts, whole = receiptsIn(r.Rest())
+	if r.Failed() || flags > allFlags || !whole || s.Options.Validate() != nil {
 		return State{}, errDamaged
 	}
 	return s, nil

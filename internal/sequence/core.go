@@ -2,6 +2,7 @@ package sequence
 
 import (
 	"github.com/kazahana/kazahana/internal/keyname"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // State is everything that is remembered of one key. The zero value is a key
@@ -23,29 +24,41 @@ type State struct {
 // Known reports whether the state is that of a key that was used.
 func (s State) Known() bool { return s.Options.Step != 0 }
 
-// Next is the transition that a request makes: what the key's state is
-// afterwards, and the values that the request gets. With an error nothing
-// changes. The request must be valid. A key whose TTL has passed is not known.
-func Next(s State, r Request, nowMS int64) (State, Range, error) {
-	if !s.Known() {
-		fresh := State{Options: r.Options, UsedMS: nowMS}
-		fresh.Options.Block = 0
-		return fresh.restarted().take(r, FreshCount(r), nowMS)
+// Next is the transition that a request makes in a store as the view shows it: what the key's
+// state is afterwards, and the values that the request gets. over: its TTL has passed. With an
+// error nothing changes. The request must be valid.
+func Next(s State, over bool, r Request, v record.View) (State, Range, error) {
+	if v.Fence.Doubt && s.Life != v.Life {
+		if again, ok := s.receipt(r); ok && s.Options.same(r.Options) {
+			return s.repeat(again, r, v.NowMS)
+		}
+		if err := s.inDoubt(r, v); err != nil {
+			return s, Range{}, err
+		}
+		over = true
+	}
+	if over {
+		s = State{}
+	}
+	if s.Life = v.Life; !s.Known() {
+		s.Options, s.UsedMS = r.Options, v.NowMS
+		s.Options.Block = 0
+		return s.restarted().take(r, freshCount(r), v.NowMS)
 	}
 	if !s.Options.same(r.Options) {
 		return s, Range{}, &MismatchError{Key: r.Key, Recorded: s.Options.Text(), Asked: r.Options.Text()}
 	}
 	if again, ok := s.receipt(r); ok {
-		return s.repeat(again, r, nowMS)
+		return s.repeat(again, r, v.NowMS)
 	}
 	switch left := s.left(); {
 	case left >= int64(r.Count):
-		return s.take(r, r.Count, nowMS)
+		return s.take(r, r.Count, v.NowMS)
 	case left >= int64(r.Least()):
-		return s.take(r, int(left), nowMS)
+		return s.take(r, int(left), v.NowMS)
 	case s.Options.Max != 0 && s.Options.OnMax == Reset:
 		s.StartsOver = true
-		return s.restarted().take(r, FreshCount(r), nowMS)
+		return s.restarted().take(r, freshCount(r), v.NowMS)
 	default:
 		return s, Range{}, &ExhaustedError{Key: r.Key, Max: s.Options.Limit(), Left: left}
 	}
@@ -69,41 +82,29 @@ func (s State) repeat(again Receipt, r Request, nowMS int64) (State, Range, erro
 	return s, rangeTo(again.Last, s.Options.Step, again.Count), nil
 }
 
-// Doubt is what a store knows that may have forgotten values.
-type Doubt struct {
-	FromMS int64  // Unix ms: the forgotten values were handed out before
-	Reason string // for people
-}
-
-// NextInDoubt is Next for a key whose last values the store may have forgotten. It
-// hands out nothing that could be among them: a request that is known gets its
-// values again, and a key with a TTL starts over once it must have been idle for that
-// long. over reports that it did: everything is known of the key from then on.
-func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
-	if again, ok := s.receipt(r); ok && s.Options.same(r.Options) {
-		after, got, err = s.repeat(again, r, nowMS)
-		return after, got, false, err
-	}
+// inDoubt is the refusal of a key whose last values the store may have forgotten: it hands out
+// nothing that could be among them. A key with a TTL starts over once it must have been idle for
+// that long, and everything is known of it from then on.
+func (s State) inDoubt(r Request, v record.View) error {
 	ttl := r.Options.ttlMS()
 	if s.Known() {
 		ttl = s.Options.ttlMS()
 	}
-	until := max(d.FromMS, s.UsedMS) + ttl
+	until := max(v.Fence.FromMS, s.UsedMS) + ttl
 	switch {
 	case ttl == 0:
-		return s, Range{}, false, &FencedError{Key: r.Key, Reason: d.Reason}
-	case nowMS < until:
-		return s, Range{}, false, &FencedError{Key: r.Key, UntilMS: until, Reason: d.Reason}
+		return &FencedError{Key: r.Key, Reason: v.Fence.Reason}
+	case v.NowMS < until:
+		return &FencedError{Key: r.Key, UntilMS: until, Reason: v.Fence.Reason}
 	}
-	after, got, err = Next(State{}, r, nowMS)
-	return after, got, true, err
+	return nil
 }
 
 // left is how many values there are before the limit.
 func (s State) left() int64 { return (s.Options.Limit() - s.Last) / s.Options.Step }
 
-// FreshCount is how many values the request gets of a key that begins.
-func FreshCount(r Request) int {
+// freshCount is how many values the request gets of a key that begins.
+func freshCount(r Request) int {
 	if r.Options.fits(r.Count) {
 		return r.Count
 	}
@@ -132,10 +133,10 @@ func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
 	return s, got, nil
 }
 
-// Declared is the state that an operator declares. A key that counts as before remembers its
+// declared is the state that an operator declares. A key that counts as before remembers its
 // calls.
-func Declared(before State, d Declaration, nowMS int64) State {
-	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS}
+func declared(before State, d Declaration, v record.View) State {
+	s := State{Options: d.Options, Last: d.Last, UsedMS: v.NowMS, Life: v.Life}
 	s.Options.Block = 0
 	if before.Options.same(d.Options) {
 		s.Receipts = before.Receipts

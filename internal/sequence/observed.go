@@ -3,25 +3,16 @@ package sequence
 import (
 	"context"
 	"errors"
-	"time"
+
+	"github.com/kazahana/kazahana/internal/storecall"
 )
 
-// Operation is one call of an Observed store, as it ended.
-type Operation struct {
-	Name    string        // next or declare
-	Request Request       // of declare only Tenant, Key and Options
-	Values  Range         // what came of a next
-	Err     error         // likewise
-	Took    time.Duration // from before the call to after it
-}
+// Operation is one call of an Observed store: next, or declare. The request of a declare has only
+// Tenant, Key and Options, and no Answer.
+type Operation = storecall.Call[Request, Range]
 
-// Observer sees the operations of an Observed store. Its functions return at once.
-type Observer struct {
-	// Before returns the context that the operation is carried out with. Optional.
-	Before func(ctx context.Context, name string, r Request) context.Context
-	// After has that context.
-	After func(ctx context.Context, o Operation)
-}
+// Observer sees the operations of an Observed store.
+type Observer = storecall.Observer[Request, Range]
 
 // Observed returns the store with an observer.
 func Observed(s Store, by Observer) Store { return &observed{s, by} }
@@ -31,27 +22,15 @@ type observed struct {
 	by Observer
 }
 
-func (s *observed) before(ctx context.Context, name string, r Request) (context.Context, time.Time) {
-	if s.by.Before != nil {
-		ctx = s.by.Before(ctx, name, r)
-	}
-	return ctx, time.Now()
-}
-
 // Next implements Store.
 func (s *observed) Next(ctx context.Context, r Request) (Range, error) {
-	ctx, began := s.before(ctx, "next", r)
-	values, err := s.Store.Next(ctx, r)
-	s.by.After(ctx, Operation{"next", r, values, err, time.Since(began)})
-	return values, err
+	return s.by.Observe(ctx, "next", r, func(ctx context.Context) (Range, error) { return s.Store.Next(ctx, r) })
 }
 
 // Declare implements Store.
 func (s *observed) Declare(ctx context.Context, d Declaration) error {
 	r := Request{Tenant: d.Tenant, Key: d.Key, Options: d.Options}
-	ctx, began := s.before(ctx, "declare", r)
-	err := s.Store.Declare(ctx, d)
-	s.by.After(ctx, Operation{"declare", r, Range{}, err, time.Since(began)})
+	_, err := s.by.Observe(ctx, "declare", r, func(ctx context.Context) (Range, error) { return Range{}, s.Store.Declare(ctx, d) })
 	return err
 }
 
@@ -74,14 +53,6 @@ func Outcome(err error) string {
 		return "reused"
 	case IsAnswer(err), errors.Is(err, errors.ErrUnsupported):
 		return "refused"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
 	}
-	return "unavailable"
+	return storecall.Failure(err)
 }
-
-// Failed reports whether an Outcome says something about the store: it did not do
-// its work.
-func Failed(outcome string) bool { return outcome == "timeout" || outcome == "unavailable" }

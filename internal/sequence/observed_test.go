@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/storecall"
 )
 
 type declares struct{ Store }
@@ -22,7 +23,7 @@ func TestObserved(t *testing.T) {
 			return context.WithValue(ctx, key{}, name)
 		},
 		After: func(ctx context.Context, o Operation) {
-			seen = append(seen, fmt.Sprint(ctx.Value(key{}), " ", o.Name, " ", o.Request.Key, " ", o.Values.Count, " ", Outcome(o.Err)))
+			seen = append(seen, fmt.Sprint(ctx.Value(key{}), " ", o.Name, " ", o.Request.Key, " ", o.Answer.Count, " ", Outcome(o.Err)))
 		},
 	})
 	_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: 3, Options: DefaultOptions()})
@@ -45,8 +46,8 @@ func TestOutcome(t *testing.T) {
 				t.Errorf("%v is %s, want %s", err, got, want)
 			}
 		}
-		if Failed(want) != (want == "timeout" || want == "unavailable") {
-			t.Errorf("%s: %v", want, Failed(want))
+		if storecall.Failed(want) != (want == "timeout" || want == "unavailable") {
+			t.Errorf("%s: %v", want, storecall.Failed(want))
 		}
 	}
 }

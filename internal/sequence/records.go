@@ -28,9 +28,6 @@ type Records struct {
 
 var _ Store = (*Records)(nil)
 
-// Close implements Store.
-func (s *Records) Close() error { return nil }
-
 // Next implements Store.
 func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
 	if err := r.Validate(); err != nil {
@@ -105,34 +102,16 @@ func (s *Records) carryOut(ctx context.Context, requests []Request) []answer {
 	return failed
 }
 
-// nextOf is nextIn for one request after the other, as if each had a change of its own.
+// nextOf is Next for one request after the other, as if each had a change of its own.
 func nextOf(s State, over bool, requests []Request, v record.View) (State, decision) {
 	d := decision{answers: make([]answer, len(requests))}
 	for i, r := range requests {
-		after, got, err := nextIn(s, over, r, v)
+		after, got, err := Next(s, over, r, v)
 		if d.answers[i] = (answer{got, err}); err == nil {
 			s, over, d.startsOver = after, false, after.StartsOver
 		}
 	}
 	return s, d
-}
-
-// nextIn is Next in a store that may have forgotten values. What a key had before its
-// TTL passed matters only while that is so.
-func nextIn(before State, over bool, r Request, v record.View) (after State, got Range, err error) {
-	if v.Fence.Doubt && before.Life != v.Life {
-		after, got, known, err := NextInDoubt(before, r, v.NowMS, Doubt{FromMS: v.Fence.FromMS, Reason: v.Fence.Reason})
-		if known {
-			after.Life = v.Life
-		}
-		return after, got, err
-	}
-	if over {
-		before = State{}
-	}
-	after, got, err = Next(before, r, v.NowMS)
-	after.Life = v.Life
-	return after, got, err
 }
 
 // Declare implements Store.
@@ -141,9 +120,7 @@ func (s *Records) Declare(ctx context.Context, d Declaration) error {
 		return err
 	}
 	return s.change(ctx, d.Tenant, d.Key, func(before State, _ bool, v record.View) (State, error) {
-		after := Declared(before, d, v.NowMS)
-		after.Life = v.Life
-		return after, nil
+		return declared(before, d, v), nil
 	})
 }
 

@@ -103,6 +103,7 @@ func TestLostAnswerStaysUnknown(t *testing.T) {
 
 // Where the store fails in a step in which the key starts over, the error says so; no other
 // error does.
+// Seed 003-7.2-9.
 func TestResetThatFails(t *testing.T) {
 	records := &failing{Store: memory.New(nil)}
 	s := sequence.OnRecords(records)

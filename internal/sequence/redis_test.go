@@ -55,6 +55,7 @@ func mustInit(t testing.TB, s onRedis) {
 	must.Succeed(t, s.records.Init(ctx))
 }
 
+// Seeds 003-2-3, 003-5-11, 003-6.1-3, 003-8.1-1, 003-8.1-2, 003-8.1-5, 003-8.3-3 and 003-8.4-1.
 func TestRedisConformance(t *testing.T) {
 	server := redistest.New(t)
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
@@ -72,6 +73,7 @@ func TestRedisConformance(t *testing.T) {
 
 // TestFailoverHandsOutNothingTwice: the replica lacks the last values and a whole key
 // when it becomes the primary. TestDoubt has the rules.
+// Seed 003-8.3-1.
 func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	request := func(key, id string) sequence.Request {
@@ -111,6 +113,7 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 
 // A sequence takes little room on the server where no request IDs are used, and at most 4 KB
 // with as many as are remembered.
+// Seeds 003-8.4-1 and 003-8.5-3.
 func TestRedisMemory(t *testing.T) {
 	server := redistest.New(t)
 	cfg := server.Config()

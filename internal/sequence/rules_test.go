@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 func with(change func(*sequence.Options)) sequence.Options {
@@ -42,14 +43,15 @@ func TestRules(t *testing.T) {
 		want  []int64
 		words string // of the error
 	}{
+		// Seeds 003-2-3, 003-5-10, 003-8.1-3 and 003-8.1-4: a maximum, batches, and the key starts over.
 		{ask{Key: "ten", Count: 8, Options: ten}, []int64{1, 2, 3, 4, 5, 6, 7, 8}, ""},
 		{ask{Key: "ten", Count: 3, Options: ten}, []int64{1, 2, 3}, ""}, // what does not fit begins the next run as a whole
 		{ask{Key: "ten", Count: 6, Options: ten}, []int64{4, 5, 6, 7, 8, 9}, ""},
 		{ask{Key: "ten", Count: 5, AtLeast: 1, Options: ten}, []int64{10}, ""},
 		{ask{Key: "ten", Count: 5, AtLeast: 6, Options: ten}, nil, "at least"},
 		{ask{Key: "ten", Count: 11, Options: ten}, nil, "do not fit"},
-		{ask{Key: "daily", Count: 1000, Options: orders}, nil, "do not fit"}, // the last one would be 1,000,000
-		{ask{Key: "daily", Count: 2, Options: orders}, []int64{1000, 2000}, ""},
+		{ask{Key: "daily", Count: 1000, Options: orders}, nil, "do not fit"},    // seed 003-8.2-3: the last one would be 1,000,000
+		{ask{Key: "daily", Count: 2, Options: orders}, []int64{1000, 2000}, ""}, // seed 003-8.3-2: steps of 1,000
 		{ask{Key: "all", Count: 20, AtLeast: 1, Options: ten}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, ""},
 
 		{ask{Key: "last", Count: 2, Options: last}, []int64{math.MaxInt64 - 1, math.MaxInt64}, ""},
@@ -103,6 +105,7 @@ func TestRules(t *testing.T) {
 	named(0, sequence.MaxReceipts+2)
 }
 
+// Seed 003-5-9.
 func TestOptions(t *testing.T) {
 	s := sequence.OnRecords(memory.New(nil))
 	next := func(o sequence.Options) (sequence.Range, error) {
@@ -136,5 +139,43 @@ func TestOptions(t *testing.T) {
 	// The same in other words, and with a Block, which is a host's own matter.
 	if got, err := next(with(func(o *sequence.Options) { o.Start, o.StartSet, o.Block = 1, true, 10 })); err != nil || got.First != 2 {
 		t.Errorf("%v (%v), want 2", got, err)
+	}
+}
+
+// A key that is declared goes on as the operator says. It remembers its calls if it counts as before.
+func TestDeclared(t *testing.T) {
+	s := sequence.OnRecords(memory.New(nil))
+	declare := func(key string, last int64, o sequence.Options) error {
+		return s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: key, Options: o, Last: last})
+	}
+	take := func(key, requestID string, o sequence.Options, want int64, words string) {
+		t.Helper()
+		got, err := s.Next(t.Context(), sequence.Request{Tenant: "t", Key: key, Count: 1, RequestID: requestID, Options: o})
+		if want != 0 && (err != nil || got.First != want) || want == 0 && (err == nil || !strings.Contains(err.Error(), words)) {
+			t.Errorf("%s: %v (%v), want %d %s", key, got, err, want, words)
+		}
+	}
+	plain, tens := sequence.DefaultOptions(), with(func(o *sequence.Options) { o.Step = 10 })
+	for key, before := range map[string]int64{"new": 0, "same": 1, "other": 1} {
+		if before > 0 {
+			take(key, "before", plain, before, "")
+		}
+		if key != "other" {
+			must.Succeed(t, declare(key, 41, plain))
+		} else {
+			must.Succeed(t, declare(key, 41, tens))
+		}
+	}
+	take("new", "", plain, 42, "")
+	take("same", "before", plain, 1, "")
+	take("same", "", plain, 42, "")
+	take("other", "before", plain, 0, "step=10")
+	take("other", "before", tens, 51, "")
+	for last, o := range map[int64]sequence.Options{
+		-1: plain, 11: with(func(o *sequence.Options) { o.Max = 10 }), 98: with(func(o *sequence.Options) { o.Start, o.StartSet = 100, true }),
+	} {
+		if err := declare("bad", last, o); !errors.Is(err, sequence.ErrInvalid) {
+			t.Errorf("last value %d: the error is %v, want ErrInvalid", last, err)
+		}
 	}
 }

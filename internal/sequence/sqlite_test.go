@@ -1,7 +1,6 @@
 package sequence_test
 
 import (
-	"context"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -12,22 +11,23 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
 // inFile closes the file with the store.
 type inFile struct {
 	*sequence.Records
-	file *sqlitefile.File
+	close func() error
 }
 
-func (o inFile) Close() error { return o.file.Close() }
+func (o inFile) Close() error { return o.close() }
 
 func openFile(path string, nowMS func() int64) (inFile, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sqlite.Tables)
+	file, end, err := sqlitetest.Open(path, sqlitefile.Options{NowMS: nowMS})
 	if err != nil {
 		return inFile{}, err
 	}
-	return inFile{sequence.OnRecords(sqlite.New(file)), file}, nil
+	return inFile{sequence.OnRecords(sqlite.New(file)), end}, nil
 }
 
 func TestSQLiteConformance(t *testing.T) {

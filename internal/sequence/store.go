@@ -9,7 +9,7 @@ import (
 )
 
 // Store keeps the sequences. Implementations are safe for concurrent use and
-// return soon after ctx is done. Package sequencetest is the suite that holds
+// return soon after ctx is done, as a record.Store does. Package sequencetest is the suite that holds
 // one to this.
 type Store interface {
 	// Next takes values of a key, atomically, and answers when they are as
@@ -28,9 +28,6 @@ type Store interface {
 	// from declaring a value that was handed out. Errors: ErrInvalid;
 	// errors.ErrUnsupported where the store takes no declarations.
 	Declare(ctx context.Context, d Declaration) error
-
-	// Close frees what the store holds open.
-	Close() error
 }
 
 // Declaration is what an operator says of a key.

@@ -118,6 +118,7 @@ func (c *crowds) leave(name crowd, one *waiter) error {
 
 // serve carries calls out that have waited, and those that wait meanwhile.
 func (s *Records) serve(name crowd, calls []*waiter) {
+	record.MakeRoom()
 	for len(calls) > 0 {
 		calls = s.crowds.next(name, s.carryOutGroup(calls))
 	}

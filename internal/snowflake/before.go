@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Before is what is known of the IDs of another system: those of a sample.
+// Before is a sample of the IDs of another system, as far as they are known.
 type Before struct {
 	Count             int
 	Smallest, Largest ID

@@ -101,7 +101,7 @@ func (c Codec) Decode(s string) (ID, error) {
 
 // DecodeBefore is Decode for callers who know the latest time, in Unix ms,
 // that an ID can plausibly embed: now, plus some tolerance. It refuses almost
-// every forged string: with 41 bits of time, those that decode into the years
+// every forged string: with 41 bits of time, strings that decode into the years
 // since the epoch are few.
 func (c Codec) DecodeBefore(s string, tl Timeline, latestMS int64) (ID, error) {
 	id, err := c.Decode(s)

@@ -87,6 +87,7 @@ func checkVectors(t *testing.T, c Codec, vectors []vector) {
 	}
 }
 
+// Seeds 000-8.3-1, 000-8.4-1, 000-A.14-1 and 000-B.3-1.
 func TestGoldenVectors(t *testing.T) {
 	f := loadVectors(t)
 	for _, v := range f.Untransformed {
@@ -110,6 +111,7 @@ func TestGoldenVectors(t *testing.T) {
 	}
 }
 
+// Seed 000-8.1-1.
 func TestExternalRoundTrip(t *testing.T) {
 	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -124,6 +126,7 @@ func TestExternalRoundTrip(t *testing.T) {
 }
 
 // TestOneSpelling: what decodes encodes to itself.
+// Seed 000-8.5-1.
 func TestOneSpelling(t *testing.T) {
 	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -165,6 +168,7 @@ func TestNewCodecRefusesAnEmptySecret(t *testing.T) {
 	}
 }
 
+// Seed 000-8.5-1.
 func FuzzDecode(f *testing.F) {
 	f.Add("ASNFZ4mrze8")
 	f.Add("")

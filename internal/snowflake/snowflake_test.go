@@ -17,6 +17,7 @@ func drawLayout(t *rapid.T) Layout {
 	return Layout{BitTS: ts, BitID: id, BitSeq: 63 - ts - id}
 }
 
+// Seed 000-2.2-1.
 func TestLayoutValidate(t *testing.T) {
 	for _, tc := range []struct {
 		layout Layout
@@ -40,6 +41,7 @@ func TestLayoutValidate(t *testing.T) {
 }
 
 // TestRoundTrip composes and takes apart IDs of every layout.
+// Seeds 000-2.1-1, 000-2.2-2 and 000-2.2-3.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layout := drawLayout(t)
@@ -73,6 +75,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // TestOrder: IDs sort as (timestamp, low bits) do.
+// Seed 000-2.1-2.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tl := Timeline{EpochMS: DefaultEpochMS, BitTS: rapid.IntRange(1, 62).Draw(t, "bit_ts")}
@@ -150,8 +153,11 @@ func TestBounds(t *testing.T) {
 }
 
 func TestTimelineEnd(t *testing.T) {
-	if got := FormatMS(DefaultTimeline().EndMS()); got != "2095-09-07T15:47:35.552Z" {
-		t.Errorf("the default timeline ends at %s", got)
+	// Seed 000-2.4-1: 35, 69 and 139 years.
+	for bits, want := range map[int]string{40: "2060-11-03T19:53:47.776Z", DefaultBitTS: "2095-09-07T15:47:35.552Z", 42: "2165-05-15T07:35:11.104Z"} {
+		if got := FormatMS(Timeline{EpochMS: DefaultEpochMS, BitTS: bits}.EndMS()); got != want {
+			t.Errorf("the timeline of %d bits ends at %s, want %s", bits, got, want)
+		}
 	}
 	if got := (Timeline{EpochMS: math.MaxInt64 - 5, BitTS: 62}).EndMS(); got != math.MaxInt64 {
 		t.Errorf("an end beyond int64 is %d, want it saturated", got)

@@ -8,18 +8,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// abandonedAfter is how long a folder without a lock is kept after its last save. A daemon
-// that comes back later starts from the floors in its state directory.
+// abandonedAfter is how long a folder without a lock is kept after its daemon touched it, or
+// saved there. A daemon that comes back later starts from the floors in its state directory.
 const abandonedAfter = 24 * time.Hour
 
-// Sweep removes the folders beside this one whose daemons are gone. Run calls it a second after
-// the start, and each hour.
+// Sweep removes the folders beside this one whose daemons are gone, and touches this one: a daemon
+// that has saved nothing for days may be killed, and must find its marks again. Run calls it a
+// second after the start, and each hour.
 func (s *State) Sweep() {
 	s.mu.Lock()
-	closed := s.closed
+	live, closed := s.live, s.closed
 	s.mu.Unlock()
-	if s.base == nil || closed {
+	if live == nil || closed {
 		return
+	}
+	if err := live.dir.Touch(); err != nil {
+		s.opts.Log.Warn("the folder in the live directory cannot be touched; a day after its last save another daemon may take it for left over", zap.Error(err))
 	}
 	subs, err := s.base.Subs()
 	if err != nil {

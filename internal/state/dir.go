@@ -48,6 +48,8 @@ type Dir interface {
 	Subs() ([]SubDir, error)
 	// RemoveSub removes a directory inside this one, with the files in it.
 	RemoveSub(name string) error
+	// Touch makes this directory look changed now, as SubDir.Changed shows it.
+	Touch() error
 
 	// Close gives up the lock. The files stay.
 	Close() error
@@ -62,7 +64,7 @@ type FileID struct {
 // SubDir is a directory inside a Dir.
 type SubDir struct {
 	Name    string
-	Changed time.Time // when a file in it was made, renamed or removed
+	Changed time.Time // when a file in it was made, renamed or removed, or it was touched
 }
 
 // Mapping is a file in memory. If the file was cut short, an access faults; guarded

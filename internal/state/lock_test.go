@@ -212,8 +212,8 @@ func TestLockedFolderOfNobody(t *testing.T) {
 	}
 }
 
-// A folder is removed when no process has it locked and no process has saved there for long, and
-// not before. A folder of another program stays.
+// A start removes a folder that no process has locked, once the last save there is long ago. It keeps
+// all others, and those of other programs.
 func TestAbandonedFolders(t *testing.T) {
 	ring.All(t)
 	p := newPlace(t)
@@ -234,6 +234,11 @@ func TestAbandonedFolders(t *testing.T) {
 	running.Go(func() { _ = s.Run(ctx) })
 	gone := func(dir string) bool { _, err := os.Stat(dir); return isMissing(err) }
 	await.Eventually(t, "they are removed", func() bool { return gone(empty) && gone(ended.folder(t)) })
+	// s saves nothing for days, and is killed: its folder is not left over.
+	await.Eventually(t, "its own folder is touched", func() bool {
+		info, err := os.Stat(s.Health().Live)
+		return err == nil && info.ModTime().After(long)
+	})
 	cancel()
 	running.Wait()
 	for _, dir := range []string{fresh.folder(t), runs.Health().Live, s.Health().Live, foreign} {

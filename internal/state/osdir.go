@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -266,6 +267,14 @@ func (d *osDir) Subs() ([]SubDir, error) {
 func (d *osDir) RemoveSub(name string) error {
 	if err := d.root.RemoveAll(name); err != nil {
 		return fileError(d.file(name), "cannot remove the directory", err)
+	}
+	return nil
+}
+
+func (d *osDir) Touch() error {
+	now := time.Now()
+	if err := d.root.Chtimes(".", now, now); err != nil {
+		return fileError(d.path, "cannot touch the directory", err)
 	}
 	return nil
 }

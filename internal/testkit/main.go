@@ -68,8 +68,8 @@ func runChild(child func(args []string) error) error {
 }
 
 var (
-	shipped = sync.OnceValue(func() string { return build("kazahanad") })
-	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "-tags", "kztest") })
+	shipped = sync.OnceValue(func() string { return build("kazahanad", "grpcnotrace") })
+	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "grpcnotrace,kztest") })
 )
 
 // takeTurn locks the directory, which it makes if need be. It waits while another process
@@ -92,7 +92,7 @@ func takeTurn(dir string) (*os.File, error) {
 // first call builds it.
 func Executable() string { return shipped() }
 
-func build(name string, args ...string) string {
+func build(name, tags string) string {
 	if binDir == "" {
 		panic(errors.New("the TestMain of this package does not call testkit.Main"))
 	}
@@ -108,8 +108,8 @@ func build(name string, args ...string) string {
 			return path
 		}
 	}
-	args = append([]string{"build", "-o", path, "-buildvcs=false",
-		"-ldflags", "-s -w -X main.version=" + Version + " -X main.commit=" + Commit}, args...)
+	args := []string{"build", "-o", path, "-buildvcs=false", "-tags", tags,
+		"-ldflags", "-s -w -X main.version=" + Version + " -X main.commit=" + Commit}
 	// Each compiles as others do, to share what they compiled: the shipped daemon, or the
 	// tests with the race detector.
 	how, cgo := "-trimpath", "CGO_ENABLED=0"

@@ -31,7 +31,7 @@ func given(t *testing.T, from interface{ File() (*os.File, error) }) *os.File {
 	return f
 }
 
-// TestInheritedSocketOutlivesClose: a connection made while nobody accepts waits
+// TestInheritedSocketOutlivesClose: a connection made while no process accepts waits
 // for the next process, and the path keeps its mode.
 func TestInheritedSocketOutlivesClose(t *testing.T) {
 	manager, path := managed(t)

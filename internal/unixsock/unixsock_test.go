@@ -72,7 +72,7 @@ func TestSecondListenerOfOurOwnIsRefused(t *testing.T) {
 }
 
 // TestOnlyOneOfManyGetsAStaleSocket: all at once find it stale, and one
-// replaces it; nobody takes it from that one.
+// replaces it; no other takes it from that one.
 func TestOnlyOneOfManyGetsAStaleSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

@@ -41,6 +41,9 @@ func agrees(t testing.TB, b []byte) (Plain, int) {
 	default:
 		t.Fatalf("% x: a count of %d in %d parameters", b[:n], p.Count, r.NumParams())
 	}
+	if id, length := p.Again(b); id != p.ID || length != n {
+		t.Fatalf("% x: again, it is %d in %d bytes", b[:n], id, length)
+	}
 	return p, n
 }
 
@@ -79,6 +82,33 @@ func TestPlainRequests(t *testing.T) {
 					if cap(got.Method) != len(got.Method) {
 						t.Fatalf("% x: what is appended to the method overwrites the message", message)
 					}
+				}
+			}
+		}
+	}
+}
+
+// What follows a plain request is the same request again exactly where ParsePlain says so.
+func TestPlainAgain(t *testing.T) {
+	var all [][]byte
+	for _, id := range boundaries {
+		for _, method := range []string{"NextID", "NextIDs", "Ping"} {
+			all = append(all, request(t, id, method), request(t, int(id), method, 1), request(t, id, method, uint32(1)), request(t, id, method, 300))
+		}
+	}
+	for _, first := range all {
+		var p Plain
+		ParsePlain(first, &p)
+		for _, next := range all {
+			var q Plain
+			n := ParsePlain(next, &q)
+			same := bytes.Equal(q.rest, p.rest)
+			if id, length := p.Again(next); same && (id != q.ID || length != n) || !same && length != 0 {
+				t.Fatalf("% x after % x: %d in %d bytes, want %d in %d, %v", next, first, id, length, q.ID, n, same)
+			}
+			for end := range next {
+				if _, length := p.Again(next[:end]); length != 0 {
+					t.Fatalf("% x after % x: %d bytes of a message cut short", next[:end], first, length)
 				}
 			}
 		}
@@ -169,7 +199,7 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 		}))
 		for range rapid.IntRange(1, 12).Draw(rt, "answers") {
 			id := anyMsgid().Draw(rt, "msgid")
-			switch rapid.IntRange(0, 3).Draw(rt, "answer") {
+			switch rapid.IntRange(0, 4).Draw(rt, "answer") {
 			case 0:
 				v := rapid.Uint64().Draw(rt, "value")
 				both(func(o *Outbox) { o.ReplyUint64(id, v) })
@@ -191,6 +221,14 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 				}
 				both(func(o *Outbox) { replyRanges(o, id, ranges) })
 				want.ranges(id, ranges)
+			case 4:
+				ids := rapid.SliceOfN(anyMsgid(), 0, 130).Draw(rt, "msgids")
+				first := rapid.Uint64Max(1<<63).Draw(rt, "first")
+				both(func(o *Outbox) { o.ReplyConsecutive(ids, first) })
+				for i, id := range ids {
+					want.head(id)
+					_ = want.enc.EncodeUint64(first + uint64(i))
+				}
 			}
 			if rapid.Bool().Draw(rt, "flush") {
 				must.Succeed(rt, written.Flush())

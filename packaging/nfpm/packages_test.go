@@ -221,7 +221,7 @@ func lookInside(t *testing.T, files map[string]entry) {
 		"usr/share/man/man5/lease-server.yaml.5.gz":  "rate_limit",
 		"usr/share/doc/kazahana/changelog.gz":        "# Changelog",
 		"usr/share/doc/kazahana/changelog.Debian.gz": "kazahana (9.8.7~rc.1-1) ",
-		"usr/share/doc/kazahana/licenses.txt.gz":     "github.com/alecthomas/kong",
+		"usr/share/doc/kazahana/licenses.txt.gz":     "github.com/spf13/cobra",
 	} {
 		r, err := gzip.NewReader(bytes.NewReader(files[path].content))
 		if err != nil {

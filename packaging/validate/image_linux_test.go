@@ -218,7 +218,7 @@ func overlaysAreAccepted(t *testing.T, i image, root string, certificate, key []
 			t.Fatal(err)
 		}
 	}
-	providers := map[string]string{leaseServerFile: "redis://", base: "redis://", sidecarsOverlay: "rediss+sentinel://", sqliteOverlay: "sqlite:"}
+	providers := map[string]string{leaseServerFile: "redis://", leaseServerBase: "redis://", leaseServerOverlay: "rediss+sentinel://", sqliteOverlay: "sqlite:"}
 	for file, want := range providers {
 		c := find[*appsv1.Deployment](t, file, leaseServer)[0].Spec.Template.Spec.Containers[0]
 		var environment []string

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	base            = "../../packaging"
-	sidecarsOverlay = "../../examples/kubernetes/sidecars"
-	sqliteOverlay   = "../../examples/kubernetes/sqlite"
+	base               = "../../packaging"
+	leaseServerBase    = "../../packaging/lease-server"
+	leaseServerOverlay = "../../examples/kubernetes/lease-server"
+	sqliteOverlay      = "../../examples/kubernetes/sqlite"
 )
 
 // kustomizations are the directories that kubectl apply -k takes.
-var kustomizations = []string{base, sidecarsOverlay, sqliteOverlay}
+var kustomizations = []string{base, leaseServerBase, leaseServerOverlay, sqliteOverlay}
 
 // render is what kubectl kustomize prints.
 func render(t *testing.T, dir string) []byte {
@@ -40,30 +41,25 @@ func render(t *testing.T, dir string) []byte {
 	return text
 }
 
-// The base is the manifests as they are, each object once.
-func TestBase(t *testing.T) {
-	rendered := manifests(t)[base]
-	want := slices.Concat(manifests(t)[leaseServerFile], manifests(t)[daemonSetFile])
-	if len(rendered) != len(want) {
-		t.Errorf("%d objects, the manifests have %d", len(rendered), len(want))
-	}
-	for _, w := range want {
-		if !slices.ContainsFunc(rendered, func(r runtime.Object) bool { return reflect.DeepEqual(r, w) }) {
-			t.Errorf("%T %s is missing or was changed", w, w.(metav1.Object).GetName())
+// A base is its manifest as it is, each object once.
+func TestBases(t *testing.T) {
+	for dir, file := range map[string]string{base: daemonSetFile, leaseServerBase: leaseServerFile} {
+		rendered, want := manifests(t)[dir], manifests(t)[file]
+		if len(rendered) != len(want) {
+			t.Errorf("%s: %d objects, the manifest has %d", dir, len(rendered), len(want))
+		}
+		for _, w := range want {
+			if !slices.ContainsFunc(rendered, func(r runtime.Object) bool { return reflect.DeepEqual(r, w) }) {
+				t.Errorf("%s: %T %s is missing or was changed", dir, w, w.(metav1.Object).GetName())
+			}
 		}
 	}
 }
 
-// With sidecars there is no daemon on the nodes, and nothing that belongs to it.
-func TestSidecarsOverlay(t *testing.T) {
-	for _, object := range manifests(t)[sidecarsOverlay] {
-		if o := object.(metav1.Object); o.GetNamespace() == "kazahana-nodes" || o.GetName() == "kazahana-nodes" {
-			t.Errorf("%T %s is left", object, o.GetName())
-		}
-	}
-	server := find[*appsv1.Deployment](t, sidecarsOverlay)[0].Spec
-	if *server.Replicas != 3 {
-		t.Errorf("%d replicas", *server.Replicas)
+// The overlay has the replicas that it says.
+func TestLeaseServerOverlay(t *testing.T) {
+	if n := *find[*appsv1.Deployment](t, leaseServerOverlay)[0].Spec.Replicas; n != 3 {
+		t.Errorf("%d replicas", n)
 	}
 }
 
@@ -102,7 +98,7 @@ func TestSQLiteOverlay(t *testing.T) {
 // that the alerts select.
 func TestPodMonitors(t *testing.T) {
 	jobs := map[string]string{"kazahana": "kazahana", leaseServer: "kazahana-lease-server"}
-	for _, monitor := range find[*monitoringv1.PodMonitor](t, sidecarsOverlay) {
+	for _, monitor := range find[*monitoringv1.PodMonitor](t, leaseServerOverlay) {
 		selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +106,7 @@ func TestPodMonitors(t *testing.T) {
 		endpoint := monitor.Spec.PodMetricsEndpoints[0]
 		var found []string
 		for _, w := range workloads(t) {
-			if w.name == numbered || !selector.Matches(labels.Set(w.pod.Labels)) {
+			if !selector.Matches(labels.Set(w.pod.Labels)) {
 				continue
 			}
 			found = append(found, w.name)

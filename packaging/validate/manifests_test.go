@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -36,8 +38,8 @@ import (
 const (
 	sidecarFile     = "../k8s-sidecar.yaml"
 	daemonSetFile   = "../k8s-daemonset.yaml"
-	leaseServerFile = "../k8s-lease-server.yaml"
-	secretsFile     = "../k8s-secrets.yaml"
+	leaseServerFile = "../lease-server/k8s-lease-server.yaml"
+	secretsFile     = "../lease-server/k8s-secrets.yaml"
 	numberFile      = "../k8s-replica-number.yaml"
 )
 
@@ -56,7 +58,7 @@ func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme,
+		appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
@@ -92,7 +94,8 @@ func decode(t *testing.T, manifest []byte) (objects []runtime.Object, err error)
 func manifests(t *testing.T) map[string][]runtime.Object {
 	t.Helper()
 	files, err := filepath.Glob("../k8s-*.yaml")
-	if err != nil || len(files) != 5 {
+	more, _ := filepath.Glob("../lease-server/k8s-*.yaml") // the pattern is well-formed
+	if files = append(files, more...); err != nil || len(files) != 5 {
 		t.Fatalf("manifests: %v, %v", files, err)
 	}
 	all := map[string][]runtime.Object{}
@@ -133,8 +136,8 @@ func workloads(t *testing.T) (all []workload) {
 			}
 		}
 	}
-	if len(all) != 4+5 {
-		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet, the numbered one and the lease server, and those of three kustomizations", len(all))
+	if len(all) != 4+4 {
+		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet, the numbered one and the lease server, and those of four kustomizations", len(all))
 	}
 	return all
 }
@@ -224,8 +227,9 @@ func TestContainers(t *testing.T) {
 			*s.SecurityContext.RunAsGroup != userID || *s.SecurityContext.FSGroup != userID {
 			t.Errorf("%s: the pod runs as %+v", w.file, s.SecurityContext)
 		}
-		if *s.AutomountServiceAccountToken || *s.EnableServiceLinks || *s.TerminationGracePeriodSeconds < 20 {
-			t.Errorf("%s: a service account's token, service links, or too short a grace period", w.file)
+		// Where the program itself runs kazahanad, it has the token like every program.
+		if *s.AutomountServiceAccountToken != (w.name == numbered) || *s.EnableServiceLinks || *s.TerminationGracePeriodSeconds < 20 {
+			t.Errorf("%s: a service account's token in all containers, service links, or too short a grace period", w.file)
 		}
 		ours := 0
 		for _, c := range w.containers() {
@@ -423,7 +427,7 @@ func TestReferences(t *testing.T) {
 				find[*corev1.PersistentVolumeClaim](t, w.file, v.PersistentVolumeClaim.ClaimName)
 			case v.Projected != nil:
 				for _, source := range v.Projected.Sources {
-					if source.ConfigMap != nil && source.ConfigMap.Name != config.Name {
+					if source.ConfigMap != nil && source.ConfigMap.Name != config.Name && source.ConfigMap.Name != clusterAuthority {
 						t.Errorf("%s: there is no ConfigMap %s", w.file, source.ConfigMap.Name)
 					}
 					if source.Secret == nil {
@@ -448,8 +452,72 @@ func mustSelect(t *testing.T, what string, selector *metav1.LabelSelector, pod m
 	}
 }
 
-// The daemons reach the lease server: by the Service's name and port, past its
-// NetworkPolicy; and a drain leaves one of it.
+// clusterAuthority is the ConfigMap that Kubernetes makes in every namespace.
+const clusterAuthority = "kube-root-ca.crt"
+
+// Each workload that leases from the API server has, in its own file, the right to do so and
+// no other one; and the token is where a pod's programs look for it, in the container of
+// kazahanad alone.
+func TestRights(t *testing.T) {
+	for file, name := range map[string]string{sidecarFile: "kazahanad", daemonSetFile: "kazahanad", numberFile: "app", base: "kazahanad"} {
+		var w workload
+		for _, one := range workloads(t) {
+			if one.file == file {
+				w = one
+			}
+		}
+		account := find[*corev1.ServiceAccount](t, file)[0]
+		role, binding := find[*rbacv1.Role](t, file)[0], find[*rbacv1.RoleBinding](t, file)[0]
+		want := rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list", "create", "update"}}
+		if len(role.Rules) != 1 || !reflect.DeepEqual(role.Rules[0], want) {
+			t.Errorf("%s: the Role is %+v", file, role.Rules)
+		}
+		if binding.RoleRef != (rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name}) ||
+			len(binding.Subjects) != 1 || binding.Subjects[0] != (rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: account.Name}) {
+			t.Errorf("%s: the RoleBinding binds %+v to %+v", file, binding.Subjects, binding.RoleRef)
+		}
+		if w.pod.Spec.ServiceAccountName != account.Name || account.Namespace != role.Namespace || role.Namespace != binding.Namespace {
+			t.Errorf("%s: the pod's service account is %s, and the Role is %s's in %q", file, w.pod.Spec.ServiceAccountName, account.Name, role.Namespace)
+		}
+		for _, c := range w.containers() {
+			provider := env(c, "KAZAHANA_PROVIDER")
+			if c.Name == name && !strings.HasPrefix(provider, "kubernetes:") || c.Name != name && provider != "" {
+				t.Errorf("%s: the provider of container %s is %q", file, c.Name, provider)
+			}
+			mount := mountOf(c, "/var/run/secrets/kubernetes.io/serviceaccount")
+			if inPod := w.name == numbered; (mount != nil) != (c.Name == name && !inPod) {
+				t.Errorf("%s: container %s has the token's volume as %+v", file, c.Name, mount)
+			}
+			if mount != nil {
+				holdsAccount(t, file, volumeOf(w.pod.Spec, mount))
+			}
+		}
+		network := find[*networkingv1.NetworkPolicy](t, file)[0]
+		mustSelect(t, file+": the NetworkPolicy", &network.Spec.PodSelector, w.pod.Labels)
+	}
+}
+
+// holdsAccount: a volume has what Kubernetes gives a pod with a service account.
+func holdsAccount(t *testing.T, file string, volume corev1.Volume) {
+	t.Helper()
+	var paths []string
+	for _, source := range volume.Projected.Sources {
+		switch {
+		case source.ServiceAccountToken != nil:
+			paths = append(paths, source.ServiceAccountToken.Path)
+		case source.ConfigMap != nil && source.ConfigMap.Name == clusterAuthority:
+			paths = append(paths, source.ConfigMap.Items[0].Path)
+		case source.DownwardAPI != nil && source.DownwardAPI.Items[0].FieldRef.FieldPath == "metadata.namespace":
+			paths = append(paths, source.DownwardAPI.Items[0].Path)
+		}
+	}
+	if !slices.Equal(paths, []string{"token", "ca.crt", "namespace"}) || *volume.Projected.DefaultMode&0o007 != 0 {
+		t.Errorf("%s: the volume of the token holds %v", file, paths)
+	}
+}
+
+// The daemons reach the lease server, where they are given its URL: by the Service's name and
+// port, past its NetworkPolicy; and a drain leaves one of it.
 func TestLeaseServerIsReached(t *testing.T) {
 	deployment := find[*appsv1.Deployment](t, leaseServerFile)[0]
 	pod := deployment.Spec.Template
@@ -460,26 +528,18 @@ func TestLeaseServerIsReached(t *testing.T) {
 		t.Errorf("the Service leads to port %v, the container's is %s", service.Spec.Ports[0].TargetPort, port.Name)
 	}
 	url := fmt.Sprintf("https://%s.%s.svc:%d?", service.Name, service.Namespace, service.Spec.Ports[0].Port)
+	if page := readText(t, "../../docs/kubernetes.md"); !strings.Contains(page, url) {
+		t.Errorf("docs/kubernetes.md does not give the URL %s", url)
+	}
 	network := find[*networkingv1.NetworkPolicy](t, leaseServerFile)[0]
 	mustSelect(t, "the NetworkPolicy", &network.Spec.PodSelector, pod.Labels)
 	if got := network.Spec.Ingress[0].Ports[0].Port.IntValue(); got != int(port.ContainerPort) {
 		t.Errorf("the NetworkPolicy opens port %d, the container's is %d", got, port.ContainerPort)
 	}
 	for _, w := range workloads(t) {
-		if w.name == leaseServer {
-			continue
+		if w.name != leaseServer && w.name != numbered {
+			mustSelect(t, "who the NetworkPolicy lets in", network.Spec.Ingress[0].From[0].PodSelector, w.pod.Labels)
 		}
-		mustSelect(t, "who the NetworkPolicy lets in", network.Spec.Ingress[0].From[0].PodSelector, w.pod.Labels)
-		for _, c := range w.containers() {
-			if provider := env(c, "KAZAHANA_PROVIDER"); (c.Image == imageName(t) || w.name == numbered) && !strings.HasPrefix(provider, url) {
-				t.Errorf("%s: the provider is %s, and the Service %s", w.file, provider, url)
-			}
-		}
-		if w.name == numbered { // it has no daemon whose metrics would need one
-			continue
-		}
-		theirs := find[*networkingv1.NetworkPolicy](t, w.file, w.name)[0]
-		mustSelect(t, w.file+": the NetworkPolicy", &theirs.Spec.PodSelector, w.pod.Labels)
 	}
 	budget := find[*policyv1.PodDisruptionBudget](t, leaseServerFile)[0]
 	mustSelect(t, "the PodDisruptionBudget", budget.Spec.Selector, pod.Labels)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -61,11 +62,35 @@ type lockResult struct {
 // sent.
 type lockAsked struct {
 	attempts []lockAttempt
-	ok       []lockAttempt // those that succeeded
-	crowded  bool          // others may have overtaken it
+	ok       []lockAttempt // the attempts that succeeded
+	// forgotten is when the key may first have forgotten the request: an attempt that was
+	// answered later may have been judged like a new request. late: there is such an attempt.
+	forgotten int64
+	late      bool
+}
+
+// add adds an attempt.
+func (a *lockAsked) add(t lockAttempt) {
+	if a.attempts = append(a.attempts, t); t.Outcome == lockOK {
+		a.ok = append(a.ok, t)
+	}
 }
 
 func (a *lockAsked) first() lockAttempt { return a.attempts[0] }
+
+// changes reports whether the request may have been carried out, and may have changed anything.
+func (a *lockAsked) changes() bool { return a.first().Op != "get" && (len(a.ok) > 0 || a.unsure()) }
+
+// times is how often the request may have been carried out at most.
+func (a *lockAsked) times() (n int) {
+	for _, t := range a.attempts {
+		perhaps := t.unsure() || t.Outcome == lockOK && t.Sent == a.ok[0].Sent // later answers are about that lease
+		if perhaps && (n == 0 || t.Answered > a.forgotten) {
+			n++
+		}
+	}
+	return n
+}
 
 // unsure reports whether nobody knows what became of an attempt.
 func (a *lockAsked) unsure() bool { return slices.ContainsFunc(a.attempts, lockAttempt.unsure) }
@@ -169,36 +194,83 @@ func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked, writes ma
 			known[t.Request] = asked
 			to[t.Key] = append(to[t.Key], asked)
 		}
-		asked.attempts = append(asked.attempts, t)
-		if t.Outcome == lockOK {
-			asked.ok = append(asked.ok, t)
-		}
+		asked.add(t)
 	}
-	for _, asked := range locks {
-		crowd(asked, lock.MaxReceipts)
+	for key, asked := range locks {
+		locks[key] = apart(asked)
 	}
 	for _, asked := range sequences {
-		crowd(asked, sequence.MaxReceipts)
+		for _, a := range asked {
+			a.forget(asked, sequence.MaxReceipts)
+		}
 	}
 	return locks, sequences, writes
 }
 
-// crowd marks the requests that were sent more than once while so many others were carried
-// out on the key that it may not remember them: they may then be refused, or be carried out again.
-func crowd(all []*lockAsked, memory int) {
-	for _, a := range all {
-		if len(a.attempts) == 1 {
+// forget finds out when the key may have forgotten the request: when as many others as it
+// remembers may have been carried out since. A lock remembers releases apart from the others.
+func (a *lockAsked) forget(all []*lockAsked, memory int) {
+	if a.forgotten = math.MaxInt64; len(a.attempts) == 1 {
+		return
+	}
+	var others []int64
+	for _, b := range all {
+		alike := (a.first().Op == lock.Release.String()) == (b.first().Op == lock.Release.String())
+		if b != a && alike && b.changes() && b.end() > a.first().Sent {
+			others = append(others, b.first().Sent)
+		}
+	}
+	if len(others) >= memory {
+		slices.Sort(others)
+		a.forgotten = others[memory-1]
+	}
+	a.late = a.late || slices.ContainsFunc(a.attempts[1:], func(t lockAttempt) bool { return t.Answered > a.forgotten })
+}
+
+// apart makes a request of its own of each repetition that the lock has judged like a new
+// request. It may do so once it has forgotten the first.
+func apart(all []*lockAsked) []*lockAsked {
+	for i := 0; i < len(all); i++ {
+		a := all[i]
+		a.forget(all, lock.MaxReceipts)
+		if later := a.split(); later != nil {
+			all = append(all, later)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *lockAsked) int { return cmp.Compare(a.first().Sent, b.first().Sent) })
+	return all
+}
+
+// split takes from the request the attempts from the first one on whose answer shows that it
+// was carried out anew; nil for none.
+func (a *lockAsked) split() *lockAsked {
+	from := 0 // after the latest answer: an attempt without one may have been carried out anew
+	for i, t := range a.attempts {
+		if t.Outcome != lockOK {
 			continue
 		}
-		from, until, others := a.first().Sent, a.end(), 0
-		for _, b := range all {
-			changes := b.first().Op != "get" && (len(b.ok) > 0 || b.unsure())
-			if b != a && changes && b.first().Sent < until && b.end() > from {
-				others++
-			}
+		if t.Answered <= a.forgotten || !anew(a.ok[0].Got, t.Got, t.Op) {
+			from = i + 1
+			continue
 		}
-		a.crowded = others >= memory
+		before, later := &lockAsked{forgotten: a.forgotten, late: true}, &lockAsked{late: true}
+		for j, t := range a.attempts {
+			if j < from {
+				before.add(t)
+				continue
+			}
+			t.Request += ", anew"
+			later.add(t)
+		}
+		*a = *before
+		return later
 	}
+	return nil
+}
+
+// anew reports whether a later answer to a request is of another lease, or another renewal.
+func anew(before, after lock.Lease, op string) bool {
+	return before.LeaseID != after.LeaseID || op == lock.Renew.String() && before.ExpiresMS != after.ExpiresMS
 }
 
 // checkLock judges one key, and returns its leases by their IDs.
@@ -209,9 +281,7 @@ func checkLock(res *lockResult, key string, all []*lockAsked) (grants map[string
 		if a.first().Op != lock.Acquire.String() {
 			continue
 		}
-		if len(a.ok) > 0 || a.unsure() {
-			asks++
-		}
+		asks += a.times()
 		if len(a.ok) == 0 {
 			continue
 		}
@@ -264,7 +334,7 @@ func checkChange(res *lockResult, key string, a *lockAsked, g *lockGrant) {
 	for _, t := range a.attempts {
 		// A release that was carried out, and forgotten since, is refused rightly.
 		refused := t.Outcome == lockNotOwned || t.Outcome == lockExpired || t.Outcome == lockReused
-		if refused && t.Answered < g.heldUntil && !a.crowded {
+		if refused && t.Answered < g.heldUntil && t.Answered <= a.forgotten {
 			res.violates(locksLost, "%s: %s with token %d: %s, at least %v before its end", key, t.Op, g.Token, t.Error,
 				time.Duration(g.heldUntil-t.Answered).Round(time.Millisecond))
 		}
@@ -348,7 +418,7 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 	var answered []lockAttempt
 	for _, a := range all {
 		block = block || a.first().Block
-		if len(a.ok) == 0 || a.crowded { // what it was given may be lost
+		if len(a.ok) == 0 || a.late { // what it was given may be lost
 			missing += a.first().Count * (len(a.attempts) - len(a.ok))
 		}
 		res.again += max(0, len(a.ok)-1)
@@ -356,7 +426,7 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 			if i > 0 && t.Values[0] == a.ok[0].Values[0] {
 				continue
 			}
-			if i > 0 && !t.Block && !a.crowded {
+			if i > 0 && !t.Block && t.Answered <= a.forgotten {
 				res.violates(locksApplied, "%s: request %s was given %d, and then %d", key, t.Request, a.ok[0].Values[0], t.Values[0])
 			}
 			t.Sent = a.first().Sent // whichever attempt took them
@@ -421,6 +491,66 @@ func TestSequenceMemory(t *testing.T) {
 			t.Errorf("with %d others in between: %q", others+1, res.violations)
 		}
 	}
+}
+
+// TestLockMemory: an acquire that comes again is granted nothing, unless the lock has forgotten
+// it. Then it may be granted another lease, whether its first answer came or not; that lease is
+// judged like any other.
+func TestLockMemory(t *testing.T) {
+	for _, test := range []struct {
+		others int
+		early  bool
+		want   []string
+	}{
+		{lock.MaxReceipts - 1, false, []string{locksApplied}},
+		{lock.MaxReceipts, false, nil},
+		{lock.MaxReceipts, true, []string{locksTwoHolders, locksStep}},
+	} {
+		for _, first := range []string{lockOK, lockUnknown} {
+			res := forgottenAcquire(first, test.others, test.early).check()
+			for _, what := range []string{locksApplied, locksTwoHolders, locksStep, locksTokens, locksFault} {
+				if res.count[what] > 0 != slices.Contains(test.want, what) {
+					t.Errorf("the first %s, %d others in between, granted early %v: found %q, want %q", first, test.others, test.early, res.violations, test.want)
+					break
+				}
+			}
+		}
+	}
+}
+
+// forgottenAcquire is a record of an acquire with that outcome, which comes again after so many
+// others, and is granted another lease: once the lock is free, or early.
+func forgottenAcquire(first string, others int, early bool) lockRecord {
+	const ms = int64(time.Millisecond)
+	r := lockRecord{gap: time.Hour}
+	clock, token := int64(0), int64(0)
+	add := func(op lock.Op, request, outcome string, l lock.Lease) {
+		r.attempts = append(r.attempts, lockAttempt{
+			Op: op.String(), Key: "k", Request: request, Lease: l.LeaseID, TTLMS: 100, Sent: clock * ms, Answered: (clock + 2) * ms, Outcome: outcome, Got: l,
+		})
+		clock += 10
+	}
+	acquire := func(request, outcome string) lock.Lease {
+		token++
+		l := lock.Lease{Tenant: "default", Key: "k", Owner: "p0", LeaseID: fmt.Sprintf("%032x", token), Token: token, State: lock.Active,
+			AcquiredMS: clock + 1, ExpiresMS: clock + 101, RemainingMS: 100}
+		add(lock.Acquire, request, outcome, l)
+		return l
+	}
+	release := func(l lock.Lease) {
+		l.State = lock.Released
+		add(lock.Release, "end "+l.LeaseID, lockOK, l)
+	}
+	release(acquire("before", lockOK))
+	acquire("asked twice", first)
+	clock += 200 // to the end of that lease
+	for i := range others {
+		if l := acquire(fmt.Sprint(i), lockOK); !early || i < others-1 {
+			release(l)
+		}
+	}
+	acquire("asked twice", lockOK)
+	return r
 }
 
 // lockExample is a record without fault: two processes use a lock and a sequence

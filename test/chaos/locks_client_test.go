@@ -231,14 +231,9 @@ func (p *lockProcess) write(l lock.Lease, may bool) {
 // change asks until there is an answer, and now and then once again, as a
 // program does whose answer was lost.
 func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Request, wait time.Duration) (lock.Lease, bool) {
-	r.RequestID = lock.NewLeaseID()
+	r.RequestID, r.Wait = lock.NewLeaseID(), wait
 	a := lockAttempt{Op: r.Op.String(), Key: r.Key, Request: r.RequestID, Lease: r.LeaseID, TTLMS: r.TTLMS}
 	do := func(ctx context.Context, a *lockAttempt) (err error) {
-		if wait > 0 {
-			if a.Got, err = p.locks.AcquireWithin(ctx, r, wait); !errors.Is(err, errors.ErrUnsupported) {
-				return err
-			}
-		}
 		a.Got, err = p.locks.Do(ctx, r)
 		return err
 	}
@@ -383,15 +378,11 @@ func (s *lockSocket) call(ctx context.Context, method string, into any, params .
 }
 
 func (s *lockSocket) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	return s.AcquireWithin(ctx, r, 0)
-}
-
-func (s *lockSocket) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
 	options := map[string]any{"request_id": r.RequestID}
 	method := "Lock.Release"
 	switch r.Op {
 	case lock.Acquire:
-		method, options["ttl_ms"], options["wait_ms"] = "Lock.Acquire", r.TTLMS, wait.Milliseconds()
+		method, options["ttl_ms"], options["wait_ms"] = "Lock.Acquire", r.TTLMS, r.Wait.Milliseconds()
 	case lock.Renew:
 		method, options["ttl_ms"], options["lease_id"] = "Lock.Renew", r.TTLMS, r.LeaseID
 	default:
@@ -415,8 +406,6 @@ func (s *lockSocket) Get(ctx context.Context, _, key string) (lock.Lease, error)
 func (s *lockSocket) List(context.Context, string, string, int) ([]lock.Lease, error) {
 	return nil, errors.ErrUnsupported
 }
-
-func (s *lockSocket) Close() error { return nil }
 
 // sequenceSocket is sequences through a daemon's socket.
 type sequenceSocket struct{ *lockSocket }

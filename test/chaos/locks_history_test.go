@@ -87,7 +87,7 @@ func historyOf(all []*lockAsked, owners map[int]string) (calls []historyCall, ok
 			}}
 			acquired := t.Outcome == lockOK && t.Op == lock.Acquire.String()
 			switch {
-			case a.crowded, t.Outcome == lockOK && !granted[t.Got.LeaseID]:
+			case a.late, t.Outcome == lockOK && !granted[t.Got.LeaseID]:
 				return nil, false
 			case t.unsure() && (open || len(a.ok) > 0):
 				continue // part of the first such, or of the success

@@ -166,6 +166,36 @@ var placement = specification{
 	},
 }
 
+var objects = specification{
+	module:   "Objects",
+	promises: []string{"NoTwin", "Fenced"},
+	bounds:   map[string]int{"Procs": 2, "MaxTime": 1, "Term": 1, "MaxGrants": 2, "MaxCloses": 1, "MaxHeads": 1},
+	worlds: []bounded{
+		{name: "Objects", brief: true},
+		{name: "Objects, head", faults: faults("head"), bounds: map[string]int{"MaxCloses": 0, "MaxHeads": 2}, brief: true},
+		{name: "Objects, extend", faults: faults("extend"), bounds: map[string]int{"MaxTime": 2, "Term": 2}, brief: true},
+		{name: "Objects, closed twice", bounds: map[string]int{"MaxCloses": 2}},
+	},
+	rules: []rule{
+		{"values", "a grant begins when what its object records has ended", bounded{}},
+		{"confirm", "a grant counts once its holder has found the head open and unchanged after its write", bounded{}},
+		{"generation", "each closing changes the head's generation", bounded{}},
+		{"list after", "the slots are listed after the head was found closed", bounded{}},
+		{"compared", "the head that is opened is the one that was found closed", bounded{bounds: map[string]int{"MaxCloses": 2}}},
+		{"fence", "a fence lasts until the greatest end", bounded{}},
+		{"noted", "after a change of the layout no grant begins before the greatest end", bounded{}},
+		{"others", "under a new head no grant begins before the ends in other layouts", bounded{faults: faults("head"), bounds: map[string]int{"MaxCloses": 0, "MaxHeads": 2}}},
+		{"born closed", "a new head is closed until the slots were listed", bounded{faults: faults("head"), bounds: map[string]int{"MaxCloses": 0, "MaxHeads": 2}}},
+		{"uid", "a head that was made anew is another one", bounded{faults: faults("head"), bounds: map[string]int{"MaxCloses": 0, "MaxHeads": 2}}},
+		{"extension", "an extension is confirmed as a grant is", bounded{faults: faults("extend"), bounds: map[string]int{"MaxTime": 2, "Term": 2}}},
+	},
+	lines: objectLines,
+	breaks: map[string]string{
+		"NoTwin": "now two grants that are used overlap",
+		"Fenced": "now a grant from before the fence outlasts it",
+	},
+}
+
 func (s specification) world(b bounded, off string) world {
 	w := world{module: s.module, promises: s.promises, faults: b.faults, off: off, bounds: maps.Clone(s.bounds)}
 	maps.Copy(w.bounds, b.bounds)
@@ -188,10 +218,11 @@ const figuresFile = "figures.txt"
 
 // TestPromisesHold: all invariants hold in every state of the worlds, and there are as many states
 // as the file of figures says.
+// Seeds 002-4-3 and 004-59.
 func TestPromisesHold(t *testing.T) {
 	ring.Deep(t)
 	need(t)
-	for _, s := range []specification{pool, locks, placement} {
+	for _, s := range []specification{pool, locks, placement, objects} {
 		for _, b := range s.worlds {
 			if !*full && !b.brief {
 				continue
@@ -218,7 +249,7 @@ const overshoot = 2
 // TestCheckHasEachFault: make check has a world for each kind of fault, and each world has its line
 // in the file of figures, with its bounds.
 func TestCheckHasEachFault(t *testing.T) {
-	for _, s := range []specification{pool, locks, placement} {
+	for _, s := range []specification{pool, locks, placement, objects} {
 		had := map[string]bool{}
 		for _, b := range s.worlds {
 			for _, f := range b.faults {
@@ -273,11 +304,12 @@ func read(t *testing.T, name string) string {
 }
 
 // TestEachRuleIsNeeded: without any of the rules a promise is broken.
+// Seed 002-4-3.
 func TestEachRuleIsNeeded(t *testing.T) {
 	ring.Deep(t)
 	need(t)
 	listed, number := read(t, figuresFile), 0
-	for _, s := range []specification{pool, locks, placement} {
+	for _, s := range []specification{pool, locks, placement, objects} {
 		for _, r := range s.rules {
 			if number++; !ring.Sampled(t, number) {
 				continue
@@ -303,7 +335,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 func TestEachLemmaCanFail(t *testing.T) {
 	ring.Deep(t)
 	need(t)
-	for _, s := range []specification{pool, locks, placement} {
+	for _, s := range []specification{pool, locks, placement, objects} {
 		for _, lemma := range slices.Sorted(maps.Keys(s.lemmas)) {
 			at := slices.IndexFunc(s.rules, func(r rule) bool { return r.name == s.lemmas[lemma] })
 			w := s.world(s.rules[at].bounded, s.rules[at].name)
@@ -329,7 +361,7 @@ var switches = regexp.MustCompile(`On\("([^"]+)"\)`)
 // switch off.
 func TestFiguresHaveTheRules(t *testing.T) {
 	file := read(t, figuresFile)
-	for _, s := range []specification{pool, locks, placement} {
+	for _, s := range []specification{pool, locks, placement, objects} {
 		listed := map[string]bool{}
 		for _, r := range s.rules {
 			listed[r.name] = true

@@ -154,6 +154,35 @@ var placementLines = map[string]line{
 	"die":    func(s []string) string { return "the process of " + letter(s[1]) + " is killed" },
 }
 
+// objectLines are the steps of Objects.tla.
+var objectLines = map[string]line{
+	"read": func(s []string) string { return letter(s[1]) + " reads the open head" },
+	"write": func(s []string) string {
+		return fmt.Sprintf("%s writes a grant into slot %s, from %s to %s", letter(s[1]), s[2], s[3], s[4])
+	},
+	"confirm": func(s []string) string {
+		return fmt.Sprintf("%s finds the head as it was, and uses slot %s", letter(s[1]), s[2])
+	},
+	"undo": func(s []string) string {
+		return fmt.Sprintf("%s finds the head changed, and gives slot %s back as it was", letter(s[1]), s[2])
+	},
+	"extend": func(s []string) string {
+		return fmt.Sprintf("%s writes an extension of slot %s, to %s", letter(s[1]), s[2], s[3])
+	},
+	"extended": func(s []string) string { return fmt.Sprintf("%s uses slot %s for longer", letter(s[1]), s[2]) },
+	"die":      func(s []string) string { return letter(s[1]) + " dies" },
+	"close":    func(s []string) string { return fmt.Sprintf("%s closes the head (%s)", letter(s[1]), s[2]) },
+	"create":   func(s []string) string { return fmt.Sprintf("%s makes a head, of layout %s", letter(s[1]), s[2]) },
+	"delete":   func([]string) string { return "an operator deletes the head" },
+	"find":     func(s []string) string { return letter(s[1]) + " reads the head that it is going to open" },
+	"list": func(s []string) string {
+		return fmt.Sprintf("%s lists the slots: the greatest end is %s", letter(s[1]), s[2])
+	},
+	"open": func(s []string) string {
+		return fmt.Sprintf("%s opens the head in layout %s: no grant begins before %s", letter(s[1]), s[2], s[3])
+	},
+}
+
 // tell is the story of a way to a broken promise.
 func tell(lines map[string]line, steps [][]string) ([]string, error) {
 	var story []string

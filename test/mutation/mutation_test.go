@@ -19,7 +19,7 @@ const tablePath = "caught.txt"
 
 var (
 	seeds = flag.Int("mutation.seeds", 200, "worlds that a simulation runs for each mutation")
-	limit = flag.Duration("mutation.limit", 30*time.Minute, "how long the tests of one judge may run")
+	limit = flag.Duration("mutation.limit", 5*time.Minute, "how long the tests of one judge may run")
 	one   = flag.String("mutation.only", "", "run the mutations whose name matches this expression")
 	page  = flag.Bool("mutation.page", false, "ask the judges in their order, and write the table of this run to caught.txt")
 )

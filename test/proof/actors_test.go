@@ -136,7 +136,7 @@ func (a *actors) useActors() {
 	var r placement.Resolution
 	var err error
 	w.send(a.host, time.Second, func(ctx context.Context) { r, err = a.driver.Resolve(ctx, k, patience) }, func(time.Duration) {
-		w.tells("%s: %v is at %s with token %d: %v", a.d.name, k, r.Authority, r.Token, plain(err))
+		w.tells("%s: %v is at %s with token %d: %v", a.d.name, k, r.Authority, r.Token, a.host.saw(err))
 		if err == nil {
 			w.count("actors found")
 		}

@@ -84,3 +84,23 @@ func (s *records) expire(key string, clock *atomic.Int64) {
 	must(err, nil)
 	clock.Add(1)
 }
+
+// TestDirectoriesHaveInodesOfTheirOwn holds the model of a file system to what the owner of
+// locks rests on: no two directories have one inode. A daemon that has a removed directory open
+// goes on replacing files in it.
+func TestDirectoriesHaveInodesOfTheirOwn(t *testing.T) {
+	f := newFileSystem(&world{rnd: newRand(1)}, diskDevice, true)
+	removed := f.newDirectory()
+	f.put(f.root, "state", removed)
+	f.put(removed, "state", f.newFile(nil))
+	f.remove(f.root, "state")
+	has := map[uint64]bool{}
+	for range 4 {
+		inode := f.newDirectory().inode
+		if has[inode] {
+			t.Fatalf("two directories have the inode %d", inode)
+		}
+		has[inode] = true
+		f.put(removed, "state", f.newFile(nil))
+	}
+}

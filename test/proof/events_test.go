@@ -33,7 +33,7 @@ func (w *world) event() {
 		w.endLife(d)
 	case p < 194:
 		if s := d.stream(); s != nil {
-			s.reload()
+			s.svc.cfg = w.drawConfig() // of the next life
 		}
 	case p < 199:
 		w.deliver()
@@ -198,6 +198,11 @@ func (w *world) longPause() {
 	}
 	if w.rnd.IntN(4) == 0 {
 		w.sleep(25 * time.Hour)
+		for _, d := range w.daemons {
+			if d.life != nil {
+				d.life.sweep() // within the last hour
+			}
+		}
 		w.count("long pauses")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	recordsqlite "github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // database is a real SQLite file of the product's, with its watermark, in a directory in
@@ -38,14 +39,14 @@ type database struct {
 // copied is a copy of the files, by their names' ends.
 type copied map[string][]byte
 
-// parts are the files of a database that are copied.
-var parts = []string{"", "-wal"}
+// parts are the files of a database that are copied: with a log, or with a journal.
+var parts = []string{"", "-wal", "-journal"}
 
 var errKilled = errors.New("the process was killed")
 
 var steps = []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked}
 
-// torn is in the middle of a commit's write to the log.
+// torn is in the middle of a commit's writes.
 const torn = "torn"
 
 func newDatabase(w *world, what string) *database {
@@ -66,8 +67,12 @@ func (d *database) at(step string) error {
 		return nil
 	case d.deadly == torn && step == sqlitefile.StepCommitted:
 		d.killed = d.copy()
-		d.killed["-wal"] = d.tear(d.written["-wal"], d.killed["-wal"])
-		d.w.count("SQLite log torn in the middle of a commit")
+		if log, ok := d.killed["-wal"]; ok {
+			d.killed["-wal"] = d.tear(d.written["-wal"], log)
+			d.w.count("SQLite log torn in the middle of a commit")
+		} else {
+			d.tearMain()
+		}
 	case step == d.deadly:
 		d.killed = d.copy()
 	default:
@@ -77,10 +82,28 @@ func (d *database) at(step string) error {
 	return errKilled
 }
 
+// tearMain has the commit end while it writes its journal, while it writes the main file, or
+// before it ends the journal.
+func (d *database) tearMain() {
+	before, after := d.written[""], d.killed[""]
+	journal := disktest.Journal(before, after)
+	switch d.w.rnd.IntN(3) {
+	case 0:
+		d.w.count("SQLite journal torn in the middle of a commit")
+		d.killed[""], journal = before, journal[:d.w.rnd.IntN(len(journal)+1)]
+	case 1:
+		d.w.count("SQLite file torn in the middle of a commit")
+		d.killed[""] = d.tear(before, after)
+	default:
+		d.w.count("SQLite journal that was not ended")
+	}
+	d.killed["-journal"] = journal
+}
+
 // sector is what a disk writes as a whole.
 const sector = 512
 
-// tear is a log of which a disk has written some sectors, or a process all bytes to one.
+// tear is a file of which a disk has written some sectors, or a process all bytes to one.
 func (d *database) tear(before, after []byte) []byte {
 	if d.w.rnd.IntN(2) == 0 {
 		n := d.w.rnd.IntN(len(after) + 1)
@@ -158,7 +181,7 @@ func (d *database) withWatermarks(c copied) copied {
 
 // put replaces the files by the copy. No process may have them open.
 func (d *database) put(c copied) {
-	for _, part := range []string{"-wal", "-shm"} {
+	for _, part := range parts[1:] {
 		must(os.RemoveAll(d.path+part), nil)
 	}
 	for name, content := range c {

@@ -34,6 +34,7 @@ type fileSystem struct {
 // node is a file or a directory.
 type node struct {
 	inode   uint64
+	freed   bool      // its inode may be another node's by now
 	changed time.Time // when a name in this directory was made or removed
 	lock    *dir      // who holds it
 
@@ -160,13 +161,15 @@ func (f *fileSystem) remove(in *node, name string) {
 	}
 }
 
-// free lets the inodes be used again. A process may still have the file open:
-// then its inode stays taken.
+// free lets the inodes be used again, each of them once: a process may replace a file in a
+// directory that was removed with its files, and a power failure brings files back. A process
+// may still have the file open: then its inode stays taken.
 func (f *fileSystem) free(n *node) {
 	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
 		f.free(n.entries[name])
 	}
-	if n.lock == nil && n.entries == nil && len(n.words) < markWords {
+	if !n.freed && n.lock == nil && n.entries == nil && len(n.words) < markWords {
+		n.freed = true
 		f.freed = append(f.freed, n.inode)
 	}
 }
@@ -247,7 +250,7 @@ func (f *fileSystem) cloneNode(n *node, done map[*node]*node) *node {
 	if c := done[n]; c != nil {
 		return c
 	}
-	c := &node{inode: n.inode, changed: n.changed, size: n.size, words: f.mappings.words(len(n.words))}
+	c := &node{inode: n.inode, freed: n.freed, changed: n.changed, size: n.size, words: f.mappings.words(len(n.words))}
 	copy(c.words, n.words)
 	done[n] = c
 	entries := func(from map[string]*node) map[string]*node {

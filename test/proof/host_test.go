@@ -71,7 +71,8 @@ func (h *host) crash() {
 func (h *host) stop() {
 	w := h.d.w
 	w.disconnected(h)
-	ctx, cancel := context.WithTimeout(h.ctx, pick(w, []time.Duration{time.Millisecond, 300 * time.Millisecond}))
+	end := time.Now().Add(pick(w, []time.Duration{time.Millisecond, 300 * time.Millisecond}))
+	ctx, cancel := context.WithDeadline(h.ctx, end)
 	defer cancel()
 	var closed atomic.Bool
 	go func() {
@@ -80,6 +81,10 @@ func (h *host) stop() {
 		case <-h.actors.ended:
 		case <-ctx.Done():
 		}
+		// Releases are sent before it gives up, even when the actors took all the time: else
+		// chance would say whether they are.
+		ctx, cancel := context.WithDeadline(h.ctx, end.Add(time.Microsecond))
+		defer cancel()
 		_ = h.locks.Close(ctx)
 		closed.Store(true)
 	}()
@@ -214,7 +219,7 @@ func (d *daemon) requestID() string {
 
 // wanted is a request for a lock that may be made again.
 type wanted struct {
-	lock.Wanted
+	lock.Request
 	by    *host // where it was made; with Elsewhere it may be made again anywhere
 	keep  bool  // the host is to renew
 	token int64 // that it was granted; 0: none yet
@@ -238,10 +243,10 @@ func (h *host) useLocks() {
 		h.changeLock(pick(w, own))
 		return
 	}
-	want := &wanted{by: h, keep: w.rnd.IntN(2) == 0, Wanted: lock.Wanted{
+	want := &wanted{by: h, keep: w.rnd.IntN(2) == 0, Request: lock.Request{
 		Tenant: "t", Key: pick(w, lockKeys), Owner: fmt.Sprint(h.d.name, ":", w.rnd.IntN(3)),
-		TTL:  time.Duration(100+w.rnd.IntN(500)) * time.Millisecond,
-		Wait: time.Duration(w.rnd.IntN(800)-200)*time.Millisecond + offGrid, // it ends at no moment at which a call does
+		TTLMS: 100 + int64(w.rnd.IntN(500)),
+		Wait:  time.Duration(w.rnd.IntN(800)-200)*time.Millisecond + offGrid, // it ends at no moment at which a call does
 	}}
 	if w.rnd.IntN(2) == 0 {
 		want.since = w.lockTrail.carried[want.Key]
@@ -291,17 +296,17 @@ func (h *host) acquire(want *wanted) {
 	var l lock.Lease
 	var err error
 	w := h.d.w
-	w.send(h, time.Second, func(ctx context.Context) { l, err = h.locks.Acquire(ctx, want.Wanted) }, func(at time.Duration) {
-		w.tells("%s: acquire %s: token %d, %d ms, %v", want.Owner, want.Key, l.Token, l.RemainingMS, plain(err))
+	w.send(h, time.Second, func(ctx context.Context) { l, err = h.locks.Acquire(ctx, want.Request) }, func(at time.Duration) {
+		w.tells("%s: acquire %s: token %d, %d ms, %v", want.Owner, want.Key, l.Token, l.RemainingMS, h.saw(err))
 		if err != nil {
 			return
 		}
 		w.answered(want, l)
 		until := at + relied(l)
 		if w.without(termFromSending) {
-			until = at + want.TTL
+			until = at + want.TTL()
 		}
-		w.believe(&belief{who: want.Owner, ttl: want.TTL, lease: l, from: at, until: until, lost: w.never()})
+		w.believe(&belief{who: want.Owner, ttl: want.TTL(), lease: l, from: at, until: until, lost: w.never()})
 		w.count("locks granted")
 	})
 }
@@ -316,8 +321,8 @@ func (h *host) hold(want *wanted) {
 			lost.CompareAndSwap(int64(forever), int64(time.Since(w.began)))
 		}
 	}
-	w.send(h, time.Second, func(ctx context.Context) { g, err = h.locks.Hold(ctx, want.Wanted, told) }, func(at time.Duration) {
-		w.tells("%s: hold %s: %v", want.Owner, want.Key, plain(err))
+	w.send(h, time.Second, func(ctx context.Context) { g, err = h.locks.Hold(ctx, want.Request, told) }, func(at time.Duration) {
+		w.tells("%s: hold %s: %v", want.Owner, want.Key, h.saw(err))
 		if err != nil {
 			return
 		}
@@ -329,7 +334,7 @@ func (h *host) hold(want *wanted) {
 			}
 		}
 		if !h.over() && !h.parted && !h.link.gone.Load() && !g.Over() {
-			w.believe(&belief{who: want.Owner, ttl: want.TTL, by: h, lease: l, kept: g, from: at, until: forever, lost: lost})
+			w.believe(&belief{who: want.Owner, ttl: want.TTL(), by: h, lease: l, kept: g, from: at, until: forever, lost: lost})
 			w.count("locks granted")
 		}
 	})
@@ -358,7 +363,7 @@ func (h *host) changeLock(b *belief) {
 			l, err = h.locks.Change(ctx, r)
 		}
 	}, func(at time.Duration) {
-		w.tells("%s: %v %s: %v", b.who, r.Op, b.lease.Key, plain(err))
+		w.tells("%s: %v %s: %v", b.who, r.Op, b.lease.Key, h.saw(err))
 		if err == nil && r.Op == lock.Renew && at < b.end() {
 			w.count("locks renewed")
 			b.until = max(b.until, sent+relied(l))

@@ -184,16 +184,6 @@ func (s *stream) keeperConfig() keeper.Config {
 	}
 }
 
-// reload gives the service another configuration while it runs.
-func (s *stream) reload() {
-	s.run(func() {
-		s.svc.cfg = s.d.w.drawConfig()
-		s.keeper.SetConfig(s.keeperConfig())
-		s.gen.SetConfig(s.svc.cfg)
-		s.collect()
-	})
-}
-
 // run lets code of the process run until it returns or the process is killed.
 func (l *life) run(f func()) {
 	if l.over() {

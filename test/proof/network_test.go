@@ -87,6 +87,9 @@ func (l *link) send(ctx context.Context, what string, do func(record.Store) erro
 		return m.err
 	case <-ctx.Done():
 		m.waits.Store(false)
+		if do != nil { // calls that began together end together: one at a time, in an order
+			_ = l.turn(context.WithoutCancel(ctx), what)
+		}
 		return context.Cause(ctx)
 	}
 }
@@ -258,6 +261,15 @@ func plain(err error) string {
 		return "ok"
 	}
 	return fmt.Sprintf("%T", err)
+}
+
+// saw is plain for a process of the host's. Where the host is gone, chance says which of its
+// calls ends first, and so what the others see of that.
+func (h *host) saw(err error) string {
+	if err != nil && h.link.gone.Load() {
+		return "the host is gone"
+	}
+	return plain(err)
 }
 
 // some lets a number of messages go on.

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -269,6 +270,12 @@ func (d *dir) Subs() ([]state.SubDir, error) {
 func (d *dir) RemoveSub(name string) error {
 	d.p.mayDie()
 	d.fs.remove(d.node, name)
+	return nil
+}
+
+func (d *dir) Touch() error {
+	d.p.mayDie()
+	d.node.changed = time.Now()
 	return nil
 }
 

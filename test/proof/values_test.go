@@ -52,7 +52,7 @@ func (h *host) useSequences() {
 	var got sequence.Range
 	var err error
 	w.send(h, callTimeout, func(ctx context.Context) { got, err = h.blocks.Next(ctx, r.Request) }, func(time.Duration) {
-		w.tells("%s: %d values of %s: %d, %v", h.d.name, r.Count, r.Key, got.First, plain(err))
+		w.tells("%s: %d values of %s: %d, %v", h.d.name, r.Count, r.Key, got.First, h.saw(err))
 		if err == nil {
 			w.values(r, got)
 		} else if errors.As(err, new(*sequence.FencedError)) {

@@ -166,6 +166,7 @@ func expectEnded(t *testing.T, err error, reason string) {
 
 // The first resolve activates, those that follow find it; what Close leaves behind
 // is what the next activation begins with.
+// Seed 004-40.
 func TestPlacement(t *testing.T) {
 	_, c := placed(t)
 	s := newStage(t)

@@ -5,8 +5,8 @@ import {
   type KazahanaError,
 } from './errors.js';
 import type { Value } from './msgpack.js';
-import { Protocol, type Body } from './protocol.js';
-import { findSocket, isHopeless, unavailable } from './socket.js';
+import { Protocol } from './protocol.js';
+import { findSocket, unavailable } from './socket.js';
 import { clearTimer, nextTick, setTimer, steadyNow } from './system.js';
 
 /** How long a call waits for the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
@@ -19,8 +19,12 @@ const MAX_UNSENT = 1 << 20;
 /** Deadlines share a timer, since one for each call makes pipelined calls slower. It fires at most this often. */
 const SWEEP_MS = 4;
 
-/** A wait until a deadline, for the answer to `body` or for an ID of a batch. A signal may end it too. The process lives until it is over. */
+/**
+ * A caller that waits until a deadline, for the answer to its request or for an ID of a batch. The time counts from here, so it includes
+ * connecting. A signal may end the wait too. The process lives until it is over.
+ */
 export class Waiter {
+  readonly began = steadyNow();
   readonly deadline: number;
   connection: Connection | undefined; // where the request went
   msgid = 0;
@@ -35,9 +39,9 @@ export class Waiter {
     private readonly channel: Channel,
     readonly timeout: number,
     private readonly signal?: AbortSignal,
-    readonly body?: Body,
+    readonly request?: Buffer,
   ) {
-    this.deadline = steadyNow() + timeout;
+    this.deadline = this.began + timeout;
     if (signal) setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
     signal?.addEventListener('abort', this);
     channel.watch(this); // not before: what is no signal throws, and nobody would see this wait fail
@@ -66,19 +70,19 @@ export class Waiter {
   }
 }
 
-/** A socket with a Protocol on it. It closes once, and never opens again. */
+/** A socket with a Protocol on it. When it closes, `closed` repeats the calls under way on another one. */
 export class Connection extends Protocol<Waiter> {
   readonly socket: net.Socket;
   error: Error | undefined;
   refusal: KazahanaError | undefined;
 
   constructor(
-    readonly file: string,
+    readonly path: string,
     private readonly channel: Channel,
   ) {
     super();
     const callback = (length: number, buffer: Uint8Array) => this.read((buffer as Buffer).subarray(0, length));
-    this.socket = net.connect({ path: file, onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback } }).unref();
+    this.socket = net.connect({ path, onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback } }).unref();
     this.socket.on('connect', () => channel.opened());
     this.socket.on('drain', () => channel.flush());
     this.socket.on('error', (error) => (this.error ??= error));
@@ -96,17 +100,18 @@ export class Connection extends Protocol<Waiter> {
     return !this.socket.destroyed;
   }
 
-  protected answered(call: Waiter | undefined, error: KazahanaError | undefined, result: Value): void {
+  protected answered(waiter: Waiter | undefined, error: KazahanaError | undefined, result: Value): void {
     // A daemon that turns a client away answers the first request, and closes.
-    const isLast = !call || (call.msgid === 1 && (error instanceof PermissionDeniedError || error instanceof OverloadedError));
+    const isLast = !waiter || (waiter.msgid === 1 && (error instanceof PermissionDeniedError || error instanceof OverloadedError));
     this.refusal = isLast ? error : undefined;
-    if (call) this.channel.answered(call, error, result);
+    if (waiter) this.channel.answered(waiter, error, result);
   }
 }
 
 /**
- * Calls over one connection at a time. The calls of a tick share a write. After a loss it makes a new connection and repeats the calls
- * under way: every method that this package calls may be repeated.
+ * Calls over one connection at a time. The calls of a tick share a write (flush). After a loss it makes a new connection and repeats the
+ * calls under way (closed): every method that this package calls may be repeated. A call ends with its answer (answered), at its deadline
+ * (sweep), or when there is no daemon to wait for (disconnected).
  */
 export class Channel {
   /** Whether a daemon was ever reached. */
@@ -115,7 +120,7 @@ export class Channel {
   /** The waits that are not over. */
   readonly waiters = new Set<Waiter>();
   /** Set while there is no connection after a failure. */
-  protected lastFailure: DaemonUnavailableError | undefined;
+  protected lastFailure: KazahanaError | undefined;
   private queue = new Set<Waiter>();
   protected closedBy: KazahanaError | undefined;
   private backoff = BACKOFF_MS;
@@ -125,16 +130,16 @@ export class Channel {
 
   /** A single one fails a call when the daemon is away, instead of repeating it. */
   constructor(
-    private readonly socket: string | undefined,
+    private readonly path: string | undefined,
     readonly isSingle = false,
   ) {}
 
   /** Calls a method. It rejects with the daemon's error, at the deadline, or with the signal's reason. */
-  call(body: Body, timeout: number, signal?: AbortSignal): Promise<Value> {
-    const call = new Waiter(this, timeout, signal, body);
-    if (this.closedBy) call.reject(this.closedBy);
-    if (this.waiters.has(call)) this.enqueue(call);
-    return call.promise;
+  call(request: Buffer, timeout: number, signal?: AbortSignal): Promise<Value> {
+    const waiter = new Waiter(this, timeout, signal, request);
+    if (this.closedBy) waiter.reject(this.closedBy);
+    if (this.waiters.has(waiter)) this.enqueue(waiter);
+    return waiter.promise;
   }
 
   /** Fails all waiting calls and closes the connection. */
@@ -172,29 +177,25 @@ export class Channel {
     }
   }
 
-  /** Others in the queue see to it that it is sent. */
-  private enqueue(call: Waiter): void {
-    if (this.queue.add(call).size === 1) nextTick(() => this.flush());
+  /** Sees to it that the request is sent: others in the queue have done so already. */
+  private enqueue(waiter: Waiter): void {
+    if (this.queue.add(waiter).size === 1) nextTick(() => this.flush());
   }
 
+  /** Sends the requests in the queue, on a new connection if there is none. */
   flush(): void {
     if (this.queue.size === 0 || this.retry || this.closedBy) return;
     try {
-      this.connection ??= new Connection(this.socket ?? findSocket(), this);
+      this.connection ??= new Connection(this.path ?? findSocket(), this);
     } catch (error) {
-      return this.disconnected(error as DaemonUnavailableError);
+      return this.disconnected(error as KazahanaError);
     }
     const { connection } = this;
-    const now = steadyNow();
-    for (const call of this.queue) {
+    for (const waiter of this.queue) {
       if (connection.size + connection.socket.writableLength > MAX_UNSENT) break; // until 'drain'
-      this.queue.delete(call);
-      try {
-        call.msgid = connection.request(call.body!(call.deadline - now), call);
-        call.connection = connection;
-      } catch (error) {
-        call.reject(error); // it cannot be encoded
-      }
+      this.queue.delete(waiter);
+      waiter.msgid = connection.ask(waiter.request!, waiter);
+      waiter.connection = connection;
     }
     if (connection.size > 0) connection.socket.write(connection.take());
   }
@@ -204,38 +205,35 @@ export class Channel {
     this.lastFailure = undefined;
   }
 
-  answered(call: Waiter, error: KazahanaError | undefined, result: Value): void {
-    if (error instanceof ShuttingDownError && !this.isSingle) return this.askAgain(call);
+  answered(waiter: Waiter, error: KazahanaError | undefined, result: Value): void {
+    if (error instanceof ShuttingDownError && !this.isSingle) {
+      this.enqueue(waiter); // all that wait are to ask another daemon, on another connection
+      this.connection?.socket.destroy();
+      return;
+    }
     this.backoff = BACKOFF_MS;
-    if (error) call.reject(error);
-    else call.resolve(result);
+    if (error) waiter.reject(error);
+    else waiter.resolve(result);
   }
 
-  /** Repeats the call, and the others that wait, on another connection: the daemon is stopping. */
-  private askAgain(call: Waiter): void {
-    this.enqueue(call);
-    this.connection?.socket.destroy();
-  }
-
-  closed({ file, error, refusal, waiting }: Connection): void {
+  /** Has the calls under way repeated, unless the daemon has refused them. */
+  closed({ path, error, refusal, waiting }: Connection): void {
     this.connection = undefined;
     if (this.closedBy) return;
-    const failure = unavailable(file, error ?? new Error('the connection was closed'));
-    if (refusal || this.isSingle) for (const call of waiting.values()) call.reject(refusal ?? failure);
+    const failure = unavailable(path, error ?? new Error('the connection was closed'));
+    if (refusal || this.isSingle) for (const waiter of waiting.values()) waiter.reject(refusal ?? failure);
     this.queue = new Set([...waiting.values(), ...this.queue]);
     this.disconnected(failure);
   }
 
-  /** Fails the waiting calls, or tries to connect again while that makes sense. */
-  private disconnected(failure: DaemonUnavailableError): void {
+  /** Fails the calls that have waited long enough for a first connection, and tries again for the others after a pause. */
+  private disconnected(failure: KazahanaError): void {
     this.lastFailure = failure;
-    const patience = isHopeless(failure) || this.isSingle ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
+    const isAway = failure instanceof DaemonUnavailableError; // else KAZAHANA_SOCKET names no socket
+    const patience = this.isSingle || !isAway ? 0 : this.wasConnected ? Infinity : FIRST_CONNECT_MS;
     const now = steadyNow();
-    for (const waiter of this.waiters) if (now - (waiter.deadline - waiter.timeout) >= patience) waiter.reject(failure);
-    if (this.queue.size > 0) this.reconnectLater();
-  }
-
-  private reconnectLater(): void {
+    for (const waiter of this.waiters) if (now - waiter.began >= patience) waiter.reject(failure);
+    if (this.queue.size === 0) return;
     const delay = this.backoff * (0.5 + Math.random() / 2);
     this.backoff = Math.min(2 * this.backoff, MAX_BACKOFF_MS);
     this.retry ??= setTimer(() => {

@@ -1,12 +1,11 @@
-import { identifier, identifiers, type Id, type IdFormats, type IdOptions, type Limits, type Params } from './calls.js';
+import { identifier, identifiers, milliseconds, type Id, type IdFormats, type IdOptions, type Limits } from './calls.js';
 import { Channel } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
-import { milliseconds } from './options.js';
 import { MAX_BATCH, Prefetcher } from './prefetch.js';
-import { encodeCall, type Body } from './protocol.js';
-import { KazahanaClient } from './sequence.js';
+import { KazahanaClient } from './other.js';
+import { encodeCall } from './protocol.js';
 import { socketPath } from './socket.js';
 
 export interface ClientOptions {
@@ -33,30 +32,27 @@ export class Client extends KazahanaClient {
   readonly socket: string | undefined;
   private readonly channel: Channel;
   private readonly prefetcher: Prefetcher | undefined;
-  /** A request for one ID. Its encoding is reused while almost no time has passed. */
-  private readonly single: Body;
+  private readonly single: Buffer; // the request for one ID
 
   constructor(options: ClientOptions = {}) {
     super(options);
     const { socket, prefetch = 0, maxAge = 50, singleAttempt = false } = options;
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
     this.channel = new Channel(this.socket, singleAttempt);
-    const single = (remaining: number) => encodeCall('NextID', [this.idParams({}, remaining)]);
-    const whole = single(this.timeout);
-    this.single = (remaining) => (this.timeout - remaining < 1 ? whole : single(remaining));
+    this.single = encodeCall('NextID', [this.idParams({})]);
     const isCount = Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= MAX_BATCH;
     if (!isCount) throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to ${MAX_BATCH} IDs are right`);
     milliseconds('maxAge', maxAge);
     if (prefetch > 0) {
-      const batch = (count: number) => (remaining: number) => encodeCall('NextIDs', [count, this.idParams({}, remaining)]);
+      const batch = (count: number) => encodeCall('NextIDs', [count, this.idParams({})]);
       const fetch = async (count: number) => identifiers(await this.channel.call(batch(count), this.timeout), count);
       this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
     }
   }
 
   /** @internal */
-  async request(method: string, params: Params, { timeout, signal }: Limits): Promise<Value> {
-    const result = await this.channel.call((remaining) => encodeCall(method, params(remaining)), timeout, signal);
+  async request(method: string, params: unknown[], { timeout, signal }: Limits): Promise<Value> {
+    const result = await this.channel.call(encodeCall(method, params), timeout, signal);
     if (method.startsWith('NextID')) this.prefetcher?.drop();
     return result;
   }

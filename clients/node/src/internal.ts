@@ -1,15 +1,15 @@
 // For the package kazahana-placement of the same version, and for no other program: it changes without notice.
-import type { CallOptions, Limits, Params } from './calls.js';
+import type { CallOptions, Limits } from './calls.js';
 import type { Client } from './client.js';
 import { KazahanaError } from './errors.js';
 import type { Value } from './msgpack.js';
 import type { FakeClient } from './testing.js';
 
-export { integer, map, text, type CallOptions, type Limits, type Params } from './calls.js';
+export { integer, MAX_TIMEOUT_MS, milliseconds, text, type CallOptions, type Limits } from './calls.js';
 export { know } from './errortext.js';
 export { LONG_AGO, Moment } from './moment.js';
 export type { Value } from './msgpack.js';
-export { MAX_TIMEOUT_MS, milliseconds } from './options.js';
+export { map } from './other.js';
 export { PinnedChannel, type Answer } from './pinned.js';
 export { encodeCall } from './protocol.js';
 export { delay, steadyNow } from './system.js';
@@ -22,7 +22,7 @@ export interface Inside {
   readonly socket: string | undefined;
   readonly timeout: number;
   limits(options: CallOptions): Limits;
-  request(method: string, params: Params, limits: Limits): Promise<Value>;
+  request(method: string, params: unknown[], limits: Limits): Promise<Value>;
 }
 export const inside = (client: Client): Inside => client;
 

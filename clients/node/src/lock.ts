@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { integer, map, text, type CallOptions } from './calls.js';
+import { integer, milliseconds, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
 import { know } from './errortext.js';
@@ -7,9 +7,9 @@ import * as lockErrors from './lockerrors.js';
 import { LockExpiredError, LockHeldError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import { LONG_AGO, Moment } from './moment.js';
 import type { Value } from './msgpack.js';
-import { milliseconds } from './options.js';
+import { map } from './other.js';
 import { PinnedChannel } from './pinned.js';
-import { encodeCall, type Body } from './protocol.js';
+import { encodeCall } from './protocol.js';
 import { clearTimer, setTimer, steadyNow } from './system.js';
 
 export interface LockOptions extends CallOptions {
@@ -73,7 +73,7 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
     encodeCall('Lock.Acquire', [key, { ttl_ms: ttl, wait_ms, request_id: requestId, hold: isHeld ? hold : undefined }]);
   const take = () => {
     requestId = randomUUID();
-    return own.call((remaining) => request(Math.floor(Math.min(Math.max(remaining - timeout, 0), wait))), left(), signal);
+    return own.call(request(Math.floor(wait)), left(), signal);
   };
   try {
     const taken = await take().catch((error: unknown) => {
@@ -88,19 +88,19 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   } catch (error) {
     own.close();
     const isInDoubt = !isHeld && own.wasConnected && !(error instanceof LockHeldError);
-    if (isInDoubt) void giveBack(key, () => request(0), new Channel(socket), Math.min(Math.max(timeout, GIVE_BACK_MS), MAX_GIVE_BACK_MS));
+    if (isInDoubt) void giveBack(key, request(0), new Channel(socket), Math.min(Math.max(timeout, GIVE_BACK_MS), MAX_GIVE_BACK_MS));
     throw error;
   }
 }
 
 /** Repeats an acquire that nobody waits for any more, to find out what it was granted, and releases that. */
-async function giveBack(key: string, request: Body, channel: Channel, timeout: number): Promise<void> {
+async function giveBack(key: string, request: Buffer, channel: Channel, timeout: number): Promise<void> {
   channel.wasConnected = true; // a daemon that is being restarted is waited for
   const until = steadyNow() + timeout;
   try {
     const { leaseId } = map(await channel.call(request, timeout));
     const release = encodeCall('Lock.Release', [key, { lease_id: leaseId, request_id: randomUUID() }]);
-    await channel.call(() => release, Math.max(until - steadyNow(), 1));
+    await channel.call(release, Math.max(until - steadyNow(), 1));
   } catch {
     // Nothing was granted, or it ends with its ttl.
   } finally {
@@ -171,7 +171,7 @@ class HeldLock implements Lock {
     if (this.lost.aborted) return;
     const params = [this.key, { lease_id: this.leaseId, request_id: randomUUID() }];
     try {
-      await this.channel.call(() => encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
+      await this.channel.call(encodeCall('Lock.Release', params), Math.max(Math.min(this.until.left, this.ttl), 1000));
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       // The end of the connection has released the lock, or its ttl will.
@@ -187,7 +187,7 @@ class HeldLock implements Lock {
     const params = options ? [this.key, options] : [this.key];
     let answer: Value;
     try {
-      answer = await this.channel.call(() => encodeCall(method, params), timeout, signal);
+      answer = await this.channel.call(encodeCall(method, params), timeout, signal);
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
       throw error;

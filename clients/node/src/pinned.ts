@@ -46,9 +46,9 @@ export class PinnedChannel extends Channel {
     };
   }
 
-  override answered(call: Waiter, error: KazahanaError | undefined, result: Value): void {
-    if (this.onLoss && error instanceof ShuttingDownError) call.reject(error);
-    else super.answered(call, error, result);
+  override answered(waiter: Waiter, error: KazahanaError | undefined, result: Value): void {
+    if (this.onLoss && error instanceof ShuttingDownError) waiter.reject(error);
+    else super.answered(waiter, error, result);
   }
 
   override closed(connection: Connection): void {

@@ -18,7 +18,10 @@ interface Batch {
 
 const NOTHING: Batch = { ids: [], asked: 0, wallAsked: 0, prompt: 0 };
 
-/** IDs fetched in batches, ahead of those who ask, and never handed out when they are older than maxAge. */
+/**
+ * IDs that are fetched in batches before they are asked for, and never handed out when they are older than maxAge, counted from the
+ * request: see isFresh. Each caller waits until its own deadline; a refill that fails for one is begun anew for the others.
+ */
 export class Prefetcher {
   private batch = NOTHING;
   private at = 0; // of the batch's next ID

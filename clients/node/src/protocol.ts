@@ -6,15 +6,12 @@ import { Decoder, encode, type Value } from './msgpack.js';
 export const MAX_RESPONSE = 4 << 20;
 /** The largest request: the daemon would close the connection. */
 const MAX_REQUEST = 256 << 10;
-/** [0, msgid, ...: request() writes the msgid. */
+/** [0, msgid, ...: ask() writes the msgid. */
 const HEAD = Buffer.of(0x94, 0, 0xce, 0, 0, 0, 0);
 const MSGID_AT = 3;
 const CHUNK = 16 << 10;
 
-/** Encodes a request, for the remaining milliseconds. */
-export type Body = (remaining: number) => Buffer;
-
-/** A request without its msgid, encoded once for every time that it is sent. */
+/** The bytes of a request, without its msgid: encoded once for every time that it is sent. */
 export function encodeCall(method: string, params: readonly unknown[]): Buffer {
   const bytes = Buffer.concat([HEAD, encode(method, params)]);
   if (bytes.length <= MAX_REQUEST) return bytes;
@@ -22,9 +19,9 @@ export function encodeCall(method: string, params: readonly unknown[]): Buffer {
 }
 
 /** One connection's MessagePack-RPC, without I/O: requests become bytes, and chunks of bytes become answers, matched by msgid. */
-export abstract class Protocol<Call> {
-  /** The calls that wait, by msgid. The answer to any other is ignored. */
-  readonly waiting = new Map<number, Call>();
+export abstract class Protocol<Waiter> {
+  /** Who waits for an answer, by msgid. Any other answer is ignored. */
+  readonly waiting = new Map<number, Waiter>();
   private lastId = 0;
   private out = Buffer.allocUnsafe(CHUNK);
   /** The number of bytes that take() gives. */
@@ -32,18 +29,18 @@ export abstract class Protocol<Call> {
   /** Takes in bytes, which it does not keep. A ProtocolError is final: no later byte can be trusted. */
   readonly decoder = new Decoder(MAX_RESPONSE, (message) => this.message(message));
 
-  /** Without a call: the daemon answers what it could not read, which is its last word. */
-  protected abstract answered(call: Call | undefined, error: KazahanaError | undefined, result: Value): void;
+  /** Without a waiter: the daemon answers what it could not read, which is its last word. */
+  protected abstract answered(waiter: Waiter | undefined, error: KazahanaError | undefined, result: Value): void;
   /** The daemon tells something, or asks: then it gets an answer with the msgid. */
   declare told?: (method: string, params: Value, msgid?: number) => void;
 
   /** Adds a request to the bytes that take() gives, and returns its msgid. */
-  request(call: Buffer, answered: Call): number {
+  ask(request: Buffer, waiter: Waiter): number {
     // The daemon answers with msgid 0 what it could not read.
     do this.lastId = (this.lastId + 1) >>> 0;
     while (this.lastId === 0 || this.waiting.has(this.lastId));
-    this.waiting.set(this.lastId, answered);
-    const at = this.add(call);
+    this.waiting.set(this.lastId, waiter);
+    const at = this.add(request);
     this.out.writeUInt32BE(this.lastId, at + MSGID_AT);
     return this.lastId;
   }
@@ -75,9 +72,9 @@ export abstract class Protocol<Call> {
     }
     if (isRequest) return this.told?.(third, last, id as number);
     const error = third === null ? undefined : errorOf(third);
-    const call = this.waiting.get(id as number);
+    const waiter = this.waiting.get(id as number);
     this.waiting.delete(id as number);
-    if (call !== undefined || (id === 0 && error)) this.answered(call, error, last);
+    if (waiter !== undefined || (id === 0 && error)) this.answered(waiter, error, last);
   }
 }
 

@@ -2,8 +2,6 @@ import * as fs from 'node:fs';
 import * as path from 'node:path';
 import { DaemonUnavailableError, InvalidParamsError } from './errors.js';
 
-const NO_SOCKET = 'is not a socket';
-
 const PATH_LIMIT = process.platform === 'darwin' ? 103 : 107;
 
 /**
@@ -70,33 +68,33 @@ function distrust(directory: string, uid: number): string | undefined {
 /** The error for a socket that cannot be connected to, with what to do about it. */
 export function unavailable(file: string, cause: NodeJS.ErrnoException): DaemonUnavailableError {
   const { code } = cause;
-  const isOther = code === 'ENOTSOCK' || (code === 'ECONNREFUSED' && fs.statSync(file, { throwIfNoEntry: false })?.isSocket() === false);
   const advice = `start it with: kazahanad serve --socket ${file}`;
-  const message = isOther ? `${file} exists and ${NO_SOCKET}`
-    : code === 'ENOENT' ? `there is no socket at ${file}; ${advice}`
+  const message = code === 'ENOENT' ? `there is no socket at ${file}; ${advice}`
+    : code === 'ECONNREFUSED' && isOther(file) ? `${file} exists and is not a socket`
     : code === 'ECONNREFUSED' ? `no daemon listens on ${file}; ${advice}`
     : code === 'EACCES' ? `permission denied on ${file}: ${denialHint(file)}`
     : `cannot reach the daemon at ${file}: ${cause.message}`;
   return new DaemonUnavailableError(message, { cause });
 }
 
-/** Reports whether waiting cannot help, because the cause needs a change by a person. */
-export function isHopeless({ cause, message }: DaemonUnavailableError): boolean {
-  const code = (cause as NodeJS.ErrnoException | undefined)?.code;
-  return cause === undefined || code === 'EACCES' || code === 'EPERM' || message.endsWith(NO_SOCKET);
+/** Whether something else than a socket is there. A daemon that restarts removes its socket at any moment. */
+function isOther(file: string): boolean {
+  try {
+    return !fs.statSync(file).isSocket();
+  } catch {
+    return false;
+  }
 }
 
-/** Says who may open the socket. The directory may keep even that from being read; then the directory is meant. */
+/** Names the group of the socket, or of the directory that hides it. */
 function denialHint(file: string): string {
   const place = fs.existsSync(file) ? file : path.dirname(file);
   try {
     const { gid, uid, mode } = fs.statSync(place);
     const groups = fs.readFileSync('/etc/group', 'utf8').split('\n').map((line) => line.split(':'));
     const group = groups.find((fields) => fields[2] === String(gid))?.[0] ?? String(gid);
-    const advice = place !== file && (mode & 0o010) === 0 ? 'open it with chmod o+x, or give the daemon another --socket'
-      : gid === 0 || (mode & 0o020) === 0 ? 'give the daemon a group of its own with --socket-group and --socket-mode 0660'
-      : `a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
-    return `${place} belongs to user ${uid} and group ${group} with mode ${(mode & 0o7777).toString(8)}: ${advice}`;
+    const owner = `${place} belongs to user ${uid} and group ${group} with mode ${(mode & 0o7777).toString(8)}`;
+    return `${owner}: add your user to the group that the daemon's --socket-group names`;
   } catch {
     return 'its directory cannot be read either';
   }

@@ -218,11 +218,12 @@ test('a daemon that was never there is told soon, one that is just starting is w
   assert.deepEqual(await ids, [FIRST, FIRST + 1n]);
 });
 
-test('what waiting cannot change is told at once', async (t) => {
-  const directory = temporary(t);
-  fs.writeFileSync(path.join(directory, 'file'), '');
+test('an address that is none is told at once', async (t) => {
+  const { KAZAHANA_SOCKET } = process.env;
+  process.env.KAZAHANA_SOCKET = 'http://x';
+  t.after(() => (KAZAHANA_SOCKET === undefined ? delete process.env.KAZAHANA_SOCKET : (process.env.KAZAHANA_SOCKET = KAZAHANA_SOCKET)));
   stopClock(t); // whoever waits waits for ever
-  await assert.rejects(connect(t, path.join(directory, 'file')).nextId(), /is not a socket/);
+  await assert.rejects(connect(t, undefined).nextId(), kazahana.InvalidParamsError);
 });
 
 for (const [code, kind] of [['PERMISSION_DENIED', kazahana.PermissionDeniedError], ['OVERLOADED', kazahana.OverloadedError]]) {

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
+import { KazahanaClient } from '../dist/other.js';
 import { encodeCall, Protocol } from '../dist/protocol.js';
-import { KazahanaClient } from '../dist/sequence.js';
 import { delay, random, Script, testdata } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json').filter(({ method }) => !method.startsWith('Placement.')); // which have a package of their own
@@ -50,7 +50,7 @@ test('mutated messages are answers or errors of the protocol', () => {
     const bytes = Buffer.concat([corpus[pick(corpus.length)], corpus[pick(corpus.length)]]);
     for (let n = pick(6); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
     const protocol = new Heard();
-    for (let call = 0; call < 3; call++) protocol.request(encodeCall('Ping', []), call);
+    for (let call = 0; call < 3; call++) protocol.ask(encodeCall('Ping', []), call);
     const cut = pick(bytes.length);
     try {
       protocol.decoder.feed(bytes.subarray(0, cut));
@@ -95,7 +95,7 @@ test('mutated results are read, or errors of the protocol', async () => {
     const bytes = Buffer.from(message);
     for (let n = pick(4); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
     const protocol = new Heard();
-    protocol.request(encodeCall(method, []), 1);
+    protocol.ask(encodeCall(method, []), 1);
     try {
       protocol.decoder.feed(bytes);
       for (const [error, result] of protocol.answers) if (!error) await calls[method](new Answered(result));

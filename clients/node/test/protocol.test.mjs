@@ -45,7 +45,7 @@ class Heard extends Protocol {
 
 function asking(...calls) {
   const protocol = new Heard();
-  return { protocol, ids: calls.map((call) => protocol.request(encodeCall('Ping', []), call)) };
+  return { protocol, ids: calls.map((call) => protocol.ask(encodeCall('Ping', []), call)) };
 }
 
 test('every form of a value is read', () => {
@@ -170,7 +170,7 @@ test('notifications and the last word are told', () => {
 // Recorded between an executor of this package and a daemon.
 test('the daemon asks by msgids of its own, and is answered', () => {
   const { protocol } = asking();
-  protocol.request(encodeCall('Placement.Register', [['room']]), 'register');
+  protocol.ask(encodeCall('Placement.Register', [['room']]), 'register');
   assert.equal(protocol.take().subarray(-27).toString('hex'), '01b2506c6163656d656e742e52656769737465729191a4726f6f6d');
   const activate = '940001a841637469766174659185a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000002a5746f6b656ed30000000000000002a8736e617073686f74c404736e6170';
   const passivate = '940002a95061737369766174659184a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000001a5746f6b656ed30000000000000001';
@@ -192,7 +192,7 @@ test('requests are one run of bytes, and bytes that were taken never change', ()
   const taken = [];
   let sent = 0;
   for (const pick = random(7); sent < 5000; ) {
-    for (let n = 1 + pick(60); n > 0; n--) protocol.request(encodeCall('Ping', ['x'.repeat(pick(pick(50) === 0 ? 40_000 : 300))]), sent++);
+    for (let n = 1 + pick(60); n > 0; n--) protocol.ask(encodeCall('Ping', ['x'.repeat(pick(pick(50) === 0 ? 40_000 : 300))]), sent++);
     const bytes = protocol.take();
     taken.push([bytes, Buffer.from(bytes)]);
   }
@@ -208,7 +208,7 @@ test('requests are one run of bytes, and bytes that were taken never change', ()
 test('a msgid is never 0 and never one that waits', () => {
   const { protocol } = asking('first');
   protocol.lastId = 2 ** 32 - 2;
-  assert.deepEqual([1, 2, 3].map((call) => protocol.request(encodeCall('Ping', []), call)), [2 ** 32 - 1, 2, 3]);
+  assert.deepEqual([1, 2, 3].map((call) => protocol.ask(encodeCall('Ping', []), call)), [2 ** 32 - 1, 2, 3]);
 });
 
 test('recorded exchanges', async (t) => {
@@ -226,7 +226,7 @@ test('recorded exchanges', async (t) => {
       const { protocol } = asking();
       protocol.lastId = request[1] - 1;
       if (request[1] > 0) {
-        protocol.request(encodeCall(method, revive(params)), 'call');
+        protocol.ask(encodeCall(method, revive(params)), 'call');
         assert.deepStrictEqual(decode(protocol.take()), request);
         protocol.decoder.feed(hex(response_hex));
       } else protocol.decoder.feed(Buffer.concat([hex(response_hex), encode([2, 'end', []])]));

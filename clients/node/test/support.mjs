@@ -16,7 +16,7 @@ export const testdata = (name) => JSON.parse(fs.readFileSync(path.join(repositor
 export function kazahanad() {
   if (process.env.KAZAHANAD) return process.env.KAZAHANAD;
   const file = path.join(packageDir, 'node_modules/.cache/kazahanad');
-  execFileSync('go', ['build', '-o', file, './cmd/kazahanad'], { cwd: repository, stdio: 'inherit' });
+  execFileSync('go', ['build', '-tags', 'grpcnotrace', '-o', file, './cmd/kazahanad'], { cwd: repository, stdio: 'inherit' });
   return (process.env.KAZAHANAD = file);
 }
 
@@ -98,6 +98,28 @@ export class Daemon {
     this.process.kill(signal);
     await this.ended;
   }
+}
+
+/** A lease server, whose store daemons share; returns its URL. */
+export async function leaseServer(t) {
+  const directory = fs.mkdtempSync(path.join(os.tmpdir(), 'kz-'));
+  const flags = ['lease-server', '--config', 'none', '--listen', '127.0.0.1:0', '--rate-limit', '0', '--log-format', 'json', '--provider-timeout', '60s'];
+  const command = [...dieWithParent, kazahanad(), ...flags, '--provider', `sqlite:${directory}/leases.db`];
+  const server = spawn(command[0], command.slice(1), { stdio: ['ignore', 'ignore', 'pipe'] });
+  const ended = new Promise((resolve) => server.on('exit', resolve));
+  t.after(async () => {
+    server.kill('SIGKILL');
+    await ended;
+    fs.rmSync(directory, { recursive: true, force: true });
+  });
+  let log = '';
+  server.stderr.on('data', (text) => (log += text));
+  let ready;
+  await until('the lease server starts', () => {
+    if (server.exitCode !== null) throw new Error(`the lease server ended: ${log}`);
+    return (ready = /"msg":"the lease server is ready".*"listen":"([^"]+)"/.exec(log));
+  });
+  return `http://${ready[1]}`;
 }
 
 /**

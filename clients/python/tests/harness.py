@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -42,7 +43,9 @@ def build_daemon() -> str:
         return os.path.abspath(named)
     built = TOOLS / "kazahanad"
     built.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["go", "build", "-o", str(built), "./cmd/kazahanad"], cwd=REPOSITORY, check=True)
+    subprocess.run(
+        ["go", "build", "-tags", "grpcnotrace", "-o", str(built), "./cmd/kazahanad"], cwd=REPOSITORY, check=True
+    )
     return str(built)
 
 
@@ -88,6 +91,30 @@ class Daemon:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+class LeaseServer:
+    """A lease server, whose store daemons share."""
+
+    def __init__(self, binary: str) -> None:
+        self._directory = tempfile.mkdtemp(prefix="kzpy")
+        log = Path(self._directory, "log")
+        serve = [binary, "lease-server", "--config", "none", "--listen", "127.0.0.1:0", "--rate-limit", "0"]
+        serve += ["--provider-timeout", "60s", "--log-format", "json"]
+        serve += ["--provider", f"sqlite:{self._directory}/leases.db"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAZAHANA")}
+        with log.open("wb") as said:
+            self._process = subprocess.Popen([*DIE_WITH_PARENT, *serve], stdout=said, stderr=said, env=environment)
+        ready = re.compile(r'"msg":"the lease server is ready".*"listen":"([^"]+)"')
+        wait_until(lambda: ready.search(log.read_text()) or self._process.poll() is not None)
+        found = ready.search(log.read_text())
+        assert found, log.read_text()
+        self.url = f"http://{found[1]}"
+
+    def remove(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=PATIENCE)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait for what will come true; only a hang lets it fail."""
     deadline = time.monotonic() + PATIENCE
@@ -109,7 +136,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("client", "async_client", "prefetch", "holding"):
+    for module in ("base", "prefetch", "holding"):
         monkeypatch.setattr(f"kazahana.{module}.now", made)
     return made
 
@@ -130,6 +157,13 @@ def make_daemon(binary: str) -> Iterator[Callable[..., Daemon]]:
     yield make
     for one in made:
         one.remove()
+
+
+@pytest.fixture
+def lease_server(binary: str) -> Iterator[LeaseServer]:
+    one = LeaseServer(binary)
+    yield one
+    one.remove()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import tokenize
 import venv
 import zipfile
@@ -50,6 +51,12 @@ def test_readme_is_short() -> None:
     assert len(README.split()) <= 1000
 
 
+def test_readme_begins_with_the_first_day() -> None:
+    day = ["pip install", "client.next_id()", "Django", "FastAPI", "FakeClient", "freezegun", "## Errors", "## Options"]
+    places = [README.find(one) for one in day]
+    assert -1 not in places and places == sorted(places)
+
+
 def test_examples_are_for_the_oldest_python(tmp_path: Path) -> None:
     vermin = Path(sys.executable).with_name("vermin")
     if not vermin.exists():
@@ -88,6 +95,13 @@ def recipe(name: str) -> str:
     return found[1]
 
 
+def beginning(name: str) -> str:
+    """Return the example of the README for a framework."""
+    found = re.search(rf"^{name}: .*\n\n((?:    .*\n|\n)+)", README, re.M)
+    assert found
+    return textwrap.dedent(found[1])
+
+
 def test_sqlalchemy(daemon: Daemon, tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     code = (
@@ -108,6 +122,7 @@ print(len({id for id, _ in rows}), [int(article) for _, article in rows] == list
 
 
 def test_django(daemon: Daemon, tmp_path: Path) -> None:
+    assert set(beginning("Django").split("\n")) <= set(recipe("django").split("\n"))
     pytest.importorskip("django")
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
@@ -132,11 +147,13 @@ print(Order.objects.count(), articles == list(range(200)), Order.objects.first()
     assert "shop.models.next_id" in next((tmp_path / "shop" / "migrations").glob("0001*")).read_text()
 
 
-def test_fastapi(daemon: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["README", "recipes"])
+def test_fastapi(daemon: Daemon, tmp_path: Path, page: str) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("httpx")
+    first = "import kazahana\nfrom fastapi import FastAPI\napp = FastAPI()\n" + beginning("FastAPI")
     code = (
-        recipe("fastapi")
+        (first if page == "README" else recipe("fastapi"))
         + """
 from fastapi.testclient import TestClient
 with TestClient(app) as http:
@@ -278,13 +295,15 @@ with kazahana.Client(prefetch=3, timeout=600) as client:
     assert python(code, daemon, tmp_path).split() == ["65546", "True", "regular"]
 
 
-# Each file is in one part, and no part may grow. The aim for the first two together is 650 lines, for the third 350:
+# Each file is in one part, and no part may grow. The aims are 650 lines for the core, and 350 for locks and sequences:
 # docs/decisions.md says why they are more.
 PARTS: dict[str, tuple[int, str]] = {
-    "the core": (633, "client sync async_client aio prefetch errors address"),
-    "what its halves share": (258, "__init__ base calls fork protocol"),
-    "locks and sequences": (411, "locks holding lockerrors"),
-    "beside": (530, "other external clock __main__ testing"),
+    "the core": (
+        827,
+        "__init__ errors address protocol fork prefetch base connection client async_connection async_client",
+    ),
+    "locks and sequences": (371, "locks holding lockerrors"),
+    "beside": (522, "other external clock __main__ testing"),
 }
 
 

@@ -16,7 +16,9 @@ import pytest
 
 import kazahana
 from harness import PATIENCE, Daemon, Driven
-from kazahana import aio, fork, locks, sync
+from kazahana import fork, locks
+from kazahana.async_connection import AsyncConnection
+from kazahana.connection import Connection
 
 CHILDREN = 8
 
@@ -196,7 +198,7 @@ def test_connections_stay_with_the_parent(connect: Any, daemon: Daemon, forks: N
 
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
     client = kazahana.Client(daemon.socket, prefetch=4, timeout=60)
-    assert client._prefetch.join(object)[1]
+    client._prefetch.join(object(), None)
     assert len(set(in_children(lambda: [client.next_id()]))) == CHILDREN
     client.close()
 
@@ -211,12 +213,15 @@ def test_a_fork_while_a_connection_is_made(script: Any, monkeypatch: pytest.Monk
         member._after_fork()
         raise Forked
 
-    server, loop = script(lambda *_: None), asyncio.new_event_loop()
+    async def connect() -> AsyncConnection:
+        return AsyncConnection(server.socket)
+
+    server = script(lambda *_: None)
     monkeypatch.setattr(fork, "track", track)
-    for make in (lambda: sync.Connection(server.socket), lambda: aio.Connection(server.socket, loop)):
-        with pytest.raises(Forked):
-            make()
-    loop.close()
+    with pytest.raises(Forked):
+        Connection(server.socket)
+    with pytest.raises(Forked):
+        asyncio.run(connect())
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "hidden"])

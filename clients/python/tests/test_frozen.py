@@ -39,12 +39,12 @@ async def outcome_of(client):
 
 for options in ({{}}, {{"prefetch": 8}}):
     for path in (silent, away, there):
-        at = dict(options, socket=path, timeout=10 if path == there else 0.3)
+        at = dict(options, socket=path, timeout=60 if path == there else 0.3)
         print(outcome(kazahana.Client(**at).next_id), asyncio.run(outcome_of(kazahana.AsyncClient(**at))))
 
 
 async def lose():
-    async with kazahana.AsyncClient(there) as client:
+    async with kazahana.AsyncClient(there, timeout=60) as client:
         lock = await client.lock("async", ttl=1).acquire()
         os.kill(int(daemon), signal.SIGSTOP)
         await lock.lost.wait()
@@ -52,7 +52,7 @@ async def lose():
         return lock.lost_reason
 
 
-lock = kazahana.Client(there).lock("sync", ttl=1).acquire()
+lock = kazahana.Client(there, timeout=60).lock("sync", ttl=1).acquire()
 os.kill(int(daemon), signal.SIGSTOP)
 lock.lost.wait()
 os.kill(int(daemon), signal.SIGCONT)

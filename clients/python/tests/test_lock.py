@@ -8,6 +8,7 @@ import time
 import uuid
 from typing import Any, Callable
 
+import msgpack
 import pytest
 
 import kazahana
@@ -160,7 +161,7 @@ def test_reused_again_is_the_answer(connect: Any, script: Any, store: Store) -> 
 
     server = script(answer)
     with pytest.raises(kazahana.RequestIDReusedError, match="for another request"):
-        Held(connect(server.socket, timeout=1)).__enter__()
+        Held(connect(server.socket, timeout=60)).__enter__()
     requests = [params[1]["request_id"] for _, _, params in server.asked]
     assert len(requests) > 1 and len(set(requests)) == len(requests)
 
@@ -205,31 +206,6 @@ def test_an_error_of_the_block_is_not_hidden(script: Any, store: Store) -> None:
                     1 / 0  # noqa: B018
 
     asyncio.run(main())
-
-
-def test_callback(script: Any, store: Store) -> None:
-    told: list[str] = []
-    called = threading.Event()
-
-    def on_lost(reason: str) -> None:
-        told.append(reason)
-        called.set()
-
-    def watchers() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "lock key"]
-
-    with kazahana.Client(script(store).socket) as client:
-        with client.lock("key", on_lost=on_lost):
-            (watcher,) = watchers()
-        watcher.join(30)
-        with client.lock("key"):
-            assert watchers() == []  # no thread unless it is asked for
-        for reason in ("refused", "released"):  # the latter by another connection
-            called.clear()
-            with pytest.raises(kazahana.LockLostError), client.lock("key", on_lost=on_lost):
-                store.lose(reason)
-                assert called.wait(30)
-    assert told == ["refused", "released"]
 
 
 def test_waiting_for_the_loss_does_not_keep_others_from_releasing(script: Any, store: Store) -> None:
@@ -289,15 +265,41 @@ def test_lost_without_a_word(connect: Any, script: Any, store: Store, error: str
     assert caught.value.reason == "unavailable"
 
 
-def test_callback_for_a_daemon_that_is_frozen(script: Any, store: Store) -> None:
-    told: list[str] = []
+def test_a_frozen_daemon_is_asked_once(connect: Any, script: Any, store: Store) -> None:
     server = script(mute(store, "Lock.Get", "Lock.Release"))
-    client = kazahana.Client(server.socket)
-    with pytest.raises(kazahana.LockLostError), client.lock("key", ttl=0.3, on_lost=told.append):
-        wait_until(lambda: told)
-    client.close()
-    assert told == ["unavailable"]
+    held = Held(connect(server.socket), ttl=0.3)
+    with pytest.raises(kazahana.LockLostError), held:
+        assert held.wait_lost() == "unavailable"
     assert [method for _, method, _ in server.asked] == ["Lock.Acquire", "Lock.Watch", "Lock.Get"]
+
+
+def test_an_answer_that_nobody_has_read_for_long_ends_no_lock(script: Any, store: Store, clock: Clock) -> None:
+    answered = threading.Event()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        store(peer, msgid, method, params)
+        if method == "Lock.Get":
+            answered.set()
+
+    with kazahana.Client(script(answer).socket) as client, client.lock("key") as lock:
+        clock.now += 11
+        assert not lock.lost.is_set()  # which asks, and does not wait
+        assert answered.wait(PATIENCE)
+        clock.now += 60
+        assert not lock.lost.is_set()
+
+
+def test_a_loss_that_is_told_together_with_the_answer_to_watch(connect: Any, script: Any, store: Store) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method != "Lock.Watch":
+            store(peer, msgid, method, params)
+            return
+        watched, lost = [1, msgid, None, store.lease], [2, "Lock.Lost", [{**store.lease, "reason": "refused"}]]
+        peer.connection.sendall(msgpack.packb([1, 99, None, None]) + msgpack.packb(watched) + msgpack.packb(lost))
+
+    held = Held(connect(script(answer).socket))
+    with pytest.raises(kazahana.LockLostError), held:
+        assert held.wait_lost() == "refused"
 
 
 def test_a_lock_that_the_daemon_confirms_is_kept(connect: Any, script: Any, store: Store, clock: Clock) -> None:

@@ -280,7 +280,7 @@ def test_a_slow_batch_serves_whoever_waited_before_it_was_asked_for(connect: Any
 
     def joining(*args: Any) -> Any:
         made = join(*args)
-        joined.append(made[1])
+        joined.append(made is args[0])
         return made
 
     kept.join = joining
@@ -321,8 +321,8 @@ def test_who_joins_a_refill_late_has_a_time_of_its_own(connect: Any, script: Any
         join = plain._prefetch.join
         second = threading.Thread(target=lambda: got.append(plain.next_id()))
 
-        def joining(make: Any) -> Any:
-            made = join(make)
+        def joining(*args: Any) -> Any:
+            made = join(*args)
             plain._prefetch.join = join
             plain._calls.timeout = PATIENCE
             second.start()
@@ -343,7 +343,8 @@ def test_a_task_waits_no_longer_than_its_deadline_for_the_refill_of_another(scri
 
     async def main() -> None:
         async with kazahana.AsyncClient(server.socket, prefetch=10, timeout=0.05) as client:
-            client._prefetch.join(asyncio.get_running_loop().create_future)  # one that does not end
+            loop = asyncio.get_running_loop()
+            client._prefetch.join(loop.create_future(), loop)  # one that does not end
             with pytest.raises(kazahana.RequestTimeoutError):
                 await asyncio.wait_for(client.next_id(), 60)
 

@@ -12,10 +12,9 @@ import kazahana
 from harness import Daemon, exchanges, hostile_answers
 from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, base, other
 from kazahana.base import FIRST_CONTACT, LONGEST_PAUSE
-from kazahana.calls import Calls
 from kazahana.errors import KazahanaError, lost
 from kazahana.holding import lock_state
-from kazahana.protocol import ANSWER, MAX_RESPONSE, NOTIFICATION, Call, Reader
+from kazahana.protocol import ANSWER, MAX_RESPONSE, NOTIFICATION, Call, Calls, Reader
 
 EXCHANGES = exchanges()
 

@@ -138,5 +138,5 @@ def test_both_clients_have_the_same_calls() -> None:
         return {name: inspect.signature(value) for name, value in members if not name.startswith("_")}
 
     sync, aio = calls(kazahana.Client), calls(kazahana.AsyncClient)
-    del sync["lock"], aio["lock"]  # on_lost: an asyncio program waits for the event in a task
+    del sync["lock"], aio["lock"]  # a Lock and an AsyncLock
     assert sync == aio and len(sync) >= 12

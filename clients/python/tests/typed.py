@@ -20,7 +20,7 @@ def sync(client: kazahana.Client) -> None:
     assert_type(client.bounds(1, 2), tuple[int, int])
     assert_type(client.uuid(), uuid.UUID)
     assert_type(client.next_sequences("key", 3, step=2), list[int])
-    with client.lock("key", ttl=5, on_lost=print) as lock:
+    with client.lock("key", ttl=5) as lock:
         assert_type(lock.token, int)
         assert_type(lock.lost.wait(1), bool)
     client.next_id(format="roman")  # type: ignore[call-overload]

@@ -102,17 +102,36 @@ func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(con
 	return run(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
 }
 
+// RunHere is RunAnywhere in the caller's goroutine, which costs half as much: two goroutines would
+// wait for each other. It is not for SentOnce. It returns with the answer, at the deadline of ctx, or
+// when the client is closed. Where ctx is cancelled before its deadline, a command that is under way
+// may take answerTimeout to end.
+func RunHere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
+	var none T
+	if err := c.begin(ctx); err != nil {
+		return none, err
+	}
+	defer c.calls.Done()
+	value, err := try(ctx, c, times, nil, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
+	if err == nil {
+		return value, nil
+	}
+	select {
+	case <-c.closing:
+		return none, ErrClosed
+	default:
+		return none, c.told(ctx, err)
+	}
+}
+
 func run[T any](ctx context.Context, c *Client, times Times, op func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
-	if err := ctx.Err(); err != nil {
-		return none, connurl.NotSent(err)
-	}
-	if !c.begin() {
-		return none, connurl.NotSent(ErrClosed)
+	if err := c.begin(ctx); err != nil {
+		return none, err
 	}
 	var sent *sending
 	if times == SentOnce {
@@ -121,20 +140,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	done := make(chan result, 1)
 	go func() {
 		defer c.calls.Done()
-		opCtx := bounded(ctx, sent)
-		value, err := op(opCtx)
-		neverBegan := noConnection(err)
-		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
-			lost := isBroken(err)
-			value, err = op(opCtx)
-			neverBegan = neverBegan && noConnection(err)
-			if few := new(tooFewReplicas); lost && errors.As(err, &few) {
-				few.unknown = true
-			}
-		}
-		if neverBegan {
-			err = connurl.NotSent(err)
-		}
+		value, err := try(ctx, c, times, sent, op)
 		done <- result{value, err}
 	}()
 	var r result
@@ -155,14 +161,51 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	if r.err == nil {
 		return r.value, nil
 	}
-	if told, ok := errors.AsType[*answer](r.err); ok {
-		return none, told.error
-	}
-	err := c.cfg.explain(r.err)
-	if ctx.Err() != nil && !errors.Is(r.err, ctx.Err()) {
-		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	err := c.told(ctx, r.err)
+	if _, isAnswer := errors.AsType[*answer](r.err); isAnswer {
+		return none, err
 	}
 	return none, sent.giveUp(err)
+}
+
+// try calls op, and once more where that can be done. sent is nil where op does not tell.
+func try[T any](ctx context.Context, c *Client, times Times, sent *sending, op func(context.Context) (T, error)) (T, error) {
+	opCtx := bounded(ctx, sent)
+	value, err := op(opCtx)
+	neverBegan := noConnection(err)
+	if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+		lost := isBroken(err)
+		value, err = op(opCtx)
+		neverBegan = neverBegan && noConnection(err)
+		if few := new(tooFewReplicas); lost && errors.As(err, &few) {
+			few.unknown = true
+		}
+	}
+	if neverBegan {
+		err = connurl.NotSent(err)
+	}
+	return value, err
+}
+
+// told is the error of an operation as its caller is told of it.
+func (c *Client) told(ctx context.Context, err error) error {
+	if told, ok := errors.AsType[*answer](err); ok {
+		return told.error
+	}
+	explained := c.cfg.explain(err)
+	if end := ended(ctx); end != nil && !errors.Is(err, end) {
+		explained = fmt.Errorf("%w: %w", end, explained)
+	}
+	return explained
+}
+
+// ended is why ctx has ended, or nil. Its timer may be later than that of a connection, which has the
+// same deadline.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return cmp.Or(ctx.Err(), context.DeadlineExceeded)
+	}
+	return ctx.Err()
 }
 
 // bounded is the context that an operation is carried out with.
@@ -231,16 +274,19 @@ func (s *sending) giveUp(err error) error {
 	return err
 }
 
-// begin counts an operation, unless the client is closed.
-func (c *Client) begin() bool {
+// begin counts an operation, unless ctx has ended or the client is closed.
+func (c *Client) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return connurl.NotSent(err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
 	case <-c.closing:
-		return false
+		return connurl.NotSent(ErrClosed)
 	default:
 		c.calls.Add(1)
-		return true
+		return nil
 	}
 }
 

@@ -2,7 +2,8 @@
 // or a Unix socket. It knows nothing of what is kept there.
 //
 // An operation (Run) ends with its context, with a reason that says where the server is
-// and what can be done. It is tried a second time where the first try cannot have been
+// and what can be done; one in its caller's goroutine (RunHere) may end later where it is cancelled
+// before its deadline. It is tried a second time where the first try cannot have been
 // carried out, or where that would do nothing more: connections go stale, and a failover
 // leaves some that lead to a server that is no longer the primary.
 //

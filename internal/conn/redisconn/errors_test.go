@@ -12,6 +12,7 @@ type refused string
 func (r refused) Error() string { return string(r) }
 func (refused) RedisError()     {}
 
+// Seed 001-15.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	c := &Client{cfg: Config{Scheme: SchemeUnix, Addrs: []string{"/s"}, Prefix: "{p}:", MinReplicas: 2}}
 	answer := func(words ...string) error {

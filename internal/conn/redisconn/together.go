@@ -44,9 +44,10 @@ type passenger struct {
 
 // Process carries a command out, on any connection. Where enough exchanges are under way, it
 // waits for the end of one, and goes together with others that wait: many callers then cost
-// the server and this process fewer system calls. Its error is the command's. It is for
-// operations, whose context has a deadline.
-func (c *Client) Process(ctx context.Context, cmd redis.Cmder) {
+// the server and this process fewer system calls. Its error is the command's, or that of ctx,
+// after which the command is not the caller's any more. It is for operations, whose context has a
+// deadline.
+func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	f := &c.flights
 	f.mu.Lock()
 	if f.flying < maxFlights {
@@ -57,13 +58,27 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) {
 		if conn == nil {
 			conn = c.redis.Conn()
 		}
-		c.keepWarm(conn, conn.Process(ctx, cmd))
-		return
+		err := conn.Process(ctx, cmd)
+		c.keepWarm(conn, err)
+		return err
 	}
 	p := &passenger{ctx, cmd, make(chan struct{})}
 	f.waiting = append(f.waiting, p)
 	f.mu.Unlock()
-	<-p.done // bounded as the exchange is
+	select {
+	case <-p.done:
+		return cmd.Err()
+	case <-ctx.Done():
+		f.leave(p)
+		return ctx.Err()
+	}
+}
+
+// leave is for a caller who waits no longer. Its command is not sent, unless it is on its way.
+func (f *flights) leave(p *passenger) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = slices.DeleteFunc(f.waiting, func(other *passenger) bool { return other == p })
 }
 
 // takeWarm returns nil where no connection is warm. mu is held.

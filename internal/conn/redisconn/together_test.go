@@ -7,9 +7,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -26,15 +28,21 @@ func open(t *testing.T) (*redistest.Server, *redisconn.Client) {
 	return server, client
 }
 
+func process(ctx context.Context, c *redisconn.Client, words ...any) (any, error) {
+	cmd := redis.NewCmd(ctx, words...)
+	if err := c.Process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Result()
+}
+
 // Many commands that wait for the server together get an answer each, their own; what its
 // caller has given up before it was sent is not sent.
 func TestProcessTogether(t *testing.T) {
 	server, client := open(t)
 	do := func(ctx context.Context, words ...any) (any, error) {
-		return redisconn.RunAnywhere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
-			cmd := redis.NewCmd(ctx, words...)
-			client.Process(ctx, cmd)
-			return cmd.Result()
+		return redisconn.RunHere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
+			return process(ctx, client, words...)
 		})
 	}
 	const many, gone = 300, 50
@@ -78,14 +86,42 @@ func TestProcessTogether(t *testing.T) {
 	}
 }
 
+// An operation in the caller's goroutine ends at its deadline, and when the client is closed, though
+// the server hangs. What became of it is unknown.
+func TestRunHereEnds(t *testing.T) {
+	server, client := open(t)
+	incr := func(ctx context.Context) error {
+		_, err := redisconn.RunHere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
+			return process(ctx, client, "INCR", "n")
+		})
+		return err
+	}
+	must.Succeed(t, incr(t.Context()))
+	server.Signal(syscall.SIGSTOP)
+	defer server.Signal(syscall.SIGCONT)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := incr(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, connurl.ErrNotSent) {
+		t.Errorf("at the deadline: %v", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- incr(t.Context()) }()
+	await.Eventually(t, "the command is under way", func() bool { return client.Flying() > 0 })
+	must.Succeed(t, client.Close())
+	if err := <-ended; !errors.Is(err, redisconn.ErrClosed) || errors.Is(err, connurl.ErrNotSent) {
+		t.Errorf("when the client is closed: %v", err)
+	}
+	if err := incr(t.Context()); !errors.Is(err, redisconn.ErrClosed) || !errors.Is(err, connurl.ErrNotSent) {
+		t.Errorf("of a closed client: %v", err)
+	}
+}
+
 // After an error that says that the server is not the primary any more, no exchange uses the
 // same connection: another one may lead to the primary.
 func TestAReadOnlyConnectionIsNotUsedAgain(t *testing.T) {
 	_, client := open(t)
 	do := func(words ...any) (any, error) {
-		cmd := redis.NewCmd(t.Context(), words...)
-		client.Process(t.Context(), cmd)
-		return cmd.Result()
+		return process(t.Context(), client, words...)
 	}
 	before, err := do("CLIENT", "ID")
 	must.Succeed(t, err)

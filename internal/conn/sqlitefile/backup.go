@@ -2,7 +2,6 @@ package sqlitefile
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,102 +9,122 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	sqlitedriver "modernc.org/sqlite"
 )
 
 // Backup writes a consistent copy of the database, which may be in use, to a file that must
 // not exist. The copy holds the original's secrets, and its mode is 0600. A copy that is
-// restored is fenced.
+// restored is fenced. Operations go on meanwhile: they run between two steps of the copying.
 func (f *File) Backup(ctx context.Context, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return fmt.Errorf("%s: %w; a backup overwrites nothing", to, fs.ErrExist)
 	}
 	temp := fmt.Sprintf("%s.new-%08x", to, rand.Uint32())
-	done := make(chan error, 1)
-	go func() {
-		err := copyTo(ctx, f.resolved, temp)
+	// Created first for its mode.
+	made, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = f.copyTo(ctx, temp)
+	if err == nil {
+		err = made.Sync()
+	}
+	if err = errors.Join(err, made.Close()); err == nil {
+		// A link, unlike a rename, replaces nothing.
+		err = os.Link(temp, to)
+	}
+	return f.explain(errors.Join(err, os.Remove(temp), syncDir(filepath.Dir(to))))
+}
+
+// copying is a backup under way. The worker owns it.
+type copying struct {
+	*sqlitedriver.Backup
+	pages       int32 // that a step copies
+	left, total int   // steps until it should be complete
+}
+
+// stepPages is how many pages a step of a backup copies: about a millisecond in which no
+// operation runs.
+const stepPages = 256
+
+func (f *File) copyTo(ctx context.Context, to string) error {
+	stop := until(ctx, f.closing)
+	c := &copying{pages: stepPages}
+	_, err := inWorker(ctx, f, func() (struct{}, error) {
+		err := f.ready(ctx)
 		if err == nil {
-			// A link, unlike a rename, replaces nothing.
-			err = errors.Join(os.Link(temp, to), os.Remove(temp), syncDir(filepath.Dir(to)))
+			err = retryBusy(stop, func() error { return f.beginCopy(c, to) })
 		}
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return f.explain(err)
-	case <-ctx.Done():
-		return f.explain(ctx.Err())
+		return struct{}{}, err
+	})
+	for more := true; more && err == nil; {
+		more, err = inWorker(ctx, f, func() (more bool, err error) {
+			err = retryBusy(stop, func() error {
+				more, err = f.stepCopy(c)
+				return err
+			})
+			return more, err
+		})
 	}
+	if err != nil {
+		// The disk may not answer: then the copy ends when it does.
+		go func() {
+			_, _ = inWorker(context.Background(), f, func() (struct{}, error) {
+				if f.copying == c {
+					_ = f.endCopy() // the caller knows why
+				}
+				return struct{}{}, nil
+			})
+		}()
+	}
+	return err
 }
 
-// copyTo copies the database to a new file, and syncs it. If it fails, it leaves nothing
-// behind.
-func copyTo(ctx context.Context, path, to string) error {
-	// Create it first for its mode: it holds the same secrets as the original.
-	made, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+func (f *File) beginCopy(c *copying, to string) error {
+	if f.copying != nil {
+		return errors.New("another backup is under way")
+	}
+	var pages int
+	if err := f.session.QueryRow("PRAGMA page_count", nil, &pages); err != nil {
 		return err
 	}
-	if err := made.Close(); err != nil {
+	c.total = pages/stepPages + 1
+	c.left = c.total
+	dsn := url.URL{Scheme: "file", Path: to, RawQuery: "_pragma=journal_mode(off)&_pragma=synchronous(off)"}
+	err := f.session.conn.Raw(func(conn any) (err error) {
+		c.Backup, err = conn.(interface {
+			NewBackup(string) (*sqlitedriver.Backup, error)
+		}).NewBackup(dsn.String())
 		return err
+	})
+	if err == nil {
+		f.copying = c
 	}
-	if err := vacuumInto(ctx, path, to); err != nil {
-		return errors.Join(err, os.Remove(to))
-	}
-	if made, err = os.OpenFile(to, os.O_WRONLY, 0); err != nil {
-		return err
-	}
-	return errors.Join(made.Sync(), made.Close())
+	return err
 }
 
-func vacuumInto(ctx context.Context, path, to string) error {
-	reader, err := Connect(ctx, path)
-	if err != nil {
-		return err
+// stepCopy copies some pages, and reports whether there are more. SQLite begins again after
+// another process has changed the file, or a transaction was undone: then the steps become
+// longer, so that the copy ends.
+func (f *File) stepCopy(c *copying) (more bool, err error) {
+	if f.copying != c {
+		return false, errors.New("the database was opened anew while it was copied; try again")
 	}
-	_, err = reader.conn.ExecContext(ctx, "VACUUM INTO ?", to)
-	return errors.Join(err, reader.Close())
+	if c.left--; c.left < 0 {
+		c.pages, c.left = c.pages*2, c.total
+	}
+	if more, err = c.Step(c.pages); err != nil || more {
+		return more, err
+	}
+	return false, f.endCopy()
 }
 
-// Peek reads a file's fence without using the file, and whether it is a copy, which will be
-// fenced at its first use. db is a read-only connection to it.
-func Peek(ctx context.Context, db *sql.DB, path string) (fence Fence, isCopy bool, err error) {
-	id, err := identityOf(path)
-	if err != nil {
-		return Fence{}, false, err
+// endCopy ends the backup under way, if there is one. One that is not complete is nothing.
+func (f *File) endCopy() error {
+	c := f.copying
+	if f.copying = nil; c == nil {
+		return nil
 	}
-	var recorded identity
-	err = db.QueryRowContext(ctx, "SELECT id, inode, born_ns, forgot, trusted, fence_from_ms, fence_until_ms, fence_reason FROM life WHERE one = 1").
-		Scan(&fence.Life, &recorded.Inode, &recorded.BornNS, &fence.Forgot, &fence.Trusted, &fence.FromMS, &fence.UntilMS, &fence.Reason)
-	return fence, !id.is(recorded), err
-}
-
-// OpenForReading opens a file without changing anything. Without a log no process uses the
-// file, and it is opened as immutable. Otherwise it is read together with the log, without
-// touching the log's index.
-func OpenForReading(path string) (db *sql.DB, resolved string, err error) {
-	resolved, err = filepath.EvalSymlinks(path)
-	if err != nil {
-		return nil, "", err
-	}
-	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
-	if _, err := os.Stat(resolved + "-wal"); err != nil {
-		query = "mode=ro&immutable=1"
-	}
-	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
-	db, err = sql.Open("sqlite", dsn.String())
-	return db, resolved, err
-}
-
-// ReadOnly has look read a file, without changing anything.
-func ReadOnly(ctx context.Context, path string, look func(*Session) error) error {
-	db, _, err := OpenForReading(path)
-	if err != nil {
-		return err
-	}
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return errors.Join(err, db.Close())
-	}
-	s := &Session{db: db, conn: conn, statements: map[string]*sql.Stmt{}}
-	return errors.Join(look(s), s.Close())
+	return c.Finish()
 }

@@ -17,8 +17,8 @@ var (
 	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing more is done with it")
 	// ErrClosed says that this process has closed the file.
 	ErrClosed = errors.New("the database is closed")
-	// ErrInconsistent says that the content of the file contradicts itself. An operation
-	// whose error wraps it ends the transaction for all that share it.
+	// ErrInconsistent says that the content of the file contradicts itself. An error of
+	// an operation that wraps it ends the transaction for all that share it.
 	ErrInconsistent = errors.New("the database is inconsistent")
 )
 
@@ -29,32 +29,39 @@ const (
 	maxBusyWait   = 8 * time.Millisecond
 )
 
-// retryBusy calls f until it ends with anything but another process's lock, or ctx ends, or
-// closing is closed. SQLite's own busy handler knows neither ctx nor closing.
-func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) error {
-	wait := firstBusyWait
-	for {
+// retryBusy calls f until it ends with anything but another process's lock, or stop returns
+// an error. SQLite's own busy handler knows nothing of stop.
+func retryBusy(stop func() error, f func() error) error {
+	for wait := firstBusyWait; ; wait = min(wait*2, maxBusyWait) {
 		err := f()
 		if !Busy(err) {
 			return err
 		}
-		// Half fixed, half random: colliding processes must not collide again.
-		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return lockError(ctx.Err())
-		case <-closing:
-			timer.Stop()
-			return ErrClosed
+		if stopped := stop(); stopped != nil {
+			return lockError(stopped)
 		}
-		wait = min(wait*2, maxBusyWait)
+		// Half fixed, half random: colliding processes must not collide again.
+		time.Sleep(wait/2 + rand.N(wait/2+1))
+	}
+}
+
+// until stops when ctx ends or closing is closed; nil never is.
+func until(ctx context.Context, closing <-chan struct{}) (stop func() error) {
+	return func() error {
+		select {
+		case <-closing:
+			return ErrClosed
+		default:
+			return ctx.Err()
+		}
 	}
 }
 
 // lockError names the lock that an operation waited for until its time was up.
 func lockError(err error) error {
+	if errors.Is(err, ErrClosed) {
+		return err
+	}
 	return fmt.Errorf("another process holds the database's lock: %w", err)
 }
 
@@ -66,6 +73,14 @@ func Busy(err error) bool {
 	}
 	return errors.Is(err, errLocked)
 }
+
+// Unrecovered reports that a file cannot be read without a change: a process was killed while
+// it wrote, and the next one that opens the file for writing recovers it.
+func Unrecovered(err error) bool {
+	return errors.Is(err, errUnrecovered) || primaryCode(err) == sqlite3.SQLITE_READONLY
+}
+
+var errUnrecovered = errors.New("its log is not yet recovered from a crash, which the next process to open it does")
 
 // primaryCode is SQLite's result code without its extension, 0 for errors of
 // other origin.
@@ -99,7 +114,7 @@ func (k *Kind) explain(path string, err error) error {
 	case sqlite3.SQLITE_READONLY:
 		hint = "the database cannot be written (the file, its directory or the file system is read-only for this user): "
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
-		hint = "the database cannot be opened (check the permissions of the file, of its -wal and -shm files and of the directory): "
+		hint = "the database cannot be opened (check the permissions of the file, of its -journal or -wal file and of the directory): "
 	case sqlite3.SQLITE_FULL:
 		hint = "the disk is full: "
 	case sqlite3.SQLITE_IOERR:

@@ -8,207 +8,133 @@ import (
 
 // Why a file is fenced. Each reason is followed by reasonEnd.
 const (
-	reasonCopy      = "the database is a copy, or a backup was put back in its place"
-	reasonOlder     = "an older copy of the database was put back"
-	reasonOther     = "another copy of the database was put back"
-	reasonMixed     = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
-	reasonUnknown   = "the file system does not record when a file was made, so whether this is a copy cannot be told"
-	reasonWatermark = "the watermark of the database was damaged, so whether this is a copy cannot be told"
-	reasonByHand    = "an operator said that the database was put back (kazahanad leases fence)"
+	reasonCopy    = "the database is a copy, or a backup was put back in its place"
+	reasonOlder   = "an older copy of the database was put back"
+	reasonOther   = "another copy of the database was put back"
+	reasonMixed   = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
+	reasonUnknown = "the file system does not record when a file was made, so whether this is a copy cannot be told"
+	reasonByHand  = "an operator said that the database was put back (kazahanad leases fence)"
 
 	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
 )
 
-// errUnlike says that the file differs from what this process remembers. settle finds out
-// why.
+// errUnlike says that the file is not as this process or the watermark remembers it. verify
+// finds out why.
 var errUnlike = errors.New("the database is not what was last written")
 
-// expected returns errUnlike if the file's row or its main file differs from what the
-// watermark and this process remember. seen must be older than row.
-func (f *File) expected(row life, seen sight, seenErr error) error {
-	switch {
-	case errors.Is(seenErr, errDamagedWatermark):
-		return errUnlike
-	case seenErr != nil:
-		return seenErr
-	case row.Commits < f.commits:
-		return errUnlike
-	case f.met.watermark == nil:
-		return nil
-	case !seen.knows(row) || row.Commits < seen.Commits:
-		return errUnlike
+// look returns the file's row at the beginning of a transaction. errUnlike says that the file
+// must be verified first. Where the process that wrote the row has not raised the watermark
+// yet, this one does so: what rests on the row may be answered.
+func (f *File) look() (row life, err error) {
+	if err := f.kind.current(f.session); err != nil {
+		return row, err
 	}
+	if row, err = readLife(f.session); err != nil {
+		return row, err
+	}
+	if !f.id.is(row.File) || row.Commits < f.commits {
+		return row, errUnlike
+	}
+	if f.watermark != nil {
+		seen, err := f.watermark.read(f.closing)
+		if err != nil {
+			return row, err
+		}
+		main, err := stampOf(f.resolved)
+		if err != nil {
+			return row, err
+		}
+		// Only a commit to a journal changes the main file.
+		late := row.point() == seen.Next && row.point() != seen.Done
+		switch {
+		case late && (!f.kind.Owned || main == seen.Main):
+			if err := f.raise(row, main); err != nil {
+				return row, err
+			}
+		case row.point() != seen.Done || main != seen.Main:
+			return row, errUnlike
+		}
+		f.stamp = main
+	}
+	f.note(row)
+	return row, nil
+}
+
+// raise makes the watermark remember a commit.
+func (f *File) raise(row life, main stamp) error {
+	return f.watermark.change(f.closing, func(s sight) sight { return s.done(row, main) })
+}
+
+// verify finds out, by a session that has no pages of before, whether the file is as it
+// was last written. If it is not, verify begins a new life.
+func (f *File) verify(ctx context.Context, opening bool) error {
+	stop := until(ctx, f.closing)
+	if err := retryBusy(stop, func() error { return f.session.ExecOnce("BEGIN IMMEDIATE") }); err != nil {
+		return err
+	}
+	if err := f.verifyLocked(stop, opening); err != nil {
+		return errors.Join(err, f.session.rollback())
+	}
+	return nil
+}
+
+// verifyLocked is verify with the file's write lock. It ends the transaction, unless it fails.
+func (f *File) verifyLocked(stop func() error, opening bool) error {
+	row, err := readLife(f.session)
+	if err != nil {
+		return err
+	}
+	seen, err := f.watermark.read(f.closing)
+	if err != nil {
+		return err
+	}
+	// Before the records are read: a file that is overwritten meanwhile differs later.
 	main, err := stampOf(f.resolved)
-	if err != nil || main == seen.Main {
+	if err != nil {
 		return err
 	}
-	// Another process may be in the middle of a checkpoint: it has the lock.
-	err = errUnlike
-	lockErr := f.withWatermark(f.closing, func(w *watermark) error {
-		seen, readErr := w.read()
-		main, statErr := stampOf(f.resolved)
-		if readErr == nil && statErr == nil && main == seen.Main {
-			err = nil
-		}
-		return nil
-	})
-	return errors.Join(lockErr, err)
-}
-
-// remembered is the watermark's record of the file, blank without a watermark.
-func (f *File) remembered() (sight, error) {
-	if f.met.watermark == nil {
-		return sight{}, nil
-	}
-	return f.met.watermark.read()
-}
-
-// withWatermark calls do with the watermark, locked against other processes, or with nil if
-// there is none. It waits for the lock until closing is closed; nil: as long as it takes.
-func (f *File) withWatermark(closing <-chan struct{}, do func(w *watermark) error) error {
-	w := f.met.watermark
-	if w == nil {
-		return do(nil)
-	}
-	if err := w.lock(context.Background(), closing); err != nil {
-		return err
-	}
-	return errors.Join(do(w), w.unlock())
-}
-
-// settleTries limits how often other processes may change the file during settle.
-const settleTries = 16
-
-// settle finds out, with a fresh session, whether the file is what was last written, and
-// fences it if it is not.
-func (f *File) settle(ctx context.Context, opening bool) error {
-	for range settleTries {
-		var row life
-		var found verdict
-		if err := retryBusy(ctx, f.closing, func() (err error) {
-			row, found, err = f.look(opening)
-			return err
-		}); err != nil {
-			return err
-		}
-		if found.reason == "" && !found.changed {
-			f.note(row)
-			return nil
-		}
-		if err := f.renew(ctx, row, found.reason); err != nil {
-			return err
-		}
-		opening = false // from now on a doubt fences the file
-	}
-	return errors.New("others change the file all the time")
-}
-
-// verdict is the result of a look at the file.
-type verdict struct {
-	reason string // why the file must be fenced, or ""
-	// changed says that another program has written to the main file, and that no record is
-	// missing. Derived tables may still be of another time.
-	changed bool
-}
-
-// look compares the file with everything that is remembered of it, and makes the watermark
-// remember it.
-func (f *File) look(opening bool) (row life, found verdict, err error) {
-	err = f.withWatermark(f.closing, func(w *watermark) error {
-		before, err := stampOf(f.resolved)
+	reason := f.unlike(row, seen, opening)
+	if reason == "" {
+		digest, err := f.session.digest(f.kind)
 		if err != nil {
 			return err
 		}
-		var seen sight
-		if w != nil {
-			if seen, err = w.read(); errors.Is(err, errDamagedWatermark) {
-				seen.Life, err = doubtLost, nil
-			}
-			if err != nil {
-				return err
-			}
+		if digest != row.Digest {
+			reason = reasonMixed
 		}
-		// Read everything from one state of the file.
-		if err := f.session.ExecOnce("BEGIN"); err != nil {
-			return err
-		}
-		row, found, err = f.judge(seen, before, opening)
-		if err := errors.Join(err, f.session.rollback()); err != nil || found.reason != "" {
-			return err
-		}
-		after, err := stampOf(f.resolved)
-		if err != nil || w == nil {
-			return err
-		}
-		if after != before {
-			return errLocked // another program is overwriting it; look again
-		}
-		return w.changeLocked(func(s sight) sight {
-			s = s.with(row)
-			s.Main = after
-			return s
-		})
-	})
-	return row, found, err
-}
-
-// judge reads the row, and all records, unless the watermark has seen them all.
-func (f *File) judge(seen sight, main stamp, opening bool) (row life, found verdict, err error) {
-	if row, err = readLife(f.session); err != nil {
-		return row, verdict{}, err
 	}
-	if found.reason = f.unlike(row, seen, opening); found.reason != "" || seen.knows(row) && seen.Main == main {
-		return row, found, nil
+	// Another program has written to the file. Derived tables may be of another time.
+	changed := seen.knows(row) && main != seen.Main && len(f.kind.Mend) > 0
+	f.stamp = main
+	if reason != "" || changed {
+		return f.renew(stop, row, seen, reason)
 	}
-	digest, err := f.session.digest(f.kind)
-	if err == nil && digest != row.Digest {
-		found.reason = reasonMixed
+	if err := f.raise(row, main); err != nil {
+		return err
 	}
-	found.changed = seen.knows(row) && len(f.kind.Mend) > 0
-	return row, found, err
+	f.note(row)
+	return f.session.rollback()
 }
 
 // unlike says why the row cannot be the one that was last written, or "".
 func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
-	if !f.id.is(row.File) {
-		return reasonCopy
-	}
 	switch {
-	case f.met.damaged || seen.Life == doubtLost:
-		return reasonWatermark
-	case seen.Life == doubtUnknown, opening && !f.id.sure && seen.blank() && f.met.alone:
+	case !f.id.is(row.File):
+		return reasonCopy
+	case seen.blank() && opening && !f.id.sure:
 		return reasonUnknown
-	case !seen.blank() && !seen.knows(row):
+	case !seen.blank() && row.ID != seen.Done.Life && row.point() != seen.Next:
 		return reasonOther
-	case row.Commits < f.commits || !seen.blank() && row.Commits < seen.Commits:
+	case row.Commits < max(f.commits, seen.Done.Commits):
 		return reasonOlder
 	}
 	return ""
 }
 
 // renew makes the derived tables anew and, with a reason, begins a new life, which grants
-// nothing until everything that may be missing has ended. It does nothing if another
-// process has begun one since the row was read.
-func (f *File) renew(ctx context.Context, before life, reason string) error {
-	if err := retryBusy(ctx, f.closing, func() error { return f.session.ExecOnce("BEGIN IMMEDIATE") }); err != nil {
-		return err
-	}
-	err := f.renewLocked(before, reason)
-	if err != nil {
-		err = errors.Join(err, f.session.rollback())
-	}
-	return err
-}
-
-// renewLocked is renew with the file's lock, which it releases on success.
-func (f *File) renewLocked(before life, reason string) error {
-	row, err := readLife(f.session)
-	if err != nil {
-		return err
-	}
-	if row.ID != before.ID || row.Commits < before.Commits {
-		return f.session.rollback() // the file is not the one that was looked at
-	}
+// nothing until everything that may be missing has ended. It holds the file's lock, and
+// commits.
+func (f *File) renew(stop func() error, row life, seen sight, reason string) error {
 	var found string
 	if err := f.session.QueryRow("PRAGMA integrity_check(1)", nil, &found); err != nil {
 		return err
@@ -221,32 +147,19 @@ func (f *File) renewLocked(before life, reason string) error {
 			return err
 		}
 	}
-	seen, err := f.remembered()
-	if errors.Is(err, errDamagedWatermark) {
-		// The watermark's record counts, if there is one.
-		seen = f.met.watermark.last
-		err = f.withWatermark(f.closing, func(w *watermark) error { return w.write(seen) })
-	}
-	if err != nil {
-		return err
-	}
 	if reason == "" {
 		row.Commits++
 	} else {
 		row = f.fenced(row, seen, reason)
-		row.Digest, err = f.session.digest(f.kind)
-	}
-	if err != nil {
-		return err
+		var err error
+		if row.Digest, err = f.session.digest(f.kind); err != nil {
+			return err
+		}
 	}
 	if err := row.write(f.session); err != nil {
 		return err
 	}
-	if err := f.commit(row); err != nil {
-		return err
-	}
-	f.met.damaged = false // the row makes up for it
-	return nil
+	return f.commit(stop, row)
 }
 
 // fenced is the row of the new life. A watermark that has seen the file's life knows the
@@ -254,8 +167,8 @@ func (f *File) renewLocked(before life, reason string) error {
 func (f *File) fenced(row life, seen sight, reason string) life {
 	now := f.nowMS()
 	longest := max(row.LongestMS, f.opts.TermMS, seen.LongestMS)
-	latest, commits := max(row.LatestEndMS, seen.LatestEndMS), max(row.Commits, f.commits, seen.Commits)
-	if !seen.knows(row) || seen.Commits < row.Commits || reason == reasonByHand {
+	latest, commits := max(row.LatestEndMS, seen.LatestEndMS), max(row.Commits, f.commits, seen.Done.Commits, seen.Next.Commits)
+	if !seen.knows(row) || seen.Done.Commits < row.Commits || reason == reasonByHand {
 		longest = max(longest, f.opts.MaxTermMS)
 	}
 	// If the clock is behind the last commit, wait that much longer: missing grants
@@ -277,14 +190,19 @@ func (e *damagedError) Error() string { return fmt.Sprintf("integrity_check: %s"
 // that cannot be noticed.
 func (f *File) Fence(ctx context.Context) (Fence, error) {
 	return inWorker(ctx, f, func() (Fence, error) {
-		if err := f.ready(ctx); err != nil {
-			return Fence{}, err
+		stop := until(ctx, f.closing)
+		row, err := f.begin(ctx, "BEGIN IMMEDIATE", stop)
+		if err != nil {
+			return Fence{}, f.explain(err)
 		}
-		row, err := readLife(f.session)
+		seen, err := f.watermark.read(f.closing)
 		if err == nil {
-			err = f.renew(ctx, row, reasonByHand)
+			err = f.renew(stop, row, seen, reasonByHand)
 		}
-		return f.Known(), err
+		if err != nil {
+			err = errors.Join(err, f.session.rollback())
+		}
+		return f.Known(), f.explain(err)
 	})
 }
 
@@ -314,9 +232,10 @@ func (f *File) Known() Fence {
 	return Fence{}
 }
 
-// note remembers the file's row for Known.
+// note remembers the file's row.
 func (f *File) note(row life) {
 	f.commits = max(f.commits, row.Commits)
 	fence := row.fence()
 	f.known.Store(&fence)
+	f.session.fence, f.session.lastMS = fence, row.LastMS
 }

@@ -23,6 +23,13 @@ var diskKind = Kind{
 	Probe:  "SELECT count(*) FROM a",
 }
 
+// ownedKind is the same for a file that one process owns.
+var ownedKind = func() Kind {
+	k := diskKind
+	k.Owned = true
+	return k
+}()
+
 func write(f *File, query string, args ...any) error {
 	return f.Write(context.Background(), func(tx *Tx) error {
 		_, err := tx.Exec(query, args...)
@@ -45,10 +52,15 @@ const clockStart = 1_800_000_000_000
 // openAt opens a file of diskKind by a clock that stands.
 func openAt(t *testing.T, path string, opts Options) *File {
 	t.Helper()
+	return openOf(t, &diskKind, path, opts)
+}
+
+func openOf(t *testing.T, kind *Kind, path string, opts Options) *File {
+	t.Helper()
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return clockStart }
 	}
-	f, err := Open(t.Context(), path, &diskKind, opts)
+	f, err := Open(t.Context(), path, kind, opts)
 	must.Succeed(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
@@ -117,45 +129,67 @@ func mustBeFenced(t *testing.T, f *File, why string) Fence {
 
 const term = 60_000
 
-// A main file that is put back under a process looks whole where the log beside it
-// has the rest: only the digest tells that rows are missing.
+// Pages that are put back under a process look whole, and the process has later ones in its
+// memory: only the digest tells that rows are missing, and only through a new connection.
 func TestMixtureUnderAProcess(t *testing.T) {
-	disk, live := disktest.Ext4(t), disktest.Memory(t)
-	path := filepath.Join(disk.Dir(), "db")
-	backup := filepath.Join(disk.Dir(), "backup")
-	f := openAt(t, path, inLive(live))
-	add(t, f, "old")
-	f.writeMain(t)
-	disktest.Run(t, "cp", path, backup)
-	add(t, f, "forgotten")
-	f.writeMain(t)
-	mustWrite(t, f, "INSERT INTO b VALUES ('remembered')")
-	disktest.Run(t, "cp", backup, path)
-	mustBeFenced(t, f, reasonMixed)
-	counted(t, f)
-	if got := readText(t, f, "SELECT group_concat(text) FROM (SELECT text FROM a UNION ALL SELECT text FROM b)"); got != "old,remembered" {
-		t.Errorf("the file has %q: the test does not show what it should", got)
+	for name, kind := range map[string]*Kind{"shared": &diskKind, "owned": &ownedKind} {
+		t.Run(name, func(t *testing.T) {
+			disk, live := disktest.Ext4(t), disktest.Memory(t)
+			path := filepath.Join(disk.Dir(), "db")
+			f := openOf(t, kind, path, inLive(live))
+			add(t, f, "old")
+			f.writeMain(t)
+			before, err := os.ReadFile(path)
+			must.Succeed(t, err)
+			add(t, f, "forgotten")
+			mustWrite(t, f, "INSERT INTO b VALUES ('remembered')")
+			f.writeMain(t)
+			page := rootOf(t, f, "a")
+			disktest.Run(t, "sleep", "0.02") // until the kernel's clock goes on
+			main, err := os.OpenFile(path, os.O_WRONLY, 0)
+			must.Succeed(t, err)
+			_, err = main.WriteAt(before[(page-1)*pageSize:page*pageSize], (page-1)*pageSize)
+			must.Succeed(t, err)
+			t.Cleanup(func() { _ = main.Close() }) // not earlier, see fillFile
+			mustBeFenced(t, f, reasonMixed)
+			counted(t, f)
+			if got := readText(t, f, "SELECT group_concat(text) FROM (SELECT text FROM a UNION ALL SELECT text FROM b)"); got != "old,remembered" {
+				t.Errorf("the file has %q: the test does not show what it should", got)
+			}
+		})
 	}
 }
 
-// writeMain writes the log into the main file.
+// rootOf is the first page of a table.
+func rootOf(t *testing.T, f *File, table string) (page int64) {
+	t.Helper()
+	page, err := Read(t.Context(), f, func(s *Session) (page int64, err error) {
+		err = s.QueryRow("SELECT rootpage FROM sqlite_schema WHERE name = ?", []any{table}, &page)
+		return page, err
+	})
+	must.Succeed(t, err)
+	return page
+}
+
+// writeMain writes a log into the main file.
 func (f *File) writeMain(t *testing.T) {
 	t.Helper()
 	if _, err := inWorker(t.Context(), f, func() (struct{}, error) {
-		return struct{}{}, f.writingMain(f.closing, func() error {
+		f.writingMain(func() {
 			var busy, pages, written int
-			err := f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
+			must.Succeed(t, f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written))
 			if busy != 0 || pages != written {
 				t.Errorf("checkpoint: %d %d %d", busy, pages, written)
 			}
-			return err
 		})
+		return struct{}{}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// What touches the file without changing it is no reason for a fence.
+// What touches the file without changing it, and what other programs do to it beside its
+// records, is no reason for a fence.
 func TestTouchedFileIsLookedThrough(t *testing.T) {
 	disk, live := disktest.Ext4(t), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
@@ -166,20 +200,49 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 		mustNotBeFenced(t, f)
 		mustWrite(t, f, "INSERT INTO b VALUES ('x')")
 	}
-	mustClose(t, f)
-	// Another program that reads the database writes the log into the main file.
-	f = openAt(t, path, inLive(live))
-	add(t, f, "y")
-	other, err := Connect(t.Context(), path)
-	must.Succeed(t, err)
-	must.Succeed(t, errors.Join(other.ExecOnce("PRAGMA wal_checkpoint(TRUNCATE)"), other.Close()))
-	mustNotBeFenced(t, f)
-	add(t, f, "z")
+	for _, query := range []string{"VACUUM", "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)"} {
+		other, err := Connect(t.Context(), path)
+		must.Succeed(t, err)
+		must.Succeed(t, errors.Join(other.ExecOnce(query), other.Close()))
+		mustNotBeFenced(t, f)
+		add(t, f, "z")
+	}
+	counted(t, f)
 	mustClose(t, f)
 	mustNotBeFenced(t, openAt(t, path, inLive(live)))
 }
 
-// How long a fence lasts, for what is known.
+// A tool that turns a file of leases into one with a log is named, and so is the way back. No
+// record is lost, and nothing is fenced.
+func TestLogOfATool(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	f := openAt(t, path, inLive(live))
+	add(t, f, "x")
+	tool := func(mode string) {
+		other, err := Connect(t.Context(), path)
+		must.Succeed(t, err)
+		must.Succeed(t, errors.Join(other.ExecOnce("PRAGMA journal_mode="+mode), other.Close()))
+	}
+	tool("WAL")
+	refused := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "WAL mode") || !strings.Contains(err.Error(), "journal_mode=DELETE") || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("a write", write(f, "INSERT INTO a VALUES ('y')"))
+	refused("a read", f.Look(t.Context()))
+	_, err := Open(t.Context(), path, &diskKind, inLive(live))
+	refused("an opening", err)
+	tool("DELETE")
+	add(t, f, "z")
+	mustNotBeFenced(t, f)
+	if got := readText(t, f, "SELECT group_concat(text) FROM a"); got != "x,z" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+// A fence lasts for the terms, and until the ends, that are known.
 func TestHowLongAFenceLasts(t *testing.T) {
 	for name, test := range map[string]struct {
 		last, latestEnd, longest int64 // in the copy
@@ -196,7 +259,7 @@ func TestHowLongAFenceLasts(t *testing.T) {
 		"a clock that is behind":          {last: 4000, term: 500, want: 4500},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &File{nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}, met: &met{}}
+			f := &File{nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}}
 			row := life{ID: newMark(), Commits: 7, LongestMS: test.longest}
 			if test.last != 0 {
 				row.LastMS = clockStart + test.last
@@ -206,16 +269,30 @@ func TestHowLongAFenceLasts(t *testing.T) {
 			}
 			var seen sight
 			if test.seenEnd != 0 {
-				seen = sight{Life: row.ID, Commits: 9, LatestEndMS: clockStart + test.seenEnd, LongestMS: test.seenLongest}
+				seen = sight{Done: point{row.ID, 9}, LatestEndMS: clockStart + test.seenEnd, LongestMS: test.seenLongest}
 			}
 			next := f.fenced(row, seen, reasonOlder)
 			if got := next.FenceEnds - clockStart; got != test.want {
 				t.Errorf("fenced for %d ms, want %d", got, test.want)
 			}
-			if next.ID == row.ID || next.Commits <= max(row.Commits, seen.Commits) || !next.Forgot || next.Trusted || next.LatestEndMS < seen.LatestEndMS {
+			if next.ID == row.ID || next.Commits <= max(row.Commits, seen.Done.Commits) || !next.Forgot || next.Trusted || next.LatestEndMS < seen.LatestEndMS {
 				t.Errorf("the new life is %+v", next)
 			}
 		})
+	}
+}
+
+// A copy that lacks nothing is fenced for as long as its watermark knows, and not for as long as
+// anything may be granted.
+func TestFenceOfACompleteCopy(t *testing.T) {
+	path := newPath(t)
+	opts := inLive(disktest.Memory(t))
+	opts.MaxTermMS = 10 * term
+	wrote(t, path, opts, "x")
+	disktest.Run(t, "cp", path, path+".copy")
+	disktest.Run(t, "mv", path+".copy", path)
+	if fence := mustBeFenced(t, openAt(t, path, opts), reasonCopy); fence.UntilMS != clockStart+term {
+		t.Errorf("it is fenced for %d ms, want %d", fence.UntilMS-clockStart, term)
 	}
 }
 
@@ -250,8 +327,8 @@ func TestFenceDuringAFence(t *testing.T) {
 	}
 }
 
-// A file system without birth times (inodes of 128 bytes) fences at each opening,
-// unless a watermark, or a process that has the file open, knows better.
+// A file system without birth times (inodes of 128 bytes) fences at each opening, unless a
+// watermark knows better.
 func TestNoBirthTime(t *testing.T) {
 	disk, live := disktest.Ext4(t, "-I", "128"), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
@@ -268,7 +345,7 @@ func TestNoBirthTime(t *testing.T) {
 	}
 	joined := openAt(t, path, Options{TermMS: term})
 	if again := fenceOf(t, joined); again.Life != first.Life {
-		t.Errorf("fenced again by one that shares the watermark: %+v", again)
+		t.Errorf("fenced again by a process that shares the watermark: %+v", again)
 	}
 	mustClose(t, joined)
 	mustClose(t, f)
@@ -281,18 +358,8 @@ func TestNoBirthTime(t *testing.T) {
 		t.Errorf("a copy is taken for the file: %+v", again)
 	}
 	mustClose(t, f)
-	if err := os.RemoveAll(live); err != nil { // a reboot
-		t.Fatal(err)
-	}
-	f = openAt(t, path, inLive(live))
-	mustBeFenced(t, f, reasonUnknown)
-	mustClose(t, f)
-	must.Succeed(t, os.RemoveAll(live))
-	alone := openAt(t, path, Options{TermMS: term})
-	life := mustBeFenced(t, alone, reasonUnknown).Life
-	if beside := fenceOf(t, openAt(t, path, Options{TermMS: term})); beside.Life != life {
-		t.Errorf("fenced by a process beside another: %+v", beside)
-	}
+	must.Succeed(t, os.RemoveAll(live)) // a reboot
+	mustBeFenced(t, openAt(t, path, inLive(live)), reasonUnknown)
 }
 
 // Processes that start at once on a copy begin one fence.
@@ -389,36 +456,6 @@ func TestKilledWhileFencing(t *testing.T) {
 	}
 }
 
-func TestBackup(t *testing.T) {
-	live := disktest.Memory(t)
-	path := newPath(t)
-	f := openAt(t, path, inLive(live))
-	add(t, f, "x")
-	to := filepath.Join(t.TempDir(), "backup.db")
-	must.Succeed(t, f.Backup(t.Context(), to))
-	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the backup: %v, %v", info, err)
-	}
-	if entries, err := os.ReadDir(filepath.Dir(to)); err != nil || len(entries) != 1 {
-		t.Errorf("there is %v beside it (%v)", entries, err)
-	}
-	if err := f.Backup(t.Context(), to); !errors.Is(err, os.ErrExist) || !strings.Contains(err.Error(), "overwrites nothing") {
-		t.Errorf("a second one: %v", err)
-	}
-	if err := f.Backup(t.Context(), filepath.Join(to, "x")); err == nil {
-		t.Error("a backup below a file was made")
-	}
-	mustNotBeFenced(t, f)
-	mustClose(t, f)
-	// Put back, it is fenced, and has what it had.
-	disktest.Run(t, "mv", to, path)
-	f = openAt(t, path, inLive(live))
-	mustBeFenced(t, f, reasonCopy)
-	if got := readText(t, f, "SELECT text FROM a"); got != "x" {
-		t.Errorf("it has %q", got)
-	}
-}
-
 // Close does not wait for a disk that does not answer.
 func TestCloseOfAHangingFile(t *testing.T) {
 	hang, begun := make(chan struct{}), make(chan struct{})
@@ -448,22 +485,81 @@ func TestCloseOfAHangingFile(t *testing.T) {
 	mustClose(t, f)
 }
 
-// Close leaves nothing open where another process has the watermark at that moment.
-func TestCloseWhileTheWatermarkIsHeld(t *testing.T) {
-	path, live := newPath(t), disktest.Memory(t)
-	f := openAt(t, path, Options{LiveDir: live})
-	add(t, f, "x")
-	other, err := openWatermark(f.met.watermark.path)
-	must.Succeed(t, err)
-	defer other.close()
-	must.Succeed(t, other.lock(t.Context(), nil))
-	f.closeOnce.Do(func() { close(f.closing) })
-	// The worker tries the lock meanwhile, or later: it must not give up.
-	time.Sleep(50 * time.Millisecond)
-	must.Succeed(t, other.unlock())
-	<-f.stopped
-	mustClose(t, f)
-	if f.session != nil {
-		t.Error("its session is open still")
+// A commit waits for a reader in another process, and is on the disk once that is gone. A
+// group whose callers have all gone is undone.
+func TestCommitWaitsForAReader(t *testing.T) {
+	path := newPath(t)
+	written := make(chan struct{}, 1)
+	f := openAt(t, path, Options{At: func(step string) error {
+		if step == StepWritten {
+			written <- struct{}{}
+		}
+		return nil
+	}})
+	reading := func() (end func()) {
+		reader, err := Connect(t.Context(), path)
+		must.Succeed(t, err)
+		must.Succeed(t, reader.ExecOnce("BEGIN"))
+		var rows int
+		must.Succeed(t, reader.QueryRow("SELECT count(*) FROM a", nil, &rows))
+		return func() { must.Succeed(t, reader.Close()) }
 	}
+	end := reading()
+	done := make(chan error, 1)
+	go func() { done <- write(f, "INSERT INTO a VALUES ('patient')") }()
+	<-written
+	end()
+	must.Succeed(t, <-done)
+	end = reading()
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		done <- f.Write(ctx, func(tx *Tx) error { _, err := tx.Exec("INSERT INTO a VALUES ('gone')"); return err }, nil)
+	}()
+	<-written
+	leave()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the write: %v", err)
+	}
+	// The worker is free again, although the reader is there still.
+	if got := readText(t, f, "SELECT group_concat(text) FROM a"); got != "patient" {
+		t.Errorf("there is %q", got)
+	}
+	end()
+	add(t, f, "next")
+	if got := readText(t, f, "SELECT group_concat(text) FROM a"); got != "patient,next" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+// A read that rests on a commit raises the watermark for it before the answer: the process that
+// made it may be killed before it does so.
+func TestReaderRaisesTheWatermark(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	wrote(t, path, inLive(live), "x")
+	disktest.Run(t, "cp", path, path+".old")
+	f := openAt(t, path, inLive(live))
+	killed := errors.New("killed")
+	opts := inLive(live)
+	opts.At = func(step string) error {
+		if step == StepCommitted {
+			return killed
+		}
+		return nil
+	}
+	late := openAt(t, path, opts)
+	if err := write(late, "INSERT INTO a VALUES ('y')"); !errors.Is(err, killed) {
+		t.Fatalf("it was not killed: %v", err)
+	}
+	session := f.session
+	if got := readText(t, f, "SELECT group_concat(text) FROM a"); got != "x,y" {
+		t.Fatalf("there is %q", got)
+	}
+	if f.session != session {
+		t.Error("the commit was taken for another program's write")
+	}
+	mustNotBeFenced(t, f)
+	mustClose(t, f)
+	mustClose(t, late)
+	disktest.Run(t, "cp", path+".old", path)
+	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOlder)
 }

@@ -118,40 +118,40 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// watch remembers which files the connection has open, to notice when their names lead to
-// other files. It must not open them itself, see fillFile.
-type watch struct {
-	names []string
-	files []os.FileInfo
+// watch remembers which files the connection has open, the main file first, to notice when
+// their names lead to other files. It must not open them itself, see fillFile.
+type watch []watched
+
+type watched struct {
+	name string
+	info os.FileInfo
 }
 
-// watchFiles is called while the connection has all of them open, before
-// anything is read from it. asNamed is the path as configured, where a symbolic
+// watchMain begins with the main file. Its name is the path as configured, where a symbolic
 // link may change; SQLite keeps its log beside the file that it resolved to.
-func watchFiles(asNamed, resolved string) (watch, error) {
-	w := watch{names: []string{asNamed, resolved + "-wal", resolved + "-shm"}}
-	for _, name := range w.names {
-		info, err := os.Stat(name)
-		if err != nil {
-			return watch{}, err
-		}
-		w.files = append(w.files, info)
+func watchMain(asNamed string, info os.FileInfo) watch { return watch{{asNamed, info}} }
+
+// add adds a file that the connection has open, before anything is read from it.
+func (w *watch) add(name string) error {
+	info, err := os.Stat(name)
+	if err == nil {
+		*w = append(*w, watched{name, info})
 	}
-	return w, nil
+	return err
 }
 
 // check returns ErrMoved if a name leads to another file or to none. The inode cannot have
 // been reused while the connection holds the file open.
 func (w watch) check() error {
-	for i, name := range w.names {
-		info, err := os.Stat(name)
+	for _, file := range w {
+		info, err := os.Stat(file.name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(name))
+			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(file.name))
 		case err != nil:
 			return err
-		case !os.SameFile(info, w.files[i]):
-			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(name))
+		case !os.SameFile(info, file.info):
+			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(file.name))
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package sqlitefile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -84,7 +85,7 @@ func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) 
 // few enough that the first need not wait long.
 const maxGroup = 256
 
-// waiting returns the first job of the queue and those that wait behind it.
+// waiting returns the first job of the queue and the jobs that wait behind it.
 func waiting(queue <-chan *job, first *job) []*job {
 	group := []*job{first}
 	for len(group) < maxGroup {
@@ -117,18 +118,13 @@ func (f *File) writeAll(group []*job) {
 
 // runGroup returns the error of all jobs that are not over.
 func (f *File) runGroup(group []*job) error {
-	row, err := f.beginAsExpected(group)
+	row, err := f.beginGroup(group)
 	if err != nil {
 		return connurl.NotSent(f.explain(err))
 	}
-	f.note(row)
 	f.session.changes.reset()
-	f.session.fence, f.session.lastMS = row.fence(), row.LastMS
 	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
-	if err = f.kind.current(f.session); err == nil {
-		err = f.at(StepBegun)
-	}
-	if err != nil {
+	if err := f.at(StepBegun); err != nil {
 		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
 	for i := 0; i < len(group) && err == nil; i++ {
@@ -143,10 +139,10 @@ func (f *File) runGroup(group []*job) error {
 	if err == nil && allOver(group) {
 		return f.explain(f.session.rollback())
 	}
-	if err != nil {
-		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
+	if err == nil {
+		err = f.finish(t, group)
 	}
-	if err := f.finish(t); err != nil {
+	if err != nil {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
 	if err := f.at(StepWatermarked); err != nil {
@@ -157,14 +153,13 @@ func (f *File) runGroup(group []*job) error {
 }
 
 // finish commits the transaction, together with the file's row.
-func (f *File) finish(t *Tx) error {
+func (f *File) finish(t *Tx, group []*job) error {
 	c := &f.session.changes
 	if c.err != nil {
 		return c.err
 	}
 	if !c.touched && !t.dirty {
-		_, err := f.session.Exec("COMMIT")
-		return errors.Join(err, f.at(StepCommitted))
+		return errors.Join(f.session.rollback(), f.at(StepCommitted))
 	}
 	row := t.life
 	row.Commits++
@@ -173,41 +168,51 @@ func (f *File) finish(t *Tx) error {
 	if err := row.write(f.session); err != nil {
 		return err
 	}
-	return f.commit(row)
+	return f.commit(func() error {
+		if t.kept {
+			return until(context.Background(), f.closing)()
+		}
+		return cmp.Or(until(context.Background(), f.closing)(), allGone(group))
+	}, row)
 }
 
 // commit commits the row, and makes the watermark remember it before any caller gets a
-// result. A process that ends in between leaves a file that is ahead of its watermark, which
-// is harmless.
-func (f *File) commit(row life) error {
-	w := f.met.watermark
-	if w != nil && !w.last.knows(row) {
-		// The watermark must know a new life before other processes can see it.
-		if err := w.change(context.Background(), f.closing, func(s sight) sight {
-			s.Next = row.ID
-			return s
-		}); err != nil {
-			return err
-		}
+// result. Readers in other processes can be in the way of a commit: it is tried again until
+// stop says otherwise.
+func (f *File) commit(stop func() error, row life) error {
+	if err := f.watermark.change(f.closing, func(s sight) sight {
+		s.Next = row.point()
+		return s
+	}); err != nil {
+		return err
 	}
-	if _, err := f.session.Exec("COMMIT"); err != nil {
+	if err := retryBusy(stop, func() error {
+		_, err := f.session.Exec("COMMIT")
+		return err
+	}); err != nil {
 		return err
 	}
 	if err := f.at(StepCommitted); err != nil {
 		return err
 	}
 	f.note(row)
-	if w == nil {
+	if f.watermark == nil {
 		return nil
 	}
-	return w.change(context.Background(), f.closing, func(s sight) sight { return s.with(row) })
+	if !f.kind.Owned { // a commit to a log leaves the main file as it is
+		var err error
+		if f.stamp, err = stampOf(f.resolved); err != nil {
+			return cmp.Or(f.moved(), err)
+		}
+	}
+	return f.raise(row, f.stamp)
 }
 
 // outward adds the path to errors of the database, and leaves answers to the
 // caller as they are.
 func (f *File) outward(err error) error {
 	var schema *SchemaError
-	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) || errors.As(err, &schema) {
+	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) || errors.Is(err, ErrMoved) || errors.As(err, &schema) {
 		return f.explain(err)
 	}
 	return err
@@ -231,61 +236,46 @@ func allOver(group []*job) bool {
 	return !slices.ContainsFunc(group, func(j *job) bool { return !j.over })
 }
 
-// beginAsExpected begins the transaction, and returns the file's row. If the file is not as
-// expected, it settles that first, which may fence the file.
-func (f *File) beginAsExpected(group []*job) (row life, err error) {
-	any, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	for try := 0; ; try++ {
-		if err = f.ready(any); err == nil {
-			row, err = f.begin(group)
-		}
-		if !errors.Is(err, errUnlike) || try == settleTries {
-			return row, err
-		}
-		if err := f.reopen(any); err != nil {
-			return row, err
-		}
-	}
-}
-
-// begin takes the file's write lock. While another process has it, jobs whose
-// callers have gone leave the group; it fails when none is left.
-func (f *File) begin(group []*job) (row life, err error) {
-	begin := func() (err error) {
-		if _, err := f.session.Exec("BEGIN IMMEDIATE"); err != nil {
-			return err
-		}
-		if row, err = readLife(f.session); err == nil {
-			seen, seenErr := f.remembered()
-			err = f.expected(row, seen, seenErr)
-		}
-		if err != nil {
-			err = errors.Join(err, f.session.rollback())
-		}
-		return err
-	}
-	if err := begin(); !Busy(err) {
-		return row, err
-	}
-	for {
-		any, cancel := context.WithCancel(context.Background())
-		for _, j := range group {
-			if !j.over {
-				defer context.AfterFunc(j.ctx, cancel)()
-			}
-		}
-		err := retryBusy(any, f.closing, begin)
-		cancel()
-		if !errors.Is(err, context.Canceled) {
-			return row, err
-		}
+// beginGroup begins the transaction of a group, and returns the file's row. While another
+// process has the lock, jobs whose callers have gone leave the group; it fails when none is
+// left.
+func (f *File) beginGroup(group []*job) (row life, err error) {
+	return f.begin(context.Background(), "BEGIN IMMEDIATE", func() error {
 		for _, j := range group {
 			if !j.over && j.ctx.Err() != nil {
 				j.over, j.err = true, connurl.NotSent(f.explain(lockError(j.ctx.Err())))
 			}
 		}
 		if allOver(group) {
+			return context.Canceled
+		}
+		return until(context.Background(), f.closing)()
+	})
+}
+
+// verifyTries limits how often other programs may write to the file while it is verified.
+const verifyTries = 3
+
+// begin begins a transaction, and returns the file's row. If the file is not as expected, it
+// is verified first, which may fence it.
+func (f *File) begin(ctx context.Context, how string, stop func() error) (row life, err error) {
+	for try := 0; ; try++ {
+		if err = f.ready(ctx); err != nil {
+			return row, err
+		}
+		err = retryBusy(stop, func() (err error) {
+			if _, err = f.session.Exec(how); err == nil {
+				if row, err = f.look(); err != nil {
+					err = errors.Join(err, f.session.rollback())
+				}
+			}
+			return err
+		})
+		if !errors.Is(err, errUnlike) || try == verifyTries {
+			return row, err
+		}
+		// The pages that the session has in memory must not be used.
+		if err := f.closeSession(); err != nil {
 			return row, err
 		}
 	}

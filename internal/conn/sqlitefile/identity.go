@@ -15,21 +15,13 @@ type identity struct {
 	BornNS int64 // Unix ns; 0 if the file system does not record it
 	// sure says that no copy can have the same identity. It is not stored.
 	sure bool
-	// device distinguishes files whose identity is not sure. It is not stored.
+	// device is that of the file system. It is not stored in the file.
 	device uint64
 }
 
 // is reports whether the file is the one that was recorded.
 func (i identity) is(recorded identity) bool {
 	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
-}
-
-// name is the name of the file's watermark.
-func (i identity) name() string {
-	if i.sure {
-		return fmt.Sprintf("sqlite-%x-%x", uint64(i.Inode), uint64(i.BornNS))
-	}
-	return fmt.Sprintf("sqlite-%x-on-%x", uint64(i.Inode), i.device)
 }
 
 // mark is 128 random bits: the name of a life, or of a watermark.
@@ -51,8 +43,8 @@ func parseMark(text string) (m mark, err error) {
 	return mark(b), nil
 }
 
-// stamp changes with every write to a file: by SQLite at a checkpoint, or by a program that
-// copies another file over it.
+// stamp changes with every write to a file: by SQLite, or by a program that copies another
+// file over it.
 type stamp struct{ Size, ModifiedNS, ChangedNS int64 }
 
 func stampOf(path string) (stamp, error) {

@@ -1,9 +1,6 @@
 package sqlitefile
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // Kind describes the purpose and the schema of a file.
 type Kind struct {
@@ -11,6 +8,9 @@ type Kind struct {
 	Name string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
+	// Owned says that one process alone uses the file. Such a file has a log (WAL), which is
+	// faster. Others have a rollback journal.
+	Owned bool
 	// Schema are the statements that fill an empty database.
 	Schema []string
 	// Loose are tables of the schema that the digest leaves out: they follow from others, or
@@ -27,8 +27,7 @@ type Kind struct {
 	Moved, Damaged string
 }
 
-// create fills the empty database of that identity. The WAL mode comes last: it
-// is a property of the file, and what precedes it needs no log.
+// create fills the empty database of that identity.
 func (k *Kind) create(s *Session, id identity) error {
 	statements := []string{"PRAGMA synchronous=OFF", "PRAGMA journal_mode=MEMORY", "BEGIN EXCLUSIVE", lifeSchema}
 	statements = append(statements, k.Schema...)
@@ -47,7 +46,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	if err := (life{ID: newMark(), File: id, Digest: digest, Trusted: true}).write(s); err != nil {
 		return err
 	}
-	return errors.Join(s.ExecOnce("COMMIT"), s.ExecOnce("PRAGMA journal_mode=WAL"))
+	return s.ExecOnce("COMMIT")
 }
 
 // check returns an error if this program cannot use the database as this kind.
@@ -62,15 +61,33 @@ func (k *Kind) check(s *Session) error {
 	if err := k.current(s); err != nil {
 		return err
 	}
-	var mode string
-	if err := s.QueryRow("PRAGMA journal_mode=WAL", nil, &mode); err != nil {
+	if err := k.setMode(s); err != nil {
 		return err
-	}
-	if mode != "wal" {
-		return k.foreign("its file system does not support a write-ahead log (journal mode %q)", mode)
 	}
 	var probed int64
 	return s.QueryRow(k.Probe, nil, &probed)
+}
+
+// setMode chooses between log and journal. The journal stays, with its room on the disk.
+func (k *Kind) setMode(s *Session) error {
+	var mode, want string
+	if err := s.QueryRow("PRAGMA journal_mode", nil, &mode); err != nil {
+		return err
+	}
+	if !k.Owned && mode == "wal" {
+		return k.foreign("it is in WAL mode, which several processes must not use here. Another program (Litestream, an SQLite shell) has set it, " +
+			"or an older kazahanad: end all programs that use the file, then run: sqlite3 FILE 'PRAGMA journal_mode=DELETE'")
+	}
+	if want = "persist"; k.Owned {
+		want = "wal"
+	}
+	if err := s.QueryRow("PRAGMA journal_mode="+want, nil, &mode); err != nil {
+		return err
+	}
+	if mode != want {
+		return k.foreign("its file system does not support journal mode %q (SQLite chose %q)", want, mode)
+	}
+	return nil
 }
 
 // foreign is the error about a file that this program must not write.

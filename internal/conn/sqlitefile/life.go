@@ -64,6 +64,9 @@ func (l life) fence() Fence {
 	return Fence{Life: l.ID.String(), Forgot: l.Forgot, Trusted: l.Trusted, FromMS: l.FenceFrom, UntilMS: l.FenceEnds, Reason: l.Reason}
 }
 
+// point is the commit that wrote the row.
+func (l life) point() point { return point{l.ID, l.Commits} }
+
 // readLife reads the row.
 func readLife(s *Session) (l life, err error) {
 	var id string

@@ -49,17 +49,19 @@ type File struct {
 	at    func(step string) error
 
 	// The worker goroutine owns these from Open on.
-	resolved string   // path without symbolic links
-	id       identity // of the file at resolved
-	met      *met
-	main     *handle
-	index    *handle  // of the log
-	session  *Session // nil: the database could not be opened again
+	resolved  string   // path without symbolic links
+	id        identity // of the file at resolved
+	place     *place
+	watermark *watermark // nil: none
+	stamp     stamp      // of the main file in the present transaction, with a watermark
+	main      *handle
+	session   *Session // nil: the database could not be opened again
+	copying   *copying // nil: no backup is under way
 	// allocated is how long the main file can become without new room on the disk.
 	allocated int64
 	files     watch
 	commits   int64 // the largest number seen in the file's row
-	unasked   int   // operations since the last question for the length of the log
+	unasked   int   // operations since maintain looked
 
 	known     atomic.Pointer[Fence]
 	tasks     chan func() // run one at a time
@@ -148,7 +150,7 @@ func (f *File) open(ctx context.Context) (err error) {
 	if f.id, err = identityOf(f.resolved); err != nil {
 		return err
 	}
-	if f.met, err = meet(ctx, f.resolved, f.opts.LiveDir, f.id); err != nil {
+	if f.place, f.watermark, err = openPlace(ctx, f.resolved, f.id, f.opts.LiveDir, f.kind.Owned); err != nil {
 		return err
 	}
 	defer func() {
@@ -159,90 +161,70 @@ func (f *File) open(ctx context.Context) (err error) {
 	if f.main, err = openHandle(f.resolved); err != nil {
 		return err
 	}
-	if err := f.connect(ctx, before); err != nil {
-		return err
-	}
-	if err := f.settle(ctx, true); err != nil {
+	f.files = watchMain(f.path, before)
+	if err := f.connect(ctx, true); err != nil {
 		return err
 	}
 	f.reserve()
 	return nil
 }
 
-// connect opens a session on the file described by before, and checks it.
-func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
+// connect opens a session, and checks the file by it.
+func (f *File) connect(ctx context.Context, opening bool) (err error) {
 	f.allocated = 0
 	if f.session, err = Connect(ctx, f.resolved); err != nil {
 		return err
 	}
-	err = f.check(ctx, before)
-	if err == nil {
-		var index *handle // the last process to close removes the file: it may be another now
-		if index, err = openHandle(f.resolved + "-shm"); err == nil {
-			err, f.index = f.index.close(), index
-		}
+	if err = f.check(ctx); err == nil {
+		err = f.verify(ctx, opening)
 	}
 	if err != nil {
-		err = errors.Join(err, f.session.Close())
-		f.session = nil
+		err = errors.Join(err, f.closeSession())
 	}
 	return err
 }
 
 // check prepares the session, and returns an error if it cannot be used.
-func (f *File) check(ctx context.Context, before os.FileInfo) error {
-	s := f.session
-	for _, pragma := range []string{
+func (f *File) check(ctx context.Context) error {
+	s, stop := f.session, until(ctx, f.closing)
+	pragmas := []string{
+		"PRAGMA locking_mode=EXCLUSIVE", // first: it keeps the log's index out of a mapped file
 		"PRAGMA synchronous=FULL", fmt.Sprintf("PRAGMA journal_size_limit=%d", logRoom), "PRAGMA trusted_schema=OFF",
-		"PRAGMA wal_autocheckpoint=0", // see File.checkpoint
-	} {
-		if err := f.retry(ctx, func() error { return s.ExecOnce(pragma) }); err != nil {
+		"PRAGMA cache_spill=OFF",      // the main file changes at a commit only
+		"PRAGMA wal_autocheckpoint=0", // see File.maintain
+	}
+	if !f.kind.Owned {
+		pragmas = pragmas[1:]
+	}
+	for _, pragma := range pragmas {
+		if err := retryBusy(stop, func() error { return s.ExecOnce(pragma) }); err != nil {
 			return err
 		}
 	}
-	if err := f.retry(ctx, func() error { return f.kind.check(s) }); err != nil {
+	if err := retryBusy(stop, func() error { return f.kind.check(s) }); err != nil {
 		return err
 	}
-	files, err := watchFiles(f.path, f.resolved)
-	if err != nil {
+	if f.kind.Owned {
+		if err := f.files.add(f.resolved + "-wal"); err != nil {
+			return err
+		}
+	}
+	if err := f.files.check(); err != nil {
 		return err
 	}
-	if !os.SameFile(before, files.files[0]) {
-		return ErrMoved
-	}
-	f.files = files
 	if err := s.watchRows(f.kind); err != nil || f.opts.Check == nil {
 		return err
 	}
-	return f.retry(ctx, func() error { return f.opts.Check(s) })
-}
-
-func (f *File) retry(ctx context.Context, do func() error) error {
-	return retryBusy(ctx, f.closing, do)
+	return retryBusy(stop, func() error { return f.opts.Check(s) })
 }
 
 // ready makes sure that there is a session: it opens a new one in place of one that was
 // given up.
 func (f *File) ready(ctx context.Context) error {
-	if f.session != nil {
-		return f.moved()
-	}
-	if err := f.met.there(); err != nil {
+	if err := f.moved(); err != nil || f.session != nil {
 		return err
 	}
-	if err := f.connect(ctx, f.files.files[0]); err != nil {
-		return err
-	}
-	return f.settle(ctx, false)
-}
-
-// reopen opens a new session for a file that has changed unexpectedly: the pages that the
-// old one has in memory must not be used.
-func (f *File) reopen(ctx context.Context) error {
-	if err := f.closeSession(f.closing); err != nil {
-		return err
-	}
-	return f.ready(ctx)
+	return f.connect(ctx, false)
 }
 
 // moved returns ErrMoved if one of the file's names leads to another file, or to none.
@@ -250,57 +232,43 @@ func (f *File) moved() error {
 	if err := f.files.check(); err != nil {
 		return err
 	}
-	return f.met.there()
+	return f.place.there()
 }
 
-// closeSession ends the session. The last session of all processes writes the log into the
-// main file. closeSession waits for the watermark as withWatermark does, and leaves the session
-// open if it waited in vain.
-func (f *File) closeSession(closing <-chan struct{}) error {
+// closeSession ends the session, which writes a log into the main file.
+func (f *File) closeSession() error {
 	if f.session == nil {
 		return nil
 	}
-	return f.writingMain(closing, func() error {
-		err := f.session.Close()
-		f.session = nil
-		// The last process to close drops the room, and removes the log.
-		if info, statErr := f.main.Stat(); statErr == nil {
-			f.allocateAll(info.Size())
-		}
-		return err
-	})
+	_ = f.endCopy() // its caller is told
+	err := f.session.Close()
+	f.session = nil
+	f.files = f.files[:1] // there is no log any more
+	if info, statErr := f.main.Stat(); statErr == nil && f.kind.Owned {
+		f.allocateMain(info.Size()) // which the end of the log has cut off
+	}
+	return err
 }
 
-// writingMain calls do, which writes to the main file, and notes the result in the watermark.
-// If others have written to the main file before, the watermark notes nothing of it: all its
-// records are read the next time.
-func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
-	return f.withWatermark(closing, func(w *watermark) error {
-		if w == nil {
-			return do()
+// writingMain calls do, which changes the main file or its times, and not its content, and has
+// the watermark know it as it then is. If others have written to the main file before, all
+// records are read at the next transaction.
+func (f *File) writingMain(do func()) {
+	before, beforeErr := stampOf(f.resolved)
+	do()
+	after, afterErr := stampOf(f.resolved)
+	_ = f.watermark.change(f.closing, func(s sight) sight {
+		if beforeErr == nil && afterErr == nil && s.Main == before {
+			s.Main = after
 		}
-		before, beforeErr := stampOf(f.resolved)
-		err := do()
-		after, afterErr := stampOf(f.resolved)
-		changed := w.changeLocked(func(s sight) sight {
-			if beforeErr == nil && afterErr == nil && s.Main == before {
-				s.Main = after
-			} else {
-				s.Main = stamp{}
-			}
-			return s
-		})
-		return errors.Join(err, ignoring(changed, errDamagedWatermark)) // noticed at the next look
-	})
+		return s
+	}) // a failure is noticed at the next transaction
 }
 
 // leave closes everything.
 func (f *File) leave() error {
-	err := f.closeSession(nil) // others hold the watermark for moments only
-	if f.met.watermark != nil {
-		err = errors.Join(err, f.met.watermark.close())
-	}
-	return errors.Join(err, f.main.close(), f.index.close(), f.met.close())
+	err := errors.Join(f.closeSession(), f.main.close())
+	return errors.Join(err, f.watermark.close(), f.place.close())
 }
 
 // closeWait is how long Close waits for a disk that does not answer.
@@ -323,6 +291,15 @@ func (f *File) Close() error {
 
 // MaxTermMS is that of the options.
 func (f *File) MaxTermMS() int64 { return f.opts.MaxTermMS }
+
+// Socket is where the process that owns the file takes requests of others, which an OwnedError
+// names; "" if it has no watermark.
+func (f *File) Socket() string {
+	if !f.kind.Owned || f.watermark == nil {
+		return ""
+	}
+	return f.watermark.path + socketSuffix
+}
 
 // NowMS is the clock that transactions read, in Unix ms.
 func (f *File) NowMS() int64 { return f.nowMS() }

@@ -6,27 +6,27 @@ import (
 	"os"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // On a full disk, changes of what exists go on: the log and the main file have room of their
 // own, behind their ends. While the disk has no more, the main file grows no further than that
 // room, so that each checkpoint succeeds; new records are refused before, see Session.Room. A
-// file system that copies what is overwritten (btrfs, ZFS) needs new room all the same.
+// file system that overwrites nothing in place (btrfs, ZFS) needs new room all the same.
 const (
-	// logRoom is the room of the log. It is for more pages than maxLog: the log's length is
-	// asked for now and then only, and a commit may be large.
+	// logRoom is the room of the log or journal. It is for more pages than maxLog: the log's
+	// length is asked for now and then only, and a commit may be large.
 	logRoom = 6 << 20
 	// mainRoom is the room of the main file, beyond all pages, also those that only the log
 	// has. It is made anew when less than leastRoom is left.
 	mainRoom, leastRoom = 3 << 20, 2 << 20
 	// lastRoom is the part of it that new records leave to others.
 	lastRoom = 1 << 20
-	// indexRoom is the room of the index of the log, a mapped file. SQLite writes a byte to
-	// each of its pages, which is not enough where blocks are smaller: the process would end
-	// by a fault.
-	indexRoom = 32 << 10
-	pageSize  = 4096
-	maxPages  = math.MaxUint32 - 1 // SQLite's own limit
+	// metadata is how much of a file's blocks may hold no content.
+	metadata = 64 << 10
+	pageSize = 4096
+	maxPages = math.MaxUint32 - 1 // SQLite's own limit
 )
 
 // handle is a descriptor of a file on which SQLite has locks. All Files of a process share
@@ -87,10 +87,14 @@ func (f *File) reserve() {
 	if err := f.session.QueryRow("PRAGMA page_count", nil, &pages); err != nil || f.session.limit == 0 && f.allocated >= pages*pageSize+leastRoom {
 		return
 	}
-	_ = f.writingMain(f.closing, func() error { // the system may note a change of the file
-		f.allocateAll(pages * pageSize)
-		return nil
-	})
+	if f.kind.Owned {
+		f.allocateBeside("-wal")
+	} else {
+		f.allocateBeside("-journal")
+	}
+	if f.allocated = blocksOf(f.main.File) - metadata; f.allocated < pages*pageSize+leastRoom {
+		f.writingMain(func() { f.allocateMain(pages * pageSize) }) // the system may note a change of the file
+	}
 	limit := int64(maxPages)
 	if f.session.limit = 0; f.allocated < pages*pageSize+leastRoom {
 		f.session.limit = max(f.allocated, pages*pageSize)
@@ -99,15 +103,20 @@ func (f *File) reserve() {
 	_ = f.session.ExecOnce(fmt.Sprintf("PRAGMA max_page_count=%d", limit))
 }
 
-// allocateAll allocates all rooms; the main file has, or is to have, so many bytes.
-func (f *File) allocateAll(size int64) {
-	if f.index != nil {
-		allocate(f.index.File, indexRoom)
+// allocateBeside gives the log or the journal its room. SQLite has no locks on it.
+func (f *File) allocateBeside(suffix string) {
+	file, err := openBeside(f.resolved, suffix)
+	if err != nil {
+		return
 	}
-	if log, err := os.OpenFile(f.resolved+"-wal", os.O_RDWR, 0); err == nil { // it has no locks
-		allocate(log, logRoom)
-		_ = log.Close()
+	if blocksOf(file) < logRoom {
+		allocate(file, logRoom)
 	}
+	_ = file.Close()
+}
+
+// allocateMain gives the main file room; it has, or is to have, so many bytes.
+func (f *File) allocateMain(size int64) {
 	for f.allocated = size + mainRoom; f.allocated > size; f.allocated -= lastRoom / 2 {
 		if allocate(f.main.File, f.allocated) {
 			return
@@ -115,8 +124,17 @@ func (f *File) allocateAll(size int64) {
 	}
 }
 
+// blocksOf is how many bytes of the disk the file has, 0 if that is not known.
+func blocksOf(file *os.File) int64 {
+	var st unix.Stat_t
+	if err := ignoringEINTR(func() error { return unix.Fstat(int(file.Fd()), &st) }); err != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
 // Room reports whether there is room for new records. On a full disk it is false before
-// changes of those that exist fail. Leases need not ask: a daemon's next lease replaces one.
+// changes of existing ones fail. Leases need not ask: a daemon's next lease replaces one.
 func (s *Session) Room() (bool, error) {
 	if s.limit == 0 {
 		return true, nil

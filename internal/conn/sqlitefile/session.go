@@ -37,7 +37,11 @@ func (s *Session) LastMS() int64 { return s.lastMS }
 // Connect opens an existing file without any check, to look at a file that is not in use.
 // It reads nothing yet.
 func Connect(ctx context.Context, path string) (*Session, error) {
-	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw"}
+	return connect(ctx, path, "mode=rw")
+}
+
+func connect(ctx context.Context, path, query string) (*Session, error) {
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: query}
 	db, err := sql.Open("sqlite", dsn.String())
 	if err != nil {
 		return nil, err

@@ -11,11 +11,13 @@ const StoreName = "store.db"
 // StoreBeside is the path of the store that goes with the file of leases.
 func StoreBeside(leases string) string { return filepath.Join(filepath.Dir(leases), StoreName) }
 
-// OpenStore opens the file of a store, with the tables that the statements make. Its
-// application ID is not that of a file of leases: neither is ever taken for the other.
+// OpenStore opens the file of a store, with the tables that the statements make. One process
+// alone can have it open: the error of another is an OwnedError. Its application ID is not
+// that of a file of leases: neither is ever taken for the other.
 func OpenStore(ctx context.Context, path string, opts Options, tables []string) (*File, error) {
 	return Open(ctx, path, &Kind{
 		Name: "store of locks and sequences", ApplicationID: 0x6b7a6873, // "kzhs"
+		Owned:   true,
 		Schema:  tables,
 		Probe:   "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)",
 		Moved:   "put it back and restart",

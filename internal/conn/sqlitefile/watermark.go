@@ -17,46 +17,46 @@ import (
 )
 
 // A watermark is a small file in memory that remembers the database as it was last written.
-// A database that is behind its watermark was restored from an older copy. A watermark waits for
-// no disk, is in no backup, and does not survive a reboot.
+// A database that is behind its watermark was put back. A watermark waits for no disk, is in
+// no backup, and does not survive a reboot. All processes that have the database open share
+// it; see place.
 type watermark struct {
-	path string
-	id   mark // also recorded beside the database, so that no other watermark takes its place
-	made bool // the live directory is this process's own: it writes a lost watermark anew
-	file *os.File
-	last sight // as this process last read or wrote it
+	path   string
+	id     mark   // also recorded beside the database, so that no other watermark takes its place
+	device uint64 // of the database
+	file   *os.File
 }
 
 // sight is what a watermark remembers of the database.
 type sight struct {
-	Life        mark
-	Next        mark // of a life that is about to begin
-	Commits     int64
+	// Done is the latest commit, and Main the main file after it. Next is the commit that
+	// may be under way: its process raises Next before it commits, and Done afterwards.
+	Done, Next  point
+	Main        stamp
 	LatestEndMS int64
 	LongestMS   int64
-	Main        stamp // of the main file, after the last checkpoint
 }
 
-// Doubts are lives that no database has. They last until the fence that they cause, because
-// the opening that noticed them may fail before.
-var (
-	doubtLost    = mark{15: 1} // what the watermark knew is lost
-	doubtUnknown = mark{15: 2} // the file system cannot tell whether the database is a copy
-)
+// point is a commit. Commits rises from one life to the next.
+type point struct {
+	Life    mark
+	Commits int64
+}
 
-// blank reports whether the watermark has seen nothing yet.
-func (s sight) blank() bool { return s.Life == mark{} }
+// blank reports whether the watermark has seen nothing yet: then the file was not judged
+// since it was made.
+func (s sight) blank() bool { return s.Done == point{} }
 
 // knows reports whether the watermark has seen the database's life.
-func (s sight) knows(l life) bool { return !s.blank() && (l.ID == s.Life || l.ID == s.Next) }
+func (s sight) knows(l life) bool {
+	return !s.blank() && (l.ID == s.Done.Life || l.ID == s.Next.Life)
+}
 
-// with adds the content of the row. Its numbers never go down within a life.
-func (s sight) with(l life) sight {
-	if !s.knows(l) {
-		s.Commits = 0
+// done notes a commit, and the main file as it was then, unless a later one is known.
+func (s sight) done(l life, main stamp) sight {
+	if s.Done.Commits <= l.Commits {
+		s.Done, s.Main = l.point(), main
 	}
-	s.Life, s.Next = l.ID, mark{}
-	s.Commits = max(s.Commits, l.Commits)
 	return s.ends(l.LatestEndMS, l.LongestMS)
 }
 
@@ -65,76 +65,78 @@ func (s sight) ends(latest, longest int64) sight {
 	return s
 }
 
+// with is what two watermarks of one database remember together.
+func (s sight) with(other sight) sight {
+	if s.Done.Commits < other.Done.Commits {
+		s.Done, s.Next, s.Main = other.Done, other.Next, other.Main
+	}
+	return s.ends(other.LatestEndMS, other.LongestMS)
+}
+
 // The format of the file.
 const (
-	watermarkMagic = "kzhnwit1"
-	watermarkSize  = 8 + 3*16 + 6*8 + 8
+	watermarkMagic = "kzhnwit2"
+	watermarkSize  = 8 + 16 + 8 + 2*(16+8) + 5*8 + 8
 )
 
 var (
-	errDamagedWatermark = errors.New("the watermark is damaged")
-	// errLocked says that another process holds the watermark's lock.
+	errDamagedWatermark = errors.New("the watermark is damaged: end every process that uses the database, and start again")
+	// errLocked says that another process holds a lock.
 	errLocked = errors.New("another process looks at the file")
 )
 
-func encodeWatermark(id mark, s sight) []byte {
+func (w *watermark) encode(s sight) []byte {
 	b := append(make([]byte, 0, watermarkSize), watermarkMagic...)
-	b = append(append(append(b, id[:]...), s.Life[:]...), s.Next[:]...)
-	for _, n := range []int64{s.Commits, s.LatestEndMS, s.LongestMS, s.Main.Size, s.Main.ModifiedNS, s.Main.ChangedNS} {
+	b = binary.LittleEndian.AppendUint64(append(b, w.id[:]...), w.device)
+	for _, p := range []point{s.Done, s.Next} {
+		b = binary.LittleEndian.AppendUint64(append(b, p.Life[:]...), uint64(p.Commits))
+	}
+	for _, n := range []int64{s.Main.Size, s.Main.ModifiedNS, s.Main.ChangedNS, s.LatestEndMS, s.LongestMS} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
 	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
 }
 
-func decodeWatermark(b []byte) (id mark, s sight, err error) {
-	if len(b) != watermarkSize || string(b[:8]) != watermarkMagic || binary.LittleEndian.Uint64(b[watermarkSize-8:]) != xxhash.Sum64(b[:watermarkSize-8]) {
-		return mark{}, sight{}, errDamagedWatermark
+// decode reads what encode wrote, and sets the watermark's own fields.
+func (w *watermark) decode(b []byte) (s sight, err error) {
+	const body = watermarkSize - 8
+	if len(b) != watermarkSize || string(b[:8]) != watermarkMagic || binary.LittleEndian.Uint64(b[body:]) != xxhash.Sum64(b[:body]) {
+		return sight{}, errDamagedWatermark
 	}
-	id, s.Life, s.Next = mark(b[8:24]), mark(b[24:40]), mark(b[40:56])
-	for i, n := range []*int64{&s.Commits, &s.LatestEndMS, &s.LongestMS, &s.Main.Size, &s.Main.ModifiedNS, &s.Main.ChangedNS} {
-		*n = int64(binary.LittleEndian.Uint64(b[56+8*i:]))
+	w.id, w.device, b = mark(b[8:24]), binary.LittleEndian.Uint64(b[24:32]), b[32:]
+	for _, p := range []*point{&s.Done, &s.Next} {
+		p.Life, p.Commits, b = mark(b[:16]), int64(binary.LittleEndian.Uint64(b[16:24])), b[24:]
 	}
-	return id, s, nil
+	for i, n := range []*int64{&s.Main.Size, &s.Main.ModifiedNS, &s.Main.ChangedNS, &s.LatestEndMS, &s.LongestMS} {
+		*n = int64(binary.LittleEndian.Uint64(b[8*i:]))
+	}
+	return s, nil
 }
 
-// tornReads is how often to read a watermark that another process may be writing.
-const tornReads = 3
-
-// openWatermark opens an existing watermark. The error is fs.ErrNotExist if there is none, and
-// errDamagedWatermark if it cannot be read.
+// openWatermark opens an existing watermark.
 func openWatermark(path string) (*watermark, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	w := &watermark{path: path, file: file}
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(errDamagedWatermark, err, file.Close())
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errDamagedWatermark
 	}
-	if w.id, w.last, err = w.readFile(); err != nil {
+	if err == nil {
+		_, err = w.read(nil)
+	}
+	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return w, nil
 }
 
-func (w *watermark) readFile() (id mark, s sight, err error) {
-	var b [watermarkSize]byte
-	for range tornReads {
-		if _, err = w.file.ReadAt(b[:], 0); err != nil {
-			err = fmt.Errorf("%w: %s: %w", errDamagedWatermark, w.path, err)
-			continue
-		}
-		if id, s, err = decodeWatermark(b[:]); err == nil {
-			return id, s, nil
-		}
-	}
-	return mark{}, sight{}, fmt.Errorf("%s: %w", w.path, err)
-}
-
-// openOwnWatermark opens the database's watermark in the live directory. It makes a missing one,
-// and replaces a damaged one.
-func openOwnWatermark(live string, id identity) (*watermark, error) {
-	damaged := false
+// watermarkOf opens the watermark of the database at path in the live directory. It makes a
+// missing one, and replaces one that is damaged. It belongs to the folder and the name: so a
+// file that takes the place of another has the same one.
+func watermarkOf(live, path string, id identity) (*watermark, error) {
 	if !filepath.IsAbs(live) {
 		return nil, fmt.Errorf("the live directory %s: its path must be absolute", live)
 	}
@@ -144,135 +146,100 @@ func openOwnWatermark(live string, id identity) (*watermark, error) {
 	if memory, err := inMemory(live); err != nil || !memory {
 		return nil, errors.Join(err, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live))
 	}
-	path := filepath.Join(live, id.name())
+	dir, err := identityOf(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	// The folder's birth time, where there is one, distinguishes it from a folder that had its inode before.
+	name := filepath.Join(live, fmt.Sprintf("sqlite-%x-%x-%x-%x", dir.device, uint64(dir.Inode), uint64(dir.BornNS), xxhash.Sum64String(filepath.Base(path))))
 	for {
-		w, err := openWatermark(path)
+		w, err := openWatermark(name)
 		switch {
-		case err == nil:
-			w.made = true
+		case err == nil && w.device == id.device:
 			return w, nil
+		case err == nil:
+			err = errors.Join(w.close(), os.Remove(name)) // of another file system, which was mounted here before
 		case errors.Is(err, errDamagedWatermark):
-			damaged = true
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("the live directory: %w", err)
+			err = os.Remove(name)
 		}
-		known := sight{}
-		if damaged {
-			known.Life = doubtLost
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = makeWatermark(&watermark{path: name, id: newMark(), device: id.device})
 		}
-		if err := makeWatermark(path, newMark(), known); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("the live directory: %w", err)
 		}
 	}
 }
 
-// makeWatermark writes a new watermark, which is complete before it gets its name. The error is
-// fs.ErrExist if there is one.
-func makeWatermark(path string, id mark, s sight) error {
-	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())
+// makeWatermark writes a blank watermark, which is complete before it gets its name. The error
+// is fs.ErrExist if there is one.
+func makeWatermark(w *watermark) error {
+	temp := fmt.Sprintf("%s.new-%08x", w.path, rand.Uint32())
 	defer os.Remove(temp)
-	if err := os.WriteFile(temp, encodeWatermark(id, s), 0o600); err != nil {
+	if err := os.WriteFile(temp, w.encode(sight{}), 0o600); err != nil {
 		return err
 	}
-	return os.Link(temp, path)
+	return os.Link(temp, w.path)
 }
 
-// read reads the watermark.
-func (w *watermark) read() (sight, error) {
-	if err := w.keep(); err != nil {
-		return sight{}, err
+// read reads the watermark; nil has seen nothing.
+func (w *watermark) read(closing <-chan struct{}) (s sight, err error) {
+	if w == nil {
+		return sight{}, nil
 	}
-	_, s, err := w.readFile()
-	if err == nil {
-		w.last = s
+	if s, err = w.parse(); err == nil {
+		return s, nil
 	}
+	// Another process may have been writing it.
+	err = w.locked(closing, func() error {
+		s, err = w.parse()
+		return err
+	})
 	return s, err
 }
 
-// keep checks that the watermark still has its name, and restores the name if the live
-// directory is this process's own. Otherwise the processes that have it open still share it.
-func (w *watermark) keep() error {
-	mine, err := w.file.Stat()
+func (w *watermark) parse() (s sight, err error) {
+	var b [watermarkSize]byte
+	if _, err = w.file.ReadAt(b[:], 0); err == nil {
+		s, err = w.decode(b[:])
+	}
 	if err != nil {
-		return err
+		return sight{}, fmt.Errorf("%s: %w", w.path, errDamagedWatermark)
 	}
-	named, err := os.Lstat(w.path)
-	switch {
-	case err == nil && os.SameFile(mine, named):
-		return nil
-	case err == nil:
-	case errors.Is(err, fs.ErrNotExist) && w.made:
-		if _, err := folder.Make(filepath.Dir(w.path), 0o700); err != nil || ignoring(makeWatermark(w.path, w.id, w.last), fs.ErrExist) != nil {
-			return nil
-		}
-	default:
+	return s, nil
+}
+
+// change changes the watermark; nil has nothing to change.
+func (w *watermark) change(closing <-chan struct{}, f func(sight) sight) error {
+	if w == nil {
 		return nil
 	}
-	other, err := openWatermark(w.path)
-	if err != nil || other.id != w.id {
-		if other != nil {
-			err = errors.Join(err, other.file.Close())
+	return w.locked(closing, func() error {
+		s, err := w.parse()
+		if err != nil {
+			return err
 		}
-		return errors.Join(fmt.Errorf("the live directory has another file in place of %s: restart every process that uses the database", w.path), err)
-	}
-	before := w.last
-	if err := w.file.Close(); err != nil {
-		return err
-	}
-	w.file, w.last = other.file, other.last
-	return w.change(context.Background(), nil, func(s sight) sight {
-		if s.blank() || s.Life == before.Life && s.Commits < before.Commits {
-			return before.ends(s.LatestEndMS, s.LongestMS)
+		if _, err = w.file.WriteAt(w.encode(f(s)), 0); err != nil {
+			return fmt.Errorf("the live directory: %w", err)
 		}
-		return s.ends(before.LatestEndMS, before.LongestMS)
+		return nil
 	})
 }
 
-func ignoring(err, harmless error) error {
-	if errors.Is(err, harmless) {
+// locked calls do under the watermark's lock, which others hold for moments.
+func (w *watermark) locked(closing <-chan struct{}, do func() error) error {
+	if err := retryBusy(until(context.Background(), closing), func() error { return flock(w.file, unix.LOCK_EX) }); err != nil {
+		return err
+	}
+	return errors.Join(do(), flock(w.file, unix.LOCK_UN))
+}
+
+func (w *watermark) close() error {
+	if w == nil {
 		return nil
 	}
-	return err
+	return w.file.Close()
 }
-
-// change changes the watermark under its lock.
-func (w *watermark) change(ctx context.Context, closing <-chan struct{}, f func(sight) sight) error {
-	if err := w.lock(ctx, closing); err != nil {
-		return err
-	}
-	return errors.Join(w.changeLocked(f), w.unlock())
-}
-
-// changeLocked is change for a caller that holds the lock.
-func (w *watermark) changeLocked(f func(sight) sight) error {
-	_, before, err := w.readFile()
-	if err != nil {
-		return err
-	}
-	return w.write(f(before))
-}
-
-// write replaces the watermark's content, for a caller that holds the lock.
-func (w *watermark) write(s sight) error {
-	if _, err := w.file.WriteAt(encodeWatermark(w.id, s), 0); err != nil {
-		return fmt.Errorf("the live directory: %w", err)
-	}
-	w.last = s
-	return nil
-}
-
-// lock locks the watermark against other processes: for moments, or while a process writes or
-// reads the whole main file.
-func (w *watermark) lock(ctx context.Context, closing <-chan struct{}) error {
-	return retryBusy(ctx, closing, func() error { return flock(w.file, unix.LOCK_EX) })
-}
-
-func (w *watermark) unlock() error { return flock(w.file, unix.LOCK_UN) }
-
-func (w *watermark) close() error { return w.file.Close() }
 
 // flock takes or releases a lock without waiting: errLocked if another process holds it.
 func flock(f *os.File, how int) error {

@@ -8,8 +8,11 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func theWatermark(t *testing.T, live string) string {
@@ -22,84 +25,121 @@ func theWatermark(t *testing.T, live string) string {
 }
 
 func TestWatermarkFile(t *testing.T) {
-	want := sight{Life: newMark(), Next: newMark(), Commits: 1, LatestEndMS: 2, LongestMS: 3, Main: stamp{4, 5, 6}}
-	id := newMark()
-	b := encodeWatermark(id, want)
-	if gotID, got, err := decodeWatermark(b); err != nil || gotID != id || got != want {
-		t.Errorf("%v %+v, %v", gotID, got, err)
+	want := sight{Done: point{newMark(), 1}, Next: point{newMark(), 2}, Main: stamp{3, 4, 5}, LatestEndMS: 6, LongestMS: 7}
+	w := &watermark{id: newMark(), device: 8}
+	b := w.encode(want)
+	var read watermark
+	if got, err := read.decode(b); err != nil || read.id != w.id || read.device != w.device || got != want {
+		t.Errorf("%+v %+v, %v", read, got, err)
 	}
 	for i := range b {
 		b[i] ^= 1
-		if _, _, err := decodeWatermark(b); !errors.Is(err, errDamagedWatermark) {
+		if _, err := read.decode(b); !errors.Is(err, errDamagedWatermark) {
 			t.Errorf("byte %d was changed, and the error is %v", i, err)
 		}
 		b[i] ^= 1
-		if _, _, err := decodeWatermark(b[:i]); !errors.Is(err, errDamagedWatermark) {
+		if _, err := read.decode(b[:i]); !errors.Is(err, errDamagedWatermark) {
 			t.Errorf("%d bytes: %v", i, err)
 		}
 	}
 }
 
-// A watermark that lost its name is written anew, with what it remembered: a file
-// that is put back afterwards is fenced.
+// A watermark that another process is writing is not taken for a damaged one: it is read when
+// that process has finished.
+func TestWatermarkBeingWritten(t *testing.T) {
+	path := filepath.Join(disktest.Memory(t), "watermark")
+	must.Succeed(t, makeWatermark(&watermark{path: path, id: newMark()}))
+	w, err := openWatermark(path)
+	must.Succeed(t, err)
+	defer w.close()
+	other, err := openWatermark(path)
+	must.Succeed(t, err)
+	defer other.close()
+	whole := other.encode(sight{Done: point{newMark(), 7}})
+	must.Succeed(t, flock(other.file, unix.LOCK_EX))
+	_, err = other.file.WriteAt(whole[:watermarkSize/2], 0)
+	must.Succeed(t, err)
+	closing := make(chan struct{})
+	close(closing)
+	if _, err := w.read(closing); !errors.Is(err, ErrClosed) {
+		t.Errorf("it did not wait: %v", err)
+	}
+	_, err = other.file.WriteAt(whole, 0)
+	must.Succeed(t, errors.Join(err, flock(other.file, unix.LOCK_UN)))
+	if s, err := w.read(nil); err != nil || s.Done.Commits != 7 {
+		t.Errorf("it reads %+v, %v", s, err)
+	}
+}
+
+// The numbers of a watermark never go down, in whatever order processes raise it.
+func TestWatermarkRises(t *testing.T) {
+	first, second := newMark(), newMark()
+	seen := sight{}.done(life{ID: first, Commits: 5, LatestEndMS: 70, LongestMS: 3}, stamp{Size: 1})
+	for name, c := range map[string]struct {
+		row  life
+		want sight
+	}{
+		"a late one": {life{ID: first, Commits: 4, LatestEndMS: 80, LongestMS: 2}, sight{Done: point{first, 5}, Main: stamp{Size: 1}, LatestEndMS: 80, LongestMS: 3}},
+		"the same":   {life{ID: first, Commits: 5}, sight{Done: point{first, 5}, Main: stamp{Size: 2}, LatestEndMS: 70, LongestMS: 3}},
+		"a new life": {life{ID: second, Commits: 6}, sight{Done: point{second, 6}, Main: stamp{Size: 2}, LatestEndMS: 70, LongestMS: 3}},
+	} {
+		if got := seen.done(c.row, stamp{Size: 2}); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	other := sight{Done: point{second, 9}, Next: point{second, 10}, Main: stamp{Size: 9}, LatestEndMS: 1, LongestMS: 99}
+	if got, want := seen.with(other), (sight{Done: other.Done, Next: other.Next, Main: other.Main, LatestEndMS: 70, LongestMS: 99}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got, want := other.with(seen), (sight{Done: other.Done, Next: other.Next, Main: other.Main, LatestEndMS: 70, LongestMS: 99}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A watermark that was removed under processes is still theirs: they notice what is put back.
+// A process that comes later cannot reach it.
 func TestLostWatermark(t *testing.T) {
-	disk, live := disktest.Ext4(t), disktest.Memory(t)
-	path := filepath.Join(disk.Dir(), "db")
+	live, path := disktest.Memory(t), newPath(t)
 	wrote(t, path, inLive(live), "x")
-	disktest.Copy(t, path, path+".backup")
+	disktest.Run(t, "cp", path, path+".backup")
 	f := openAt(t, path, inLive(live))
 	beside := openAt(t, path, inLive(live))
 	add(t, f, "y")
 	must.Succeed(t, os.RemoveAll(live))
+	add(t, beside, "z")
 	mustNotBeFenced(t, f)
-	add(t, f, "z")
-	add(t, beside, "beside")
-	theWatermark(t, live)
+	mustNotShare(t, path, live)
+	disktest.Run(t, "cp", path+".backup", path)
+	mustBeFenced(t, f, reasonOlder)
 	mustClose(t, f)
 	mustClose(t, beside)
-	disktest.Run(t, "cp", path+".backup", path)
-	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOlder)
+	mustClose(t, openAt(t, path, inLive(live)))
 }
 
-// A watermark that was damaged says nothing: the file is fenced, and the watermark is
-// written anew.
+// A watermark that was damaged is an error, until all processes have ended.
 func TestDamagedWatermark(t *testing.T) {
-	harms := map[string]func(string) error{
+	for name, harm := range map[string]func(string) error{
 		"truncated": func(path string) error { return os.Truncate(path, 20) },
 		"emptied":   func(path string) error { return os.Truncate(path, 0) },
 		"zeroed":    func(path string) error { return os.WriteFile(path, make([]byte, watermarkSize), 0o600) },
-	}
-	for name, harm := range harms {
-		for when, running := range map[string]bool{"running": true, "stopped": false} {
-			t.Run(name+", "+when, func(t *testing.T) {
-				live, path := disktest.Memory(t), newPath(t)
-				f := openAt(t, path, inLive(live))
-				add(t, f, "x")
-				if !running {
-					mustClose(t, f)
+	} {
+		t.Run(name, func(t *testing.T) {
+			live, path := disktest.Memory(t), newPath(t)
+			f := openAt(t, path, inLive(live))
+			add(t, f, "x")
+			at := theWatermark(t, live)
+			must.Succeed(t, harm(at))
+			for what, err := range map[string]error{"a write": write(f, "INSERT INTO a VALUES ('y')"), "a read": f.Look(t.Context())} {
+				if err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), "damaged") {
+					t.Errorf("%s: %v", what, err)
 				}
-				must.Succeed(t, harm(theWatermark(t, live)))
-				if !running {
-					f = openAt(t, path, inLive(live))
-				}
-				life := mustBeFenced(t, f, reasonWatermark).Life
-				mustClose(t, f)
-				if again := fenceOf(t, openAt(t, path, inLive(live))); again.Life != life {
-					t.Errorf("fenced again: %+v", again)
-				}
-			})
-		}
-	}
-}
-
-// Another file in the watermark's place is an error that says so.
-func TestReplacedWatermark(t *testing.T) {
-	live, path := disktest.Memory(t), newPath(t)
-	f := openAt(t, path, inLive(live))
-	watermark := theWatermark(t, live)
-	must.Succeed(t, errors.Join(os.Remove(watermark), makeWatermark(watermark, newMark(), sight{})))
-	if err := write(f, "INSERT INTO a VALUES ('x')"); err == nil || !strings.Contains(err.Error(), watermark) {
-		t.Errorf("the error is %v", err)
+			}
+			mustNotShare(t, path, live)
+			mustClose(t, f)
+			f = openAt(t, path, inLive(live))
+			mustNotBeFenced(t, f)
+			add(t, f, "z")
+		})
 	}
 }
 
@@ -123,9 +163,9 @@ func TestLiveDirectoryThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// Several that share a watermark write, and write the log into the main file, and
-// none takes what another wrote for an older copy.
+// Several that share a watermark write, and none takes what another wrote for an older copy.
 func TestWatermarkIsShared(t *testing.T) {
+	ring.All(t)
 	live, path := disktest.Memory(t), newPath(t)
 	const writers, each = 4, 400
 	var all sync.WaitGroup
@@ -150,34 +190,5 @@ func TestWatermarkIsShared(t *testing.T) {
 	counted(t, f)
 	if got := readText(t, f, "SELECT count(*) FROM a"); got != "1600" {
 		t.Errorf("%s rows", got)
-	}
-	if info, err := os.Stat(path); err != nil || info.Size() < 1<<20 {
-		t.Errorf("the main file: %v, %v; the log was never written into it", info, err)
-	}
-}
-
-// What makes a file doubtful is not forgotten when the opening that noticed it
-// fails, or is killed: the next one fences the file.
-func TestDoubtOutlivesAFailedOpening(t *testing.T) {
-	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
-		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
-		"a damaged watermark": func(t *testing.T, live string) string {
-			must.Succeed(t, os.WriteFile(theWatermark(t, live), []byte("x"), 0o600))
-			return live
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path, live := filepath.Join(t.TempDir(), "db"), disktest.Memory(t)
-			rolledBack(t, path, inLive(live))
-			next := doubt(t, live)
-			fails := func(*Session) error { return errors.New("the start fails") }
-			if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: next, TermMS: term, Check: fails}); err == nil {
-				t.Fatal("the first opening did not fail")
-			}
-			f := openAt(t, path, Options{LiveDir: next, TermMS: term})
-			if fence := fenceOf(t, f); !fence.Forgot || fence.Trusted {
-				t.Errorf("the second opening does not fence: %+v", fence)
-			}
-		})
 	}
 }

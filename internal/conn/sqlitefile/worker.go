@@ -2,7 +2,6 @@ package sqlitefile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,7 +22,7 @@ func (f *File) work() {
 		case j := <-f.writes:
 			group := waiting(f.writes, j)
 			f.writeAll(group)
-			f.checkpoint(len(group))
+			f.maintain(len(group))
 		case <-f.closing:
 			f.closeErr = f.explain(f.leave())
 			return
@@ -31,9 +30,8 @@ func (f *File) work() {
 	}
 }
 
-// Read calls op outside any transaction: each statement sees one state of the file. While
-// another process's lock is in the way, op is called again. If ctx ends or the file is
-// closed first, op may still be running.
+// Read calls op in a transaction that only reads: all of its statements see one state of the
+// file. If ctx ends or the file is closed first, op may still be running.
 func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T, error) {
 	return inWorker(ctx, f, func() (value T, err error) {
 		err = f.read(ctx, func(s *Session) (err error) {
@@ -65,39 +63,17 @@ func inWorker[T any](ctx context.Context, f *File, do func() (T, error)) (T, err
 
 // read runs op in the worker.
 func (f *File) read(ctx context.Context, op func(*Session) error) error {
-	err := f.readOnce(ctx, op)
-	if errors.Is(err, errUnlike) {
-		if err = f.reopen(ctx); err == nil {
-			err = f.readOnce(ctx, op)
-		}
+	if _, err := f.begin(ctx, "BEGIN", until(ctx, f.closing)); err != nil {
+		return f.explain(err)
+	}
+	err := op(f.session)
+	if undone := f.session.rollback(); err == nil {
+		err = undone
+	}
+	if err == nil {
+		err = f.moved()
 	}
 	return f.explain(err)
-}
-
-func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
-	if err := f.ready(ctx); err != nil {
-		return err
-	}
-	if err := f.retry(ctx, func() error {
-		if err := f.kind.current(f.session); err != nil {
-			return err
-		}
-		// Before the row: others may write in between.
-		seen, seenErr := f.remembered()
-		row, err := readLife(f.session)
-		if err != nil {
-			return err
-		}
-		if err := f.expected(row, seen, seenErr); err != nil {
-			return err
-		}
-		f.note(row)
-		f.session.fence, f.session.lastMS = row.fence(), row.LastMS
-		return op(f.session)
-	}); err != nil {
-		return err
-	}
-	return f.moved()
 }
 
 // await sends a request to the worker and returns the result.
@@ -139,27 +115,30 @@ func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) 
 }
 
 // The log is written into the main file when it has maxLog pages, SQLite's own limit; its
-// length is asked for after askAfter operations.
+// length and the room are looked at after askAfter operations.
 const (
 	maxLog   = 1000
 	askAfter = 16
 )
 
-// checkpoint writes a long log into the main file. SQLite itself would do so at a commit,
-// and processes that compare the main file with the watermark would take it for one that was
-// overwritten. A failure is tried again later: commits report what is wrong with a disk.
-func (f *File) checkpoint(operations int) {
+// maintain writes a long log into the main file, and makes room. SQLite itself would write the
+// log at a commit, and the main file would seem overwritten. A failure is tried again later:
+// a commit reports the fault of a disk.
+func (f *File) maintain(operations int) {
 	if f.unasked += operations; f.unasked < askAfter || f.session == nil {
 		return
 	}
 	f.unasked = 0
 	defer f.reserve()
+	if !f.kind.Owned {
+		return
+	}
 	var busy, pages, written int
 	if err := f.session.QueryRow("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &pages, &written); err != nil || pages < maxLog {
 		return
 	}
-	f.allocated = 0 // a checkpoint may drop what is behind the file's end
-	_ = f.writingMain(f.closing, func() error {
-		return f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
+	f.allocated = 0 // a checkpoint may drop the room behind the file's end
+	f.writingMain(func() {
+		_ = f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
 	})
 }

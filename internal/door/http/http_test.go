@@ -284,8 +284,7 @@ func TestEvictedRequestsEnd(t *testing.T) {
 	// So many that net/http, which has read a part, does not notice that the connection ends.
 	fmt.Fprint(r.Dial(t), strings.Repeat("GET /ids?n=5000&timeout_ms=3600000 HTTP/1.1\r\nHost: x\r\n\r\n", 200))
 	await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
-	o.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
-	r.Server.SetLimits(o.Limits)
+	r.Server.Allow([]uint32{uint32(os.Getuid()) + 1}, nil)
 	await.Eventually(t, "nothing is left of it", func() bool {
 		s := r.Server.Status()
 		return s.InFlight == 0 && s.Connections == 0 && s.Memory.Reserved == 0

@@ -44,9 +44,7 @@ func TestMemoryOfAConnection(t *testing.T) {
 		}
 	}
 	o.AllowUIDs[0]++
-	limits := o.Limits
-	limits.MaxConnections, limits.MaxInFlight = 10, 10
-	r.Server.SetLimits(limits)
+	r.Server.Allow(o.AllowUIDs, nil)
 	for _, set := range []func(time.Time) error{nc.SetDeadline, nc.SetReadDeadline, nc.SetWriteDeadline} {
 		must.Succeed(t, set(time.Now().Add(doortest.Patience)))
 		_, reads := nc.Read(make([]byte, 1))

@@ -371,8 +371,7 @@ func TestReloadEndsConnections(t *testing.T) {
 		r := start(t, loop, doortest.Options{Limits: l})
 		p := dial(t, r)
 		p.get("id")
-		l.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
-		r.Server.SetLimits(l)
+		r.Server.Allow([]uint32{uint32(os.Getuid()) + 1}, nil)
 		p.ends()
 	})
 }
@@ -414,8 +413,7 @@ func TestEvictedRequestsEnd(t *testing.T) {
 		fake.Jump(-time.Second) // so that the wait has no end
 		p.send("get" + strings.Repeat(" id", 5000) + "\r\n")
 		await.Eventually(t, "it waits", func() bool { return r.Server.Status().InFlight == 1 })
-		o.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
-		r.Server.SetLimits(o.Limits)
+		r.Server.Allow([]uint32{uint32(os.Getuid()) + 1}, nil)
 		if got := p.line(); !strings.HasPrefix(got, "SERVER_ERROR PERMISSION_DENIED: ") {
 			t.Error(got)
 		}
@@ -434,11 +432,7 @@ func TestEvictedRequestsEnd(t *testing.T) {
 
 // TestAddressQuota: without a UID an address is the user.
 func TestAddressQuota(t *testing.T) {
-	o := doortest.Options{TCP: true}
-	r := doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
-		s.SetLimits(daemon.Limits{MaxConnections: 10, MaxInFlight: 10, MaxConnectionsPerUser: 1, DrainTimeout: doortest.Patience})
-		return Serve(ctx, l, s.NewDoor("memcached", Refusal), Options{Version: "1.2.3", EventLoop: true, Log: zap.NewNop()})
-	})
+	r := start(t, true, doortest.Options{TCP: true, Limits: daemon.Limits{MaxConnections: 1}})
 	first := dial(t, r)
 	first.get("id")
 	if got := dial(t, r).line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "max_connections_per_user") {

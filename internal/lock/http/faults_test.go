@@ -165,7 +165,7 @@ func TestHolderAsksThroughAnotherHost(t *testing.T) {
 		s.Cleanup(func() { s.must(h.Close(context.Background())) })
 		return h
 	}
-	want := lock.Wanted{Tenant: "default", Key: "k", Owner: "a", RequestID: "mine", TTL: 10 * time.Minute, Elsewhere: true}
+	want := lock.Request{Tenant: "default", Key: "k", Owner: "a", RequestID: "mine", TTLMS: 600_000, Elsewhere: true}
 	l, err := host().Acquire(s.context(), want)
 	s.must(err)
 	other := host()
@@ -173,7 +173,7 @@ func TestHolderAsksThroughAnotherHost(t *testing.T) {
 	defer leave()
 	done := make(chan error, 1)
 	go func() {
-		_, err := other.Acquire(waits, lock.Wanted{Tenant: "default", Key: "k", Owner: "b", TTL: time.Minute, Wait: -1})
+		_, err := other.Acquire(waits, lock.Request{Tenant: "default", Key: "k", Owner: "b", TTLMS: 60_000, Wait: -1})
 		done <- err
 	}()
 	await.Eventually(t, "another waits", func() bool { return f.host.HasQueue("default", "k") })
@@ -225,9 +225,9 @@ func TestServerWaits(t *testing.T) {
 	var l lock.Lease
 	go func() {
 		r := acquire("second")
-		r.Owner, r.TTLMS = "b", 60_000
+		r.Owner, r.TTLMS, r.Wait = "b", 60_000, time.Hour
 		var err error
-		l, err = store.AcquireWithin(s.context(), r, time.Hour)
+		l, err = store.Do(s.context(), r)
 		done <- err
 	}()
 	await.Eventually(t, "the second waits", func() bool { return f.host.HasQueue("default", "k") })
@@ -244,7 +244,9 @@ func TestServerWaits(t *testing.T) {
 	}
 	// For as long as was asked, and no longer.
 	var held2 *lock.HeldError
-	if _, err := store.AcquireWithin(s.context(), acquire("fourth"), time.Millisecond); !errors.As(err, &held2) || held2.Owner != "b" {
+	fourth := acquire("fourth")
+	fourth.Wait = time.Millisecond
+	if _, err := store.Do(s.context(), fourth); !errors.As(err, &held2) || held2.Owner != "b" {
 		t.Errorf("%+v, %v", held2, err)
 	}
 }
@@ -259,7 +261,7 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&got)
 		w.Header().Set("Content-Type", "application/json")
 		l := lock.Lease{Tenant: "default", Key: "k", LeaseID: got.LeaseID, Owner: "hosts/a", Token: 7, State: lock.Active, AcquiredMS: 1, ExpiresMS: 5001, RemainingMS: 4990}
-		_ = json.NewEncoder(w).Encode(lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: got.OwnerSuffix, WaitedMS: 20_000})
+		_ = json.NewEncoder(w).Encode(lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: got.OwnerSuffix, WaitedMS: got.WaitMS * 4 / 5})
 	}))
 	defer server.Close()
 	cfg, err := httpconn.ParseURL(server.URL)
@@ -268,7 +270,9 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 	must.Succeed(t, err)
 	defer c.Close()
 	store := lockhttp.New(c)
-	l, err := store.AcquireWithin(t.Context(), acquire("r"), 25*time.Second)
+	r := acquire("r")
+	r.Wait = 25 * time.Second
+	l, err := store.Do(t.Context(), r)
 	if err != nil || l.RemainingMS != 24_990 || got.WaitMS != 25_000 {
 		t.Errorf("%+v, %v; asked was %+v", l, err, got)
 	}
@@ -278,7 +282,7 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 	// A daemon's host over this store is served, though the wait was longer than the
 	// lease.
 	host := lock.NewHost(store, wall{time.Now()}, patience)
-	if l, err = host.Acquire(t.Context(), lock.Wanted{Tenant: "default", Key: "k", Owner: "a", TTL: 5 * time.Second, Wait: 25 * time.Second}); err != nil || l.Token != 7 {
+	if l, err = host.Acquire(t.Context(), lock.Request{Tenant: "default", Key: "k", Owner: "a", TTLMS: 5000, Wait: 25 * time.Second}); err != nil || l.Token != 7 {
 		t.Errorf("%+v, %v", l, err)
 	}
 	if err := host.Close(t.Context()); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
 
 // Path is that of the locks, below the server's URL: GET lists. GET Path/{key}
@@ -132,7 +131,6 @@ var refusals = []struct {
 	{lock.ErrNotOwned, problem.LockNotOwned},
 	{lock.ErrExpired, problem.LockExpired},
 	{lock.ErrNotFound, problem.LockNotFound},
-	{lock.ErrTokensUsedUp, problem.LockTokensUsedUp},
 	{lock.ErrInvalid, problem.InvalidRequest},
 }
 
@@ -152,8 +150,6 @@ func toError(key string, p *problem.Problem) error {
 		}
 	case problem.LockFenced:
 		return &lock.FencedError{UntilMS: p.UntilMS, RemainingMS: p.RetryAfterMS, Reason: p.Reason}
-	case problem.StoreFull:
-		return recordhttp.ToError(p)
 	}
 	for _, r := range refusals {
 		if r.code == p.Code {

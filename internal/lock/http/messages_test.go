@@ -19,7 +19,7 @@ func TestRefusalsTravel(t *testing.T) {
 	for _, err := range []error{
 		&lock.HeldError{Key: "k", Owner: "o", Token: 1 << 52, ExpiresMS: 1_800_000_000_123, RemainingMS: 90_000_123},
 		&lock.FencedError{UntilMS: 1_800_000_000_123, RemainingMS: 90_000_123, Reason: "restarted"},
-		lock.ErrNotOwned, lock.ErrExpired, lock.ErrRequestReused, lock.ErrNotFound, lock.ErrInvalid, lock.ErrTokensUsedUp,
+		lock.ErrNotOwned, lock.ErrExpired, lock.ErrRequestReused, lock.ErrNotFound, lock.ErrInvalid,
 	} {
 		for _, sent := range []error{err, fmt.Errorf("%w: why", err)} {
 			b, jsonErr := json.Marshal(FromError(sent))
@@ -33,7 +33,8 @@ func TestRefusalsTravel(t *testing.T) {
 		}
 	}
 	full := &record.FullError{Setting: record.SettingKeys, Limit: 7, Payer: "o"}
-	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !lock.IsAnswer(got) {
+	judge := func(p *problem.Problem) error { return toError("k", p) }
+	if got := recordhttp.Refused(recordhttp.FromError(full), judge); !reflect.DeepEqual(got, error(full)) || !lock.IsAnswer(got) {
 		t.Errorf("%v arrived as %#v", full, got)
 	}
 	if p := FromError(errors.New("dial redis.internal")); p != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
@@ -30,44 +31,34 @@ var _ lock.Store = (*Store)(nil)
 // New uses a client, which its maker closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
 
-// Close implements lock.Store. The client stays open.
-func (s *Store) Close() error { return nil }
+// Waits implements lock.Store.
+func (s *Store) Waits() bool { return true }
 
-// Do implements lock.Store.
+// Do implements lock.Store. RemainingMS has what the server waited added to it, because it is
+// counted from before the request was sent.
 func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	l, _, err := s.do(ctx, r, 0)
-	return l, err
-}
-
-// AcquireWithin implements lock.Store. RemainingMS has what the server waited
-// added to it, because it is counted from before the request was sent.
-func (s *Store) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
-	l, waited, err := s.do(ctx, r, min(wait, MaxWait))
-	l.RemainingMS += waited
-	return l, err
-}
-
-func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l lock.Lease, waitedMS int64, err error) {
 	if err := r.Validate(); err != nil {
-		return l, 0, err
+		return lock.Lease{}, err
 	}
-	area := areaOf(r.Tenant)
+	area, wait := areaOf(r.Tenant), min(r.Wait, MaxWait)
 	body := Request{LockKey: r.Key, Area: area.Get(ParamArea), WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner, Note: r.Note}
 	if r.TTLMS != 0 {
 		body.TTLMS = &r.TTLMS
 	}
 	var answer Answer
-	err = s.call(ctx, r.Key, httpconn.Call{
+	err := s.call(ctx, r.Key, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Query: area, Body: body, Answer: &answer, Limit: maxAnswer,
 		Patience: wait, Once: r.RequestID == "" && (r.Op != lock.Renew || r.LeaseID == ""),
 	})
 	if err != nil {
-		return l, 0, err
+		return lock.Lease{}, err
 	}
-	if l, err = answer.lease(); err == nil && l.Key != r.Key {
-		return lock.Lease{}, 0, s.giveBack(ctx, r, l)
+	l, err := answer.lease()
+	if err == nil && l.Key != r.Key {
+		return lock.Lease{}, s.giveBack(ctx, r, l)
 	}
-	return l, answer.WaitedMS, err
+	l.RemainingMS += answer.WaitedMS
+	return l, err
 }
 
 // giveBack releases a lease of another key than was asked for, and returns the error that says so.
@@ -158,13 +149,7 @@ func areaOf(tenant string) url.Values {
 
 // call asks the servers. A settled refusal becomes the error of package lock.
 func (s *Store) call(ctx context.Context, key string, k httpconn.Call) error {
-	err := s.client.Do(ctx, k)
-	if p := httpconn.Settled(err); p != nil {
-		if refusal := toError(key, p); refusal != nil {
-			return refusal
-		}
-	}
-	return recordhttp.Stray(err)
+	return recordhttp.Refused(s.client.Do(ctx, k), func(p *problem.Problem) error { return toError(key, p) })
 }
 
 func (a Answer) lease() (lock.Lease, error) {

@@ -23,6 +23,7 @@ import (
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -48,12 +49,12 @@ func (w wall) Elapsed() time.Duration { return time.Since(w.began) }
 // front is a lease server on an SQLite file.
 type front struct {
 	server *httptest.Server
-	file   *sqlitefile.File
+	end    func() error // of the file's use
 	host   *lock.Host
 }
 
 func serve(path string) (*front, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{}, recorddb.Tables)
+	file, end, err := sqlitetest.Open(path, sqlitefile.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func serve(path string) (*front, error) {
 	known, err := leaseserver.ParseTokens([]byte(tokens))
 	p, err2 := memory.New(memory.NewStore(nil), terms)
 	if err := errors.Join(err, err2); err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, end())
 	}
 	store := lock.OnRecords(recorddb.New(file))
 	host := lock.NewHost(store, wall{time.Now()}, patience)
@@ -71,12 +72,12 @@ func serve(path string) (*front, error) {
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
-	return &front{httptest.NewServer(server), file, host}, nil
+	return &front{httptest.NewServer(server), end, host}, nil
 }
 
 func (f *front) close() error {
 	f.server.Close()
-	return errors.Join(f.host.Close(context.Background()), f.file.Close())
+	return errors.Join(f.host.Close(context.Background()), f.end())
 }
 
 // connect returns a client of the servers with the token.

@@ -19,6 +19,8 @@ const (
 	historyKeys    = 2
 	historyLost    = 4 // calls without an outcome, after which a client stops
 	historyRounds  = 16
+	// between is how many requests of others may come before a repetition that gets its answer.
+	between = lock.MaxReceipts - 1
 	// hammerLost is historyLost for Hammer, where a fault meets all clients at once and
 	// all go on after it.
 	hammerLost = 1
@@ -29,6 +31,7 @@ const (
 
 // testHistories judges what concurrent clients see (LS-CC-001, LS-ACC-01). In every other round requests and
 // answers are lost, and clients repeat them with the same request ID.
+// Seed 002-4-2.
 func testHistories(s *suite) {
 	seed := rand.Uint64()
 	var stores []lock.Store

@@ -1,14 +1,15 @@
 // Package locktest holds every lock store to one behaviour. The rules of a lock are the
-// same code for all stores, and package lock tests them once. Run shows what a store adds:
-// that every operation reaches it, that it judges the end of a term, that it keeps what it
-// answered, and that histories of concurrent clients are those of a lock. A History judges
-// any other history.
+// same code for all stores, and package lock tests them once; package recordtest shows what
+// the records below promise. Run shows that every operation passes through a store, that it
+// judges the end of a term, that it keeps what it answered, and that histories of concurrent
+// clients are those of a lock. A History judges any other history.
 package locktest
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ import (
 // Backend is where stores keep their locks. It is empty when a Factory returns it, and
 // shared by all stores that are opened on it, like a server that several hosts use.
 type Backend struct {
-	// Open returns a client of the backend. The suite closes it.
+	// Open returns a client of the backend. The suite closes it if it is an io.Closer.
 	Open func() (lock.Store, error)
 
 	// Restart stops the backend, in the hardest way that it promises to survive,
@@ -42,8 +43,7 @@ type Factory func(t *testing.T) Backend
 // Run runs the whole suite.
 func Run(t *testing.T, factory Factory) {
 	for name, test := range map[string]func(*suite){
-		"Operations": testOperations, "Terms": testTerms, "Keys": testKeys, "Restart": testRestart, "Watches": testWatches,
-		"ContextEnded": testContextEnded, "Histories": testHistories, "Replays": testReplays,
+		"Operations": testOperations, "Terms": testTerms, "Keys": testKeys, "Restart": testRestart, "Histories": testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &suite{T: t, backend: factory(t)}
@@ -86,8 +86,8 @@ func (s *suite) open() lock.Store {
 func (s *suite) closeClients() {
 	s.Helper()
 	for _, c := range s.clients {
-		if err := c.Close(); err != nil {
-			s.Errorf("Close: %v", err)
+		if closer, ok := c.(io.Closer); ok {
+			s.must(closer.Close())
 		}
 	}
 	s.clients = nil
@@ -222,6 +222,7 @@ func testOperations(s *suite) {
 func (s *suite) short() int64 { return max(lock.MinTTL, s.backend.MinTTL).Milliseconds() }
 
 // testTerms lets leases end by the store's own judgement.
+// Seeds 002-3-4 and 004-50.
 func testTerms(s *suite) {
 	acquire := s.request(lock.Acquire, alice, s.short())
 	l := s.do(acquire, lock.Active, false)
@@ -298,6 +299,7 @@ func testKeys(s *suite) {
 }
 
 // testRestart is that a backend keeps what it answered (LS-INV-002).
+// Seed 002-4-1.
 func testRestart(s *suite) {
 	if s.backend.Restart == nil {
 		s.Skip("the backend promises nothing over a restart")
@@ -323,64 +325,4 @@ func testRestart(s *suite) {
 	if got := s.do(s.request(lock.Acquire, bob, long), lock.Active, false); got.Token <= l.Token || !s.backend.Jumps && got.Token != l.Token+1 {
 		s.Errorf("token %d after %d", got.Token, l.Token)
 	}
-}
-
-// testWatches is that other clients hear of a release.
-func testWatches(s *suite) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	one, err := s.store.Notify(ctx, tenant, key)
-	if errors.Is(err, errors.ErrUnsupported) {
-		s.Skip("the store does not notify")
-	}
-	s.must(err)
-	all, err := s.store.Changes(ctx, tenant, "orders/")
-	s.must(err)
-	hear := func(tokens <-chan struct{}, open bool) {
-		s.Helper()
-		for deadline := time.After(patience); ; {
-			select {
-			case _, ok := <-tokens:
-				if ok && !open {
-					continue // what was under way
-				}
-				if ok != open {
-					s.Fatal("the channel was closed")
-				}
-				return
-			case <-deadline:
-				s.Fatal("a watch hears of nothing")
-			}
-		}
-	}
-	s.store = s.open()
-	for range 3 {
-		s.do(s.request(lock.Acquire, alice, long), lock.Active, false)
-		for len(one)+len(all) > 0 {
-			select {
-			case <-one:
-			case <-all:
-			}
-		}
-		s.do(s.request(lock.Release, alice, 0), lock.Released, false)
-		hear(one, true)
-		hear(all, true)
-	}
-	cancel()
-	hear(one, false)
-	hear(all, false)
-}
-
-func testContextEnded(s *suite) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, do := s.store.Do(ctx, s.request(lock.Acquire, alice, long))
-	_, get := s.store.Get(ctx, tenant, key)
-	_, list := s.store.List(ctx, tenant, "", 1)
-	for what, err := range map[string]error{"Do": do, "Get": get, "List": list} {
-		if lock.IsAnswer(err) {
-			s.Errorf("with an ended context, %s gives %v", what, err)
-		}
-	}
-	s.do(s.request(lock.Acquire, alice, long), lock.Active, false)
 }

@@ -5,7 +5,7 @@
 //
 //   - A key has one name everywhere: max_backward in the file, --max-backward as
 //     a flag, KAZAHANA_MAX_BACKWARD in the environment. It is written once, as a field
-//     of Serve or LeaseServer: kong's tags have its flag, its bounds and its default,
+//     of Serve or LeaseServer: its tags have its flag, its bounds and its default,
 //     and its comment is what the packaged sample says of it.
 //   - Flags outrank the environment, which outranks the file, which outranks the
 //     default. A source that sets a list or a map replaces the whole of it.
@@ -21,9 +21,10 @@
 //     reads the YAML file and, to find a client's socket, the metadata of the places
 //     where it can be.
 //
-// # Kong and the sources
+// # Flags and the sources
 //
-// Kong reads the command line and the defaults, and decodes every value by the mappers
-// in kinds.go. The file and the environment reach it as one resolver, whose values are
-// YAML nodes that know their lines.
+// A struct's tags are its flags (flags.go): package pflag reads the command line, and every
+// value, of whatever source, is decoded by one of the kinds in kinds.go. Values of the file
+// know their lines. Nothing here calls a method by its name: the linker would then keep every
+// exported method of the program.
 package config

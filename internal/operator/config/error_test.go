@@ -41,6 +41,7 @@ func TestFileErrors(t *testing.T) {
 		{"services:\n  orders: 5\n", "services.orders in FILE line 2: it is a single value, and must be a map"},
 		{"services:\n  orders:\n", "services.orders in FILE line 2: it has no value"},
 		{"services: a\n", `services in FILE line 1: "a" is not a map`},
+		{"services: {a: {term: 5m}}\n", "unknown key services.a.term in FILE line 1"}, // seed 000-6.4-3: a parameter of the provider's URL
 		{"services: {a: {fallback: maybe}}\n", `services.a.fallback in FILE line 1: "maybe" is none of cached+random, cached, none`},
 		{"services: {a: {fallback: {b: c}}}\n", "services.a.fallback in FILE line 1: it is a map, and must be a single value"},
 		{"services: {a: {fallback: {b: {c: {d: e}}}}}\n", "too large or too deep"},
@@ -77,11 +78,15 @@ func TestFileErrors(t *testing.T) {
 		{"memory_limit: 15MiB\n", "is too little: the least is 16MiB"},
 		{"max_disk: 1023KiB\n", "is too little: the least is 1MiB"},
 		{"max_throughput_per_ms: 99999999999999999999\n", "out of range"},
+		// Seed 000-5.8-5.
+		{"max_throughput_per_ms: 0\n", `"0" is out of range: write a whole number from 1 to 1048576`},
+		{"max_throughput_per_ms: 1048577\n", `"1048577" is out of range: write a whole number from 1 to 1048576`},
 		{"layout: ts\n", "layout in FILE line 1: \"ts\" is none of default, js: did you mean js?"},
 		{"layout: js\nbit_ts: 52\n", "layout (FILE line 1) is js and bit_ts (FILE line 2) is 52: set one of them"},
 		{"layout: js\nprovider: redis://h/0\n", "layout (FILE line 1) is js, and the leases of provider (FILE line 2) have another layout: add ?layout=js"},
 		{"provider: https://h\nservices: {a: {layout: js, bit_ts: 52}}\n", "services.a: layout js and bit_ts: set one of them"},
 		{"bit_ts: 31\n", "write a whole number from 32 to 52"},
+		// Seed 001-20.
 		{"\n\ndrain_timeout: 5\n", `drain_timeout in FILE line 3: "5" has no unit: write 5s or 5ms, for example`},
 		{"drain_timeout: 5d\n", `"5d" is not a duration: write a number and a unit, for example 500ms, 5s or 2m`},
 		{"drain_timeout: -1s\n", `"-1s" is too short: the least is 0s`},
@@ -178,15 +183,17 @@ func TestFlagAndVariableErrors(t *testing.T) {
 	}
 }
 
-func TestKongErrors(t *testing.T) {
+func TestCommandLineErrors(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"--socket"}, "--socket: expected path value"},
-		{[]string{"--socket", "--log-level=info"}, "--socket"},
-		{[]string{"--socket", "-x"}, `perhaps try --socket="-x"?`},
-		{[]string{"--max-thruput-per-ms=1"}, "unknown flag"},
+		{[]string{"--socket"}, "--socket needs a value: PATH"},
+		{[]string{"--socket", "--log-level=info"}, "--socket needs a value, and the flag --log-level follows it"},
+		{[]string{"--max-thruput-per-ms=1"}, "unknown flag --max-thruput-per-ms, did you mean --max-throughput-per-ms?"},
+		{[]string{"--redis://u:hunter2@h"}, `unknown flag --"redis://u:xxxxx@h"`},
+		{[]string{"-x"}, "unknown flag -x"},
+		{[]string{"--=x"}, "--=x is not a flag"},
 	} {
 		if _, _, err := load(t, sourceTexts{args: c.args}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.args, err)
@@ -224,7 +231,7 @@ func TestContradictions(t *testing.T) {
 		{"time is over", sourceTexts{args: []string{"--bit-ts=32"}},
 			[]string{"bit_ts (--bit-ts) 32 and default_epoch (default) 2026-01-01T00:00:00Z leave no time: timestamps ran out on 2026-02-19"}},
 		{"Kubernetes", sourceTexts{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}},
-			[]string{"inside Kubernetes there is no default", "same machine IDs", "static:ID"}},
+			[]string{"inside Kubernetes there is no default", "same machine IDs", "kubernetes:", "coordination.k8s.io"}},
 		{"default socket too long", sourceTexts{env: []string{"RUNTIME_DIRECTORY=/" + strings.Repeat("x", 120)}, uid: 1}, []string{"set socket"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

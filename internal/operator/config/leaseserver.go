@@ -97,7 +97,7 @@ type LeaseServer struct {
 // Services returns the entries of services, by name.
 func (s *LeaseServer) Services() map[string]Terms { return maps.Clone(s.ServiceTerms) }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*LeaseServer) Help() string { return sourcesHelp("rate-limit") }
 
 // Load is Serve.Load for the lease server.
@@ -138,10 +138,8 @@ func (s *LeaseServer) check(now time.Time) error {
 			s.Cite("store"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.ServiceTerms)) {
-		if epoch := s.ServiceTerms[name].Epoch; epoch != nil {
-			if err := checkEpoch("services."+name+".epoch", *epoch, now); err != nil {
-				return err
-			}
+		if err := checkEpoch("services."+name+".epoch", s.ServiceTerms[name].Epoch, now); err != nil {
+			return err
 		}
 	}
 	return s.checkReach()

@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"net/url"
 	"os"
 	"reflect"
 	"regexp"
@@ -51,13 +52,14 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"memory_limit": {"16MiB", "1GiB", "20000000"}, "max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "max_connections_per_address": {"1", "2", "3"}, "max_keys": {"0", "2", "3"}, "max_disk": {"0", "2048KiB", "3 MiB"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}
-	checkPrecedence(t, keysOf(&LeaseServer{}), cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sourceTexts) any {
+	checkPrecedence(t, keysOf(flagsOf(&LeaseServer{})), cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sourceTexts) any {
 		s := mustLoadLeaseServer(t, src)
 		s.origins, s.Config = nil, ""
 		return s
 	})
 }
 
+// Seed 000-10.2-1.
 func TestLeaseServerTerms(t *testing.T) {
 	s := mustLoadLeaseServer(t, sourceTexts{file: `
 services:
@@ -69,12 +71,16 @@ services:
 		t.Fatal(got)
 	}
 	o := services["orders"]
-	if o.Epoch.Format(time.RFC3339) != "2026-02-01T00:00:00Z" || *o.BitTS != 42 || *o.BitID != 11 || *o.BitSeq != 10 || *o.Term != 5*time.Minute ||
-		*o.Quarantine != 0 || *o.Pool != "p" || *o.MaxLeases != 7 || *o.IDs != "0-9" {
+	if o.Epoch.Format(time.RFC3339) != "2026-02-01T00:00:00Z" || o.BitTS != 42 || o.BitID != 11 || o.BitSeq != 10 || o.Term != 5*time.Minute ||
+		o.Quarantine != 0 || o.Pool != "p" || o.MaxLeases != 7 || o.IDs != "0-9" {
 		t.Errorf("%+v", o)
 	}
-	if services["acme/orders"] != (Terms{}) {
-		t.Errorf("%+v", services["acme/orders"])
+	const params = "bit_id=11&bit_seq=10&bit_ts=42&epoch=2026-02-01T00%3A00%3A00Z&ids=0-9&max_leases_per_acquire=7&pool=p&quarantine=0&term=5m"
+	if got := o.Params.Encode(); got != params {
+		t.Errorf("the parameters are %s, want %s", got, params)
+	}
+	if got := services["acme/orders"]; !reflect.DeepEqual(got, Terms{Params: url.Values{}}) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -165,11 +171,9 @@ func TestLeaseServerSample(t *testing.T) {
 	if s.StateDir != want.StateDir || s.Provider != want.Provider {
 		t.Errorf("paths: %s, %s", s.StateDir, s.Provider)
 	}
-	terms := s.Services()["orders"]
-	terms.Layout = s.Services()["web"].Layout // which goes without widths
-	for i := range reflect.TypeFor[Terms]().NumField() {
-		if reflect.ValueOf(terms).Field(i).IsNil() {
-			t.Errorf("the sample does not show the terms' %s", reflect.TypeFor[Terms]().Field(i).Name)
+	for _, f := range flagsOf(&Terms{}) {
+		if !s.Services()["orders"].Params.Has(f.key()) && f.key() != "layout" { // which goes without widths
+			t.Errorf("the sample does not show the terms' %s", f.key())
 		}
 	}
 	checkSample(t, string(b), &LeaseServer{})

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/pflag"
 )
 
 // DefaultFile is the daemon's default configuration file, which may be missing, and
@@ -62,19 +62,6 @@ func commandOf(settings any) command {
 	return command{"serve", DefaultFile, foreignVariables}
 }
 
-// Options are kong's, for a command line that holds structs of keys.
-func Options() []kong.Option {
-	return append(kinds(), kong.ValueFormatter(Help))
-}
-
-// Help is the help of a flag, with its default.
-func Help(v *kong.Value) string {
-	if v.Flag == nil || !v.HasDefault || v.Tag.Type == "" || strings.Contains(v.Help, "(default ") {
-		return kong.DefaultHelpValueFormatter(v)
-	}
-	return strings.TrimSuffix(v.Help, ".") + " (default " + v.Default + ")."
-}
-
 // sourcesHelp explains the sources by a flag.
 func sourcesHelp(flag string) string {
 	key := strings.ReplaceAll(flag, "-", "_")
@@ -83,75 +70,51 @@ func sourcesHelp(flag string) string {
 		"Durations have a unit: 500ms, 5s, 2m.", flag, variable(key), key)
 }
 
-// modelOf is kong's model of a struct of flags.
-func modelOf(grammar any) *kong.Kong {
-	parser, err := kong.New(grammar, append(Options(), kong.NoDefaultHelp())...)
-	if err != nil {
-		panic("config: " + err.Error()) // the struct's tags are wrong
-	}
-	return parser
-}
-
-func keyOf(flag *kong.Flag) string { return strings.ReplaceAll(flag.Name, "-", "_") }
-
-// keysOf are the keys of a struct, in its order.
-func keysOf(settings any) (all []string) {
-	for _, flag := range modelOf(settings).Model.Flags {
-		all = append(all, keyOf(flag))
+// keysOf are the keys of a struct's flags, in its order.
+func keysOf(flags []*flag) (all []string) {
+	for _, f := range flags {
+		all = append(all, f.key())
 	}
 	return all
 }
 
-// sources is a resolver of kong: what the file and the environment set. Kong ranks its own
-// environment below resolvers, treats an empty variable as set, reads the real environment
-// only, and prints the value of a variable that it cannot parse, even a password.
-type sources map[string]value
-
-// Validate implements kong.Resolver. The keys and their values have been judged before.
-func (s sources) Validate(*kong.Application) error { return nil }
-
-// Resolve implements kong.Resolver.
-func (s sources) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-	if v, set := s[keyOf(flag)]; set {
-		return v, nil
+func flagNamed(flags []*flag, key string) *flag {
+	for _, f := range flags {
+		if f.key() == key {
+			return f
+		}
 	}
-	return nil, nil
+	return nil
 }
 
-// parse reads the command line of grammar, which holds settings, with all sources.
+// parse reads all sources into grammar, a struct of flags that holds settings: the command
+// line, then the file and the environment, which yield to it.
 func (p Process) parse(grammar any, args []string, settings any, from *origins) (*environment, error) {
-	parser := modelOf(grammar)
-	k, err := kong.Trace(parser, args)
-	if err == nil {
-		err = k.Error
-	}
-	if err != nil {
-		return nil, err
+	flags, set := flagsOf(grammar), pflag.NewFlagSet("", pflag.ContinueOnError)
+	bind(set, flags)
+	if err := set.Parse(args); err != nil {
+		return nil, FlagError(err, set)
 	}
 	*from = origins{}
+	set.Visit(func(f *pflag.Flag) { (*from)[strings.ReplaceAll(f.Name, "-", "_")] = "--" + f.Name })
 	env := newEnvironment(p.Environ)
-	given, file, err := p.given(commandOf(settings), keysOf(settings), env, k)
+	given, file, err := p.given(commandOf(settings), flagsOf(settings), env, set.Lookup("config"))
 	if err != nil {
 		return nil, err
 	}
-	resolver := sources{}
-	for _, v := range given { // a value that another source overrides is judged too
-		flag := flagNamed(parser.Model.Flags, v.name)
-		if err := decode(flag, v, reflect.New(flag.Target.Type()).Elem()); err != nil {
+	for _, v := range given { // the weakest first
+		f := flagNamed(flags, v.name)
+		if f.given {
+			if err := f.judge(v); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		f.field.SetZero()
+		if err := f.decode(v); err != nil {
 			return nil, err
 		}
-		resolver[v.name], (*from)[v.name] = v, v.where
-	}
-	for _, step := range k.Path {
-		if step.Flag != nil {
-			(*from)[keyOf(step.Flag)] = "--" + step.Flag.Name
-		}
-	}
-	k.AddResolver(resolver)
-	for _, step := range []func() error{k.Reset, k.Resolve, func() error { _, err := k.Apply(); return err }, k.Validate} {
-		if err := step(); err != nil {
-			return nil, err
-		}
+		(*from)[v.name] = v.where
 	}
 	reflect.ValueOf(settings).Elem().FieldByName("Config").SetString(file)
 	return env, nil
@@ -159,15 +122,16 @@ func (p Process) parse(grammar any, args []string, settings any, from *origins) 
 
 // given is what the sources beside the command line set, the weakest first, and the file
 // that was read, "" for none.
-func (p Process) given(c command, known []string, env *environment, k *kong.Context) (all []value, file string, err error) {
+func (p Process) given(c command, flags []*flag, env *environment, config *pflag.Flag) (all []value, file string, err error) {
 	if p.library {
 		return p.ofFields(), "", nil
 	}
+	known := keysOf(flags)
 	fromEnv, err := env.values(c, known, p.Only)
 	if err != nil {
 		return nil, "", err
 	}
-	fromFile, file, err := p.readConfig(c, known, fromEnv, k)
+	fromFile, file, err := p.readConfig(c, known, fromEnv, config)
 	return append(fromFile, fromEnv...), file, err
 }
 
@@ -190,7 +154,7 @@ func (p Process) ofFields() (given []value) {
 }
 
 // readConfig reads the file that the key config names, else the default one if it exists.
-func (p Process) readConfig(c command, known []string, fromEnv []value, k *kong.Context) (all []value, file string, err error) {
+func (p Process) readConfig(c command, known []string, fromEnv []value, config *pflag.Flag) (all []value, file string, err error) {
 	path, where, optional := c.file, "", true
 	if p.defaultFile != "" {
 		path = p.defaultFile
@@ -204,9 +168,8 @@ func (p Process) readConfig(c command, known []string, fromEnv []value, k *kong.
 		}
 		where, optional = v.where, false
 	}
-	flag := flagNamed(k.Model.Flags, "config")
-	if slices.ContainsFunc(k.Path, func(step *kong.Path) bool { return step.Flag == flag }) {
-		path, where, optional = k.FlagValue(flag).(string), "--config", false
+	if config.Changed {
+		path, where, optional = config.Value.(*flag).field.String(), "--config", false
 	}
 	if path == none && !optional {
 		return nil, "", nil
@@ -235,24 +198,6 @@ func (p Process) readConfig(c command, known []string, fromEnv []value, k *kong.
 		}
 	}
 	return all, path, nil
-}
-
-func flagNamed(flags []*kong.Flag, key string) *kong.Flag {
-	for _, flag := range flags {
-		if keyOf(flag) == key {
-			return flag
-		}
-	}
-	return nil
-}
-
-// decode sets a field from a value, and names the key and its place if it cannot.
-func decode(flag *kong.Flag, v value, target reflect.Value) error {
-	if target.Kind() == reflect.Pointer {
-		target.Set(reflect.New(target.Type().Elem()))
-	}
-	scan := kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: v})
-	return flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, target)
 }
 
 // unknownKey suggests the key that was probably meant.

@@ -65,9 +65,10 @@ var (
 		livePlaces: []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
 	}
 	defaultRecords = Records{MaxKeys: 1_000_000, MaxDisk: 1 << 30}
-	defaultLogging = Logging{LogLevel: LogInfo, LogFormat: LogAuto}
+	defaultLogging = Logging{LogLevel: "info", LogFormat: LogAuto}
 )
 
+// Seeds 000-5.1-1, 000-5.1-2 and 000-13-1.
 func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sourceTexts{})
 	want := &Serve{
@@ -145,6 +146,7 @@ var precedenceCases = map[string][3]string{
 
 // Each key can be set in the file, in the environment, which outranks it, and by its
 // flag, which outranks both.
+// Seed 003-6.2-1.
 func TestPrecedence(t *testing.T) {
 	ring.WithoutRace(t)
 	checkPrecedence(t, serveKeys(), precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sourceTexts) any {
@@ -283,7 +285,7 @@ func TestSourcesInDetail(t *testing.T) {
 		}
 	})
 	t.Run("of a repeated variable the first counts", func(t *testing.T) {
-		if s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_LOG_LEVEL=warn", "KAZAHANA_LOG_LEVEL=debug"}}); s.LogLevel != LogWarn {
+		if s := mustLoad(t, sourceTexts{env: []string{"KAZAHANA_LOG_LEVEL=warn", "KAZAHANA_LOG_LEVEL=debug"}}); s.LogLevel != "warn" {
 			t.Error(s.LogLevel)
 		}
 	})
@@ -294,6 +296,16 @@ func TestSourcesInDetail(t *testing.T) {
 			"KAZAHANA_PORT=tcp://10.0.0.2:7464", "KAZAHANA_PORT_7464_TCP=tcp://10.0.0.2:7464", "KAZAHANA_PORT_7464_TCP_ADDR=10.0.0.2",
 			"KAZAHANA_LEASE_SERVER_SERVICE_HOST=10.0.0.3", "KAZAHANA_LEASE_SERVER_SERVICE_PORT=1", "KAZAHANA_LEASE_SERVER_PORT=tcp://10.0.0.3:1",
 		}})
+	})
+	t.Run("an API server is asked less often", func(t *testing.T) {
+		for given, want := range map[string]time.Duration{"kubernetes:": 5 * time.Minute, "Kubernetes:apps": 5 * time.Minute, "none:": 10 * time.Second} {
+			if s := mustLoad(t, sourceTexts{args: []string{"--provider", given}}); s.VerifyInterval != want {
+				t.Errorf("with %s, verify_interval is %v", given, s.VerifyInterval)
+			}
+			if s := mustLoad(t, sourceTexts{args: []string{"--provider", given, "--verify-interval=7s"}}); s.VerifyInterval != 7*time.Second {
+				t.Errorf("with %s, the given verify_interval is %v", given, s.VerifyInterval)
+			}
+		}
 	})
 	t.Run("aliases and block scalars", func(t *testing.T) {
 		s := mustLoad(t, sourceTexts{file: "services:\n  a: &a\n    bit_ts: 42\n    max_backward: -1\n  b: *a\nsocket: >-\n  /x\n"})
@@ -315,16 +327,16 @@ func TestConfigFile(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		src  sourceTexts
-		want LogLevel
+		want string
 		err  string
 	}{
-		{"default present", sourceTexts{file: present}, LogWarn, ""},
-		{"default absent", sourceTexts{}, LogInfo, ""},
-		{"flag", sourceTexts{file: present, args: []string{"--config", other}}, LogError, ""},
-		{"variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=" + other}}, LogError, ""},
-		{"flag over variable", sourceTexts{env: []string{"KAZAHANA_CONFIG=" + missing}, args: []string{"--config", other}}, LogError, ""},
-		{"none", sourceTexts{file: present, args: []string{"--config=none"}}, LogInfo, ""},
-		{"none by variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=none"}}, LogInfo, ""},
+		{"default present", sourceTexts{file: present}, "warn", ""},
+		{"default absent", sourceTexts{}, "info", ""},
+		{"flag", sourceTexts{file: present, args: []string{"--config", other}}, "error", ""},
+		{"variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=" + other}}, "error", ""},
+		{"flag over variable", sourceTexts{env: []string{"KAZAHANA_CONFIG=" + missing}, args: []string{"--config", other}}, "error", ""},
+		{"none", sourceTexts{file: present, args: []string{"--config=none"}}, "info", ""},
+		{"none by variable", sourceTexts{file: present, env: []string{"KAZAHANA_CONFIG=none"}}, "info", ""},
 		{"flag names none that exists", sourceTexts{args: []string{"--config", missing}}, "",
 			"config in --config: the file " + missing + " does not exist"},
 		{"variable names none that exists", sourceTexts{env: []string{"KAZAHANA_CONFIG=" + missing}}, "",
@@ -343,7 +355,7 @@ func TestConfigFile(t *testing.T) {
 			if s.LogLevel != c.want {
 				t.Errorf("log level %s, want %s", s.LogLevel, c.want)
 			}
-			if (s.Config == "") != (c.want == LogInfo) {
+			if (s.Config == "") != (c.want == "info") {
 				t.Errorf("config file %q", s.Config)
 			}
 		})
@@ -387,19 +399,19 @@ func TestServices(t *testing.T) {
 // variable is taken for a service link.
 func TestKeys(t *testing.T) {
 	for _, settings := range []any{&Serve{}, &LeaseServer{}} {
-		for _, flag := range modelOf(settings).Model.Flags {
-			if !strings.Contains(Help(flag.Value), "(default ") {
-				t.Errorf("the help of --%s does not say its default: %s", flag.Name, Help(flag.Value))
+		for _, f := range flagsOf(settings) {
+			if !f.hasDefault() && !strings.Contains(f.tag.Get("help"), "(default ") {
+				t.Errorf("the help of --%s does not say its default: %s", f.name, f.tag.Get("help"))
 			}
 			_, serve := settings.(*Serve)
-			perService := serve && slices.Contains(serviceKeys(), keyOf(flag))
-			if group := flag.Group; perService != (group != nil && strings.HasPrefix(group.Key, "IDs (each service")) {
-				t.Errorf("--%s is in the group %+v", flag.Name, group)
+			perService := serve && slices.Contains(serviceKeys(), f.key())
+			if perService != strings.HasPrefix(f.group, "IDs (each service") {
+				t.Errorf("--%s is in the group %q", f.name, f.group)
 			}
 			if (&environment{variables: map[string]string{
 				"KUBERNETES_SERVICE_HOST": "x", "KAZAHANA_SERVICE_HOST": "x", "KAZAHANA_SERVICE_PORT": "1",
-			}}).isServiceLink(variable(keyOf(flag))) {
-				t.Errorf("%s would be taken for a service link", variable(keyOf(flag)))
+			}}).isServiceLink(variable(f.key())) {
+				t.Errorf("%s would be taken for a service link", variable(f.key()))
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,20 +12,18 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // setEntry sets the fields of an entry of a map from its keys.
 func setEntry(command string, entry any, members []value) error {
-	flags := modelOf(entry).Model.Flags
+	flags := flagsOf(entry)
 	for _, v := range members {
-		flag := flagNamed(flags, v.name)
-		if flag == nil {
-			return unknownKey(command, keysOf(entry), v)
+		f := flagNamed(flags, v.name)
+		if f == nil {
+			return unknownKey(command, keysOf(flags), v)
 		}
-		if err := decode(flag, v, flag.Target); err != nil {
+		if err := f.decode(v); err != nil {
 			return err
 		}
 	}
@@ -37,12 +36,8 @@ const maxMeta, maxMetaKey, maxMetaValue = 32, 64, 256
 // Meta is a map of texts: a YAML map, or KEY=VALUE pairs.
 type Meta map[string]string
 
-// Decode implements kong.MapperValue. A flag that is given again adds to the map.
-func (m *Meta) Decode(ctx *kong.DecodeContext) error {
-	v, err := pop(ctx)
-	if err != nil {
-		return err
-	}
+// decode implements ownDecoder. A flag that is given again adds to the map.
+func (m *Meta) decode(v value) error {
 	pairs, err := metaPairs(v)
 	if err != nil {
 		return err
@@ -102,20 +97,16 @@ func metaPairs(v value) ([]value, error) {
 	return elements, nil
 }
 
-var serveKeys = sync.OnceValue(func() []string { return keysOf(&Serve{}) })
+var serveKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Serve{})) })
 
-var serviceKeys = sync.OnceValue(func() []string { return keysOf(&Service{}) })
+var serviceKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Service{})) })
 
 // Overrides are what single services of a daemon set, by the service's name.
 type Overrides map[string][]value
 
-// Decode implements kong.MapperValue. It judges each override; resolveServices applies
+// decode implements ownDecoder. It judges each override; resolveServices applies
 // them, when the top level is known.
-func (o *Overrides) Decode(ctx *kong.DecodeContext) error {
-	v, err := pop(ctx)
-	if err != nil {
-		return err
-	}
+func (o *Overrides) decode(v value) error {
 	*o = Overrides{}
 	return v.eachEntry("service names", func(entry value) error {
 		if _, err := parseServiceName(entry.name); err != nil {
@@ -162,19 +153,22 @@ func (s *Serve) citeIn(service, key string) string {
 	return s.Cite(key)
 }
 
-// Terms are the settings of an entry of the lease server's services. nil stands for the
+// Terms are the settings of an entry of the lease server's services. What is not set there has the
 // provider URL's value.
 type Terms struct {
-	Epoch      *time.Time     `name:"epoch" type:"epoch"`
-	Layout     *Layout        `name:"layout" type:"word" words:"default,js"`
-	BitTS      *int           `name:"bit-ts" type:"number" min:"32" max:"52"`
-	BitID      *int           `name:"bit-id" type:"number" min:"1" max:"30"`
-	BitSeq     *int           `name:"bit-seq" type:"number" min:"0" max:"30"`
-	Term       *time.Duration `name:"term" type:"milliseconds" min:"1ms"`
-	Quarantine *time.Duration `name:"quarantine" type:"milliseconds"`
-	Pool       *string        `name:"pool" type:"service"`
-	MaxLeases  *int           `name:"max-leases-per-acquire" type:"number" min:"1" max:"1048576"`
-	IDs        *string        `name:"ids" type:"range"` // LOW-HIGH
+	// Params are those that are set, as parameters of a provider's URL.
+	Params url.Values
+
+	Epoch      time.Time     `name:"epoch" type:"epoch"`
+	Layout     Layout        `name:"layout" type:"word" enum:"default,js"`
+	BitTS      int           `name:"bit-ts" type:"number" min:"32" max:"52"`
+	BitID      int           `name:"bit-id" type:"number" min:"1" max:"30"`
+	BitSeq     int           `name:"bit-seq" type:"number" min:"0" max:"30"`
+	Term       time.Duration `name:"term" type:"milliseconds" min:"1ms"`
+	Quarantine time.Duration `name:"quarantine" type:"milliseconds"`
+	Pool       string        `name:"pool" type:"service"`
+	MaxLeases  int           `name:"max-leases-per-acquire" type:"number" min:"1" max:"1048576"` // 0: not set
+	IDs        string        `name:"ids" type:"range"`                                           // LOW-HIGH
 }
 
 // tenantService is the name of an entry of services: SERVICE, or TENANT/SERVICE.
@@ -183,12 +177,8 @@ var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]
 // ServiceTerms are the lease server's services, by name.
 type ServiceTerms map[string]Terms
 
-// Decode implements kong.MapperValue.
-func (t *ServiceTerms) Decode(ctx *kong.DecodeContext) error {
-	v, err := pop(ctx)
-	if err != nil {
-		return err
-	}
+// decode implements ownDecoder.
+func (t *ServiceTerms) decode(v value) error {
 	*t = ServiceTerms{}
 	return v.eachEntry("service names", func(entry value) error {
 		if !tenantService.MatchString(entry.name) || strings.HasPrefix(entry.name, "default/") {
@@ -196,7 +186,10 @@ func (t *ServiceTerms) Decode(ctx *kong.DecodeContext) error {
 		}
 		return nil
 	}, func(entry value) error {
-		var terms Terms
+		terms := Terms{Params: url.Values{}}
+		for _, v := range entry.members {
+			terms.Params.Set(v.name, v.text)
+		}
 		err := setEntry("lease-server", &terms, entry.members)
 		(*t)[entry.name] = terms
 		return err
@@ -206,11 +199,11 @@ func (t *ServiceTerms) Decode(ctx *kong.DecodeContext) error {
 // Sequence says how the keys with a prefix count. Unset fields are zero: package
 // sequence knows the defaults, and which settings go together.
 type Sequence struct {
-	Prefix   string        `kong:"-"`
+	Prefix   string
 	Step     int64         `name:"step" type:"number" min:"1"`
 	Start    *int64        `name:"start" type:"number"`
 	MaxValue int64         `name:"max-value" type:"number"`
-	OnMax    string        `name:"on-max" type:"word" words:"reset,error"`
+	OnMax    string        `name:"on-max" type:"word" enum:"reset,error"`
 	TTL      time.Duration `name:"ttl" type:"milliseconds"`
 	Block    int           `name:"block" type:"number" max:"65536"` // values of one call
 }
@@ -223,14 +216,10 @@ const (
 // Sequences are the entries of sequences, the longest prefix first: the first match counts.
 type Sequences []Sequence
 
-// Decode implements kong.MapperValue.
-func (s *Sequences) Decode(ctx *kong.DecodeContext) error {
-	v, err := pop(ctx)
-	if err != nil {
-		return err
-	}
+// decode implements ownDecoder.
+func (s *Sequences) decode(v value) error {
 	*s = nil
-	err = v.eachEntry("prefixes of keys", func(entry value) error {
+	err := v.eachEntry("prefixes of keys", func(entry value) error {
 		if err := keyname.Check(entry.name, maxSequencePrefix); entry.name != "" && err != nil {
 			return entry.errorf("%s is not the beginning of a key: it %v", quote(entry.name), err)
 		}

@@ -30,13 +30,13 @@ func (s *LeaseServer) Reload(next *LeaseServer) (*LeaseServer, Reload) {
 
 // takeOver compares settings key by key, and copies what is live from next.
 func takeOver[T any](settings, next *T) (r Reload) {
-	after := modelOf(next).Model.Flags
-	for i, flag := range modelOf(settings).Model.Flags {
-		now, key := after[i].Target, keyOf(flag)
+	after := flagsOf(next)
+	for i, f := range flagsOf(settings) {
+		now, key := after[i].field, f.key()
 		switch {
-		case key == "config" || reflect.DeepEqual(withoutPlaces(flag.Target), withoutPlaces(now)):
+		case key == "config" || reflect.DeepEqual(withoutPlaces(f.field), withoutPlaces(now)):
 		case slices.Contains(live, key):
-			flag.Target.Set(now)
+			f.field.Set(now)
 			r.Changed = append(r.Changed, key)
 		default:
 			r.Restart = append(r.Restart, key)

@@ -44,7 +44,7 @@ func TestLeaseServerReload(t *testing.T) {
 	if !slices.Equal(r.Changed, []string{"log_level"}) || !slices.Equal(r.Restart, []string{"max_in_flight", "services", "tls_cert", "tls_key"}) {
 		t.Errorf("%+v", r)
 	}
-	if merged.LogLevel != LogDebug || merged.MaxInFlight != before.MaxInFlight || merged.TLSCert != "" {
+	if merged.LogLevel != "debug" || merged.MaxInFlight != before.MaxInFlight || merged.TLSCert != "" {
 		t.Errorf("%+v", merged)
 	}
 }

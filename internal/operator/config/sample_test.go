@@ -49,11 +49,11 @@ func checkSample(t *testing.T, sample string, settings any) {
 	var shown []string
 	for _, v := range root.members {
 		shown = append(shown, v.key)
-		if flag := flagNamed(modelOf(settings).Model.Flags, v.key); flag != nil && flag.HasDefault && v.text != flag.Default {
-			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, flag.Default)
+		if f := flagNamed(flagsOf(settings), v.key); f != nil && f.hasDefault() && v.text != f.tag.Get("default") {
+			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, f.tag.Get("default"))
 		}
 	}
-	want := slices.DeleteFunc(keysOf(settings), func(name string) bool { return name == "config" })
+	want := slices.DeleteFunc(keysOf(flagsOf(settings)), func(name string) bool { return name == "config" })
 	if !slices.Equal(shown, want) {
 		t.Errorf("the sample shows %v\nand the keys are    %v", shown, want)
 	}
@@ -81,8 +81,8 @@ func TestSampleExplains(t *testing.T) {
 		}
 		for _, setting := range settings {
 			name, _, _ := strings.Cut(strings.TrimPrefix(setting, "#"), ":")
-			flag := flagNamed(modelOf(&Serve{}).Model.Flags, name)
-			if flag != nil && !flag.HasDefault && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
+			f := flagNamed(flagsOf(&Serve{}), name)
+			if f != nil && !f.hasDefault() && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
 				t.Errorf("the text of %s does not state its default", name)
 			}
 		}

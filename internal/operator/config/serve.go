@@ -23,7 +23,7 @@ type Serve struct {
 	Socket string `name:"socket" type:"socket" group:"Socket" placeholder:"PATH" example:"/run/kazahana/kazahanad.sock" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
 	// SocketInTmp says that Socket is the last resort below /tmp, where every user
 	// can create files: its directory must have mode 0700 and belong to this user.
-	SocketInTmp bool `kong:"-"`
+	SocketInTmp bool
 
 	Access `group:"Socket"`
 
@@ -82,8 +82,8 @@ type Serve struct {
 
 	// How often to ask the provider whether the leases are still this daemon's, 1ms
 	// or more. A shorter interval notices a lost lease sooner, and costs more
-	// calls.
-	VerifyInterval time.Duration `name:"verify-interval" type:"duration" min:"1ms" default:"10s" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more."`
+	// calls. With "kubernetes:" the default is 5m.
+	VerifyInterval time.Duration `name:"verify-interval" type:"duration" min:"1ms" default:"10s" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more; where it is not given with kubernetes:, 5m."`
 
 	// Text added to the meta of every lease, which the provider keeps with it, up
 	// to 32 entries. Default: none. Host, pid, version and service are always
@@ -197,7 +197,7 @@ type Service struct {
 // services. A service inherits the top level's value of a key that it does not set.
 func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
 
-// Help is the text that kong prints below the usage line.
+// Help is the text below the usage line.
 func (*Serve) Help() string { return sourcesHelp("max-backward") }
 
 // Load reads the command line of grammar, which is s or holds s, with the environment, the
@@ -246,6 +246,9 @@ func (s *Serve) settle(p Process, env *environment) error {
 	if err := choose(env.lookup, p.UID, s.origins, inPod); err != nil {
 		return err
 	}
+	if !s.Given("verify_interval") && scheme(s.Provider) == "kubernetes:" {
+		s.VerifyInterval = verifyKubernetes
+	}
 	if err := s.settleLayout(); err != nil {
 		return err
 	}
@@ -257,7 +260,13 @@ func (s *Serve) settle(p Process, env *environment) error {
 
 // inPod says why there is no default provider inside Kubernetes.
 const inPod = "a SQLite file in each pod would hand out the same machine IDs in all of them; " +
-	"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"
+	"name one, for example kubernetes:, which needs a Role for the pod's ServiceAccount with the rule " +
+	`{apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs: ["get", "list", "create", "update"]}, ` +
+	"or sqlite:PATH if one pod is all there is"
+
+// verifyKubernetes is the default of verify_interval with the provider kubernetes:, whose
+// API server serves a whole cluster.
+const verifyKubernetes = 5 * time.Minute
 
 // Access are the keys of who may connect to a socket.
 type Access struct {

@@ -25,13 +25,14 @@ type Leases struct {
 
 	// What grants machine IDs, as a URL: sqlite:PATH for one host; for many hosts
 	// redis://HOST:6379/0, etcd://HOST:2379, postgres://HOST/DATABASE, or
-	// https://HOST:7464 of a lease server; static:ID, "ip:", "none:" (YAML needs the
-	// quotes after a last colon). Its parameters (?term=10m&bit_seq=8) are the terms
-	// of the leases. Default: a SQLite file in state_dir, which makes IDs unique on
-	// this host. Hosts with files of their own make the same IDs, unless each has
-	// its own range of machine IDs (?ids=LOW-HIGH). Inside Kubernetes there is no
-	// default. A lease server needs one that coordinates.
-	Provider string `name:"provider" type:"provider" placeholder:"URL" example:"sqlite:/var/lib/kazahana/leases.db" help:"What grants machine IDs, for example sqlite:PATH for one host; redis://, etcd://, postgres:// or a lease server's https:// for many; static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
+	// https://HOST:7464 of a lease server; for the pods of a cluster "kubernetes:";
+	// static:ID, "ip:", "none:" (YAML needs the quotes after a last colon). Its
+	// parameters (?term=10m&bit_seq=8) are the terms of the leases. Default: a
+	// SQLite file in state_dir, which makes IDs unique on this host. Hosts with
+	// files of their own make the same IDs, unless each has its own range of machine
+	// IDs (?ids=LOW-HIGH). Inside Kubernetes there is no default. A lease server
+	// needs one that coordinates.
+	Provider string `name:"provider" type:"provider" placeholder:"URL" example:"sqlite:/var/lib/kazahana/leases.db" help:"What grants machine IDs, for example sqlite:PATH for one host; kubernetes: for the pods of a cluster; redis://, etcd://, postgres:// or a lease server's https:// for many hosts; static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 
 	// Limit of one call to the provider, 1ms or more. Requests for IDs never wait
 	// for such a call; a longer limit only delays the next attempt.
@@ -46,12 +47,12 @@ func (l *Leases) LiveDirs() (dir string, places []string) { return l.LiveDir, l.
 
 // Records are the keys of locks, sequences and placement.
 type Records struct {
-	// Where locks and sequences live: sqlite:PATH for this host; for many hosts
+	// Where locks and sequences live: sqlite:PATH for one process; for many hosts
 	// redis://HOST:6379/0, etcd://HOST:2379, postgres://HOST/DATABASE, or, for a
 	// daemon, http(s)://HOST:7464 of a lease server. Default: the provider if it can
-	// keep them, else the file store.db in state_dir. The word none turns locks and
-	// sequences off.
-	Store string `name:"store" type:"store" placeholder:"URL" example:"sqlite:/var/lib/kazahana/store.db" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
+	// keep them, else the file store.db in state_dir; with "kubernetes:" there is
+	// none. The word none turns locks and sequences off.
+	Store string `name:"store" type:"store" placeholder:"URL" example:"sqlite:/var/lib/kazahana/store.db" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory; with kubernetes: none)."`
 
 	// Keys of locks, sequences and placement in the store, and the bytes that they
 	// may take (1MiB or more); 0 is no limit. Beyond it there are no new keys, and
@@ -76,7 +77,7 @@ type Records struct {
 type Logging struct {
 	// Least severe level that is logged: debug, info, warn or error. It can be
 	// changed by SIGHUP.
-	LogLevel LogLevel `name:"log-level" type:"word" enum:"debug,info,warn,error" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
+	LogLevel string `name:"log-level" type:"word" enum:"debug,info,warn,error" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
 
 	// How a line is logged: json, console, or auto, which is console on a terminal
 	// and json elsewhere.
@@ -109,17 +110,6 @@ type SequenceStart string
 const (
 	SequenceSpread SequenceStart = "spread"
 	SequenceZero   SequenceStart = "zero"
-)
-
-// LogLevel is the least severe level that is logged.
-type LogLevel string
-
-// The log levels.
-const (
-	LogDebug LogLevel = "debug"
-	LogInfo  LogLevel = "info"
-	LogWarn  LogLevel = "warn"
-	LogError LogLevel = "error"
 )
 
 // LogFormat is how a log line is written.

@@ -29,7 +29,7 @@ type value struct {
 	members []value // list or mapping
 }
 
-// errorf names the key and the place in front of the message. Kong names a flag itself.
+// errorf names the key and the place in front of the message, but for a flag: Set names it.
 func (v value) errorf(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	switch {

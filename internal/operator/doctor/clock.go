@@ -62,20 +62,3 @@ func (r *Report) Clock(c Clock) {
 		r.OK(step, "the clock is synchronised")
 	}
 }
-
-// layoutNotice is how long before the end of a layout's time doctor warns.
-const layoutNotice = 3 * 365 * 24 * time.Hour
-
-// Layout judges when a service's time runs out.
-func (r *Report) Layout(service string, end, now time.Time) {
-	const step, move = "layout", " the move to a later epoch or to more bits of time; docs/ids.md says how."
-	date := end.UTC().Format(time.DateOnly)
-	switch left := end.Sub(now); {
-	case left <= 0:
-		r.Fail(step, "Make"+move, "service %s: the time of its layout ran out on %s", service, date)
-	case left < layoutNotice:
-		r.Warn(step, "Plan"+move, "service %s: the time of its layout runs out on %s", service, date)
-	default:
-		r.OK(step, "service %s: the time of its layout runs out on %s", service, date)
-	}
-}

@@ -66,27 +66,6 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d KiB", n>>10)
 }
 
-// OneDisk reports whether both files or directories are on one file system, or will
-// be once they exist.
-func OneDisk(one, other string) bool {
-	a, b := device(one), device(other)
-	return a != 0 && a == b
-}
-
-// device identifies the file system that path is on, or will be on; 0 if unknown.
-func device(path string) uint64 {
-	for ; ; path = filepath.Dir(path) {
-		var st unix.Stat_t
-		err := unix.Stat(path, &st)
-		if err == nil {
-			return uint64(st.Dev)
-		}
-		if !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
-			return 0
-		}
-	}
-}
-
 // Place is the kind of environment that the process runs in.
 type Place struct{ Kubernetes, Container bool }
 
@@ -111,7 +90,7 @@ func (r *Report) Scope(scope, provider string, place Place) {
 	case scope == "shared":
 		r.OK(step, "%s coordinates all hosts that use it", provider)
 	case scope == "host" && place.Kubernetes:
-		r.Fail(step, "Name a provider that all pods share: http(s)://, postgres://, redis:// or etcd://.", "%s coordinates the daemons that use this one file, and every pod has its own", provider)
+		r.Fail(step, "Name a provider that all pods share: kubernetes:, http(s)://, postgres://, redis:// or etcd://.", "%s coordinates the daemons that use this one file, and every pod has its own", provider)
 	case scope == "host" && place.Container:
 		r.Warn(step, "Name a provider that the containers share, or mount one file into all containers of this host and run no others.", "%s coordinates the daemons that use this one file, and containers may have one each", provider)
 	case scope == "host":
@@ -120,36 +99,6 @@ func (r *Report) Scope(scope, provider string, place Place) {
 		r.Warn(step, "Name a provider, unless IDs that only chance keeps apart will do.", "there is no provider: every ID is a fallback ID")
 	default:
 		r.Warn(step, "Make sure by other means that no two daemons have the same machine ID, or name a provider that coordinates.", "%s does not coordinate its users", provider)
-	}
-}
-
-// filesBeside is the number of files that a daemon opens besides the socket's connections,
-// those of its admin listener included.
-const filesBeside = 448
-
-// Files judges the limit of open files of the daemon, or of this process if pid is 0. A
-// negative pid stands for a daemon in another PID namespace.
-func (r *Report) Files(pid, maxConnections int) {
-	whose, limit := "this process", uint64(0)
-	var err error
-	switch {
-	case pid < 0:
-		whose, err = "the daemon", errors.New("its process cannot be seen from here")
-	case pid > 0:
-		whose = fmt.Sprintf("the daemon (process %d)", pid)
-		limit, err = filesOf(pid)
-	default:
-		var own unix.Rlimit
-		err = unix.Getrlimit(unix.RLIMIT_NOFILE, &own)
-		limit = uint64(own.Max) // Go raises its own to that
-	}
-	switch need := uint64(maxConnections) + filesBeside; {
-	case err != nil:
-		r.Unknown("files", "Run doctor as root or as the daemon's user.", "the limit of open files of %s cannot be read: %v", whose, err)
-	case limit < need:
-		r.Warn("files", "Raise LimitNOFILE= or ulimit -n, or lower max_connections.", "%s may have %d files open, and %d connections (max_connections) need %d", whose, limit, maxConnections, need)
-	default:
-		r.OK("files", "%s may have %d files open", whose, limit)
 	}
 }
 
@@ -208,6 +157,3 @@ func Listens(pid int, address string) bool {
 	}
 	return false
 }
-
-// firstPort is the first TCP port that every user may have, unless the host says otherwise.
-const firstPort = 1024

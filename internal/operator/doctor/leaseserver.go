@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +21,6 @@ import (
 const (
 	// dateResolution is how exact the Date of an answer is.
 	dateResolution = time.Second
-	// certificateNotice is how long before the end of a certificate doctor warns.
-	certificateNotice = 14 * 24 * time.Hour
 	// maxAnswer limits how much of an answer is read.
 	maxAnswer = 4096
 	// probedKey has what proxies change on its way.
@@ -83,9 +80,6 @@ func (r *Report) askReady(ctx context.Context, client *http.Client, server, base
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		clock.compare(server.String(), began, ended, date.Add(dateResolution/2), dateResolution) // Date is rounded down
 	}
-	if end := earliest(res.TLS); !end.IsZero() && end.Sub(ended) < certificateNotice {
-		r.Warn("provider", "Renew the lease server's certificate.", "the certificate of %s ends on %s", server, end.UTC().Format(time.DateOnly))
-	}
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
 	answer := strings.TrimSpace(string(text))
 	switch res.StatusCode {
@@ -133,19 +127,6 @@ func askForKey(ctx context.Context, cfg httpconn.Config, server *url.URL) error 
 		return err
 	}
 	return nil
-}
-
-// earliest is the earliest end of the server's certificates.
-func earliest(connection *tls.ConnectionState) (end time.Time) {
-	if connection == nil {
-		return end
-	}
-	for _, c := range connection.PeerCertificates {
-		if end.IsZero() || c.NotAfter.Before(end) {
-			end = c.NotAfter
-		}
-	}
-	return end
 }
 
 func onThisHost(host string) bool {

@@ -1,12 +1,8 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,23 +38,4 @@ func ProbeClock() (c Clock) {
 	c.Known = err == nil
 	c.Synchronised = c.Known && status != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 	return c
-}
-
-var filesLimit = regexp.MustCompile(`(?m)^Max open files +(\S+) +(\S+)`)
-
-// filesOf is the process's present limit of open files. The Go runtime has raised it
-// to the hard limit at the start.
-func filesOf(pid int) (uint64, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "limits"))
-	if err != nil {
-		return 0, err
-	}
-	match := filesLimit.FindSubmatch(text)
-	if match == nil {
-		return 0, errors.New("/proc does not show it")
-	}
-	if string(match[1]) == "unlimited" {
-		return 1 << 62, nil
-	}
-	return strconv.ParseUint(string(match[1]), 10, 64)
 }

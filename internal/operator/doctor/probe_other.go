@@ -2,11 +2,7 @@
 
 package doctor
 
-import (
-	"errors"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 func describe(st *unix.Statfs_t) (kind string, readOnly bool) {
 	name := make([]byte, 0, len(st.Fstypename))
@@ -21,5 +17,3 @@ func describe(st *unix.Statfs_t) (kind string, readOnly bool) {
 
 // ProbeClock knows nothing here.
 func ProbeClock() Clock { return Clock{} }
-
-func filesOf(int) (uint64, error) { return 0, errors.New("this system does not report it") }

@@ -1,6 +1,6 @@
 // Package doctor has what "kazahanad doctor" looks at beside the steps of a start: the
-// host's clock, file systems and limits, systemd's units, and the way to a lease server. It
-// only reads.
+// host's clock and file systems, systemd's units, and the way to a lease server. It only reads.
+// What comes slowly, as the end of a layout or of a certificate does, is left to the alerts.
 package doctor
 
 import (

@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 )
 
@@ -134,38 +136,16 @@ func parseUnits(text string) (units []Unit) {
 	return units
 }
 
-// splitWords splits a list as systemctl prints it: words with blanks and the like are in quotes,
-// "..." or $'...'.
+var (
+	// listed is a word of a list as systemctl prints it: one with blanks and the like is in
+	// quotes, "..." or $'...'.
+	listed  = regexp.MustCompile(`"((?:\\.|[^"\\])*)"|\$'((?:\\.|[^'\\])*)'|\S+`)
+	escaped = regexp.MustCompile(`\\(.)`)
+)
+
 func splitWords(text string) (words []string) {
-	var word strings.Builder
-	var quote rune
-	inside, escaped := false, false
-	for _, c := range text {
-		switch {
-		case escaped:
-			word.WriteRune(c)
-			escaped = false
-		case c == '\\':
-			escaped = true
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote == 0 && !inside && c == '$':
-			continue
-		case quote == 0 && (c == '"' || c == '\''):
-			quote, inside = c, true
-		case quote == 0 && c == ' ':
-			if inside {
-				words = append(words, word.String())
-			}
-			word.Reset()
-			inside = false
-		default:
-			word.WriteRune(c)
-			inside = true
-		}
-	}
-	if inside {
-		words = append(words, word.String())
+	for _, m := range listed.FindAllStringSubmatch(text, -1) {
+		words = append(words, cmp.Or(escaped.ReplaceAllString(m[1]+m[2], "$1"), m[0]))
 	}
 	return words
 }

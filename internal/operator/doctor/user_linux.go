@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// As runs a probe with a user's rights to files, as far as this process can take them:
-// root can. It reports whether the probe had them; gid -1 is not known. The probe must do
+// As runs a probe with a user's rights, as far as this process can take them: root can. It
+// reports whether the probe had them; gid -1 is not known. The probe must do
 // its work in the goroutine that calls it.
 func As(uid, gid int, groups []int, probe func()) (ok bool) {
 	if unix.Geteuid() != 0 || uid == 0 {
@@ -30,7 +30,7 @@ func As(uid, gid int, groups []int, probe func()) (ok bool) {
 	return ok
 }
 
-// become changes this thread alone, and so only what it may do with files.
+// become changes this thread alone. Functions of package syscall would change all of them.
 func become(uid, gid int, groups []int) bool {
 	all := make([]uint32, len(groups)+1)
 	all[0] = uint32(gid)
@@ -38,11 +38,13 @@ func become(uid, gid int, groups []int) bool {
 		all[i+1] = uint32(g)
 	}
 	_, _, failed := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(all)), uintptr(unsafe.Pointer(&all[0])), 0)
-	_ = unix.Setfsgid(gid) // neither says whether it did anything
-	_ = unix.Setfsuid(uid)
-	nowGID, _ := unix.SetfsgidRetGid(-1)
-	nowUID, _ := unix.SetfsuidRetUid(-1)
-	return failed == 0 && nowGID == gid && nowUID == uid
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid))
+	}
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid))
+	}
+	return failed == 0
 }
 
 // GroupsOf are a process's groups; -1 and nil if they cannot be read.
@@ -63,16 +65,6 @@ func GroupsOf(pid int) (gid int, groups []int) {
 	return gid, groups
 }
 
-// BindsAnyPort reports whether a process may have the ports that others may not.
-func BindsAnyPort(pid int) bool {
-	mask := statusOf(pid, "CapEff:")
-	if len(mask) != 1 {
-		return false
-	}
-	set, err := strconv.ParseUint(mask[0], 16, 64)
-	return err == nil && set&(1<<unix.CAP_NET_BIND_SERVICE) != 0
-}
-
 // statusOf are the words of a line of a process's status.
 func statusOf(pid int, key string) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // without it nothing is known
@@ -82,13 +74,4 @@ func statusOf(pid int, key string) []string {
 		}
 	}
 	return nil
-}
-
-// FirstPort is the first one that every user may have.
-func FirstPort() int {
-	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
-		return n
-	}
-	return firstPort
 }

@@ -12,9 +12,3 @@ func As(uid, _ int, _ []int, probe func()) bool {
 
 // GroupsOf knows nothing here.
 func GroupsOf(int) (gid int, groups []int) { return -1, nil }
-
-// BindsAnyPort knows nothing here.
-func BindsAnyPort(int) bool { return false }
-
-// FirstPort is the first one that every user may have.
-func FirstPort() int { return firstPort }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/storecall"
 )
 
 // The first lines of one kind of failure are logged at once, then one per pause.
@@ -73,12 +74,12 @@ func Locks(log *zap.Logger, called func(op string, took time.Duration)) lock.Obs
 		}
 		outcome := lock.Outcome(o.Err)
 		switch done := lockVerbs[o.Name].done; {
-		case lock.Failed(outcome):
+		case storecall.Failed(outcome):
 			failures[o.Name].say(zap.String("key", o.Request.Key), zap.String("outcome", outcome), zap.Error(o.Err))
 		case o.Err == nil && done != "":
 			if line := log.Check(zap.DebugLevel, done); line != nil {
-				line.Write(zap.String("key", o.Request.Key), zap.String("owner", o.Request.Owner), zap.Int64("fencing_token", o.Lease.Token),
-					zap.Int64("expires_in_ms", o.Lease.RemainingMS), zap.Bool("repeated", o.Lease.Repeated), zap.Duration("took", o.Took))
+				line.Write(zap.String("key", o.Request.Key), zap.String("owner", o.Request.Owner), zap.Int64("fencing_token", o.Answer.Token),
+					zap.Int64("expires_in_ms", o.Answer.RemainingMS), zap.Bool("repeated", o.Answer.Repeated), zap.Duration("took", o.Took))
 			}
 		case o.Err != nil:
 			if line := log.Check(zap.DebugLevel, "lock request refused"); line != nil {
@@ -109,9 +110,9 @@ func Sequences(log *zap.Logger) sequence.Observer {
 			log.Info("sequence reset", key, zap.String("options", o.Request.Options.Text()))
 		case o.Err == nil:
 			generated(log, o)
-		case o.Name == "declare" && sequence.Failed(outcome):
+		case o.Name == "declare" && storecall.Failed(outcome):
 			unreset.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
-		case sequence.Failed(outcome):
+		case storecall.Failed(outcome):
 			// Reset and TTL are parts of the one step that has failed.
 			if errors.Is(o.Err, sequence.ErrReset) {
 				unreset.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
@@ -131,14 +132,14 @@ func Sequences(log *zap.Logger) sequence.Observer {
 }
 
 func generated(log *zap.Logger, o sequence.Operation) {
-	if o.Values.Count == 1 {
+	if o.Answer.Count == 1 {
 		if line := log.Check(zap.DebugLevel, "generated sequence number"); line != nil {
-			line.Write(zap.String("key", o.Request.Key), zap.Int64("value", o.Values.First))
+			line.Write(zap.String("key", o.Request.Key), zap.Int64("value", o.Answer.First))
 		}
 		return
 	}
 	if line := log.Check(zap.DebugLevel, "generated sequence batch"); line != nil {
-		line.Write(zap.String("key", o.Request.Key), zap.Int64("first", o.Values.First), zap.Int64("last", o.Values.Last()),
-			zap.Int("count", o.Values.Count))
+		line.Write(zap.String("key", o.Request.Key), zap.Int64("first", o.Answer.First), zap.Int64("last", o.Answer.Last()),
+			zap.Int("count", o.Answer.Count))
 	}
 }

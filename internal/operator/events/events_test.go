@@ -86,9 +86,9 @@ func TestSequenceEvents(t *testing.T) {
 		err    error
 		want   string
 	}{
-		{"next", 1, nil, "debug sequences generated sequence number"},
-		{"next", 5, nil, "debug sequences generated sequence batch"},
-		{"next", 0, errAway, "error sequences failed to increment sequence"},
+		{"next", 1, nil, "debug sequences generated sequence number"},        // seed 003-7.2-6
+		{"next", 5, nil, "debug sequences generated sequence batch"},         // seed 003-7.2-7
+		{"next", 0, errAway, "error sequences failed to increment sequence"}, // seed 003-7.2-8
 		{"next", 0, context.DeadlineExceeded, "error sequences failed to increment sequence"},
 		{"next", 0, sequence.ErrRequestReused, "debug sequences sequence request refused"},
 		{"next", 0, &sequence.MismatchError{}, "debug sequences sequence request refused"},
@@ -96,17 +96,17 @@ func TestSequenceEvents(t *testing.T) {
 		{"next", 0, &sequence.ExhaustedError{}, "warn sequences sequence hands out nothing"},
 		{"next", 0, &sequence.FencedError{}, "warn sequences sequence hands out nothing"},
 		{"declare", 0, nil, "info sequences sequence reset"},
-		{"declare", 0, errAway, "error sequences failed to reset sequence"},
+		{"declare", 0, errAway, "error sequences failed to reset sequence"}, // seed 003-7.2-9
 		{"declare", 0, sequence.ErrInvalid, "debug sequences sequence request refused"},
 	} {
 		observed.After(t.Context(), sequence.Operation{
-			Name: c.name, Request: sequence.Request{Key: "k", Options: sequence.DefaultOptions()}, Values: sequence.Range{First: 1, Step: 1, Count: c.values}, Err: c.err,
+			Name: c.name, Request: sequence.Request{Key: "k", Options: sequence.DefaultOptions()}, Answer: sequence.Range{First: 1, Step: 1, Count: c.values}, Err: c.err,
 		})
 		if got := said(t, logs); got != c.want {
 			t.Errorf("%s, %v: %s, want %s", c.name, c.err, got, c.want)
 		}
 	}
-	// The step that failed was to set the TTL and to start the key over, too.
+	// The step that failed was to set the TTL and to start the key over, too. Seed 003-7.2-10.
 	r := sequence.Request{Key: "k", Options: sequence.Options{TTL: time.Hour}}
 	observed.After(t.Context(), sequence.Operation{Name: "next", Request: r, Err: fmt.Errorf("%w: %w", sequence.ErrReset, errAway)})
 	var lines []string
@@ -157,10 +157,10 @@ func TestSilenceIsFree(t *testing.T) {
 		"acquired": func() { locks.After(t.Context(), lock.Operation{Name: "acquire", Request: lock.Request{Key: "k"}}) },
 		"held":     func() { locks.After(t.Context(), lock.Operation{Name: "acquire", Err: held}) },
 		"a number": func() {
-			sequences.After(t.Context(), sequence.Operation{Name: "next", Values: sequence.Range{First: 1, Step: 1, Count: 1}})
+			sequences.After(t.Context(), sequence.Operation{Name: "next", Answer: sequence.Range{First: 1, Step: 1, Count: 1}})
 		},
 		"a batch": func() {
-			sequences.After(t.Context(), sequence.Operation{Name: "next", Values: sequence.Range{First: 1, Step: 1, Count: 9}})
+			sequences.After(t.Context(), sequence.Operation{Name: "next", Answer: sequence.Range{First: 1, Step: 1, Count: 9}})
 		},
 		"reused": func() {
 			sequences.After(t.Context(), sequence.Operation{Name: "next", Err: sequence.ErrRequestReused})

@@ -3,71 +3,81 @@ package manual
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
-// Command writes the manual page of app, section 1. help is the help of a flag.
-func Command(w io.Writer, app *kong.Application, version string, help kong.HelpValueFormatter) error {
-	p := newPage(app.Name, "1", app.Name+" "+version, "User Commands")
-	p.help = help
+// Command writes the manual page of a program, section 1, from the tree of its commands.
+func Command(w io.Writer, root *cobra.Command, version string) error {
+	name := root.Name()
+	p := newPage(name, "1", name+" "+version, "User Commands")
 	p.section("Name")
-	p.text.WriteString(escapeInline(app.Name) + ` \- ` + escape(lowered(app.Help)) + "\n")
+	p.text.WriteString(escapeInline(name) + ` \- ` + escape(lowered(root.Short)) + "\n")
 	p.section("Synopsis")
-	p.text.WriteString(fmt.Sprintf("\\fB%s\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR]... [\\fIARGUMENT\\fR]...\n", escapeInline(app.Name)))
+	p.text.WriteString(fmt.Sprintf("\\fB%s\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR]... [\\fIARGUMENT\\fR]...\n", escapeInline(name)))
 	p.section("Commands")
-	for _, child := range visible(app.Children) {
-		p.term(child.Name, child.Help)
+	for _, child := range visible(root) {
+		p.term(child.Name(), child.Short)
 	}
-	for _, child := range visible(app.Children) {
-		p.section(app.Name + " " + child.Name)
-		p.command(app.Name, child)
+	for _, child := range visible(root) {
+		p.section(name + " " + child.Name())
+		p.command(child)
 	}
 	p.section("Exit status")
 	p.term("0", "It was done.")
 	p.term("1", "It failed; one line on the standard error says why.")
 	p.term("2", "The command line or the configuration is wrong.")
 	p.paragraph("run and lock exit with the status of their command.")
-	p.environment(app)
+	p.environment()
 	p.files()
 	p.section("See also")
 	p.text.WriteString("\\fBkazahanad.yaml\\fR(5), \\fBlease\\-server.yaml\\fR(5), \\fBsystemd.unit\\fR(5)\n")
 	return p.writeTo(w)
 }
 
-// command writes the usage of a subcommand and of its subcommands.
-func (p *page) command(program string, n *kong.Node) {
-	p.paragraph(n.Help)
-	usage := program + " " + n.Path()
-	if n.Parent != nil && n.Parent.Type == kong.ApplicationNode {
-		usage = program + " " + n.Name
-	}
-	for _, arg := range n.Positional {
-		usage += " " + arg.Summary()
-	}
-	if len(n.Children) == 0 || n.DefaultCmd != nil {
-		p.verbatim(usage + " [flags]")
-	}
-	if n.Detail != "" {
-		p.paragraph(n.Detail)
-	}
-	for _, arg := range n.Positional {
-		p.term("<"+arg.Name+">", arg.Help)
-	}
-	for _, f := range n.Flags {
-		if !f.Hidden && f.Name != "help" {
-			p.term(f.String(), p.help(f.Value))
+// command writes the usage of a command and of its subcommands.
+func (p *page) command(c *cobra.Command) {
+	p.paragraph(c.Short)
+	p.verbatim(c.UseLine())
+	if c.Long != "" {
+		for paragraph := range strings.SplitSeq(c.Long, "\n\n") {
+			p.paragraph(paragraph)
 		}
 	}
-	for _, child := range visible(n.Children) {
-		p.subsection(strings.TrimSpace(program + " " + n.Name + " " + child.Name))
-		p.command(program, child)
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			p.term(spelling(f), meaning(f))
+		}
+	})
+	for _, child := range visible(c) {
+		p.subsection(child.CommandPath())
+		p.command(child)
 	}
 }
 
-func (p *page) environment(app *kong.Application) {
+// spelling is how a flag is written: -q, --quiet, or --socket=PATH.
+func spelling(f *pflag.Flag) string {
+	text := "--" + f.Name
+	if f.Shorthand != "" {
+		text = "-" + f.Shorthand + ", " + text
+	}
+	if f.NoOptDefVal == "" {
+		text += "=" + f.Value.Type()
+	}
+	return text
+}
+
+// meaning is the help of a flag, with its default.
+func meaning(f *pflag.Flag) string {
+	if f.DefValue == "" {
+		return f.Usage
+	}
+	return strings.TrimSuffix(f.Usage, ".") + " (default " + f.DefValue + ")."
+}
+
+func (p *page) environment() {
 	p.section("Environment")
 	p.term("KAZAHANA_SOCKET", "The daemon's socket, for all subcommands that ask it.")
 	p.term("KAZAHANA_...", "Every flag of serve and lease-server: --max-backward is KAZAHANA_MAX_BACKWARD.")
@@ -82,8 +92,14 @@ func (p *page) files() {
 	p.term("/var/lib/kazahana", "The daemon's durable state, and the leases of the default provider.")
 }
 
-func visible(nodes []*kong.Node) []*kong.Node {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n *kong.Node) bool { return n.Hidden })
+// visible are the subcommands that users see.
+func visible(c *cobra.Command) (all []*cobra.Command) {
+	for _, child := range c.Commands() {
+		if child.IsAvailableCommand() {
+			all = append(all, child)
+		}
+	}
+	return all
 }
 
 // lowered formats a sentence for the NAME section of a manual page.

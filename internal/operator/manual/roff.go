@@ -4,15 +4,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/alecthomas/kong"
 )
 
 // page collects a manual page in the man macros, which every man program knows.
-type page struct {
-	text strings.Builder
-	help kong.HelpValueFormatter
-}
+type page struct{ text strings.Builder }
 
 func newPage(name, section, source, title string) *page {
 	p := &page{}

@@ -33,7 +33,6 @@ func TestKeeping(t *testing.T) {
 	k.LockWaiters.Inc()
 	k.LockWait.Observe(2*time.Second, 1)
 	k.Lock("acquire", "held")
-	k.Lock("get", "held") // which there is not
 	k.Lock("renew", "timeout")
 	k.Sequence("unavailable", 0)
 	k.Lost("expired")
@@ -44,7 +43,7 @@ func TestKeeping(t *testing.T) {
 	m.StoreCalled("lock_renew", 250*time.Millisecond)
 	maps.Copy(want, map[string]float64{
 		"kazahana_locks_held{}": 3, "kazahana_lock_waiters{}": 1, "kazahana_lock_wait_seconds{}": 1, "sum of kazahana_lock_wait_seconds{}": 2,
-		"kazahana_lock_requests_total{op=acquire,result=held}": 1, "kazahana_lock_requests_total{op=get,result=refused}": 1,
+		"kazahana_lock_requests_total{op=acquire,result=held}":  1,
 		"kazahana_lock_requests_total{op=renew,result=timeout}": 1, "kazahana_sequence_requests_total{result=unavailable}": 1, "kazahana_store_errors_total{}": 2,
 		"kazahana_locks_lost_total{reason=expired}": 1, "kazahana_locks_lost_total{reason=released}": 1, "kazahana_sequence_values_total{}": 6,
 		"kazahana_sequence_requests_total{result=ok}": 2, "kazahana_sequence_requests_total{result=exhausted}": 1,
@@ -72,7 +71,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 	metrics := shown(t, daemon)
 	maps.Copy(metrics, shown(t, leaseServer))
 	for _, item := range []struct{ asked, metric, kind string }{
-		// Seed 000, section 10.3, in its order; and 5.6, the clock.
+		// Seed 000, section 10.3, in its order (000-10.3-1); and 5.6, the clock (000-5.6-3).
 		{"active leases", "kazahana_leases_active", "GAUGE"},
 		{"share of acquires that fail", "kazahana_lease_acquires_total", "COUNTER"},
 		{"share of fallback", "kazahana_ids_issued_total", "COUNTER"},
@@ -80,7 +79,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 		{"exhausted sequence numbers", "kazahana_sequence_exhaustions_total", "COUNTER"},
 		{"IDs by service", "kazahana_ids_issued_total", "COUNTER"},
 		{"clock found behind", "kazahana_clock_backward_events_total", "COUNTER"},
-		// Seed 003, chapter 7: its events, as what can be counted of them.
+		// Seed 003, chapter 7: its events, as what can be counted of them (003-7.2-11).
 		{"worker id allocated, failed to allocate worker id", "kazahana_lease_acquires_total", "COUNTER"},
 		{"keep alive failed, circuit breaking", "kazahana_leases_lost_total", "COUNTER"},
 		{"generated sequence number, failed to increment, reset or set ttl", "kazahana_sequence_requests_total", "COUNTER"},

@@ -9,6 +9,7 @@ import (
 // LeaseServer are the metrics of one lease server.
 type LeaseServer struct {
 	process
+	storeRequests
 
 	InFlight      prometheus.Gauge
 	LockWaiters   prometheus.Gauge
@@ -17,9 +18,6 @@ type LeaseServer struct {
 	requests      *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	providerCalls *prometheus.HistogramVec
-	locks         *prometheus.CounterVec
-	sequences     *prometheus.CounterVec
-	values        prometheus.Counter
 	placements    *prometheus.CounterVec
 	refusals      *prometheus.CounterVec
 }
@@ -63,12 +61,10 @@ func NewLeaseServer(b Build) *LeaseServer {
 	}
 	m.refusals = refusalsOf("kazahana_server_refusals_total", serverLimits)
 	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})
-	m.locks = counterVec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
-	m.sequences = counterVec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
-	m.values = prometheus.NewCounter(prometheus.CounterOpts{Name: "kazahana_server_sequence_values_total", Help: "Values of sequences handed out."})
+	m.storeRequests = newStoreRequests(m.Registry, "kazahana_server_")
 	m.placements = counterVec("kazahana_server_placement_requests_total", "Requests for activation records by operation and result.", "op", "result")
 	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls,
-		m.LockWaiters, m.locks, m.sequences, m.values, m.placements, m.refusals)
+		m.LockWaiters, m.placements, m.refusals)
 	return m
 }
 
@@ -109,15 +105,6 @@ func (m *LeaseServer) KeyedStores() {
 	for _, result := range serverSequenceResults {
 		m.sequences.WithLabelValues(result)
 	}
-}
-
-// Lock counts a request for a lock.
-func (m *LeaseServer) Lock(op, result string) { m.locks.WithLabelValues(op, result).Inc() }
-
-// Sequence counts a request for values, and the values that it got.
-func (m *LeaseServer) Sequence(result string, values int) {
-	m.sequences.WithLabelValues(result).Inc()
-	m.values.Add(float64(values))
 }
 
 // Placement counts a request for an activation record.

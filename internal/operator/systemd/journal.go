@@ -2,30 +2,17 @@ package systemd
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 
+	"github.com/coreos/go-systemd/v22/journal"
 	"go.uber.org/zap/buffer"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 )
 
-// journalStream names the device and inode of the journal's end of stdout or
-// stderr (systemd.exec(5)).
-const journalStream = "JOURNAL_STREAM"
-
-// IsJournal reports whether f leads to the journal. The variable alone is no proof:
-// a process with redirected stderr inherits it too. Device and inode must match.
-func IsJournal(f *os.File, lookup func(string) (string, bool)) bool {
-	named, ok := lookup(journalStream)
-	if !ok {
-		return false
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return false
-	}
-	return named == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+// LeadsToJournal reports whether stderr leads to the journal. A variable that cannot be read
+// says nothing.
+func LeadsToJournal() bool {
+	is, _ := journal.StderrIsJournalStream()
+	return is
 }
 
 // Priority is the prefix that gives the journal the level of a line (sd-daemon(3)).

@@ -60,12 +60,6 @@ func (m *manager) starved() time.Duration {
 	return time.Since(m.fed[len(m.fed)-1])
 }
 
-func (m *manager) said() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.heard)
-}
-
 func (m *manager) statuses() (all []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,34 +262,6 @@ func TestManagerThatIsGone(t *testing.T) {
 		if calls < 5 || log.Len() != 1 {
 			t.Errorf("%d calls, log: %v", calls, log.All())
 		}
-	})
-}
-
-// A start is given time while it goes on, and not for ever.
-func TestStarting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &manager{}
-		stop := Starting(t.Context(), m.notify)
-		time.Sleep(startBeat - time.Second)
-		stop()
-		time.Sleep(time.Hour)
-		if len(m.said()) != 0 {
-			t.Errorf("a start of %v asked for time: %q", startBeat-time.Second, m.said())
-		}
-		stop = Starting(t.Context(), m.notify)
-		time.Sleep(3*startBeat + time.Second)
-		synctest.Wait()
-		if want := slices.Repeat([]string{ExtendTimeout(startExtension)}, 3); !slices.Equal(m.said(), want) {
-			t.Errorf("%q", m.said())
-		}
-		time.Sleep(maxStart)
-		synctest.Wait()
-		asked := len(m.said())
-		time.Sleep(maxStart)
-		if len(m.said()) != asked {
-			t.Error("a start that never ends is extended for ever")
-		}
-		stop()
 	})
 }
 

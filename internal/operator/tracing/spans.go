@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/storecall"
 )
 
 // Attributes for which there is no standard name.
@@ -107,10 +108,10 @@ func (t *Tracing) Locks(s lock.Store, at string) lock.Store {
 		After: func(ctx context.Context, o lock.Operation) {
 			result := lock.Outcome(o.Err)
 			var more []attribute.KeyValue
-			if o.Lease.Token > 0 {
-				more = append(more, keyToken.Int64(o.Lease.Token))
+			if o.Answer.Token > 0 {
+				more = append(more, keyToken.Int64(o.Answer.Token))
 			}
-			finish(ctx, result, lock.Failed(result), result, more...)
+			finish(ctx, result, storecall.Failed(result), result, more...)
 		},
 	})
 }
@@ -131,7 +132,7 @@ func (t *Tracing) Sequences(s sequence.Store, at string) sequence.Store {
 		},
 		After: func(ctx context.Context, o sequence.Operation) {
 			result := sequence.Outcome(o.Err)
-			finish(ctx, result, sequence.Failed(result), result)
+			finish(ctx, result, storecall.Failed(result), result)
 		},
 	})
 }

@@ -149,6 +149,7 @@ func ready() { time.Sleep(2 * DefaultInterval) }
 
 // PL-C8: every command is carried out, and its result comes back, while hosts join,
 // stop and leave.
+// Seeds 004-4, 004-38 and 004-66.
 func TestHostsComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a, b := s.start("a:1"), s.start("b:1")
@@ -190,6 +191,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 }
 
 // Callers wait for one activation together, and leave when their time is up.
+// Seeds 004-46 and 004-61.
 func TestWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1")
@@ -275,6 +277,7 @@ func TestEvents(t *testing.T) {
 }
 
 // One that only resolves is no member.
+// Seeds 004-14, 004-15 and 004-41.
 func TestClient(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a, c := s.start("a:1"), s.start("client", func(c *Config) { c.Authority = "" })

@@ -29,6 +29,7 @@ func (r *reads) Load(ctx context.Context, tenant string, k placement.Key) (place
 }
 
 // A remote actor's pid is read once in an interval, and no older than that.
+// Seed 004-24.
 func TestRemotePID(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		counted := &reads{Storage: s.records}

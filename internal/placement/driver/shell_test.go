@@ -15,6 +15,7 @@ import (
 )
 
 // An actor that was not resolved for the time is passivated, and comes back.
+// Seed 004-19.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.IdleTTL = time.Minute })

@@ -321,6 +321,7 @@ func (w *world) settled() {
 
 // TestSimulation: in no world do two processes rely on a key at once, and each
 // world finds its way back in time.
+// Seeds 004-2, 004-46 and 004-55.
 func TestSimulation(t *testing.T) {
 	ring.WithoutRace(t)
 	var sum stats
@@ -337,6 +338,7 @@ func TestSimulation(t *testing.T) {
 }
 
 // TestSimulationWithoutAGuard: whatever guard is left out, some world shows it.
+// Seed 004-59.
 func TestSimulationWithoutAGuard(t *testing.T) {
 	ring.WithoutRace(t)
 	const most = 4000 // worlds to look at

@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
+// Seeds 004-29, 004-39 and 004-60.
 func TestConformance(t *testing.T) {
 	storagetest.Run(t, storage.OnRecords(memory.New(nil)), 100)
 }

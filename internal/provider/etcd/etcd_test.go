@@ -11,6 +11,7 @@ import (
 
 var errCrash = errors.New("the process is gone")
 
+// Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.
 func TestConformance(t *testing.T) { providertest.Run(t, factory) }
 
 // A cluster answers as memory does.

@@ -209,6 +209,7 @@ func TestQueueIsNotBelieved(t *testing.T) {
 // An acquire that loses the race for one machine ID goes on with another of its queue, and
 // reads nothing again, if the queue is long enough for thousands of hosts that lose the
 // same race. If not, it looks at more of the pool once.
+// Seed 003-4.4-1.
 func TestLostRace(t *testing.T) {
 	for cursor, looks := range map[string]int{"100": 1, "5000": 2} {
 		cfg := config(t, defaultServices(), nil)

@@ -17,6 +17,7 @@ import (
 // What is counted are the clients of lease servers and not the servers, each once:
 // whatever server it asks, in however many pools' names, and although servers are
 // started anew.
+// Seed 001-9.
 func TestClientsOfServersAreCounted(t *testing.T) {
 	kept := memory.NewStore(nil)
 	store := func() provider.Provider {

@@ -106,6 +106,7 @@ func open(p provider.Provider, services provider.Services, nowMS func() int64) (
 }
 
 // Several servers in front of one memory store.
+// Seeds 000-3.1-1 and 000-11.1-1.
 func TestConformance(t *testing.T) {
 	ring.All(t)
 	providertest.Run(t, func(*testing.T) providertest.Store {

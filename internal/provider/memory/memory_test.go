@@ -13,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) { await.Main(m) }
 
+// Seeds 000-7.3-1 and 003-3.2-5.
 func TestConformance(t *testing.T) { providertest.Run(t, providertest.Memory) }
 
 func TestFromURL(t *testing.T) {

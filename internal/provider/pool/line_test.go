@@ -102,6 +102,7 @@ func naiveOrder(marks []Mark, r Ring, cursor, now int64, n int) (ids []int64, ne
 	return ids, 0
 }
 
+// Seeds 000-6.2-2 and 001-11.
 func TestOrderIsLeastEndThenRoundRobin(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 4000 {
@@ -121,6 +122,7 @@ func TestOrderIsLeastEndThenRoundRobin(t *testing.T) {
 }
 
 // Many slots are free since the same time: more than a page.
+// Seed 001-16.
 func TestOrderAmongManyEquals(t *testing.T) {
 	ring.WithoutRace(t)
 	const slots = 300

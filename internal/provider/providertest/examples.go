@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
+// Seed 000-4.4-1.
 func testGrantFields(s *suite) {
 	c := s.open(lasting())
 	before := s.now()
@@ -73,6 +74,7 @@ func testReopen(s *suite) {
 }
 
 // testContextEnded: a call that cannot begin has changed nothing, and says so.
+// Seed 003-3.2-5.
 func testContextEnded(s *suite) {
 	c := s.open(ids(lasting(), 5, 5))
 	l := c.one()
@@ -113,6 +115,7 @@ func testContextEnded(s *suite) {
 	s.must(c.giveBack(l, s.now()))
 }
 
+// Seeds 000-6.2-3 and 000-6.4-1.
 func testPools(s *suite) {
 	terms := ids(lasting(), 7, 7)
 	other := terms
@@ -127,6 +130,29 @@ func testPools(s *suite) {
 	s.must(c.giveBackOf("b", b, s.now()))
 	if full := c.full(); full.Pool != terms.Pool || full.Slots != 1 {
 		s.Errorf("FullError is %+v", full)
+	}
+}
+
+// testDeadHolder: a machine ID that nothing gives back is granted again when the lease and its
+// quarantine are over, and not before.
+// Seeds 000-4.4-4, 000-A.12-1 and 001-10.
+func testDeadHolder(s *suite) {
+	if s.store.SetClock == nil {
+		s.Skip("the clock cannot be set")
+	}
+	terms := ids(lasting(), 5, 5)
+	dead := s.open(terms).one()
+	if want := dead.Created + (terms.Term + terms.Quarantine).Milliseconds(); dead.ReservedUntil != want {
+		s.Errorf("the machine ID is reserved until %d, want %d", dead.ReservedUntil, want)
+	}
+	c := s.open(terms)
+	s.reach(dead.ReservedUntil - 1)
+	if full := c.full(); full.NextEndMS != dead.ReservedUntil {
+		s.Errorf("the machine ID is free at %d, want %d", full.NextEndMS, dead.ReservedUntil)
+	}
+	s.reach(dead.ReservedUntil)
+	if next := c.one(); next.ID != dead.ID || next.Secret == dead.Secret {
+		s.Errorf("after %v comes %v", dead, next)
 	}
 }
 
@@ -152,12 +178,12 @@ func testTimelineContradiction(s *suite) {
 // testRequest: a request ID belongs to its service, whichever provider it is sent to.
 func testRequest(s *suite) {
 	c, d := s.open(lasting()), s.open(lasting())
-	req := provider.AcquireRequest{ThroughputPerMS: 700, RequestID: provider.NewSecret()}
+	req := provider.AcquireRequest{ThroughputPerMS: 700, RequestID: provider.NewSecret(), Client: provider.KnownClient}
 	first := c.acquire(req)
 	if again := d.acquire(req); !slices.Equal(again, first) {
 		s.Fatalf("the same request gave %v, then %v", first, again)
 	}
-	for _, other := range []provider.AcquireRequest{{Service: "another", RequestID: req.RequestID}, {}, {}} {
+	for _, other := range []provider.AcquireRequest{{Service: "another", RequestID: req.RequestID, Client: provider.KnownClient}, {}, {}} {
 		if l := c.acquire(other)[0]; l.Key() == first[0].Key() {
 			s.Errorf("%+v was given the same lease", other)
 		}
@@ -169,7 +195,10 @@ func testRequest(s *suite) {
 
 func testRequestConcurrently(s *suite) {
 	clients := []*client{s.open(lasting()), s.open(lasting())}
-	req := provider.AcquireRequest{ThroughputPerMS: 512, RequestID: provider.NewSecret()}
+	if s.store.ForgetsRequests {
+		clients[1] = clients[0]
+	}
+	req := provider.AcquireRequest{ThroughputPerMS: 512, RequestID: provider.NewSecret(), Client: provider.KnownClient}
 	answers := make([][]lease.Lease, 8)
 	var wg sync.WaitGroup
 	for i := range answers {
@@ -189,6 +218,7 @@ func testRequestConcurrently(s *suite) {
 	}
 }
 
+// Seeds 000-4.5-2 and 000-7.2-2.
 func testReleaseForged(s *suite) {
 	c := s.open(ids(lasting(), 5, 5))
 	l := c.one()
@@ -228,12 +258,19 @@ func testReleaseNotFound(s *suite) {
 // layouts opens the pool with machine IDs of bit_seq 8 as the default service, and with
 // those of `coarse` bits as the service "coarse".
 func (s *suite) layouts(t provider.Terms, fineIDs provider.IDRange, coarse int, coarseIDs provider.IDRange) *client {
+	if s.store.OneLayout {
+		coarse = t.BitSeq
+	}
 	fine, wide := t, t.WithBitSeq(coarse)
 	fine.IDs, wide.IDs = fineIDs, coarseIDs
 	return s.openServices(provider.Services{Default: fine, Named: map[string]provider.Terms{"coarse": wide}})
 }
 
+// Seed 000-4.2-5.
 func testManyFineInOneCoarse(s *suite) {
+	if s.store.OneLayout {
+		s.Skip("a pool has one layout")
+	}
 	c := s.layouts(lasting(), provider.IDRange{Low: 0, End: 64}, 14, provider.IDRange{Low: 0, End: 1})
 	var fine []lease.Lease
 	for len(fine) < 64 {
@@ -259,10 +296,15 @@ func testManyFineInOneCoarse(s *suite) {
 	}
 }
 
+// Seed 000-6.3-1.
 func testHugeLayout(s *suite) {
 	terms := provider.DefaultTerms()
 	terms.Timeline.BitTS, terms.BitID, terms.BitSeq = 33, 30, 0
 	terms.Timeline.EpochMS = s.now() - 1000 // 33 bits are 99 days
+	if s.store.OneLayout {
+		s.open(terms).one()
+		return
+	}
 	c := s.openServices(provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": terms.WithBitSeq(28)}})
 	fine := c.one()
 	coarse := c.acquire(provider.AcquireRequest{Service: "coarse"})[0] // there are two, one of them free
@@ -275,6 +317,7 @@ func testHugeLayout(s *suite) {
 // testConcurrency has many goroutines on several providers acquire and release in a
 // small space of slots of two layouts. The ledger says at the end whether any two
 // overlapped.
+// Seeds 000-6.2-1 and 001-13.
 func testConcurrency(s *suite) {
 	terms := lasting()
 	terms.Term, terms.Quarantine = 40*time.Millisecond, 10*time.Millisecond

@@ -24,6 +24,7 @@ type model struct {
 	records []*modelGrant // the latest grant of each slot
 	cursors map[modelRing]int64
 	grants  []*modelGrant // all of them, oldest first
+	anyFree bool          // Store.AnyFree
 }
 
 type modelRing struct {
@@ -99,7 +100,10 @@ func (m *model) grant(t provider.Terms, g *modelGrant) error {
 	if end > l.Created {
 		return fmt.Errorf("machine ID %d was granted at %d; the first one is free at %d", l.ID, l.Created, end)
 	}
-	if !slices.Contains(allowed, l.ID) {
+	if m.anyFree && m.end(l.Slot()) > l.Created {
+		return fmt.Errorf("machine ID %d was granted at %d; it is free at %d", l.ID, l.Created, m.end(l.Slot()))
+	}
+	if !m.anyFree && !slices.Contains(allowed, l.ID) {
 		return fmt.Errorf("machine ID %d, free since %d, was granted; it is the turn of %v, free since %d",
 			l.ID, m.end(l.Slot()), allowed, end)
 	}
@@ -123,11 +127,37 @@ func (m *model) asked(service, request string, nowMS int64) (leases []lease.Leas
 	return leases, live
 }
 
+// last is the last n grants of the slot.
+func (m *model) last(slot snowflake.Slot, n int) (last []*modelGrant) {
+	for _, g := range slices.Backward(m.grants) {
+		if g.lease.Slot() == slot && len(last) < n {
+			last = append(last, g)
+		}
+	}
+	return last
+}
+
+// replaced reports whether the slot of a lease of the request was granted again.
+func (m *model) replaced(service, request string) bool {
+	return slices.ContainsFunc(m.grants, func(g *modelGrant) bool {
+		return g.request == request && g.service == service && !m.latest(g)
+	})
+}
+
 // checkModel runs random operations on a store, by two providers, and compares it with
 // the model.
 func checkModel(t *rapid.T, s *suite) {
 	services := modelServices(s.store.SetClock != nil)
-	c := &checker{suite: s, model: &model{cursors: map[modelRing]int64{}}, client: s.openServices(services), other: s.openServices(services)}
+	if s.store.OneLayout {
+		for name, t := range services.Named {
+			one := t.WithBitSeq(services.Default.BitSeq)
+			if shift := one.BitSeq - t.BitSeq; shift >= 0 { // the same low bits
+				one.IDs = provider.IDRange{Low: t.IDs.Low >> shift, End: t.IDs.End >> shift}
+			}
+			services.Named[name] = one
+		}
+	}
+	c := &checker{suite: s, model: &model{cursors: map[modelRing]int64{}, anyFree: s.store.AnyFree}, client: s.openServices(services), other: s.openServices(services)}
 	actions := map[string]func(*rapid.T){
 		"acquire": c.acquire,
 		"repeat":  c.repeat,
@@ -187,6 +217,7 @@ func drawRequest(t *rapid.T, services provider.Services, n int) provider.Acquire
 		ThroughputPerMS: rapid.OneOf(some, some, rapid.SampledFrom([]int64{-1, math.MinInt64, 1 << 20})).Draw(t, "throughput"),
 		RequestID:       fmt.Sprintf("request-%d", n),
 		Meta:            map[string]string{"n": fmt.Sprint(n)},
+		Client:          provider.KnownClient, // another provider may repeat it
 	}
 }
 
@@ -278,8 +309,11 @@ func (c *checker) acquire(t *rapid.T) {
 
 func (c *checker) repeat(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
+	if c.store.ForgetsRequests && c.model.replaced(g.service, g.request) {
+		t.Skip("the request may be forgotten")
+	}
 	before := c.now()
-	leases, err := c.turn().try(provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request})
+	leases, err := c.turn().try(provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request, Client: provider.KnownClient})
 	want, live := c.model.asked(g.service, g.request, before)
 	if _, still := c.model.asked(g.service, g.request, c.now()); live != still {
 		return // it ended meanwhile: either answer is right
@@ -387,7 +421,11 @@ func (c *checker) locate(t *rapid.T) {
 	low := l.Slot().Start + rapid.Int64Range(0, l.Slot().Size()-1).Draw(t, "in the slot")
 	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, c.now()}).Draw(t, "time")
 	held := map[int64]bool{} // by created: of two grants that overlap, only one holds the time
-	for _, g := range c.model.grants {
+	kept := c.model.grants
+	if n := c.store.History; n > 0 {
+		kept = c.model.last(l.Slot(), n)
+	}
+	for _, g := range kept {
 		ended := g.lease.Expired
 		if g.released {
 			ended = min(ended, g.end)

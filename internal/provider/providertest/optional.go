@@ -50,6 +50,7 @@ func testVerifyForged(s *suite) {
 	}
 }
 
+// Seeds 000-A.1-2 and 001-21.
 func testExtendForged(s *suite) {
 	c := s.open(ids(lasting(), 0, 3))
 	if !c.Info().Can.Extend {
@@ -81,6 +82,7 @@ func testExtendForged(s *suite) {
 }
 
 // testRecords: what a store says of its grants.
+// Seeds 000-4.1-1, 000-6.1-1 and 000-6.2-3.
 func testRecords(s *suite) {
 	c := s.layouts(lasting(), provider.IDRange{Low: 4, End: 8}, 9, provider.IDRange{Low: 0, End: 2})
 	can := c.Info().Can
@@ -111,7 +113,7 @@ func testRecords(s *suite) {
 		return
 	}
 	i := slices.IndexFunc(want, func(r provider.Record) bool { return r.Lease == coarse })
-	compare(c.locate(coarse.Slot().Start+300, coarse.Created), want[i:i+1])
+	compare(c.locate(coarse.Slot().Start+coarse.Slot().Size()/2, coarse.Created), want[i:i+1])
 	for _, outside := range []int64{-1, coarse.Slot().End + 8<<8, 1 << 21, 1 << 40, 1<<63 - 1} {
 		if got := c.locate(outside, coarse.Created); len(got) > 0 {
 			s.Errorf("%v held the low bits %d", got, outside)
@@ -126,6 +128,7 @@ func sameRecord(a, b provider.Record) bool {
 	return x == y && a.Service == b.Service && maps.Equal(a.Meta, b.Meta) && a.End == b.End && a.Released == b.Released
 }
 
+// Seed 001-7.
 func testCounters(s *suite) {
 	terms := ids(lasting(), 0, 1)
 	c, d := s.open(terms), s.open(terms)
@@ -161,6 +164,7 @@ func testCounters(s *suite) {
 }
 
 // testCountersOfOthers: a lease server counts its clients, and not itself.
+// Seed 001-9.
 func testCountersOfOthers(s *suite) {
 	c := s.open(ids(lasting(), 0, 9))
 	if !c.Info().Can.Count || strings.HasPrefix(c.Info().Name, "http") {
@@ -277,6 +281,7 @@ func testFence(s *suite) {
 	}
 }
 
+// Seeds 000-11.1-1 and 001-3.
 func testInit(s *suite) {
 	terms := ids(lasting(), 5, 5)
 	s.forget()

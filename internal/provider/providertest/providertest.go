@@ -62,6 +62,16 @@ type Store struct {
 	// stores. The deep ring runs as many as package rapid does on each.
 	Checks int
 
+	// OneLayout: all machine IDs of a pool have one layout.
+	OneLayout bool
+	// AnyFree: any free machine ID is granted, and not the one that is free for longest.
+	AnyFree bool
+	// ForgetsRequests: a request may be forgotten once another grant has a slot of its leases,
+	// and two processes that carry it out at the same time may both grant leases.
+	ForgetsRequests bool
+	// History is how many grants of a slot Provider.Locate remembers; 0: all.
+	History int
+
 	// Close removes the store once its providers are closed. It may be nil.
 	Close func()
 }
@@ -92,6 +102,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Reopen", testReopen},
 		{"ContextEnded", testContextEnded},
 		{"Pools", testPools},
+		{"DeadHolder", testDeadHolder},
 		{"TimelineContradiction", testTimelineContradiction},
 		{"Request", testRequest},
 		{"RequestConcurrently", testRequestConcurrently},

@@ -117,9 +117,11 @@ func factory(settable bool) providertest.Factory {
 	}
 }
 
+// Seeds 000-6.1-2, 000-7.2-1, 003-2-2, 003-4.3-2 and 003-6.1-1.
 func TestConformance(t *testing.T) { providertest.Run(t, factory(true)) }
 
 // By the server's own clock.
+// Seed 001-14.
 func TestConformanceInRealTime(t *testing.T) {
 	ring.Deep(t)
 	if testing.Short() {

@@ -308,6 +308,7 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 
 // redis-cli shows the slots in the order of their numbers, also where these have more and
 // more digits.
+// Seed 001-17.
 func TestSlotsAreShownInOrder(t *testing.T) {
 	s := redistest.New(t)
 	r := newRig(t, s, func(c *Config) {

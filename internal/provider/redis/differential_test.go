@@ -8,6 +8,7 @@ import (
 )
 
 // The script for grants, and what follows from it, answers as package pool does.
+// Seeds 000-6.2-1 and 001-13.
 func TestAnswersAsTheRulesDo(t *testing.T) {
 	providertest.Differential(t, providertest.Memory, notByChance)
 }

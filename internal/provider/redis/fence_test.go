@@ -137,6 +137,7 @@ func TestRestartWithPersistence(t *testing.T) {
 
 // What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the
 // fence that is set are those of the client that finds it.
+// Seed 001-25.
 func TestFences(t *testing.T) {
 	const minute, hour = 60_000, 3600_000
 	for name, c := range map[string]struct {

@@ -79,6 +79,7 @@ func TestDeletedRing(t *testing.T) {
 }
 
 // A release whose slot changed hands between its two steps ends nothing.
+// Seed 000-7.2-2.
 func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	l := r.acquire(r.provider)
@@ -195,6 +196,7 @@ func calls(t *testing.T, s *server) (all int) {
 
 // What an acquire does depends neither on the size of the layout nor on how many leases
 // are alive.
+// Seeds 000-6.1-2 and 003-4.3-1.
 func TestAcquireTouchesAHandful(t *testing.T) {
 	huge := provider.DefaultTerms()
 	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, testTime-1000

@@ -26,6 +26,7 @@ func (r *rig) unconfirmed(p *Provider, request, text string) {
 	}
 }
 
+// Seed 001-18.
 func TestUnconfirmedIsGivenBack(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
@@ -52,6 +53,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 	}
 }
 
+// Seed 001-19.
 func TestTooFewReplicasConnected(t *testing.T) {
 	primary, _ := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(2))

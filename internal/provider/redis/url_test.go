@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
+// Seed 003-5-5.
 func TestParseURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://h":                                         "redis://h:6379/0",

@@ -144,7 +144,7 @@ func TestCreatedModes(t *testing.T) {
 	}
 	for name, want := range map[string]os.FileMode{
 		filepath.Join(dir, "new"): 0o755 | os.ModeDir, filepath.Dir(path): 0o700 | os.ModeDir,
-		path: 0o600, path + "-wal": 0o600, path + "-shm": 0o600,
+		path: 0o600, path + "-journal": 0o600, path + "-watermark": 0o600,
 	} {
 		info, err := os.Stat(name)
 		must.Succeed(t, err)
@@ -169,8 +169,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 		want error
 	}{
 		"deleted":       {func(_, target string) error { return remove(target) }, sqlitefile.ErrMoved},
-		"log deleted":   {func(_, target string) error { return remove(target + "-wal") }, sqlitefile.ErrMoved},
-		"all deleted":   {func(_, target string) error { return remove(target, target+"-wal", target+"-shm") }, sqlitefile.ErrMoved},
+		"all deleted":   {func(_, target string) error { return remove(target, target+"-journal", target+"-watermark") }, sqlitefile.ErrMoved},
 		"renamed":       {func(_, target string) error { return os.Rename(target, target+".old") }, sqlitefile.ErrMoved},
 		"replaced":      {func(_, target string) error { return os.Rename(madeFile(t), target) }, sqlitefile.ErrMoved},
 		"link replaced": {func(path, _ string) error { return errors.Join(os.Remove(path), os.Symlink(other, path)) }, sqlitefile.ErrMoved},
@@ -182,7 +181,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 			target := madeFile(t)
 			path := filepath.Join(t.TempDir(), "leases.db")
 			must.Succeed(t, os.Symlink(target, path))
-			p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+			p := mustOpen(t, Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)})
 			l := mustAcquire(t, p)
 			harmed := false
 			p.at = func(at string) error {
@@ -208,16 +207,15 @@ func TestFileGoneOrReplaced(t *testing.T) {
 	}
 }
 
-// Closing a provider whose file was replaced leaves alone the log that belongs
-// to the new file, though it has the name of the old one's. That is SQLite's
-// doing; it is tested because grants would be lost without it.
+// Closing a provider whose file was replaced leaves alone what belongs to the new file,
+// though it has the name of the old one's.
 func TestCloseAfterReplacement(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
 	old := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	if _, err := old.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, suffix := range []string{"", "-wal", "-shm"} {
+	for _, suffix := range []string{"", "-journal", "-watermark"} {
 		must.Succeed(t, os.Rename(path+suffix, path+".old"+suffix))
 	}
 	fresh := mustOpen(t, Config{Path: path, Services: defaultServices()})
@@ -393,6 +391,7 @@ func TestDiskFull(t *testing.T) {
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	defer p.Close() // before the file system goes
 	fillUp(t, p)
+	free := disktest.Fill(t, filepath.Join(dir, "rest"))
 	before, err := os.ReadDir(dir)
 	must.Succeed(t, err)
 	if other, err := Open(t.Context(), Config{Path: filepath.Join(dir, "other.db"), Services: defaultServices()}); err == nil {
@@ -402,6 +401,7 @@ func TestDiskFull(t *testing.T) {
 	if after, err := os.ReadDir(dir); err != nil || len(after) != len(before) {
 		t.Errorf("left behind: %v (%v)", after, err)
 	}
+	free()
 	must.Succeed(t, os.Remove(ballast))
 	mustAcquire(t, p) // with space again
 	if err := p.Close(); err != nil {

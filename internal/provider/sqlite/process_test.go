@@ -372,7 +372,7 @@ func TestProcessesCreateOneFile(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	must.Succeed(t, err)
 	for _, e := range entries {
-		if name := e.Name(); !slices.Contains([]string{"leases.db", "leases.db-wal", "leases.db-shm", "leases.db-watermark"}, name) {
+		if name := e.Name(); !slices.Contains([]string{"leases.db", "leases.db-journal", "leases.db-watermark"}, name) {
 			t.Errorf("%s was left behind", name)
 		}
 	}

@@ -95,7 +95,7 @@ var kind = sqlitefile.Kind{
 	Mend:    []string{"DELETE FROM segment", "DELETE FROM cursor"},
 	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
 	Moved:   "put it back, or restart once the leases granted from it have ended",
-	Damaged: "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
+	Damaged: "restore it, without a -journal or -wal file beside it, or move it away once every lease granted from it has ended",
 }
 
 // Header returns what the header of a lease file must say: the application ID, and the

@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 
 // Check returns the error that Open would have about the file's pools, and changes nothing.
 func (c Config) Check(ctx context.Context) error {
-	return sqlitefile.ReadOnly(ctx, c.Path, (&Provider{services: c.Services}).checkTimelines)
+	return sqlitefile.ReadOnly(ctx, c.Path, false, (&Provider{services: c.Services}).checkTimelines)
 }
 
 // checkTimelines compares the services' terms with the pools of the file.

@@ -75,6 +75,7 @@ func read(t *testing.T, p *Provider, op func(*sqlitefile.Session) error) {
 	}
 }
 
+// Seed 000-7.3-2.
 func TestConformance(t *testing.T) {
 	ring.All(t)
 	providertest.Run(t, factory(t, nil))

@@ -51,6 +51,7 @@ func release(p *Provider, l lease.Lease, at int64) error {
 	return p.Release(context.Background(), providertest.SignedRelease(l, at))
 }
 
+// Seeds 003-2-2, 003-4.1-1 and 003-5-3.
 func TestStaticGrants(t *testing.T) {
 	p, c := open(t, "static:17?term=5m&bit_seq=9&epoch=2025-01-01T00:00:00Z")
 	l := acquire(t, p, provider.AcquireRequest{ThroughputPerMS: 100_000})
@@ -173,6 +174,7 @@ func at(index int, name, addr string) HostAddress {
 	return HostAddress{Interface: name, Index: index, Addr: netip.MustParseAddr(addr)}
 }
 
+// Seeds 003-2-2 and 003-4.2-1.
 func TestIPChoosesAddress(t *testing.T) {
 	addresses := host(
 		at(4, "docker0", "172.17.0.1"), at(3, "eth1", "192.168.7.200"), at(2, "eth0", "fe80::1"), at(2, "eth0", "2001:db8::9"),
@@ -203,6 +205,7 @@ func TestIPChoosesAddress(t *testing.T) {
 	}
 }
 
+// Seed 003-4.2-1.
 func TestIPRefuses(t *testing.T) {
 	none := host(at(1, "lo", "127.0.0.1"), at(2, "eth0", "fe80::1"), at(2, "eth0", "169.254.3.4"))
 	some := host(at(2, "eth0", "10.1.2.3"))

@@ -1,8 +1,9 @@
-// Package recordhttp is what the clients of a lease server share: how a store's lack of room
-// travels to them, and that something in between changes their requests.
+// Package recordhttp is what the clients of a lease server share: how refusals and a store's lack
+// of room travel to them, and that something in between changes their requests.
 package recordhttp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -35,8 +36,14 @@ func ToError(p *problem.Problem) error {
 	return &record.FullError{Setting: p.Setting, Limit: p.Limit, Payer: p.Payer}
 }
 
-// Stray is the error of a call as a record.StrayError, if it is one.
-func Stray(err error) error {
+// Refused is the error of a call: for a settled refusal what toError makes of it. That returns nil
+// for a problem that stands for no judgement of the store.
+func Refused(err error, toError func(*problem.Problem) error) error {
+	if p := httpconn.Settled(err); p != nil {
+		if refusal := cmp.Or(toError(p), ToError(p)); refusal != nil {
+			return refusal
+		}
+	}
 	if is, unsure := httpconn.Stray(err); is {
 		return &record.StrayError{Err: err, Unsure: unsure}
 	}

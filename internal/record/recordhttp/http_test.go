@@ -12,7 +12,10 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-func TestFullTravels(t *testing.T) {
+var errNo = errors.New("no")
+
+// Refusals and a lack of room arrive, and what is none stays as it is.
+func TestRefusalsTravel(t *testing.T) {
 	for _, want := range []*record.FullError{
 		{}, {Setting: record.SettingKeys, Limit: 1 << 40}, {Setting: record.SettingDisk, Limit: 5, Payer: `tenant "acme"`},
 	} {
@@ -23,6 +26,18 @@ func TestFullTravels(t *testing.T) {
 		if got := ToError(&p); p.Code != problem.StoreFull || p.RetryAfterMS == 0 || !reflect.DeepEqual(got, error(want)) {
 			t.Errorf("%s arrived as %#v", b, got)
 		}
+	}
+	silent, refuses := func(*problem.Problem) error { return nil }, func(*problem.Problem) error { return errNo }
+	for err, want := range map[error]bool{problem.New(problem.LockHeld, "held"): true, errors.New("lost"): false} {
+		if got := Refused(err, silent); got != err {
+			t.Errorf("%v, of which nothing was made, is %v", err, got)
+		}
+		if got := Refused(err, refuses); (got == errNo) != want {
+			t.Errorf("%v is %v", err, got)
+		}
+	}
+	if stray, ok := errors.AsType[*record.StrayError](Refused(problem.New(problem.Forbidden, "no scope"), silent)); !ok || stray.Unsure {
+		t.Errorf("what nobody has judged is %+v", stray)
 	}
 	if p := FromError(errors.New("dial redis.internal")); p != nil {
 		t.Errorf("a failure became %+v", p)

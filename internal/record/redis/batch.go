@@ -197,7 +197,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 		return a, err
 	}
 	if c.cfg.MinReplicas == 0 {
-		return redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, try)
+		return redisconn.RunHere(ctx, s.client, redisconn.Repeatable, try)
 	}
 	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
 		a, err := try(ctx, conn)

@@ -151,56 +151,27 @@ func parse(key string, text []byte) (known, error) {
 	if len(text) == 0 {
 		return known{}, nil
 	}
-	r := reader{rest: text}
+	r := record.NewReader(text)
 	k := known{timed: text[0] < isUntimed}
 	if k.timed {
-		k.atMS = moment(string(r.bytes(momentBytes)))
+		k.atMS = moment(string(r.Bytes(momentBytes)))
 	}
-	flags := r.byte()
+	flags := r.Byte()
 	version := len(nonce{}) / 2
 	if flags&isLong != 0 {
 		version = len(nonce{})
 	}
-	k.version = r.bytes(version)
+	k.version = r.Bytes(version)
 	if k.timed {
-		k.termMS, k.keepMS = r.number(), r.number()
+		k.termMS, k.keepMS = r.Number(), r.Number()
 	}
 	if flags&hasMark != 0 {
-		k.mark = r.number()
+		k.mark = r.Number()
 	}
 	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
-	if r.broken || flags&^allFlags != 0 || k.timed == (flags&isUntimed != 0) {
+	if r.Failed() || flags&^allFlags != 0 || k.timed == (flags&isUntimed != 0) {
 		return known{}, fmt.Errorf("record %q %w: %.100q", key, errDamaged, text)
 	}
-	k.tag, k.value = tagOf(text), r.rest
+	k.tag, k.value = tagOf(text), r.Rest()
 	return k, nil
-}
-
-// reader reads what encode wrote.
-type reader struct {
-	rest   []byte
-	broken bool
-}
-
-func (r *reader) bytes(n int) []byte {
-	if n < 0 || n > len(r.rest) {
-		r.broken, r.rest, n = true, nil, 0
-	}
-	b := r.rest[:n]
-	r.rest = r.rest[n:]
-	return b
-}
-
-func (r *reader) byte() byte {
-	if b := r.bytes(1); len(b) > 0 {
-		return b[0]
-	}
-	return 0
-}
-
-func (r *reader) number() int64 {
-	n, size := binary.Uvarint(r.rest)
-	r.broken = r.broken || size <= 0
-	r.bytes(max(size, 0))
-	return int64(n)
 }

@@ -148,13 +148,15 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []a
 		words = append(words[:len(words):len(words)], s.cfg.NowMS())
 	}
 	cmd := redis.NewCmd(ctx, words...)
+	process := s.client.Process
 	if own, ok := conn.(*redis.Conn); ok {
-		_ = own.Process(ctx, cmd)
-	} else {
-		s.client.Process(ctx, cmd)
+		process = own.Process
 	}
-	answer, err := cmd.Result()
-	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+	err := process(ctx, cmd)
+	if err == nil {
+		return cmd.Val(), nil
+	}
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		now, err := s.hello(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -168,5 +170,5 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []a
 		}
 		return l.script.Eval(ctx, conn, keys, words[headWords+len(keys):]...).Result()
 	}
-	return answer, err
+	return nil, err
 }

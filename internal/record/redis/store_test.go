@@ -105,6 +105,7 @@ func TestSameShortVersion(t *testing.T) {
 
 // A change takes one script where nobody else was there. One too long to be remembered
 // is seen when the commit fails.
+// Seeds 003-8.3-1 and 003-8.5-2.
 func TestOneRoundTrip(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)
@@ -128,6 +129,7 @@ func TestOneRoundTrip(t *testing.T) {
 
 // Terms end by the server's clock. A record of which nothing is left to do then, Redis
 // deletes by itself, once it is due and not before; others have an entry.
+// Seed 003-8.1-5.
 func TestServersClock(t *testing.T) {
 	server := redistest.New(t)
 	cfg := server.Config()

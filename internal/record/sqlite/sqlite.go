@@ -1,7 +1,6 @@
-// Package sqlite keeps records in a store file, for all processes of a host. A rule
-// runs inside the transaction that carries out its writes, so that nothing needs to
-// be compared and no rule runs twice. A change is on the disk before it is answered;
-// see package sqlitefile.
+// Package sqlite keeps records in a SQLite file. A rule runs inside the transaction that
+// carries out its writes, so that nothing needs to be compared and no rule runs twice. A
+// change is on the disk before it is answered; see package sqlitefile.
 //
 // Time is the clock of the process that has the file's lock, and does not go back
 // from one commit to the next: a clock that steps back stands still, so that terms
@@ -56,7 +55,7 @@ func New(file *sqlitefile.File) *Store {
 // now is the file's clock, which does not go back.
 func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
 
-// Change implements record.Store. Where the rule finds no room, what is due makes some, and
+// Change implements record.Store. Where the rule finds no room, records that are due make some, and
 // the rule runs again.
 func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
 	if err := ask.Validate(); err != nil {
@@ -232,16 +231,9 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err := ask.Validate(); err != nil {
 		return record.View{}, err
 	}
-	var v record.View // as in Change
-	// Statements outside of a transaction may each see another state of the file.
-	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
-		v, err = s.view(t.Session, ask, now(t.Session, t.NowMS))
-		return err
-	}, nil)
-	if err != nil {
-		return record.View{}, err
-	}
-	return v, nil
+	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (record.View, error) {
+		return s.view(session, ask, now(session, s.file.NowMS()))
+	})
 }
 
 // List implements record.Store.
@@ -264,7 +256,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	})
 }
 
-// Watch implements record.Store: other processes change the file without a word.
+// Watch implements record.Store: a file does not tell of its changes.
 func (s *Store) Watch(context.Context, string) (<-chan struct{}, error) {
 	return nil, errors.ErrUnsupported
 }

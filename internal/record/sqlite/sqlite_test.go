@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -24,16 +25,29 @@ func TestMain(m *testing.M) { await.Main(m) }
 type owned struct {
 	*sqlite.Store
 	file *sqlitefile.File
+	end  func() error
 }
 
-func (o owned) Close() error { return o.file.Close() }
+func (o owned) Close() error { return o.end() }
 
+// open opens a file that this process owns, with the clients that it has.
 func open(path string, opts sqlitefile.Options) (owned, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, opts, sqlite.Tables)
+	file, end, err := sqlitetest.Open(path, opts)
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{sqlite.New(file), file}, nil
+	return owned{sqlite.New(file), file, end}, nil
+}
+
+// openShared opens a file that processes share, as another one.
+func openShared(path string, opts sqlitefile.Options) (owned, error) {
+	file, err := sqlitefile.Open(context.Background(), path, &sqlitefile.Kind{
+		Name: "file of records", ApplicationID: 0x7265636f, Schema: sqlite.Tables, Probe: "SELECT count(*) FROM record_floor",
+	}, opts)
+	if err != nil {
+		return owned{}, err
+	}
+	return owned{sqlite.New(file), file, file.Close}, nil
 }
 
 func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), sqlitefile.StoreName) }
@@ -47,7 +61,10 @@ func at(ms int64) *atomic.Int64 {
 
 const began = 1_800_000_000_000
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T)            { conforms(t, open) }
+func TestConformanceOfProcesses(t *testing.T) { conforms(t, openShared) }
+
+func conforms(t *testing.T, open func(path string, opts sqlitefile.Options) (owned, error)) {
 	ring.All(t)
 	recordtest.Run(t, func(t *testing.T) recordtest.Target {
 		clock := at(began)

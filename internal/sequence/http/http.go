@@ -145,8 +145,6 @@ func toError(key string, p *problem.Problem) error {
 		return e
 	case problem.SequenceFenced:
 		return &sequence.FencedError{Key: key, UntilMS: p.UntilMS, Reason: p.Reason}
-	case problem.StoreFull:
-		return recordhttp.ToError(p)
 	case problem.RequestIDReused:
 		return sequence.ErrRequestReused
 	case problem.InvalidRequest:
@@ -165,9 +163,6 @@ var _ sequence.Store = (*Store)(nil)
 
 // New uses a client, which its maker closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
-
-// Close implements sequence.Store. The client stays open.
-func (s *Store) Close() error { return nil }
 
 // Next implements sequence.Store.
 func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
@@ -218,10 +213,5 @@ func counting(o sequence.Options) Counting {
 
 // refusal is the error of a call, as package sequence has it where it does.
 func refusal(key string, err error) error {
-	if p := httpconn.Settled(err); p != nil {
-		if refused := toError(key, p); refused != nil {
-			return refused
-		}
-	}
-	return recordhttp.Stray(err)
+	return recordhttp.Refused(err, func(p *problem.Problem) error { return toError(key, p) })
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
 func TestMain(m *testing.M) { await.Main(m) }
@@ -71,12 +72,12 @@ func token(tenant string) string { return "token-of-the-tenant-" + tenant }
 // front is a lease server on an SQLite file.
 type front struct {
 	server *httptest.Server
-	file   *sqlitefile.File
+	end    func() error // of the file's use
 }
 
 // serve starts a server; nowMS is its file's clock, nil for the wall clock.
 func serve(path string, nowMS func() int64, options func(tenant, key string) (sequence.Options, bool)) (*front, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sqlite.Tables)
+	file, end, err := sqlitetest.Open(path, sqlitefile.Options{NowMS: nowMS})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
 	p, err2 := memory.New(memory.NewStore(nil), terms)
 	if err := errors.Join(err, err2); err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, end())
 	}
 	server := leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
@@ -96,12 +97,12 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
-	return &front{httptest.NewServer(server), file}, nil
+	return &front{httptest.NewServer(server), end}, nil
 }
 
 func (f *front) close() error {
 	f.server.Close()
-	return f.file.Close()
+	return f.end()
 }
 
 // byTenant is a store for each tenant, and closes everything with it.

@@ -29,7 +29,8 @@ func TestRefusalsTravel(t *testing.T) {
 		}
 	}
 	full := &record.FullError{Setting: record.SettingDisk, Limit: 7, Payer: "o"}
-	if got := toError("k", recordhttp.FromError(full)); !reflect.DeepEqual(got, error(full)) || !sequence.IsAnswer(got) {
+	judge := func(p *problem.Problem) error { return toError("k", p) }
+	if got := recordhttp.Refused(recordhttp.FromError(full), judge); !reflect.DeepEqual(got, error(full)) || !sequence.IsAnswer(got) {
 		t.Errorf("%v arrived as %#v", full, got)
 	}
 	if p := FromError(errors.New("dial redis.internal"), 0); p != nil {

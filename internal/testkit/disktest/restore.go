@@ -1,8 +1,11 @@
 package disktest
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -66,29 +69,59 @@ func inodeOf(t testing.TB, path string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
+// logs end the names of the files in which SQLite has changes that the main file lacks.
+var logs = []string{"-wal", "-journal"}
+
 // Put puts the database at from in the place of the one at to. The log beside the
 // latter stays where leaveLog says so, and is the copy's own otherwise.
 func (w Way) Put(t testing.TB, from, to string, leaveLog bool) {
 	t.Helper()
 	if !leaveLog {
-		for _, suffix := range []string{"-wal", "-shm"} {
+		for _, suffix := range logs {
 			if err := os.Remove(to + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := os.Stat(from + "-wal"); err == nil {
-			Run(t, "cp", "-p", from+"-wal", to+"-wal")
+		for _, suffix := range logs {
+			if _, err := os.Stat(from + suffix); err == nil {
+				Run(t, "cp", "-p", from+suffix, to+suffix)
+			}
 		}
 	}
 	w.put(t, from, to)
 }
 
-// Copy copies a database that nobody has open, with its log, as a backup would.
+// Copy copies a database that no process has open, with its log, as a backup would.
 func Copy(t testing.TB, from, to string) {
 	t.Helper()
-	for _, suffix := range []string{"", "-wal"} {
+	for _, suffix := range append([]string{""}, logs...) {
 		if _, err := os.Stat(from + suffix); err == nil {
 			Run(t, "cp", "-a", from+suffix, to+suffix)
 		}
 	}
+}
+
+// Journal is the rollback journal of a commit that makes after of before: what SQLite has on
+// the disk before it writes to the main file.
+func Journal(before, after []byte) []byte {
+	const page, sector, nonce = 4096, 512, 1
+	big := binary.BigEndian
+	header := append([]byte{0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7}, make([]byte, sector-8)...)
+	for i, n := range []uint32{math.MaxUint32, nonce, uint32(len(before) / page), sector, page} { // as many pages as there are
+		big.PutUint32(header[8+4*i:], n)
+	}
+	journal := header
+	for at := 0; at < len(before); at += page {
+		old := before[at : at+page]
+		if at+page <= len(after) && bytes.Equal(old, after[at:at+page]) {
+			continue
+		}
+		sum := uint32(nonce)
+		for i := page - 200; i > 0; i -= 200 {
+			sum += uint32(old[i])
+		}
+		journal = append(big.AppendUint32(journal, uint32(at/page+1)), old...)
+		journal = big.AppendUint32(journal, sum)
+	}
+	return journal
 }

@@ -29,6 +29,9 @@ import (
 	"k8s.io/kubernetes/pkg/apis/policy"
 	policyinstall "k8s.io/kubernetes/pkg/apis/policy/install"
 	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacinstall "k8s.io/kubernetes/pkg/apis/rbac/install"
+	rbacvalidation "k8s.io/kubernetes/pkg/apis/rbac/validation"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
@@ -38,7 +41,7 @@ import (
 func judge(t *testing.T, manifest string) (kinds []string, problems field.ErrorList, err error) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, install := range []func(*runtime.Scheme){appsinstall.Install, coreinstall.Install, networkinginstall.Install, policyinstall.Install} {
+	for _, install := range []func(*runtime.Scheme){appsinstall.Install, coreinstall.Install, networkinginstall.Install, policyinstall.Install, rbacinstall.Install} {
 		install(scheme)
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder()
@@ -92,6 +95,15 @@ func validate(t *testing.T, object runtime.Object) field.ErrorList {
 	case *core.ConfigMap:
 		named(&o.Namespace)
 		return corevalidation.ValidateConfigMap(o)
+	case *core.ServiceAccount:
+		named(&o.Namespace)
+		return corevalidation.ValidateServiceAccount(o)
+	case *rbac.Role:
+		named(&o.Namespace)
+		return rbacvalidation.ValidateRole(o)
+	case *rbac.RoleBinding:
+		named(&o.Namespace)
+		return rbacvalidation.ValidateRoleBinding(o)
 	case *core.Namespace:
 		return corevalidation.ValidateNamespace(o)
 	case *policy.PodDisruptionBudget:
@@ -116,7 +128,8 @@ func read(t *testing.T, file string) string {
 
 func TestManifests(t *testing.T) {
 	files, err := filepath.Glob("../../k8s-*.yaml")
-	if err != nil || len(files) < 4 {
+	more, _ := filepath.Glob("../../lease-server/k8s-*.yaml") // the pattern is well-formed
+	if files = append(files, more...); err != nil || len(files) != 5 {
 		t.Fatalf("manifests: %v, %v", files, err)
 	}
 	for _, file := range files {
@@ -134,7 +147,7 @@ func TestManifests(t *testing.T) {
 // What kubectl apply -k would send. PodMonitors are not the API server's own kinds: the
 // module above holds them to their operator's types.
 func TestKustomizations(t *testing.T) {
-	for _, dir := range []string{"../../../packaging", "../../../examples/kubernetes/sidecars", "../../../examples/kubernetes/sqlite"} {
+	for _, dir := range []string{"../../../packaging", "../../../packaging/lease-server", "../../../examples/kubernetes/lease-server", "../../../examples/kubernetes/sqlite"} {
 		made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
 		if err != nil {
 			t.Fatalf("%s: %v", dir, err)

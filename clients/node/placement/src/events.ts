@@ -117,7 +117,7 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
   };
   let isTold = false;
   channel.pin((error) => queue.end({ error: isTold ? ended('disconnected', error) : error }));
-  const ready = channel.call(() => encodeCall('Placement.Watch', [{ events }]), timeout, signal).then(
+  const ready = channel.call(encodeCall('Placement.Watch', [{ events }]), timeout, signal).then(
     () => void (isTold = true),
     (error: unknown) => {
       queue.end({ error });

@@ -48,7 +48,7 @@ class Session implements Source {
   }
 
   async check({ kind, identity, token }: Details, { timeout, signal }: { timeout: number; signal: AbortSignal | undefined }): Promise<number> {
-    const answer = map(await this.channel.call(() => encodeCall('Placement.Check', [kind, identity, token]), timeout, signal));
+    const answer = map(await this.channel.call(encodeCall('Placement.Check', [kind, identity, token]), timeout, signal));
     return Number(integer(answer['validMs']));
   }
 
@@ -109,7 +109,7 @@ class ConnectedExecutor implements Executor {
     this.ending.abort();
     const { channel } = this.session;
     // The daemon passivates everything before it answers. Without an answer, closing the channel ends the rest.
-    await channel.call(() => encodeCall('Placement.Unregister', []), this.timeout).catch(() => undefined);
+    await channel.call(encodeCall('Placement.Unregister', []), this.timeout).catch(() => undefined);
     channel.close();
   }
 
@@ -135,7 +135,7 @@ class ConnectedExecutor implements Executor {
     for (let pause = BACKOFF_MS; ; pause = Math.min(2 * pause, MAX_BACKOFF_MS)) {
       const session = new Session(this.socket, this.timeout, this.host);
       try {
-        await session.channel.call(() => encodeCall('Placement.Register', [this.kinds]), left(), signal);
+        await session.channel.call(encodeCall('Placement.Register', [this.kinds]), left(), signal);
         signal?.throwIfAborted();
         this.session = session;
         return;

@@ -29,8 +29,7 @@ export class Placement {
     const { wait = 10_000, pid } = options;
     const { timeout, signal } = this.client.limits(options);
     milliseconds('wait', wait, 0, MAX_WAIT_MS);
-    // A repeated request waits for the remaining time.
-    const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), pid: pid || undefined }];
+    const params = [kind, identity, { wait_ms: Math.floor(wait), pid: pid || undefined }];
     const found = await this.client.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
     const resolution = withTokens(found) as Omit<Resolution, 'isLocal'>;
     return { ...resolution, isLocal: resolution.locality === 'local' };
@@ -49,7 +48,7 @@ export class Placement {
   /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
   async snapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
     const { after, limit, kind, identity } = options;
-    const found = await this.client.request('Placement.Snapshot', () => [{ after, limit, kind, identity }], this.client.limits(options));
+    const found = await this.client.request('Placement.Snapshot', [{ after, limit, kind, identity }], this.client.limits(options));
     return withTokens(found) as PlacementSnapshot;
   }
 }

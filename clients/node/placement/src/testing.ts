@@ -1,5 +1,5 @@
 import { DaemonUnavailableError, type Client } from 'kazahana';
-import { insideFake, type CallOptions, type FakeInside, type Inside, type Limits, type Params, type Value } from 'kazahana/internal';
+import { insideFake, type CallOptions, type FakeInside, type Inside, type Limits, type Value } from 'kazahana/internal';
 import type { FakeClient } from 'kazahana/testing';
 import { ActivationEndedError, ActivationFailedError, PlacementUnservedError } from './errors.js';
 import { EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
@@ -192,9 +192,8 @@ export class FakePlacement extends Placement {
     this.host.restart();
   }
 
-  private async answer(method: string, params: Params, { timeout, signal }: Limits): Promise<Value> {
+  private async answer(method: string, [first, second]: unknown[], { signal }: Limits): Promise<Value> {
     this.fake.begin(method, signal);
-    const [first, second] = params(timeout);
     return method === 'Placement.Resolve' ? this.host.resolve(first as string, second as string) : this.host.snapshot(first as PlacementSnapshotOptions);
   }
 }

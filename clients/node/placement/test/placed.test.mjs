@@ -1,13 +1,12 @@
 // Placement by real daemons.
 import assert from 'node:assert/strict';
 import { fork } from 'node:child_process';
-import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import * as kazahana from '../../dist/index.js';
 import * as placement from '../dist/index.js';
-import { Daemon, delay, temporary, until, place } from './support.mjs';
+import { Daemon, delay, leaseServer, until, place } from './support.mjs';
 
 const { Client } = kazahana;
 const script = (name) => fileURLToPath(new URL(`./programs/${name}`, import.meta.url));
@@ -144,7 +143,7 @@ describe('placement', { concurrency: true, timeout: 600_000 }, () => {
   });
 
   test('two daemons that share a store agree, and an identity moves with its snapshot', async (t) => {
-    const store = ['--store', `sqlite:${path.join(temporary(t), 'store.db')}`];
+    const store = ['--store', await leaseServer(t)];
     const [a, b] = [await start(t, 'a:1', ...store), await start(t, 'b:1', ...store)];
     for (const { client } of [a, b]) await until('it sees both', async () => (await place(client).snapshot({ limit: 0 })).members.length === 2);
     const passivate = ({ identity }) => Buffer.from(`left by ${identity}`);
@@ -326,7 +325,7 @@ describe('placement', { concurrency: true, timeout: 600_000 }, () => {
     for (const call of [() => place(client).resolve('room', 'a'), () => place(client).register(options), () => place(client).snapshot(), () => place(client).events().next()]) {
       await assert.rejects(call(), (error) => error instanceof placement.PlacementNotReadyError && error.state === 'off');
     }
-    const store = ['--store', `sqlite:${path.join(temporary(t), 'store.db')}`];
+    const store = ['--store', await leaseServer(t)];
     const member = await start(t, 'a:1', ...store);
     await rooms(t, member.client);
     const resolver = await Daemon.start(t, '--placement-authority', 'client', '--topology-interval', '100ms', ...store);

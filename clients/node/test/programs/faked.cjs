@@ -9,10 +9,21 @@ module.exports = async (kazahana, { silent, away, there }) => {
     }
   }
   const client = new kazahana.Client({ socket: there });
-  const lock = await client.lock('faked', { hold: 'none', ttl: 2000 });
+  const lock = await granted(() => client.lock('faked', { hold: 'none', ttl: 2000 }));
   await new Promise((resolve) => lock.lost.addEventListener('abort', resolve));
   outcomes.push(lock.lost.reason.code);
   await client.close();
   return outcomes;
 };
 module.exports.expected = [...Array(2).fill(['TIMEOUT', 'DAEMON_UNAVAILABLE', 'an ID']).flat(), 'LOCK_LOST'];
+
+// Asks again where the machine was so busy that the short term ended before the answer came.
+async function granted(ask) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.code !== 'LOCK_EXPIRED') throw error;
+    }
+  }
+}

@@ -10,6 +10,7 @@ from harness import (
     clock as clock,
     connect as connect,
     daemon as daemon,
+    lease_server as lease_server,
     make_daemon as make_daemon,
     placing as placing,
     script as script,

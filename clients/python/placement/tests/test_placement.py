@@ -17,8 +17,7 @@ import kazahana
 import kazahana_placement as placement
 from actors import Actors, Watch, keys, place
 from harness import Driven, wait_until
-from kazahana.calls import Calls
-from kazahana.protocol import Reader
+from kazahana.protocol import Calls, Reader
 from kazahana_placement import core
 from kazahana_placement.core import (
     ACTIVATE,

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 import kazahana
 import kazahana_placement as placement
 from actors import Actors, Watch, keys, place
-from harness import DIE_WITH_PARENT, PACKAGE, Daemon, Driven, member, wait_until
+from harness import DIE_WITH_PARENT, PACKAGE, Daemon, Driven, LeaseServer, member, wait_until
 
 LOOKS = ("--topology-interval", "50ms")
 
@@ -141,7 +140,7 @@ def test_a_slow_callback(connect: Any, placing: Daemon, kind: str) -> None:
 
 def test_a_callback_that_hangs(placing: Daemon, kind: str) -> None:
     """Longer than the daemon waits: it gives the activation up, and the late end of it is passivated."""
-    with kazahana.Client(placing.socket) as client:
+    with kazahana.Client(placing.socket, timeout=60) as client:
         actors, failures = Actors(client, kind), Watch(client, ["activation_failed"])
         assert place(client).resolve(kind, "quick").version == 1  # waits until the kind is announced
         with pytest.raises((placement.ActivationFailedError, placement.PlacementPendingError)):
@@ -163,7 +162,7 @@ def test_a_callback_that_hangs(placing: Daemon, kind: str) -> None:
 
 def test_many_at_once(placing: Daemon, kind: str) -> None:
     """Each is activated once, whoever asks first, by one of the two executors."""
-    with kazahana.Client(placing.socket) as client:
+    with kazahana.Client(placing.socket, timeout=60) as client:
         executors = [Actors(client, kind), Actors(client, kind)]
         found: list[list[tuple[str, int]]] = []
 
@@ -202,7 +201,7 @@ def test_tasks(placing: Daemon, kind: str) -> None:
         async def passivate(activation: placement.AsyncActivation) -> bytes | None:
             return None
 
-        async with kazahana.AsyncClient(placing.socket) as client:
+        async with kazahana.AsyncClient(placing.socket, timeout=60) as client:
             async with place(client).register([kind], activate, passivate) as executor:
                 asked = [place(client).resolve(kind, str(number % 100)) for number in range(300)]
                 found = await asyncio.gather(*asked)
@@ -289,7 +288,7 @@ def test_the_daemon_stops_and_hands_over(both: Both, make_placing: Any) -> None:
 PROCESS = """
 import sys, time, kazahana
 from kazahana_placement import Placement
-executor = Placement(kazahana.Client(sys.argv[1])).register(sys.argv[2], lambda _: "other", lambda _: None)
+executor = Placement(kazahana.Client(sys.argv[1], timeout=60)).register(sys.argv[2], lambda _: "other", lambda _: None)
 print("registered", flush=True)
 time.sleep(600)
 """
@@ -329,7 +328,7 @@ def test_a_fork(connect: Any, placing: Daemon, kind: str) -> None:
             assert caught.value.reason == "forked"
             if actors.loop is None:
                 actors.close()
-                with kazahana.Client(placing.socket) as own:
+                with kazahana.Client(placing.socket, timeout=60) as own:
                     mine = Actors(own, f"{kind} 2"[-64:])
                     assert place(own).resolve(f"{kind} 2"[-64:], "1").pid == str(os.getpid())
                     mine.close()
@@ -347,7 +346,7 @@ def test_it_ends_with_its_process_although_a_child_lives(placing: Daemon, kind: 
     """The child's copy of the socket must not keep the activations alive."""
     read, write = os.pipe()
     if (parent := os.fork()) == 0:
-        client = kazahana.Client(placing.socket)
+        client = kazahana.Client(placing.socket, timeout=60)
         Actors(client, kind)
         place(client).resolve(kind, "1")
         if os.fork() == 0:
@@ -356,7 +355,7 @@ def test_it_ends_with_its_process_although_a_child_lives(placing: Daemon, kind: 
         os._exit(0)
     os.close(read)
     assert os.waitpid(parent, 0)[1] == 0
-    with kazahana.Client(placing.socket) as client:
+    with kazahana.Client(placing.socket, timeout=60) as client:
         wait_until(lambda: place(client).snapshot(kind=kind, identity="1")["activations"] == [])
     os.close(write)
 
@@ -383,13 +382,12 @@ def test_events(connect: Any, placing: Daemon, kind: str) -> None:
     resolved.close()
 
 
-def test_two_hosts(both: Both, make_placing: Any, tmp_path: Path) -> None:
+def test_two_hosts(both: Both, make_placing: Any, lease_server: LeaseServer) -> None:
     """They agree on every actor, and what one of them leaves behind, the other takes over.
 
     On the first the process uses threads, on the second asyncio.
     """
-    store = ("--store", f"sqlite:{tmp_path}/store.db")
-    hosts = [make_placing(*store, number=number) for number in (1, 2)]
+    hosts = [make_placing("--store", lease_server.url, number=number) for number in (1, 2)]
     member(hosts[0], 2)
     clients = [both(hosts[0].socket)[0], both(hosts[1].socket)[1]]
     one, two = (Actors(client) for client in clients)

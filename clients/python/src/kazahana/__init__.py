@@ -1,42 +1,33 @@
-"""64-bit, time-sortable, unique IDs from the kazahana daemon of this host."""
+"""64-bit, time-sortable, unique IDs from the kazahana daemon of this host.
+
+The way of a call, the same for threads and for asyncio:
+
+1. Client.next_id takes a prefetched ID, or has a Call made.
+2. Client._perform sets the deadline, which includes all that follows, and repeats the next step until then:
+   AnyClient._pause decides whether an error is worth another try, and when.
+3. Client._exchange takes a connection, or makes one, and lets protocol check the result.
+4. Connection.call sends the request and waits for the answer. It notices the end of the connection and the deadline.
+
+To read the source, go from what knows of no client to the clients:
+
+- errors: the errors, and how the daemon's text becomes one;
+- address: where the daemon's socket is, and who may connect;
+- protocol: a call as bytes, bytes as messages, and what a result has to be;
+- fork: what a child process must not share with its parent;
+- prefetch: IDs that are fetched before they are asked for;
+- base: what both clients have in common: options, when a call is repeated, and how IDs are prefetched;
+- connection, client: for threads, where each call has a connection to itself;
+- async_connection, async_client: for asyncio, where all calls share one connection.
+
+That is the core. Beside it, locks and holding are about locks and sequences, other about the rest of the calls, and
+testing has the fakes.
+"""
 
 from .async_client import AsyncClient as AsyncClient
 from .client import Client as Client
-from .errors import (
-    ClientClosedError as ClientClosedError,
-    ClockBackwardError as ClockBackwardError,
-    DaemonUnavailableError as DaemonUnavailableError,
-    InvalidExternalIDError as InvalidExternalIDError,
-    InvalidParamsError as InvalidParamsError,
-    KazahanaError as KazahanaError,
-    LeaseAcquisitionError as LeaseAcquisitionError,
-    NoProviderError as NoProviderError,
-    OverloadedError as OverloadedError,
-    PermissionDeniedError as PermissionDeniedError,
-    ProtocolError as ProtocolError,
-    RequestTimeoutError as RequestTimeoutError,
-    ShuttingDownError as ShuttingDownError,
-    SocketUnusableError as SocketUnusableError,
-    StartFailedError as StartFailedError,
-    TimestampOverflowError as TimestampOverflowError,
-    UnknownMethodError as UnknownMethodError,
-    UnknownServiceError as UnknownServiceError,
-)
+from .errors import *  # noqa: F403
 from .external import ExternalCodec as ExternalCodec
-from .lockerrors import (
-    LockExpiredError as LockExpiredError,
-    LockFencedError as LockFencedError,
-    LockHeldError as LockHeldError,
-    LockLostError as LockLostError,
-    LockNotFoundError as LockNotFoundError,
-    LockNotOwnedError as LockNotOwnedError,
-    NoStoreError as NoStoreError,
-    RequestIDReusedError as RequestIDReusedError,
-    SequenceExhaustedError as SequenceExhaustedError,
-    SequenceFencedError as SequenceFencedError,
-    StoreFullError as StoreFullError,
-    StoreUnavailableError as StoreUnavailableError,
-)
+from .lockerrors import *  # noqa: F403
 from .locks import AsyncLock as AsyncLock, Lock as Lock, LockState as LockState, Lost as Lost
 from .other import Inspection as Inspection
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import grp
 import os
 import re
@@ -11,15 +10,10 @@ import stat
 import sys
 from collections.abc import Mapping
 
-from .errors import DaemonUnavailableError, InvalidParamsError, SocketUnusableError
+from .errors import DaemonUnavailableError, InvalidParamsError
 
 _NAME = "kazahanad.sock"
-_START = "start the daemon with `kazahanad serve`"
-_NAMED = ", or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
-# Errors that a restarting daemon causes for a moment.
-_TRANSIENT = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
-
-
+_ADVICE = "start the daemon with `kazahanad serve`, or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
 _BLANK = " \t\r\n"
 _PATH_LIMIT = 103 if sys.platform == "darwin" else 107
 
@@ -33,11 +27,9 @@ def parse(text: str, source: str = "socket") -> str:
     uri = re.match("(?i)unix:(//)?", path)
     path = path[uri.end() :] if uri else path
     length = len(os.fsencode(path))
+    is_other_uri = not uri and re.match("[A-Za-z][A-Za-z0-9+.-]*://", path)
     for wrong, why in (
-        (
-            not uri and re.match("[A-Za-z][A-Za-z0-9+.-]*://", path),
-            "is not a Unix socket: write its path, or unix:///PATH",
-        ),
+        (is_other_uri, "is not a Unix socket: write its path, or unix:///PATH"),
         (not path, "is empty: write the path of a Unix socket"),
         (uri and uri[1] and path[:1] != "/", "names a host: write unix:///PATH, with three slashes, or just the path"),
         (path[:1] in "@\0", "is an abstract socket, which every user can open: write a path"),
@@ -61,12 +53,9 @@ def candidates(environ: Mapping[str, str], uid: int) -> list[tuple[str, str]]:
     return [*paths, (f"/run/kazahana/{_NAME}", ""), (f"/tmp/kazahana-{uid}/{_NAME}", f"/tmp/kazahana-{uid}")]
 
 
-def find(socket: str | None = None) -> str:
-    """Return the path of the socket to connect to: the one named, else the first that exists."""
-    named = os.environ.get("KAZAHANA_SOCKET", "")
-    if socket is not None:
-        return parse(socket)
-    if named.strip(_BLANK):
+def find() -> str:
+    """Return the path of the socket to connect to: the one that the environment names, else the first that exists."""
+    if named := os.environ.get("KAZAHANA_SOCKET", "").strip(_BLANK):
         return parse(named, "KAZAHANA_SOCKET")
     uid = os.geteuid()
     tried = []
@@ -77,9 +66,9 @@ def find(socket: str | None = None) -> str:
             if not why:
                 return path
         except OSError as error:
-            why = why or f"{error.strerror}{_who_may(path) if error.errno == errno.EACCES else ''}"
+            why = why or _why(path, error)
         tried.append(f"{path} ({why})")
-    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}: {_START}{_NAMED}", path=path)
+    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}; {_ADVICE}", path=path)
 
 
 def _distrust(directory: str, uid: int) -> str:
@@ -111,18 +100,13 @@ def connect(path: str) -> sockets.socket:
 
 def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
     """Explain why no daemon answers at path, and what to do."""
-    kind = DaemonUnavailableError if error.errno in _TRANSIENT else SocketUnusableError
-    if error.errno == errno.ECONNREFUSED and _is_other(path):
-        kind, error = SocketUnusableError, OSError(errno.ENOTSOCK, "it is not a socket")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        reason = f"permission denied{_who_may(path)}"
-    elif error.errno == errno.ENOENT:
-        reason = f"it does not exist; {_START}{_NAMED}"
-    elif error.errno == errno.ECONNREFUSED:
-        reason = f"no daemon listens on it; {_START}"
-    else:
-        reason = f"{error.strerror or error}; {_START}{_NAMED}"
-    return kind(f"cannot connect to {path}: {reason}", path=path)
+    return DaemonUnavailableError(f"cannot connect to {path}: {_why(path, error)}; {_ADVICE}", path=path)
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "it is not a socket" if _is_other(path) else "no daemon listens on it"
+    return f"{error.strerror or error}{_who_may(path) if isinstance(error, PermissionError) else ''}"
 
 
 def _is_other(path: str) -> bool:
@@ -134,18 +118,15 @@ def _is_other(path: str) -> bool:
 
 
 def _who_may(path: str) -> str:
-    place = path if os.path.exists(path) else os.path.dirname(path)  # its directory may not be readable
+    """Name the group of the socket, or of the directory that hides it."""
+    place = path if os.path.exists(path) else os.path.dirname(path)
     try:
         info = os.stat(place)
-    except OSError:
+    except OSError:  # a daemon that restarts removes its socket at any moment
         return ""
     try:
         group = grp.getgrgid(info.st_gid).gr_name
     except KeyError:
         group = str(info.st_gid)
-    advice = f"a user of that group may connect (usermod -aG {group} USER, then log in again)"
-    if place != path and not info.st_mode & stat.S_IXGRP:
-        advice = "open it with chmod o+x, or give the daemon another --socket"
-    elif info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
-        advice = "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-    return f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: {advice}"
+    owner = f"{place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}"
+    return f" ({owner}: add your user to the group that the daemon's --socket-group names)"

@@ -8,14 +8,13 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
 from . import fork
-from .aio import Connection
-from .base import Base, closed
-from .calls import AsText, IDOptions
-from .clock import monotonic, now, sleep, within
-from .errors import ClientClosedError, KazahanaError, ShuttingDownError, late, lost
+from .async_connection import AsyncConnection
+from .base import AnyClient, closed
+from .clock import monotonic, sleep, within
+from .errors import ClientClosedError, KazahanaError, ShuttingDownError, lost
 from .locks import AsyncLocks
 from .other import AsyncOtherCalls
-from .protocol import Call
+from .protocol import AsText, Call, IDOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
+class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
     """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
@@ -32,7 +31,7 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
 
     def _after_fork(self) -> None:
         super()._after_fork()
-        self._connection: Connection | None = None
+        self._connection: AsyncConnection | None = None
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -78,28 +77,11 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
         self._prefetch.drop()
         return result
 
-    async def _refill(self) -> int:
-        """Return an ID of a batch that this task asks for, or waits for while another does."""
-        loop, prefetch, timeout = asyncio.get_running_loop(), self._prefetch, self._calls.timeout
-        began, deadline, left = now(), monotonic() + timeout, timeout
-        while True:
-            refill, is_mine = prefetch.join(loop.create_future, loop)
-            if is_mine:
-                try:
-                    before, asked = prefetch.batch, now()
-                    call = self._calls.ids(prefetch.count(asked), timeout=left)
-                    return prefetch.install(before, await self._perform(call), asked)
-                finally:
-                    prefetch.leave(refill)
-            await within(left, refill)
-            id, left = prefetch.pop(began), deadline - monotonic()
-            if id is not None:
-                return id
-            if left <= 0:
-                raise late(timeout, "no IDs")
-
     async def _perform(self, call: Call[T], exchange: Callable[[Call[T], float], Awaitable[Any]] | None = None) -> Any:
-        """Return the result of a call, or of this exchange. Repeat it while the daemon is away and there is time."""
+        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
+
+        Locks have an exchange of their own.
+        """
         exchange = exchange or self._exchange
         started, tries = monotonic(), 0
         while True:
@@ -112,6 +94,7 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
             tries += 1
 
     async def _exchange(self, call: Call[T], deadline: float) -> T:
+        """Perform a call once, on the loop's connection."""
         connection = self._connection
         if connection is None or connection.broken or connection.loop is not asyncio.get_running_loop():
             connection = self._reconnect()
@@ -121,12 +104,20 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, Base):
             connection.fail(lost(connection.path, error))
             raise
 
-    def _reconnect(self) -> Connection:
-        before, loop = self._connection, asyncio.get_running_loop()
-        if before is not None and before.loop is not loop:
+    def _reconnect(self) -> AsyncConnection:
+        before, self._connection = self._connection, self._connect(AsyncConnection)
+        if before is not None and before.loop is not self._connection.loop:
             with contextlib.suppress(RuntimeError):  # that loop may be closed
                 moved = ClientClosedError("another event loop has taken this client over: use one client for each")
                 before.loop.call_soon_threadsafe(before.fail, moved)
-        made: Connection = self._connect(Connection, loop)
-        self._connection = made
-        return made
+        return self._connection
+
+    # What coroutines await here (see base) lets other tasks run.
+    _performed = _perform
+
+    def _refill_future(self) -> tuple[Any, Any]:
+        loop = asyncio.get_running_loop()
+        return loop.create_future(), loop
+
+    async def _join(self, refill: asyncio.Future[None], seconds: float) -> None:
+        await within(seconds, refill)

@@ -7,14 +7,13 @@ from concurrent import futures
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
 
 from . import fork
-from .base import Base
-from .calls import AsText, IDOptions
-from .clock import monotonic, now
-from .errors import KazahanaError, late
+from .base import AnyClient, run
+from .clock import monotonic
+from .connection import Connection
+from .errors import KazahanaError
 from .locks import Locks
 from .other import OtherCalls
-from .protocol import Call
-from .sync import Connection
+from .protocol import AsText, Call, IDOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,7 +23,7 @@ T = TypeVar("T")
 IDLE = 16  # connections that are kept at most while no call uses them
 
 
-class Client(OtherCalls, Locks, Base):
+class Client(OtherCalls, Locks, AnyClient):
     """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -71,7 +70,7 @@ class Client(OtherCalls, Locks, Base):
             return self._perform(self._calls.plain)
         fork.look()
         id = self._prefetch.pop()
-        return self._refill() if id is None else id
+        return run(self._refill()) if id is None else id
 
     @overload
     def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
@@ -86,30 +85,11 @@ class Client(OtherCalls, Locks, Base):
         self._prefetch.drop()
         return result
 
-    def _refill(self) -> int:
-        """Return an ID of a batch that this thread asks for, or waits for while another does."""
-        prefetch, timeout = self._prefetch, self._calls.timeout
-        began, deadline, left = now(), monotonic() + timeout, timeout
-        while True:
-            refill, is_mine = prefetch.join(futures.Future)
-            if is_mine:
-                try:
-                    before, asked = prefetch.batch, now()
-                    if (id := prefetch.pop(began)) is not None:  # another thread has refilled it
-                        return id
-                    call = self._calls.ids(prefetch.count(asked), timeout=left)
-                    return prefetch.install(before, self._perform(call), asked)
-                finally:
-                    prefetch.leave(refill)
-            futures.wait([refill], left)
-            id, left = prefetch.pop(began), deadline - monotonic()
-            if id is not None:
-                return id
-            if left <= 0:
-                raise late(timeout, "no IDs")
-
     def _perform(self, call: Call[T], exchange: Callable[[Call[T], float], Any] | None = None) -> Any:
-        """Return the result of a call, or of this exchange. Repeat it while the daemon is away and there is time."""
+        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
+
+        Locks have an exchange of their own.
+        """
         exchange = exchange or self._exchange
         started, tries = monotonic(), 0
         while True:
@@ -121,22 +101,33 @@ class Client(OtherCalls, Locks, Base):
             tries += 1
 
     def _exchange(self, call: Call[T], deadline: float) -> T:
+        """Perform a call once, on an idle connection or a new one."""
         try:
             idle = self._idle.pop()
         except IndexError:
             idle = None
-        connection: Connection = idle or self._connect(Connection)
+        connection = idle or self._connect(Connection)
         try:
             return call.parse(connection.call(call, deadline))
         finally:
             if connection.broken:
-                self._close_idle()  # they lead to the same daemon: a call that is tried again had better make a new one
-            elif len(self._idle) < IDLE and not self._closed:
-                self._idle.append(connection)
-            else:
+                self._close_idle()  # they lead to the same daemon: the next try is to make a new one
+            if connection.broken or self._closed or len(self._idle) >= IDLE:
                 connection.close()
+            else:
+                self._idle.append(connection)
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    # What coroutines await here (see base) blocks this thread, or this green thread.
+    async def _performed(self, call: Call[T], exchange: Callable[[Call[T], float], Any] | None = None) -> Any:
+        return self._perform(call, None if exchange is None else lambda *about: run(exchange(*about)))
+
+    def _refill_future(self) -> tuple[Any, Any]:
+        return futures.Future(), None
+
+    async def _join(self, refill: futures.Future[None], seconds: float) -> None:
+        futures.wait([refill], seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
 Detail = Union[int, str]
 
@@ -33,7 +33,7 @@ class KazahanaError(Exception):
             documented = type(getattr(type(self), name, None))
             try:
                 self.details[name] = int(value) if documented is int else value
-            except ValueError:
+            except ValueError:  # a peer may say anything
                 continue
             if documented in (int, str) and name != "code":
                 setattr(self, name, self.details[name])
@@ -110,12 +110,6 @@ class DaemonUnavailableError(KazahanaError, ConnectionError, code="DAEMON_UNAVAI
     transient = True
 
 
-class SocketUnusableError(DaemonUnavailableError):
-    """The socket cannot be used, for a reason that waiting does not end."""
-
-    transient = False
-
-
 class ProtocolError(KazahanaError, code="PROTOCOL_ERROR"):
     """The peer is not a kazahana daemon."""
 
@@ -124,8 +118,12 @@ class ClientClosedError(KazahanaError, code="CLIENT_CLOSED"):
     """The client was closed."""
 
 
+if not TYPE_CHECKING:  # which understands lists of literals only
+    __all__ = [name for name in dir() if name.endswith("Error")]
+
 _CODE = re.compile(r"([A-Z][A-Z0-9_]*):(?: |$)")
-_DETAIL = re.compile(r'([a-z][a-z0-9_]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*))(?: |$)')
+# A detail, or any other word: that has no key.
+_WORD = re.compile(r'(?!\Z)(?:([a-z][a-z0-9_]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*))|[^ ]*)(?: |\Z)')
 
 
 def _unquoted(text: str) -> str:
@@ -134,23 +132,18 @@ def _unquoted(text: str) -> str:
 
 def from_wire(text: str) -> KazahanaError:
     """Parse `CODE: message key=value key="another value"`. The details are the longest tail of that form."""
-    code = _CODE.match(text)
-    rest = text[code.end() :] if code else text
+    found = _CODE.match(text)
+    code, rest = (found[1], text[found.end() :]) if found else (ProtocolError.code, text)
     details: dict[str, Detail] = {}
-    at = begin = 0
-    while at < len(rest):
-        found = _DETAIL.match(rest, at)
-        if found:
-            begin = begin if details else at
-            details[found[1]] = found[3] if found[2] is None else _unquoted(found[2])
-            at = found.end()
-            continue
-        details.clear()
-        at = rest.find(" ", at) + 1 or len(rest)
-    message = rest[:begin].rstrip() if details else rest
-    name = code[1] if code else ProtocolError.code
-    error = BY_CODE.get(name, KazahanaError)(message or name, **details)
-    error.code = name
+    message_end = 0
+    for word in _WORD.finditer(rest):
+        key, quoted, bare = word.groups()
+        if key is None:
+            details, message_end = {}, word.end()
+        else:
+            details[key] = bare if quoted is None else _unquoted(quoted)
+    error = BY_CODE.get(code, KazahanaError)(rest[:message_end].rstrip() or code, **details)
+    error.code = code
     return error
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import select
+import selectors
 import socket
 import threading
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar
 
-from . import aio, fork, sync
+from . import async_connection, connection, fork
 from .base import CHUNK, QUIET
 from .clock import monotonic, now, sleep
 from .errors import ClientClosedError, DaemonUnavailableError, KazahanaError, ShuttingDownError, lost
@@ -23,9 +24,8 @@ T = TypeVar("T")
 INF = float("inf")
 # Errors of the lock's own connection, with which the lock is lost.
 GONE = (DaemonUnavailableError, ShuttingDownError)
-LATE, MAX_LATE = 1.0, 10.0  # s, at least and at most, for the answer to a question that was not asked in time
+LATE = 3.0  # s, for the answer to a question that was not asked in time
 LOOK = 1.0  # s; a sleep does not count time while the machine is suspended, so it is no longer than this
-STALE = 3  # answers, in a row, that were over when they arrived
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,6 @@ class LockState:
 lock_state: Callable[[Any], LockState] = record(LockState)
 
 
-def active(state: LockState) -> LockState:
-    if state.state != "ACTIVE":
-        raise LockLostError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
-    return state
-
-
-def disconnected(error: KazahanaError) -> LockLostError:
-    return LockLostError(f"the connection that held the lock was lost: {error.message}", reason="disconnected")
-
-
 class Term:
     """How long the lock is certainly held, and when to ask for it: a daemon that is frozen says nothing.
 
@@ -66,7 +56,6 @@ class Term:
     def __init__(self, state: LockState, asked: float) -> None:
         self.call = Call("Lock.Get", [state.lock_key], lock_state, MAX_TIMEOUT, {})
         self._lease = state.lease_id
-        self._stale = 0
         self._confirm(state, asked)
 
     def _confirm(self, state: LockState, asked: float) -> str | None:
@@ -74,20 +63,18 @@ class Term:
         self._length = state.expires_in_ms / 1000
         self.until = asked + self._length  # an answer counts from before the request
         self.next = asked + self._length / 3  # when to ask, or while that is unanswered, to give up
-        self._stale = self._stale + 1 if self.until <= now() else 0
         if state.lease_id != self._lease:
             return "taken_over"
         if state.state != "ACTIVE":
             return state.state.lower()
-        return "expired" if self._stale >= STALE else None
+        return None if self._length > 0 else "expired"
 
     def ask(self) -> None:
         """Note that the daemon is asked now."""
-        self.asked, part = now(), self._length / 10
-        self.next = self.until
-        if self.asked + part >= self.until:
-            # This process may have been stopped, or nobody may have looked: the daemon may have renewed the lock.
-            self.next = self.asked + min(max(part, LATE), MAX_LATE)
+        self.asked = now()
+        # This process may have been stopped, or nobody may have looked: the daemon may have renewed the lock.
+        is_late = self.asked + self._length / 10 >= self.until
+        self.next = self.asked + LATE if is_late else self.until
 
     def take(self, error: KazahanaError | None, result: Any) -> str | None:
         """Take the answer; return why the lock is lost, if it is."""
@@ -100,33 +87,55 @@ class Term:
             self.asked, self.next = None, again
         return None
 
-    def loss(self, message: list[Any]) -> str | None:
-        """Return why the lock is lost, if the message of the daemon says that it is."""
-        if message[0] == ANSWER:
-            return self.take(message[2], message[3])
-        about = message[2][0] if isinstance(message[2], list) and message[2] else None
-        if message[1] != "Lock.Lost":
-            return None
-        return str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
+
+def told(notification: list[Any]) -> str | None:
+    """Return why the lock is lost, if the daemon tells that it is."""
+    _, method, params = notification
+    if method != "Lock.Lost":
+        return None
+    about = params[0] if isinstance(params, list) and params else None
+    return str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
 
 
-class Holding(sync.Connection):
-    """The connection that holds a lock. After the lock is watched, any thread may listen."""
+class AnyHolding:
+    """What the connections of both clients have in common."""
 
-    term: Term
     state: LockState
+    term: Term
+    answer: Callable[[Call[Any], float], Awaitable[Any]]  # sends a call; returns the result before a deadline
+
+    async def perform(self, call: Call[T], deadline: float = INF) -> T:
+        """Perform a call that cannot be repeated on another connection."""
+        try:
+            return call.parse(await self.answer(call, min(deadline, monotonic() + call.timeout)))
+        except GONE as error:
+            what = f"the connection that held the lock was lost: {error.message}"
+            raise LockLostError(what, reason="disconnected") from error
+
+    async def watch(self, call: Call[LockState], deadline: float) -> None:
+        """Perform Lock.Watch. From then on, the loss of the lock is noticed."""
+        asked = now()
+        self.state = state = await self.perform(call, deadline)
+        if state.state != "ACTIVE":
+            raise LockLostError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
+        self.term = Term(state, asked)
+
+
+class Holding(AnyHolding, connection.Connection):
+    """The connection that holds a lock. After the lock is watched, any thread may listen."""
 
     def __init__(self, path: str) -> None:
         self._reason: str | None = None  # why the lock is lost
         self._reading = threading.Lock()  # nobody waits for anything while holding it
-        self.is_given_back = False
+        self._question = 0  # the msgid of the latest
         super().__init__(path)
 
-    def watch(self, call: Call[LockState], deadline: float) -> None:
-        """Perform Lock.Watch."""
-        asked = now()
-        self.state = active(self.perform(call, deadline))
-        self.term = Term(self.state, asked)
+    async def answer(self, call: Call[Any], deadline: float) -> Any:
+        return self.call(call, deadline)
+
+    def loss(self) -> str | None:
+        """Return why the lock is lost; None while it is held."""
+        return self.listen(0)
 
     def listen(self, timeout: float | None) -> str | None:
         """Wait for the loss of the lock; return the reason, None if there is none in time.
@@ -148,14 +157,11 @@ class Holding(sync.Connection):
                 return None
             self._wait(max(0.0, min(pause, remaining if is_certain else INF, LOOK)))
 
-    def release(self, call: Call[T]) -> None:
-        """Perform Lock.Release, and close. Nobody else reads from now on."""
+    async def release(self, call: Call[Any]) -> None:
+        """Perform Lock.Release. Nobody else reads from now on."""
         with self._reading:
-            self._reason, self.is_given_back = "released", True
-        try:
-            self.perform(call)
-        finally:
-            self.end()
+            self._reason = "released"
+        await self.perform(call)
 
     def end(self) -> None:
         """Wake whoever listens, and close."""
@@ -163,16 +169,12 @@ class Holding(sync.Connection):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.close()
 
-    def perform(self, call: Call[T], deadline: float = INF) -> T:
-        """Perform a call that cannot be repeated on another connection."""
-        try:
-            return call.parse(self.call(call, min(deadline, monotonic() + call.timeout)))
-        except GONE as error:
-            raise disconnected(error) from error
-
     def notice(self, message: list[Any]) -> None:
         if self._reason is None:
-            self._reason = self.term.loss(message)
+            if message[0] != ANSWER:
+                self._reason = told(message)
+            elif message[1] == self._question:
+                self._reason = self.term.take(*message[2:])
 
     def _after_fork(self) -> None:
         self._reason, self._reading = self._reason or "forked", threading.Lock()
@@ -191,6 +193,7 @@ class Holding(sync.Connection):
                 if self.term.asked is None:
                     self.term.ask()
                     self._socket.send(self._request(self.term.call), QUIET)
+                    self._question = self._msgid
                 else:
                     self._reason = "unavailable"
         except (OSError, KazahanaError):
@@ -201,48 +204,43 @@ class Holding(sync.Connection):
 
     def _wait(self, timeout: float) -> None:
         """Wait until there is something to read."""
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            if hasattr(select, "poll"):  # which knows no limit of descriptors, and which eventlet takes away
-                poller = select.poll()
-                poller.register(self._socket, select.POLLIN)
-                poller.poll(timeout * 1000 + 1)
-            else:
-                select.select([self._socket], [], [], timeout)
+        with contextlib.suppress(OSError, ValueError), selectors.DefaultSelector() as selector:  # or it is closed
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.select(timeout)
 
 
-class AsyncHolding(aio.Connection):
+class AsyncHolding(AnyHolding, async_connection.AsyncConnection):
     """The connection that holds a lock. `lost` is set when the lock is lost, and `reason` says why."""
 
-    term: Term
-    state: LockState
-
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: str) -> None:
         self.lost = asyncio.Event()
         self.reason: str | None = None
         self._asking: asyncio.Future[None] | None = None
-        super().__init__(path, loop)
+        super().__init__(path)
+
+    async def answer(self, call: Call[Any], deadline: float) -> Any:
+        return await self.call(call, deadline)
 
     async def watch(self, call: Call[LockState], deadline: float) -> None:
         """Perform Lock.Watch; from then on, ask for the lock from time to time."""
-        asked = now()
-        self.state = active(await self.perform(call, deadline))
-        self.term = Term(self.state, asked)
+        await super().watch(call, deadline)
         self._asking = asyncio.ensure_future(self._ask())
+
+    def loss(self) -> str | None:
+        """Return why the lock is lost; None while it is held."""
+        return self.reason
+
+    async def release(self, call: Call[Any]) -> None:
+        """Perform Lock.Release."""
+        await self.perform(call)
 
     def end(self) -> None:
         """Close. Whoever waits for the loss is told that the lock was released."""
         self._lose("released")
         self.fail(ClientClosedError("the lock was released"))
 
-    async def perform(self, call: Call[T], deadline: float = INF) -> T:
-        """Perform a call that cannot be repeated on another connection."""
-        try:
-            return call.parse(await self.call(call, min(deadline, monotonic() + call.timeout)))
-        except GONE as error:
-            raise disconnected(error) from error
-
     def notice(self, message: list[Any]) -> None:
-        self._lose(self.term.loss(message))
+        self._lose(told(message))
 
     def fail(self, error: KazahanaError) -> None:
         super().fail(error)

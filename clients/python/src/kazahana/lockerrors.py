@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .errors import KazahanaError
 
 
@@ -67,3 +69,7 @@ class StoreFullError(KazahanaError, code="STORE_FULL"):
 
 class NoStoreError(KazahanaError, code="NO_STORE"):
     """The daemon keeps no locks and sequences."""
+
+
+if not TYPE_CHECKING:  # see errors
+    __all__ = [name for name in dir() if name.endswith("Error")]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Callable, Generic, TypeVar
 
 from . import fork
-from .calls import Calls, at_most, exactly, values
+from .base import run
 from .errors import InvalidParamsError, KazahanaError
 from .holding import AsyncHolding, Holding, LockState as LockState, lock_state
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
-from .protocol import MAX_TIMEOUT, Call
+from .protocol import MAX_TIMEOUT, Call, Calls, exactly, values
 
 H = TypeVar("H")
 
@@ -33,7 +32,7 @@ def _next(calls: Calls, key: str, timeout: float | None, options: Any) -> Call[i
 
 def _batch(calls: Calls, key: str, n: int, timeout: float | None, options: Any) -> Call[list[int]]:
     options = {"request_id": request_id(), **options}
-    return calls.make("Sequence.NextBatch", [key, at_most(n)], partial(values, int, n), timeout, **options)
+    return calls.make("Sequence.NextBatch", [key, n], partial(values, int, n), timeout, **options)
 
 
 class Locks:
@@ -50,11 +49,9 @@ class Locks:
         """Return the next n values, ascending; n is 1 to 65,536."""
         return list(self._perform(_batch(self._calls, key, n, timeout, options)))
 
-    def lock(
-        self, key: str, *, ttl: float = 30.0, wait: float = 0.0, on_lost: Callable[[str], object] | None = None
-    ) -> Lock:
+    def lock(self, key: str, *, ttl: float = 30.0, wait: float = 0.0) -> Lock:
         """Return a lock for a `with` block; see Lock."""
-        return Lock(self, key, ttl, wait, on_lost)
+        return Lock(self, key, ttl, wait)
 
 
 class AsyncLocks:
@@ -96,12 +93,18 @@ class Lost:
 
 
 class _Wanted(Generic[H]):
-    """The lock that is wanted, and the connection of type H that holds it."""
+    """The lock that is wanted, and the connection of type H that holds it.
+
+    Its coroutines serve both clients, as those of AnyClient do.
+    """
+
+    _kind: Any  # H
 
     def __init__(self, client: Any, key: str, ttl: float, wait: float) -> None:
         self.key = key
         self._client, self._ttl, self._wait = client, ttl, wait
         self._request_id = ""
+        self._is_anew = False  # the request asks for what an earlier one was granted and lost
         self._is_held = False
         self._last: H | None = None  # the connection that holds it, or that did last
 
@@ -122,12 +125,51 @@ class _Wanted(Generic[H]):
             raise RuntimeError(f"the lock {self.key!r} has not been acquired")
         return self._last
 
-    def _begun(self) -> Call[LockState]:
-        """Return the first request of acquire, which says how long that may take."""
+    async def _take(self) -> None:
         if self._is_held:
             raise RuntimeError(f"the lock {self.key!r} is held by this object already")
-        self._request_id = request_id()
-        return self._acquire()
+        self._is_anew, self._request_id = False, request_id()
+        self._last = await self._client._performed(self._acquire(), self._begin)
+        self._is_held = True
+
+    async def _begin(self, _: Any, deadline: float) -> H:
+        """Take the lock on a new connection, and watch it."""
+        holding = self._client._connect(self._kind)
+        try:
+            state = lock_state(await holding.answer(self._acquire(), deadline))
+            await holding.watch(self._call("Lock.Watch", lease_id=state.lease_id), deadline)
+        except BaseException as error:
+            holding.end()  # which gives back what was granted
+            if isinstance(error, LOST_AT_ONCE):  # ask again, with a new request
+                # A new ID is not in use: to hear that it is would say no more the next time.
+                error.transient = not (self._is_anew and isinstance(error, RequestIDReusedError))
+                self._is_anew, self._request_id = True, request_id()
+            raise
+        made: H = holding
+        return made
+
+    async def _give_back(self) -> None:
+        fork.look()  # the lock stays with the parent
+        if not self._is_held:
+            return
+        self._is_held = False
+        try:
+            reason = self._holding.loss()
+            if reason is None:
+                release = self._call("Lock.Release", lease_id=self.state.lease_id, request_id=request_id())
+                await self._holding.release(release)
+            elif reason != "forked":
+                raise LockLostError(f"the lock {self.key!r} was lost before it was released", reason=reason)
+        finally:
+            self._holding.end()
+
+    async def _leave(self, kind: object) -> None:
+        """Give the lock back at the end of a block."""
+        try:
+            await self._give_back()
+        except KazahanaError:
+            if kind is None:  # an error of the block tells more
+                raise
 
     def _acquire(self) -> Call[LockState]:
         if not (self._ttl > 0 and self._wait >= 0):
@@ -136,40 +178,20 @@ class _Wanted(Generic[H]):
         timeout = min(self._client._calls.timeout + self._wait, MAX_TIMEOUT)
         return self._call("Lock.Acquire", timeout, request_id=self._request_id, hold="connection", **times)
 
-    def _watch(self, state: LockState) -> Call[LockState]:
-        return self._call("Lock.Watch", lease_id=state.lease_id)
-
-    def _release(self) -> Call[LockState]:
-        return self._call("Lock.Release", lease_id=self.state.lease_id, request_id=request_id())
-
     def _call(self, method: str, timeout: float | None = None, **options: Any) -> Call[LockState]:
         call: Call[LockState] = self._client._calls.make(method, [self.key], lock_state, timeout, **options)
         return call
-
-    def _failed(self, error: BaseException) -> None:
-        """Have acquire ask again, with a new request, if what was granted has been lost before it was watched."""
-        if isinstance(error, LOST_AT_ONCE):
-            self._request_id = request_id()
-            error.transient = True
-
-    def _error(self, reason: str) -> LockLostError:
-        return LockLostError(f"the lock {self.key!r} was lost before it was released", reason=reason)
 
 
 class Lock(_Wanted[Holding]):
     """A lock that the daemon holds and renews while this object's own connection lives.
 
     Send `token`, which grows with every holder, with each write to the resource that the lock protects,
-    and let the resource refuse smaller tokens. `lost` is set when the lock is lost; on_lost(reason),
-    if given, is called then, in a thread of its own. Leaving the block raises a LockLostError if
-    the lock was lost inside.
+    and let the resource refuse smaller tokens. `lost` is set when the lock is lost. Leaving the block raises a
+    LockLostError if the lock was lost inside.
     """
 
-    def __init__(
-        self, client: Any, key: str, ttl: float, wait: float, on_lost: Callable[[str], object] | None = None
-    ) -> None:
-        super().__init__(client, key, ttl, wait)
-        self._on_lost = on_lost
+    _kind = Holding
 
     @property
     def lost(self) -> Lost:
@@ -177,51 +199,18 @@ class Lock(_Wanted[Holding]):
 
     def acquire(self) -> Lock:
         """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""
-        self._last = self._client._perform(self._begun(), self._begin)
-        self._is_held = True
-        if self._on_lost is not None:
-            threading.Thread(target=self._report, args=(self._last,), name=f"lock {self.key}", daemon=True).start()
+        run(self._take())
         return self
 
     def release(self) -> None:
         """Give the lock back, or raise a LockLostError if it was lost before."""
-        if not self._is_held:
-            return
-        self._is_held = False
-        reason = self._holding.listen(0)
-        if reason is None:
-            self._holding.release(self._release())
-            return
-        self._holding.end()
-        if reason != "forked":  # the lock stays with the parent
-            raise self._error(reason)
+        run(self._give_back())
 
     def __enter__(self) -> Lock:
         return self.acquire()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.release()
-        except KazahanaError:
-            if kind is None:  # an error of the block tells more
-                raise
-
-    def _begin(self, _: Any, deadline: float) -> Holding:
-        """Take the lock on a new connection, and watch it."""
-        holding: Holding = self._client._connect(Holding)
-        try:
-            state = lock_state(holding.call(self._acquire(), deadline))
-            holding.watch(self._watch(state), deadline)
-        except BaseException as error:
-            holding.end()  # which gives back what was granted
-            self._failed(error)
-            raise
-        return holding
-
-    def _report(self, holding: Holding) -> None:
-        reason = holding.listen(None)
-        if not holding.is_given_back and self._on_lost is not None:
-            self._on_lost(reason or "lost")
+        run(self._leave(kind))
 
 
 class AsyncLock(_Wanted[AsyncHolding]):
@@ -230,6 +219,8 @@ class AsyncLock(_Wanted[AsyncHolding]):
     Like Lock, for `async with`. `lost` is set when the lock is lost or released, and `lost_reason` says why.
     """
 
+    _kind = AsyncHolding
+
     @property
     def lost(self) -> asyncio.Event:
         event: asyncio.Event = self._holding.lost
@@ -237,45 +228,19 @@ class AsyncLock(_Wanted[AsyncHolding]):
 
     @property
     def lost_reason(self) -> str | None:
-        return None if self._last is None else self._last.reason
+        return None if self._last is None else self._last.loss()
 
     async def acquire(self) -> AsyncLock:
         """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""
-        self._last = await self._client._perform(self._begun(), self._begin)
-        self._is_held = True
+        await self._take()
         return self
 
     async def release(self) -> None:
         """Give the lock back, or raise a LockLostError if it was lost before."""
-        fork.look()  # the lock stays with the parent
-        if not self._is_held:
-            return
-        self._is_held = False
-        try:
-            if self.lost_reason is not None:
-                raise self._error(self.lost_reason)
-            await self._holding.perform(self._release())
-        finally:
-            self._holding.end()
+        await self._give_back()
 
     async def __aenter__(self) -> AsyncLock:
         return await self.acquire()
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        try:
-            await self.release()
-        except KazahanaError:
-            if kind is None:  # an error of the block tells more
-                raise
-
-    async def _begin(self, _: Any, deadline: float) -> AsyncHolding:
-        """Take the lock on a new connection, and watch it."""
-        holding: AsyncHolding = self._client._connect(AsyncHolding, asyncio.get_running_loop())
-        try:
-            state = lock_state(await holding.call(self._acquire(), deadline))
-            await holding.watch(self._watch(state), deadline)
-        except BaseException as error:
-            holding.end()  # which gives back what was granted
-            self._failed(error)
-            raise
-        return holding
+        await self._leave(kind)

@@ -9,9 +9,8 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from .calls import Calls, Options, an_id, exactly, text, values
 from .errors import InvalidParamsError, ProtocolError
-from .protocol import Call
+from .protocol import Call, Calls, Options, an_id, exactly, text, values
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,13 +1,13 @@
-"""Prefetched IDs."""
+"""IDs that are fetched before they are asked for."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable
+from typing import Any
 
-from .calls import MAX_BATCH
 from .clock import now
 from .errors import InvalidParamsError
+from .protocol import MAX_BATCH
 
 INF = float("inf")
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
@@ -23,7 +23,11 @@ class Batch(list[int]):
 
 
 class Prefetch:
-    """The present batch, and whether the next one is asked for: by one call at a time, and others wait for its end."""
+    """The present batch, and the refill under way: one caller fetches a batch, and others wait for its end.
+
+    No ID is handed out later than max_age after the request for it was sent; pop sees to that. All times are those of
+    clock.now, which counts on while the machine is suspended.
+    """
 
     def __init__(self, size: int, max_age: float) -> None:
         if not 0 <= size <= MAX_BATCH:
@@ -37,33 +41,30 @@ class Prefetch:
 
     def after_fork(self) -> None:
         self.batch = Batch()
-        self._swap = threading.Lock()  # nobody waits for anything while holding it
-        self._refill: Any = None
+        self._swap = threading.Lock()  # of batch; nobody waits for anything while holding it
+        self._refills: dict[Any, Any] = {}  # the future of the refill under way, by event loop; None for threads
 
     def pop(self, began: float = INF) -> int | None:
-        """Return the smallest ID, None if there is none or it is too old for a call that began then."""
+        """Return the smallest ID, None if there is none or it is too old.
+
+        A call that has waited tells when it began. An ID that was asked for since then sorts rightly at any age: else a
+        daemon that takes longer than max_age would serve one caller with each batch.
+        """
         batch = self.batch
         try:
             id = batch.pop()
         except IndexError:
             return None
-        # Only now, since this process may have been stopped. What was asked for since the call began is never too old.
+        # The clock is read only now, since this process may have been stopped before it took the ID.
         return id if now() < batch.expires or began < batch.asked else None
 
-    def join(self, make: Callable[[], Any], loop: Any = None) -> tuple[Any, bool]:
-        """Return the future of the refill under way; True: it is the caller's, for there was none in its loop."""
-        with self._swap:
-            is_mine = self._refill is None or (loop is not None and self._refill.get_loop() is not loop)
-            if is_mine:
-                self._refill = make()
-            return self._refill, is_mine
+    def join(self, mine: Any, loop: Any) -> Any:
+        """Return the future of the refill under way. It is `mine`, the caller's, if there was none in its loop."""
+        return self._refills.setdefault(loop, mine)  # which is atomic
 
-    def leave(self, refill: Any) -> None:
+    def leave(self, loop: Any) -> None:
         """End the caller's refill, with IDs or without: whoever waits takes one, or asks in its own time."""
-        with self._swap:
-            if self._refill is refill:
-                self._refill = None
-        refill.set_result(None)
+        self._refills.pop(loop).set_result(None)
 
     def count(self, asked: float) -> int:
         """Return how many IDs to ask for at this time."""

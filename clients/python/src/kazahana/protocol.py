@@ -1,9 +1,12 @@
-"""The protocol without I/O: a call as bytes, and bytes as messages."""
+"""The protocol without I/O: a call as bytes, bytes as messages, and what a result has to be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Generic, TypeVar
+from functools import partial
+from itertools import islice
+from operator import lt
+from typing import Any, Callable, Generic, Literal, TypedDict, TypeVar
 
 import msgpack
 
@@ -13,13 +16,28 @@ T = TypeVar("T")
 
 ANSWER, NOTIFICATION = 1, 2  # what the first element of a message says it is
 MAX_RESPONSE = 4 << 20  # bytes; 65,536 IDs as decimal text are 1.4 MB
+MAX_BATCH = 65_536
+MAX_ID = (1 << 63) - 1
 MAX_TIMEOUT = 3600.0  # s; the daemon's limit for timeout_ms
 DAEMON_TIMEOUT = 10.0  # s; the daemon's default
 ANSWER_GRACE = 0.05  # s
 TIMED = ("NextID", "NextIDs")  # the calls that tell the daemon their timeout
+AsText = Literal["string", "external"]
 
-_HEAD = b"\x94\x00"  # an array of four elements, a request
-_HEADS = [_HEAD + msgpack.packb(msgid) for msgid in range(1024)]
+_HEAD = b"\x94\x00\xce"  # an array of four elements: a request, its msgid in four bytes, ...
+# How an answer with an ID begins, by its length: the msgid has one to four bytes.
+_ID_ANSWERS = {13: b"\x94\x01", 14: b"\x94\x01\xcc", 15: b"\x94\x01\xcd", 17: b"\x94\x01\xce"}
+
+
+class Options(TypedDict, total=False):
+    """Options of nearly every call; the defaults are the client's."""
+
+    service: str | None
+    timeout: float | None
+
+
+class IDOptions(Options, total=False):
+    regular_only: bool
 
 
 class Call(Generic[T]):
@@ -30,14 +48,18 @@ class Call(Generic[T]):
     def __init__(
         self, method: str, params: Sequence[Any], parse: Callable[[Any], T], timeout: float, options: Mapping[str, Any]
     ) -> None:
-        """timeout, in seconds, is how long to wait. Options that are None are left out."""
+        """timeout is how many seconds the call may take, with all its tries. Options that are None are left out.
+
+        The daemon is told the timeout of the TIMED calls. Ours ends a little later: the daemon's own error says what it
+        waited for.
+        """
         if not 0 < timeout <= MAX_TIMEOUT:
             raise InvalidParamsError(f"a timeout of {timeout} s is out of range: more than 0, up to {MAX_TIMEOUT:.0f}")
         given = {name: value for name, value in options.items() if value is not None}
         if method in TIMED:
-            if timeout != DAEMON_TIMEOUT:
+            if timeout != DAEMON_TIMEOUT:  # the daemon is fastest without options
                 given["timeout_ms"] = max(1, int(timeout * 1000))
-            timeout += min(timeout / 10, ANSWER_GRACE)  # the daemon's own error says what it waited for
+            timeout += min(timeout / 10, ANSWER_GRACE)
         self.method, self.parse, self.timeout = method, parse, timeout
         self.params = [*params, given] if given else list(params)
         try:
@@ -47,8 +69,34 @@ class Call(Generic[T]):
 
     def request(self, msgid: int) -> bytes:
         """Return what to send."""
-        head: bytes = _HEADS[msgid] if msgid < len(_HEADS) else _HEAD + msgpack.packb(msgid)
-        return head + self.tail
+        return _HEAD + msgid.to_bytes(4, "big") + self.tail
+
+
+class Calls:
+    """Makes calls, with a client's service and timeout as defaults."""
+
+    def __init__(self, service: str | None, timeout: float) -> None:
+        self.service, self.timeout = service, timeout
+        self.plain: Call[int] = self.ids(None)
+
+    def make(
+        self, method: str, params: Sequence[Any], parse: Any, timeout: float | None = None, **options: Any
+    ) -> Call[Any]:
+        """Return a call whose options are the daemon's."""
+        return Call(method, params, parse, self.timeout if timeout is None else timeout, options)
+
+    def of_service(
+        self, method: str, params: Sequence[Any], parse: Any, service: str | None = None, **options: Any
+    ) -> Call[Any]:
+        return self.make(method, params, parse, service=self.service if service is None else service, **options)
+
+    def ids(self, n: int | None, format: str = "int", regular_only: bool = False, **options: Any) -> Call[Any]:
+        """Return a call for n IDs, None: for one that is not in a list."""
+        is_text = format in ("string", "external")
+        wanted = {"format": None if format == "int" else format, "regular_only": regular_only or None, **options}
+        if n is None:
+            return self.of_service("NextID", [], text if is_text else an_id, **wanted)
+        return self.of_service("NextIDs", [n], partial(values, str, n) if is_text else partial(ids, n), **wanted)
 
 
 class Reader:
@@ -64,8 +112,9 @@ class Reader:
         It raises the daemon's last word (an error with msgid 0) or a ProtocolError.
         """
         # A single answer to NextID: nearly everything that a client without batches reads.
-        if len(data) == 13 and self._end == self._fed and data[:2] == b"\x94\x01" and data[3:5] == b"\xc0\xcf":
-            return [[ANSWER, data[2], None, int.from_bytes(data[5:], "big")]]
+        head = _ID_ANSWERS.get(len(data))
+        if head and self._end == self._fed and data.startswith(head) and data[-10:-8] == b"\xc0\xcf":
+            return [[ANSWER, int.from_bytes(data[len(head) : -10], "big"), None, int.from_bytes(data[-8:], "big")]]
         messages = []
         try:
             self._unpacker.feed(data)
@@ -91,3 +140,34 @@ class Reader:
             if message[1] == 0:
                 raise message[2]
         return message
+
+
+def exactly(kind: type[T], value: Any) -> T:
+    """Return the value if it has this type, and not only one that is derived from it, as a bool is an int."""
+    if type(value) is not kind:
+        raise ProtocolError(f"the daemon answered {value!r:.40} where {kind.__name__} was due")
+    return value
+
+
+def an_id(value: Any) -> int:
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise ProtocolError(f"the daemon answered {value!r:.40} where an ID was due: 1 to {MAX_ID}")
+    return value
+
+
+def values(kind: type[T], count: int, value: Any) -> list[T]:
+    """Return the value if it is a list of so many values of this type."""
+    if type(value) is not list or len(value) != count or set(map(type, value)) != {kind}:
+        raise ProtocolError(f"the daemon did not answer {count} values of type {kind.__name__}")
+    return value
+
+
+def ids(count: int, value: Any) -> list[int]:
+    """Return the value if it is a list of so many IDs, ascending."""
+    found = values(int, count, value)
+    if not (found[0] > 0 and found[-1] <= MAX_ID and all(map(lt, found, islice(found, 1, None)))):
+        raise ProtocolError(f"the daemon answered IDs that do not ascend from 1 to {MAX_ID}")
+    return found
+
+
+text = partial(exactly, str)

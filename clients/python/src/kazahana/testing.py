@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 import msgpack
 
@@ -18,9 +18,7 @@ from .errors import InvalidExternalIDError, InvalidParamsError, KazahanaError, U
 from .external import ExternalCodec
 from .holding import LockState
 from .lockerrors import LockHeldError, LockNotFoundError
-from .protocol import Call
-
-T = TypeVar("T")
+from .protocol import MAX_BATCH, Call
 
 # The layout of a daemon without configuration.
 _EPOCH_MS, _LOW_BITS, _SEQUENCE_BITS = 1_767_225_600_000, 22, 8
@@ -94,6 +92,8 @@ class FakeDaemon:
                 raise error
 
     def _nextids(self, count: int, options: dict[str, Any]) -> list[Any]:
+        if not 1 <= count <= MAX_BATCH:
+            raise InvalidParamsError(f"a count of {count} is out of range: 1 to {MAX_BATCH}")
         low = (_FALLBACK_BIT if self.fallback else 0) | _MACHINE_ID << _SEQUENCE_BITS
         ids: list[Any] = []
         for _ in range(count):
@@ -202,7 +202,7 @@ class _Connection:
     """A connection of a FakeClient. Any may hold a lock."""
 
     path = "the fake daemon"
-    broken = is_given_back = False
+    broken = False
     state: LockState
 
     def __init__(self, daemon: FakeDaemon) -> None:
@@ -218,23 +218,25 @@ class _Connection:
             self._daemon._lost[self._lease] = self.tell
         return answer
 
+    async def answer(self, call: Call[Any], deadline: float) -> Any:
+        return self.call(call, deadline)
+
     def tell(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._told.set()
 
-    def watch(self, call: Call[LockState], deadline: float) -> None:
-        self.state = call.parse(self.call(call, deadline))
+    async def watch(self, call: Call[LockState], deadline: float) -> None:
+        self.state = call.parse(await self.answer(call, deadline))
+
+    def loss(self) -> str | None:
+        return self._reason
 
     def listen(self, timeout: float | None) -> str | None:
         self._told.wait(timeout)
         return self._reason
 
-    def release(self, call: Call[Any]) -> None:
-        self.is_given_back = True
-        try:
-            self.call(call, 0.0)
-        finally:
-            self.end()
+    async def release(self, call: Call[Any]) -> None:
+        await self.answer(call, 0.0)
 
     def end(self) -> None:
         """Take back the lock, as the daemon does at the end of a connection."""
@@ -251,28 +253,21 @@ class _Connection:
 class _AsyncConnection(_Connection):
     """A connection of an AsyncFakeClient."""
 
-    def __init__(self, daemon: FakeDaemon, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.loop = asyncio.get_running_loop()
         self.lost = asyncio.Event()
         super().__init__(daemon)
-
-    @property
-    def reason(self) -> str | None:
-        return self._reason
 
     def tell(self, reason: str) -> None:
         super().tell(reason)
         self.lost.set()
 
     async def call(self, call: Call[Any], deadline: float) -> Any:
+        return await self.answer(call, deadline)
+
+    async def answer(self, call: Call[Any], deadline: float) -> Any:
         await asyncio.sleep(0)  # let other tasks run, as with a real daemon
         return super().call(call, deadline)
-
-    async def perform(self, call: Call[T]) -> T:
-        return call.parse(await self.call(call, 0.0))
-
-    async def watch(self, call: Call[LockState], deadline: float) -> None:  # type: ignore[override]
-        self.state = await self.perform(call)
 
     def fail(self, error: KazahanaError) -> None:
         self.broken = True
@@ -301,10 +296,10 @@ class AsyncFakeClient(AsyncClient):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _connect(self, kind: Any, *loop: Any) -> Any:
+    def _connect(self, kind: Any) -> Any:
         if self._closed:
             raise closed()
-        return _AsyncConnection(self.daemon, *loop)
+        return _AsyncConnection(self.daemon)
 
     def _pause(self, error: KazahanaError, *_: Any) -> float:
         raise error

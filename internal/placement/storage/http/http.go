@@ -96,15 +96,15 @@ var refusals = map[problem.Code]error{
 
 // refusal is the error of a call, as package placement has it where it does.
 func refusal(err error) error {
-	if p := httpconn.Settled(err); p != nil {
+	return recordhttp.Refused(err, func(p *problem.Problem) error {
 		if full := recordhttp.ToError(p); full != nil {
 			return fmt.Errorf("%w: %w", placement.ErrNoRoom, full)
 		}
 		if refused := refusals[p.Code]; refused != nil {
 			return fmt.Errorf("%w: %s", refused, strings.TrimPrefix(p.Detail, refused.Error()+": "))
 		}
-	}
-	return recordhttp.Stray(err)
+		return nil
+	})
 }
 
 type store struct{ client *httpconn.Client }

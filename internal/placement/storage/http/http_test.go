@@ -104,6 +104,7 @@ func connect(t testing.TB, urls ...string) storage.Storage {
 	return out
 }
 
+// Seed 004-39.
 func TestConformance(t *testing.T) {
 	storagetest.Run(t, connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil))))), 20)
 }

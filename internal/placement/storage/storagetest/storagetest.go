@@ -86,6 +86,7 @@ func same(a, b placement.Record) bool {
 		a.ObservedMS == b.ObservedMS
 }
 
+// Seeds 004-30 and 004-31.
 func testRoundTrip(s *suite) {
 	k := s.key()
 	full := placement.Record{

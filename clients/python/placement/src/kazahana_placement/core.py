@@ -15,7 +15,6 @@ from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 import msgpack
 
-from kazahana.calls import Calls, exactly
 from kazahana.errors import (
     ClientClosedError,
     DaemonUnavailableError,
@@ -27,7 +26,7 @@ from kazahana.errors import (
     late,
 )
 from kazahana.other import record, table
-from kazahana.protocol import ANSWER, MAX_TIMEOUT, Call, Reader
+from kazahana.protocol import ANSWER, MAX_TIMEOUT, Call, Calls, Reader, exactly
 
 from .errors import ActivationEndedError, WatchEndedError
 

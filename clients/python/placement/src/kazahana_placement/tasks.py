@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Callable
 
-from kazahana import aio
 from kazahana.async_client import AsyncClient
+from kazahana.async_connection import AsyncConnection
 from kazahana.base import closed, delay
-from kazahana.calls import Calls
 from kazahana.clock import monotonic, now, sleep, within
 from kazahana.errors import ClientClosedError, KazahanaError, copy_of, lost
-from kazahana.protocol import Call
+from kazahana.protocol import Call, Calls
 
 from .core import (
     ACTIVATE,
@@ -49,15 +48,15 @@ from .core import (
 _INBOX = 256  # with more messages than this waiting, the socket is not read
 
 
-class AsyncLink(aio.Connection):
+class AsyncLink(AsyncConnection):
     """A connection on which the daemon may send requests."""
 
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: str) -> None:
         self.paused = False
         self._sent = 0  # messages that have no answer
         self._inbox: list[Unasked] = []
         self._arrival: asyncio.Future[None] | None = None  # the receiver waits for it
-        super().__init__(path, loop)
+        super().__init__(path)
         self._reader = TwoWayReader()
 
     async def receive(self) -> list[Unasked]:
@@ -125,7 +124,7 @@ class AsyncDialer:
     async def _begin(self, first: Call[Any], deadline: float) -> AsyncLink:
         if self._over:
             raise closed()
-        link: AsyncLink = self._client._connect(AsyncLink, asyncio.get_running_loop())
+        link = self._client._connect(AsyncLink)
         try:
             first.parse(await link.call(first, deadline))
         except BaseException:

@@ -13,12 +13,11 @@ from typing import Any, Callable
 
 from kazahana import fork
 from kazahana.base import CHUNK, QUIET, closed, delay
-from kazahana.calls import Calls
 from kazahana.client import Client
 from kazahana.clock import monotonic, now
+from kazahana.connection import Connection
 from kazahana.errors import ClientClosedError, InvalidParamsError, KazahanaError, copy_of, lost
-from kazahana.protocol import ANSWER, Call
-from kazahana.sync import Connection
+from kazahana.protocol import ANSWER, Call, Calls
 
 from .core import (
     ACTIVATE,
@@ -199,7 +198,7 @@ class Dialer:
     def _begin(self, first: Call[Any], deadline: float) -> Link:
         if self._over:
             raise closed()
-        connection: TwoWay = self._client._connect(TwoWay)
+        connection = self._client._connect(TwoWay)
         try:
             first.parse(connection.call(first, deadline))
         except BaseException:

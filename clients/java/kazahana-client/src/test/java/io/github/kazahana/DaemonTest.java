@@ -190,10 +190,24 @@ class DaemonTest {
 
     @Test
     void theDaemonRenewsALockThatIsHeld() {
-        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client(); HeldLock lock = client.lock("k", Duration.ofSeconds(3))) {
+        try (Daemon daemon = new Daemon(); Kazahana client = daemon.client(); HeldLock lock = whileShort(client, Duration.ofSeconds(12))) {
             String end = (String) ((Map<?, ?>) client.call("Lock.Get", "k")).get("expires_at");
             Daemon.until("it is renewed", () -> end.compareTo((String) ((Map<?, ?>) client.call("Lock.Get", "k")).get("expires_at")) < 0);
             assertThrows(KazahanaException.LockHeldException.class, () -> client.lock("k", TERM));
+        }
+    }
+
+    /** Asks again where the machine was so busy that the short term ended before the answer came. */
+    private static HeldLock whileShort(Kazahana client, Duration ttl) {
+        long deadline = System.nanoTime() + Duration.ofMinutes(1).toNanos();
+        while (true) {
+            try {
+                return client.lock("k", ttl, Duration.ofMinutes(1));
+            } catch (KazahanaException.LockExpiredException e) {
+                if (System.nanoTime() - deadline > 0) {
+                    throw e;
+                }
+            }
         }
     }
 
@@ -219,7 +233,7 @@ class DaemonTest {
     @Test
     void aFrozenDaemonLosesTheLockByTheEndOfItsTerm() {
         try (Daemon daemon = new Daemon(); Kazahana client = daemon.client()) {
-            HeldLock lock = client.lock("k", Duration.ofSeconds(2));
+            HeldLock lock = whileShort(client, Duration.ofSeconds(2));
             CompletableFuture<String> reason = reasonOfLoss(lock);
             daemon.freeze(true);
             try {
@@ -245,7 +259,7 @@ class DaemonTest {
             for (int n = 0; n < 4; n++) {
                 callers.add(CompletableFuture.runAsync(() -> {
                     while (!isOver.get()) {
-                        try (HeldLock lock = client.lock("k", Duration.ofSeconds(1), Duration.ofMinutes(1))) {
+                        try (HeldLock lock = whileShort(client, Duration.ofSeconds(1))) {
                             assertTrue(greatest.getAndAccumulate(lock.token(), Math::max) < lock.token(), "an old token");
                             HeldLock before = holder.getAndSet(lock);
                             assertTrue(before == null || !before.isHeld() || !lock.isHeld(), "two holders");

@@ -31,8 +31,14 @@ class ReadmeTest {
 
     @Test
     void thePageIsRead() throws Exception {
-        int words = Files.readString(Path.of("../README.md")).strip().split("\\s+").length;
+        String page = Files.readString(Path.of("../README.md"));
+        int words = page.strip().split("\\s+").length;
         assertTrue(words <= 1000, words + " words");
+        int at = 0;
+        for (String next : List.of("<dependency>", "ids.nextId()", "Spring", "FakeKazahana", "java.time.Clock", "## Errors", "## Locks")) {
+            at = page.indexOf(next, at);
+            assertTrue(at >= 0, next + " is missing, or stands too early");
+        }
     }
 
     /** Locks: lines without comments and blank ones. */

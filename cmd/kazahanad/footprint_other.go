@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// dropBinaryPages does nothing here.
-func dropBinaryPages() {}

@@ -1,0 +1,60 @@
+package kubernetes
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// List implements provider.Provider.
+func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	pool := p.cfg.Services.Of(service).Pool
+	objects, err := p.api.List(ctx, kubeconn.ListOptions{Selector: slotsOf(pool)})
+	if err != nil {
+		return nil, p.failure(err)
+	}
+	var records []provider.Record
+	for i := range objects {
+		if id, ok := slotOf(pool, objects[i].Name); ok {
+			if s := readSlot(&objects[i], id); s.Nonce != "" {
+				records = append(records, s.shown(s.Meta))
+			}
+		}
+	}
+	slices.SortFunc(records, provider.CompareRecords)
+	return records, nil
+}
+
+// Locate implements provider.Provider.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	q := p.pools[p.cfg.Services.Of(service).Pool]
+	h, err := p.readHead(ctx, q)
+	if err != nil || h == nil || low < 0 || low >= h.timeline().FallbackBit() {
+		return nil, p.failure(err)
+	}
+	var slots []slot
+	seen := map[int64]bool{}
+	for _, bitSeq := range append([]int{h.BitSeq}, h.Former...) {
+		id := low >> bitSeq
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		s, _, err := p.readSlot(ctx, q, id)
+		if err != nil {
+			return nil, p.failure(err)
+		}
+		if s != nil {
+			slots = append(slots, *s)
+		}
+	}
+	return locate(slots, low, atMS), nil
+}

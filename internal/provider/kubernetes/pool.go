@@ -1,0 +1,230 @@
+package kubernetes
+
+import (
+	"context"
+	"sync"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// pool is what this process knows of a pool. All of it may be out of date.
+type pool struct {
+	name  string
+	terms provider.Terms // of its services: those with the longest leases
+
+	mu     sync.Mutex
+	head   *headObject       // nil = not read yet
+	looked bool              // a slot was seen: not all are gone
+	taken  map[int64]int64   // until when machine IDs are taken, as far as was seen
+	asked  map[string]*asked // by requestLabel
+}
+
+// newPool knows nothing.
+func newPool(t provider.Terms) *pool {
+	return &pool{name: t.Pool, terms: t, taken: map[int64]int64{}, asked: map[string]*asked{}}
+}
+
+// lasting is how long a lease with the terms keeps its machine ID at most, in ms.
+func lasting(t provider.Terms) int64 { return (t.Term + t.Quarantine).Milliseconds() }
+
+// headObject is a head with its object.
+type headObject struct {
+	head
+	object *coordinationv1.Lease
+}
+
+// known is the head that was read last, nil where there is none.
+func (q *pool) known() *headObject {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.head
+}
+
+// note notes a head that was read or written.
+func (q *pool) note(object *coordinationv1.Lease) (*headObject, error) {
+	h, err := readHead(object)
+	if err != nil {
+		return nil, err
+	}
+	found := &headObject{h, object}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.head = found
+	return found, nil
+}
+
+// forget drops the head: it is gone.
+func (q *pool) forget() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.head, q.looked = nil, false
+}
+
+// readHead reads the head by a quorum. It is nil where there is none.
+func (p *Provider) readHead(ctx context.Context, q *pool) (*headObject, error) {
+	object, err := p.api.Get(ctx, headName(q.name))
+	if kubeconn.IsNotFound(err) {
+		q.forget()
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q.note(object)
+}
+
+// openHead reads the head, makes it where there is none, and opens it where it is closed.
+func (p *Provider) openHead(ctx context.Context, q *pool) (*headObject, error) {
+	h, err := p.readHead(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return p.opened(ctx, q, h)
+}
+
+// opened is the head once it is there and open. h is what was read, nil where there is none.
+func (p *Provider) opened(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
+	for range conflicts {
+		var err error
+		switch {
+		case h == nil:
+			h, err = p.createHead(ctx, q)
+		case h.Closed != "":
+			h, err = p.reopen(ctx, q, h)
+		default:
+			seen, err := p.lookForWitness(ctx, q, h)
+			if err != nil || seen == h {
+				return seen, err
+			}
+			h = seen
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errContended
+}
+
+// createHead makes the head, closed.
+func (p *Provider) createHead(ctx context.Context, q *pool) (*headObject, error) {
+	object, err := p.api.Create(ctx, newHead(q.terms).object(q.name, nil))
+	if kubeconn.IsConflict(err) {
+		return p.readHead(ctx, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q.note(object)
+}
+
+// reopen opens a pool that is closed. The list comes after the closing: a grant that it
+// does not show is written later, and its holder then finds the pool closed or reopened.
+func (p *Provider) reopen(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
+	slots, err := p.allSlots(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	now, _ := p.now()
+	return p.changeHead(ctx, q, h, h.head.opened(slots, now, lasting(q.terms), q.terms.Term.Milliseconds()))
+}
+
+// changeHead replaces the head that was read by another. Where it has changed meanwhile,
+// it returns that one instead.
+func (p *Provider) changeHead(ctx context.Context, q *pool, from *headObject, to head) (*headObject, error) {
+	object, err := p.api.Update(ctx, to.object(q.name, from.object))
+	if kubeconn.IsConflict(err) {
+		return p.readHead(ctx, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q.note(object)
+}
+
+// closeHead closes the pool, and opens it again by what is listed then. One that is closed
+// already is opened first: what it was closed for is not dropped.
+func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq int) (*headObject, error) {
+	for range conflicts {
+		h, err := p.openHead(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		to := h.closing(why)
+		to.NextBitSeq = bitSeq
+		h, err = p.changeHead(ctx, q, h, to)
+		if err != nil {
+			return nil, err
+		}
+		if h != nil && h.Nonce == to.Nonce {
+			return p.opened(ctx, q, h)
+		}
+	}
+	return nil, errContended
+}
+
+// lookForWitness closes a pool whose witness is gone: its opener lists the slots that are left. It
+// looks once, and again when an object of this process's was found missing.
+func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
+	if q.hasLooked() || h.Witness == nil {
+		return h, nil
+	}
+	s, _, err := p.readSlot(ctx, q, *h.Witness)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return p.changeHead(ctx, q, h, h.closing(closedGone))
+	}
+	q.setLooked(true)
+	return h, nil
+}
+
+func (q *pool) hasLooked() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.looked
+}
+
+func (q *pool) setLooked(looked bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.looked = looked
+}
+
+// allSlots reads every slot of the pool, whatever its labels are.
+func (p *Provider) allSlots(ctx context.Context, q *pool) ([]slot, error) {
+	objects, err := p.api.List(ctx, kubeconn.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var slots []slot
+	for i := range objects {
+		if id, ok := slotOf(q.name, objects[i].Name); ok {
+			slots = append(slots, readSlot(&objects[i], id))
+		}
+	}
+	return slots, nil
+}
+
+// raise raises the head's bound, so that a grant may end at end. The error is errReplaced
+// where the pool was closed since h was read: it may have another layout by now.
+func (p *Provider) raise(ctx context.Context, q *pool, h *headObject, end int64) (*headObject, error) {
+	for range conflicts {
+		to, changed := h.raised(end, q.terms.Term.Milliseconds(), lasting(q.terms))
+		if !changed {
+			return h, nil
+		}
+		next, err := p.changeHead(ctx, q, h, to)
+		if err == nil && (next == nil || !next.same(h.head)) {
+			err = errReplaced
+		}
+		if err != nil {
+			return nil, err
+		}
+		h = next
+	}
+	return nil, errContended
+}

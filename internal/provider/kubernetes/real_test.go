@@ -1,0 +1,159 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/kubetest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// A real API server with RBAC, and tokens of service accounts that have the verbs of the
+// shipped Role only.
+func TestRealServer(t *testing.T) {
+	ring.Deep(t)
+	real := kubetest.StartReal(t)
+	cfg := func(t *testing.T, without ...string) Config {
+		namespace, token := real.Tenant(without...)
+		return Config{Config: kubeconn.Config{Namespace: namespace, Kubeconfig: real.Kubeconfig(t, namespace, token)}}
+	}
+	t.Run("Conformance", func(t *testing.T) {
+		providertest.Run(t, func(t *testing.T) providertest.Store {
+			cfg := cfg(t)
+			return providertest.Store{
+				Open: func(services provider.Services) (provider.Provider, error) {
+					cfg := cfg
+					cfg.Services = services
+					return opened(cfg)
+				},
+				Checks: 3, OneLayout: true, AnyFree: true, ForgetsRequests: true, History: keptGrants + 1,
+			}
+		})
+	})
+	t.Run("MissingRules", func(t *testing.T) { realMissingRules(t, cfg) })
+	t.Run("ManyAtOnce", func(t *testing.T) { realManyAtOnce(t, cfg(t)) })
+	t.Run("ColdStart", func(t *testing.T) { realColdStart(t, cfg(t)) })
+}
+
+// realMissingRules: each verb that is missing is named, by the error and by the review.
+func realMissingRules(t *testing.T, cfg func(t *testing.T, without ...string) Config) {
+	for _, missing := range kubetest.Verbs(t) {
+		c := cfg(t, missing)
+		c.Services.Default = provider.DefaultTerms()
+		p, err := Open(c)
+		must.Succeed(t, err)
+		_, err = p.Acquire(ctx(t), provider.AcquireRequest{}) // a new pool needs all of them
+		for what, err := range map[string]error{"the operation": err, "the review": p.api.CheckRights(ctx(t))} {
+			if rule := fmt.Sprintf("verbs: [%q]", missing); err == nil || !strings.Contains(err.Error(), rule) {
+				t.Errorf("without %s, %s says %v", missing, what, err)
+			}
+		}
+		must.Succeed(t, p.Close())
+	}
+}
+
+// realManyAtOnce: many hosts begin at the same moment in a new pool, and each gets a machine
+// ID of its own; the last ones of a pool that is too small are told so.
+func realManyAtOnce(t *testing.T, cfg Config) {
+	const hosts, room = 60, 50
+	cfg.Services.Default = only(0, room-1)
+	leases := make([]lease.Lease, hosts)
+	refused := make([]error, hosts)
+	var wg sync.WaitGroup
+	for i := range hosts {
+		wg.Go(func() {
+			p, err := Open(cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer p.Close()
+			got, err := p.Acquire(ctx(t), provider.AcquireRequest{RequestID: fmt.Sprint(i), Meta: map[string]string{"pod": fmt.Sprint(i), "namespace": "apps"}})
+			if refused[i] = err; err == nil {
+				leases[i] = got[0]
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[int64]bool{}
+	full := 0
+	for i, err := range refused {
+		if _, ok := errors.AsType[*provider.FullError](err); ok {
+			full++
+			continue
+		}
+		must.Succeed(t, err)
+		if seen[leases[i].ID] {
+			t.Errorf("machine ID %d was granted twice", leases[i].ID)
+		}
+		seen[leases[i].ID] = true
+	}
+	if len(seen) != room || full != hosts-room {
+		t.Errorf("%d machine IDs of %d were granted, and %d hosts refused", len(seen), room, full)
+	}
+}
+
+// realColdStart: many hosts begin at the same moment in a pool that is new, and each gets a
+// machine ID of its own, though the API server asks most of them to come back later. What it
+// takes is in the log. The hosts share a connection.
+func realColdStart(t *testing.T, cfg Config) {
+	const hosts = 1000
+	cfg.Services.Default = provider.DefaultTerms()
+	ids := make([]int64, hosts)
+	var failed atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range hosts {
+		wg.Go(func() {
+			p, err := Open(cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer p.Close()
+			req := provider.AcquireRequest{RequestID: provider.NewSecret(), Meta: map[string]string{"pod": fmt.Sprintf("orders-%d", i), "namespace": cfg.Namespace, "node": "node-7"}}
+			for {
+				got, err := p.Acquire(ctx(t), req)
+				if err == nil {
+					ids[i] = got[0].ID
+					return
+				}
+				failed.Add(1)
+				wait := 100 * time.Millisecond
+				if busy, ok := errors.AsType[*provider.BusyError](err); ok { // as a daemon does
+					wait, req.RequestID = busy.RetryAfter, provider.NewSecret()
+				}
+				if time.Since(began) > 10*await.Patience { // the server asks for up to half a minute each time
+					t.Errorf("host %d has no machine ID: %v", i, err)
+					return
+				}
+				time.Sleep(wait)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d hosts have a machine ID after %v; %d attempts were refused", hosts, time.Since(began).Round(time.Millisecond), failed.Load())
+	slices.Sort(ids)
+	if n := len(slices.Compact(ids)); n != hosts {
+		t.Errorf("%d hosts have %d machine IDs", hosts, n)
+	}
+	p, err := Open(cfg)
+	must.Succeed(t, err)
+	defer p.Close()
+	records, err := p.List(ctx(t), "")
+	if err != nil || len(records) != hosts {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+}

@@ -1,0 +1,229 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// readSlot reads the slot of a machine ID by a quorum, nil where it has no object.
+func (p *Provider) readSlot(ctx context.Context, q *pool, id int64) (*slot, *coordinationv1.Lease, error) {
+	object, err := p.api.Get(ctx, slotName(q.name, id))
+	if kubeconn.IsNotFound(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s := readSlot(object, id)
+	q.setTaken(id, s.End)
+	return &s, object, nil
+}
+
+// anyHead is the pool's head, as it was read last or as it is; nil where there is none.
+func (p *Provider) anyHead(ctx context.Context, q *pool) (*headObject, error) {
+	if h := q.known(); h != nil {
+		return h, nil
+	}
+	return p.readHead(ctx, q)
+}
+
+// hasSlot reports whether the machine ID may have an object.
+func hasSlot(h *headObject, id int64, bitSeq int) bool {
+	if h == nil || id < 0 {
+		return false
+	}
+	any := provider.Terms{Timeline: h.timeline()}
+	return any.HasSlot(id, bitSeq) || bitSeq == provider.AnyBitSeq && any.HasSlot(id, 0)
+}
+
+// Release implements provider.Provider.
+func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	q := p.pools[p.cfg.Services.Of(req.Service).Pool]
+	h, err := p.anyHead(ctx, q)
+	if err != nil {
+		return provider.NotSent(p.failure(err))
+	}
+	if !hasSlot(h, req.ID, req.BitSeq) {
+		return provider.ErrNotFound
+	}
+	for range conflicts {
+		s, object, err := p.readSlot(ctx, q, req.ID)
+		if err != nil {
+			return provider.NotSent(p.failure(err))
+		}
+		now, _ := p.now()
+		after, changed, err := h.released(s, req, now)
+		if errors.Is(err, provider.ErrBadSignature) && s.Head != h.UID { // the head is another one by now
+			if h, err = p.readHead(ctx, q); err != nil {
+				return provider.NotSent(p.failure(err))
+			}
+			if h == nil {
+				return provider.ErrNotFound
+			}
+			after, changed, err = h.released(s, req, now)
+		}
+		if err != nil || !changed {
+			return err
+		}
+		p.releasing()
+		_, err = p.api.Update(ctx, after.object(q.name, object))
+		if err == nil {
+			q.setTaken(req.ID, after.End)
+			return nil
+		}
+		if !kubeconn.IsConflict(err) {
+			return p.released(ctx, q, after, err)
+		}
+	}
+	return provider.NotSent(errContended)
+}
+
+// released asks what became of a release whose answer is lost, or was an error.
+func (p *Provider) released(ctx context.Context, q *pool, after slot, failed error) error {
+	if kubeconn.IsSettled(failed) || errors.Is(failed, provider.ErrNotSent) {
+		return p.failure(failed)
+	}
+	if s, _, err := p.readSlot(ctx, q, after.ID); err == nil && s != nil && s.Nonce == after.Nonce && s.Released {
+		return nil
+	}
+	return failed
+}
+
+// Extend implements provider.Provider.
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	if err := p.begin(ctx); err != nil {
+		return lease.Lease{}, err
+	}
+	t := p.cfg.Services.Of(req.Service)
+	q := p.pools[t.Pool]
+	longer, err := p.extend(ctx, q, t, req)
+	return longer, p.failure(err)
+}
+
+func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
+	h, err := p.readHead(ctx, q)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	now, _ := p.now()
+	if h == nil || !hasSlot(h, req.ID, req.BitSeq) {
+		return lease.Lease{}, provider.ErrNotFound
+	}
+	if fence := h.fence(now); fence != nil {
+		return lease.Lease{}, fence
+	}
+	for range conflicts {
+		s, object, err := p.readSlot(ctx, q, req.ID)
+		if err != nil {
+			return lease.Lease{}, err
+		}
+		after, changed, err := h.extended(s, t, req, now)
+		if err != nil || !changed {
+			return after.lease(), err
+		}
+		if err := h.known(t.WithBitSeq(s.BitSeq)); err != nil {
+			return lease.Lease{}, err
+		}
+		if h, err = p.raise(ctx, q, h, after.End); err != nil {
+			return lease.Lease{}, err
+		}
+		written, err := p.api.Update(ctx, after.object(q.name, object))
+		if kubeconn.IsConflict(err) {
+			continue
+		}
+		if err != nil {
+			return lease.Lease{}, err
+		}
+		return p.confirmExtension(ctx, q, h, *s, written)
+	}
+	return lease.Lease{}, errContended
+}
+
+// confirmExtension reads the head after the slot was written, as for a grant. A slot that
+// does not count is given its earlier end again.
+func (p *Provider) confirmExtension(ctx context.Context, q *pool, h *headObject, before slot, written *coordinationv1.Lease) (lease.Lease, error) {
+	s := readSlot(written, before.ID)
+	present, err := p.readHead(ctx, q)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	if present != nil && present.same(h.head) {
+		return s.lease(), nil
+	}
+	_, _ = p.api.Update(ctx, before.object(q.name, written)) // else the slot is taken for longer
+	if now, _ := p.now(); present != nil && present.fence(now) != nil {
+		return lease.Lease{}, present.fence(now)
+	}
+	return lease.Lease{}, errReplaced
+}
+
+// verifying is how many claims are asked about at a time.
+const verifying = 8
+
+// Verify implements provider.Provider.
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	q := p.pools[p.cfg.Services.Of(service).Pool]
+	h, err := p.anyHead(ctx, q)
+	if err != nil {
+		return nil, p.failure(err)
+	}
+	slots := make([]*slot, len(claims))
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(verifying)
+	for i, c := range claims {
+		if hasSlot(h, c.ID, c.BitSeq) {
+			group.Go(func() (err error) {
+				slots[i], _, err = p.readSlot(inner, q, c.ID)
+				return err
+			})
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return nil, p.failure(err)
+	}
+	if h != nil && len(h.lostOf(claims, slots, false)) == 0 {
+		return nil, nil
+	}
+	// The head may have changed since it was read: its key, and whether it is fenced.
+	if h, err = p.readHead(ctx, q); err != nil {
+		return nil, p.failure(err)
+	}
+	q.lookAgain(slots)
+	now, _ := p.now()
+	if h == nil {
+		h = &headObject{}
+	}
+	return h.lostOf(claims, slots, h.fence(now) != nil), nil
+}
+
+// lostOf returns the positions of the claims whose lease is lost.
+func (h *headObject) lostOf(claims []provider.Claim, slots []*slot, fenced bool) []int {
+	var positions []int
+	for i, c := range claims {
+		if h.lost(c, slots[i], fenced) {
+			positions = append(positions, i)
+		}
+	}
+	return positions
+}
+
+// lookAgain notes that an object is missing: others may be as well.
+func (q *pool) lookAgain(slots []*slot) {
+	if slices.Contains(slots, nil) {
+		q.setLooked(false)
+	}
+}

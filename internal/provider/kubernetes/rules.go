@@ -1,0 +1,396 @@
+package kubernetes
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// This file has the rules, as functions of values that were read. It does no I/O and reads
+// no clock.
+
+// format is that of slots and heads. A slot of another format is taken, and a head of
+// another one refused.
+const format = 1
+
+// keptGrants is how many earlier grants a slot remembers.
+const keptGrants = 7
+
+// grant is one grant of a machine ID. All times are Unix ms.
+type grant struct {
+	ID      int64  `json:"id"`
+	BitSeq  int    `json:"bitSeq"`
+	EpochMS int64  `json:"epoch"`
+	BitTS   int    `json:"bitTs"`
+	Created int64  `json:"created"`
+	Expired int64  `json:"expired"`
+	End     int64  `json:"end"` // from then on the slot can be granted again
+	Nonce   string `json:"nonce"`
+	Service string `json:"service,omitempty"`
+	// Released: the holder has given it back.
+	Released bool `json:"released,omitempty"`
+}
+
+// slot is what an object records of a machine ID: the latest grant, and those before. The
+// zero Nonce says that the machine ID was never granted.
+type slot struct {
+	grant
+	Format int `json:"format"`
+	// Head and Generation name the head that allowed the grant.
+	Head       string            `json:"head"`
+	Generation int64             `json:"generation"`
+	Request    string            `json:"request,omitempty"` // requestLabel of the request
+	Renewed    int64             `json:"renewed,omitempty"` // when it was granted, or extended last
+	Number     int64             `json:"number"`            // grants so far
+	Meta       map[string]string `json:"meta,omitempty"`
+	Earlier    []grant           `json:"earlier,omitempty"` // the latest first
+}
+
+// head is what the head object of a pool records. All times are Unix ms.
+type head struct {
+	Format       int    `json:"format"`
+	UID, Version string `json:"-"` // of the object; "" before it is written
+	// Closed says why no grant may begin to be used; "" = the pool is open. Who finds it
+	// closed opens it.
+	Closed string `json:"closed,omitempty"`
+	// Generation goes up whenever the pool is closed.
+	Generation int64  `json:"generation"`
+	EpochMS    int64  `json:"epoch"`
+	BitTS      int    `json:"bitTs"`
+	BitSeq     int    `json:"bitSeq"`
+	NextBitSeq int    `json:"nextBitSeq,omitempty"` // of a pool that is closed for another layout
+	Former     []int  `json:"formerBitSeq,omitempty"`
+	Key        string `json:"key"`   // makes the secrets of leases
+	Bound      int64  `json:"bound"` // no grant ends later
+	Longest    int64  `json:"longest"`
+	// Since is the greatest end of all grants in other layouts. Nothing lifts it: their
+	// objects have other names than those that a grant in this layout looks at.
+	Since int64 `json:"since,omitempty"`
+	// NotBefore is the end of a fence, and Reason what it is for.
+	NotBefore int64  `json:"notBefore,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+	// Witness is a machine ID that has an object, nil while none is known to have one. Where
+	// that object is gone, all may be.
+	Witness *int64 `json:"witness,omitempty"`
+	Nonce   string `json:"nonce"` // of this write: an update that changes nothing proves nothing
+}
+
+// Why a pool is closed.
+const (
+	closedNew    = "new"
+	closedFence  = "fence"
+	closedGone   = "gone"
+	closedLayout = "layout"
+)
+
+// newHead is the head of a pool that has none. It is closed: slots of an earlier head may
+// be there.
+func newHead(t provider.Terms) head {
+	var key [32]byte
+	rand.Read(key[:]) // never fails (crypto/rand ends the program instead)
+	return head{
+		Format: format, Closed: closedNew, Generation: 1, EpochMS: t.Timeline.EpochMS, BitTS: t.Timeline.BitTS, BitSeq: t.BitSeq,
+		Key: hex.EncodeToString(key[:]), Nonce: provider.NewSecret(),
+	}
+}
+
+// written is the head with a nonce of its own.
+func (h head) written() head {
+	h.Nonce = provider.NewSecret()
+	return h
+}
+
+// closing is the head as it is closed.
+func (h head) closing(why string) head {
+	h.Closed = why
+	h.Generation++
+	return h.written()
+}
+
+// opened is the head as it is opened again, by what was listed after it was closed.
+// longest is the longest time from a grant to its end that the caller knows.
+func (h head) opened(slots []slot, nowMS, longest, term int64) head {
+	var greatest int64
+	unreadable := false
+	for _, s := range slots {
+		if s.End == never {
+			unreadable = true
+			continue
+		}
+		greatest = max(greatest, s.End)
+		if s.Nonce != "" && s.BitSeq != h.BitSeq {
+			h.Since = max(h.Since, s.End)
+		}
+	}
+	h.Longest = max(h.Longest, longest)
+	if h.Witness != nil && len(slots) == 0 {
+		// The bound is all that is known of them.
+		h.NotBefore = max(h.NotBefore, h.Bound)
+		h.Reason = "all lease objects of the pool are gone, and leases may live that they recorded"
+	}
+	switch h.Closed {
+	case closedNew:
+		if greatest > h.NotBefore {
+			h.NotBefore, h.Reason = greatest, "the pool's head object was deleted, and the leases that it had granted must end"
+		}
+		h.Bound = max(h.Bound, greatest, max(nowMS, h.NotBefore)+longest+term)
+	case closedFence:
+		h.NotBefore, h.Reason = max(h.NotBefore, greatest, nowMS+h.Longest), "the pool was fenced by hand: leases may have been forgotten"
+	case closedLayout:
+		if greatest <= nowMS && h.NotBefore <= nowMS && !unreadable {
+			if !slices.Contains(h.Former, h.BitSeq) {
+				h.Former = append(slices.Clone(h.Former), h.BitSeq)
+			}
+			h.BitSeq, h.Since = h.NextBitSeq, max(h.Since, greatest)
+		}
+	}
+	h.Closed, h.NextBitSeq, h.Witness = "", 0, nil
+	if len(slots) > 0 {
+		h.Witness = pointer(slots[0].ID)
+	}
+	h.Bound = max(h.Bound, greatest)
+	return h.written()
+}
+
+// raised is the head with a bound of at least end, and a term more so that the next ones
+// need not raise it; false where it is high enough.
+func (h head) raised(end, term, longest int64) (head, bool) {
+	if end <= h.Bound && longest <= h.Longest {
+		return h, false
+	}
+	if end > h.Bound {
+		h.Bound = end + term
+	}
+	h.Longest = max(h.Longest, longest)
+	return h.written(), true
+}
+
+// same reports whether nothing has closed the pool between two readings of its head.
+func (h head) same(other head) bool { return h.UID == other.UID && h.Generation == other.Generation }
+
+// fence is the refusal at that time, nil where there is none.
+func (h head) fence(nowMS int64) *provider.FencedError {
+	switch {
+	case nowMS >= max(h.NotBefore, h.Since):
+		return nil
+	case h.Since > h.NotBefore:
+		return &provider.FencedError{UntilMS: h.Since, Reason: "the pool had another layout, and a clock shows a time before the end of its leases"}
+	}
+	return &provider.FencedError{UntilMS: h.NotBefore, Reason: h.Reason}
+}
+
+// timeline is the pool's.
+func (h head) timeline() snowflake.Timeline {
+	return snowflake.Timeline{EpochMS: h.EpochMS, BitTS: h.BitTS}
+}
+
+// known reports, wrapping ErrInvalid, that the terms are not the pool's.
+func (h head) known(t provider.Terms) error {
+	if h.timeline() != t.Timeline {
+		return provider.TimelineError(t.Pool, h.timeline(), t.Timeline)
+	}
+	if h.BitSeq != t.BitSeq {
+		return fmt.Errorf("%w: pool %q has bit_seq %d, and %d was asked for: a pool in Kubernetes has one layout; "+
+			"another one needs all leases to have ended, and then `kazahanad leases init`", provider.ErrInvalid, t.Pool, h.BitSeq, t.BitSeq)
+	}
+	return nil
+}
+
+// secret is that of the grant with the nonce. No object holds it.
+func (h head) secret(nonce string) string {
+	mac := hmac.New(sha256.New, []byte(h.Key))
+	mac.Write([]byte(nonce))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// lease is the grant as a lease, without its secret.
+func (g grant) lease() lease.Lease {
+	t := provider.Terms{Timeline: snowflake.Timeline{EpochMS: g.EpochMS, BitTS: g.BitTS}}.WithBitSeq(g.BitSeq)
+	return t.Lease(g.ID, g.Created, g.Expired, max(g.End, g.Expired), "")
+}
+
+// shown is the grant as others may see it.
+func (g grant) shown(meta map[string]string) provider.Record {
+	return provider.Record{Lease: g.lease(), Service: g.Service, Meta: maps.Clone(meta), End: g.End, Released: g.Released}
+}
+
+// granted is the slot with a new grant. The caller has seen that the slot's end has passed.
+func (s slot) granted(h head, t provider.Terms, id, nowMS int64, req provider.AcquireRequest) slot {
+	l := t.Grant(id, nowMS, "")
+	out := slot{
+		grant: grant{
+			ID: id, BitSeq: t.BitSeq, EpochMS: t.Timeline.EpochMS, BitTS: t.Timeline.BitTS,
+			Created: l.Created, Expired: l.Expired, End: l.ReservedUntil, Nonce: provider.NewSecret(), Service: req.Service,
+		},
+		Format: format, Head: h.UID, Generation: h.Generation,
+		Renewed: nowMS, Number: s.Number + 1, Meta: maps.Clone(req.Meta), Earlier: s.Earlier,
+	}
+	if req.RequestID != "" {
+		out.Request = requestLabel(req.Service, req.RequestID)
+	}
+	if s.Nonce != "" {
+		out.Earlier = append([]grant{s.grant}, s.Earlier...)
+		out.Earlier = out.Earlier[:min(len(out.Earlier), keptGrants)]
+	}
+	return out
+}
+
+// unused is the slot with its grant given back before anything was made under it. The request
+// is not answered by it.
+func (s slot) unused() slot {
+	s.End, s.Released, s.Request = s.Created, true, ""
+	return s
+}
+
+// requestLabel names a request in a label's value.
+func requestLabel(service, request string) string {
+	sum := sha256.Sum256([]byte(service + "\x00" + request))
+	return hex.EncodeToString(sum[:16])
+}
+
+// named reports whether the slot has a grant of that machine ID.
+func (s *slot) named(id int64, bitSeq int) bool {
+	return s != nil && s.Nonce != "" && s.ID == id && s.BitSeq == bitSeq
+}
+
+// released is the slot as the release leaves it; false where it is released already.
+func (h head) released(s *slot, req provider.ReleaseRequest, nowMS int64) (slot, bool, error) {
+	if !s.named(req.ID, req.BitSeq) && (req.BitSeq != provider.AnyBitSeq || s == nil || s.Nonce == "") {
+		return slot{}, false, provider.ErrNotFound
+	}
+	if !req.Signed(h.secret(s.Nonce)) {
+		return slot{}, false, provider.ErrBadSignature
+	}
+	// A release that took effect is not refused when it is repeated, whatever the clock
+	// shows by then: its holder would take the lease for its own.
+	if s.Released {
+		return *s, false, nil
+	}
+	if err := req.CheckTime(nowMS, s.Expired); err != nil {
+		return slot{}, false, err
+	}
+	out := *s
+	out.End, out.Released = provider.ReleasedEnd(s.Created, s.End, req.TimestampMS), true
+	return out, true, nil
+}
+
+// extended is the slot as the extension leaves it; false where that is as it was.
+func (h head) extended(s *slot, t provider.Terms, req provider.ExtendRequest, nowMS int64) (slot, bool, error) {
+	if !s.named(req.ID, req.BitSeq) {
+		return slot{}, false, provider.ErrNotFound
+	}
+	if !req.Signed(h.secret(s.Nonce)) {
+		return slot{}, false, provider.ErrBadSignature
+	}
+	if s.Released || nowMS >= s.Expired {
+		return slot{}, false, provider.ErrConflict
+	}
+	if err := t.CheckClock(nowMS); err != nil {
+		return slot{}, false, err
+	}
+	out := *s
+	out.Expired, out.End = req.Extended(t, nowMS, s.Expired, s.End)
+	out.Renewed = nowMS
+	return out, out.Expired != s.Expired || out.End != s.End, nil
+}
+
+// lost reports whether the claimed lease is no longer the claimant's. What is missing, or
+// older than the lease, says nothing while the pool is fenced: the fence outlasts every
+// lease that was lost.
+func (h head) lost(c provider.Claim, s *slot, fenced bool) bool {
+	switch {
+	case !s.named(c.ID, c.BitSeq):
+		return !fenced
+	case c.Signed(h.secret(s.Nonce)):
+		return s.Released
+	case s.Created >= c.CreatedMS:
+		return true // taken over
+	}
+	return !fenced
+}
+
+// heldAt reports whether the grant was valid at that time.
+func (g grant) heldAt(atMS int64) bool {
+	ended := g.Expired
+	if g.Released {
+		ended = min(ended, g.End)
+	}
+	return g.Nonce != "" && g.Created <= atMS && atMS < ended
+}
+
+// locate returns the grants in the slots that covered the low bits at that time, the latest
+// first.
+func locate(slots []slot, low, atMS int64) []provider.Record {
+	var found []provider.Record
+	look := func(g grant, meta map[string]string) {
+		if at := g.lease().Slot(); g.heldAt(atMS) && at.Start <= low && low < at.End {
+			found = append(found, g.shown(meta))
+		}
+	}
+	for _, s := range slots {
+		look(s.grant, s.Meta)
+		for _, g := range s.Earlier {
+			look(g, nil)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
+	return found
+}
+
+// dated is what the server's Date says of its clock, against ours: an offset from low to
+// high. All are ms, and atMS is Unix ms.
+type dated struct{ low, high, atMS int64 }
+
+// recently is how long a Date counts.
+const recently int64 = 10_000
+
+// datedBy is what an answer says. Its Date is in whole seconds.
+func datedBy(sentMS, receivedMS, dateMS int64) *dated {
+	return &dated{low: dateMS - receivedMS, high: dateMS + 999 - sentMS, atMS: receivedMS}
+}
+
+// isRecent reports whether the answer came lately, by our clock.
+func (d *dated) isRecent(nowMS int64) bool {
+	return d != nil && d.atMS <= nowMS && nowMS < d.atMS+recently
+}
+
+// offset is how far the server's clock is ahead of ours at least: 0 where they may be equal.
+func (d *dated) offset() int64 {
+	switch {
+	case d.low > 0:
+		return d.low
+	case d.high < 0:
+		return d.high
+	}
+	return 0
+}
+
+// checkClocks reports that the server's clock and ours are so far apart that a lease would
+// be of little use. No promise rests on it.
+func checkClocks(offset int64, t provider.Terms) error {
+	if most := max(t.Quarantine, provider.ReleaseWindow).Milliseconds(); max(offset, -offset) > most {
+		return fmt.Errorf("the clock of the Kubernetes API server is %d s ahead of this host's: nothing is granted until they are at most %d s apart",
+			offset/1000, most/1000)
+	}
+	return nil
+}
+
+// living reports, as ErrConflict, that a lease of a repeated request has ended or was given
+// back. In a pool that was closed since, who closed it may not have seen the grant.
+func (h head) living(found []slot, nowMS int64) error {
+	for _, s := range found {
+		if s.Released || nowMS >= s.Expired || s.Head != h.UID || s.Generation != h.Generation {
+			return provider.ErrConflict
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package kubernetes
+
+import (
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Config says which namespace to use and what to grant in it.
+type Config struct {
+	kubeconn.Config
+	Services provider.Services
+}
+
+// Schemes returns the URL schemes of this provider.
+func Schemes() []string { return []string{kubeconn.Scheme} }
+
+// ParseURL reads kubernetes:[NAMESPACE][?PARAMETERS]. The parameters set the terms of
+// services that named does not have. It touches neither the network nor a file. nowMS is
+// this host's believed clock in Unix ms.
+func ParseURL(rawURL string, named map[string]provider.Terms, nowMS func() int64) (Config, error) {
+	conn, q, err := kubeconn.ParseURL(rawURL, provider.TermsParams())
+	if err != nil {
+		return Config{}, err
+	}
+	terms, err := provider.ParseTerms(q)
+	if err != nil {
+		return Config{}, err
+	}
+	conn.NowMS = nowMS
+	cfg := Config{Config: conn, Services: provider.Services{Default: terms, Named: named}}
+	return cfg, cfg.validate()
+}
+
+// validate reports terms that no pool in Kubernetes can have.
+func (c Config) validate() error {
+	if err := c.Services.Validate(); err != nil {
+		return err
+	}
+	layouts := map[string]int{}
+	for _, t := range c.Services.All() {
+		if err := poolName(t, kubeconn.IsDNSLabel); err != nil {
+			return err
+		}
+		if bitSeq, ok := layouts[t.Pool]; ok && bitSeq != t.BitSeq {
+			return fmt.Errorf("pool %q is asked for with bit_seq %d and %d: with Kubernetes a pool has one layout; give the services pools of their own",
+				t.Pool, min(bitSeq, t.BitSeq), max(bitSeq, t.BitSeq))
+		}
+		layouts[t.Pool] = t.BitSeq
+	}
+	return nil
+}
+
+// Info describes the provider that Open opens.
+func (c Config) Info() provider.Info {
+	text := c.Place()
+	if ids := c.Services.Default.IDs; !ids.IsAll() {
+		text += "?ids=" + ids.String()
+	}
+	return provider.Info{
+		Name: "kubernetes", URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
+		History: fmt.Sprintf("the last %d grants of each machine ID", keptGrants+1),
+		Can:     provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: true},
+	}
+}
