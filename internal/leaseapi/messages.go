@@ -118,7 +118,6 @@ type VerifyResponse struct {
 type RecordsResponse struct {
 	Records []Record `json:"records"`
 	History string   `json:"history,omitempty"` // of GET /leases/at: provider.Info.History
-	Next    string   `json:"next,omitempty"`    // of a page of GET /leases that is not the last: the cursor of the next one
 }
 
 // Record is a provider's record of a grant.

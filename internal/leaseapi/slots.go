@@ -14,13 +14,12 @@ const (
 	ParamHost  = "host"
 	ParamID    = "id"
 	ParamLimit = "limit"
-	ParamAfter = "after"
 )
 
 // Limits of these answers.
 const (
 	MaxCells = 8192 // of one map
-	MaxPage  = 1000 // records or holders in one answer
+	MaxPage  = 1000 // holders in one answer
 )
 
 // SlotMap is the state of the machine IDs [From, To), in cells of IDsPerCell each,

@@ -255,11 +255,6 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
-	if q, err := readQuery(r); err != nil {
-		return err
-	} else if q.Has(leaseapi.ParamLimit) || q.Has(leaseapi.ParamAfter) {
-		return s.listPage(w, r, who, q)
-	}
 	return s.records(w, r, who, "list", "", s.listOf)
 }
 

@@ -78,11 +78,9 @@ type Server struct {
 	slots    chan struct{}      // one element per request under way
 	upkeep   chan struct{}      // likewise, of requests for the upkeep of locks
 	viewing  singleflight.Group // of pools, once at a time for each
-	sampling sync.Mutex         // for the metrics, once at a time
 	seed     maphash.Seed
 	mu       sync.Mutex
 	stats    stats // guarded by mu, but for fresh
-	listings listings
 	past     statuspage.History
 	started  time.Time
 	stopping atomic.Bool

@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// mapKey identifies a map.
-type mapKey struct {
+// mapPart is the part of a pool that a map shows.
+type mapPart struct {
 	bitSeq         int
 	from, to, each int64 // machine IDs
 }
@@ -44,7 +44,7 @@ func (s *Server) slotMap(w http.ResponseWriter, r *http.Request, _ Credential) e
 	}
 	return answer(w, leaseapi.SlotMap{
 		Service: service, Pool: terms.Pool, BitID: terms.BitID, BitSeq: terms.BitSeq, Low: ids.Low, End: ids.End,
-		From: from, To: to, IDsPerCell: each, Cells: v.cells(mapKey{terms.BitSeq, from, to, each}), ListedAt: v.atMS,
+		From: from, To: to, IDsPerCell: each, Cells: v.cells(mapPart{terms.BitSeq, from, to, each}), ListedAt: v.atMS,
 	})
 }
 
@@ -89,14 +89,8 @@ func state(r provider.Record, nowMS int64) string {
 	return leaseapi.SlotFree
 }
 
-// maxMaps bounds how many maps a view keeps.
-const maxMaps = 16
-
 // cells returns the map, a byte per cell.
-func (v *view) cells(k mapKey) []byte {
-	if known, ok := v.maps.Load(k); ok {
-		return known.([]byte)
-	}
+func (v *view) cells(k mapPart) []byte {
 	out := make([]byte, int((k.to-k.from+k.each-1)/k.each))
 	leased := v.covered(k, len(out), func(is string) bool { return is == leaseapi.SlotLeased })
 	taken := v.covered(k, len(out), func(is string) bool { return is != leaseapi.SlotFree })
@@ -104,17 +98,12 @@ func (v *view) cells(k mapKey) []byte {
 		size := min(k.each, k.to-k.from-int64(i)*k.each)
 		out[i] = share(leased[i], size)<<4 | share(taken[i]-leased[i], size)
 	}
-	kept := 0
-	v.maps.Range(func(any, any) bool { kept++; return kept < maxMaps })
-	if kept < maxMaps {
-		v.maps.Store(k, out)
-	}
 	return out
 }
 
 // covered counts, for each cell, the machine IDs with an overlapping slot in a wanted
 // state.
-func (v *view) covered(k mapKey, cells int, wanted func(state string) bool) []int64 {
+func (v *view) covered(k mapPart, cells int, wanted func(state string) bool) []int64 {
 	counts, next := make([]int64, cells), k.from // below next everything has been counted
 	for i := range v.records {
 		if !wanted(state(v.records[i], v.atMS)) {

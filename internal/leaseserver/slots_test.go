@@ -140,7 +140,7 @@ func TestMapAgreesWithSlots(t *testing.T) {
 		from := rapid.Int64Range(0, ids-1).Draw(t, "from")
 		to := rapid.Int64Range(from+1, ids).Draw(t, "to")
 		each := int64(1) << rapid.IntRange(0, 7).Draw(t, "each")
-		cells := v.cells(mapKey{bitSeq, from, to, each})
+		cells := v.cells(mapPart{bitSeq, from, to, each})
 		if want := (to - from + each - 1) / each; int64(len(cells)) != want {
 			t.Fatalf("%d cells, want %d", len(cells), want)
 		}
@@ -207,6 +207,7 @@ func TestMap(t *testing.T) {
 	for _, target := range []string{
 		"/leases/map?from=99", "/leases/map?to=111", "/leases/map?from=105&to=105", "/leases/map?cells=0", "/leases/map?cells=8193",
 		"/leases/map?from=x", "/leases/find?from=-1", "/leases/find?limit=0", "/leases/find?limit=1001",
+		"/leases/find?limit=x", "/leases/find?limit=%2B5", "/leases/find?limit=05", "/leases/find?limit=1e1", "/leases/find?limit=99999999999999999999",
 	} {
 		g.want(target, g.send("GET", target, "", ""), problem.InvalidRequest)
 	}
@@ -347,63 +348,6 @@ func TestForecast(t *testing.T) {
 	tr := course(3*hour, second, func(at int64) int64 { return 0 })
 	if n := len(tr.points); n != 361 || tr.points[0].atMS != 2*hour {
 		t.Errorf("%d points from %d", n, tr.points[0].atMS)
-	}
-}
-
-// Pages are the whole list, once each, from one list of the store.
-func TestListPages(t *testing.T) {
-	g, c := countedRig(t, func(g *rig) { g.tokens(allTokens); g.pool("acme/x", "default") })
-	const admin = "a-token-that-may-do-everything"
-	want := map[int64]bool{}
-	for range 25 {
-		want[g.acquire(admin, "").ID] = true
-	}
-	c.lists.Store(0)
-	got, pages := map[int64]bool{}, 0
-	for target := "/leases?limit=7"; ; pages++ {
-		r := g.send("GET", target, admin, "")
-		var page leaseapi.RecordsResponse
-		if err := json.Unmarshal([]byte(r.body), &page); err != nil || r.status != 200 || len(page.Records) > 7 {
-			t.Fatalf("%v %s", err, r.body)
-		}
-		for _, record := range page.Records {
-			if got[record.ID] {
-				t.Errorf("%d came twice", record.ID)
-			}
-			got[record.ID] = true
-		}
-		if page.Next == "" {
-			break
-		}
-		target = "/leases?limit=7&after=" + page.Next
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) || pages != 3 || c.lists.Load() != 1 {
-		t.Errorf("%d records on %d pages from %d lists", len(got), pages+1, c.lists.Load())
-	}
-	var whole leaseapi.RecordsResponse
-	if err := json.Unmarshal([]byte(g.send("GET", "/leases", admin, "").body), &whole); err != nil || len(whole.Records) != 25 || whole.Next != "" {
-		t.Errorf("%v: %d records, next %q", err, len(whole.Records), whole.Next)
-	}
-	for _, q := range []string{
-		"limit=0", "limit=1001", "limit=x", "limit=%2B5", "limit=05", "limit=%205", "limit=5.0", "limit=1e1", "limit=99999999999999999999",
-		"after=%2B1.8", "after=01.8", "after=1.08", "after=1.-8", "after=x", "after=1.x", "after=.", "after=7",
-	} {
-		g.want(q, g.send("GET", "/leases?"+q, admin, ""), problem.InvalidRequest)
-	}
-}
-
-// What pages are taken from is forgotten soon.
-func TestListingsAreForgotten(t *testing.T) {
-	g, c := countedRig(t, nil)
-	for range 3 {
-		g.acquire("", "")
-	}
-	first := answered[leaseapi.RecordsResponse](g, "/leases?limit=1")
-	g.server.listings.mu.Lock()
-	clear(g.server.listings.byPool) // as its timer does
-	g.server.listings.mu.Unlock()
-	if second := answered[leaseapi.RecordsResponse](g, "/leases?limit=1&after="+first.Next); len(second.Records) != 1 || second.Records[0].ID == first.Records[0].ID || c.lists.Load() != 2 {
-		t.Errorf("%+v, then %+v, from %d lists", first, second, c.lists.Load())
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -16,13 +15,12 @@ import (
 // It is a step function: each call is an event or a question, with its time where
 // that counts. It has no clock, no lock and no I/O; Server.mu guards it.
 type stats struct {
-	limits    *limiter
-	counts    counts
-	seen      map[uint64]struct{} // digests of the clients that have come
-	pools     map[string]*poolStats
-	failedMS  int64 // when the provider was last unavailable; 0: it answered since
-	sampledAt time.Time
-	fresh     time.Duration // viewAge; in tests also 0, to look anew each time
+	limits   *limiter
+	counts   counts
+	seen     map[uint64]struct{} // digests of the clients that have come
+	pools    map[string]*poolStats
+	failedMS int64         // when the provider was last unavailable; 0: it answered since
+	fresh    time.Duration // viewAge; in tests also 0, to look anew each time
 }
 
 // counts are since the server's start, for providers that do not count.
@@ -36,8 +34,7 @@ type counts struct {
 type poolStats struct {
 	latest      *view
 	course      trend
-	fencedUntil int64 // Unix ms until which acquires are refused, as far as a client has tried
-	sample      *poolSample
+	fencedUntil int64             // Unix ms until which acquires are refused, as far as a client has tried
 	fullness    provider.Fullness // when it was listed last, or an acquire was refused; "" = not known
 	told        provider.Fullness // to the log
 	toldMS      int64
@@ -200,45 +197,4 @@ func (b *stats) prospect(pool string, nowMS, free int64) (f leaseapi.Forecast, f
 		fencedUntil = p.fencedUntil
 	}
 	return p.course.forecast(nowMS, free), fencedUntil
-}
-
-const (
-	// sampleAge is how old a sample may be: a scraper must not be able to have
-	// the provider list its records all the time.
-	sampleAge     = 5 * time.Second
-	sampleTimeout = 2 * time.Second
-	// sampleKept is for how long a pool that cannot be looked at is shown as it
-	// was last. After that it is not shown at all: 0 leases would be a lie.
-	sampleKept = 2 * time.Minute
-)
-
-// poolSample is a pool as the metrics have it.
-type poolSample struct {
-	at     time.Time
-	active map[string]int64 // by service, as metrics call it
-	slots  int64
-	free   int64
-}
-
-// sampleDue reports whether the pools are to be looked at, for the metrics.
-func (b *stats) sampleDue(at time.Time) bool {
-	due := b.sampledAt.IsZero() || at.Sub(b.sampledAt) >= sampleAge
-	if due {
-		b.sampledAt = at
-	}
-	return due
-}
-
-// sample is what the metrics show.
-func (b *stats) sample(at time.Time) metrics.PoolSample {
-	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
-	for pool, p := range b.pools {
-		if s := p.sample; s != nil && at.Sub(s.at) < sampleKept {
-			out.Slots[pool], out.Free[pool] = s.slots, s.free
-			for service, n := range s.active {
-				out.Active[service] += n
-			}
-		}
-	}
-	return out
 }

@@ -60,48 +60,51 @@ func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[st
 	}
 }
 
-// sample looks at all pools for a scrape of the metrics.
-func (s *Server) sample() (out metrics.PoolSample) {
-	s.sampling.Lock()
-	defer s.sampling.Unlock()
-	now, due := time.Now(), false
-	s.note(func(b *stats) { due = b.sampleDue(now) })
-	if due {
-		s.look(now)
-	}
-	s.note(func(b *stats) { out = b.sample(now) })
-	return out
-}
+const (
+	// sampleTimeout is for how long a scrape of the metrics waits for the store.
+	sampleTimeout = 2 * time.Second
+	// sampleKept is for how long a pool that cannot be looked at is shown as it was last. After
+	// that it is not shown at all: 0 leases would be a lie.
+	sampleKept = 2 * time.Minute
+)
 
-func (s *Server) look(at time.Time) {
+// sample is what the metrics show of the pools, by their views.
+func (s *Server) sample() metrics.PoolSample {
+	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
 	if !s.o.Provider.Info().Can.List {
-		return
+		return out
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
 	defer cancel()
-	now := s.o.NowMS()
 	for pool, service := range s.pools() {
 		v, err := s.view(ctx, service)
 		if err != nil {
 			s.sparing.Do(func() {
 				s.o.Log.Warn("the leases cannot be counted for the metrics", zap.String("pool", pool), zap.Error(err))
 			})
-			continue
-		}
-		terms, records := s.o.Services.Of(service), v.records
-		usage := provider.UsageOf(records, &terms, now)
-		p := &poolSample{at: at, active: map[string]int64{}, slots: usage.Total, free: usage.Free}
-		for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
-			if s.o.Services.Of(name).Pool == pool {
-				p.active[s.label(name)] = 0
+			if v, _ = s.latest(pool); v == nil || time.Since(v.at) >= sampleKept {
+				continue
 			}
 		}
-		for _, r := range records {
-			if r.Held(now) {
-				p.active[s.label(r.Service)]++
-			}
+		s.count(v.records, pool, service, &out)
+	}
+	return out
+}
+
+// count adds a pool to the sample. Each of its services has a number, also 0.
+func (s *Server) count(records []provider.Record, pool, service string, out *metrics.PoolSample) {
+	terms, now := s.o.Services.Of(service), s.o.NowMS()
+	usage := provider.UsageOf(records, &terms, now)
+	out.Slots[pool], out.Free[pool] = usage.Total, usage.Free
+	for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
+		if s.o.Services.Of(name).Pool == pool {
+			out.Active[s.label(name)] += 0
 		}
-		s.note(func(b *stats) { b.of(pool).sample = p })
+	}
+	for _, r := range records {
+		if r.Held(now) {
+			out.Active[s.label(r.Service)]++
+		}
 	}
 }
 

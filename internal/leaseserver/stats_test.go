@@ -80,18 +80,27 @@ func TestFailedLately(t *testing.T) {
 	}
 }
 
-// A pool is shown in the metrics as it was last, for a while.
+// A pool that cannot be looked at is shown in the metrics as it was last, for a while.
 func TestSamplesGetOld(t *testing.T) {
-	b, now := newStats(newLimiter(0, 1)), time.Unix(1000, 0)
-	if !b.sampleDue(now) || b.sampleDue(now.Add(sampleAge-1)) || !b.sampleDue(now.Add(sampleAge)) {
-		t.Error("the pools are looked at too often, or too seldom")
-	}
-	b.of("default").sample = &poolSample{at: now, slots: 8, free: 7, active: map[string]int64{"orders": 1}}
-	if s := b.sample(now.Add(sampleKept - 1)); s.Slots["default"] != 8 || s.Free["default"] != 7 || s.Active["orders"] != 1 {
+	fails := &stub{}
+	g := newRig(t, func(g *rig) {
+		g.services.Default.IDs = provider.IDRange{Low: 0, End: 8}
+		fails.Provider, g.options.Provider = g.memory(), fails
+	})
+	g.server.stats.fresh = 0 // each sample looks at the store
+	g.acquire("", "")
+	if s := g.server.sample(); s.Slots["default"] != 8 || s.Free["default"] != 7 || s.Active["default"] != 1 {
 		t.Errorf("%+v", s)
 	}
-	if s := b.sample(now.Add(sampleKept)); len(s.Slots) != 0 || len(s.Active) != 0 {
-		t.Errorf("%+v", s)
+	fails.err = errFailed
+	known, _ := g.server.latest("default")
+	known.at = time.Now().Add(time.Minute - sampleKept)
+	if s := g.server.sample(); s.Slots["default"] != 8 || s.Free["default"] != 7 || s.Active["default"] != 1 {
+		t.Errorf("a while later: %+v", s)
+	}
+	known.at = time.Now().Add(-sampleKept)
+	if s := g.server.sample(); len(s.Slots) != 0 || len(s.Active) != 0 {
+		t.Errorf("when it is old: %+v", s)
 	}
 }
 

@@ -3,7 +3,6 @@ package leaseserver
 import (
 	"context"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
@@ -28,8 +27,7 @@ type view struct {
 	records []provider.Record // by slot, without meta
 	hosts   []string          // of each record
 	pids    []string
-	largest int64    // of the records' slots
-	maps    sync.Map // mapKey to []byte: many clients ask for the same map
+	largest int64 // of the records' slots
 }
 
 // view is the latest one of a service's pool. While a newer one is being made it

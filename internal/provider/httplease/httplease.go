@@ -225,22 +225,8 @@ func supported(err error) error {
 // List implements provider.Provider. With a credential that has not the scope
 // admin it returns the records of the credential's tenant.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	query := url.Values{leaseapi.ParamService: {service}, leaseapi.ParamLimit: {strconv.Itoa(leaseapi.MaxPage)}}
-	var all []provider.Record
-	for {
-		page, answer, err := p.records(ctx, leaseapi.PathLeases, query)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, page...)
-		if answer.Next == "" { // of the last page, or of a server that knows no pages
-			return all, nil
-		}
-		if answer.Next == query.Get(leaseapi.ParamAfter) {
-			return nil, fmt.Errorf("%s: the answer is malformed: the page after %q is followed by itself", p.info.URL, httpconn.Shorten(answer.Next))
-		}
-		query.Set(leaseapi.ParamAfter, answer.Next)
-	}
+	records, _, err := p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
+	return records, err
 }
 
 // Locate implements provider.Provider, with the same restriction.
