@@ -20,7 +20,6 @@ type lockRecord struct {
 	freezes     []lockFreeze
 	from, until int64         // requests were made in between
 	gap         time.Duration // no process may be without an answer for longer
-	sample      int           // of how many keys the whole history is judged
 	jumps       bool          // the store begins to count tokens by the time
 	late        bool          // the store may be late to see that a lease has ended
 }
@@ -35,7 +34,6 @@ const (
 	locksLate       = "a lock obeyed who had lost it"
 	locksWritten    = "an old token overwrote a newer one"
 	locksNobody     = "a lock was refused because of a lease that was over"
-	locksHistory    = "no lock behaves like this"
 	locksValueTwice = "a value came twice"
 	locksMissing    = "a value is missing"
 	locksDisorder   = "a value came after a greater one"
@@ -49,8 +47,7 @@ type lockResult struct {
 	findings
 	done                        map[string]int // operations that succeeded, by their names
 	asked, unknown, again, left int            // attempts; with unknown outcome; answered twice; grants whose lease ran out
-	values, judged, keys        int            // values taken; calls and keys whose history was judged
-	frozenKeys                  int            // of those keys, where a holder stood still
+	values                      int            // that were taken
 	stale, refusedLate          int            // writes refused; what was refused to those who had stood still
 	held                        int            // answers that somebody else has the lock, whose lease is known
 	steps                       int            // that were followed through docs/model/Locks.tla
@@ -133,7 +130,6 @@ func (r lockRecord) check() lockResult {
 	for _, key := range slices.Sorted(maps.Keys(sequences)) {
 		checkSequence(&res, key, sequences[key])
 	}
-	r.checkHistories(&res, locks)
 	res.summarise()
 	return res
 }
@@ -558,7 +554,7 @@ func forgottenAcquire(first string, others int, early bool) lockRecord {
 // stands still once.
 func lockExample() lockRecord {
 	const ms = int64(time.Millisecond)
-	r := lockRecord{until: 4000 * ms, gap: time.Second, sample: 1}
+	r := lockRecord{until: 4000 * ms, gap: time.Second}
 	clock := int64(0) // of the store too, in ms
 	add := func(process int, op, request, lease string, outcome string, got lock.Lease) {
 		got.Tenant, got.Key, got.Owner = "default", "k", cmp.Or(got.Owner, fmt.Sprintf("p%d", process))
@@ -648,8 +644,8 @@ func refused(r *lockRecord, outcome string, n int) *lockAttempt {
 // each fault that is put into it.
 func TestLockChecker(t *testing.T) {
 	res := lockExample().check()
-	if len(res.violations) > 0 || res.done["acquire"] != 20 || res.again != 20 || res.left != 4 || res.keys != 1 || res.unknown != 20 ||
-		res.held != 20 || res.stale != 1 || res.refusedLate != 3 || res.frozenKeys != 1 {
+	if len(res.violations) > 0 || res.done["acquire"] != 20 || res.again != 20 || res.left != 4 || res.unknown != 20 ||
+		res.held != 20 || res.stale != 1 || res.refusedLate != 3 {
 		t.Errorf("without fault: %+v", res)
 	}
 	const ms = int64(time.Millisecond)
@@ -663,10 +659,10 @@ func TestLockChecker(t *testing.T) {
 			// The lease of the first is left to its end, 130 ms after it began.
 			a := at(r, "acquire", 1)
 			a.Got.AcquiredMS -= 80
-		}, []string{locksTwoHolders, locksHistory}},
+		}, []string{locksTwoHolders}},
 		"the processes hold it both": {func(r *lockRecord) { shift(at(r, "acquire", 1), -100) }, []string{locksTwoHolders}},
 		"granted before the release": {func(r *lockRecord) { shift(at(r, "acquire", 2), -150) }, []string{locksTwoHolders}},
-		"a token of two leases":      {func(r *lockRecord) { at(r, "acquire", 7).Got.Token = at(r, "acquire", 6).Got.Token }, []string{locksRepeated, locksHistory}},
+		"a token of two leases":      {func(r *lockRecord) { at(r, "acquire", 7).Got.Token = at(r, "acquire", 6).Got.Token }, []string{locksRepeated}},
 		"a token decreases": {func(r *lockRecord) {
 			a, b := at(r, "acquire", 6).Got, at(r, "acquire", 7).Got
 			for i, t := range r.attempts {
@@ -677,25 +673,25 @@ func TestLockChecker(t *testing.T) {
 					got.Token, got.AcquiredMS = a.Token, a.AcquiredMS
 				}
 			}
-		}, []string{locksTokens, locksHistory}},
+		}, []string{locksTokens}},
 		"a token decreases with the store's time": {func(r *lockRecord) {
 			at(r, "acquire", 7).Got.AcquiredMS = at(r, "acquire", 6).Got.AcquiredMS - 1
 		}, []string{locksTokens}},
-		"a renewal shows another token": {func(r *lockRecord) { at(r, "renew", 0).Got.Token++ }, []string{locksTokens, locksHistory}},
+		"a renewal shows another token": {func(r *lockRecord) { at(r, "renew", 0).Got.Token++ }, []string{locksTokens}},
 		"a token too many": {func(r *lockRecord) {
 			for i := range r.attempts {
 				if r.attempts[i].Got.Token > 5 {
 					r.attempts[i].Got.Token++
 				}
 			}
-		}, []string{locksApplied, locksHistory}},
+		}, []string{locksApplied}},
 		"an acquire granted again": {func(r *lockRecord) {
 			again := *at(r, "acquire", 3)
 			again.Sent, again.Answered, again.Got.LeaseID, again.Got.Token = again.Sent+150*ms, again.Answered+150*ms, strings.Repeat("f", 32), 5
 			r.attempts = append(r.attempts, again)
 		}, []string{locksApplied}},
-		"a renewal applied again":    {func(r *lockRecord) { at(r, "renew", 1).Got.ExpiresMS += 10 }, []string{locksApplied, locksHistory}},
-		"a lock lost while it lives": {func(r *lockRecord) { at(r, "release", 0).Outcome = lockNotOwned }, []string{locksLost, locksHistory}},
+		"a renewal applied again":    {func(r *lockRecord) { at(r, "renew", 1).Got.ExpiresMS += 10 }, []string{locksApplied}},
+		"a lock lost while it lives": {func(r *lockRecord) { at(r, "release", 0).Outcome = lockNotOwned }, []string{locksLost}},
 		"a new request is known": {func(r *lockRecord) {
 			again := *at(r, "acquire", 4)
 			again.Request, again.Outcome = "new", lockReused
@@ -721,21 +717,21 @@ func TestLockChecker(t *testing.T) {
 			a, before := refused(r, lockNotOwned, 0), at(r, "renew", 1).Got
 			a.Outcome, a.Got = lockOK, before
 			a.Got.ExpiresMS = before.ExpiresMS + 300
-		}, []string{locksLate, locksHistory, locksTwoHolders}},
+		}, []string{locksLate, locksTwoHolders}},
 		"who had lost the lock releases it": {func(r *lockRecord) {
 			a := refused(r, lockNotOwned, 1)
 			a.Outcome, a.Got = lockOK, at(r, "renew", 0).Got
 			a.Got.State = lock.Released
-		}, []string{locksLate, locksHistory}},
+		}, []string{locksLate}},
 		"renewed after the end": {func(r *lockRecord) {
 			for n := range 2 {
 				at(r, "renew", 10+n).Got.ExpiresMS += 100
 			}
-		}, []string{locksLate, locksHistory}},
+		}, []string{locksLate}},
 		"who stood still does nothing": {func(r *lockRecord) { r.freezes[0].until = r.until }, []string{locksFault}},
 		"held by one who had released it": {func(r *lockRecord) {
 			refused(r, lockHeld, 9).Got = refused(r, lockHeld, 8).Got
-		}, []string{locksNobody, locksHistory}},
+		}, []string{locksNobody}},
 		"held by one whose term was over": {func(r *lockRecord) {
 			a := refused(r, lockHeld, 5)
 			a.Got = refused(r, lockHeld, 4).Got
@@ -743,7 +739,7 @@ func TestLockChecker(t *testing.T) {
 			last := &r.attempts[len(r.attempts)-1]
 			last.Request = "later"
 			shift(last, 160)
-		}, []string{locksNobody, locksHistory}},
+		}, []string{locksNobody}},
 		"a silence": {func(r *lockRecord) { r.until += 2 * int64(time.Second) }, []string{locksSilent}},
 	} {
 		t.Run(name, func(t *testing.T) {

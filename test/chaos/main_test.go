@@ -10,5 +10,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(args []string) error{"locks": childLocks, "kinds": childKinds})
+	testkit.Main(m, map[string]func(args []string) error{"locks": childLocks})
 }
