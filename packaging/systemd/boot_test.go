@@ -36,8 +36,7 @@ type host struct {
 }
 
 // boot boots a host that has the files of stage, or skips the test and says why.
-// binds are directories of this machine, each as DIRECTORY:WHERE on the host.
-func boot(t *testing.T, stage string, binds ...string) *host {
+func boot(t *testing.T, stage string) *host {
 	t.Helper()
 	ring.All(t)
 	if os.Geteuid() != 0 {
@@ -48,7 +47,7 @@ func boot(t *testing.T, stage string, binds ...string) *host {
 	}
 	dir := t.TempDir()
 	var said bytes.Buffer
-	cmd := exec.Command("unshare", append([]string{"--mount", "bash", "testdata/boot.sh", dir, stage}, binds...)...)
+	cmd := exec.Command("unshare", "--mount", "bash", "testdata/boot.sh", dir, stage)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	cmd.WaitDelay = patience

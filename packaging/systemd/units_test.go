@@ -150,7 +150,7 @@ func stage(t *testing.T) string {
 func TestUnderSystemd(t *testing.T) {
 	t.Parallel()
 	root := stage(t)
-	clients := programs(t, root)
+	buildLoad(t, root)
 	h := boot(t, root)
 	for _, part := range []struct {
 		name string
@@ -158,7 +158,7 @@ func TestUnderSystemd(t *testing.T) {
 		deep bool
 	}{
 		{"install", install, false}, {"first connection", firstConnection, false}, {"replica number", replicaNumber, true}, {"sandbox", sandbox, true}, {"memory limit", memoryLimit, true},
-		{"credentials", credentials, true}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }, true},
+		{"credentials", credentials, true}, {"restart under load", restartUnderLoad, true},
 		{"watchdog", watchdog, true}, {"crash", crash, true}, {"bad configuration", badConfiguration, true}, {"error that passes", errorThatPasses, true},
 		{"gate", gate, true}, {"stop", stop, false}, {"lease server", leaseServer, true},
 	} {

@@ -2,10 +2,9 @@
 # Boots systemd over a throw-away overlay of this machine's root, with the files
 # of STAGE on top; it ends with its parent. Only basic.target is reached: other
 # services of this machine do not start.
-# Usage, in a mount namespace of its own: boot.sh DIRECTORY STAGE [FROM:TO]...
+# Usage, in a mount namespace of its own: boot.sh DIRECTORY STAGE
 set -eu
 dir=$1 stage=$2
-shift 2
 groups=/sys/fs/cgroup/unified
 [ -d "$groups" ] || groups=/sys/fs/cgroup
 group=$groups/kazahana-units-$$
@@ -33,4 +32,4 @@ rm -f root/usr/sbin/policy-rc.d root/etc/fstab
 : >root/etc/machine-id
 cp -a "$stage/." root/
 exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet --register=no --keep-unit --private-network \
-	--console=pipe --directory=root "${@/#/--bind=}" --boot -- --show-status=no --log-level=warning
+	--console=pipe --directory=root --boot -- --show-status=no --log-level=warning
