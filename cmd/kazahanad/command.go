@@ -27,7 +27,6 @@ func (s *system) commandLine() *cobra.Command {
 	leases.AddCommand(
 		s.command("init", "Declare that a provider's store is brand-new or complete: no process holds a lease that it does not know. Ends a fence.", &leasesInitCmd{}),
 		s.command("fence", "Hold back grants as after a loss: for restores of an older state that the store cannot notice.", &leasesFenceCmd{}),
-		s.command("conformance", "Check whether daemons can rely on a lease server of another make.", &leasesConformanceCmd{}),
 	)
 	root := s.group("kazahanad", "64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs.",
 		s.command("serve", "Run the daemon. Works without any flag or file.", &serveCmd{}),

@@ -2,7 +2,6 @@
 by the standard library: POST /lease and DELETE /lease/{id}, and nothing else.
 
 It says on standard output where it listens, and what it grants and takes back.
-With --fault it has a mistake, for the test of the suite that finds such mistakes.
 """
 
 import argparse
@@ -16,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--term", type=int, default=600_000, help="milliseconds")
-parser.add_argument("--fault", default="")
 options = parser.parse_args()
 
 EPOCH = 1767225600000  # 2026-01-01T00:00:00Z
@@ -44,27 +42,21 @@ def grant(count):
     start = last_assigned + 1
     for i in range(MAX_MACHINE_ID + 1):
         machine_id = (start + i) % (MAX_MACHINE_ID + 1)
-        if options.fault == "overlap":
-            machine_id = i
         lease = leases.get(machine_id)
-        if lease and now() < lease["expired"] and options.fault != "overlap":
+        if lease and now() < lease["expired"]:
             continue
         created = now()
         leases[machine_id] = {
             "id": machine_id,
             "created": created,
             "expired": created + options.term,
-            "secret": "known" if options.fault == "secret" else secrets.token_hex(16),
+            "secret": secrets.token_hex(16),
             "customEpoch": EPOCH,
             "bitReserve": 1,
             "bitTs": BIT_TS,
             "bitId": BIT_ID,
             "bitSeq": BIT_SEQ,
         }
-        if options.fault == "fallback":
-            leases[machine_id]["id"] += MAX_MACHINE_ID + 1
-        if options.fault == "seconds":
-            leases[machine_id]["expired"] //= 1000
         last_assigned = machine_id
         found.append(leases[machine_id])
         say("granted", machine_id)
@@ -106,8 +98,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, {"error": "not found"})
         throughput = request.get("throughputPerMs", 1)
         count = -(-throughput // (1 << BIT_SEQ))
-        if options.fault == "throughput":
-            count = 1
         with lock:
             found = grant(max(count, 1))
         if not found:
@@ -127,9 +117,9 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(404, {"error": "no such lease"})
             text = f"{machine_id}:{timestamp}".encode()
             expected = hmac.new(lease["secret"].encode(), text, hashlib.sha256).hexdigest()
-            if not hmac.compare_digest(expected, signature) and options.fault != "signature":
+            if not hmac.compare_digest(expected, signature):
                 return self.answer(403, {"error": "wrong signature"})
-            if abs(now() - timestamp) > WINDOW and options.fault != "window":
+            if abs(now() - timestamp) > WINDOW:
                 return self.answer(403, {"error": "wrong time"})
             # Free at once, but not for the millisecond that the release names.
             lease["expired"] = min(lease["expired"], timestamp + 1)

@@ -131,8 +131,6 @@ type Call struct {
 	Once bool
 	// SentOnce: do not repeat the call once a byte of it was sent.
 	SentOnce bool
-	// Alone: use a connection of its own.
-	Alone bool
 }
 
 // Do asks the servers, beginning with the one that answered last, until one answers for
@@ -270,7 +268,6 @@ func (c *Client) request(ctx context.Context, server *url.URL, k Call, body []by
 	if body != nil {
 		req.Header.Set("Content-Type", jsonType)
 	}
-	req.Close = k.Alone
 	req.Header.Set("Accept", jsonType+", "+problem.MediaType)
 	addHeader(ctx, req.Header)
 	if !k.Once && !k.SentOnce {
