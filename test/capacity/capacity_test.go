@@ -4,13 +4,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -32,21 +30,6 @@ func play(s scenario, slots int) *world {
 	w := newWorld(*seed, s, inMemory(s.terms))
 	w.run()
 	return w
-}
-
-// onDisk opens the SQLite provider, where there is one in a directory that need
-// not survive anything: what a commit costs is not asked here.
-func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Provider {
-	t.Helper()
-	dir := ring.Dir(t)
-	return func(nowMS func() int64) provider.Provider {
-		p, err := sqlite.Open(context.Background(), sqlite.Config{
-			Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: terms}, NowMS: nowMS,
-		})
-		must.Succeed(t, err)
-		t.Cleanup(func() { p.Close() })
-		return p
-	}
 }
 
 // TestSevenThousandHosts: 7,000 hosts fit on the default pool, with restarts and
@@ -175,27 +158,6 @@ func TestPollsChangeNothing(t *testing.T) {
 		}
 		if rare.failed == 0 {
 			t.Errorf("seed %d, %d slots: none was refused", *seed, slots)
-		}
-	}
-}
-
-// TestSQLiteIsTheSame: the default provider grants and refuses as the one in
-// memory does.
-func TestSQLiteIsTheSame(t *testing.T) {
-	ring.WithoutRace(t)
-	s := rough()
-	s.hosts, s.length = 30, 90*minute
-	for _, slots := range []int{31, 50} {
-		want := play(s, slots)
-		s.terms = with(s.terms, slots)
-		w := newWorld(*seed, s, onDisk(t, s.terms))
-		w.run()
-		if w.trace != want.trace {
-			t.Errorf("seed %d, %d slots: %d acquires, %d failed; in memory %d, %d\n%s\n%s",
-				*seed, slots, w.acquires, w.failed, want.acquires, want.failed, w.fault, want.fault)
-		}
-		if few := slots == 31; few != (w.failed > 0) {
-			t.Errorf("seed %d, %d slots: %d acquires failed", *seed, slots, w.failed)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package capacity holds a simulation that says how many hosts fit on one pool.
 // Every host has the real keeper, one for each service; the provider is the
-// real one too, in memory or on SQLite. The clock is simulated: one queue of
+// real one in memory. The clock is simulated: one queue of
 // events drives everything, nothing sleeps and nothing is concurrent, so that a
 // seed repeats a run exactly, and a day of thousands of hosts takes seconds.
 //

@@ -21,7 +21,6 @@ func TestTables(t *testing.T) {
 	t.Run("formula", formula)
 	t.Run("hosts that start together", together)
 	t.Run("too many hosts", tooMany)
-	t.Run("on SQLite", sevenThousandOnSQLite)
 }
 
 // sevenThousand is the day that the default pool is made for.
@@ -141,25 +140,4 @@ func tooMany(t *testing.T) {
 				s.hosts, slots, s.hosts-s.guests, quarantine, most, span(max(w.lastGap-s.guestsLeave, 0)).Round(time.Second))
 		}
 	}
-}
-
-// sevenThousandOnSQLite compares half an hour on a real file, and on the real
-// number of slots, with the same half hour in memory.
-func sevenThousandOnSQLite(t *testing.T) {
-	s := busy(7000, 30*minute)
-	s.waves = nil
-	s.crashes = 0.05
-	_, want := measure(*seed, s)
-	s.terms = with(s.terms, slots)
-	began := time.Now()
-	w := newWorld(*seed, s, onDisk(t, s.terms))
-	w.run()
-	if w.fault != "" {
-		t.Error(w.fault)
-	}
-	if w.trace != want.trace {
-		t.Errorf("seed %d: SQLite granted otherwise than the provider in memory", *seed)
-	}
-	t.Logf("7,000 hosts on SQLite, 8,192 slots, 30 minutes, 5%% crash each hour: %d acquires, %d failed, the same as in memory; took %v",
-		w.acquires, w.failed, time.Since(began).Round(time.Second))
 }
