@@ -18,12 +18,11 @@ import (
 )
 
 var (
-	chaosFull    = flag.Bool("chaos.full", false, "run all scenarios at their full size, as make chaos does")
-	chaosSeed    = flag.Uint64("chaos.seed", 1, "what the clocks, the victims and the pauses of a scenario are drawn from")
-	chaosTerm    = flag.Duration("chaos.term", 6*time.Second, "term of a lease, and its quarantine, in the full scenarios")
-	chaosUse     = flag.Duration("chaos.use", time.Minute, "how long locks are used in a full scenario of theirs")
-	chaosThrough = flag.String("chaos.through", throughServer, "who serves the locks: a "+throughDaemon+" on its socket, or a "+throughServer+" over HTTP")
-	chaosMany    = flag.Int("chaos.daemons", 20, "daemons of a full scenario, besides the two whose clocks are an hour off")
+	chaosFull = flag.Bool("chaos.full", false, "run all scenarios at their full size, as make chaos does")
+	chaosSeed = flag.Uint64("chaos.seed", 1, "what the clocks, the victims and the pauses of a scenario are drawn from")
+	chaosTerm = flag.Duration("chaos.term", 6*time.Second, "term of a lease, and its quarantine, in the full scenarios")
+	chaosUse  = flag.Duration("chaos.use", time.Minute, "how long locks are used in a full scenario of theirs")
+	chaosMany = flag.Int("chaos.daemons", 20, "daemons of a full scenario, besides the two whose clocks are an hour off")
 )
 
 const (
@@ -33,14 +32,8 @@ const (
 	chaosGap     = 5 * chaosTimeout
 )
 
-// Who serves locks.
-const (
-	throughDaemon = "daemon"
-	throughServer = "lease-server"
-)
-
 // chaosScenario breaks a provider under running daemons, and mends it; or it
-// kills whoever serves locks.
+// kills the lease server that serves locks.
 type chaosScenario struct {
 	name, about string
 	run         func(c *chaos)
@@ -58,10 +51,10 @@ var chaosScenarios = []chaosScenario{
 	{name: "postgres-failover", about: "the PostgreSQL primary is killed, and an asynchronous standby is promoted", run: chaosPostgresFailover},
 	{name: "lease-server", about: "a lease server on SQLite is killed, and comes back", run: chaosLeaseServer},
 	{name: "two-lease-servers", about: "of two lease servers on one Redis one is killed, then the other; then both come back", run: chaosTwoLeaseServers},
-	{name: "locks-sqlite", about: "who serves locks from SQLite is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
-	{name: "locks-redis", about: "who serves locks from Redis is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
-	{name: "locks-etcd", about: "who serves locks from etcd is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInEtcd, late: true}},
-	{name: "locks-postgres", about: "who serves locks from PostgreSQL is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInPostgres}},
+	{name: "locks-sqlite", about: "a lease server with locks in SQLite is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
+	{name: "locks-redis", about: "a lease server with locks in Redis is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
+	{name: "locks-etcd", about: "a lease server with locks in etcd is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInEtcd, late: true}},
+	{name: "locks-postgres", about: "a lease server with locks in PostgreSQL is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInPostgres}},
 	{name: "rooms", about: "daemons that place chat rooms are killed, stopped and frozen", rooms: true, short: true},
 }
 
@@ -101,7 +94,7 @@ func (table chaosTable) print(t *testing.T) {
 }
 
 // TestChaos breaks providers under many daemons that issue IDs all the time, and
-// kills whoever serves locks under many processes that use them. Without
+// kills a lease server under many processes that use them. Without
 // -chaos.full it is a short scenario of each kind, so that the test itself is
 // kept in order.
 // Seeds 000-10.4-1, 001-25, 003-8.1-1 and 004-2.
@@ -109,9 +102,6 @@ func TestChaos(t *testing.T) {
 	ring.Deep(t)
 	if *chaosMany < 3 || *chaosTerm < time.Second || *chaosUse < time.Second {
 		t.Fatal("-chaos.daemons is 3 or more, and -chaos.term and -chaos.use 1s or more")
-	}
-	if *chaosThrough != throughDaemon && *chaosThrough != throughServer {
-		t.Fatalf("-chaos.through is %s or %s", throughDaemon, throughServer)
 	}
 	var found []string
 	ids := &chaosTable{columns: "SCENARIO\tREGULAR\tFALLBACK\tTWICE\tOUT OF ORDER\tLONGEST GAP\tNORMAL AFTER\tRESULT\t"}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,9 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -48,7 +44,7 @@ const (
 
 // lockPlan is what a process is told to do, as JSON.
 type lockPlan struct {
-	URL             string // whom to ask: unix:PATH of a daemon's socket, or of a store
+	URL             string // of the lease server
 	Protected       string // the socket of what the locks protect
 	Process         int
 	Keys, Sequences int
@@ -298,140 +294,12 @@ func (p *lockProcess) record(a lockAttempt) {
 	_ = p.out.Encode(a) // a full disk shows at the end
 }
 
-// openLocks connects to whoever serves locks.
+// openLocks connects to the lease server.
 func openLocks(url string) (lock.Store, sequence.Store, func(), error) {
-	if path, ok := strings.CutPrefix(url, "unix:"); ok {
-		s := &lockSocket{path: path}
-		return s, sequenceSocket{s}, s.disconnect, nil
-	}
 	s, err := backend.OpenStore(url, backend.StoreOptions{})
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	blocks := sequence.NewBlocks(s.Sequences, clock.System{}.Boot)
 	return s.Locks, blocks, func() { _ = s.Close() }, nil
-}
-
-// lockSocket is locks through a daemon's socket, to which it connects again
-// whenever that is lost.
-type lockSocket struct {
-	lock.Store // what the socket does not have; nil
-	path       string
-	mu         sync.Mutex
-	conn       *wire.Client // guarded by mu; nil: none
-}
-
-func (s *lockSocket) disconnect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn != nil {
-		_ = s.conn.Close()
-		s.conn = nil
-	}
-}
-
-func (s *lockSocket) connected(ctx context.Context) (*wire.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.conn == nil || s.conn.Err() != nil {
-		if s.conn != nil {
-			_ = s.conn.Close()
-		}
-		var err error
-		if s.conn, err = testkit.DialSocket(s.path); err == nil {
-			break
-		}
-		if s.conn = nil; ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		time.Sleep(await.Interval)
-	}
-	return s.conn, nil
-}
-
-// call asks, and gives errors the names that they have inside.
-func (s *lockSocket) call(ctx context.Context, method string, into any, params ...any) error {
-	c, err := s.connected(ctx)
-	if err != nil {
-		return err
-	}
-	err = c.Call(ctx, method, into, params...)
-	var refusal *wire.Error
-	if !errors.As(err, &refusal) {
-		return err
-	}
-	switch refusal.Code {
-	case wire.CodeLockHeld:
-		return &lock.HeldError{}
-	case wire.CodeLockNotOwned:
-		return lock.ErrNotOwned
-	case wire.CodeLockExpired:
-		return lock.ErrExpired
-	case wire.CodeLockNotFound:
-		return lock.ErrNotFound
-	case wire.CodeRequestIDReused:
-		return lock.ErrRequestReused
-	case wire.CodeStoreUnavailable, wire.CodeTimeout, wire.CodeShuttingDown, wire.CodeOverloaded:
-		return err
-	}
-	return fmt.Errorf("%w: %w", lock.ErrInvalid, err)
-}
-
-func (s *lockSocket) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	options := map[string]any{"request_id": r.RequestID}
-	method := "Lock.Release"
-	switch r.Op {
-	case lock.Acquire:
-		method, options["ttl_ms"], options["wait_ms"] = "Lock.Acquire", r.TTLMS, r.Wait.Milliseconds()
-	case lock.Renew:
-		method, options["ttl_ms"], options["lease_id"] = "Lock.Renew", r.TTLMS, r.LeaseID
-	default:
-		options["lease_id"] = r.LeaseID
-	}
-	var a lock.Answer
-	if err := s.call(ctx, method, &a, r.Key, options); err != nil {
-		return lock.Lease{}, err
-	}
-	return a.Lease()
-}
-
-func (s *lockSocket) Get(ctx context.Context, _, key string) (lock.Lease, error) {
-	var a lock.Answer
-	if err := s.call(ctx, "Lock.Get", &a, key); err != nil {
-		return lock.Lease{}, err
-	}
-	return a.Lease()
-}
-
-func (s *lockSocket) List(context.Context, string, string, int) ([]lock.Lease, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// sequenceSocket is sequences through a daemon's socket.
-type sequenceSocket struct{ *lockSocket }
-
-func (sequenceSocket) Declare(context.Context, sequence.Declaration) error {
-	return errors.ErrUnsupported
-}
-
-func (s sequenceSocket) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
-	options := map[string]any{"request_id": r.RequestID}
-	if r.Options.Block > 0 {
-		options["block"] = r.Options.Block
-	}
-	var values []int64
-	var err error
-	if r.Count == 1 {
-		values = make([]int64, 1)
-		err = s.call(ctx, "Sequence.Next", &values[0], r.Key, options)
-	} else {
-		err = s.call(ctx, "Sequence.NextBatch", &values, r.Key, r.Count, options)
-	}
-	if err != nil {
-		return sequence.Range{}, err
-	}
-	if len(values) != r.Count || values[len(values)-1]-values[0] != int64(r.Count-1) {
-		return sequence.Range{}, fmt.Errorf("%w: asked for %d values, got %v", sequence.ErrInvalid, r.Count, values)
-	}
-	return sequence.Range{First: values[0], Step: 1, Count: r.Count}, nil
 }

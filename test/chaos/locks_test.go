@@ -32,35 +32,12 @@ type chaosUsers struct {
 	gap                               time.Duration
 }
 
-// lockServer serves locks and sequences from a store.
-type lockServer interface {
-	url() string // for clients
-	kill()
-	restart()
-}
-
-// startLockServer starts a lease server, or a daemon that is asked through its
-// socket.
-func (c *chaos) startLockServer(store string) lockServer {
+// startLockServer starts a lease server with locks and sequences in the store.
+func (c *chaos) startLockServer(store string) *serverOfLocks {
 	c.T.Helper()
-	if *chaosThrough == throughDaemon {
-		d := &daemonOfLocks{Site: c.Site, args: []string{"--store", store}}
-		d.restart()
-		return d
-	}
 	args := []string{"--provider", "sqlite:" + c.Leases(), "--store", store, "--rate-limit", "0"}
 	return &serverOfLocks{Site: c.Site, args: args, server: c.StartLeaseServer(testkit.FreeAddress(c.T), args...)}
 }
-
-type daemonOfLocks struct {
-	*testkit.Site
-	args   []string
-	daemon *testkit.Instance
-}
-
-func (d *daemonOfLocks) url() string { return "unix:" + d.Socket }
-func (d *daemonOfLocks) kill()       { d.daemon.Kill() }
-func (d *daemonOfLocks) restart()    { d.daemon = d.Start(d.args...) }
 
 type serverOfLocks struct {
 	*testkit.Site
@@ -132,7 +109,7 @@ func (c *chaos) performLocks(t *testing.T, s chaosScenario) (row string, violati
 	if *chaosFull {
 		u = chaosUsers{processes: 16, keys: 200, sequences: 8, kills: 3, frozen: 2, lasts: *chaosUse, ttl: 2 * time.Second, gap: chaosGap}
 	}
-	c.begin(t, s, fmt.Sprintf("terms of %v, through a %s", u.ttl, *chaosThrough))
+	c.begin(t, s, fmt.Sprintf("terms of %v", u.ttl))
 	server := c.startLockServer(s.locks.store(c))
 	r := lockRecord{from: int64(clock.System{}.Boot()), gap: u.gap, jumps: s.locks.jumps, late: s.locks.late}
 	from := c.startProtected()

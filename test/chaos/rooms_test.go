@@ -23,16 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-var (
-	chaosRooms = flag.Int("chaos.rooms", 10_000, "rooms of the full scenario of placement")
-	chaosStore = flag.String("chaos.store", storeRedis, "what keeps memberships and activations of rooms: "+storeRedis+" or "+storeLeaseServer)
-)
-
-// What keeps the rooms.
-const (
-	storeRedis       = "redis"
-	storeLeaseServer = "lease-server"
-)
+var chaosRooms = flag.Int("chaos.rooms", 10_000, "rooms of the full scenario of placement")
 
 // roomPatience is how long it may take until every host finds every room, on a
 // machine that is busy with other things.
@@ -62,13 +53,6 @@ type chatRooms struct {
 	record        roomRecord
 	activated     time.Duration  // for the first activations of all rooms
 	gone          [8]atomic.Bool // by host: its daemon is dead or frozen
-}
-
-func (c *chaos) roomsStore() string {
-	if *chaosStore == storeLeaseServer {
-		return c.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+c.Leases(), "--store", "sqlite:"+c.Path("rooms.db"), "--rate-limit", "0").URL()
-	}
-	return c.Initialised(c.StartRedis().URL())
 }
 
 func (c *chatRooms) number(authority string) roomHostNumber {
@@ -162,7 +146,7 @@ func allOf[T any](all []T, ok func(T) bool) bool {
 func (c *chatRooms) start(hosts, begin int) {
 	c.T.Helper()
 	c.programs = buildRoomPrograms(c.T)
-	store := c.roomsStore()
+	store := c.Initialised(c.StartRedis().URL())
 	c.messages = launchLogged(c.Site, exec.Command(c.programs.store, "-listen", "127.0.0.1:0", "-log"), "messages")
 	await.Eventually(c.T, "the store of messages says where it is", func() bool {
 		text, err := os.ReadFile(c.messages.file)
@@ -326,7 +310,7 @@ func (c *chaos) performRooms(t *testing.T, s chaosScenario) (row string, violati
 		r.record.agree, r.record.soon = 2*r.interval, true
 	}
 	r.pause = 2*r.interval + r.sweep
-	c.begin(t, s, fmt.Sprintf("terms of %v, in %s", r.ttl, *chaosStore))
+	c.begin(t, s, fmt.Sprintf("terms of %v", r.ttl))
 	if !*chaosFull {
 		r.start(3, 3)
 		r.step("killed the daemon of host 0 with -9", func() { r.killAndRestart(r.hosts[0]) })
