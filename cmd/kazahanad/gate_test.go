@@ -451,7 +451,7 @@ var brokenProviders = []breakage{
 	}), code: "provider fail"},
 	{name: "Redis that evicts", do: provided(func(s *site) string {
 		r := s.StartRedis()
-		if _, err := testkit.RedisAsk(r.Address, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+		if _, err := testkit.RedisAsk(r.Address(), "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
 			s.T.Fatal(err)
 		}
 		return r.URL()

@@ -221,7 +221,7 @@ func TestLeasesInitAsks(t *testing.T) {
 	run := []string{"run", "--config", "none", "-q", "--wait", "0s", "--provider", url, "--", "true"}
 	s.Kazahanad(run...).OK(t)
 	server.Kill()
-	s.RunRedis(server)
+	server.Start()
 	granted := func() bool { return s.Kazahanad(run...).Code == 0 }
 	if granted() {
 		t.Fatal("the store was restarted, and grants before it was declared new")

@@ -51,7 +51,7 @@ func TestRunUnderAFence(t *testing.T) {
 	url := s.Initialised(r.URL() + "term=10m&ids=7-7")
 	d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
 	r.Kill()
-	s.RunRedis(r)
+	r.Start()
 	const fenced = "grants are refused until"
 	s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
 	next := s.launchRun(fenced, onProvider(url, "exit 3"))

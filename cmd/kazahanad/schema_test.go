@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -41,7 +42,7 @@ func TestNewerFormatOnRedis(t *testing.T) {
 	r := s.StartRedis()
 	url := strings.TrimSuffix(s.Initialised(r.URL()), "?")
 	s.filled(url)
-	client := redis.NewClient(&redis.Options{Addr: r.Address})
+	client := redis.NewClient(&redis.Options{Addr: r.Address()})
 	t.Cleanup(func() { _ = client.Close() })
 	const pool, records = "{kazahana}:default:pool", "{kazahana}:@store"
 	was, err := client.Get(t.Context(), records).Result()
@@ -65,7 +66,7 @@ func TestNewerFormatOnEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	var endpoints []string
-	for _, m := range s.StartEtcd() {
+	for _, m := range etcdtest.Cluster(t, 3, "http") {
 		endpoints = append(endpoints, m.Client)
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Context: t.Context()})

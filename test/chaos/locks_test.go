@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
@@ -53,7 +54,7 @@ func (c *chaos) locksInSQLite() string { return "sqlite:" + c.Path("locks.db") }
 
 func (c *chaos) locksInRedis() string { return c.Initialised(c.StartRedis().URL()) }
 
-func (c *chaos) locksInEtcd() string { return c.EtcdURL(c.StartEtcd()) }
+func (c *chaos) locksInEtcd() string { return etcdURL(etcdtest.Cluster(c.T, 3, "http")) }
 
 func (c *chaos) locksInPostgres() string { return postgrestest.New(c.T).URL() }
 

@@ -1,34 +1,55 @@
 package chaos
 
 import (
+	"fmt"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func chaosRedisFailover(c *chaos) {
 	primary := c.StartRedis()
-	_, port, _ := strings.Cut(primary.Address, ":")
 	for range 2 {
-		c.StartRedis("--replicaof", "127.0.0.1 "+port)
+		c.StartRedis("--replicaof", fmt.Sprint("127.0.0.1 ", primary.Port))
 	}
-	sentinels := c.StartSentinels(primary, 2)
+	sentinels := redistest.Sentinels(c.T, primary, 2, "", "")
 	c.start(c.Initialised("redis+sentinel://" + strings.Join(sentinels, ",") + "/" + redistest.SentinelSet + "/0?min_replicas=1&" + c.terms()))
 	c.pause(c.term * 3 / 2)
 	redistest.Impatient(c.T, sentinels)
 	c.breaks(primary.Kill)
-	c.say("killed the primary %s with -9", primary.Address)
+	c.say("killed the primary %s with -9", primary.Address())
 	c.crash()
-	promoted := c.AwaitPromotion(sentinels[0], primary)
+	promoted := c.awaitPromotion(sentinels[0], primary)
 	// The fence begins with the first acquire, some time after the death.
 	c.granting(c.breaking.Add(c.fence()))
 	c.say("Sentinel has promoted %s; the fence is due for %v", promoted, c.fence())
 	c.pause(c.term / 2)
 	c.crash()
+}
+
+// awaitPromotion returns the address of the primary that takes the old one's place.
+func (c *chaos) awaitPromotion(sentinel string, old *redistest.Server) (address string) {
+	c.T.Helper()
+	await.Eventually(c.T, "a replica is promoted", func() bool {
+		named, err := testkit.RedisAsk(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.SentinelSet)
+		parts, ok := named.([]any)
+		if err != nil || !ok || len(parts) != 2 {
+			return false
+		}
+		if address = fmt.Sprint(parts[0], ":", parts[1]); address == old.Address() {
+			return false
+		}
+		role, err := testkit.RedisAsk(address, "ROLE")
+		return err == nil && strings.HasPrefix(fmt.Sprint(role), "[master ")
+	})
+	return address
 }
 
 func chaosRedisEmptied(c *chaos) {
@@ -38,9 +59,9 @@ func chaosRedisEmptied(c *chaos) {
 	// after others have been granted.
 	c.pause(c.term / 8)
 	c.breaks(server.Kill)
-	c.say("killed Redis %s with -9", server.Address)
+	c.say("killed Redis %s with -9", server.Address())
 	empty := time.Now()
-	c.RunRedis(server)
+	server.Start()
 	c.granting(empty.Add(c.fence()))
 	c.say("started it again, without data; the fence is due for %v", c.fence())
 	c.crash()
@@ -70,17 +91,25 @@ func chaosRedisFrozen(c *chaos) {
 }
 
 func chaosEtcd(c *chaos) {
-	members := c.StartEtcd()
-	c.start(c.EtcdURL(members) + "?" + c.terms())
+	members := etcdtest.Cluster(c.T, 3, "http")
+	c.start(etcdURL(members) + "?" + c.terms())
 	c.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	c.pause(c.term * 3 / 2)
 	members[0].Kill()
 	c.say("killed the etcd member %s with -9: two are left", members[0].Client)
 	c.crash()
 	c.down("killed another etcd member with -9: one is left, no majority", members[1].Kill, "started both again", func() {
-		c.RunEtcd(members[0])
-		c.RunEtcd(members[1])
+		must.Succeed(c.T, members[0].Start())
+		must.Succeed(c.T, members[1].Start())
 	})
+}
+
+func etcdURL(members []*etcdtest.Member) string {
+	var clients []string
+	for _, m := range members {
+		clients = append(clients, m.Client)
+	}
+	return "etcd://" + strings.Join(clients, ",")
 }
 
 func chaosPostgres(c *chaos) {

@@ -92,6 +92,12 @@ func NewWithPort(tb testing.TB, args ...string) *Server {
 	return s
 }
 
+// Address is host:port of a server with a port.
+func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.Port) }
+
+// URL is that of a provider or store in a server with a port, to which parameters can be added.
+func (s *Server) URL() string { return "redis://" + s.Address() + "/0?" }
+
 func launch(tb testing.TB, dir, name string, args ...string) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, Dir: dir, Sock: filepath.Join(dir, name+".sock"), bin: Binary(tb, "redis-server")}
