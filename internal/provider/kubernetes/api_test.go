@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
+	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -151,6 +153,46 @@ func TestPatienceAfterAWrite(t *testing.T) {
 	records, err := p.List(ctx(t), "")
 	if err != nil || len(records) != 2 {
 		t.Errorf("%d machine IDs are taken for 2 requests, %v", len(records), err)
+	}
+}
+
+// An answer that asks for patience after a write that may be carried out is no refusal.
+func TestRetryAfterAWrite(t *testing.T) {
+	for _, status := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable, http.StatusGatewayTimeout} {
+		for name, try := range map[string]func(*Provider, lease.Lease) error{
+			"acquire": func(p *Provider, _ lease.Lease) error {
+				_, err := p.Acquire(ctx(t), provider.AcquireRequest{RequestID: provider.NewSecret()})
+				return err
+			},
+			"release": func(p *Provider, l lease.Lease) error {
+				return p.Release(ctx(t), providertest.SignedRelease(l, l.Created))
+			},
+			"extend": func(p *Provider, l lease.Lease) error {
+				_, err := provider.Extend(ctx(t), p, "", l)
+				return err
+			},
+		} {
+			r := newRig(t)
+			p := r.open(only(0, 7))
+			l := r.one(p)
+			r.clock.Add(1000)
+			var written atomic.Bool
+			r.Fault(func(w http.ResponseWriter, q *http.Request) bool {
+				if q.Method != http.MethodGet {
+					r.Serve(httptest.NewRecorder(), q)
+					written.Store(true)
+				}
+				if written.Load() {
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(status)
+				}
+				return written.Load()
+			})
+			err := try(p, l)
+			if _, busy := errors.AsType[*provider.BusyError](err); busy || err == nil || errors.Is(err, provider.ErrNotSent) {
+				t.Errorf("%s, answered with %d: %v", name, status, err)
+			}
+		}
 	}
 }
 

@@ -476,6 +476,35 @@ func TestAClockThatGoesBackMeanwhile(t *testing.T) {
 	}
 }
 
+// The fence is compared with the very time at which a grant begins: one reading of the clock
+// decides both, whenever the clock goes back.
+func TestOneReadingOfTheClock(t *testing.T) {
+	back := time.Minute.Milliseconds()
+	for n, more := int64(0), true; more; n++ { // the clock goes back after n readings
+		r := newRig(t)
+		ends := r.one(r.open(only(0, 7))).ReservedUntil
+		r.clock.Store(ends)
+		terms := provider.DefaultTerms().WithBitSeq(9)
+		must.Succeed(t, r.open(terms).Init(ctx(t), "")) // no grant begins before the end in the other layout
+		var readings atomic.Int64
+		cfg := r.cfg(provider.Services{Default: terms})
+		cfg.NowMS = func() int64 {
+			if readings.Add(1) > n {
+				return ends - back
+			}
+			return ends
+		}
+		p, err := Open(cfg)
+		must.Succeed(t, err)
+		leases, err := p.Acquire(ctx(t), provider.AcquireRequest{})
+		if err == nil && leases[0].Created < ends {
+			t.Errorf("with a clock that goes back after %d readings, the lease begins at %d, and one of another layout lives until %d", n, leases[0].Created, ends)
+		}
+		must.Succeed(t, p.Close())
+		more = readings.Load() > n
+	}
+}
+
 // A store that was put back from a snapshot: holders of grants that it has forgotten lose
 // them, also where an older grant is in the slot.
 func TestASnapshotIsPutBack(t *testing.T) {
