@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
@@ -67,7 +66,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 var errReplaced = errors.New("the pool was closed meanwhile")
 
 // acquire grants leases, or finds those that were granted for the request before.
-func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req provider.AcquireRequest, known *asked) (*headObject, []slot, error) {
+func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req provider.AcquireRequest, known *asked) (*head, []slot, error) {
 	h, found, err := p.before(ctx, q, req, known)
 	if err != nil {
 		return nil, nil, err
@@ -84,9 +83,6 @@ func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req p
 	if len(found) > 0 {
 		return h, found, h.living(found, now)
 	}
-	if known.answered {
-		return nil, nil, provider.ErrConflict
-	}
 	if err := errors.Join(checkClocks(offset, t), t.CheckClock(now)); err != nil {
 		return nil, nil, err
 	}
@@ -100,87 +96,50 @@ func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req p
 	return p.confirm(ctx, s)
 }
 
-// before reads the head, and what was granted for the request before.
-func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (*headObject, []slot, error) {
-	if len(known.attempts) == 0 && known.answered {
-		return nil, nil, provider.ErrConflict
-	}
-	if len(known.attempts) == 0 && isElsewhere(req) {
-		h, found, err := p.readRequest(ctx, q, req)
-		if err != nil {
-			return nil, nil, err
-		}
-		h, err = p.opened(ctx, q, h)
-		return h, found, err
-	}
-	h := q.known()
-	if now, _ := p.now(); h == nil || h.Closed != "" || !q.hasLooked() || len(known.attempts) > 0 || !p.isDated() || h.fence(now) != nil {
-		var err error
-		if h, err = p.openHead(ctx, q); err != nil {
-			return nil, nil, err
-		}
-	}
-	var found []slot
-	for _, a := range known.attempts {
-		s, _, err := p.readSlot(ctx, q, a.id)
-		if err != nil {
-			return nil, nil, err
-		}
-		if s != nil && s.Nonce == a.nonce {
-			found = append(found, *s)
-		} else if known.answered {
-			return nil, nil, provider.ErrConflict
-		}
-	}
-	return h, found, nil
-}
-
-// isElsewhere reports whether another process may have carried out the request before: then
-// the objects say what came of it. This process remembers its own requests.
-func isElsewhere(req provider.AcquireRequest) bool {
-	return req.RequestID != "" && req.Client != provider.OwnClient
-}
-
-// readRequest reads the head, nil where there is none, and all grants of the request, in
-// one list.
-func (p *Provider) readRequest(ctx context.Context, q *pool, req provider.AcquireRequest) (*headObject, []slot, error) {
-	label := requestLabel(req.Service, req.RequestID)
-	objects, err := p.api.List(ctx, kubeconn.ListOptions{
-		Selector: fmt.Sprintf("%s=%s,%s in (%s,%s)", labelPool, q.name, labelRequest, label, isHead),
-	})
+// before reads what was granted for the request before, and the head. The head comes last: a write
+// of an earlier call may have been under way, and counts if the head was read after it.
+func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (*head, []slot, error) {
+	found, err := p.found(ctx, q, req, known)
 	if err != nil {
 		return nil, nil, err
 	}
-	var h *headObject
-	var found []slot
-	for i := range objects {
-		object := &objects[i]
-		if object.Name == headName(q.name) {
-			if h, err = q.note(object); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		if id, ok := slotOf(q.name, object.Name); ok {
-			if s := readSlot(object, id); s.Nonce != "" && s.Request == label {
-				found = append(found, s)
-			}
-		}
-	}
-	if h == nil { // there is none, or somebody has removed its labels
-		h, err = p.readHead(ctx, q)
+	h := q.known()
+	if now, _ := p.now(); len(found) > 0 || h == nil || h.Closed != "" || !q.hasLooked() || !p.isDated() || h.fence(now) != nil {
+		h, err = p.openHead(ctx, q)
 	}
 	return h, found, err
 }
 
+// found is what was granted for the request before. This process remembers its own requests;
+// of those that another may have carried out, the objects say what came of them.
+func (p *Provider) found(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (found []slot, err error) {
+	if len(known.attempts) == 0 && req.RequestID != "" && req.Client != provider.OwnClient {
+		label := requestLabel(req.Service, req.RequestID)
+		found, err = p.slots(ctx, q, kubeconn.ListOptions{Selector: labelRequest + "=" + label})
+		return slices.DeleteFunc(found, func(s slot) bool { return s.Request != label }), err
+	}
+	for _, a := range known.attempts {
+		s, err := p.readSlot(ctx, q, a.id)
+		if err != nil {
+			return nil, err
+		}
+		if s != nil && s.Nonce == a.nonce {
+			found = append(found, *s)
+		} else if known.answered {
+			return nil, provider.ErrConflict
+		}
+	}
+	return found, nil
+}
+
 // confirm reads the head after the grants were written: only in a pool that has not been
 // closed meanwhile they count.
-func (p *Provider) confirm(ctx context.Context, s *search) (*headObject, []slot, error) {
+func (p *Provider) confirm(ctx context.Context, s *search) (*head, []slot, error) {
 	h, err := p.readHead(ctx, s.pool)
 	if err != nil {
 		return nil, nil, err
 	}
-	if h == nil || !h.same(s.head.head) {
+	if h == nil || !h.same(*s.head) {
 		p.undo(ctx, s)
 		return nil, nil, errReplaced
 	}
@@ -188,25 +147,18 @@ func (p *Provider) confirm(ctx context.Context, s *search) (*headObject, []slot,
 		to := h.written()
 		to.Witness = pointer(s.got[0].ID)
 		// Another holder may do it as well, or the next one here.
-		if object, err := p.api.Update(ctx, to.object(s.pool.name, h.object)); err == nil {
+		if object, err := p.api.Update(ctx, to.object(s.pool.name)); err == nil {
 			_, _ = s.pool.note(object)
 		}
 	}
-	found := make([]slot, len(s.got))
-	for i, g := range s.got {
-		found[i] = g.slot
-	}
-	return h, found, nil
+	return h, s.got, nil
 }
 
 // undo gives back grants that were not used. If that fails, the machine ID stays taken until
 // the grant's end.
 func (p *Provider) undo(ctx context.Context, s *search) {
 	for _, g := range s.got {
-		s.asked.failed(g.slot)
-		unused := g.slot.unused()
-		if _, err := p.api.Update(ctx, unused.object(s.pool.name, g.object)); err == nil {
-			s.pool.setTaken(g.ID, unused.End)
-		}
+		s.asked.failed(g)
+		_, _ = p.writeSlot(ctx, s.pool, g.unused())
 	}
 }

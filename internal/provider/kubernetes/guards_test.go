@@ -1,10 +1,12 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -164,6 +166,41 @@ func TestAGrantThatWasNotConfirmed(t *testing.T) {
 	}
 }
 
+// A write that was under way arrives while its request is repeated, after the pool was closed and
+// listed without it: the grant does not count.
+func TestAWriteThatArrivesLate(t *testing.T) {
+	r := newRig(t)
+	p, other := r.open(only(5, 5)), r.open(only(6, 6))
+	r.one(other) // the head is there
+	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
+	lost, cancel := context.WithCancel(context.Background())
+	var late *http.Request
+	r.Fault(func(_ http.ResponseWriter, q *http.Request) bool {
+		if q.Method != http.MethodPost {
+			return false
+		}
+		body, err := io.ReadAll(q.Body)
+		must.Succeed(t, err)
+		late = q.Clone(context.Background())
+		late.Body = io.NopCloser(bytes.NewReader(body))
+		cancel()
+		panic(http.ErrAbortHandler)
+	})
+	if leases, err := p.Acquire(lost, req); err == nil {
+		t.Fatalf("the call that was given up returned %v", leases)
+	}
+	r.before(http.MethodGet, slotName("default", 5), func() {
+		r.Fault(nil)
+		_, err := other.Fence(ctx(t))
+		must.Succeed(t, err)
+		must.Succeed(t, other.Init(ctx(t), "")) // which ends the fence
+		r.Serve(httptest.NewRecorder(), late)
+	})
+	if leases, err := p.Acquire(ctx(t), req); !errors.Is(err, provider.ErrConflict) {
+		t.Errorf("the grant counts: %v, %v", leases, err)
+	}
+}
+
 // A closer that has died leaves a closed pool. The next process lists and opens it.
 func TestACloserThatDies(t *testing.T) {
 	r := newRig(t)
@@ -172,7 +209,7 @@ func TestACloserThatDies(t *testing.T) {
 	r.Edit(headName("default"), func(o *coordinationv1.Lease) {
 		h, err := readHead(o)
 		must.Succeed(t, err)
-		*o = *h.closing(closedFence).object("default", o)
+		*o = *h.closing(closedFence).object("default")
 	})
 	other := r.open(only(0, 7))
 	_, err := other.Acquire(ctx(t), provider.AcquireRequest{})
@@ -442,7 +479,7 @@ func TestAFenceWhileTheLayoutChanges(t *testing.T) {
 		r.Edit(headName("default"), func(o *coordinationv1.Lease) { // by a process that then dies
 			h, err := readHead(o)
 			must.Succeed(t, err)
-			*o = *h.closing(closedFence).object("default", o)
+			*o = *h.closing(closedFence).object("default")
 		})
 	})
 	if err := coarse.Init(ctx(t), ""); !errors.Is(err, provider.ErrInvalid) {

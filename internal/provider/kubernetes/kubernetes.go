@@ -198,7 +198,7 @@ func (p *Provider) Init(ctx context.Context, service string) error {
 		}
 		to := h.written()
 		to.NotBefore, to.Reason = 0, ""
-		next, err := p.changeHead(ctx, q, h, to)
+		next, err := p.writeHead(ctx, q, to)
 		if err == nil && (next == nil || next.Closed != "") {
 			next, err = p.opened(ctx, q, next)
 		}

@@ -13,17 +13,14 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	pool := p.cfg.Services.Of(service).Pool
-	objects, err := p.api.List(ctx, kubeconn.ListOptions{Selector: slotsOf(pool)})
+	slots, err := p.slots(ctx, p.pools[p.cfg.Services.Of(service).Pool], kubeconn.ListOptions{})
 	if err != nil {
 		return nil, p.failure(err)
 	}
 	var records []provider.Record
-	for i := range objects {
-		if id, ok := slotOf(pool, objects[i].Name); ok {
-			if s := readSlot(&objects[i], id); s.Nonce != "" {
-				records = append(records, s.shown(s.Meta))
-			}
+	for _, s := range slots {
+		if s.Nonce != "" {
+			records = append(records, s.shown(s.Meta))
 		}
 	}
 	slices.SortFunc(records, provider.CompareRecords)
@@ -48,7 +45,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 			continue
 		}
 		seen[id] = true
-		s, _, err := p.readSlot(ctx, q, id)
+		s, err := p.readSlot(ctx, q, id)
 		if err != nil {
 			return nil, p.failure(err)
 		}

@@ -19,8 +19,7 @@ const (
 	labelManager = "app.kubernetes.io/managed-by" // selects all objects of all pools
 	manager      = "kazahana"
 	labelPool    = "kazahana.github.io/pool"
-	labelRequest = "kazahana.github.io/request" // of the latest grant; isHead in heads
-	isHead       = "head"
+	labelRequest = "kazahana.github.io/request" // of the latest grant
 
 	annotationGrant = "kazahana.github.io/grant"
 	annotationPool  = "kazahana.github.io/pool-state"
@@ -33,9 +32,6 @@ func slotName(pool string, id int64) string { return fmt.Sprintf("kazahana-%s-%d
 
 // headName ends in letters, so that the head of a pool orders-1 is no slot of orders.
 func headName(pool string) string { return "kazahana-" + pool + "-pool" }
-
-// slotsOf selects the slots of the pool whose labels are as they were written.
-func slotsOf(pool string) string { return labelPool + "=" + pool + "," + labelRequest + "!=" + isHead }
 
 // slotOf is the machine ID of an object of the pool; false where it is none.
 func slotOf(pool, name string) (id int64, ok bool) {
@@ -50,21 +46,19 @@ func readSlot(l *coordinationv1.Lease, id int64) slot {
 	var s slot
 	text := l.Annotations[annotationGrant]
 	if text == "" || json.Unmarshal([]byte(text), &s) != nil || s.Format != format || s.ID != id || s.End < 0 {
-		return slot{grant: grant{ID: id, End: never}}
+		s = slot{grant: grant{ID: id, End: never}}
 	}
+	s.read = l
 	return s
 }
 
-// object is the slot as it is written in place of before, nil where there is none. What it
-// says in its spec is for people.
-func (s slot) object(pool string, before *coordinationv1.Lease) *coordinationv1.Lease {
-	text, _ := json.Marshal(s) // never fails: the type has nothing that cannot be marshalled
-	out := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: slotName(pool, s.ID)}}
-	if before != nil {
-		out = before.DeepCopy()
+// object is the slot as it is written. What it says in its spec is for people.
+func (s slot) object(pool string) *coordinationv1.Lease {
+	out := annotated(s.read, pool, slotName(pool, s.ID), annotationGrant, s)
+	delete(out.Labels, labelRequest)
+	if s.Request != "" {
+		out.Labels[labelRequest] = s.Request
 	}
-	label(out, pool, s.Request)
-	out.Annotations[annotationGrant] = string(text)
 	out.Spec = coordinationv1.LeaseSpec{LeaseTransitions: pointer(int32(min(s.Number, math.MaxInt32)))}
 	if s.Nonce == "" {
 		return out
@@ -78,18 +72,22 @@ func (s slot) object(pool string, before *coordinationv1.Lease) *coordinationv1.
 	return out
 }
 
-func label(l *coordinationv1.Lease, pool, request string) {
-	if l.Labels == nil {
-		l.Labels = map[string]string{}
+// annotated is the object that was read, nil where there is none, with the value in an annotation.
+func annotated(read *coordinationv1.Lease, pool, name, annotation string, value any) *coordinationv1.Lease {
+	text, _ := json.Marshal(value) // never fails: slots and heads have nothing that cannot be marshalled
+	out := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if read != nil {
+		out = read.DeepCopy()
 	}
-	if l.Annotations == nil {
-		l.Annotations = map[string]string{}
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
 	}
-	l.Labels[labelManager], l.Labels[labelPool] = manager, pool
-	delete(l.Labels, labelRequest)
-	if request != "" {
-		l.Labels[labelRequest] = request
+	if out.Annotations == nil {
+		out.Annotations = map[string]string{}
 	}
+	out.Labels[labelManager], out.Labels[labelPool] = manager, pool
+	out.Annotations[annotation] = string(text)
+	return out
 }
 
 func microTime(unixMS int64) *metav1.MicroTime {
@@ -109,20 +107,13 @@ func readHead(l *coordinationv1.Lease) (head, error) {
 		return head{}, fmt.Errorf("the head of a pool, the Lease object %q in namespace %q, was written by a newer kazahanad (format %d, this one knows up to %d): see docs/compatibility.md",
 			l.Name, l.Namespace, h.Format, format)
 	}
-	h.UID, h.Version = string(l.UID), l.ResourceVersion
+	h.UID, h.read = string(l.UID), l
 	return h, nil
 }
 
-// object is the head as it is written in place of before, nil where there is none.
-func (h head) object(pool string, before *coordinationv1.Lease) *coordinationv1.Lease {
-	text, _ := json.Marshal(h) // never fails: the type has nothing that cannot be marshalled
-	out := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: headName(pool)}}
-	if before != nil {
-		out = before.DeepCopy()
-	}
-	label(out, pool, isHead)
-	out.Annotations[annotationPool] = string(text)
-	return out
+// object is the head as it is written.
+func (h head) object(pool string) *coordinationv1.Lease {
+	return annotated(h.read, pool, headName(pool), annotationPool, h)
 }
 
 // holderOf is who is shown as a lease's holder: namespace/pod where they are known, else the

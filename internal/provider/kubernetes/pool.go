@@ -16,7 +16,7 @@ type pool struct {
 	terms provider.Terms // of its services: those with the longest leases
 
 	mu     sync.Mutex
-	head   *headObject       // nil = not read yet
+	head   *head             // nil = not read yet
 	looked bool              // a slot was seen: not all are gone
 	taken  map[int64]int64   // until when machine IDs are taken, as far as was seen
 	asked  map[string]*asked // by requestLabel
@@ -30,30 +30,23 @@ func newPool(t provider.Terms) *pool {
 // lasting is how long a lease with the terms keeps its machine ID at most, in ms.
 func lasting(t provider.Terms) int64 { return (t.Term + t.Quarantine).Milliseconds() }
 
-// headObject is a head with its object.
-type headObject struct {
-	head
-	object *coordinationv1.Lease
-}
-
 // known is the head that was read last, nil where there is none.
-func (q *pool) known() *headObject {
+func (q *pool) known() *head {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
 }
 
 // note notes a head that was read or written.
-func (q *pool) note(object *coordinationv1.Lease) (*headObject, error) {
+func (q *pool) note(object *coordinationv1.Lease) (*head, error) {
 	h, err := readHead(object)
 	if err != nil {
 		return nil, err
 	}
-	found := &headObject{h, object}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.head = found
-	return found, nil
+	q.head = &h
+	return &h, nil
 }
 
 // forget drops the head: it is gone.
@@ -64,7 +57,7 @@ func (q *pool) forget() {
 }
 
 // readHead reads the head by a quorum. It is nil where there is none.
-func (p *Provider) readHead(ctx context.Context, q *pool) (*headObject, error) {
+func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
 	object, err := p.api.Get(ctx, headName(q.name))
 	if kubeconn.IsNotFound(err) {
 		q.forget()
@@ -77,7 +70,7 @@ func (p *Provider) readHead(ctx context.Context, q *pool) (*headObject, error) {
 }
 
 // openHead reads the head, makes it where there is none, and opens it where it is closed.
-func (p *Provider) openHead(ctx context.Context, q *pool) (*headObject, error) {
+func (p *Provider) openHead(ctx context.Context, q *pool) (*head, error) {
 	h, err := p.readHead(ctx, q)
 	if err != nil {
 		return nil, err
@@ -86,12 +79,12 @@ func (p *Provider) openHead(ctx context.Context, q *pool) (*headObject, error) {
 }
 
 // opened is the head once it is there and open. h is what was read, nil where there is none.
-func (p *Provider) opened(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
+func (p *Provider) opened(ctx context.Context, q *pool, h *head) (*head, error) {
 	for range conflicts {
 		var err error
 		switch {
 		case h == nil:
-			h, err = p.createHead(ctx, q)
+			h, err = p.writeHead(ctx, q, newHead(q.terms)) // closed
 		case h.Closed != "":
 			h, err = p.reopen(ctx, q, h)
 		default:
@@ -108,33 +101,21 @@ func (p *Provider) opened(ctx context.Context, q *pool, h *headObject) (*headObj
 	return nil, errContended
 }
 
-// createHead makes the head, closed.
-func (p *Provider) createHead(ctx context.Context, q *pool) (*headObject, error) {
-	object, err := p.api.Create(ctx, newHead(q.terms).object(q.name, nil))
-	if kubeconn.IsConflict(err) {
-		return p.readHead(ctx, q)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return q.note(object)
-}
-
 // reopen opens a pool that is closed. The list comes after the closing: a grant that it
 // does not show is written later, and its holder then finds the pool closed or reopened.
-func (p *Provider) reopen(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
-	slots, err := p.allSlots(ctx, q)
+func (p *Provider) reopen(ctx context.Context, q *pool, h *head) (*head, error) {
+	slots, err := p.slots(ctx, q, kubeconn.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
 	now, _ := p.now()
-	return p.changeHead(ctx, q, h, h.head.opened(slots, now, lasting(q.terms), q.terms.Term.Milliseconds()))
+	return p.writeHead(ctx, q, h.opened(slots, now, lasting(q.terms), q.terms.Term.Milliseconds()))
 }
 
-// changeHead replaces the head that was read by another. Where it has changed meanwhile,
-// it returns that one instead.
-func (p *Provider) changeHead(ctx context.Context, q *pool, from *headObject, to head) (*headObject, error) {
-	object, err := p.api.Update(ctx, to.object(q.name, from.object))
+// writeHead makes the head, or replaces the one that was read. Where there is another one by
+// now, it returns that one instead.
+func (p *Provider) writeHead(ctx context.Context, q *pool, h head) (*head, error) {
+	object, err := p.put(ctx, h.read, h.object(q.name))
 	if kubeconn.IsConflict(err) {
 		return p.readHead(ctx, q)
 	}
@@ -144,9 +125,17 @@ func (p *Provider) changeHead(ctx context.Context, q *pool, from *headObject, to
 	return q.note(object)
 }
 
+// put makes the object, or replaces the one that was read.
+func (p *Provider) put(ctx context.Context, read, object *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	if read == nil {
+		return p.api.Create(ctx, object)
+	}
+	return p.api.Update(ctx, object)
+}
+
 // closeHead closes the pool, and opens it again by what is listed then. One that is closed
 // already is opened first: what it was closed for is not dropped.
-func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq int) (*headObject, error) {
+func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq int) (*head, error) {
 	for range conflicts {
 		h, err := p.openHead(ctx, q)
 		if err != nil {
@@ -154,7 +143,7 @@ func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq in
 		}
 		to := h.closing(why)
 		to.NextBitSeq = bitSeq
-		h, err = p.changeHead(ctx, q, h, to)
+		h, err = p.writeHead(ctx, q, to)
 		if err != nil {
 			return nil, err
 		}
@@ -167,16 +156,16 @@ func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq in
 
 // lookForWitness closes a pool whose witness is gone: its opener lists the slots that are left. It
 // looks once, and again when an object of this process's was found missing.
-func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *headObject) (*headObject, error) {
+func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *head) (*head, error) {
 	if q.hasLooked() || h.Witness == nil {
 		return h, nil
 	}
-	s, _, err := p.readSlot(ctx, q, *h.Witness)
+	s, err := p.readSlot(ctx, q, *h.Witness)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
-		return p.changeHead(ctx, q, h, h.closing(closedGone))
+		return p.writeHead(ctx, q, h.closing(closedGone))
 	}
 	q.setLooked(true)
 	return h, nil
@@ -194,9 +183,9 @@ func (q *pool) setLooked(looked bool) {
 	q.looked = looked
 }
 
-// allSlots reads every slot of the pool, whatever its labels are.
-func (p *Provider) allSlots(ctx context.Context, q *pool) ([]slot, error) {
-	objects, err := p.api.List(ctx, kubeconn.ListOptions{})
+// slots lists those of the pool, whatever their labels are unless the options select some.
+func (p *Provider) slots(ctx context.Context, q *pool, o kubeconn.ListOptions) ([]slot, error) {
+	objects, err := p.api.List(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -211,14 +200,14 @@ func (p *Provider) allSlots(ctx context.Context, q *pool) ([]slot, error) {
 
 // raise raises the head's bound, so that a grant may end at end. The error is errReplaced
 // where the pool was closed since h was read: it may have another layout by now.
-func (p *Provider) raise(ctx context.Context, q *pool, h *headObject, end int64) (*headObject, error) {
+func (p *Provider) raise(ctx context.Context, q *pool, h *head, end int64) (*head, error) {
 	for range conflicts {
 		to, changed := h.raised(end, q.terms.Term.Milliseconds(), lasting(q.terms))
 		if !changed {
 			return h, nil
 		}
-		next, err := p.changeHead(ctx, q, h, to)
-		if err == nil && (next == nil || !next.same(h.head)) {
+		next, err := p.writeHead(ctx, q, to)
+		if err == nil && (next == nil || !next.same(*h)) {
 			err = errReplaced
 		}
 		if err != nil {

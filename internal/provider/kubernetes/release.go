@@ -14,21 +14,35 @@ import (
 )
 
 // readSlot reads the slot of a machine ID by a quorum, nil where it has no object.
-func (p *Provider) readSlot(ctx context.Context, q *pool, id int64) (*slot, *coordinationv1.Lease, error) {
+func (p *Provider) readSlot(ctx context.Context, q *pool, id int64) (*slot, error) {
 	object, err := p.api.Get(ctx, slotName(q.name, id))
 	if kubeconn.IsNotFound(err) {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	return q.noteSlot(object, id), nil
+}
+
+// writeSlot makes the object of the slot, or replaces the one that was read.
+func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error) {
+	object, err := p.put(ctx, s.read, s.object(q.name))
+	if err != nil {
+		return nil, err
+	}
+	return q.noteSlot(object, s.ID), nil
+}
+
+// noteSlot notes a slot that was read or written.
+func (q *pool) noteSlot(object *coordinationv1.Lease, id int64) *slot {
 	s := readSlot(object, id)
 	q.setTaken(id, s.End)
-	return &s, object, nil
+	return &s
 }
 
 // anyHead is the pool's head, as it was read last or as it is; nil where there is none.
-func (p *Provider) anyHead(ctx context.Context, q *pool) (*headObject, error) {
+func (p *Provider) anyHead(ctx context.Context, q *pool) (*head, error) {
 	if h := q.known(); h != nil {
 		return h, nil
 	}
@@ -36,7 +50,7 @@ func (p *Provider) anyHead(ctx context.Context, q *pool) (*headObject, error) {
 }
 
 // hasSlot reports whether the machine ID may have an object.
-func hasSlot(h *headObject, id int64, bitSeq int) bool {
+func hasSlot(h *head, id int64, bitSeq int) bool {
 	if h == nil || id < 0 {
 		return false
 	}
@@ -58,7 +72,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return provider.ErrNotFound
 	}
 	for range conflicts {
-		s, object, err := p.readSlot(ctx, q, req.ID)
+		s, err := p.readSlot(ctx, q, req.ID)
 		if err != nil {
 			return provider.NotSent(p.failure(err))
 		}
@@ -77,9 +91,8 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 			return err
 		}
 		p.releasing()
-		_, err = p.api.Update(ctx, after.object(q.name, object))
+		_, err = p.writeSlot(ctx, q, after)
 		if err == nil {
-			q.setTaken(req.ID, after.End)
 			return nil
 		}
 		if !kubeconn.IsConflict(err) {
@@ -94,7 +107,7 @@ func (p *Provider) released(ctx context.Context, q *pool, after slot, failed err
 	if kubeconn.IsSettled(failed) || errors.Is(failed, provider.ErrNotSent) {
 		return p.failure(failed)
 	}
-	if s, _, err := p.readSlot(ctx, q, after.ID); err == nil && s != nil && s.Nonce == after.Nonce && s.Released {
+	if s, err := p.readSlot(ctx, q, after.ID); err == nil && s != nil && s.Nonce == after.Nonce && s.Released {
 		return nil
 	}
 	return failed
@@ -124,7 +137,7 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 		return lease.Lease{}, fence
 	}
 	for range conflicts {
-		s, object, err := p.readSlot(ctx, q, req.ID)
+		s, err := p.readSlot(ctx, q, req.ID)
 		if err != nil {
 			return lease.Lease{}, err
 		}
@@ -138,30 +151,30 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 		if h, err = p.raise(ctx, q, h, after.End); err != nil {
 			return lease.Lease{}, err
 		}
-		written, err := p.api.Update(ctx, after.object(q.name, object))
+		written, err := p.writeSlot(ctx, q, after)
 		if kubeconn.IsConflict(err) {
 			continue
 		}
 		if err != nil {
 			return lease.Lease{}, err
 		}
-		return p.confirmExtension(ctx, q, h, *s, written)
+		return p.confirmExtension(ctx, q, h, *s, *written)
 	}
 	return lease.Lease{}, errContended
 }
 
 // confirmExtension reads the head after the slot was written, as for a grant. A slot that
 // does not count is given its earlier end again.
-func (p *Provider) confirmExtension(ctx context.Context, q *pool, h *headObject, before slot, written *coordinationv1.Lease) (lease.Lease, error) {
-	s := readSlot(written, before.ID)
+func (p *Provider) confirmExtension(ctx context.Context, q *pool, h *head, before, written slot) (lease.Lease, error) {
 	present, err := p.readHead(ctx, q)
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	if present != nil && present.same(h.head) {
-		return s.lease(), nil
+	if present != nil && present.same(*h) {
+		return written.lease(), nil
 	}
-	_, _ = p.api.Update(ctx, before.object(q.name, written)) // else the slot is taken for longer
+	before.read = written.read
+	_, _ = p.writeSlot(ctx, q, before) // else the slot is taken for longer
 	if now, _ := p.now(); present != nil && present.fence(now) != nil {
 		return lease.Lease{}, present.fence(now)
 	}
@@ -187,7 +200,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	for i, c := range claims {
 		if hasSlot(h, c.ID, c.BitSeq) {
 			group.Go(func() (err error) {
-				slots[i], _, err = p.readSlot(inner, q, c.ID)
+				slots[i], err = p.readSlot(inner, q, c.ID)
 				return err
 			})
 		}
@@ -205,13 +218,13 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	q.lookAgain(slots)
 	now, _ := p.now()
 	if h == nil {
-		h = &headObject{}
+		h = &head{}
 	}
 	return h.lostOf(claims, slots, h.fence(now) != nil), nil
 }
 
 // lostOf returns the positions of the claims whose lease is lost.
-func (h *headObject) lostOf(claims []provider.Claim, slots []*slot, fenced bool) []int {
+func (h head) lostOf(claims []provider.Claim, slots []*slot, fenced bool) []int {
 	var positions []int
 	for i, c := range claims {
 		if h.lost(c, slots[i], fenced) {

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"slices"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -53,12 +55,14 @@ type slot struct {
 	Number     int64             `json:"number"`            // grants so far
 	Meta       map[string]string `json:"meta,omitempty"`
 	Earlier    []grant           `json:"earlier,omitempty"` // the latest first
+
+	read *coordinationv1.Lease // the object as it was read, which a write replaces; nil: there is none
 }
 
 // head is what the head object of a pool records. All times are Unix ms.
 type head struct {
-	Format       int    `json:"format"`
-	UID, Version string `json:"-"` // of the object; "" before it is written
+	Format int    `json:"format"`
+	UID    string `json:"-"` // of the object; "" before it is written
 	// Closed says why no grant may begin to be used; "" = the pool is open. Who finds it
 	// closed opens it.
 	Closed string `json:"closed,omitempty"`
@@ -82,6 +86,8 @@ type head struct {
 	// that object is gone, all may be.
 	Witness *int64 `json:"witness,omitempty"`
 	Nonce   string `json:"nonce"` // of this write: an update that changes nothing proves nothing
+
+	read *coordinationv1.Lease // the object as it was read, which a write replaces; nil: there is none
 }
 
 // Why a pool is closed.
@@ -224,15 +230,16 @@ func (g grant) shown(meta map[string]string) provider.Record {
 }
 
 // granted is the slot with a new grant. The caller has seen that the slot's end has passed.
-func (s slot) granted(h head, t provider.Terms, id, nowMS int64, req provider.AcquireRequest) slot {
-	l := t.Grant(id, nowMS, "")
+func (s slot) granted(h head, t provider.Terms, nowMS int64, req provider.AcquireRequest) slot {
+	l := t.Grant(s.ID, nowMS, "")
 	out := slot{
 		grant: grant{
-			ID: id, BitSeq: t.BitSeq, EpochMS: t.Timeline.EpochMS, BitTS: t.Timeline.BitTS,
+			ID: s.ID, BitSeq: t.BitSeq, EpochMS: t.Timeline.EpochMS, BitTS: t.Timeline.BitTS,
 			Created: l.Created, Expired: l.Expired, End: l.ReservedUntil, Nonce: provider.NewSecret(), Service: req.Service,
 		},
 		Format: format, Head: h.UID, Generation: h.Generation,
 		Renewed: nowMS, Number: s.Number + 1, Meta: maps.Clone(req.Meta), Earlier: s.Earlier,
+		read: s.read,
 	}
 	if req.RequestID != "" {
 		out.Request = requestLabel(req.Service, req.RequestID)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -17,18 +15,12 @@ const misses = 8
 type search struct {
 	*Provider
 	pool  *pool
-	head  *headObject
+	head  *head
 	terms provider.Terms
 	nowMS int64 // the time that no fence holds back: grants begin then, whatever the clock shows by now
 	req   provider.AcquireRequest
 	asked *asked
-	got   []got
-}
-
-// got is a grant that was written.
-type got struct {
-	slot
-	object *coordinationv1.Lease
+	got   []slot // grants that were written
 }
 
 // run grants as many leases as are wanted, or as are free. Its error means that there is
@@ -39,7 +31,7 @@ func (s *search) run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		granted, err := s.try(ctx, id, nil)
+		granted, err := s.try(ctx, slot{grant: grant{ID: id}})
 		if err != nil {
 			return err
 		}
@@ -85,33 +77,32 @@ func (s *search) guess() (int64, bool) {
 // listed grants what a list of the pool shows to be free, in random order. It returns when
 // the next machine ID is free, 0 if that is not known.
 func (s *search) listed(ctx context.Context, cached bool) (next int64, err error) {
-	objects, err := s.api.List(ctx, kubeconn.ListOptions{Selector: slotsOf(s.pool.name), Cached: cached})
+	slots, err := s.slots(ctx, s.pool, kubeconn.ListOptions{Cached: cached})
 	if err != nil {
 		return 0, err
 	}
 	ids := s.terms.Range()
-	there := map[int64]*coordinationv1.Lease{}
-	for i := range objects {
-		if id, ok := slotOf(s.pool.name, objects[i].Name); ok && ids.Contains(id) {
-			there[id] = &objects[i]
+	there := map[int64]bool{}
+	var free []slot
+	for _, one := range slots {
+		if !ids.Contains(one.ID) {
+			continue
+		}
+		there[one.ID] = true
+		s.pool.setTaken(one.ID, one.End)
+		if one.End <= s.nowMS {
+			free = append(free, one)
+		} else if one.End != never && (next == 0 || one.End < next) {
+			next = one.End
 		}
 	}
-	free := s.absent(there)
-	for id, object := range there {
-		end := readSlot(object, id).End
-		s.pool.setTaken(id, end)
-		if end <= s.nowMS {
-			free = append(free, id)
-		} else if end != never && (next == 0 || end < next) {
-			next = end
-		}
-	}
+	free = append(free, s.absent(there)...)
 	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-	for _, id := range free {
+	for _, one := range free {
 		if s.done() {
 			break
 		}
-		if _, err := s.try(ctx, id, there[id]); err != nil {
+		if _, err := s.try(ctx, one); err != nil {
 			return 0, err
 		}
 	}
@@ -121,89 +112,70 @@ func (s *search) listed(ctx context.Context, cached bool) (next int64, err error
 // mostAbsent bounds how many machine IDs without an object a search considers.
 const mostAbsent = 4096
 
-// absent returns machine IDs that have no object, from one on that chance chooses.
-func (s *search) absent(there map[int64]*coordinationv1.Lease) (free []int64) {
+// absent returns slots that have no object, from one on that chance chooses.
+func (s *search) absent(there map[int64]bool) (free []slot) {
 	ids := s.terms.Range()
 	first := rand.Int64N(ids.Count())
 	for i := int64(0); i < ids.Count() && len(free) < mostAbsent; i++ {
-		if id := ids.Low + (first+i)%ids.Count(); there[id] == nil {
-			free = append(free, id)
+		if id := ids.Low + (first+i)%ids.Count(); !there[id] {
+			free = append(free, slot{grant: grant{ID: id}})
 		}
 	}
 	return free
 }
 
-// try grants the machine ID if it is free. object is what is known of it, nil for nothing:
-// then one is made, and where there is one after all, that one counts.
-func (s *search) try(ctx context.Context, id int64, object *coordinationv1.Lease) (granted bool, err error) {
-	for made := object == nil; ; made = false {
-		before := slot{}
-		if object != nil {
-			before = readSlot(object, id)
-		}
-		s.pool.setTaken(id, before.End)
+// try grants the machine ID if it is free. Where nothing is known of it, an object is made, and
+// where there is one after all, that one counts.
+func (s *search) try(ctx context.Context, before slot) (granted bool, err error) {
+	for made := before.read == nil; ; made = false {
+		s.pool.setTaken(before.ID, before.End)
 		if before.End > s.nowMS {
 			return false, nil
 		}
-		grant := before.granted(s.head.head, s.terms, id, s.nowMS, s.req)
+		grant := before.granted(*s.head, s.terms, s.nowMS, s.req)
 		if s.head, err = s.raise(ctx, s.pool, s.head, grant.End); err != nil {
 			return false, err
 		}
 		s.asked.tries(grant)
-		present, err := s.write(ctx, grant, object)
+		present, err := s.write(ctx, grant)
 		if err != nil {
 			return false, err
 		}
-		if present != nil && readSlot(present, id).Nonce == grant.Nonce {
-			s.keep(present, id)
+		if present != nil && present.Nonce == grant.Nonce {
+			s.pool.setLooked(true)
+			s.got = append(s.got, *present)
 			return true, nil
 		}
 		s.asked.failed(grant)
 		if present == nil || !made {
 			return false, nil // another was first
 		}
-		object = present
+		before = *present
 	}
 }
 
-// write creates or replaces the object, and returns the one that is there then, nil for none.
-// What the object says counts, and not what became of the request: one with our nonce is
-// ours. An error means that the outcome is not known, or that the server does not allow it.
-func (s *search) write(ctx context.Context, grant slot, before *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	object := grant.object(s.pool.name, before)
-	var failed error
-	if before == nil {
-		object, failed = s.api.Create(ctx, object)
-	} else {
-		object, failed = s.api.Update(ctx, object)
-	}
+// write writes the grant, and returns the slot that is there then, nil for none. What its object
+// says counts, and not what became of the request: one with our nonce is ours. An error means
+// that the outcome is not known, or that the server does not allow it.
+func (s *search) write(ctx context.Context, grant slot) (*slot, error) {
+	written, failed := s.writeSlot(ctx, s.pool, grant)
 	switch {
 	case failed == nil:
-		return object, nil
+		return written, nil
 	case ctx.Err() != nil:
 		return nil, failed
 	case kubeconn.IsSettled(failed) && !kubeconn.IsConflict(failed):
 		s.asked.failed(grant)
 		return nil, failed
 	}
-	present, err := s.api.Get(ctx, slotName(s.pool.name, grant.ID))
+	present, err := s.readSlot(ctx, s.pool, grant.ID)
 	switch {
-	case err == nil && (kubeconn.IsConflict(failed) || readSlot(present, grant.ID).Nonce == grant.Nonce):
+	case kubeconn.IsConflict(failed):
+		return present, err
+	case err == nil && present != nil && present.Nonce == grant.Nonce:
 		return present, nil
-	case !kubeconn.IsConflict(failed):
-		return nil, failed // it may still come
-	case kubeconn.IsNotFound(err):
-		return nil, nil
 	}
-	return nil, err
-}
-
-// keep notes a grant that was written.
-func (s *search) keep(object *coordinationv1.Lease, id int64) {
-	g := got{readSlot(object, id), object}
-	s.pool.setTaken(id, g.End)
-	s.pool.setLooked(true)
-	s.got = append(s.got, g)
+	return nil, failed // it may still come
 }
 
 func (q *pool) takenUntil(id int64) int64 {
