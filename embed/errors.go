@@ -39,7 +39,7 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 type StateInUseError struct {
 	PID   int       // of the process; 0 if it is not known
 	Since time.Time // when it took the directory
-	Path  string    // the lock file
+	Path  string    // the file that names the process
 	err   error
 }
 

@@ -68,8 +68,8 @@ type Generator struct {
 // of a second at most it asks the provider whether its store contradicts the Config. A
 // provider that cannot be reached is no error.
 //
-// ctx is for Open alone: it ends the wait for a state directory whose last process was
-// killed and has not ended yet. Close ends the Generator.
+// ctx is for Open alone: it ends the wait for a process that was killed and has not yet let
+// go of the live state. Close ends the Generator.
 //
 // Errors: *StateInUseError; *StateError about a file or a directory of the state;
 // *ConfigError, also where the provider's store contradicts the configuration.

@@ -135,7 +135,7 @@ func (x *examination) judgeReport(report state.Report) {
 	case report.Missing && x.status != nil:
 		x.Fail(step, "Restart the daemon: it makes a new one. IDs go on meanwhile, and a crash would cost the leases. Find out what removes files from live_dir.", "%s is gone, though a daemon runs", report.Live)
 	}
-	if report.Holder != nil && !report.Holder.Dying && x.status == nil && !x.denied {
+	if report.Holder != nil && x.status == nil && !x.denied {
 		x.Fail(step, "Stop that process, or find out why it does not answer; else set another state_dir.", "%s belongs to %s, which does not answer on the socket", report.Dir, report.Holder)
 	}
 	for _, service := range report.Services {

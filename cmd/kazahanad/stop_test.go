@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,9 +162,9 @@ func TestStopOnAFrozenDisk(t *testing.T) {
 	}
 }
 
-// A start that waits for a process which was killed and cannot end is stopped on request
-// like any other daemon.
-func TestStopOfAStartThatWaits(t *testing.T) {
+// A start beside a process that was killed and cannot end is refused, and the service manager
+// tries again.
+func TestStartBesideAProcessThatCannotEnd(t *testing.T) {
 	t.Parallel()
 	s, disk := newSite(t), disktest.Ext4(t)
 	s.State = filepath.Join(disk.Dir(), "state")
@@ -174,12 +175,34 @@ func TestStopOfAStartThatWaits(t *testing.T) {
 	c.ID()
 	killed.AwaitLog("the floor cannot be brought to the disk") // so a thread of it waits in the disk
 	killed.Signal(syscall.SIGKILL)
-	d := s.Launch()
-	d.AwaitLog("belongs to a process that was killed")
-	d.Signal(syscall.SIGTERM)
-	code := d.Code()
+	said := s.Launch().FailsToStart(exitFailure)
 	disk.Thaw()
-	if code != exitOK {
+	if !strings.Contains(said, "in use by process "+strconv.Itoa(killed.PID())) {
+		t.Error(said)
+	}
+}
+
+// A start that waits for a predecessor which still holds the live state is stopped on request
+// like any other daemon.
+func TestStopOfAStartThatWaits(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if s.Live == "none" {
+		t.Skip("there is no file system in memory")
+	}
+	s.Start().Kill()
+	folders, err := filepath.Glob(filepath.Join(s.Live, "*", "holder"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("the live directory has %v (%v)", folders, err)
+	}
+	held, err := os.Open(filepath.Dir(folders[0]))
+	must.Succeed(t, err)
+	defer held.Close()
+	must.Succeed(t, syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	d := s.Launch()
+	d.AwaitLog("a process that was killed and has not ended holds the live state")
+	d.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != exitOK {
 		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
 }

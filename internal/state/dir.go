@@ -18,9 +18,9 @@ type Dir interface {
 	Path() string
 
 	// Lock takes the directory for this process, until Close or the end of the
-	// process; with a name also a file of that name, in which it says which process
-	// this is. It returns a *LockedError when another process has either.
-	Lock(name string) error
+	// process. With a name it says in a file of that name which process this is. It
+	// returns a *LockedError when another process has the directory.
+	Lock(record string) error
 
 	// Read returns the content of a file. The error wraps fs.ErrNotExist when there
 	// is none.
@@ -77,21 +77,15 @@ type Mapping struct {
 
 // Holder is the process that holds a state directory.
 type Holder struct {
-	PID       int       // 0: not known
-	Since     time.Time // when it took the directory
-	Elsewhere bool      // PID is its number in another container
-	Dying     bool      // it was killed, and ends as soon as the kernel lets it
+	PID   int       // 0: not known; the number in its own container, if it runs in one
+	Since time.Time // when it took the directory
 }
 
 func (h Holder) String() string {
-	switch since := h.Since.Format(time.RFC3339); {
-	case h.PID == 0:
+	if h.PID == 0 {
 		return "another process (unknown: its lock file was removed?)"
-	case h.Elsewhere:
-		return fmt.Sprintf("process %d of another container (since %s)", h.PID, since)
-	default:
-		return fmt.Sprintf("process %d (since %s)", h.PID, since)
 	}
+	return fmt.Sprintf("process %d (since %s; if it runs in a container, that is its number there)", h.PID, h.Since.Format(time.RFC3339))
 }
 
 // FileError is an error about a file or a directory of the state, with a remedy for

@@ -2,7 +2,7 @@
 //
 //	state_dir/           on a disk, survives a power failure
 //	  state              identity; owner of locks; per service its timeline and its floor
-//	  lock               flock: one daemon per state directory; names its holder
+//	  lock               names the holder; flock on the directory: one daemon per state directory
 //	live_dir/            on a file system in memory, survives kill -9
 //	  <identity>/        one folder per state directory; flock: one daemon per identity
 //	    leases           per service the held leases, the cached lease, the timeline

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -76,14 +77,28 @@ func (s *State) openFolder(ctx context.Context, name string) (Dir, error) {
 	}
 }
 
-// lockFolder takes the folder. It returns a *LockedError only if the daemon of another
-// state directory has it.
+// lockFolder takes the folder. This process has the state directory, so a holder that names it
+// is a predecessor that is dying: it is waited for. A *LockedError says that the daemon of
+// another state directory has the folder.
 func (s *State) lockFolder(ctx context.Context, dir Dir) error {
 	self, err := s.self()
 	if err != nil {
 		return err
 	}
-	return lockPatiently(ctx, dir, "", s.opts.Log, func(*LockedError) bool { return readHolder(dir) == self }) // the holder may change meanwhile
+	for said := false; ; said = true {
+		err := dir.Lock("")
+		if !errors.As(err, new(*LockedError)) || readHolder(dir) != self {
+			return err
+		}
+		if !said {
+			s.opts.Log.Warn("a process that was killed and has not ended holds the live state; the start waits for it", zap.String("live", dir.Path()))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(predecessorInterval): // the holder may change meanwhile
+		}
+	}
 }
 
 // self is what holder says in this state directory's folder.

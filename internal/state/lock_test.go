@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +35,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, want a LockedError", what, err)
 			continue
 		}
-		if locked.PID != holder.Process.Pid || locked.Path != p.disk(lockName) || locked.Since.IsZero() || locked.Dying || locked.Elsewhere {
+		if locked.PID != holder.Process.Pid || locked.Path != p.disk(lockName) || locked.Since.IsZero() {
 			t.Errorf("%s: %+v, want the PID %d", what, locked, holder.Process.Pid)
 		}
 		if want := fmt.Sprintf("in use by process %d (since ", holder.Process.Pid); !strings.Contains(err.Error(), want) {
@@ -77,7 +75,7 @@ func TestRemovedLockStillHolds(t *testing.T) {
 // What holds a lock for an instant is waited for.
 func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	p, saved := usedPlace(t)
-	for _, path := range []string{p.disk(lockName), p.dir, p.folder(t)} {
+	for _, path := range []string{p.dir, p.folder(t)} {
 		f, err := os.Open(path)
 		must.Succeed(t, err)
 		must.Succeed(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
@@ -86,86 +84,25 @@ func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	}
 }
 
-func init() {
-	if os.Getenv(childEnv) != "" {
-		runtime.LockOSThread() // childZombie ends the first thread of the process
-	}
-	childModes["zombie"] = childZombie
-}
-
-// childZombie keeps the directories while its first thread is gone, as a process
-// does that was killed while another of its threads hangs in a frozen file system.
-func childZombie(p place) error {
-	if _, err := p.open(); err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
-	return errors.New("it did not end")
-}
-
-func TestDyingProcessIsWaitedFor(t *testing.T) {
-	ring.All(t)
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells of a dying process")
-	}
-	p, saved := usedPlace(t)
-	holder := startChild(t, "zombie", p, nil)
-	holder.ready(t)
-	await.Eventually(t, "the first thread is gone", func() bool { return dying(holder.Process.Pid) })
-
-	ctx, cancel := context.WithCancelCause(t.Context())
-	stopped := errors.New("told to stop")
-	time.AfterFunc(10*time.Millisecond, func() { cancel(stopped) })
-	if _, err := Open(ctx, p.dir, p.options()); !errors.Is(err, stopped) {
-		t.Errorf("Open: %v", err)
-	}
-
-	s, opened := openWaiting(t, p)
-	holder.kill(t)
-	must.Succeed(t, <-opened)
-	wantLoads(t, s.service("default"), saved)
-	mustClose(t, s)
-}
-
-// The number of a process means something in its own container only: here a
-// zombie may have it.
-func TestHolderOfAnotherContainer(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux has containers")
-	}
-	zombie := exec.Command("true")
-	must.Succeed(t, zombie.Start())
-	defer zombie.Wait()
-	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) })
-	if dying(os.Getpid()) || dying(1<<30) {
-		t.Error("the living are taken for dying")
-	}
-	path := filepath.Join(t.TempDir(), lockName)
+// A record that is cut, or of another program, names no process.
+func TestRecordOfTheHolder(t *testing.T) {
+	dir := t.TempDir()
+	d, err := openDir(dir, false, "")
+	must.Succeed(t, err)
+	defer d.Close()
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for record, want := range map[string]Holder{
-		fmt.Sprintf("%d 2026-01-02T03:04:05Z %s", zombie.Process.Pid, pidNamespace()): {PID: zombie.Process.Pid, Dying: true},
-		fmt.Sprintf("%d 2026-01-02T03:04:05Z 1", zombie.Process.Pid):                  {PID: zombie.Process.Pid, Elsewhere: true},
-		fmt.Sprintf("%d 2026-01-02T03:04:05Z %s", os.Getpid(), pidNamespace()):        {PID: os.Getpid()},
-		"1 2026-01-02T03:04:05Z":   {},
-		"0 2026-01-02T03:04:05Z 1": {},
-		"x y z":                    {},
-		"":                         {},
+		"17 2026-01-02T03:04:05Z": {PID: 17, Since: since},
+		"17 2026-01-02T03:04":     {},
+		"17":                      {},
+		"0 2026-01-02T03:04:05Z":  {},
+		"x y":                     {},
+		"":                        {},
 	} {
-		must.Succeed(t, os.WriteFile(path, []byte(record), 0o600))
-		f, err := os.Open(path)
-		must.Succeed(t, err)
-		got := readRecord(f)
-		f.Close()
-		if got.PID != 0 && got.Since.Year() != 2026 {
-			t.Errorf("%q: since %v", record, got.Since)
-		}
-		got.Since = time.Time{}
-		if got != want {
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, lockName), []byte(record), 0o600))
+		if got := d.readRecord(lockName); got != want {
 			t.Errorf("%q: %+v, want %+v", record, got, want)
 		}
-	}
-	if text := (Holder{PID: 7, Elsewhere: true}).String(); !strings.Contains(text, "process 7 of another container") {
-		t.Error(text)
 	}
 }
 

@@ -328,7 +328,7 @@ func openWaiting(t *testing.T, p place) (s *testState, opened <-chan error) {
 		done <- err
 	}()
 	await.Eventually(t, "the log says what it waits for", func() bool {
-		return strings.Contains(s.said(zap.WarnLevel), "belongs to a process that was killed")
+		return strings.Contains(s.said(zap.WarnLevel), "a process that was killed and has not ended holds the live state")
 	})
 	return s, done
 }

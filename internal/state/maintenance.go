@@ -35,7 +35,7 @@ func openForChange(ctx context.Context, dir string, opts Options) (_ *State, err
 			err = errors.Join(err, disk.Close())
 		}
 	}()
-	file, known, err := s.begin(ctx)
+	file, known, err := s.begin()
 	if err == nil && !known {
 		err = noState(disk)
 	}

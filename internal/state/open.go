@@ -12,8 +12,8 @@ import (
 )
 
 // Open locks the state directory, creates missing files, and decides whether leases of
-// an earlier life are adopted. While a killed process still holds the directory, it
-// waits, until ctx is done.
+// an earlier life are adopted. While a predecessor that is dying still holds the live
+// state, it waits, until ctx is done.
 //
 // Errors: *LockedError if another process has the directory, *FileError about a file
 // or a directory.
@@ -42,7 +42,7 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 			err = errors.Join(err, s.closeLive(), disk.Close())
 		}
 	}()
-	file, known, err := s.begin(ctx)
+	file, known, err := s.begin()
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +69,11 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 }
 
 // begin locks the state directory and reads its file; known: there is one.
-func (s *State) begin(ctx context.Context) (file stateFile, known bool, err error) {
-	if err := lockPatiently(ctx, s.disk, lockName, s.opts.Log, isDying); err != nil {
-		return file, false, err
-	}
+func (s *State) begin() (file stateFile, known bool, err error) {
 	err = tellIfSlow(s.opts.Log, s.disk.Path(), func() (err error) {
+		if err = s.disk.Lock(lockName); err != nil {
+			return err
+		}
 		if file, s.syncer.written, err = readState(s.disk); s.syncer.written != nil {
 			s.syncer.id, err = s.disk.Identify(stateName)
 		}

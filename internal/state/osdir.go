@@ -29,7 +29,7 @@ const maxFile = 64 << 20
 type osDir struct {
 	path string
 	root *os.Root
-	lock *dirLock
+	lock *os.File // nil: not locked
 	info os.FileInfo
 }
 
@@ -209,9 +209,6 @@ func (d *osDir) Current() error {
 	if err == nil && !os.SameFile(info, d.info) {
 		err = errors.New("another directory has its name")
 	}
-	if err == nil && d.lock != nil {
-		err = d.lock.current(d.root)
-	}
 	if err != nil {
 		return &FileError{Path: d.path, Problem: "was removed or replaced while this process uses it", Err: pathCause(err)}
 	}
@@ -280,10 +277,10 @@ func (d *osDir) Touch() error {
 }
 
 func (d *osDir) Close() error {
-	var errs []error
+	var err error
 	if d.lock != nil {
-		errs = append(errs, d.lock.release())
+		err = d.lock.Close()
 		d.lock = nil
 	}
-	return errors.Join(append(errs, d.root.Close())...)
+	return errors.Join(err, d.root.Close())
 }

@@ -69,7 +69,6 @@ type dir struct {
 	node *node
 	up   *dir // nil: at the root
 	name string
-	file *node // the lock file, where it is locked
 }
 
 var _ state.Dir = (*dir)(nil)
@@ -110,37 +109,25 @@ func (d *dir) there() *node {
 	return nil
 }
 
-// Lock locks the directory, as the real one does, and the file in it: an operator may
-// remove that.
-func (d *dir) Lock(name string) error {
+// Lock locks the directory, as the real one does.
+func (d *dir) Lock(record string) error {
 	d.p.check()
 	if d.up != nil && d.p.w.without(identityLocked) {
 		return nil
 	}
-	locks := []*node{d.node}
-	if name != "" {
-		if d.node.entries[name] == nil {
-			d.fs.put(d.node, name, d.fs.newFile([]byte("holder")))
-		}
-		d.file = d.node.entries[name]
-		locks = append(locks, d.file)
+	if d.node.lock != nil {
+		return &state.LockedError{Holder: state.Holder{PID: 1}, Path: d.Path()}
 	}
-	for _, n := range locks {
-		if by := n.lock; by != nil {
-			return &state.LockedError{Holder: state.Holder{PID: 1, Dying: by.p.dying}, Path: d.Path()}
-		}
+	if record != "" && d.node.entries[record] == nil {
+		d.fs.put(d.node, record, d.fs.newFile([]byte("holder")))
 	}
-	for _, n := range locks {
-		n.lock = d
-	}
+	d.node.lock = d
 	return nil
 }
 
 func (d *dir) unlock() {
-	for _, n := range []*node{d.node, d.file} {
-		if n != nil && n.lock == d {
-			n.lock = nil
-		}
+	if d.node.lock == d {
+		d.node.lock = nil
 	}
 }
 
@@ -233,7 +220,7 @@ var bitsOf = regexp.MustCompile(`"bits":(\d+)`)
 
 func (d *dir) Current() error {
 	d.p.check()
-	if d.there() != d.node || d.file != nil && d.node.entries["lock"] != d.file {
+	if d.there() != d.node {
 		return &state.FileError{Path: d.Path(), Problem: "was removed or replaced"}
 	}
 	return nil
