@@ -113,7 +113,6 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 		"marks away and back":          {func(t *testing.T, f files) { mv(t, f.marks, f.marks+"2"); mv(t, f.marks+"2", f.marks) }, "", testMark},
 		"marks removed":                {func(t *testing.T, f files) { os.Remove(f.marks) }, lost, testMark - 1},
 		"marks zeroed":                 {func(t *testing.T, f files) { change(t, f.marks, func(b []byte) []byte { return make([]byte, len(b)) }) }, lost, testMark - 1},
-		"mark of 8 zero bytes":         {func(t *testing.T, f files) { change(t, f.marks, poke(marksHeader, make([]byte, 8)...)) }, lost, testMark - 1},
 		"marks cut to nothing":         {func(t *testing.T, f files) { os.Truncate(f.marks, 0) }, lost, testMark - 1},
 		"both older, by rename":        {func(t *testing.T, f files) { mv(t, f.oldMarks, f.marks); mv(t, f.oldLeases, f.leases) }, replaced, testMark - 1},
 		"the folder is a copy": {func(t *testing.T, f files) {
@@ -200,8 +199,8 @@ func TestMarksThatLackAService(t *testing.T) {
 	mustSave(t, s.service("default"), saved)
 	// As if the marks had been made for others: nothing in this package does that.
 	i := s.marks.names["default"]
-	s.marks.slot(i, labelOffset).Store(0)
-	s.marks.slot(i, 0).Store(encodeMark(0))
+	s.marks.slot(i, lengthOffset).Store(0)
+	s.marks.slot(i, 0).Store(0)
 	s.crash()
 	wantRefused(t, p, saved, testMark, `the marks do not know service "default"`)
 }

@@ -67,8 +67,8 @@ type SubDir struct {
 	Changed time.Time // when a file in it was made, renamed or removed, or it was touched
 }
 
-// Mapping is a file in memory. If the file was cut short, an access faults; guarded
-// catches that.
+// Mapping is a file in memory. An access behind the end of one that was cut short ends the
+// process.
 type Mapping struct {
 	Words []int64
 	ID    FileID

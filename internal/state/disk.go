@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,7 +196,6 @@ func (s *State) Run(ctx context.Context) error {
 		case <-s.changes:
 			changed = true
 		}
-		s.checkMarks()
 		if !writing {
 			writing, changed = true, false
 			go func() { written <- s.Sync() }()
@@ -259,7 +257,7 @@ func (s *State) Health() Health {
 	}
 	s.mu.Lock()
 	if s.live != nil {
-		h.Live, h.LiveErr = s.live.dir.Path(), cmp.Or(s.markFault(), s.live.err)
+		h.Live, h.LiveErr = s.live.dir.Path(), s.live.err
 	}
 	s.mu.Unlock()
 	s.syncer.mu.Lock()

@@ -41,9 +41,9 @@
 //  11. A damaged, foreign or newer state file is a FileError that names it and says
 //     what to do; it is never replaced. A damaged live file costs the leases in it:
 //     the error is logged, and the file is written anew.
-//  12. What is lost is lost: if live files are removed, moved, replaced or cut short
-//     under a running daemon, IDs go on, the next save says so once in the log and in
-//     Health, and a crash adopts nothing.
+//  12. What is lost is lost: if live files are removed, moved or replaced under a running
+//     daemon, IDs go on, the next save says so once in the log and in Health, and a crash
+//     adopts nothing.
 //  13. Close waits for a disk for a second at most. Then it warns, and succeeds: the
 //     marks have what the floors lack.
 //
@@ -68,5 +68,6 @@
 // The locks and the mapping need a local file system. Two virtual machines that are
 // resumed from one memory snapshot share the whole state, and nothing here notices. The
 // same holds for files of the live directory that are overwritten in place by older ones
-// within one boot: only the daemon's own user can do that.
+// within one boot: only the daemon's own user can do that. Marks that are cut short under a
+// running daemon end its process (SIGBUS), and the next start adopts nothing.
 package state

@@ -197,7 +197,7 @@ func (l *live) refusal(file leasesFile, saved map[string]Saved, m *marks) string
 		return "an older file was put back, or a lease was lost and the change could not be written"
 	}
 	for name, service := range saved {
-		if _, known := m.get(name); !known && service.leases() > 0 {
+		if _, known := m.names[name]; !known && service.leases() > 0 {
 			return fmt.Sprintf("the marks do not know service %q", name)
 		}
 	}
@@ -262,21 +262,4 @@ func (s *State) tellOfLive(err error) {
 		s.opts.Log.Info("the live state is up to date again", zap.String("live", s.live.dir.Path()))
 	}
 	s.said = err != nil
-}
-
-// checkMarks tells of marks that were cut short, once.
-func (s *State) checkMarks() {
-	err := s.markFault()
-	if err == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.live != nil:
-		s.tellOfLive(err)
-	case !s.said:
-		s.said = true
-		s.opts.fail("the marks were lost; IDs go on, and until the next start the floor in the state file takes their place", err)
-	}
 }

@@ -1,17 +1,13 @@
 package state
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -28,9 +24,7 @@ func TestLostLiveFiles(t *testing.T) {
 			must.Succeed(t, f(filepath.Join(folder, name)))
 		}
 	}
-	truncate := func(size int64) func(string) error {
-		return func(path string) error { return os.Truncate(path, size) }
-	}
+	empty := func(path string) error { return os.Truncate(path, 0) }
 	byCopy := func(path string) error {
 		content, err := os.ReadFile(path)
 		if err != nil {
@@ -38,17 +32,15 @@ func TestLostLiveFiles(t *testing.T) {
 		}
 		return errors.Join(os.WriteFile(path+"2", content, 0o600), os.Rename(path+"2", path))
 	}
-	const removed, cutShort = "was removed or replaced while this process uses it", "it was cut short while this process uses it"
+	const removed = "was removed or replaced while this process uses it"
 	for name, c := range map[string]struct {
 		lose func(*testing.T, place, string)
 		says string // "": nothing is lost
 	}{
 		"marks removed":    {in(marksName, os.Remove), removed},
-		"marks truncated":  {in(marksName, truncate(0)), cutShort},
-		"marks cut":        {in(marksName, truncate(4096)), cutShort},
 		"marks replaced":   {in(marksName, byCopy), removed},
 		"leases removed":   {in(leasesName, os.Remove), ""},
-		"leases truncated": {in(leasesName, truncate(0)), ""},
+		"leases truncated": {in(leasesName, empty), ""},
 		"leases replaced":  {in(leasesName, byCopy), ""},
 		"holder removed":   {in(holderName, os.Remove), ""},
 		"folder removed":   {func(t *testing.T, _ place, folder string) { os.RemoveAll(folder) }, removed},
@@ -152,126 +144,6 @@ func TestFolderTakenByAnother(t *testing.T) {
 		again.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
 		if got := again.service("default"); got.Load().leases() != 0 || got.Mark() != testMark+5 {
 			t.Errorf("%s: Load gives %+v, mark %d", lose, got.Load(), got.Mark())
-		}
-	}
-}
-
-// A process whose marks were cut short says so without a save, and none of its leases is
-// adopted even if somebody gives the file its size back.
-func TestMarksCutShort(t *testing.T) {
-	for _, saves := range []bool{false, true} {
-		p, saved := usedPlace(t)
-		s := mustOpen(t, p)
-		sv := s.service("default")
-		mend := cutMarks(t, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = s.Run(ctx) })
-		sv.RaiseMark(testMark + 1)
-		await.Eventually(t, "it is said", func() bool { return strings.Contains(s.said(zap.ErrorLevel), "it was cut short") })
-		cancel()
-		running.Wait()
-		mend()
-		if saves && sv.Save(saved) == nil {
-			t.Error("saved beside marks that are lost")
-		}
-		if s.failed != 1 {
-			t.Errorf("it was said %d times", s.failed)
-		}
-		wantNotAdopted(t, s, p, saved)
-	}
-}
-
-// cutMarks cuts the marks of all services off. mend puts them back as they were.
-func cutMarks(t *testing.T, s *testState) (mend func()) {
-	t.Helper()
-	path := joinPath(s.live.dir, marksName)
-	intact, err := os.ReadFile(path)
-	must.Succeed(t, err)
-	must.Succeed(t, os.Truncate(path, marksHeader))
-	return func() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		must.Succeed(t, err)
-		_, err = f.WriteAt(intact[marksHeader:], marksHeader)
-		must.Succeed(t, errors.Join(err, f.Close()))
-	}
-}
-
-// wantNotAdopted crashes a process whose marks have missed the last ID.
-func wantNotAdopted(t *testing.T, s *testState, p place, saved Saved) {
-	t.Helper()
-	must.Succeed(t, s.Sync())
-	s.crash()
-	wantState(t, mustOpen(t, p).service("default"), saved.withoutLeases(), testMark+1)
-}
-
-// meanwhile is a folder in which something happens when the leases file is replaced.
-type meanwhile struct {
-	Dir
-	happens func()
-}
-
-func (d meanwhile) Replace(name string, content []byte) error {
-	if name == leasesName {
-		d.happens()
-	}
-	return d.Dir.Replace(name, content)
-}
-
-// The marks are cut short in the middle of a save, whose end must not make the file fit again.
-func TestMarksCutShortDuringASave(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	sv := s.service("default")
-	s.live.dir = meanwhile{s.live.dir, func() {
-		mend := cutMarks(t, s)
-		sv.RaiseMark(testMark + 1)
-		mend()
-	}}
-	_ = sv.Save(saved)
-	wantNotAdopted(t, s, p, saved)
-}
-
-// The marks are cut short and put back at random under a daemon that uses them in
-// every way: an access ends in an error or in none, never in a signal.
-func TestMarksCutShortAtAnyMoment(t *testing.T) {
-	if ring.Race {
-		t.Skip("the race detector makes each access from C code, where a cut at that moment ends the process")
-	}
-	for range 10 {
-		p := inMemory(t)
-		s := mustOpen(t, p)
-		sv, path := s.service("default"), filepath.Join(s.Health().Live, marksName)
-		ctx, cancel := context.WithCancel(t.Context())
-		var background sync.WaitGroup
-		background.Go(func() {
-			for ctx.Err() == nil {
-				_ = os.Truncate(path, []int64{0, 8, 4096, 4097, 8192, marksSize}[rand.IntN(6)])
-			}
-		})
-		background.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := Inspect(p.dir, p.options()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		for i := range int64(50) {
-			sv.RaiseMark(sv.Mark() + 1)
-			_ = sv.Save(savedWith(testLease(1, i)))
-			_, _ = s.Service([]string{"a", "b", "c"}[i%3])
-			must.Succeed(t, s.Sync())
-		}
-		cancel()
-		background.Wait()
-		mark := sv.Mark()
-		s.crash()
-		for range 3 {
-			s := mustOpen(t, p)
-			if got := s.service("default").Mark(); got != mark {
-				t.Errorf("the mark is %d, want %d", got, mark)
-			}
-			s.crash()
 		}
 	}
 }

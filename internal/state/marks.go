@@ -3,8 +3,6 @@ package state
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"runtime/debug"
 	"sync/atomic"
 	"unicode/utf8"
 	"unsafe"
@@ -19,13 +17,13 @@ import (
 //	  24  done, 8 bytes: the bits of the last save that has ended; 0: none, or a lease
 //	      was lost since
 //	4096  slots of 256 bytes:
-//	       +0  mark, 8 bytes: see encodeMark
-//	       +8  label, 8 bytes: CRC-32C of the name << 32 | its length; 0 = free
+//	       +0  mark, 8 bytes: Unix milliseconds
+//	       +8  length of the name, 8 bytes; 0 = free
 //	      +16  name
 const (
 	marksName    = "marks"
 	marksMagic   = "KZHNMARK"
-	marksVersion = 3
+	marksVersion = 4
 
 	// MaxServices is how many services one state directory can hold over its whole
 	// life.
@@ -33,33 +31,17 @@ const (
 	// MaxServiceName is the longest name of a service, in bytes.
 	MaxServiceName = slotSize - nameOffset
 
-	nextOffset  = 16
-	doneOffset  = 24
-	marksHeader = 4096
-	slotSize    = 256
-	labelOffset = 8
-	nameOffset  = 16
-	marksSize   = marksHeader + MaxServices*slotSize
+	// maxMark is the latest time that is taken for a mark, in the year 144,680.
+	maxMark = 1<<52 - 1
+
+	nextOffset   = 16
+	doneOffset   = 24
+	marksHeader  = 4096
+	slotSize     = 256
+	lengthOffset = 8
+	nameOffset   = 16
+	marksSize    = marksHeader + MaxServices*slotSize
 )
-
-// A mark is 52 bits of Unix milliseconds, which last for 142,000 years, below 12 check
-// bits derived from them. So a word that was zeroed or overwritten is not taken for a
-// mark.
-const (
-	markBits = 52
-	maxMark  = 1<<markBits - 1
-)
-
-func encodeMark(ms int64) int64 {
-	ms = min(max(ms, 0), maxMark)
-	check := (uint64(ms)*0x9E3779B97F4A7C15)>>markBits ^ 0x5A5
-	return int64(check<<markBits | uint64(ms))
-}
-
-func decodeMark(word int64) (ms int64, ok bool) {
-	ms = word & maxMark
-	return ms, encodeMark(ms) == word
-}
 
 // ErrTooManyServices is wrapped by the error of State.Service when the marks
 // file has no slot left.
@@ -83,10 +65,7 @@ func newMarks() []int64 {
 	words := make([]int64, marksSize/8)
 	b := bytesOf(words)
 	copy(b, marksMagic)
-	versionAndSlots(b)[0], versionAndSlots(b)[1] = marksVersion, MaxServices
-	for i := range MaxServices {
-		words[(marksHeader+i*slotSize)/8] = encodeMark(0)
-	}
+	*versionAndSlots(b) = [2]uint32{marksVersion, MaxServices}
 	return words
 }
 
@@ -112,10 +91,7 @@ func openMarks(d Dir, writable bool) (*marks, error) {
 		return nil, err
 	}
 	m := &marks{path: joinPath(d, marksName), m: mapping, names: map[string]int{}}
-	if !guarded(func() { err = m.read() }) {
-		err = damagedMarks(m.path, "it was cut short")
-	}
-	if err != nil {
+	if err := m.read(); err != nil {
 		return nil, errors.Join(err, mapping.Unmap())
 	}
 	return m, nil
@@ -138,35 +114,20 @@ func (m *marks) read() error {
 		return damagedMarks(m.path, "it is of another version or another machine")
 	}
 	for i := range MaxServices {
-		label := uint64(m.slot(i, labelOffset).Load())
-		ms, ok := decodeMark(m.slot(i, 0).Load())
+		ms, length := m.slot(i, 0).Load(), m.slot(i, lengthOffset).Load()
 		switch {
-		case !ok:
-			return damagedMarks(m.path, fmt.Sprintf("the mark in slot %d does not match its check bits", i))
-		case label == 0 && ms != 0: // its service would go on without it
-			return damagedMarks(m.path, fmt.Sprintf("slot %d has a mark and no name", i))
-		case label == 0:
-			continue
-		}
-		length := label & 0xffffffff
-		if length > MaxServiceName {
+		case ms < 0 || ms > maxMark:
+			return damagedMarks(m.path, fmt.Sprintf("the mark in slot %d is not a valid time", i))
+		case length < 0 || length > MaxServiceName:
 			return damagedMarks(m.path, fmt.Sprintf("slot %d has a name of %d bytes", i, length))
+		case length == 0 && ms != 0: // its service would go on without it
+			return damagedMarks(m.path, fmt.Sprintf("slot %d has a mark and no name", i))
+		case length > 0:
+			start := marksHeader + i*slotSize + nameOffset
+			m.names[string(b[start:start+int(length)])] = i
 		}
-		start := marksHeader + i*slotSize + nameOffset
-		name := string(b[start : start+int(length)])
-		if label != nameLabel(name) {
-			return damagedMarks(m.path, fmt.Sprintf("the name in slot %d does not match its checksum", i))
-		}
-		if _, double := m.names[name]; double {
-			return damagedMarks(m.path, fmt.Sprintf("service %q has two slots", name))
-		}
-		m.names[name] = i
 	}
 	return nil
-}
-
-func nameLabel(name string) uint64 {
-	return uint64(crc32.Checksum([]byte(name), castagnoli))<<32 | uint64(len(name))
 }
 
 func checkName(name string) error {
@@ -196,37 +157,23 @@ func (m *marks) slot(i, offset int) *atomic.Int64 { return m.word(marksHeader + 
 // announce is the beginning of a save: from now on a leases file with these bits fits.
 // After a loss no other one does.
 func (m *marks) announce(bits uint64, loss bool) {
-	storeWord(m.word(nextOffset), int64(bits))
+	m.word(nextOffset).Store(int64(bits))
 	if loss {
-		storeWord(m.word(doneOffset), 0) // not before next: that has the bits of the file with the lost lease
+		m.word(doneOffset).Store(0) // not before next: that has the bits of the file with the lost lease
 	}
 }
 
 // conclude is the end of a save: only a leases file with these bits fits.
-func (m *marks) conclude(bits uint64) { storeWord(m.word(doneOffset), int64(bits)) }
+func (m *marks) conclude(bits uint64) { m.word(doneOffset).Store(int64(bits)) }
 
-// expect reports whether a leases file with these bits fits. On marks that were cut short
-// none does.
-func (m *marks) expect(bits uint64) (fits bool) {
-	readable := guarded(func() {
-		fits = bits != 0 && (bits == uint64(m.word(nextOffset).Load()) || bits == uint64(m.word(doneOffset).Load()))
-	})
-	return readable && fits
+// expect reports whether a leases file with these bits fits.
+func (m *marks) expect(bits uint64) bool {
+	return bits != 0 && (bits == uint64(m.word(nextOffset).Load()) || bits == uint64(m.word(doneOffset).Load()))
 }
-
-// refuse lets no leases file fit.
-func (m *marks) refuse() { m.announce(0, true) }
 
 // add returns the mark of the service, raised to at least ms. It takes a free slot if
 // the service has none.
-func (m *marks) add(name string, ms int64) (word *atomic.Int64, err error) {
-	if !guarded(func() { word, err = m.addUnguarded(name, ms) }) {
-		err = damagedMarks(m.path, "it was cut short")
-	}
-	return word, err
-}
-
-func (m *marks) addUnguarded(name string, ms int64) (*atomic.Int64, error) {
+func (m *marks) add(name string, ms int64) (*atomic.Int64, error) {
 	i, known := m.names[name]
 	if !known {
 		if i = m.freeSlot(); i < 0 {
@@ -235,22 +182,12 @@ func (m *marks) addUnguarded(name string, ms int64) (*atomic.Int64, error) {
 		}
 		start := marksHeader + i*slotSize + nameOffset
 		copy(bytesOf(m.m.Words)[start:start+MaxServiceName], name)
-		m.slot(i, labelOffset).Store(int64(nameLabel(name))) // last: a slot is free or complete
+		m.slot(i, lengthOffset).Store(int64(len(name))) // last: a slot is free or complete
 		m.names[name] = i
 	}
 	word := m.slot(i, 0)
-	raise(word, ms)
+	word.Store(max(word.Load(), ms))
 	return word, nil
-}
-
-// raise brings the word to at least ms. Concurrent calls are safe.
-func raise(word *atomic.Int64, ms int64) {
-	for {
-		old := word.Load()
-		if present, ok := decodeMark(old); ok && present >= ms || word.CompareAndSwap(old, encodeMark(ms)) {
-			return
-		}
-	}
 }
 
 func (m *marks) where() string {
@@ -262,31 +199,18 @@ func (m *marks) where() string {
 
 func (m *marks) freeSlot() int {
 	for i := range MaxServices {
-		if m.slot(i, labelOffset).Load() == 0 {
+		if m.slot(i, lengthOffset).Load() == 0 {
 			return i
 		}
 	}
 	return -1
 }
 
-// get returns the mark of a service; ok is false if it has no slot, or the slot cannot
-// be read.
-func (m *marks) get(name string) (ms int64, ok bool) {
-	i, known := m.names[name]
-	if !known {
-		return 0, false
-	}
-	readable := guarded(func() { ms, ok = decodeMark(m.slot(i, 0).Load()) })
-	return ms, ok && readable
-}
-
-// all is the marks of all services that can be read.
+// all is the marks of all services.
 func (m *marks) all() map[string]int64 {
 	all := map[string]int64{}
-	for name := range m.names {
-		if ms, ok := m.get(name); ok {
-			all[name] = ms
-		}
+	for name, i := range m.names {
+		all[name] = m.slot(i, 0).Load()
 	}
 	return all
 }
@@ -300,42 +224,4 @@ func readMarks(d Dir) map[string]int64 {
 	}
 	defer m.m.Unmap()
 	return m.all()
-}
-
-// guarded runs f, which accesses a mapping, and reports whether that succeeded. If the
-// file was cut short, the access is a SIGBUS, which would otherwise end the process.
-func guarded(f func()) (ok bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer recoverFault(&ok)
-	f()
-	return true
-}
-
-// storeWord is guarded for a single store, without an allocation.
-func storeWord(word *atomic.Int64, value int64) (ok bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer recoverFault(&ok)
-	word.Store(value)
-	return true
-}
-
-func recoverFault(ok *bool) {
-	switch r := recover().(type) {
-	case nil:
-	case interface{ Addr() uintptr }:
-		*ok = false
-	default:
-		panic(r)
-	}
-}
-
-// touch stores to every page, so that later accesses find it in memory.
-func touch(words []int64) bool {
-	const page = 4096 / 8
-	return guarded(func() {
-		for i := 0; i < len(words); i += page {
-			word := (*atomic.Int64)(unsafe.Pointer(&words[i]))
-			word.CompareAndSwap(word.Load(), word.Load())
-		}
-	})
 }

@@ -185,9 +185,6 @@ func (d *osDir) Map(name string, writable bool) (*Mapping, error) {
 		// memory this fails, and the pages can be swapped.
 		_ = unix.Mlock(mem)
 	}
-	if writable && !touch(words) {
-		return nil, errors.Join(damagedMarks(d.file(name), "it was cut short"), unix.Munmap(mem))
-	}
 	return &Mapping{Words: words, ID: idOf(info), Unmap: func() error { return unix.Munmap(mem) }}, nil
 }
 

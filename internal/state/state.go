@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -58,7 +57,6 @@ type State struct {
 	owner  ownerRecord
 	marks  *marks
 
-	faulted atomic.Bool   // a mark could not be stored: its file was cut short
 	changes chan struct{} // has a token when the disk lacks more than new marks
 
 	// mu guards the fields below, and the names of the marks. Nothing waits for a disk
@@ -139,31 +137,9 @@ func (s *State) save(name string, content Saved, loss bool) error {
 }
 
 func (s *State) saveLive(loss bool) error {
-	err := s.markFault()
-	if err == nil {
-		err = s.live.save(s.saved, s.marks, loss)
-	}
-	if s.markFault() != nil {
-		s.marks.refuse() // what the save stored there must not count
-	}
+	err := s.live.save(s.saved, s.marks, loss)
 	s.tellOfLive(err)
 	return err
-}
-
-// loseMarks notes that the marks were cut short. A leases file beside them must not be
-// adopted.
-func (s *State) loseMarks() {
-	s.faulted.Store(true)
-	s.marks.refuse()
-	s.wake()
-}
-
-// markFault is an error once the marks were cut short.
-func (s *State) markFault() error {
-	if !s.faulted.Load() {
-		return nil
-	}
-	return damagedMarks(s.marks.path, "it was cut short while this process uses it")
 }
 
 // wake makes Run write the state to the disk soon.

@@ -7,8 +7,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kazahana/kazahana/internal/state"
 )
 
@@ -16,10 +14,9 @@ import (
 // what the state relies on: inodes, locks, mappings, and names that a power failure
 // may take back.
 type fileSystem struct {
-	rnd      *rand.Rand
-	mappings *mappings
-	device   uint64
-	root     *node
+	rnd    *rand.Rand
+	device uint64
+	root   *node
 
 	reuse  bool     // a new file takes the inode that was freed last, as on ext4
 	freed  []uint64 // inodes
@@ -60,7 +57,7 @@ type stuckWrite struct {
 }
 
 func newFileSystem(w *world, device uint64, reuse bool) *fileSystem {
-	f := &fileSystem{rnd: w.rnd, mappings: &w.mappings, device: device, reuse: reuse}
+	f := &fileSystem{rnd: w.rnd, device: device, reuse: reuse}
 	f.root = f.newDirectory()
 	return f
 }
@@ -85,53 +82,18 @@ func (f *fileSystem) newFile(bytes []byte) *node {
 	return n
 }
 
-// write replaces the content where the file is. A process that has it mapped sees
-// that. Where the size changes, each access of that process is a fault from then
-// on, as it is in a file that was cut short.
+// write replaces the content where the file is. A process that has it mapped sees that, if
+// the size stays.
 func (f *fileSystem) write(n *node, bytes []byte) {
 	if words := (len(bytes) + 7) / 8; words != len(n.words) {
-		f.mappings.cut(n.words)
-		n.words = f.mappings.words(words)
+		n.words = make([]int64, words)
 	}
 	n.size = len(bytes)
 	copy(n.bytes(), bytes)
 }
 
-// mappings are where files are that a process may map: outside of Go's heap, so that
-// an access can be a fault.
-type mappings struct {
-	mapped [][]byte
-}
-
-// markWords is the least size of a file that somebody may map.
+// markWords is the least size of a file that a process may map.
 const markWords = 1024
-
-func (m *mappings) words(n int) []int64 {
-	if n < markWords {
-		return make([]int64, n)
-	}
-	mem, err := unix.Mmap(-1, 0, n*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	must(err, nil)
-	m.mapped = append(m.mapped, mem)
-	return unsafe.Slice((*int64)(unsafe.Pointer(&mem[0])), n)
-}
-
-// cut makes each access of a process that has mapped the words a fault.
-func (m *mappings) cut(words []int64) {
-	for _, mem := range m.mapped {
-		if len(words) > 0 && unsafe.Pointer(&mem[0]) == unsafe.Pointer(&words[0]) {
-			must(unix.Mprotect(mem, unix.PROT_NONE), nil)
-		}
-	}
-}
-
-// free ends all mappings. Nobody uses them any more.
-func (m *mappings) free() {
-	for _, mem := range m.mapped {
-		must(unix.Munmap(mem), nil)
-	}
-	m.mapped = nil
-}
 
 func (n *node) bytes() []byte {
 	if n.size == 0 {
@@ -250,8 +212,7 @@ func (f *fileSystem) cloneNode(n *node, done map[*node]*node) *node {
 	if c := done[n]; c != nil {
 		return c
 	}
-	c := &node{inode: n.inode, freed: n.freed, changed: n.changed, size: n.size, words: f.mappings.words(len(n.words))}
-	copy(c.words, n.words)
+	c := &node{inode: n.inode, freed: n.freed, changed: n.changed, size: n.size, words: slices.Clone(n.words)}
 	done[n] = c
 	entries := func(from map[string]*node) map[string]*node {
 		if from == nil {

@@ -207,10 +207,20 @@ func (w *world) harm(d *daemon) {
 		at.fs.write(n, make([]byte, n.size)) // zeroed
 	case 1:
 		at.fs.write(n, nil) // cut short
+		w.faults(n)
 	case 2:
 		w.moveAway(place{at.fs, at.node(), name})
 	default:
 		at.fs.remove(at.node(), name)
+	}
+}
+
+// faults ends the processes that have mapped the file, as SIGBUS does.
+func (w *world) faults(n *node) {
+	for _, d := range w.daemons {
+		if d.life != nil && d.life.p.mapped == n {
+			d.kill()
+		}
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 
 // process is one life of a daemon, as the file systems see it.
 type process struct {
-	w    *world
-	open []*dir
+	w      *world
+	open   []*dir
+	mapped *node // its marks
 
 	gone  bool // nothing of it runs any more
 	dying bool // it was killed, and hangs in a frozen file system: its locks stay
@@ -200,6 +201,9 @@ func (d *dir) Map(name string, writable bool) (*state.Mapping, error) {
 	}
 	if n.size < 8 || n.size%8 != 0 {
 		return nil, &state.FileError{Path: d.Path() + "/" + name, Problem: "is damaged"}
+	}
+	if writable {
+		d.p.mapped = n
 	}
 	m := &state.Mapping{Words: n.words, ID: d.id(name, n), Unmap: func() error { return nil }}
 	if leases := d.node.entries["leases"]; writable && leases != nil && d.p.w.without(bitsCompared) {

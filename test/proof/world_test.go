@@ -34,7 +34,6 @@ type setting struct {
 type world struct {
 	setting
 	rnd      *rand.Rand
-	mappings mappings
 	timeline snowflake.Timeline
 	lowBits  int // few, so that slots are few and collide
 
@@ -289,7 +288,6 @@ func (w *world) run(n int) {
 	if w.whole {
 		w.part()
 	}
-	w.mappings.free()
 	w.follow()
 }
 
