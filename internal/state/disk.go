@@ -85,7 +85,6 @@ const (
 type syncer struct {
 	turn    chan struct{} // holds a token during a write
 	written []byte        // what the disk has; nil: not known
-	id      FileID        // of the file that has it
 
 	mu    sync.Mutex // guards what follows
 	began time.Time  // of the write under way; zero: none
@@ -115,17 +114,12 @@ func (s *State) sync() error {
 }
 
 func (s *State) writeState() error {
-	file := s.snapshot()
-	content, err := seal(stateKind, file)
+	content, err := seal(stateKind, s.snapshot())
 	if err != nil {
 		return err
 	}
-	id, err := s.disk.Identify(stateName)
-	if err != nil || id != s.syncer.id || string(content) != string(s.syncer.written) {
+	if string(content) != string(s.syncer.written) {
 		if err := s.disk.Replace(stateName, content); err != nil {
-			return err
-		}
-		if s.syncer.id, err = s.disk.Identify(stateName); err != nil {
 			return err
 		}
 		s.syncer.written = content
@@ -176,8 +170,7 @@ func (s *State) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	written := make(chan error, 1)
 	writing, changed := false, false
-	var said reported
-	var swept time.Time
+	var said, swept time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -205,39 +198,18 @@ func (s *State) Run(ctx context.Context) error {
 	}
 }
 
-func (s *State) tellOfDisk(said *reported, err error) {
-	kind := ""
-	if err != nil {
-		kind = err.Error()
-	}
-	switch failed, over := said.news(kind, err); {
-	case failed:
+// tellOfDisk logs that the disk is behind, each minute, and when that is over. said is when the
+// log had it last; zero: it is not behind.
+func (s *State) tellOfDisk(said *time.Time, err error) {
+	switch {
+	case err != nil && time.Since(*said) >= failureLogged:
 		s.opts.fail("the floor cannot be brought to the disk of the state directory "+s.disk.Path()+
 			"; IDs go on, and kill -9 loses nothing: only a power failure would", err)
-	case over:
+		*said = time.Now()
+	case err == nil && !said.IsZero():
 		s.opts.Log.Info("the state directory is up to date again", zap.String("state_dir", s.disk.Path()))
+		*said = time.Time{}
 	}
-}
-
-// reported is the failure that was last logged.
-type reported struct {
-	kind string // "": none
-	at   time.Time
-}
-
-// news reports whether to log the failure now, or its end. A failure of the same kind
-// is logged once in failureLogged.
-func (r *reported) news(kind string, err error) (failed, over bool) {
-	if err == nil {
-		over = r.kind != ""
-		*r = reported{}
-		return false, over
-	}
-	if r.kind == kind && time.Since(r.at) < failureLogged {
-		return false, false
-	}
-	*r = reported{kind: kind, at: time.Now()}
-	return true, false
 }
 
 // Health is the condition of the state, for status and doctor.

@@ -74,9 +74,7 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 		if err = s.disk.Lock(lockName); err != nil {
 			return err
 		}
-		if file, s.syncer.written, err = readState(s.disk); s.syncer.written != nil {
-			s.syncer.id, err = s.disk.Identify(stateName)
-		}
+		file, s.syncer.written, err = readState(s.disk)
 		return err
 	})
 	for name, doc := range file.Services {
