@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -376,34 +375,6 @@ func TestMarksOfAnotherFolder(t *testing.T) {
 	thief.crash()
 	again := mustOpen(t, q).service("default")
 	wantState(t, again, savedWith(testLease(8, 8)), testMark+100)
-}
-
-// The state directory was full, so that only the live state has the timeline that the
-// service has moved to. Its leases are not adopted, and IDs go on on the timeline whose IDs
-// are greater. A file that is older than the state directory does not count.
-func TestTimelineOfARefusedFile(t *testing.T) {
-	earlier := testTimeline // with greater IDs
-	earlier.EpochMS -= 1000
-	for name, c := range map[string]struct{ disk, live, want snowflake.Timeline }{
-		"moved on a full disk": {testTimeline, earlier, earlier},
-		"an older folder":      {earlier, testTimeline, earlier},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
-			s := mustOpen(t, p)
-			sv := s.service("default")
-			mustSave(t, sv, Saved{Timeline: c.disk, Source: SourceLease})
-			sv.RaiseMark(testMark)
-			must.Succeed(t, s.Sync())
-			onDisk, err := os.ReadFile(p.disk(stateName))
-			must.Succeed(t, err)
-			mustSave(t, sv, Saved{Timeline: c.live, Source: SourceLease})
-			s.crash()
-			must.Succeed(t, os.WriteFile(p.disk(stateName), onDisk, 0o600))
-			sv = mustOpen(t, p, identity(Identity{"machine b", "boot a"})).service("default")
-			wantState(t, sv, Saved{Timeline: c.want, Source: SourceLease}, testMark)
-		})
-	}
 }
 
 // Copies of the state directory, by whatever means they came to be.

@@ -26,7 +26,8 @@
 //     words: next gets the bits before the file is written, done after the rename.
 //     Leases are adopted only from a file whose bits are one of the two, whose
 //     checksum, boot and machine fit, and which names the inodes of its folder and
-//     of the marks. Where none is adopted, new marks are made, which know no file.
+//     of the marks. Where none is adopted, new marks are made, which know no file, and
+//     the timelines are those of the state file.
 //  6. A lease is released only when a save without it is done (Save returned nil).
 //  7. A lost lease does not come back, whether or not a write succeeds: SaveAfterLoss
 //     takes done away before it writes.

@@ -136,7 +136,6 @@ type found struct {
 	marks   *marks           // nil: missing or damaged
 	damage  error            // why marks or leases cannot be read; nil if they are only missing
 	refusal string           // why the leases are not adopted; "" if they may be
-	latest  bool             // the leases file is the folder's, and no later one was written
 	fresh   bool             // the folder is empty
 }
 
@@ -171,7 +170,6 @@ func (l *live) look(writable bool) (f found) {
 		return f
 	}
 	f.saved, f.refusal = saved, l.refusal(file, saved, f.marks)
-	f.latest = f.marks != nil && file.Folder == l.id && f.marks.expect(file.Bits)
 	return f
 }
 

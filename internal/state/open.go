@@ -205,22 +205,6 @@ func (s *State) takeOver(f found) {
 	if f.marks != nil {
 		s.learnFloors(f.marks.all())
 	}
-	if f.latest && f.refusal != "" {
-		s.learnTimelines(f.saved)
-	}
-}
-
-// learnTimelines takes over the timelines of a leases file whose leases are not adopted. The
-// state directory may have an earlier one, if its disk was full. Which of two is the later
-// one shows in the IDs: a service moves only to greater ones.
-func (s *State) learnTimelines(saved map[string]Saved) {
-	for name, live := range saved {
-		live = live.withoutLeases().Settled(s.floors[name])
-		disk := s.saved[name]
-		if disk.Source == SourceNone || CrossTimelines(disk.Timeline, live.Timeline, s.floors[name]).Ascends() {
-			s.saved[name] = live
-		}
-	}
 }
 
 // learnFloors raises the floors to the marks.
