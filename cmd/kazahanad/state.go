@@ -156,7 +156,7 @@ func (c *stateAcceptCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	return state.AcceptTimeline(s.ctx, dir, c.Service, opts, func(svc state.ServiceReport) (snowflake.Timeline, error) {
+	return state.AcceptTimeline(dir, c.Service, opts, func(svc state.ServiceReport) (snowflake.Timeline, error) {
 		if svc.Saved.Offered == nil {
 			return snowflake.Timeline{}, fmt.Errorf("service %s has refused no lease: there is nothing to accept", c.Service)
 		}
@@ -200,7 +200,7 @@ func (c *stateResetCmd) Run(s *system) error {
 	if !c.Yes {
 		return usageError{fmt.Errorf("reset-floor: %s; repeat with --yes to do it", what)}
 	}
-	floors, err := state.ResetFloor(s.ctx, dir, c.Service, s.now().UnixMilli(), opts)
+	floors, err := state.ResetFloor(dir, c.Service, s.now().UnixMilli(), opts)
 	if err != nil {
 		return err
 	}

@@ -251,10 +251,6 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 		sv.RaiseMark(mark)
 		s.crash()
 	}
-	// Under another name it is the same directory.
-	link := filepath.Join(disktest.Memory(t), "link")
-	must.Succeed(t, os.Symlink(p.live, link))
-	wantLoads(t, mustOpen(t, place{p.dir, link}).service("default"), saved)
 }
 
 // A write that failed leaves the leases of before, none of which was released. After a loss

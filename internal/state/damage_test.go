@@ -71,7 +71,7 @@ func TestDamagedStateFile(t *testing.T) {
 			}
 			_, err := Inspect(p.dir, p.options())
 			wantFileError(t, err, path, c.text)
-			_, err = ResetFloor(t.Context(), p.dir, "", resetTo, p.options())
+			_, err = ResetFloor(p.dir, "", resetTo, p.options())
 			wantFileError(t, err, path, c.text)
 			if used, err := Used(p.dir); !used || err == nil {
 				t.Errorf("Used: %v, %v", used, err)

@@ -26,6 +26,8 @@ type Report struct {
 	// Refusal says why a daemon that starts now would not adopt the leases; ""
 	// if it would, and while a daemon runs.
 	Refusal string
+
+	free bool // no daemon uses Live, or there is none
 }
 
 // ServiceReport is the state of one service. The secrets of its leases are blank,
@@ -62,11 +64,7 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	if report.Holder, err = disk.Holder(); err != nil {
 		return Report{}, err
 	}
-	services := map[string]ServiceReport{}
-	for name, doc := range file.Services {
-		saved, _ := doc.saved() // readState has checked it
-		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: saved}
-	}
+	services := file.reports()
 	report.look(opts, file, disk, services)
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		svc := services[name]
@@ -76,10 +74,21 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	return report, nil
 }
 
+// reports is the content of the state file.
+func (f stateFile) reports() map[string]ServiceReport {
+	services := map[string]ServiceReport{}
+	for name, doc := range f.Services {
+		saved, _ := doc.saved() // readState has checked it
+		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: saved}
+	}
+	return services
+}
+
 // look adds the content of the live state.
 func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[string]ServiceReport) {
 	if opts.Live == "" {
 		addMarks(services, readMarks(disk))
+		r.free = true
 		return
 	}
 	r.Live, r.Memory = filepath.Join(opts.Live, file.Folder), InMemory(opts.Live)
@@ -100,7 +109,8 @@ func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[st
 	r.Damage = f.damage
 	if r.Holder == nil {
 		r.Refusal = f.refusal
-		if user, err := dir.Holder(); err == nil && user != nil {
+		user, err := dir.Holder()
+		if r.free = err == nil && user == nil; user != nil {
 			r.Refusal = fmt.Sprintf("the daemon of %s uses them: this state directory is a copy of its own, and a daemon would begin here under a new identity", cmp.Or(readHolder(dir).Path, "another state directory"))
 		}
 	}

@@ -26,8 +26,8 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	decide := func(ServiceReport) (tl snowflake.Timeline, err error) { return tl, errors.New("asked") }
 	for what, try := range map[string]func() error{
 		"Open":           func() error { _, err := p.open(); return err },
-		"ResetFloor":     func() error { _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); return err },
-		"AcceptTimeline": func() error { return AcceptTimeline(t.Context(), p.dir, "default", p.options(), decide) },
+		"ResetFloor":     func() error { _, err := ResetFloor(p.dir, "", resetTo, p.options()); return err },
+		"AcceptTimeline": func() error { return AcceptTimeline(p.dir, "default", p.options(), decide) },
 	} {
 		err := try()
 		var locked *LockedError

@@ -1,11 +1,9 @@
 package state
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,8 +22,8 @@ type Floor struct {
 // mistyped name must not make a new one. The change is made under a new identity: so no
 // lease from before is adopted, also where the live directory cannot be seen from here
 // (it is gone after a boot, and invisible from outside a container).
-func openForChange(ctx context.Context, dir string, opts Options) (_ *State, err error) {
-	disk, _, err := openUsed(dir, &opts)
+func openForChange(path string, opts Options) (_ *State, err error) {
+	disk, _, err := openUsed(path, &opts)
 	if err != nil {
 		return nil, err
 	}
@@ -43,39 +41,20 @@ func openForChange(ctx context.Context, dir string, opts Options) (_ *State, err
 		return nil, err
 	}
 	s.place, s.folder, s.marks = file.Live, newFolderName(), memoryMarks()
-	free := s.takeFormer(ctx, file)
+	var last Report
+	services := file.reports()
+	last.look(opts, file, disk, services)
+	for name, svc := range services {
+		s.floors[name], s.dropped[name] = svc.Mark, svc.Saved.leases()
+		if last.Refusal == "" {
+			s.saved[name] = svc.Saved.withoutLeases()
+		}
+	}
 	s.settle(file)
-	if free {
+	if last.free {
 		s.owner = file.Owner // no copy of this directory has it
 	}
 	return s, nil
-}
-
-// takeFormer learns what the last life left in the live directory, and reports whether no
-// daemon uses that. It may be in the state directory.
-func (s *State) takeFormer(ctx context.Context, file stateFile) (free bool) {
-	if s.opts.Live == "" {
-		s.learnFormer(file)
-		return true
-	}
-	dir, err := openDir(filepath.Join(s.opts.Live, file.Folder), false, "")
-	if err != nil {
-		return false
-	}
-	defer dir.Close()
-	if err := s.lockFolder(ctx, dir); err != nil {
-		return false
-	}
-	l, err := newLive(dir, s.opts.identity())
-	if err != nil {
-		return false
-	}
-	f := l.look(false)
-	s.takeOver(f)
-	if f.marks != nil {
-		_ = f.marks.m.Unmap()
-	}
-	return true
 }
 
 // openUsed opens a state directory that a daemon has used, and reads its file. The
@@ -111,11 +90,11 @@ func noState(disk *osDir) error {
 // may be smaller than those that were dated ahead.
 //
 // Errors: *LockedError while a daemon runs, *FileError.
-func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
+func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
 	if nowMS <= 0 {
 		return nil, fmt.Errorf("a mark of %d ms is not a valid time", nowMS)
 	}
-	s, err := openForChange(ctx, dir, opts)
+	s, err := openForChange(dir, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +106,7 @@ func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Opti
 	var floors []Floor
 	for _, name := range names {
 		before, saved := s.floors[name], s.saved[name]
-		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: saved.leases() + s.dropped[name]})
+		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: s.dropped[name]})
 		saved.Largest = saved.largest(before)
 		s.saved[name], s.floors[name] = saved, min(before, nowMS)
 	}
@@ -167,8 +146,8 @@ func (s *State) pick(service string) ([]string, error) {
 // error that AcceptTimeline passes on.
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
-func AcceptTimeline(ctx context.Context, dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
-	s, err := openForChange(ctx, dir, opts)
+func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
+	s, err := openForChange(dir, opts)
 	if err != nil {
 		return err
 	}
@@ -177,7 +156,7 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 		return err
 	}
 	before := s.saved[service]
-	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: before.withoutSecrets()})
+	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: before})
 	if err != nil {
 		return err
 	}

@@ -18,12 +18,12 @@ import (
 
 func resetFloor(t *testing.T, p place, service string, ms int64) ([]Floor, error) {
 	t.Helper()
-	return ResetFloor(t.Context(), p.dir, service, ms, p.options())
+	return ResetFloor(p.dir, service, ms, p.options())
 }
 
 func acceptTimeline(t *testing.T, p place, service string, decide func(ServiceReport) (snowflake.Timeline, error)) error {
 	t.Helper()
-	return AcceptTimeline(t.Context(), p.dir, service, p.options(), decide)
+	return AcceptTimeline(p.dir, service, p.options(), decide)
 }
 
 func TestResetFloor(t *testing.T) {
@@ -79,7 +79,7 @@ func TestAcceptAfterAReset(t *testing.T) {
 			t.Errorf("an epoch %d ms earlier: %+v", ahead, c)
 		}
 	}
-	err = AcceptTimeline(t.Context(), p.dir, "default", p.options(), func(ServiceReport) (snowflake.Timeline, error) {
+	err = AcceptTimeline(p.dir, "default", p.options(), func(ServiceReport) (snowflake.Timeline, error) {
 		return snowflake.Timeline{EpochMS: testTimeline.EpochMS - 1, BitTS: 41}, nil
 	})
 	must.Succeed(t, err)
@@ -185,7 +185,7 @@ func TestMaintenanceFindsTheLiveDirectory(t *testing.T) {
 	p, _ := usedPlace(t)
 	opts := p.options()
 	opts.Live = ""
-	floors, err := ResetFloor(t.Context(), p.dir, "", resetTo, opts)
+	floors, err := ResetFloor(p.dir, "", resetTo, opts)
 	if err != nil || len(floors) != 1 || floors[0].Leases != 3 {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
@@ -273,7 +273,7 @@ func TestAcceptTimeline(t *testing.T) {
 	p, saved := usedPlace(t)
 	refused := errors.New("refused")
 	err := acceptTimeline(t, p, "default", func(r ServiceReport) (snowflake.Timeline, error) {
-		if r.Mark != testMark || !reflect.DeepEqual(r.Saved, saved.withoutSecrets()) {
+		if r.Mark != testMark || !reflect.DeepEqual(r.Saved, saved.withoutLeases()) {
 			t.Errorf("decide was given %+v", r)
 		}
 		return snowflake.Timeline{}, refused
@@ -386,7 +386,7 @@ func TestAcceptTimelineFromElsewhere(t *testing.T) {
 	must.Succeed(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))
 	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	must.Succeed(t, AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide))
+	must.Succeed(t, AcceptTimeline(p.dir, "default", Options{}, decide))
 	if left := glob(t, p.dir, "*"); len(left) != 2 {
 		t.Errorf("the state directory holds %v", left)
 	}

@@ -111,7 +111,7 @@ func (s *State) choosePlace(file stateFile, known bool) {
 	switch {
 	case !known:
 		s.folder = newFolderName()
-	case !samePlace(file.Live, s.base):
+	case file.Live != s.place:
 		s.opts.Log.Info("the leases and marks are kept in another place than before; leases of the last run are not adopted",
 			zap.String("before", file.Live), zap.String("now", s.place))
 		s.folder = newFolderName()
@@ -123,10 +123,7 @@ func (s *State) choosePlace(file stateFile, known bool) {
 // if they can be read.
 func (s *State) learnFormer(file stateFile) {
 	dir := s.disk
-	if _, real := s.disk.(*osDir); file.Live != "" {
-		if !real {
-			return
-		}
+	if file.Live != "" {
 		former, err := openDir(filepath.Join(file.Live, file.Folder), false, "")
 		if err != nil {
 			return

@@ -100,22 +100,6 @@ func checkLink(path string, user int) error {
 	return &FileError{Path: path, Problem: fmt.Sprintf("is a symbolic link of the user with UID %d", uid), Remedy: liveRemedy}
 }
 
-// samePlace reports whether the path leads to the live directory; nil stands for none.
-func samePlace(path string, base Dir) bool {
-	switch {
-	case base == nil || path == "":
-		return base == nil && path == ""
-	case path == base.Path():
-		return true
-	}
-	d, ok := base.(*osDir)
-	if !ok {
-		return false
-	}
-	info, err := os.Stat(path)
-	return err == nil && os.SameFile(info, d.info)
-}
-
 // ChooseLive returns the first place on a file system in memory that exists or can be
 // made, and that this process may write to; "" if there is none.
 func ChooseLive(places []string) string {

@@ -193,7 +193,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 		func() error { return os.Remove(p.disk(lockName)) },
 	} {
 		must.Succeed(t, prepare())
-		if _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); err != nil {
+		if _, err := ResetFloor(p.dir, "", resetTo, p.options()); err != nil {
 			t.Fatal(err)
 		}
 		check()
