@@ -313,7 +313,7 @@ func (c *Core) failed(err error) {
 		wait = fenceWait(end, wait, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 	case errors.As(err, &busy):
 		result = ResultRefused
-		wait = max(wait, min(busy.RetryAfter, maxRetryAfter))
+		wait = busy.Wait(wait, c.rnd.Float64())
 	case errors.As(err, &full), errors.Is(err, provider.ErrConflict), errors.Is(err, provider.ErrInvalid),
 		errors.Is(err, errNoCover), errors.Is(err, lease.ErrMalformed):
 		result = ResultRefused

@@ -156,3 +156,23 @@ func TestBackoffHasJitter(t *testing.T) {
 		t.Errorf("the next try is in %v", in)
 	}
 }
+
+// Hosts that a provider has refused in one second come back over many, also those that have
+// failed for some time.
+func TestHostsComeBackApart(t *testing.T) {
+	for _, failures := range []int{0, 5} {
+		var first, last time.Duration
+		for host := range uint64(20) {
+			c := newTable().core
+			c.rnd, c.failures = rand.New(rand.NewPCG(host, 2)), failures
+			c.failed(&provider.BusyError{RetryAfter: time.Second, Reason: "too many requests"})
+			if host == 0 {
+				first = c.notBefore
+			}
+			first, last = min(first, c.notBefore), max(last, c.notBefore)
+		}
+		if first < time.Second || last-first < 6*time.Second {
+			t.Errorf("after %d failures, 20 hosts come back between %v and %v", failures, first, last)
+		}
+	}
+}

@@ -417,7 +417,7 @@ func TestHangingVerifyAndRelease(t *testing.T) {
 }
 
 // TestRetryAfterIsHonoured: the longer wait holds, the backoff's or the one that the
-// provider asks for, which may mean milliseconds and say hours.
+// provider asks for, which may mean milliseconds and say hours. This host's chance is 0.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for after, want := range map[time.Duration][]time.Duration{5 * time.Second: seconds(5, 5, 5, 8, 16), 1000 * time.Hour: seconds(600)} {
 		t.Run(after.String(), hosted(nil, func(t *testing.T, r *rig) {

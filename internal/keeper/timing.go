@@ -17,9 +17,6 @@ const (
 	// come back together. It rather adds: a host that comes back early finds that
 	// what others give back has not arrived yet.
 	jitterPart = 10
-	// maxRetryAfter bounds what a provider may ask for, in whatever unit it
-	// meant it.
-	maxRetryAfter = 10 * time.Minute
 	// maxLogged is how many leases of one grant get a line each in the log.
 	maxLogged = 16
 	// pollInterval is how often a keeper looks at the clock at least: it may

@@ -64,8 +64,26 @@ func (e *FencedError) Error() string {
 
 // BusyError: the provider is well but asks for patience.
 type BusyError struct {
-	RetryAfter time.Duration
+	RetryAfter time.Duration // the same for all that were refused together: see Wait
 	Reason     string
+}
+
+const (
+	// spread is over how long hosts come back that were refused together, at least. Of 4,000
+	// that began at once, on an API server of Kubernetes with two processors, the last had its
+	// machine ID after 24 s to 42 s; where they came back in the second that the server asks
+	// for, after 116 s.
+	spread = 12 * time.Second
+	// mostRetry bounds what a provider may ask for, in whatever unit it meant it.
+	mostRetry = 10 * time.Minute
+)
+
+// Wait is after how long the provider is asked again: least, or longer if it asks for that,
+// and a part by chance. A server asks all that it refuses in one second for the same time. If
+// they came back in one moment, it would refuse most of them again. random is in [0, 1).
+func (e *BusyError) Wait(least time.Duration, random float64) time.Duration {
+	asked := min(e.RetryAfter, mostRetry)
+	return max(asked, least) + time.Duration(random*float64(max(asked, spread)))
 }
 
 func (e *BusyError) Error() string {

@@ -24,8 +24,6 @@ const (
 	// after twice as long each time, up to mostPause.
 	firstPause = 500 * time.Millisecond
 	mostPause  = 10 * time.Second
-	// mostBusyPause bounds the wait that a busy provider asks for.
-	mostBusyPause = 10 * time.Minute
 	// leastPause is the shortest pause where the provider names the time at which
 	// a machine ID comes free.
 	leastPause = 100 * time.Millisecond
@@ -141,7 +139,7 @@ func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
 	atMS := int64(0)
 	switch {
 	case errors.As(err, &busy):
-		return min(max(busy.RetryAfter, leastPause), mostBusyPause), true
+		return busy.Wait(leastPause, rand.Float64()), true
 	case errors.As(err, &full):
 		atMS = full.NextEndMS
 	case errors.As(err, &fenced):

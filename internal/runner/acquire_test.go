@@ -101,7 +101,7 @@ func TestAcquisition(t *testing.T) {
 			return grants(id)
 		}}, wait: -1, after: [2]time.Duration{3 * time.Second, 3*time.Second + leastPause}, lines: []string{"waiting for a machine ID, for 0s so far: grants are refused until 2000-01-01T00:00:03.000Z: forgot"}},
 		{name: "fenced, not to wait", answers: answers{fenced}, fails: "no machine ID: grants are refused until"},
-		{name: "busy", answers: answers{refuses(&provider.BusyError{RetryAfter: 7 * time.Second}), grants}, wait: -1, after: [2]time.Duration{7 * time.Second, 7 * time.Second}},
+		{name: "busy", answers: answers{refuses(&provider.BusyError{RetryAfter: 7 * time.Second}), grants}, wait: -1, after: [2]time.Duration{7 * time.Second, 19 * time.Second}},
 		{name: "away while waiting", answers: answers{full, away, away, away, away, away, full, away, away, grants}, wait: -1, after: [2]time.Duration{7 * time.Second, 10 * time.Second}},
 		{name: "away while waiting, for too long", answers: answers{full, away}, wait: 10 * time.Second, after: [2]time.Duration{10 * time.Second, 10 * time.Second}, fails: "no machine ID within 10s: the provider is away"},
 		{name: "ended, unheard of", answers: answers{away, refuses(provider.ErrConflict), grants}, after: [2]time.Duration{2 * time.Second, 2 * time.Second}},
@@ -136,6 +136,23 @@ func TestAcquisition(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Hosts that a provider has refused in one second come back over many.
+func TestHostsComeBackApart(t *testing.T) {
+	var first, last time.Duration
+	for range 50 {
+		pause, refused := new(Acquisition).refusal(&provider.BusyError{RetryAfter: time.Second})
+		if first == 0 {
+			first = pause
+		}
+		if first, last = min(first, pause), max(last, pause); !refused || first < time.Second {
+			t.Fatalf("a pause of %v, %v", pause, refused)
+		}
+	}
+	if last-first < 3*time.Second {
+		t.Errorf("50 hosts come back between %v and %v", first, last)
 	}
 }
 

@@ -76,8 +76,7 @@ func TestATokenRotates(t *testing.T) {
 	}
 }
 
-// A server that asks for patience gets it: nothing is sent before, and hosts that were refused
-// together do not come back together.
+// A server that asks for patience gets it: nothing is sent before.
 func TestRetryAfter(t *testing.T) {
 	r := newRig(t)
 	p := r.open(only(0, 7))
@@ -91,7 +90,7 @@ func TestRetryAfter(t *testing.T) {
 	for i := range 3 {
 		_, err := p.Acquire(ctx(t), provider.AcquireRequest{})
 		busy, ok := errors.AsType[*provider.BusyError](err)
-		if !ok || busy.RetryAfter <= 0 || busy.RetryAfter > 600*time.Second || i == 0 && busy.RetryAfter <= 300*time.Second {
+		if !ok || busy.RetryAfter <= 0 || busy.RetryAfter > 300*time.Second || i == 0 && busy.RetryAfter < 300*time.Second {
 			t.Fatalf("acquire %d: %v", i, err)
 		}
 	}
@@ -101,25 +100,6 @@ func TestRetryAfter(t *testing.T) {
 	}
 	if n := asked.Load(); n != 1 {
 		t.Errorf("%d requests were sent", n)
-	}
-}
-
-// Hosts that a server has refused in one second come back over many.
-func TestHostsComeBackApart(t *testing.T) {
-	r := newRig(t)
-	r.one(r.open(only(0, 7)))
-	r.Fault(func(w http.ResponseWriter, _ *http.Request) bool { kubetest.Throttle(w, 1); return true })
-	var last time.Duration
-	for range 20 {
-		_, err := r.open(only(0, 7)).Acquire(ctx(t), provider.AcquireRequest{})
-		busy, ok := errors.AsType[*provider.BusyError](err)
-		if !ok || busy.RetryAfter <= 0 || busy.RetryAfter > time.Second+spread {
-			t.Fatalf("an acquire: %v", err)
-		}
-		last = max(last, busy.RetryAfter)
-	}
-	if last < 3*time.Second {
-		t.Errorf("20 hosts come back within %v", last)
 	}
 }
 

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -74,20 +73,11 @@ func (p *Provider) begin(ctx context.Context) error {
 	return provider.NotSent(ctx.Err())
 }
 
-// spread is over how long hosts that an API server has refused together come back, at least. Of
-// 4,000 that began at once, on a server of two processors, the last had its machine ID after 24 s
-// to 42 s; where they came back in the second that the server asks for, after 116 s.
-const spread = 12 * time.Second
-
 // failure is an error of the API as the provider's callers know it.
 func (p *Provider) failure(err error) error {
 	var status *kubeconn.StatusError
 	if errors.As(err, &status) && status.RetryAfter > 0 && status.Status == http.StatusTooManyRequests {
-		// All that were refused in a second are asked to wait for the same time. If they came
-		// back in one second, most would be refused again, and the server would ask for twice
-		// the time.
-		wait := status.RetryAfter + rand.N(max(status.RetryAfter, spread))
-		return &provider.BusyError{RetryAfter: wait.Round(time.Millisecond), Reason: status.Error()}
+		return &provider.BusyError{RetryAfter: status.RetryAfter.Round(time.Millisecond), Reason: status.Error()}
 	}
 	return err
 }
