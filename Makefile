@@ -1,5 +1,5 @@
 # Targets: run, build, test, check, lint, fuzz, proof, mutants, model, capacity, bench, bench-check, bench-short,
-# bench-leases, bench-locks, bench-clients, test-etcd, storm, storm-clients,
+# bench-leases, bench-locks, bench-clients, test-etcd, storm,
 # chaos, roll, validate-k8s, pictures, cross, packages,
 # test-packages, release, release-check, repositories, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
@@ -15,7 +15,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
+.PHONY: run build bin-bench test check setup lint fuzz proof simulate mutants model capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -98,13 +98,9 @@ bench-clients: build bin-bench
 test-etcd:
 	@scripts/test-etcd $(ETCD)
 
-## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
-storm: build
+## storm: 8 Python processes, 4 of Node, 2 of Java and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
+storm:
 	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run '^TestStorm$$'
-
-## storm-clients: 8 Python processes, 4 of Node, 2 of Java and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
-storm-clients:
-	@KZTEST_RING=deep KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm -count=1 -v -run '^TestStormOfClients$$'
 
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup

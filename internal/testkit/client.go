@@ -3,8 +3,6 @@ package testkit
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -148,19 +146,4 @@ func Issued(st daemon.Status) (n uint64) {
 		n += svc.Issued.Regular + svc.Issued.FallbackCached + svc.Issued.FallbackRandom
 	}
 	return n
-}
-
-// AskSome asks for one ID or a batch.
-func AskSome(c *wire.Client) (ids []uint64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
-	defer cancel()
-	if rand.N(2) == 0 {
-		ids = make([]uint64, 1)
-		return ids, c.Call(ctx, "NextID", &ids[0])
-	}
-	n := 1 + rand.N(LargestBatch)
-	if err = c.Call(ctx, "NextIDs", &ids, n); err == nil && len(ids) != n {
-		err = fmt.Errorf("asked for %d IDs, got %d", n, len(ids))
-	}
-	return ids, err
 }

@@ -33,7 +33,7 @@ func buildLoad(t *testing.T, root string) {
 const restarts = 4
 
 // restartUnderLoad: a program that asks all the time sees no error while the daemon is
-// restarted, and IDs that ascend. TestStormOfClients kills a daemon under every client.
+// restarted, and IDs that ascend. TestStorm kills a daemon under every client.
 func restartUnderLoad(h *host) {
 	const end = "/run/end-of-load"
 	h.fresh()

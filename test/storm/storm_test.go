@@ -1,6 +1,6 @@
-// Package storm has many processes ask one daemon for IDs while it is killed and
-// restarted under them: over bare connections, and through the clients of all
-// languages. No ID comes twice, and to nobody do IDs come out of order.
+// Package storm has many processes ask one daemon for IDs through the clients of all languages
+// while it is killed and restarted under them. No ID comes twice, no caller's IDs come out of
+// order, and no caller sees an error.
 package storm
 
 import (
@@ -23,11 +23,7 @@ import (
 // enough bytes of records show that a process is answered.
 const enough = 4096
 
-func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(args []string) error{
-		"connections": func(args []string) error { return record(args[0], args[1], askOnWire) },
-	})
-}
+func TestMain(m *testing.M) { testkit.Main(m, nil) }
 
 // asker is a process that asks.
 type asker struct {
@@ -43,41 +39,17 @@ var (
 		asker{"Go", "goroutines", 1}, asker{"Java", "threads", 1}, asker{"Java", "prefetch", 1})
 )
 
-// lasting is how long a storm lasts: make sets the variable.
-func lasting(t *testing.T, variable string, otherwise time.Duration) (lasts time.Duration, asked bool) {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return otherwise, false
-	}
-	lasts, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return lasts, true
-}
-
-// TestStorm asks over bare connections. In one of the daemon's lives the provider is
-// out of reach.
+// TestStorm lasts as long as the variable says that make sets.
 func TestStorm(t *testing.T) {
 	ring.Deep(t)
-	const restarts, outage = 5, 2
-	lasts, _ := lasting(t, "KAZAHANA_STORM", 6*time.Second)
-	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: restarts, outage: outage}
-	s.args = s.Brief("--provider", "sqlite:"+s.Leases()+"?term=1s&quarantine=1s", "--provider-timeout", "300ms")
-	s.run(slices.Repeat([]asker{{"bare", "connections", 1}}, 8))
-}
-
-// TestStormOfClients asks through the clients: no caller sees an error.
-func TestStormOfClients(t *testing.T) {
-	ring.Deep(t)
 	python, classes := testkit.Clients(t, "../..")
-	askers, kills := brief, 1
-	lasts, all := lasting(t, "KAZAHANA_STORM_CLIENTS", 3*time.Second)
-	if all {
-		askers, kills = whole, 2
+	s := storm{Site: testkit.NewSite(t), lasts: 3 * time.Second, restarts: 1, python: python, classes: classes}
+	askers := brief
+	if text := os.Getenv("KAZAHANA_STORM"); text != "" {
+		lasts, err := time.ParseDuration(text)
+		must.Succeed(t, err)
+		askers, s.lasts, s.restarts = whole, lasts, 2
 	}
-	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills, python: python, classes: classes}
 	s.golang = s.Path("asker")
 	if out, err := exec.Command("go", "build", "-C", "../../clients/go/programs", "-o", s.golang, "./asker").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -88,10 +60,8 @@ func TestStormOfClients(t *testing.T) {
 // storm is a daemon and those who ask it.
 type storm struct {
 	*testkit.Site
-	args      []string // of the daemon
 	lasts     time.Duration
 	restarts  int
-	outage    int // the life in which the provider is out of reach; 0: none
 	python    string
 	classes   string // of the client in Java
 	golang    string // the program of clients/go/programs/asker
@@ -100,19 +70,14 @@ type storm struct {
 
 func (s *storm) run(askers []asker) {
 	s.T.Helper()
-	d := s.Start(s.args...)
+	d := s.Start()
 	for i, a := range askers {
 		s.launch(a, i)
 	}
-	mend := func() {}
 	for life := range s.restarts + 1 {
 		if life > 0 {
 			d.Kill()
-			d = s.Start(s.args...)
-			mend()
-		}
-		if mend = func() {}; life > 0 && life == s.outage {
-			mend = testkit.LockLeases(s.T, s.Leases())
+			d = s.Start()
 		}
 		s.awaitAnswers()
 		testkit.Pause(s.T, s.lasts/time.Duration(s.restarts+1))
@@ -162,16 +127,12 @@ func (s *storm) launch(a asker, number int) {
 		cmd = exec.Command("node", "clients/asker.cjs", a.kind, s.Socket, p.path)
 	case "Java":
 		cmd = exec.Command("java", "-cp", s.classes, "clients/Asker.java", a.kind, s.Socket, p.path)
-	case "Go":
-		cmd = exec.Command(s.golang, s.Socket, p.path)
 	default:
-		self, err := os.Executable()
-		must.Succeed(s.T, err)
-		cmd = exec.Command(self, s.Socket, p.path)
+		cmd = exec.Command(s.golang, s.Socket, p.path)
 	}
 	src, err := filepath.Abs("../../clients/python/src")
 	must.Succeed(s.T, err)
-	cmd.Env = s.Environment("PYTHONPATH="+src, "PYTHONDONTWRITEBYTECODE=1", testkit.ChildEnv+"="+a.kind)
+	cmd.Env = s.Environment("PYTHONPATH="+src, "PYTHONDONTWRITEBYTECODE=1")
 	p.stdin, err = cmd.StdinPipe()
 	must.Succeed(s.T, err)
 	p.Instance = s.LaunchCommand(cmd)
