@@ -100,13 +100,18 @@ func (l *Limits) memory() int64 {
 // places are taken and given back by anybody, without a lock.
 type places struct{ taken atomic.Int64 }
 
-// take takes n places, if no more than most are taken then.
+// take takes n places, if no more than most are taken then. Who gets none takes none, not even
+// for a moment: others would be refused for it.
 func (p *places) take(n, most int64) bool {
-	if p.taken.Add(n) > most {
-		p.taken.Add(-n)
-		return false
+	for {
+		taken := p.taken.Load()
+		if taken+n > most {
+			return false
+		}
+		if p.taken.CompareAndSwap(taken, taken+n) {
+			return true
+		}
 	}
-	return true
 }
 
 func (p *places) give(n int64) { p.taken.Add(-n) }

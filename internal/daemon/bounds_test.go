@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -127,6 +128,35 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 	const batch = 20_000
 	waits(of(3, 1), batch, room/(batch*rangeSize+waitingSize), "ask for fewer IDs at a time: see memory_limit")
 	end()
+}
+
+// Who is refused takes no room from others meanwhile, for example with a batch of more IDs than may wait.
+func TestRefusedRequestsTakeNoRoom(t *testing.T) {
+	const all = 100
+	var room places
+	stop := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if room.take(all+1, all) {
+				t.Error("there is more room than there is")
+				return
+			}
+		}
+	})
+	defer asking.Wait()
+	defer close(stop)
+	for range 1_000_000 {
+		if !room.take(1, all) {
+			t.Fatal("there is room, and it is not given")
+		}
+		room.give(1)
+	}
 }
 
 // A process that asks for a lock again and again, on one connection or on sixteen, leaves places: others
