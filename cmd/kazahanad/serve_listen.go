@@ -104,7 +104,8 @@ func (d *daemonParts) openDoors(ctx context.Context, part func(context.Context, 
 	if d.memcached != nil {
 		door := d.server.NewDoor("memcached", memcached.Refusal)
 		part(ctx, func(ctx context.Context) error {
-			return memcached.Serve(ctx, d.memcached, door, memcached.Options{Version: version, EventLoop: d.settings.EventLoop, Log: d.serveLog()})
+			memcached.Serve(ctx, d.memcached, door, version)
+			return nil
 		})
 	}
 	if d.http != nil {

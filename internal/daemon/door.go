@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -49,13 +48,10 @@ type Guest struct {
 	left    bool                                    // guarded by Server.mu
 }
 
-// evictable makes the guest end by evict from now on when others need its memory. A request that
-// waits ends as well.
-func (g *Guest) evictable(evict func()) {
-	g.account.moved(func() {
-		evict()
-		g.abandon(g.Evicted())
-	})
+// evict makes the guest end at once, as conn.evict does.
+func (g *Guest) evict() {
+	_ = g.Conn.SetDeadline(time.Now())
+	g.abandon(g.Evicted())
 }
 
 // abandon ends the wait of the guest's request, if there is one.
@@ -129,8 +125,7 @@ func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool
 	}
 	refusal = s.seat(g.account, refusal)
 	if refusal == nil {
-		nc := g.Conn
-		g.evictable(func() { _ = nc.SetDeadline(time.Now()) })
+		g.account.moved(g.evict)
 		s.guests[g] = struct{}{}
 		s.countConnections()
 		return nil, false
@@ -205,23 +200,6 @@ func (g *Guest) Close() error {
 	return nil
 }
 
-// SyscallConn implements syscall.Conn.
-func (g *Guest) SyscallConn() (syscall.RawConn, error) {
-	if socket, ok := g.Conn.(syscall.Conn); ok {
-		return socket.SyscallConn()
-	}
-	return nil, fmt.Errorf("%T has no descriptor", g.Conn)
-}
-
-// Move makes nc the guest's connection. evict ends it when it holds memory that others
-// need; it must not block.
-func (g *Guest) Move(nc net.Conn, evict func()) {
-	g.door.server.mu.Lock()
-	g.Conn = nc
-	g.door.server.mu.Unlock()
-	g.evictable(evict)
-}
-
 // SetDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
 func (g *Guest) SetDeadline(t time.Time) error { return g.until(g.Conn.SetDeadline, t) }
 
@@ -278,36 +256,21 @@ func (g *Guest) Room(count int64) (done func()) {
 	return func() { g.account.Give(int(count) * each) }
 }
 
-// Wait is an order that waits for its IDs.
-type Wait struct {
-	guest   *Guest
-	pending *generator.Pending
-	bytes   int64
-}
-
-// Start appends ranges that hold the IDs to dst or, if they have to be waited for,
-// returns a Wait, which owns dst and whose Result must be called.
-func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait, error) {
-	s := g.door.server
-	if s.draining.Load() {
-		return dst, nil, shuttingDown()
+// Next appends ranges that hold the IDs to dst. It waits for them until ctx is done, or the peer is gone.
+func (g *Guest) Next(ctx context.Context, o Order, dst []generator.Range) ([]generator.Range, error) {
+	if g.door.server.draining.Load() {
+		return dst, shuttingDown()
 	}
 	ranges, pending, err := o.Service.Generator().Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout}, dst)
 	if pending == nil {
-		return ranges, nil, err
+		return ranges, err
 	}
 	bytes, refusal := g.account.waits(o.Count)
 	if refusal != nil {
 		pending.Cancel(refusal)
-		return nil, nil, refusal
+		return nil, refusal
 	}
-	return nil, &Wait{g, pending, bytes}, nil
-}
-
-// Result waits for the IDs until ctx is done, or the peer is gone.
-func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
-	g := w.guest
-	defer g.account.doneWaiting(w.bytes)
+	defer g.account.doneWaiting(bytes)
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
 	g.waiting.Store(&abandon)
@@ -315,33 +278,17 @@ func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
 	if err := g.Evicted(); err != nil { // before it could be abandoned
 		abandon(err)
 	}
-	return w.pending.Wait(ctx)
-}
-
-// GiveUp ends the wait of a peer that is gone, in place of Result.
-func (w *Wait) GiveUp() {
-	w.pending.Cancel(errHungUp)
-	w.guest.account.doneWaiting(w.bytes)
-}
-
-// Next is Start, and then Result.
-func (g *Guest) Next(ctx context.Context, o Order, dst []generator.Range) ([]generator.Range, error) {
-	ranges, wait, err := g.Start(o, dst)
-	if wait != nil {
-		return wait.Result(ctx)
-	}
-	return ranges, err
+	return pending.Wait(ctx)
 }
 
 // Elapsed is the server's clock for Answered.
 func (d *Door) Elapsed() time.Duration { return d.server.elapsed() }
 
-// Answered counts n requests that were answered without an error, all of which came at
-// the time began.
-func (d *Door) Answered(n int, began time.Duration) {
-	d.server.requests.Add(uint64(n))
-	d.succeeded.Add(float64(n))
-	d.server.metrics.RPCDuration.Observe(d.server.elapsed()-began, n)
+// Answered counts a request that came at the time began, and was answered without an error.
+func (d *Door) Answered(began time.Duration) {
+	d.server.requests.Add(1)
+	d.succeeded.Inc()
+	d.server.metrics.RPCDuration.Observe(d.server.elapsed()-began, 1)
 }
 
 // Failed counts a request that came at the time began, and returns the error that

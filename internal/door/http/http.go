@@ -198,7 +198,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 		write(w, problemOf(reply))
 		return
 	}
-	a.door.Answered(1, began)
+	a.door.Answered(began)
 	head(w.Header())
 	if wantsJSON(r.Header.Get("Accept")) {
 		w.Header().Set("Content-Type", "application/json")

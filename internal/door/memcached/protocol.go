@@ -1,8 +1,6 @@
 // Package memcached answers memcached's text protocol: a get is a request for IDs.
 //
-// Its keys name services. On Linux connections that rest are served by one thread, in an
-// event loop; one on which anything has to be waited for gets a goroutine until it rests
-// again.
+// Its keys name services. Each connection has a goroutine.
 package memcached
 
 import (
@@ -11,11 +9,12 @@ import (
 	"strconv"
 
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
+
+var errBadKey = errors.New("bad key")
 
 // binaryRequest is the first byte of each request of memcached's binary protocol.
 const binaryRequest = 0x80
@@ -137,56 +136,32 @@ type order struct {
 	count   int64
 }
 
-// orders reads the keys of a get.
-func orders(d *daemon.Door, keys []byte, into []order) (_ []order, count int, err error) {
+// readOrders reads the keys of a get, and counts them.
+func readOrders(d *daemon.Door, keys []byte) (all []order, count int, err error) {
 	for {
 		key, rest := nextKey(keys)
 		if len(key) == 0 {
-			return into, count, nil
+			return all, count, nil
 		}
 		if !validKey(key) {
-			return into, count, errBadKey
+			return all, count, errBadKey
 		}
 		service, err := serviceOf(d, key)
 		if err != nil {
-			return into, count, err
+			return all, count, err
 		}
-		if last := len(into) - 1; last >= 0 && into[last].service == service {
-			into[last].count++
+		if last := len(all) - 1; last >= 0 && all[last].service == service {
+			all[last].count++
 		} else {
-			into = append(into, order{service, 1})
+			all = append(all, order{service, 1})
 		}
 		count++
 		keys = rest
 	}
 }
 
-// values appends the answer to a get. ranges have an ID for each key. send, unless it is
-// nil, is called when out is long, and empties it.
-func values(out, keys []byte, ranges []generator.Range, cas bool, send func([]byte) ([]byte, error)) ([]byte, error) {
-	used := int64(0)
-	for {
-		key, rest := nextKey(keys)
-		if len(key) == 0 {
-			return append(out, end...), nil
-		}
-		if used == ranges[0].Count {
-			ranges, used = ranges[1:], 0
-		}
-		out = value(out, key, ranges[0].Start+snowflake.ID(used), cas)
-		used++
-		keys = rest
-		if send != nil && len(out) >= sendAt {
-			var err error
-			if out, err = send(out); err != nil {
-				return out, err
-			}
-		}
-	}
-}
-
-// value appends one. Its cas value is the ID again: no two are equal.
-func value(out, key []byte, id snowflake.ID, cas bool) []byte {
+// appendValue appends the answer to a key. Its cas value is the ID again: no two are equal.
+func appendValue(out, key []byte, id snowflake.ID, cas bool) []byte {
 	var digits [20]byte
 	text := strconv.AppendInt(digits[:0], int64(id), 10)
 	out = append(out, "VALUE "...)
