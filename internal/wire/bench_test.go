@@ -61,9 +61,9 @@ func BenchmarkNextID(b *testing.B) {
 func BenchmarkReplyRanges(b *testing.B) {
 	for name, n := range map[string]int{"100": 100, "1000": 1000, "65536": 65536} {
 		b.Run(name, func(b *testing.B) {
-			var ranges []Range
+			var ranges []span
 			for i := 0; i < n; i += 256 {
-				ranges = append(ranges, Range{Start: uint64(i) << 22, Count: min(256, n-i)})
+				ranges = append(ranges, span{Start: uint64(i) << 22, Count: min(256, n-i)})
 			}
 			o := NewOutbox(io.Discard)
 			b.ReportAllocs()

@@ -108,9 +108,8 @@ func (c *Client) Err() error {
 // if target is nil. Structs, in params and in target, use their json tags.
 //
 // An integer result is read strictly into *uint64 and *int64, and an array of integers
-// into *[]uint64 and *[]Range: whole floats are accepted, and values that do not fit
-// are an error. *any takes anything; other targets follow the rules of the msgpack
-// library.
+// into *[]uint64: whole floats are accepted, and values that do not fit are an error. *any
+// takes anything; other targets follow the rules of the msgpack library.
 //
 // The error is an *Error if the server answered with one. It wraps ctx.Err() if ctx
 // ended first; the server may have carried the call out then. It wraps

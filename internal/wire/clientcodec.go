@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -165,8 +164,6 @@ func (v *values) integers(target any) (taken bool, err error) {
 		*t, err = v.int64()
 	case *[]uint64:
 		*t, err = v.uint64s()
-	case *[]Range:
-		*t, err = v.ranges()
 	default:
 		return false, nil
 	}
@@ -179,73 +176,10 @@ func (v *values) uint64s() ([]uint64, error) {
 		return nil, err
 	}
 	all := make([]uint64, n)
-	if fixed := v.raw[v.pos():]; len(fixed) == n*uint64Size && readFixed(fixed, all) {
-		return all, nil
-	}
 	for i := range all {
 		if all[i], err = v.uint64(); err != nil {
 			return nil, fmt.Errorf("element %d: %w", i, err)
 		}
 	}
 	return all, nil
-}
-
-// ranges reads integers as the smallest list of ranges in their order.
-func (v *values) ranges() ([]Range, error) {
-	n, err := v.arrayLen()
-	if err != nil {
-		return nil, err
-	}
-	if fixed := v.raw[v.pos():]; len(fixed) == n*uint64Size {
-		if all, ok := fixedRanges(fixed); ok {
-			return all, nil
-		}
-	}
-	var all []Range
-	for i := range n {
-		x, err := v.uint64()
-		if err != nil {
-			return nil, fmt.Errorf("element %d: %w", i, err)
-		}
-		if last := len(all) - 1; last >= 0 && all[last].Start+uint64(all[last].Count) == x {
-			all[last].Count++
-		} else {
-			all = append(all, Range{x, 1})
-		}
-	}
-	return all, nil
-}
-
-// fixedRanges is ranges for integers that all have the 9-byte form.
-func fixedRanges(b []byte) (all []Range, ok bool) {
-	var r Range
-	for ; len(b) >= uint64Size; b = b[uint64Size:] {
-		if b[0] != codeUint64 {
-			return nil, false
-		}
-		if x := binary.BigEndian.Uint64(b[1:uint64Size]); r.Count == 0 {
-			r.Start = x
-		} else if x != r.Start+uint64(r.Count) {
-			all = append(all, r)
-			r = Range{Start: x}
-		}
-		r.Count++
-	}
-	if r.Count > 0 {
-		all = append(all, r)
-	}
-	return all, true
-}
-
-// readFixed reads integers that all have the 9-byte form, as in a batch of IDs, ten
-// times as fast as the library.
-func readFixed(b []byte, all []uint64) bool {
-	for i := range all {
-		if b[0] != codeUint64 {
-			return false
-		}
-		all[i] = binary.BigEndian.Uint64(b[1:uint64Size])
-		b = b[uint64Size:]
-	}
-	return true
 }

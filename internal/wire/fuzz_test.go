@@ -184,7 +184,6 @@ var fuzzTargets = []func() any{
 	func() any { return new(uint64) },
 	func() any { return new(int64) },
 	func() any { return new([]uint64) },
-	func() any { return new([]Range) },
 	func() any { return new(any) },
 	func() any { return new(string) },
 	func() any { return new([]string) },

@@ -135,8 +135,14 @@ func wantError(t testing.TB, err error, code Code, words string) {
 	}
 }
 
+// span is Count integers from Start on.
+type span struct {
+	Start uint64
+	Count int
+}
+
 // replyRanges answers with one array of all the integers of the ranges.
-func replyRanges(o *Outbox, id uint32, ranges []Range) {
+func replyRanges(o *Outbox, id uint32, ranges []span) {
 	total := 0
 	for _, r := range ranges {
 		total += r.Count

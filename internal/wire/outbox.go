@@ -201,12 +201,6 @@ func (o *Outbox) ReplyEncoded(answer []byte) {
 	}
 }
 
-// A Range is Count integers from Start on.
-type Range struct {
-	Start uint64
-	Count int
-}
-
 // BeginArray begins an answer that is an array. Exactly n elements must be appended
 // before the next answer. Any other number would corrupt the stream, and panics.
 func (o *Outbox) BeginArray(id uint32, n int) {

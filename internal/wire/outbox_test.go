@@ -31,7 +31,7 @@ func TestReplyBytes(t *testing.T) {
 		{"msgid of 16 bits", func(o *Outbox) { o.ReplyString(0x1234, "") }, "94 01 cd1234 c0 a0"},
 		{"msgid of 32 bits", func(o *Outbox) { o.ReplyString(math.MaxUint32, "") }, "94 01 ceffffffff c0 a0"},
 		{"string", func(o *Outbox) { o.ReplyString(1, "pong") }, "94 01 01 c0 a4706f6e67"},
-		{"array", func(o *Outbox) { replyRanges(o, 3, []Range{{10, 2}, {20, 0}, {30, 1}}) },
+		{"array", func(o *Outbox) { replyRanges(o, 3, []span{{10, 2}, {20, 0}, {30, 1}}) },
 			"94 01 03 c0 93 cf000000000000000a cf000000000000000b cf000000000000001e"},
 		{"no elements", func(o *Outbox) { replyRanges(o, 3, nil) }, "94 01 03 c0 90"},
 		{"array of strings", func(o *Outbox) { o.BeginArray(3, 2); o.AppendString("a"); o.AppendString("") }, "94 01 03 c0 92 a161 a0"},
@@ -64,10 +64,10 @@ func TestLargestArray(t *testing.T) {
 	const n = 65536
 	var w writes
 	o := NewOutbox(&w)
-	var ranges []Range
+	var ranges []span
 	var want []any
 	for i := range uint64(n / 256) {
-		ranges = append(ranges, Range{Start: i << 22, Count: 256})
+		ranges = append(ranges, span{Start: i << 22, Count: 256})
 		for j := range uint64(256) {
 			want = append(want, i<<22+j)
 		}
@@ -150,7 +150,7 @@ func TestWriteErrorsStay(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{broken: broken, nil: io.ErrShortWrite} {
 		o := NewOutbox(&failing{room: 3, err: err})
-		replyRanges(o, 1, []Range{{0, 65536}}) // fails on the way
+		replyRanges(o, 1, []span{{0, 65536}}) // fails on the way
 		o.ReplyUint64(2, 1)
 		o.ReplyError(3, Errorf(CodeTimeout, "x"))
 		must.Succeed(t, o.ReplyAny(4, "x"))
@@ -189,7 +189,7 @@ func TestWrongNumberOfElementsPanics(t *testing.T) {
 
 func TestWithoutWriterEverythingWaits(t *testing.T) {
 	o := NewOutbox(nil)
-	replyRanges(o, 1, []Range{{0, 65536}})
+	replyRanges(o, 1, []span{{0, 65536}})
 	must.Succeed(t, o.Flush())
 	all := slices.Clone(o.Unsent())
 	if len(all) != 4+5+65536*9 {

@@ -162,7 +162,7 @@ func (r *reference) head(id uint32) {
 	}
 }
 
-func (r *reference) ranges(id uint32, ranges []Range) {
+func (r *reference) ranges(id uint32, ranges []span) {
 	r.head(id)
 	total := 0
 	for _, one := range ranges {
@@ -215,9 +215,9 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 				want.head(id)
 				_ = want.enc.EncodeNil()
 			case 3:
-				var ranges []Range
+				var ranges []span
 				for range rapid.IntRange(0, 3).Draw(rt, "ranges") {
-					ranges = append(ranges, Range{Start: rapid.Uint64Max(1<<63).Draw(rt, "start"), Count: counts.Draw(rt, "count")})
+					ranges = append(ranges, span{Start: rapid.Uint64Max(1<<63).Draw(rt, "start"), Count: counts.Draw(rt, "count")})
 				}
 				both(func(o *Outbox) { replyRanges(o, id, ranges) })
 				want.ranges(id, ranges)
@@ -249,7 +249,7 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 func TestAnswersAroundTheHighWaterMark(t *testing.T) {
 	for waiting := HighWater - 2*smallBuffer; waiting <= HighWater+smallBuffer; waiting++ {
 		before := string(make([]byte, waiting-4-3)) // behind its head and its length
-		ranges := []Range{{1 << 40, 3}}
+		ranges := []span{{1 << 40, 3}}
 		var w writes
 		o, want := NewOutbox(&w), newReference()
 		o.ReplyString(1, before)
