@@ -135,15 +135,6 @@ func answerResolution(r placement.Resolution) resolution {
 	return resolution{r.Key.Kind, r.Key.Identity, r.Authority, r.Locality, r.PID, r.Version, r.Token, r.ObservedMS}
 }
 
-// fields are the same, for an answer that is quickly written.
-func (r resolution) fields() [8]wire.Field {
-	return [8]wire.Field{
-		wire.TextField("kind", r.Kind), wire.TextField("identity", r.Identity), wire.TextField("authority", r.Authority),
-		wire.TextField("locality", string(r.Locality)), wire.TextField("pid", r.PID), wire.NumberField("version", r.Version),
-		wire.NumberField("token", r.Token), wire.NumberField("observed_ms", r.ObservedMS),
-	}
-}
-
 func (p *Placement) resolve(d *responder) error {
 	key, err := d.placementKey()
 	if err != nil {
@@ -163,9 +154,7 @@ func (p *Placement) resolve(d *responder) error {
 	if !withPID { // which may need a read of the store
 		if r, ok := p.driver.Known(key); ok {
 			p.countResolve(r, nil)
-			fields := answerResolution(r).fields()
-			d.out.ReplyMap(d.req.ID, fields[:]...)
-			return nil
+			return d.out.ReplyAny(d.req.ID, answerResolution(r))
 		}
 	}
 	return d.aside(func(ctx context.Context) (any, error) {

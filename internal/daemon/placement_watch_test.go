@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/wire"
-	"pgregory.net/rapid"
 )
 
 // What happens to actors is counted, and shown.
@@ -192,25 +190,4 @@ func TestPlacementStatusIsBounded(t *testing.T) {
 	if (*Placement)(nil).Status() != nil {
 		t.Error("without placement there is something to show")
 	}
-}
-
-// What is quickly written is what the encoder makes of the answer.
-// Seed 004-23.
-func TestResolutionIsWrittenOut(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		text := func(name string, most int) string { return rapid.StringN(0, -1, most).Draw(t, name) }
-		r := resolution{
-			Kind: text("kind", placement.MaxKind), Identity: text("identity", placement.MaxIdentity), Authority: text("authority", placement.MaxAuthority),
-			Locality: rapid.SampledFrom([]placement.Locality{placement.Local, placement.Remote}).Draw(t, "locality"),
-			PID:      text("pid", placement.MaxPID), Version: rapid.Int64().Draw(t, "version"), Token: rapid.Int64().Draw(t, "token"),
-			ObservedMS: rapid.Int64().Draw(t, "observed"),
-		}
-		want, got := wire.NewOutbox(nil), wire.NewOutbox(nil)
-		must.Succeed(t, want.ReplyAny(7, r))
-		fields := r.fields()
-		got.ReplyMap(7, fields[:]...)
-		if !bytes.Equal(got.Unsent(), want.Unsent()) {
-			t.Fatalf("%+v: % x, want % x", r, got.Unsent(), want.Unsent())
-		}
-	})
 }

@@ -105,37 +105,6 @@ func (o *Outbox) ReplyAny(id uint32, v any) error {
 	return nil
 }
 
-// A Field is an entry of a map: a text, or a number.
-type Field struct {
-	Name   string
-	Text   string
-	Number int64
-	IsText bool
-}
-
-// TextField is an entry that is a text.
-func TextField(name, text string) Field { return Field{Name: name, Text: text, IsText: true} }
-
-// NumberField is an entry that is an integer.
-func NumberField(name string, n int64) Field { return Field{Name: name, Number: n} }
-
-// ReplyMap answers with a map of up to 15 entries, as ReplyAny does with a struct
-// of these fields, in a fraction of the time.
-func (o *Outbox) ReplyMap(id uint32, fields ...Field) {
-	if len(fields) > maxFixMap {
-		panic(fmt.Sprintf("wire: a map of %d fields", len(fields)))
-	}
-	if !o.begin(id) {
-		return
-	}
-	size := 1
-	for _, f := range fields {
-		size += len(f.Name) + len(f.Text) + 2*maxTextHead + uint64Size
-	}
-	o.out.grow(size)
-	o.out.buf = appendFields(o.out.buf, fields)
-}
-
 // Notify sends a notification. The peer must have asked for it. An error means that a
 // parameter cannot be encoded, and nothing is sent.
 func (o *Outbox) Notify(method string, params ...any) error {

@@ -17,25 +17,18 @@ type Plain struct {
 
 // MessagePack's bytes for the parts of plain requests and answers.
 const (
-	codeFixMap   = 0x80
 	codeArray4   = 0x94
 	codeNil      = 0xc0
 	codeUint8    = 0xcc
 	codeUint16   = 0xcd
 	codeUint32   = 0xce
 	codeUint64   = 0xcf
-	codeInt64    = 0xd3
-	codeStr8     = 0xd9
-	codeStr16    = 0xda
-	codeStr32    = 0xdb
 	noParams     = 0x90 // an array of none
 	oneParam     = 0x91 // an array of one
 	maxFixInt    = 0x7f
 	fixStr       = 0xa0 // or-ed with the length
 	fixStrLength = 0x1f
 	fixStrMask   = 0xe0
-	maxFixMap    = 15
-	maxTextHead  = 5 // before a string
 )
 
 // ParsePlain recognises the message that begins at b[0] and returns its length. It
@@ -114,35 +107,6 @@ func appendUint(b []byte, v uint32) []byte {
 		return append(b, codeUint16, byte(v>>8), byte(v))
 	}
 	return append(b, codeUint32, byte(v>>24), byte(v>>16), byte(v>>8), byte(v))
-}
-
-// appendFields appends a map.
-func appendFields(b []byte, fields []Field) []byte {
-	b = append(b, codeFixMap|byte(len(fields)))
-	for _, f := range fields {
-		b = appendText(b, f.Name)
-		if f.IsText {
-			b = appendText(b, f.Text)
-		} else {
-			b = binary.BigEndian.AppendUint64(append(b, codeInt64), uint64(f.Number))
-		}
-	}
-	return b
-}
-
-// appendText appends a string with the shortest head.
-func appendText(b []byte, s string) []byte {
-	switch n := len(s); {
-	case n <= fixStrLength:
-		b = append(b, fixStr|byte(n))
-	case n < 1<<8:
-		b = append(b, codeStr8, byte(n))
-	case n < 1<<16:
-		b = binary.BigEndian.AppendUint16(append(b, codeStr16), uint16(n))
-	default:
-		b = binary.BigEndian.AppendUint32(append(b, codeStr32), uint32(n))
-	}
-	return append(b, s...)
 }
 
 // appendRange appends n integers from start on, each in its 9-byte form. b must have
