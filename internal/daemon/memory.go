@@ -27,18 +27,6 @@ func (a *account) Reserve(n int) error {
 	return nil
 }
 
-// TryReserve implements wire.Memory: it takes memory for a message if there is some.
-func (a *account) TryReserve(n int) bool {
-	b := a.bounds
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if a.over.Load() != nil || b.memory.held+int64(n) > b.limits.Load().memory() {
-		return false
-	}
-	a.add(int64(n))
-	return true
-}
-
 // Take implements wire.Memory: it takes memory for answers, as Reserve does. A connection that
 // may not have it ends soon. Until then the answers are counted all the same.
 func (a *account) Take(n int) { a.takeAnswer(n, true) }
@@ -127,9 +115,6 @@ func (a *account) progress() {
 		a.place = nil
 	}
 }
-
-// Release implements wire.Memory.
-func (a *account) Release(n int) { a.Give(n) }
 
 // Give implements wire.Memory.
 func (a *account) Give(n int) {

@@ -76,7 +76,7 @@ func TestConnectionsThatStandStillGiveWay(t *testing.T) {
 	const part = room / 4
 	unread, busy, still, moves := b.account(1), b.account(2), b.account(1), b.account(3)
 	unread.Take(part)
-	if !busy.TryReserve(part) || still.Reserve(part) != nil || moves.Reserve(part) != nil || busy.TryReserve(1) {
+	if busy.Reserve(part) != nil || still.Reserve(part) != nil || moves.Reserve(part) != nil {
 		t.Fatal("within the bound")
 	}
 	busy.Progress()
@@ -121,12 +121,12 @@ func TestRoomIsWaitedFor(t *testing.T) {
 		made := b.account(2)
 		made.takeMade(1000)
 		made.Give(1000)
-		first.Release(room / 2)
+		first.Give(room / 2)
 		synctest.Wait()
 		if done != 50 {
 			t.Errorf("%d have room in half of all", done)
 		}
-		first.Release(room / 2)
+		first.Give(room / 2)
 		synctest.Wait()
 		if done != 100 || len(b.evicted) != 1 {
 			t.Errorf("%d have room in all; %d connections gave way", done, len(b.evicted))

@@ -21,14 +21,11 @@ type Memory interface {
 	// Reserve is called before a buffer of n bytes is made for a message that has
 	// begun. An error ends the reading of messages.
 	Reserve(n int) error
-	// TryReserve is Reserve for a buffer that merely saves reads.
-	TryReserve(n int) bool
 	// Progress is called where messages were read from such a buffer.
 	Progress()
-	// Release is called once such a buffer is gone.
-	Release(n int)
-	// Take is called before a buffer of n bytes is made for answers, Give when it is gone.
+	// Take is called before a buffer of n bytes is made for answers.
 	Take(n int)
+	// Give is called once such a buffer is gone.
 	Give(n int)
 }
 

@@ -56,21 +56,22 @@ func (in *Inbox) Space() []byte {
 		in.memory.Progress()
 	}
 	switch {
-	case held == 0 && in.filled && size < largeBuffer:
-		in.grow(nextSize(size), false)
-	case held == 0 && in.filled && size == largeBuffer:
-		in.start, in.end = 0, 0
+	case held == 0 && in.filled && size < mediumBuffer:
+		in.rebuild(mediumBuffer)
 	case held == 0 && size != idleSize(in.last):
 		in.rebuild(idleSize(in.last))
 	case held == 0:
 		in.start, in.end = 0, 0
-	case in.filled && size < largeBuffer, held == size:
+	case held == size:
 		// A message that fills the buffer is still within its limit, or the
 		// Splitter would have refused it.
-		in.grow(min(nextSize(size), max(in.split.maximum(), largeBuffer)), held == size)
+		in.grow(min(nextSize(size), max(in.split.maximum(), largeBuffer)))
+	case in.filled && size < mediumBuffer:
+		in.rebuild(nextSize(size))
 	case size-in.end < size/4 && in.start > 0:
 		// A message moves to the front at most once: O(n) in total.
-		in.moveToFront()
+		in.end = copy(in.buf, in.buf[in.start:in.end])
+		in.start = 0
 	}
 	return in.buf[in.end:]
 }
@@ -110,7 +111,7 @@ func (in *Inbox) Release() {
 // drop gives the buffer back.
 func (in *Inbox) drop() {
 	if in.memory != nil && len(in.buf) > FreeBuffer {
-		in.memory.Release(len(in.buf))
+		in.memory.Give(len(in.buf))
 	}
 	giveBack(in.buf)
 }
@@ -121,30 +122,14 @@ func (in *Inbox) reject(err error) error {
 	return err
 }
 
-// grow makes the buffer larger, or leaves it as it is if there is no memory. That is an
-// error if the buffer has no space left.
-func (in *Inbox) grow(size int, needed bool) {
-	if in.memory == nil || size <= FreeBuffer {
-		in.rebuild(size)
-		return
-	}
-	if !needed && !in.memory.TryReserve(size) {
-		in.moveToFront()
-		in.filled = false
-		return
-	}
-	if needed {
-		if err := in.memory.Reserve(size); err != nil {
-			in.err = err
+// grow makes a full buffer larger. No memory for it is an error.
+func (in *Inbox) grow(size int) {
+	if in.memory != nil && size > FreeBuffer {
+		if in.err = in.memory.Reserve(size); in.err != nil {
 			return
 		}
 	}
 	in.rebuild(size)
-}
-
-func (in *Inbox) moveToFront() {
-	in.end = copy(in.buf, in.buf[in.start:in.end])
-	in.start = 0
 }
 
 // rebuild moves the content to a buffer of another size.

@@ -224,7 +224,7 @@ func (c *conn) room() bool {
 // shrink gives back a large buffer that is not needed.
 func (c *conn) shrink() {
 	if c.held > 0 {
-		c.guest.Memory().Release(c.held)
+		c.guest.Memory().Give(c.held)
 		c.held, c.buf = 0, make([]byte, 0, smallBuffer)
 	}
 }
