@@ -98,8 +98,7 @@ func (in *Inbox) Preload(b []byte) {
 	}
 }
 
-// Release gives the buffer back if it holds nothing, for an event loop that
-// parks thousands of connections. Messages handed out before are invalid.
+// Release gives the buffer back if it holds nothing. Messages handed out before are invalid.
 func (in *Inbox) Release() {
 	if in.start < in.end {
 		return

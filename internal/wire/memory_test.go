@@ -67,7 +67,6 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 	must.Succeed(t, conn.Flush())
 	conn.Discard()
-	conn.Release()
 	if m.held != 0 {
 		t.Errorf("%d bytes are still counted", m.held)
 	}

@@ -250,15 +250,6 @@ func (o *Outbox) Sent(n int) {
 	o.out.buf = o.out.buf[:copy(o.out.buf, o.out.buf[n:])]
 }
 
-// Release gives the buffer back if nothing is waiting, for an event loop that
-// parks thousands of connections.
-func (o *Outbox) Release() {
-	if len(o.out.buf) == 0 {
-		o.out.drop()
-		o.out.buf = nil
-	}
-}
-
 // begin encodes an answer up to its result, and reports whether to encode the result.
 func (o *Outbox) begin(id uint32) bool {
 	if !o.ready() {
