@@ -260,7 +260,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Refusals: d.refusals,
 		Limits: d.limits(), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
-		EventLoop: d.settings.EventLoop, State: d.issuer.State.Health, Lost: d.sockets.Lost, Fences: d.fences.now,
+		State: d.issuer.State.Health, Lost: d.sockets.Lost, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,

@@ -43,44 +43,40 @@ func (s *site) manage() (*net.UnixListener, *os.File) {
 }
 
 // TestSocketActivation: whoever connects while no daemon runs is served by the
-// next one, with either way to serve; the socket is nobody's but the manager's.
+// next one; the socket is nobody's but the manager's.
 func TestSocketActivation(t *testing.T) {
-	for _, loop := range []string{"true", "false"} {
-		t.Run("event_loop "+loop, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			_, socket := s.manage()
-			must.Succeed(t, os.Chmod(s.Socket, 0o640))
-			before, err := os.Lstat(s.Socket)
-			must.Succeed(t, err)
-			for range 2 {
-				early, err := testkit.DialSocket(s.Socket)
-				if err != nil {
-					t.Fatalf("nobody can connect while no daemon runs: %v", err)
-				}
-				args := []string{"serve", "--config", "none", "--state-dir", s.State, "--event-loop=" + loop, "--startup-wait", "30s"}
-				d := s.LaunchCommand(s.handed([]*os.File{socket}, args...))
-				var id uint64
-				waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
-				defer cancel()
-				if err := early.Call(waiting, "NextID", &id); err != nil || id == 0 {
-					t.Fatalf("the connection that waited: %d, %v\n%s", id, err, d.Log)
-				}
-				_ = early.Close()
-				d.AwaitReady()
-				d.Terminate()
-				if d.Err != nil {
-					t.Errorf("the daemon ended with %v", d.Err)
-				}
-				after, err := os.Lstat(s.Socket)
-				if err != nil || !os.SameFile(before, after) || before.Mode() != after.Mode() {
-					t.Fatalf("the socket was %v, and is %v, %v", before.Mode(), after, err)
-				}
-			}
-			if _, err := os.Lstat(s.Socket + ".lock"); !os.IsNotExist(err) {
-				t.Errorf("a lock file: %v", err)
-			}
-		})
+	t.Parallel()
+	s := newSite(t)
+	_, socket := s.manage()
+	must.Succeed(t, os.Chmod(s.Socket, 0o640))
+	before, err := os.Lstat(s.Socket)
+	must.Succeed(t, err)
+	for range 2 {
+		early, err := testkit.DialSocket(s.Socket)
+		if err != nil {
+			t.Fatalf("nobody can connect while no daemon runs: %v", err)
+		}
+		args := []string{"serve", "--config", "none", "--state-dir", s.State, "--startup-wait", "30s"}
+		d := s.LaunchCommand(s.handed([]*os.File{socket}, args...))
+		var id uint64
+		waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		if err := early.Call(waiting, "NextID", &id); err != nil || id == 0 {
+			t.Fatalf("the connection that waited: %d, %v\n%s", id, err, d.Log)
+		}
+		_ = early.Close()
+		d.AwaitReady()
+		d.Terminate()
+		if d.Err != nil {
+			t.Errorf("the daemon ended with %v", d.Err)
+		}
+		after, err := os.Lstat(s.Socket)
+		if err != nil || !os.SameFile(before, after) || before.Mode() != after.Mode() {
+			t.Fatalf("the socket was %v, and is %v, %v", before.Mode(), after, err)
+		}
+	}
+	if _, err := os.Lstat(s.Socket + ".lock"); !os.IsNotExist(err) {
+		t.Errorf("a lock file: %v", err)
 	}
 }
 

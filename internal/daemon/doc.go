@@ -11,7 +11,7 @@
 // (conn.go). On Linux connections that rest are parked on the fast path, where one
 // thread in an event loop serves them all (fastpath_linux.go): it answers whole
 // requests and lets them wait for IDs, and gives a connection a goroutine for
-// anything else, until it rests again. Config.EventLoop = false does without.
+// anything else, until it rests again. Other systems do without.
 //
 // # What it upholds
 //

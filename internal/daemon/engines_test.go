@@ -145,7 +145,7 @@ func TestEnginesAnswerTheSame(t *testing.T) {
 // answers. How the stream is cut is no part of the seed's requests.
 func anyStream(t *testing.T, seed uint64, loop bool) (shapes []string) {
 	r := newRig(t, func(s *setup) {
-		s.EventLoop = loop
+		s.loop = loop
 		s.terms = provider.DefaultTerms()
 		s.terms.BitSeq, s.terms.BitID = 12, snowflake.ValueBits-snowflake.DefaultBitTS-12
 		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 4096 })

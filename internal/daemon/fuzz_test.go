@@ -43,7 +43,7 @@ func FuzzConnection(f *testing.F) {
 	var others []*peer
 	for _, engine := range engines {
 		r := newRig(f, func(s *setup) {
-			s.EventLoop, s.source, s.services["orders"] = engine.loop, clock.System{}, settings()
+			s.loop, s.source, s.services["orders"] = engine.loop, clock.System{}, settings()
 		}, wide).start()
 		rigs, others = append(rigs, r), append(others, r.dial())
 	}

@@ -68,6 +68,7 @@ type setup struct {
 	store    map[string]*state.Service
 	patience patience
 	early    bool // before the first lease has been asked for
+	loop     bool // on Linux; false: every connection has a goroutine
 }
 
 // rig is a daemon without its process: a server on a real socket, services on
@@ -127,8 +128,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	s := &setup{
 		Config: Config{
 			Limits: Limits{MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang}, DefaultService: "default",
-			EventLoop: os.Getenv(portable) == "",
-			State:     func() state.Health { return state.Health{Dir: "d", Live: "l"} },
+			State: func() state.Health { return state.Health{Dir: "d", Live: "l"} },
 			Identity: Identity{
 				Version: "v1.2.3", Commit: "abc", GoVersion: "go1", Features: []string{"ids", "uuid"},
 				Socket: "s", Provider: "memory:", Scope: "unverified", Promise: "none",
@@ -136,6 +136,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 		},
 		services: map[string]config.Service{"default": settings()}, secrets: map[string]string{},
 		terms: provider.DefaultTerms(), source: r.clock, store: map[string]*state.Service{}, patience: defaultPatience,
+		loop: os.Getenv(portable) == "",
 	}
 	// Who hears of the drain, or why it is refused, does not depend on the machine.
 	s.patience.drain, s.patience.refuse = hang, hang
@@ -165,11 +166,17 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 		t.Fatal(err)
 	}
 	r.server.patience = s.patience
+	if !s.loop {
+		r.server.newFastPath = noFastPath
+	}
 	if !s.early {
 		r.step()
 	}
 	return r
 }
+
+// noFastPath has a server do without, as on systems that have no epoll.
+func noFastPath(*Server, context.Context) (fastPath, error) { return nil, errors.ErrUnsupported }
 
 func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 	r.t.Helper()

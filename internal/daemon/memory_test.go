@@ -260,7 +260,7 @@ func (r *rig) held() int64 {
 func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 	const limit, connections = 32 << 20, 40
 	for _, engine := range engines {
-		r := newRig(t, func(s *setup) { s.EventLoop, s.MemoryLimit, s.patience.message = engine.loop, limit, time.Hour }).start()
+		r := newRig(t, func(s *setup) { s.loop, s.MemoryLimit, s.patience.message = engine.loop, limit, time.Hour }).start()
 		most := r.server.limits.Load().memory()
 		var highest, stayed atomic.Int64
 		watched, watching := make(chan struct{}), sync.WaitGroup{}
@@ -316,7 +316,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 	const connections = 200
 	for _, engine := range engines {
 		r := newRig(t, wide, func(s *setup) {
-			s.EventLoop, s.MemoryLimit, s.source = engine.loop, 1, clock.System{}
+			s.loop, s.MemoryLimit, s.source = engine.loop, 1, clock.System{}
 			s.patience.write, s.patience.refuse = time.Hour, time.Millisecond
 		}).start()
 		for range connections {

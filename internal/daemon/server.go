@@ -53,8 +53,7 @@ var (
 type Config struct {
 	Limits
 	DefaultService string
-	UUIDVersion    int  // 4 or 7, for requests that name none; 0 is 7
-	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
+	UUIDVersion    int // 4 or 7, for requests that name none; 0 is 7
 	Identity       Identity
 	State          func() state.Health // nil: nothing is known of it
 	Lost           func() error        // why new clients do not find the socket, nil if they do; nil: not known
@@ -113,7 +112,8 @@ type Server struct {
 	leave   context.CancelFunc
 	holds   holds
 
-	fastPath fastPath // nil: every connection has a goroutine
+	newFastPath func(*Server, context.Context) (fastPath, error)
+	fastPath    fastPath // nil: every connection has a goroutine
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}  // with a goroutine each; guarded by mu
@@ -131,7 +131,7 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, making: make(chan struct{}, longWorkers),
+		newFastPath: newFastPath, conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, making: make(chan struct{}, longWorkers),
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.limits.Store(&cfg.Limits)
@@ -296,12 +296,9 @@ func (s *Server) forget(c *conn) {
 	s.countConnections()
 }
 
-// openFastPath opens the fast path, if there is to be one.
+// openFastPath opens the fast path, where the system has one.
 func (s *Server) openFastPath(work context.Context) {
-	if !s.cfg.EventLoop {
-		return
-	}
-	path, err := newFastPath(s, work)
+	path, err := s.newFastPath(s, work)
 	if err != nil {
 		s.log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
 		return

@@ -73,7 +73,7 @@ func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sourceTexts{})
 	want := &Serve{
 		origins: origins{}, Access: defaultAccess, Leases: defaultLeases, Records: defaultRecords, Logging: defaultLogging,
-		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true, MaxConnections: 16384, MaxInFlight: 8192, MaxWaiting: 1024, DrainTimeout: 5 * time.Second,
+		Socket: "/run/kazahana/kazahanad.sock", MaxConnections: 16384, MaxInFlight: 8192, MaxWaiting: 1024, DrainTimeout: 5 * time.Second,
 		VerifyInterval: 10 * time.Second, DefaultService: "default", UUIDVersion: 7,
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
@@ -104,7 +104,6 @@ var precedenceCases = map[string][3]string{
 	"max_waiting":                {"5", "6", "7"},
 	"max_keys":                   {"0", "2", "3"},
 	"max_disk":                   {"0", "2048KiB", "3 MiB"},
-	"event_loop":                 {"false", "0", "no"},
 	"max_in_flight":              {"1", "2", "3"},
 	"drain_timeout":              {"1s", "2s", "0"},
 	"live_dir":                   {"/a", "/b", "c"},
@@ -182,7 +181,7 @@ func checkPrecedence(t *testing.T, keys []string, cases map[string][3]string, ot
 		env := []string{variable(k) + "=" + texts[1]}
 		flag := "--" + strings.ReplaceAll(k, "_", "-")
 		apart := []string{flag, texts[2]} // also for -1ms
-		if k == "admin_pprof" || k == "event_loop" || k == "insecure" {
+		if k == "admin_pprof" || k == "insecure" {
 			apart = []string{flag + "=" + texts[2]}
 		}
 		nothing := load(sourceTexts{file: base})
@@ -215,7 +214,7 @@ func TestValues(t *testing.T) {
 socket_mode: 0o777
 allow_uids: [1, 2]
 allow_gids: 3, 4
-event_loop: no
+admin_pprof: yes
 drain_timeout: 0
 provider: "none:"
 meta: {a: "1", b: x y}
@@ -229,7 +228,7 @@ admin_listen: unix:///a
 		"socket_mode":   {uint32(s.SocketMode), uint32(0o777)},
 		"allow_uids":    {s.AllowUIDs, []uint32{1, 2}},
 		"allow_gids":    {s.AllowGIDs, []uint32{3, 4}},
-		"event_loop":    {s.EventLoop, false},
+		"admin_pprof":   {s.AdminPprof, true},
 		"drain_timeout": {s.DrainTimeout, time.Duration(0)},
 		"provider":      {s.Provider, "none:"},
 		"meta":          {s.Meta, Meta{"a": "1", "b": "x y"}},

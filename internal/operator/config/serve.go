@@ -58,11 +58,6 @@ type Serve struct {
 	// control group allows (MemoryMax=, a container's limit), else 1GiB.
 	MemoryLimit int64 `name:"memory-limit" type:"size" min:"16MiB" default:"0" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: a quarter of it is for unfinished messages and unread answers, and one for requests that wait; 0 is what the control group allows, else 1GiB."`
 
-	// On Linux one thread serves all connections whose requests need no waiting,
-	// with epoll. false gives every connection a goroutine, as on other systems:
-	// slower, for systems on which epoll misbehaves.
-	EventLoop bool `name:"event-loop" type:"switch" default:"true" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection."`
-
 	// How long a stop waits for requests under way, 0 or more. Keep it shorter than
 	// the time after which the service manager kills the daemon.
 	DrainTimeout time.Duration `name:"drain-timeout" type:"duration" default:"5s" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more."`
