@@ -95,14 +95,12 @@ func (e *entrance) Accept() (net.Conn, error) {
 func (d *Door) admit(nc net.Conn) *Guest {
 	s := d.server
 	g := &Guest{Conn: nc, door: d}
-	var refusal *wire.Error
 	if unix, ok := nc.(*net.UnixConn); ok {
 		g.account = s.bounds.open(unix)
-		refusal = s.admit(unix)
 	} else {
 		g.account = s.bounds.openFor(owner{unknownUID, limitlistener.Network(nc.RemoteAddr().String())}, 0)
 	}
-	refusal, aloud := d.receive(g, refusal)
+	refusal, aloud := d.receive(g)
 	switch {
 	case refusal == nil:
 		return g
@@ -116,14 +114,14 @@ func (d *Door) admit(nc net.Conn) *Guest {
 }
 
 // receive counts a guest, or returns why not, and whether the peer is told.
-func (d *Door) receive(g *Guest, refusal *wire.Error) (_ *wire.Error, aloud bool) {
+func (d *Door) receive(g *Guest) (refusal *wire.Error, aloud bool) {
 	s := d.server
+	refusal = s.admit(g.account)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().MemoryLimit > 0 {
 		setSendBuffer(socket)
 	}
-	refusal = s.seat(g.account, refusal)
 	if refusal == nil {
 		g.account.moved(g.evict)
 		s.guests[g] = struct{}{}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,23 +12,19 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// admit checks the peer's credentials, and returns why it may not connect.
-func (s *Server) admit(nc syscall.Conn) *wire.Error {
-	allowed := s.limits.Load()
-	if len(allowed.AllowUIDs) == 0 && len(allowed.AllowGIDs) == 0 {
-		return nil
+// admit counts a connection, or returns why its peer may not connect.
+func (s *Server) admit(a *account) *wire.Error {
+	limits, peer := s.limits.Load(), a.peer
+	switch {
+	case a.user.from.IsValid(), limits.allow(peer): // a network tells no credentials
+		return a.admit()
+	case peer == nil:
+		s.logRefusal("connection refused: its peer is not known")
+	default:
+		s.logRefusal("connection refused: its peer is not allowed",
+			zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID), zap.Bool("unmapped", peer.UnmappedUID))
 	}
-	peer, err := unixsock.PeerOf(nc)
-	if err != nil {
-		s.logRefusal("connection refused: its peer is not known", zap.Error(err))
-		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
-	}
-	if allowed.allow(&peer) {
-		return nil
-	}
-	s.logRefusal("connection refused: its peer is not allowed",
-		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID), zap.Bool("unmapped", peer.UnmappedUID))
-	return allowed.refusal(&peer)
+	return limits.refusal(peer)
 }
 
 // allow reports whether the peer is allowed by name. A number that stands for users of other

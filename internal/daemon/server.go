@@ -19,7 +19,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -218,21 +217,21 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	a := s.bounds.open(nc)
-	if !s.receive(work, nc, a, s.admit(nc)) {
+	if !s.receive(work, nc, a) {
 		_ = nc.Close()
 		a.close()
 	}
 }
 
-// receive serves a connection, or turns it away if there is a refusal: why the peer may not connect.
-// It reports false for a connection that is to be closed without a word.
-func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account, refusal *wire.Error) bool {
+// receive serves a connection, or turns it away. It reports false for a connection that is to be
+// closed without a word.
+func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account) bool {
+	refusal := s.admit(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits.Load().MemoryLimit > 0 {
 		setSendBuffer(nc)
 	}
-	refusal = s.seat(a, refusal)
 	if refusal == nil && s.fastPath != nil && s.fastPath.park(nc, a) {
 		s.parked++
 		s.countConnections()
@@ -275,15 +274,6 @@ func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open()
 
 // open is how many connections there are. mu is held.
 func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) }
-
-// seat counts a connection of the account, or returns why it may not stay: refusal, where that is
-// known already. mu is held.
-func (s *Server) seat(a *account, refusal *wire.Error) *wire.Error {
-	if refusal != nil {
-		return refusal
-	}
-	return a.admit()
-}
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
