@@ -51,8 +51,6 @@ func limitOf(err error) string {
 		return refusals.Holds
 	case errors.Is(err, record.ErrCrowded):
 		return refusals.StoreCalls
-	case errors.Is(err, errLongAnswers):
-		return refusals.LongAnswers
 	case errors.Is(err, errTooManyKinds):
 		return refusals.Kinds
 	}
@@ -76,7 +74,7 @@ func asWireError(err error) *wire.Error {
 			e = e.With("setting", full.Setting).With("limit", full.Limit)
 		}
 		return e
-	case errors.As(err, &placed), errors.Is(err, errTooManyKinds), errors.Is(err, errLongAnswers):
+	case errors.As(err, &placed), errors.Is(err, errTooManyKinds):
 		return wire.Errorf(wire.CodeOverloaded, "%v", err)
 	case errors.As(err, &backward):
 		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): %s", backward.Advice()).

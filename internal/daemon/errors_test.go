@@ -255,7 +255,6 @@ func TestOtherLimitsAreCounted(t *testing.T) {
 		refusals.Holds:       lock.ErrOverloaded,
 		refusals.StoreCalls:  storeError{fmt.Errorf("%w: context deadline exceeded", record.ErrCrowded)},
 		refusals.Kinds:       errTooManyKinds,
-		refusals.LongAnswers: errLongAnswers,
 	})
 }
 

@@ -2,15 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/wire"
 )
-
-// errLongAnswers: the time was over before it was the request's turn.
-var errLongAnswers = errors.New("others ask for long answers")
 
 // asideLong is asideWithin for an answer that may be long. It is made when those before it
 // on the connection have been written, so that a peer that does not read has one at most.
@@ -49,7 +45,7 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	defer cancel()
 	s := c.server
 	if err := enter(ctx, s.making); err != nil {
-		return nil, s.bounds.refuse(refusals.LongAnswers, "%d long answers are made: %v", longWorkers, errLongAnswers)
+		return nil, s.bounds.refuse(refusals.LongAnswers, "%d long answers are made for others, and the time was over: ask again", longWorkers)
 	}
 	defer func() { <-s.making }()
 	answer, err := work(ctx)

@@ -41,7 +41,6 @@ type Placement struct {
 	timeout   time.Duration
 	counts    *metrics.Placement
 	lately    lately
-	looking   chan struct{} // has room for the one who looks at all activations
 }
 
 // NewPlacement is what the placement methods need to serve a driver, which is made
@@ -50,7 +49,7 @@ func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 	x := newExecutors()
 	p := &Placement{
 		executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout,
-		counts: metrics.NewPlacement(), looking: make(chan struct{}, 1),
+		counts: metrics.NewPlacement(),
 	}
 	cfg.Executor, cfg.Payer, cfg.Observe, cfg.Failed = x, x.payer, p.observe, p.counting(cfg.Failed)
 	x.driver = driver.New(cfg)
@@ -358,26 +357,15 @@ func (p *Placement) snapshot(d *responder) error {
 	return d.asideLong(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
 }
 
-// look looks at the activations that are asked for. A page costs a look at all of
-// them, while the driver waits: there is one at a time.
-func (p *Placement) look(ctx context.Context, want snapshotWanted) (s placement.Snapshot, err error) {
-	if want.key != (placement.Key{}) {
-		return p.driver.Single(want.key), nil
-	}
-	if enter(ctx, p.looking) != nil {
-		return s, errLongAnswers
-	}
-	defer func() { <-p.looking }()
-	kind, identity, _ := strings.Cut(want.after, "/")
-	return p.driver.Page(placement.Key{Kind: kind, Identity: identity}, int(want.limit)), nil
-}
-
 // page is the part of the snapshot that is asked for.
 func (p *Placement) page(ctx context.Context, want snapshotWanted) (SnapshotPage, error) {
 	single := want.key != placement.Key{}
-	now, err := p.look(ctx, want)
-	if err != nil {
-		return SnapshotPage{}, err
+	var now placement.Snapshot
+	if single {
+		now = p.driver.Single(want.key)
+	} else {
+		kind, identity, _ := strings.Cut(want.after, "/")
+		now = p.driver.Page(placement.Key{Kind: kind, Identity: identity}, int(want.limit))
 	}
 	page := SnapshotPage{
 		State: now.State, Authority: now.Authority, Members: []SnapshotMember{}, Kinds: p.executors.kinds(),
