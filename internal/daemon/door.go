@@ -6,7 +6,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -119,8 +118,8 @@ func (d *Door) receive(g *Guest) (refusal *wire.Error, aloud bool) {
 	refusal = s.admit(g.account)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if socket, ok := g.Conn.(syscall.Conn); ok && s.limits.Load().MemoryLimit > 0 {
-		setSendBuffer(socket)
+	if socket, ok := g.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok && s.limits.Load().MemoryLimit > 0 {
+		_ = socket.SetWriteBuffer(sendBuffer)
 	}
 	if refusal == nil {
 		g.account.moved(g.evict)

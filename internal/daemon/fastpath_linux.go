@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -417,4 +418,18 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 		c.unfinished = unfinished{output: u.output, waits: u.waits}
 		l.server.unpark(l.work, c)
 	})
+}
+
+// socketFile is a descriptor taken over as it is. net.FileConn would make a copy, for which there may
+// be no descriptor left.
+type socketFile struct{ *os.File }
+
+func (f socketFile) CloseWrite() error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	return errors.Join(err, failed)
 }

@@ -230,7 +230,7 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account) boo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limits.Load().MemoryLimit > 0 {
-		setSendBuffer(nc)
+		_ = nc.SetWriteBuffer(sendBuffer)
 	}
 	if refusal == nil && s.fastPath != nil && s.fastPath.park(nc, a) {
 		s.parked++
