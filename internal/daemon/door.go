@@ -240,9 +240,6 @@ func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server
 // Named finds a service by its name; "" is no name.
 func (d *Door) Named(name []byte) (*issuer.Service, error) { return d.server.named(name) }
 
-// Knows reports whether there is a service of that name.
-func (d *Door) Knows(name []byte) bool { return d.server.services[string(name)] != nil }
-
 // Room counts what the orders and IDs of a large request may take until done is called.
 func (g *Guest) Room(count int64) (done func()) {
 	const each, small = 24, 1024 // a range for each ID, at worst; an order is smaller

@@ -234,24 +234,6 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 	})
 }
 
-func TestServeOnce(t *testing.T) {
-	r := newRig(t).start()
-	p := r.dial()
-	p.alive()
-	l, err := unixsock.Listen(r.path+"2", unixsock.Options{Mode: 0o600})
-	must.Succeed(t, err)
-	defer l.Close()
-	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
-		t.Errorf("a second Serve, beside the first: %v", err)
-	}
-	p.alive()
-	_ = p.Close()
-	r.stop()
-	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
-		t.Errorf("a second Serve, after the first: %v", err)
-	}
-}
-
 // A listener that fails ends the server, in order, with an error.
 func TestServeOfABrokenListener(t *testing.T) {
 	r := newRig(t)

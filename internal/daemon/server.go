@@ -43,10 +43,7 @@ var defaultPatience = patience{
 	message: peerPatience, write: peerPatience, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
 }
 
-var (
-	errShuttingDown = errors.New("the daemon is stopping")
-	errServedBefore = errors.New("a server serves one listener, once")
-)
+var errShuttingDown = errors.New("the daemon is stopping")
 
 // Config of a Server.
 type Config struct {
@@ -103,7 +100,6 @@ type Server struct {
 	progress progress
 
 	requests atomic.Uint64
-	served   atomic.Bool
 	draining atomic.Bool // requests that come now are told to go elsewhere
 	cut      atomic.Bool // the drain timeout is over
 
@@ -157,9 +153,6 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 // rest is cut off. It returns nil then, and the listener is closed. A server
 // serves once.
 func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
-	if s.served.Swap(true) {
-		return errServedBefore
-	}
 	// Connections outlive ctx by the time of the drain.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	var watch sync.WaitGroup

@@ -111,10 +111,10 @@ func validKey(key []byte) bool {
 // have the name as the prefix.
 func serviceOf(d *daemon.Door, key []byte) (*issuer.Service, error) {
 	name, _, _ := bytes.Cut(key, []byte{':'})
-	if meansDefault(name) && !d.Knows(name) {
+	service, err := d.Named(name)
+	if err != nil && meansDefault(name) {
 		return d.ServiceOf(nil)
 	}
-	service, err := d.Named(name)
 	if reply, ok := errors.AsType[*wire.Error](err); ok {
 		// Django, for example, asks for ":1:id".
 		return nil, wire.Errorf(reply.Code, "the key %s does not begin with a service or id (does the client put a prefix before its keys? let it be id: or SERVICE:): %s",
