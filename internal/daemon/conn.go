@@ -233,11 +233,6 @@ func (c *conn) finish(err error) {
 	c.wire.Discard() // others need the memory more than the rest of the message
 	if over != nil {
 		c.server.metrics.Requests("", string(over.Code)).Inc()
-		if over.Code == wire.CodePermissionDenied {
-			c.server.logRefusal("connection closed: its peer is not allowed any more", zap.Error(over))
-		} else {
-			c.server.logRefusal("connection closed: it holds memory that others need", zap.Error(over))
-		}
 		c.farewell, c.until = true, time.Time{}
 		c.wire.ReplyError(0, over)
 		if c.wire.Flush() != nil {
