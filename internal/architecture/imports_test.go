@@ -144,7 +144,7 @@ var own = map[string][]string{
 	"internal/daemon":                        {"internal/clock", "internal/operator/config", "internal/eventloop", "internal/generator", "internal/issuer", "internal/lock", "internal/operator/limitlistener", "internal/operator/metrics", "internal/operator/refusals", "internal/placement", "internal/placement/driver", "internal/placement/storage", "internal/record", "internal/record/bounds", "internal/sequence", "internal/snowflake", "internal/state", "internal/unixsock", "internal/wire"},
 	"internal/door/memcached":                {"internal/daemon", "internal/generator", "internal/issuer", "internal/snowflake", "internal/wire"},
 	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/issuer", "internal/operator/config", "internal/operator/metrics", "internal/backend", "internal/snowflake", "internal/state", "internal/testkit/await", "internal/testkit/must", "internal/testkit/ring", "internal/unixsock"},
-	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/problem", "internal/snowflake", "internal/wire"},
+	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/issuer", "internal/operator/admin", "internal/problem", "internal/snowflake", "internal/wire"},
 	"test/model":                             {},
 	"test/mutation":                          {},
 	"test/proof":                             {},

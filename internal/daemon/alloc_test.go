@@ -26,7 +26,7 @@ func (a *again) Read(b []byte) (int, error) {
 // inMemory is a connection without a socket that asks the same for ever.
 func inMemory(r *rig, method string, params ...any) *conn {
 	c := &conn{wire: wire.NewServerConn(&again{bytes: request(1, method, slice(params))}, io.Discard)}
-	c.responder = responder{server: r.server, conn: c, user: &user{}, out: &c.wire.Outbox}
+	c.responder = responder{server: r.server, conn: c, account: &account{user: &user{}}, out: &c.wire.Outbox}
 	return c
 }
 

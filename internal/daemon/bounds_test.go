@@ -305,7 +305,7 @@ func TestHoldsAreBounded(t *testing.T) {
 	greedy.table("Lock.Acquire", "a", held)
 	var a *account
 	r.server.eachConn(func(c *conn) {
-		if c.user.uid == 1000 {
+		if c.account.user.uid == 1000 {
 			a = c.account
 		}
 	})

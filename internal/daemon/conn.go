@@ -61,7 +61,7 @@ func newConn(s *Server, nc stream, a *account) *conn {
 	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
 	c.wire.SetMemory(a)
-	c.responder = responder{server: s, conn: c, account: a, user: a.user, out: &c.wire.Outbox}
+	c.responder = responder{server: s, conn: c, account: a, out: &c.wire.Outbox}
 	return c
 }
 

@@ -225,14 +225,6 @@ func (g *Guest) Evicted() error {
 	return nil
 }
 
-// Order is what a guest wants.
-type Order struct {
-	Service     *issuer.Service
-	Count       int64
-	RegularOnly bool
-	Timeout     time.Duration
-}
-
 // ServiceOf finds a service by its name; "" is the default one. The error is a
 // *wire.Error.
 func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server.service(name) }
@@ -250,16 +242,17 @@ func (g *Guest) Room(count int64) (done func()) {
 	return func() { g.account.Give(int(count) * each) }
 }
 
-// Next appends ranges that hold the IDs to dst. It waits for them until ctx is done, or the peer is gone.
-func (g *Guest) Next(ctx context.Context, o Order, dst []generator.Range) ([]generator.Range, error) {
+// Next appends ranges that hold the wanted IDs of a service to dst. It waits for them until ctx is done,
+// or the peer is gone.
+func (g *Guest) Next(ctx context.Context, s *issuer.Service, want generator.Request, dst []generator.Range) ([]generator.Range, error) {
 	if g.door.server.draining.Load() {
 		return dst, shuttingDown()
 	}
-	ranges, pending, err := o.Service.Generator().Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout}, dst)
+	ranges, pending, err := s.Generator().Start(0, want, dst)
 	if pending == nil {
 		return ranges, err
 	}
-	bytes, refusal := g.account.waits(o.Count)
+	bytes, refusal := g.account.waits(want.Count)
 	if refusal != nil {
 		pending.Cancel(refusal)
 		return nil, refusal

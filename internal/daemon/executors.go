@@ -325,7 +325,7 @@ func (x *executors) Passivate(key placement.Key, r placement.Record, within time
 // payer has the user pay for a snapshot whose process left it behind.
 func (x *executors) payer(key placement.Key, token int64) context.Context {
 	if e := x.runs(key, token); e != nil {
-		return e.conn.user.pays(context.Background())
+		return e.conn.account.user.pays(context.Background())
 	}
 	return context.Background()
 }

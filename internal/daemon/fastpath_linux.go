@@ -187,7 +187,7 @@ func (p *parked) read() {
 // cannot be done here.
 func (p *parked) serve(b []byte) {
 	l := p.path
-	l.responder.account, l.responder.user = p.account, p.account.user
+	l.responder.account = p.account
 	l.beginBurst()
 	for len(b) > 0 && p.wait == nil {
 		if len(l.responder.out.Unsent()) >= fastPathFull && !p.send(b) {

@@ -71,7 +71,7 @@ func (s *Server) lockCall(d *responder, op lock.Op, options ...string) (lockCall
 	case d.req.NumParams() == 0:
 		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}
-	if d.user.uid == unknownUID {
+	if d.account.user.uid == unknownUID {
 		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
 	if peer := d.conn.account.peer; peer != nil && peer.UnmappedUID {
@@ -80,7 +80,7 @@ func (s *Server) lockCall(d *responder, op lock.Op, options ...string) (lockCall
 			"and a lock belongs to one user: map the user, or run the daemon outside of the namespace", peer.UID)
 	}
 	var err error
-	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.user.uid)
+	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.account.user.uid)
 	if op == lock.Acquire {
 		call.TTLMS = defaultLockTTL.Milliseconds()
 	}

@@ -18,7 +18,6 @@ type responder struct {
 	server  *Server
 	conn    *conn    // whose requests they are; nil: they are the fast path's
 	account *account // of the connection whose turn it is
-	user    *user    // likewise
 	req     wire.Request
 	out     *wire.Outbox
 	ranges  []generator.Range // reused from request to request

@@ -80,7 +80,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
-	ctx = c.user.pays(ctx)
+	ctx = c.account.user.pays(ctx)
 	find := func() {
 		record.MakeRoom()
 		answer, err := work(ctx)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -165,7 +166,8 @@ func (a answerer) batch(w http.ResponseWriter, r *http.Request)  { a.answer(w, r
 
 // ask is what a request wants.
 type ask struct {
-	daemon.Order
+	generator.Request
+	service  *issuer.Service
 	external bool
 }
 
@@ -188,7 +190,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	if err == nil {
 		c := connectionOf(r.Context())
 		defer c.Room(q.Count)()
-		ranges, err = c.Next(c.waits(r), q.Order, make([]generator.Range, 0, 4))
+		ranges, err = c.Next(c.waits(r), q.service, q.Request, make([]generator.Range, 0, 4))
 	}
 	if err != nil {
 		reply := a.door.Failed(err, began)
@@ -273,7 +275,7 @@ func (q ask) lines(w http.ResponseWriter, ranges []generator.Range, before, betw
 			}
 			first = false
 			if id := r.Start + snowflake.ID(i); q.external {
-				out = append(out, q.Service.Codec().Encode(id)...)
+				out = append(out, q.service.Codec().Encode(id)...)
 			} else {
 				out = strconv.AppendInt(out, int64(id), 10)
 			}
@@ -291,7 +293,7 @@ func (q ask) lines(w http.ResponseWriter, ranges []generator.Range, before, betw
 // read understands the path and the query, whose names and limits are those of NextID's
 // and NextIDs' options.
 func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
-	q.Order = daemon.Order{Count: 1, Timeout: daemon.DefaultTimeout}
+	q.Request = generator.Request{Count: 1, Timeout: daemon.DefaultTimeout}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return q, wire.Errorf(wire.CodeInvalidParams, "the query cannot be read: %v", err)
@@ -307,7 +309,7 @@ func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
 			return q, err
 		}
 	}
-	q.Service, err = a.door.ServiceOf([]byte(r.PathValue("service")))
+	q.service, err = a.door.ServiceOf([]byte(r.PathValue("service")))
 	return q, err
 }
 

@@ -119,7 +119,7 @@ func (c *conn) get(keys []byte, cas bool) bool {
 	defer c.guest.Room(int64(count + len(orders)))()
 	var ranges []generator.Range
 	for _, o := range orders {
-		ranges, err = c.guest.Next(s.work, daemon.Order{Service: o.service, Count: o.count, Timeout: daemon.DefaultTimeout}, ranges)
+		ranges, err = c.guest.Next(s.work, o.service, generator.Request{Count: o.count, Timeout: daemon.DefaultTimeout}, ranges)
 		if err != nil {
 			return c.failed(err, began)
 		}
