@@ -103,6 +103,17 @@ func TestRefusedPeersThatDoNotAsk(t *testing.T) {
 	}
 }
 
+// A peer that tries again and again does not fill the log.
+func TestRefusalsDoNotFillTheLog(t *testing.T) {
+	r := newRig(t)
+	for range 1000 {
+		r.server.refusalLog.Warn("refused")
+	}
+	if n := r.logs.FilterMessage("refused").Len(); n < 1 || n > 100 {
+		t.Errorf("%d lines", n)
+	}
+}
+
 func TestPermission(t *testing.T) {
 	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
 	for _, test := range []struct {

@@ -75,7 +75,7 @@ func (s *Server) lockCall(d *responder, op lock.Op, options ...string) (lockCall
 		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
 	if peer := d.conn.account.peer; peer != nil && peer.UnmappedUID {
-		s.logRefusal("lock refused: the daemon's user namespace does not map the peer's user", zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID))
+		s.refusalLog.Warn("lock refused: the daemon's user namespace does not map the peer's user", zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID))
 		return call, wire.Errorf(wire.CodePermissionDenied, "user %d stands for every user that the daemon's user namespace does not map, "+
 			"and a lock belongs to one user: map the user, or run the daemon outside of the namespace", peer.UID)
 	}

@@ -19,9 +19,9 @@ func (s *Server) admit(a *account) *wire.Error {
 	case a.user.from.IsValid(), limits.allow(peer): // a network tells no credentials
 		return a.admit()
 	case peer == nil:
-		s.logRefusal("connection refused: its peer is not known")
+		s.refusalLog.Warn("connection refused: its peer is not known")
 	default:
-		s.logRefusal("connection refused: its peer is not allowed",
+		s.refusalLog.Warn("connection refused: its peer is not allowed",
 			zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID), zap.Bool("unmapped", peer.UnmappedUID))
 	}
 	return limits.refusal(peer)
@@ -63,22 +63,6 @@ func groupsOf(peer *unixsock.Peer) string {
 		told += ", ..."
 	}
 	return "groups " + told
-}
-
-// refusalLogInterval keeps peers that try again and again from filling the log.
-const refusalLogInterval = time.Second
-
-// logRefusal warns of a refused connection, at most once in a while, and says
-// how many went unmentioned.
-func (s *Server) logRefusal(message string, fields ...zap.Field) {
-	s.refusalMu.Lock()
-	defer s.refusalMu.Unlock()
-	if now := time.Now(); now.Sub(s.refusalLogged) >= refusalLogInterval {
-		s.log.Warn(message, append(fields, zap.Int("unmentioned", s.refusalsSilent))...)
-		s.refusalLogged, s.refusalsSilent = now, 0
-		return
-	}
-	s.refusalsSilent++
 }
 
 // turnAway answers the peer's first request with the refusal, and closes.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -87,12 +88,9 @@ type Server struct {
 	metrics        *metrics.Metrics
 	keyedStores    *metrics.KeyedStores // nil: no locks and sequences
 	log            *zap.Logger
+	refusalLog     *zap.Logger // writes a line a second of each kind: peers try again and again
 	started        time.Time
 	patience       patience
-
-	refusalMu      sync.Mutex
-	refusalLogged  time.Time // the last warning; guarded by refusalMu
-	refusalsSilent int       // how many refusals followed without one; likewise
 
 	limits   atomic.Pointer[Limits]
 	bounds   *bounds
@@ -125,9 +123,12 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	}
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
-		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		newFastPath: newFastPath, conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, making: make(chan struct{}, longWorkers),
+		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience, newFastPath: newFastPath,
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, making: make(chan struct{}, longWorkers),
 	}
+	s.refusalLog = s.log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, time.Second, 1, 0)
+	}))
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.limits.Store(&cfg.Limits)
 	s.bounds = newBounds(&s.limits, cfg.Refusals)
