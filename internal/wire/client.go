@@ -37,7 +37,7 @@ var (
 type Client struct {
 	conn io.ReadWriteCloser
 	told func(*Client, *Request) // called for messages that are not answers; may be nil
-	send chan *outgoing          // to the writing goroutine
+	send chan []byte             // messages, to the writing goroutine
 	done chan struct{}           // closed by fail, once
 	both sync.WaitGroup          // the reading and the writing goroutine
 
@@ -76,7 +76,7 @@ func NewToldClient(conn io.ReadWriteCloser, told func(*Client, *Request)) *Clien
 	c := &Client{
 		conn:    conn,
 		told:    told,
-		send:    make(chan *outgoing, maxWaiting),
+		send:    make(chan []byte, maxWaiting),
 		done:    make(chan struct{}),
 		waiting: make(map[uint32]*waiter),
 	}
@@ -335,10 +335,9 @@ func (c *Client) writeAll() {
 }
 
 // collect appends the request and all waiting ones to batch.
-func (c *Client) collect(batch []byte, out *outgoing) []byte {
+func (c *Client) collect(batch, out []byte) []byte {
 	for {
-		batch = append(batch, out.out.buf...)
-		out.recycle()
+		batch = append(batch, out...)
 		if len(batch) >= HighWater {
 			return batch
 		}

@@ -549,7 +549,7 @@ func TestAnswersToThePeer(t *testing.T) {
 	}{{1, "yes", ""}, {2, "no", strings.TrimSpace(strings.Repeat("no! ", maxRefusal/4))}, {1 << 31, "large", "too large"}} {
 		request, err := encodeRequest(x.id, x.method, nil)
 		must.Succeed(t, err)
-		if _, err := far.Write(request.out.buf); err != nil {
+		if _, err := far.Write(request); err != nil {
 			t.Fatal(err)
 		}
 		if err := server.Read(&r); err != nil || r.Type != TypeResponse || r.ID != x.id {

@@ -1,82 +1,61 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
-	"sync"
-
-	"github.com/vmihailenco/msgpack/v5"
 )
 
-// outgoing is an encoded request or answer on its way to the stream.
-type outgoing struct {
-	out sink
-	enc *msgpack.Encoder // writes to out
-}
-
-var outgoings = sync.Pool{New: func() any {
-	o := new(outgoing)
-	o.enc = newEncoder(&o.out)
-	return o
-}}
-
-func (o *outgoing) recycle() {
-	o.out.buf = o.out.buf[:0]
-	o.out.shrink(0)
-	outgoings.Put(o)
-}
-
-func encodeRequest(id uint32, method string, params []any) (*outgoing, error) {
-	o := outgoings.Get().(*outgoing)
+func encodeRequest(id uint32, method string, params []any) ([]byte, error) {
+	var out bytes.Buffer
+	enc := newEncoder(&out)
 	err := errors.Join(
-		o.enc.EncodeArrayLen(4),
-		o.enc.EncodeUint(uint64(TypeRequest)),
-		o.enc.EncodeUint(uint64(id)),
-		o.enc.EncodeString(method),
-		o.enc.EncodeArrayLen(len(params)),
+		enc.EncodeArrayLen(4),
+		enc.EncodeUint(uint64(TypeRequest)),
+		enc.EncodeUint(uint64(id)),
+		enc.EncodeString(method),
+		enc.EncodeArrayLen(len(params)),
 	)
 	for i, p := range params {
 		if err == nil {
-			if err = o.enc.Encode(p); err != nil {
+			if err = enc.Encode(p); err != nil {
 				err = fmt.Errorf("encode parameter %d: %w", i+1, err)
 			}
 		}
 	}
-	return o.whole(err)
+	return whole(out.Bytes(), err)
 }
 
 // maxRefusal limits the text of an error that is sent to the peer.
 const maxRefusal = 1024
 
-func encodeAnswer(id uint32, result any, refusal error) (*outgoing, error) {
+func encodeAnswer(id uint32, result any, refusal error) ([]byte, error) {
 	var shown any
 	if refusal != nil {
 		text := refusal.Error()
 		text = strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD")
 		shown, result = []any{uint8(Failed), text}, nil
 	}
-	o := outgoings.Get().(*outgoing)
-	return o.whole(errors.Join(
-		o.enc.EncodeArrayLen(4),
-		o.enc.EncodeUint(uint64(TypeResponse)),
-		o.enc.EncodeUint(uint64(id)),
-		o.enc.Encode(shown),
-		o.enc.Encode(result),
-	))
+	var out bytes.Buffer
+	enc := newEncoder(&out)
+	err := errors.Join(
+		enc.EncodeArrayLen(4),
+		enc.EncodeUint(uint64(TypeResponse)),
+		enc.EncodeUint(uint64(id)),
+		enc.Encode(shown),
+		enc.Encode(result),
+	)
+	return whole(out.Bytes(), err)
 }
 
 // whole returns the encoded message, or an error if it cannot be sent.
-func (o *outgoing) whole(err error) (*outgoing, error) {
-	if size := len(o.out.buf); err == nil && size > MaxMessage {
+func whole(message []byte, err error) ([]byte, error) {
+	if size := len(message); err == nil && size > MaxMessage {
 		err = fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, size, MaxMessage)
 	}
-	if err != nil {
-		o.recycle()
-		return nil, err
-	}
-	return o, nil
+	return message, err
 }
 
 // answerError reads the error of a response, nil if there is none. Other forms of
