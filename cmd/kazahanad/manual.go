@@ -1,25 +1,10 @@
 package main
 
-import (
-	"os"
+import "github.com/kazahana/kazahana/internal/operator/manual"
 
-	"github.com/kazahana/kazahana/internal/operator/manual"
-)
+// manualCmd prints the man page for packages. It is generated from the command line, so it is
+// never out of date.
+type manualCmd struct{}
 
-// manualCmd prints man pages for packages. They are generated from the command line,
-// so they are never out of date.
-type manualCmd struct {
-	Sample string `arg:"SAMPLE" optional:"" help:"A commented configuration, to print the page about it."`
-}
-
-// Run prints a manual page in roff: of the configuration, or of the command.
-func (c *manualCmd) Run(s *system) error {
-	if c.Sample == "" {
-		return manual.Command(s.out, s.commandLine(), version)
-	}
-	sample, err := os.ReadFile(c.Sample)
-	if err != nil {
-		return err
-	}
-	return manual.Config(s.out, c.Sample, sample, version)
-}
+// Run prints the page in roff.
+func (*manualCmd) Run(s *system) error { return manual.Command(s.out, s.commandLine(), version) }

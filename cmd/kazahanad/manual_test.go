@@ -1,18 +1,13 @@
 package main
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -49,39 +44,6 @@ func TestManualOfTheCommand(t *testing.T) {
 		t.Errorf("%d commands and %d flags were looked for", commands, flags)
 	}
 	lint(t, page)
-}
-
-// The page of a configuration has all of its keys, with what the sample says.
-func TestManualOfTheConfigurations(t *testing.T) {
-	t.Parallel()
-	key := regexp.MustCompile(`(?m)^#?([a-z][a-z0-9_]*):`)
-	for _, name := range []string{"kazahanad.yaml", "lease-server.yaml"} {
-		path := filepath.Join("..", "..", "packaging", name)
-		page := newSite(t).Kazahanad("manual", path).OK(t)
-		sample, err := os.ReadFile(path)
-		must.Succeed(t, err)
-		text := plain(page)
-		keys := key.FindAllStringSubmatch(string(sample), -1)
-		var terms []string
-		for _, m := range regexp.MustCompile(`(?m)^\.TP\n\\fB(.*)\\fR$`).FindAllStringSubmatch(page, -1) {
-			terms = append(terms, strings.Split(m[1], ", ")...)
-		}
-		for _, m := range keys {
-			if !slices.Contains(terms, m[1]) {
-				t.Errorf("%s: %s is not on the page", name, m[1])
-			}
-		}
-		if len(keys) < 15 {
-			t.Errorf("%s: only %d keys found", name, len(keys))
-		}
-		for line := range strings.Lines(string(sample)) {
-			line = strings.TrimSpace(strings.TrimPrefix(line, "#"))
-			if !strings.HasPrefix(line, "---- ") && !strings.HasPrefix(line, "Configuration of") && !strings.Contains(text, line) {
-				t.Errorf("%s: the page lacks the line %q", name, line)
-			}
-		}
-		lint(t, page)
-	}
 }
 
 // plain undoes the page's escapes.

@@ -124,8 +124,6 @@ var contents = map[string]int64{
 	"etc/kazahana/kazahanad.yaml":                               0o644,
 	"etc/kazahana/lease-server.yaml":                            0o644,
 	"usr/share/man/man1/kazahanad.1.gz":                         0o644,
-	"usr/share/man/man5/kazahanad.yaml.5.gz":                    0o644,
-	"usr/share/man/man5/lease-server.yaml.5.gz":                 0o644,
 	"usr/share/bash-completion/completions/kazahanad":           0o644,
 	"deb:usr/share/zsh/vendor-completions/_kazahanad":           0o644,
 	"rpm:usr/share/zsh/site-functions/_kazahanad":               0o644,
@@ -217,8 +215,6 @@ func lookInside(t *testing.T, files map[string]entry) {
 	}
 	for path, words := range map[string]string{
 		"usr/share/man/man1/kazahanad.1.gz":          ".TH \"KAZAHANAD\" 1",
-		"usr/share/man/man5/kazahanad.yaml.5.gz":     "max_backward",
-		"usr/share/man/man5/lease-server.yaml.5.gz":  "rate_limit",
 		"usr/share/doc/kazahana/changelog.gz":        "# Changelog",
 		"usr/share/doc/kazahana/changelog.Debian.gz": "kazahana (9.8.7~rc.1-1) ",
 		"usr/share/doc/kazahana/licenses.txt.gz":     "github.com/spf13/cobra",
@@ -292,7 +288,7 @@ func TestTarball(t *testing.T) {
 	files := untar(t, r)
 	for _, name := range []string{
 		"kazahanad", "LICENSE", "licenses.txt", "README.md", "CHANGELOG.md", "kazahanad.yaml", "lease-server.yaml", "man/kazahanad.1",
-		"man/kazahanad.yaml.5", "completion/kazahanad.bash", "completion/kazahanad.zsh", "completion/kazahanad.fish",
+		"completion/kazahanad.bash", "completion/kazahanad.zsh", "completion/kazahanad.fish",
 		"systemd/kazahanad.service", "systemd/kazahanad.socket", "systemd/kazahanad-lease-server.service",
 		"systemd/sysusers.d/kazahana.conf", "systemd/tmpfiles.d/kazahana.conf",
 	} {

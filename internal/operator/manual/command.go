@@ -33,7 +33,7 @@ func Command(w io.Writer, root *cobra.Command, version string) error {
 	p.environment()
 	p.files()
 	p.section("See also")
-	p.text.WriteString("\\fBkazahanad.yaml\\fR(5), \\fBlease\\-server.yaml\\fR(5), \\fBsystemd.unit\\fR(5)\n")
+	p.text.WriteString("\\fBsystemd.unit\\fR(5)\n")
 	return p.writeTo(w)
 }
 
@@ -86,8 +86,8 @@ func (p *page) environment() {
 
 func (p *page) files() {
 	p.section("Files")
-	p.term("/etc/kazahana/kazahanad.yaml", "Configuration of the daemon.")
-	p.term("/etc/kazahana/lease-server.yaml", "Configuration of the lease server.")
+	p.term("/etc/kazahana/kazahanad.yaml", "Configuration of the daemon: the flags of serve, with underscores. The packaged file explains each.")
+	p.term("/etc/kazahana/lease-server.yaml", "Configuration of the lease server, likewise.")
 	p.term("/run/kazahana/kazahanad.sock", "The daemon's socket.")
 	p.term("/var/lib/kazahana", "The daemon's durable state, and the leases of the default provider.")
 }

@@ -1,4 +1,3 @@
 // Package manual writes manual pages and the help of commands. It derives them from the tree of
-// the commands and from the packaged samples of the configuration, so that nothing has to be
-// kept in step by hand.
+// the commands, so that nothing has to be kept in step by hand.
 package manual
