@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -43,7 +41,6 @@ func readEnvironment(get func(string) string) environment {
 		env.protocol = cmp.Or(r.word(name, protocolGRPC, protocolHTTP), env.protocol)
 	}
 	env.enabled, env.place = r.endpoint(endpoint), place(endpoint)
-	r.others()
 	env.warnings = r.warnings
 	return env
 }
@@ -100,65 +97,4 @@ func (r *environmentReader) list(name string, known ...string) (all []string) {
 		}
 	}
 	return all
-}
-
-// others warns of invalid variables that the library ignores without a visible
-// warning.
-func (r *environmentReader) others() {
-	for _, kind := range []string{"", "TRACES_"} {
-		prefix := "OTEL_EXPORTER_OTLP_" + kind
-		r.number(prefix+"TIMEOUT", 1)
-		r.word(prefix+"COMPRESSION", "gzip", "none")
-		r.pairs(prefix + "HEADERS")
-		for _, file := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
-			r.file(prefix + file)
-		}
-	}
-	for _, name := range []string{"SCHEDULE_DELAY", "EXPORT_TIMEOUT", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE"} {
-		r.number("OTEL_BSP_"+name, 0)
-	}
-	r.pairs("OTEL_RESOURCE_ATTRIBUTES")
-	switch r.word("OTEL_TRACES_SAMPLER", "always_on", "always_off", "traceidratio",
-		"parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio") {
-	case "traceidratio", "parentbased_traceidratio":
-		if arg := r.get("OTEL_TRACES_SAMPLER_ARG"); arg != "" {
-			if share, err := strconv.ParseFloat(arg, 64); err != nil || !(share >= 0 && share <= 1) {
-				r.warn("OTEL_TRACES_SAMPLER_ARG", "%q is not a share of 0 to 1", arg)
-			}
-		}
-	}
-}
-
-func (r *environmentReader) number(name string, least int) {
-	if text := r.get(name); text != "" {
-		if n, err := strconv.Atoi(text); err != nil || n < least {
-			r.warn(name, "%q is not a whole number of %d or more", text, least)
-		}
-	}
-}
-
-// pairs checks a list of key=value. Its warning does not repeat values, which may be
-// secrets.
-func (r *environmentReader) pairs(name string) {
-	for pair := range strings.SplitSeq(r.get(name), ",") {
-		if strings.TrimSpace(pair) == "" {
-			continue
-		}
-		key, value, ok := strings.Cut(pair, "=")
-		if _, err := url.PathUnescape(value); !ok || err != nil || strings.TrimSpace(key) == "" {
-			r.warn(name, "it is a list of key=value, separated by commas, with special characters as %%XX; a part of it is none")
-			return
-		}
-	}
-}
-
-func (r *environmentReader) file(name string) {
-	if path := r.get(name); path != "" {
-		f, err := os.Open(path)
-		if err != nil {
-			r.warn(name, "%v", err)
-			return
-		}
-		_ = f.Close()
-	}
 }
