@@ -3,23 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
-const (
-	// keeperPatience is how much longer than one call of the provider a keeper's turn
-	// may take on a busy machine.
-	keeperPatience = 20 * time.Second
-	// shownServices and shownLeases keep the status of a large daemon on one line.
-	shownServices = 4
-	shownLeases   = 4
-)
+// keeperPatience is how much longer than one call of the provider a keeper's turn may take on
+// a busy machine.
+const keeperPatience = 20 * time.Second
 
 // watched lists the loops that must run for the daemon to work. The provider is not
 // among them: a restart would not bring it back.
@@ -61,44 +55,21 @@ func (d *daemonParts) alive(stopping, probe context.Context) error {
 
 // statusText describes in one line the kind of IDs and the leases behind them.
 func statusText(st daemon.Status) string {
-	var all []string
-	for _, one := range st.Services[:min(len(st.Services), shownServices)] {
-		text := one.Mode
-		if len(st.Services) > 1 {
-			text = one.Service + " " + text
-		}
-		all = append(all, text+": "+describeLeases(one, st.ClockMS))
+	if len(st.Services) != 1 {
+		return fmt.Sprintf("%d services, the worst of all %s", len(st.Services), st.Mode)
 	}
-	if more := len(st.Services) - shownServices; more > 0 {
-		all = append(all, fmt.Sprintf("and %d more services, the worst of all %s", more, st.Mode))
+	one := st.Services[0]
+	ends := roughly(time.Duration(one.LeasesEndMS-st.ClockMS) * time.Millisecond)
+	usable := slices.IndexFunc(one.Leases, func(l issuer.LeaseStatus) bool { return l.Usable })
+	switch {
+	case usable >= 0 && one.LeasesUsable == 1:
+		return fmt.Sprintf("%s: machine ID %d, ends in %s", one.Mode, one.Leases[usable].MachineID, ends)
+	case usable >= 0:
+		return fmt.Sprintf("%s: %d machine IDs, the last ends in %s", one.Mode, one.LeasesUsable, ends)
+	case one.Cause != "":
+		return one.Mode + ": no lease: " + one.Cause
 	}
-	return strings.Join(all, "; ")
-}
-
-func describeLeases(st issuer.ServiceStatus, nowMS int64) string {
-	var ids []string
-	for _, l := range st.Leases {
-		if l.Usable && len(ids) < shownLeases {
-			ids = append(ids, fmt.Sprint(l.MachineID))
-		}
-	}
-	if len(ids) == 0 {
-		switch cause := st.Cause; {
-		case cause != "":
-			return "no lease: " + cause
-		case st.Mode == string(generator.ModeStarting):
-			return "no lease yet"
-		}
-		return "no lease"
-	}
-	word := "machine ID "
-	if st.LeasesUsable > 1 {
-		word = "machine IDs "
-	}
-	if more := st.LeasesUsable - len(ids); more > 0 {
-		ids = append(ids, fmt.Sprintf("%d more", more))
-	}
-	return word + strings.Join(ids, ", ") + ", ends in " + roughly(time.Duration(st.LeasesEndMS-nowMS)*time.Millisecond)
+	return one.Mode + ": no lease"
 }
 
 // roughly rounds down, so that the status changes only when it matters.
