@@ -2,13 +2,11 @@ package tracing
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -28,9 +26,11 @@ func (t *Tracing) Route(pattern string, next func(http.ResponseWriter, *http.Req
 	if slices.Contains(untraced, path) {
 		return next
 	}
+	// The path may contain a key, and the other headers are the peer's own words.
+	attributes := trace.WithAttributes(semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(path))
 	return func(w http.ResponseWriter, r *http.Request) (status int) {
 		ctx := t.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := t.tracer.Start(ctx, pattern, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(requestAttributes(method, path, r)...))
+		ctx, span := t.tracer.Start(ctx, pattern, trace.WithSpanKind(trace.SpanKindServer), attributes)
 		defer span.End()
 		status = next(w, r.WithContext(ctx))
 		span.SetAttributes(semconv.HTTPResponseStatusCode(status))
@@ -40,28 +40,6 @@ func (t *Tracing) Route(pattern string, next func(http.ResponseWriter, *http.Req
 		}
 		return status
 	}
-}
-
-// requestAttributes name the route instead of the path, which may contain a key.
-func requestAttributes(method, route string, r *http.Request) []attribute.KeyValue {
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	all := []attribute.KeyValue{
-		semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route), semconv.URLScheme(scheme),
-		semconv.NetworkProtocolVersion(strings.TrimPrefix(r.Proto, "HTTP/")),
-	}
-	if host, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		all = append(all, semconv.NetworkPeerAddress(host))
-		if n, err := strconv.Atoi(port); err == nil {
-			all = append(all, semconv.NetworkPeerPort(n))
-		}
-	}
-	if agent := r.UserAgent(); agent != "" {
-		all = append(all, semconv.UserAgentOriginal(agent))
-	}
-	return all
 }
 
 // Method returns a function that begins the span of a request on the socket, or nil

@@ -72,23 +72,11 @@ func Start(o Options) *Tracing {
 		t.log.Error("no traces are sent", zap.Error(err))
 		return nil
 	}
-	t.spans = sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(describe(o)), sdktrace.WithRawSpanLimits(limits()))
+	t.spans = sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(describe(o)))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(t.failed))
 	t.tracer = t.spans.Tracer(scope, trace.WithInstrumentationVersion(o.Version), trace.WithSchemaURL(semconv.SchemaURL))
 	t.log.Info("traces are sent", zap.String("endpoint", env.place), zap.String("protocol", env.protocol))
 	return t
-}
-
-// maxAttribute is how many characters of an attribute are kept: peers without a credential
-// write some of them, and spans wait for a collector that is away.
-const maxAttribute = 1024
-
-func limits() sdktrace.SpanLimits {
-	all := sdktrace.NewSpanLimits() // reads the standard variables
-	if all.AttributeValueLengthLimit < 0 {
-		all.AttributeValueLengthLimit = maxAttribute
-	}
-	return all
 }
 
 // With makes spans with a tracer of the caller's, who sends them. A nil tracer makes

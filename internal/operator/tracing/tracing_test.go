@@ -355,10 +355,9 @@ func TestRoute(t *testing.T) {
 		traced := tr.Route(pattern, answer)
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { traced(w, r) })
 	}
-	agent := strings.Repeat("test", 10<<10)
 	ask := func(method, path, parent string) {
 		r := httptest.NewRequest(method, path, nil)
-		r.Header.Set("User-Agent", agent)
+		r.Header.Set("User-Agent", "hunter2 "+strings.Repeat("test", 10<<10))
 		r.Header.Set("Authorization", "Bearer hunter2")
 		if parent != "" {
 			r.Header.Set("Traceparent", parent)
@@ -383,8 +382,7 @@ func TestRoute(t *testing.T) {
 		t.Errorf("%+v", first)
 	}
 	for key, want := range map[string]string{
-		"http.request.method": "POST", "http.route": "/v1/locks/{key}/acquire", "http.response.status_code": "200", "url.scheme": "http",
-		"user_agent.original": agent[:1024], "network.peer.address": "192.0.2.1",
+		"http.request.method": "POST", "http.route": "/v1/locks/{key}/acquire", "http.response.status_code": "200",
 	} {
 		if first.Attributes[key] != want {
 			t.Errorf("%s is %q, want %q", key, first.Attributes[key], want)
