@@ -42,16 +42,14 @@ const doctorTimeout = 10 * time.Second
 func (c *doctorCmd) Run(s *system) error {
 	ctx, cancel := context.WithTimeout(s.ctx, doctorTimeout)
 	defer cancel()
-	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock(), units: doctor.ProbeUnits(ctx)} // before the socket: a connection starts the service
-	var again doctorCmd
-	process := s.process()
-	process.Environ = x.environ()
-	if x.invalid = again.Load(&again, s.args[1:], process); x.invalid == nil {
-		x.settings = &again.Serve
+	x := &examination{system: s, clock: doctor.ProbeClock(), units: doctor.ProbeUnits(ctx)} // before the socket: a connection starts the service
+	env := x.environ()
+	x.load(env)
+	x.askDaemon()
+	if st := x.status; st != nil && st.StateDir != "" && x.settings != nil && !x.settings.Given("state_dir") { // its default depends on who asks
+		x.load(append([]string{"KAZAHANA_STATE_DIR=" + st.StateDir}, env...))
 	}
-	for _, step := range []func(){x.askDaemon, x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, x.judgeAccount, x.judgeClock} {
-		step()
-	}
+	x.examine()
 	if c.JSON {
 		if err := printJSON(s.out, map[string]any{"worst": x.Of(""), "findings": x.Report}); err != nil {
 			return err
@@ -68,12 +66,10 @@ func (c *doctorCmd) Run(s *system) error {
 // examination is one run.
 type examination struct {
 	doctor.Report
-
 	system   *system
 	settings *config.Serve // nil: the configuration cannot be used
 	invalid  error         // why
 	units    []doctor.Unit
-	place    doctor.Place
 	clock    doctor.Clock
 
 	path   string         // of the socket that was asked; "" = none
@@ -81,14 +77,66 @@ type examination struct {
 	peer   unixsock.Peer  // the daemon, as seen from here; of use with a status
 	silent error          // why a daemon does not answer
 	denied bool           // another user's daemon runs, and does not let this one in
-	unlike bool           // this process could not take the rights of the daemon's user
+
+	who      doctor.Account // the daemon's user
+	stranger bool           // this process cannot take that user's rights
 }
 
-// environ is the environment, with the directories that systemd gives the service.
+// load reads the configuration.
+func (x *examination) load(env []string) {
+	var again doctorCmd
+	process := x.system.process()
+	process.Environ = env
+	if x.invalid = again.Load(&again, x.system.args[1:], process); x.invalid == nil {
+		x.settings = &again.Serve
+	}
+}
+
+// examine takes the steps with the rights of the daemon's user.
+func (x *examination) examine() {
+	steps := func() {
+		for _, step := range []func(){x.configuration, x.socket, x.unit, x.daemon, x.listeners, x.stateDir, x.provider, func() { x.Clock(x.clock) }} {
+			step()
+		}
+	}
+	known := false
+	x.who, known = x.account()
+	if known && doctor.As(x.who, steps) {
+		return
+	}
+	x.stranger = true
+	steps()
+	if x.Of("account") == doctor.OK {
+		x.Unknown("account", "Run doctor as root or as the daemon's user.", "this user cannot find out what the daemon's user may do: whether it would start is not known")
+	}
+}
+
+// account is the daemon's user: the running one's, else the unit's, else this process's.
+func (x *examination) account() (who doctor.Account, known bool) {
+	unit, installed := doctor.Service(x.units)
+	switch {
+	case x.denied:
+		return who, false
+	case x.status != nil:
+		who = doctor.AccountOf(x.peer.PID)
+		who.UID = int(x.peer.UID)
+		return who, true
+	case installed && unit.User != "":
+		if who, known = unit.Account(); !known && !unit.Dynamic { // which is there while the service runs
+			x.Fail("account", "Make it: systemd-sysusers, or useradd --system; or name another by User= in a drop-in.", "%s runs as user %s, and there is no such user", unit.Name, unit.User)
+		}
+		return who, known
+	}
+	who = doctor.AccountOf(os.Getpid())
+	who.UID = x.system.uid
+	return who, true
+}
+
+// environ is the environment, with what systemd gives the service.
 func (x *examination) environ() []string {
 	env := x.system.env
 	unit, ok := doctor.Service(x.units)
-	if !ok || x.system.uid != 0 && uidOf(unit.User) != x.system.uid {
+	if who, _ := unit.Account(); !ok || x.system.uid != 0 && who.UID != x.system.uid {
 		return env
 	}
 	for _, more := range unit.Environ() {
@@ -135,21 +183,19 @@ func (x *examination) askDaemon() {
 	}
 }
 
-// configuration reads what serve reads first, with the rights of its user.
+// configuration reads what serve reads first.
 func (x *examination) configuration() {
 	const step = "config"
 	read, err := "no file", x.invalid
 	if x.settings != nil {
 		read = cmp.Or(x.settings.Config, read)
-		x.asDaemon(func() {
-			for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
-				if doctor.LacksCredential(one) {
-					x.lacksCredential(step, one)
-				} else {
-					err = errors.Join(err, one)
-				}
+		for _, one := range []error{mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)} {
+			if doctor.LacksCredential(one) {
+				x.lacksCredential(step, one)
+			} else {
+				err = errors.Join(err, one)
 			}
-		})
+		}
 	}
 	if err != nil {
 		x.Fail(step, "Correct what is named; kazahanad serve --check says the same.", "%v", err)
@@ -191,11 +237,10 @@ func (x *examination) socket() {
 	case x.path != "" && err != nil:
 		x.Warn(step, "Start the daemon: systemctl start kazahanad, or kazahanad serve.", "there is no socket at %s: no daemon runs", x.path)
 	}
-	who, ok := x.account()
-	if !ok || x.settings == nil || doctor.OpensSocket(x.units) || x.status != nil && (!x.settings.Given("socket") || x.settings.Socket == x.status.Socket) {
+	if x.stranger || x.settings == nil || doctor.OpensSocket(x.units) || x.status != nil && (!x.settings.Given("socket") || x.settings.Socket == x.status.Socket) {
 		return
 	}
-	err = x.checkSocket(x.settings.Socket, unixsock.Options{Group: x.settings.SocketGroup, Private: x.settings.SocketInTmp}, who)
+	err = x.checkSocket(x.settings.Socket, unixsock.Options{Group: x.settings.SocketGroup, Private: x.settings.SocketInTmp})
 	if err != nil && x.Of(step) != doctor.Fail {
 		x.Fail(step, "Do what the message says, or set another socket.", "%s: %v", x.settings.Socket, err)
 	}
@@ -228,16 +273,14 @@ func (x *examination) reach(step string, info os.FileInfo) {
 
 // checkSocket returns the error of a start that makes a socket. What the running daemon has
 // made is in nobody's way.
-func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
-	x.asDaemon(func() {
-		err = unixsock.Check(path, o, who.uid, who.groups)
-		if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.status != nil && used.PID == x.peer.PID {
-			err = nil
-		}
-		if err == nil {
-			err = state.CheckDir(filepath.Dir(path), "set another path")
-		}
-	})
+func (x *examination) checkSocket(path string, o unixsock.Options) error {
+	err := unixsock.Check(path, o, x.who.UID, x.who.Groups)
+	if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.status != nil && used.PID == x.peer.PID {
+		err = nil
+	}
+	if err == nil {
+		err = state.CheckDir(filepath.Dir(path), "set another path")
+	}
 	return err
 }
 
@@ -245,7 +288,7 @@ func (x *examination) unit() { x.Units(x.units, x.status != nil) }
 
 // daemon judges what the running daemon says of itself.
 func (x *examination) daemon() {
-	const step, mend = "daemon", "Mend what keeps leases from being granted; see the findings about the provider."
+	const step, mend = "daemon", "Mend what keeps leases from being granted; see the findings about the provider. Where no fallback ID may be made twice, set fallback: none until then."
 	if x.status == nil {
 		return
 	}
@@ -260,16 +303,13 @@ func (x *examination) daemon() {
 		x.OK(step, "process %d issues regular IDs", st.PID)
 	case "starting":
 		x.OK(step, "process %d waits for its first lease", st.PID)
-	case "unavailable":
-		x.Fail(step, mend, "process %d can issue no IDs: %s", st.PID, cause)
-	case "fallback_cached_uncertain":
-		x.Fail(step, mend+" Where no fallback ID may be made twice, set fallback: none until then.",
-			"process %d issues cached fallback IDs beyond the reservation of its last lease: another host may make the same ones: %s", st.PID, cause)
+	case "unavailable", "fallback_cached_uncertain": // another host may make the same ones
+		x.Fail(step, mend, "process %d has no lease, and is in mode %s: %s", st.PID, st.Mode, cause)
 	default:
 		x.Warn(step, mend, "process %d issues fallback IDs (%s): %s", st.PID, st.Mode, cause)
 	}
 	for _, hit := range st.Overload {
-		x.Warn(step, "The log says who has used it up. Look at what that user, process or address does; where all of it is wanted, raise the limit. docs/operations.md lists them.", "%s", hit)
+		x.Warn(step, "The log says who has used it up; docs/operations.md lists the limits.", "%s", hit)
 	}
 	for _, f := range st.Fences {
 		x.fence(step, f.File, f.UntilMS, f.Reason, f.Sequences)
@@ -283,32 +323,32 @@ func (x *examination) daemon() {
 	}
 }
 
-// otherSettings says how the running daemon differs from the configuration. A default depends
-// on who asks: systemd gives the daemon its directory.
+// otherSettings says how the running daemon differs from the configuration.
 func (x *examination) otherSettings() (unlike []string) {
 	if x.settings == nil {
 		return nil
 	}
-	states := x.settings.Given("state_dir")
-	if configured := x.configuredProvider(); (states || x.settings.Given("provider")) && configured != "" && configured != x.status.Provider {
-		unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", x.status.Provider, configured))
+	if p, err := openConfigured(x.settings.Provider, nil); err == nil {
+		defer p.Close() // nothing was opened
+		if configured := p.Info().URL; configured != x.status.Provider {
+			unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", x.status.Provider, configured))
+		}
 	}
-	if states && !doctor.SamePlace(x.peer.PID, x.status.StateDir, x.settings.StateDir) {
-		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", cmp.Or(x.status.StateDir, "none"), cmp.Or(x.settings.StateDir, "none")))
+	if is, configured := cmp.Or(x.status.StateDir, "none"), cmp.Or(x.settings.StateDir, "none"); is != configured {
+		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", is, configured))
 	}
 	return unlike
 }
 
 // listeners opens what listens beside the socket, and closes it.
 func (x *examination) listeners() {
-	who, ok := x.account()
-	if !ok || x.settings == nil {
+	if x.stranger || x.settings == nil {
 		return
 	}
 	for _, l := range besides(x.settings) {
 		var err error
 		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
-			err = x.checkSocket(path, unixsock.Options{Group: x.settings.SocketGroup, Flag: l.flag()}, who)
+			err = x.checkSocket(path, unixsock.Options{Group: x.settings.SocketGroup, Flag: l.flag()})
 		} else {
 			err = x.checkPort(l.address)
 		}
@@ -318,8 +358,8 @@ func (x *examination) listeners() {
 	}
 }
 
-// checkPort returns the error of a start that listens on HOST:PORT. What the running daemon
-// listens on is in nobody's way.
+// checkPort returns the error of a start that listens on HOST:PORT. While a daemon runs, an
+// address that is taken counts as its own.
 func (x *examination) checkPort(address string) (err error) {
 	probe := func() {
 		var l net.Listener
@@ -328,14 +368,12 @@ func (x *examination) checkPort(address string) (err error) {
 		}
 	}
 	if unit, _ := doctor.Service(x.units); slices.Contains(unit.Capabilities, "cap_net_bind_service") {
-		probe()
+		doctor.AsBefore(probe)
 	} else {
-		x.asDaemon(probe)
+		probe()
 	}
-	if x.status != nil && errors.Is(err, syscall.EADDRINUSE) && doctor.Listens(x.peer.PID, address) {
+	if x.status != nil && errors.Is(err, syscall.EADDRINUSE) {
 		return nil
 	}
 	return err
 }
-
-func (x *examination) judgeClock() { x.Clock(x.clock) }

@@ -39,30 +39,25 @@ const (
 func (x *examination) stateDir() {
 	const step = "state"
 	st := x.status
-	if st == nil && x.settings == nil {
-		return
-	}
-	path, live := x.stateDirs()
-	switch {
-	case x.stalled():
-		x.Fail(step, "Find out why that disk does not answer: a backup that froze it, a lost volume, a dying drive. IDs go on meanwhile.",
+	if x.stalled() {
+		x.Fail(step, "Find out why that disk does not answer. IDs go on meanwhile.",
 			"the disk of %s has kept a write waiting for %v", st.StateDir, (time.Duration(st.StateStall) * time.Millisecond).Round(time.Second))
 		return
+	}
+	if st != nil && st.StateError+st.LiveError != "" {
+		x.Fail(step, "Do what the message says. IDs go on meanwhile; a crash or a power failure may cost leases and the order of IDs.", "the daemon cannot keep its state: %s", cmp.Or(st.StateError, st.LiveError))
+	}
+	if x.stranger || x.settings == nil {
+		return
+	}
+	switch path := x.settings.StateDir; {
+	case path == "":
+		x.Warn(step, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
 	case st != nil && path == st.StateDir && doctor.LostTo(x.peer.PID, path):
 		x.Fail(step, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order.", "the running daemon's directory %s is not there any more", path)
-		return
+	default:
+		x.judgeState(path, issuer.LiveDir(x.settings))
 	}
-	if st != nil && st.StateError != "" {
-		x.Fail(step, "Do what the message says. IDs go on meanwhile, and kill -9 loses nothing; a power failure would lose their order.", "the daemon's last write to %s failed: %s", st.StateDir, st.StateError)
-	}
-	if st != nil && st.LiveError != "" {
-		x.Fail(step, "Do what the message says. IDs go on meanwhile; a crash would cost the leases.", "the daemon cannot keep its leases and marks in memory: %s", st.LiveError)
-	}
-	if path == "" {
-		x.Warn(step, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
-		return
-	}
-	x.judgeState(path, live)
 }
 
 // stalled reports whether a disk keeps the running daemon waiting. A probe of it would wait, too.
@@ -70,53 +65,30 @@ func (x *examination) stalled() bool {
 	return x.status != nil && time.Duration(x.status.StateStall)*time.Millisecond > stallNoticed
 }
 
-// stateDirs are the state directory and the live directory of the next start: the configured
-// ones or, where none is configured, those of the running daemon.
-func (x *examination) stateDirs() (path, live string) {
-	st, s := x.status, x.settings
-	if s != nil && (st == nil || s.Given("state_dir") && s.StateDir != "" && !doctor.SamePlace(x.peer.PID, st.StateDir, s.StateDir)) {
-		return s.StateDir, issuer.LiveDir(s)
-	}
-	switch {
-	case s != nil && s.Given("live_dir"):
-		live = issuer.LiveDir(s)
-	case st.LiveDir != "":
-		live = filepath.Dir(st.LiveDir)
-	}
-	return st.StateDir, live
-}
-
 // judgeState opens a directory as a start does, without writing.
 func (x *examination) judgeState(path, live string) {
 	const step = "state"
 	before := len(x.Report)
-	who, known := x.account()
-	var failed error
-	if known {
-		x.asDaemon(func() { failed = state.Check(path, live, who.uid) })
+	if err := state.Check(path, live, x.who.UID); err != nil {
+		x.Fail(step, "Do what the message says: a daemon that starts now ends with it. docs/operations.md has a section on the state directory.", "%v", err)
+		return
 	}
-	if failed != nil {
-		x.Fail(step, "Do what the message says: a daemon that starts now ends with it. docs/operations.md has a section on the state directory.", "%v", failed)
-	}
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 && failed == nil {
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 {
 		x.Warn(step, "Run chmod o-w on it: any user who can write there can give the daemon leases.", "every user may write to %s (mode %04o)", path, info.Mode().Perm())
 	}
-	room := x.FileSystem(step, path, x.place.Kubernetes)
-	report, err := state.Inspect(path, state.Options{})
-	switch used, unread := state.Used(path); {
-	case errors.Is(unread, fs.ErrPermission) || errors.Is(err, fs.ErrPermission) || errors.Is(report.Damage, fs.ErrPermission):
-		x.Unknown(step, "Run doctor as root or as the daemon's user.", "this user cannot read %s", path)
-		return
-	case unread == nil && !used && state.Forgot(path):
-		x.Fail(step, "Put the directory's files back if they were moved. Else start the daemon: it begins anew, and only the clock keeps its IDs above earlier ones.", "%s was in use, and the file with its state is gone", path)
-		return
-	case !used:
-		if x.Of(step) != doctor.Fail {
+	room := x.Room(step, path)
+	if used, err := state.Used(path); !used {
+		if err == nil && state.Forgot(path) {
+			x.Fail(step, "Put the directory's files back if they were moved. Else start the daemon: it begins anew, and only the clock keeps its IDs above earlier ones.", "%s was in use, and the file with its state is gone", path)
+		} else if len(x.Report) == before {
 			x.OK(step, "%s is new (%s)", path, room)
 		}
 		return
-	case err != nil && failed == nil:
+	}
+	report, err := state.Inspect(path, state.Options{})
+	if err != nil {
 		x.Fail(step, "Follow what the message says; docs/operations.md has a section on the state directory.", "%v", err)
+		return
 	}
 	x.judgeReport(report)
 	if len(x.Report) == before {
@@ -135,7 +107,7 @@ func (x *examination) judgeReport(report state.Report) {
 	case report.Missing && x.status != nil:
 		x.Fail(step, "Restart the daemon: it makes a new one. IDs go on meanwhile, and a crash would cost the leases. Find out what removes files from live_dir.", "%s is gone, though a daemon runs", report.Live)
 	}
-	if report.Holder != nil && x.status == nil && !x.denied {
+	if report.Holder != nil && x.status == nil {
 		x.Fail(step, "Stop that process, or find out why it does not answer; else set another state_dir.", "%s belongs to %s, which does not answer on the socket", report.Dir, report.Holder)
 	}
 	for _, service := range report.Services {
@@ -143,47 +115,16 @@ func (x *examination) judgeReport(report state.Report) {
 			x.Fail(step, "Set this host's clock right; if it is right, stop the daemon and run kazahanad state reset-floor, which gives up the order against those IDs.",
 				"service %s made IDs that are dated more than %v ahead of this host's clock, and makes none until then", service.Name, markAhead)
 		}
-		if service.Saved.Offered != nil {
-			x.Warn(step, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused.",
-				"service %s was offered a lease with another epoch or other bits of time, and refused it", service.Name)
-		}
 	}
-}
-
-// configuredProvider is the configuration's provider as a daemon names it; "" if there is none.
-func (x *examination) configuredProvider() string {
-	if x.settings == nil {
-		return ""
-	}
-	p, err := backend.OpenProvider(x.settings.Provider, backend.ProviderOptions{})
-	if err != nil {
-		return ""
-	}
-	defer p.Close() // nothing was opened
-	return p.Info().URL
 }
 
 // provider opens the provider, as far as that changes nothing.
 func (x *examination) provider() {
 	const step = "provider"
-	switch {
-	case x.status != nil && (x.settings == nil || x.configuredProvider() != x.status.Provider):
-		x.Scope(x.status.Scope, x.status.Provider, x.place)
-		// Its URL leaves out secrets, so only that of a file, which has none, can be opened.
-		if schemeOf(x.status.Provider) == sqlitefile.Scheme {
-			x.file(x.status.Provider)
-		} else if !slices.Contains([]string{"static", "ip", "memory", "none"}, schemeOf(x.status.Provider)) { // which have no store
-			x.Unknown(step, "Run doctor with the daemon's configuration and user.", "%s is not checked: only the daemon's configuration says how to reach it", x.status.Provider)
-		}
-		if x.settings == nil || !x.settings.Given("provider") {
-			return
-		}
-	case x.settings == nil:
+	if x.stranger || x.settings == nil {
 		return
 	}
-	var p provider.Provider
-	var err error
-	x.asDaemon(func() { p, err = openConfigured(x.settings.Provider, x.settings) })
+	p, err := openConfigured(x.settings.Provider, x.settings)
 	if doctor.LacksCredential(err) {
 		x.lacksCredential(step, err)
 		return
@@ -193,11 +134,14 @@ func (x *examination) provider() {
 		return
 	}
 	defer p.Close()
-	info := p.Info()
-	if x.status == nil || info.URL == x.status.Provider {
-		x.Scope(string(info.Scope), info.URL, x.place)
-	}
+	x.Scope(string(p.Info().Scope), p.Info().URL, x.inPod())
 	x.store(p)
+}
+
+// inPod reports whether this is a pod of Kubernetes.
+func (x *examination) inPod() bool {
+	_, is := x.system.lookup("KUBERNETES_SERVICE_HOST")
+	return is
 }
 
 // store reaches the store that the provider keeps its grants in.
@@ -271,23 +215,15 @@ func reachPostgres(ctx context.Context, rawURL string) error {
 	return err
 }
 
-// pool judges how many machine IDs are left.
+// pool judges whether a machine ID is left.
 func (x *examination) pool(ctx context.Context, p provider.Provider) {
 	terms, err := backend.Terms(x.settings.Provider)
 	if err != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesIDs(x.settings.Provider) {
 		return
 	}
 	records, err := p.List(ctx, x.settings.DefaultService)
-	if err != nil {
-		return
-	}
-	const more = "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders; docs/runbook.md, KazahanaPoolNearlyFull."
-	switch u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); u.Fullness() {
-	case "roomy":
-	case "full":
-		x.Fail("pool", more, "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
-	default:
-		x.Warn("pool", more, "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
+	if u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); err == nil && u.Fullness() == "full" {
+		x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders.", "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
 	}
 }
 
@@ -295,28 +231,22 @@ func (x *examination) pool(ctx context.Context, p provider.Provider) {
 func (x *examination) file(rawURL string) {
 	const step, do = "provider", "Do what the message says, let the daemon's user read and write the file and its directory, or name another file; docs/providers/sqlite.md has more."
 	path, _, err := sqlitefile.ParseURL(rawURL, "")
-	if err != nil {
+	switch {
+	case err != nil:
 		x.Fail(step, "Correct the provider URL.", "%v", err)
 		return
-	}
-	if x.stalled() {
+	case x.stalled():
 		x.Unknown(step, "Run doctor again when the disk answers that keeps the daemon waiting.", "%s is not checked: it may be on that disk", rawURL)
 		return
 	}
 	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
 	defer cancel()
-	isNew := false
-	x.asDaemon(func() {
-		if err = sqlitefile.CheckFile(path); errors.Is(err, fs.ErrNotExist) {
-			err = state.CheckDir(filepath.Dir(path), "name another file")
-			isNew = err == nil
-		}
-	})
-	if _, ok := x.account(); !ok && errors.Is(err, fs.ErrPermission) {
-		x.Unknown(step, "Run doctor as root or as the daemon's user.", "this user cannot read %s", path)
-		return
+	err = sqlitefile.CheckFile(path)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	if isNew {
+		err = state.CheckDir(filepath.Dir(path), "name another file")
 	}
-	room := x.FileSystem(step, path, true)
+	room := x.Room(step, path)
 	switch {
 	case err != nil:
 		x.Fail(step, do, "%s: %v", path, err)

@@ -1,14 +1,10 @@
 package doctor
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Clock are the facts about this host's clock.
 type Clock struct {
-	Source       string // the kernel's name for it; "" = not known
-	Known        bool   // the kernel was asked whether it is synchronised
+	Known        bool // the kernel was asked whether it is synchronised
 	Synchronised bool
 	Compared     string        // whose clock it was compared with; "" = none
 	Ahead        time.Duration // of that clock, at the middle of the request
@@ -29,9 +25,6 @@ const (
 	skewAllowed = 30 * time.Second
 )
 
-// slowSources are clock sources whose every reading takes a microsecond or more.
-var slowSources = []string{"acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit"}
-
 // Clock judges the clock.
 func (r *Report) Clock(c Clock) {
 	const step = "clock"
@@ -47,9 +40,6 @@ func (r *Report) Clock(c Clock) {
 		r.Fail(step, "Set the clock: leases are refused or not handed back when it is this far off.", "this clock is %v %s that of %s", ahead, direction, c.Compared)
 	case off > skewNoticed:
 		r.Warn(step, "Synchronise the clocks of this host and of the provider's (chrony, systemd-timesyncd).", "this clock is %v %s that of %s", ahead, direction, c.Compared)
-	}
-	if slices.Contains(slowSources, c.Source) {
-		r.Warn(step, "Use the processor's own counter if the kernel trusts it: reading this clock source is slow, and every ID reads it.", "the kernel's clock source is %s", c.Source)
 	}
 	switch {
 	case !c.Known:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -38,7 +37,7 @@ func want(t *testing.T, what string, r Report, levels string) {
 }
 
 func TestClock(t *testing.T) {
-	good := Clock{Known: true, Synchronised: true, Source: "tsc", Compared: "x"}
+	good := Clock{Known: true, Synchronised: true, Compared: "x"}
 	for _, c := range []struct {
 		change func(*Clock)
 		want   string
@@ -46,7 +45,6 @@ func TestClock(t *testing.T) {
 		{func(*Clock) {}, "ok"},
 		{func(c *Clock) { c.Known = false }, "unknown"},
 		{func(c *Clock) { c.Synchronised = false }, "warn"},
-		{func(c *Clock) { c.Source = "hpet" }, "warn"},
 		{func(c *Clock) { c.Ahead = time.Second }, "warn"},
 		{func(c *Clock) { c.Ahead, c.Within = time.Second, time.Second }, "ok"},
 		{func(c *Clock) { c.Ahead = -time.Minute }, "fail"},
@@ -94,14 +92,13 @@ func TestUnitEnvironment(t *testing.T) {
 func TestScope(t *testing.T) {
 	for _, c := range []struct {
 		scope string
-		place Place
+		inPod bool
 		want  string
 	}{
-		{"shared", Place{Kubernetes: true}, "ok"}, {"host", Place{}, "ok"}, {"host", Place{Container: true}, "warn"},
-		{"host", Place{Kubernetes: true, Container: true}, "fail"}, {"none", Place{}, "warn"}, {"unverified", Place{}, "warn"},
+		{"shared", true, "ok"}, {"host", false, "ok"}, {"host", true, "fail"}, {"none", false, "warn"}, {"unverified", false, "warn"},
 	} {
 		var r Report
-		r.Scope(c.scope, "x", c.place)
+		r.Scope(c.scope, "x", c.inPod)
 		want(t, c.scope, r, c.want)
 	}
 }
@@ -161,7 +158,7 @@ func TestLeaseServers(t *testing.T) {
 		status int
 		levels string
 	}{
-		"the store is away": {http.StatusServiceUnavailable, "fail"}, "no such path": {http.StatusNotFound, ""}, "ok\npool x has little room": {http.StatusOK, "warn"},
+		"the store is away": {http.StatusServiceUnavailable, "fail"}, "no such path": {http.StatusNotFound, ""},
 	} {
 		r, _, reached = looked(t, server(t, nil, answer(c.status, text)), "")
 		if want(t, text, r, c.levels); !reached {
@@ -193,26 +190,4 @@ func TestLeaseServerCertificates(t *testing.T) {
 	want(t, "an authority that is known", r, "")
 	r, _, _ = looked(t, address, "")
 	want(t, "an authority that is not known", r, "fail")
-}
-
-func TestLeaseServerInPlainText(t *testing.T) {
-	all, err := net.InterfaceAddrs()
-	must.Succeed(t, err)
-	for _, a := range all {
-		ip, ok := a.(*net.IPNet)
-		if !ok || ip.IP.To4() == nil || ip.IP.IsLoopback() {
-			continue
-		}
-		l, err := net.Listen("tcp", ip.IP.String()+":0")
-		must.Succeed(t, err)
-		s := httptest.NewUnstartedServer(http.HandlerFunc(ready))
-		_ = s.Listener.Close()
-		s.Listener = l
-		s.Start()
-		defer s.Close()
-		r, _, _ := looked(t, s.URL, "")
-		want(t, "no TLS to "+ip.IP.String(), r, "warn")
-		return
-	}
-	t.Skip("this host has no address but its own")
 }

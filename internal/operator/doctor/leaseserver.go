@@ -8,7 +8,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -50,9 +49,6 @@ func (r *Report) LeaseServers(ctx context.Context, cfg httpconn.Config, clock *C
 			continue
 		}
 		reached = true
-		if base.Scheme == "http" && !onThisHost(base.Hostname()) {
-			r.Warn("provider", "Use https://: on the way, others can read the token and the leases' secrets.", "%s is used without TLS", server)
-		}
 		if stray := askForKey(ctx, cfg, server); stray != nil {
 			r.Warn("provider", "Let the proxy pass each path on as it came: docs/providers/http.md, behind a proxy, has the settings.",
 				"%s: a lock, a sequence or an actor whose key has a slash, a space or a percent sign cannot be used: %v", server, stray)
@@ -80,20 +76,16 @@ func (r *Report) askReady(ctx context.Context, client *http.Client, server, base
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		clock.compare(server.String(), began, ended, date.Add(dateResolution/2), dateResolution) // Date is rounded down
 	}
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
-	answer := strings.TrimSpace(string(text))
 	switch res.StatusCode {
 	case http.StatusOK:
-		if _, crowded, found := strings.Cut(answer, "\n"); found {
-			r.Warn("provider", "Look at the lease server's status page, which shows the pool, and at its log, which says who has used up a limit. docs/runbook.md says what to do.", "%s: %s", server, httpconn.Shorten(crowded))
-		}
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // servers of another make may lack /readyz
 		if media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); media == problem.MediaType {
 			// Ours has such a path: a proxy leaves a prefix, or the URL has one too many.
 			return fmt.Errorf("%s for %s: a lease server answers, and not at this path", res.Status, req.URL.Path)
 		}
 	default:
-		r.Fail("provider", "Look at the lease server's log: its own store cannot be used.", "%s is not ready: %s", server, httpconn.Shorten(res.Status+" "+answer))
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
+		r.Fail("provider", "Look at the lease server's log: its own store cannot be used.", "%s is not ready: %s", server, httpconn.Shorten(res.Status+" "+strings.TrimSpace(string(text))))
 	}
 	return nil
 }
@@ -127,9 +119,4 @@ func askForKey(ctx context.Context, cfg httpconn.Config, server *url.URL) error 
 		return err
 	}
 	return nil
-}
-
-func onThisHost(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }

@@ -3,36 +3,75 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// fileSystemTypes are the relevant file systems, by the number that statfs gives.
-var fileSystemTypes = map[int64]string{
-	unix.NFS_SUPER_MAGIC: "nfs", unix.SMB_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.SMB2_SUPER_MAGIC: "smb2",
-	unix.V9FS_MAGIC: "9p", unix.AFS_SUPER_MAGIC: "afs", unix.CEPH_SUPER_MAGIC: "ceph", unix.CODA_SUPER_MAGIC: "coda",
-	unix.OCFS2_SUPER_MAGIC: "ocfs2", unix.FUSE_SUPER_MAGIC: "fuse", 0x0BD00BD0: "lustre", 0x01161970: "gfs2",
-	unix.TMPFS_MAGIC: "tmpfs", unix.RAMFS_MAGIC: "ramfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
-	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", 0x2fc12fc1: "zfs", unix.F2FS_SUPER_MAGIC: "f2fs",
-}
-
-func describe(st *unix.Statfs_t) (kind string, readOnly bool) {
-	kind, known := fileSystemTypes[int64(st.Type)&0xffffffff]
-	if !known {
-		kind = fmt.Sprintf("%#x", st.Type)
+// As runs the steps with a user's rights, or reports that this process cannot take them: root
+// can. The steps do their work in the goroutine that calls them.
+func As(who Account, steps func()) (ok bool) {
+	if who.UID == unix.Geteuid() {
+		steps()
+		return true
 	}
-	return kind, st.Flags&unix.ST_RDONLY != 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if ok = len(who.Groups) > 0 && unix.Geteuid() == 0 && become(who); ok {
+			steps()
+		}
+	}()
+	<-done
+	return ok
 }
 
-// clockSourceFile names the kernel's clock source.
-const clockSourceFile = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+// AsBefore runs a probe with the rights that this process had before As.
+func AsBefore(probe func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		probe()
+	}()
+	<-done
+}
+
+// become changes this thread alone. Functions of package syscall would change all of them.
+func become(who Account) bool {
+	all := make([]uint32, len(who.Groups))
+	for i, g := range who.Groups {
+		all[i] = uint32(g)
+	}
+	uid, gid := uintptr(who.UID), uintptr(all[0])
+	_, _, failed := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(all)), uintptr(unsafe.Pointer(&all[0])), 0)
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid)
+	}
+	if failed == 0 {
+		_, _, failed = unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid)
+	}
+	return failed == 0
+}
+
+// AccountOf is a process's; its groups are empty if they cannot be read.
+func AccountOf(pid int) (who Account) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	fields := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(line, ":")
+		fields[name] = strings.Fields(rest)
+	}
+	if own := fields["Gid"]; len(own) > 1 { // real, effective, saved, of files
+		who.Groups = numbers(append(own[1:2], fields["Groups"]...))
+	}
+	return who
+}
 
 // ProbeClock asks the kernel about its clock.
 func ProbeClock() (c Clock) {
-	if source, err := os.ReadFile(clockSourceFile); err == nil {
-		c.Source = strings.TrimSpace(string(source))
-	}
 	var t unix.Timex // no mode is set, so nothing is adjusted
 	status, err := unix.Adjtimex(&t)
 	c.Known = err == nil

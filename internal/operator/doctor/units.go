@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -73,18 +74,11 @@ func (r *Report) Units(units []Unit, answers bool) {
 	before, wanted, up := len(*r), "", false
 	for _, u := range units {
 		up = up || u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
-		switch {
-		case u.Load == "masked":
-			r.Fail(step, "If the daemon should run: systemctl unmask kazahanad.service kazahanad.socket.", "%s is masked", u.Name)
-		case u.Load == "not-found":
-		case u.Load != "loaded":
-			r.Fail(step, "Mend the unit or its drop-ins: systemctl cat kazahanad; then systemctl daemon-reload.", "systemd cannot load %s (%s)", u.Name, u.Load)
-		case strings.HasSuffix(u.Result, "-limit-hit"):
-			r.Fail(step, "Mend the cause; then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl start kazahanad.socket.",
-				"%s was started too often, and systemd starts it no more (%s)", u.Name, u.Result)
-		case u.Active == "failed":
-			r.Fail(step, "Mend the cause, which journalctl -u kazahanad names; then systemctl restart kazahanad.", "%s has failed (%s, status %s)", u.Name, u.Result, u.Status)
-		case u.enabled():
+		broken := u.Load != "loaded" && u.Load != "not-found"
+		if broken || u.Active == "failed" || strings.HasSuffix(u.Result, "-limit-hit") {
+			r.Fail(step, "Mend the cause, which systemctl status kazahanad names (masked: systemctl unmask); then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl restart kazahanad.socket kazahanad.",
+				"%s is %s and %s (%s, status %s)", u.Name, u.Load, u.Active, u.Result, u.Status)
+		} else if u.enabled() {
 			wanted = u.Name
 		}
 	}
@@ -97,6 +91,50 @@ func (r *Report) Units(units []Unit, answers bool) {
 	case !answers && len(units) > 0 && units[0].Load == "loaded":
 		r.Warn(step, "If the daemon should run: systemctl enable --now kazahanad.socket kazahanad.service.", "%s is installed, and neither enabled nor started", units[0].Name)
 	}
+}
+
+// Account is a user with its groups, its own one first.
+type Account struct {
+	UID    int
+	Groups []int
+}
+
+// Account is the user that the service runs as; known is false if there is none.
+func (u Unit) Account() (who Account, known bool) {
+	user := entry("passwd", u.User) // name, password, user, group
+	if len(user) < 4 {
+		return who, false
+	}
+	groups := []string{user[3]}
+	if own := entry("group", u.Group); len(own) > 2 { // name, password, group
+		groups = []string{own[2]}
+	}
+	groups = append(groups, entry("initgroups", u.User)...)
+	for _, name := range u.Groups {
+		if more := entry("group", name); len(more) > 2 {
+			groups = append(groups, more[2])
+		}
+	}
+	return Account{numbers(user[2:3])[0], numbers(groups)}, true
+}
+
+// entry is what the name services know of a user or a group, which may be in no file.
+func entry(database, name string) []string {
+	if name == "" {
+		return nil
+	}
+	out, _ := exec.Command("getent", database, name).Output() // empty where it is not known
+	return strings.FieldsFunc(string(out), func(r rune) bool { return strings.ContainsRune(": \n", r) })
+}
+
+// numbers leaves out what is no number.
+func numbers(texts []string) (all []int) {
+	for _, text := range texts {
+		if n, err := strconv.Atoi(text); err == nil {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // unitNames are the daemon's units.
