@@ -20,7 +20,7 @@ type Provider struct {
 	nowMS func() int64
 
 	mu     sync.Mutex
-	date   *dated // of the last answer; nil = none yet
+	date   dated // of the last answer
 	closed bool
 
 	// releasing is called before a release is sent. Tests set it.
@@ -97,31 +97,19 @@ func (p *Provider) isDated() bool {
 }
 
 // now is the time that grants are made by: the server's, where it has said it lately. offset
-// is how far the server's clock is ahead of ours.
+// is how far the server's clock is ahead of ours, 0 where that is not known.
 func (p *Provider) now() (nowMS, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	nowMS, offset = p.nowMS(), p.offset()
+	nowMS = p.nowMS()
+	if p.date.isRecent(nowMS) {
+		offset = p.date.offset
+	}
 	return nowMS + offset, offset
 }
 
-// offset is how far the server's clock is ahead of ours, 0 where that is not known. mu is
-// held.
-func (p *Provider) offset() int64 {
-	if !p.date.isRecent(p.nowMS()) {
-		return 0
-	}
-	return p.date.offset()
-}
-
 // Ready implements provider.Provider.
-func (p *Provider) Ready(ctx context.Context) error {
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
-	_, err := p.readHead(ctx, p.pools[p.cfg.Services.Default.Pool])
-	return p.failure(err)
-}
+func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
 
 // Fence implements provider.Provider: for all pools of its services.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {

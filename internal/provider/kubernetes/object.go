@@ -10,8 +10,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // Names in the objects. They are public: operators select and read by them.
@@ -123,12 +121,4 @@ func holderOf(meta map[string]string) string {
 		return meta["namespace"] + "/" + meta["pod"]
 	}
 	return meta["host"]
-}
-
-// poolName reports that the pool cannot be in the name of an object.
-func poolName(t provider.Terms, ok func(string) bool) error {
-	if !ok(t.Pool) {
-		return fmt.Errorf("pool %q: with Kubernetes a pool's name is 1 to 63 lower-case letters, digits or '-', as in the names of objects", t.Pool)
-	}
-	return nil
 }

@@ -41,21 +41,13 @@ func (q *pool) noteSlot(object *coordinationv1.Lease, id int64) *slot {
 	return &s
 }
 
-// anyHead is the pool's head, as it was read last or as it is; nil where there is none.
-func (p *Provider) anyHead(ctx context.Context, q *pool) (*head, error) {
-	if h := q.known(); h != nil {
+// headOf is the head that has the key of the slot's secret: the one that is known, if it allowed
+// the grant, else the present one; nil where there is none.
+func (p *Provider) headOf(ctx context.Context, q *pool, s *slot) (*head, error) {
+	if h := q.known(); h != nil && h.UID == s.Head {
 		return h, nil
 	}
 	return p.readHead(ctx, q)
-}
-
-// hasSlot reports whether the machine ID may have an object.
-func hasSlot(h *head, id int64, bitSeq int) bool {
-	if h == nil || id < 0 {
-		return false
-	}
-	any := provider.Terms{Timeline: h.timeline()}
-	return any.HasSlot(id, bitSeq) || bitSeq == provider.AnyBitSeq && any.HasSlot(id, 0)
 }
 
 // Release implements provider.Provider.
@@ -64,29 +56,23 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return err
 	}
 	q := p.pools[p.cfg.Services.Of(req.Service).Pool]
-	h, err := p.anyHead(ctx, q)
-	if err != nil {
-		return provider.NotSent(p.failure(err))
-	}
-	if !hasSlot(h, req.ID, req.BitSeq) {
-		return provider.ErrNotFound
-	}
 	for range conflicts {
 		s, err := p.readSlot(ctx, q, req.ID)
 		if err != nil {
 			return provider.NotSent(p.failure(err))
 		}
+		if s == nil {
+			return provider.ErrNotFound
+		}
+		h, err := p.headOf(ctx, q, s)
+		if err != nil {
+			return provider.NotSent(p.failure(err))
+		}
+		if h == nil {
+			return provider.ErrNotFound
+		}
 		now, _ := p.now()
 		after, changed, err := h.released(s, req, now)
-		if errors.Is(err, provider.ErrBadSignature) && s.Head != h.UID { // the head is another one by now
-			if h, err = p.readHead(ctx, q); err != nil {
-				return provider.NotSent(p.failure(err))
-			}
-			if h == nil {
-				return provider.ErrNotFound
-			}
-			after, changed, err = h.released(s, req, now)
-		}
 		if err != nil || !changed {
 			return err
 		}
@@ -130,7 +116,7 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 		return lease.Lease{}, err
 	}
 	now, _ := p.now()
-	if h == nil || !hasSlot(h, req.ID, req.BitSeq) {
+	if h == nil {
 		return lease.Lease{}, provider.ErrNotFound
 	}
 	if fence := h.fence(now); fence != nil {
@@ -190,29 +176,24 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		return nil, err
 	}
 	q := p.pools[p.cfg.Services.Of(service).Pool]
-	h, err := p.anyHead(ctx, q)
-	if err != nil {
-		return nil, p.failure(err)
-	}
 	slots := make([]*slot, len(claims))
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(verifying)
 	for i, c := range claims {
-		if hasSlot(h, c.ID, c.BitSeq) {
-			group.Go(func() (err error) {
-				slots[i], err = p.readSlot(inner, q, c.ID)
-				return err
-			})
-		}
+		group.Go(func() (err error) {
+			slots[i], err = p.readSlot(inner, q, c.ID)
+			return err
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, p.failure(err)
 	}
-	if h != nil && len(h.lostOf(claims, slots, false)) == 0 {
+	if h := q.known(); h != nil && len(h.lostOf(claims, slots, false)) == 0 {
 		return nil, nil
 	}
 	// The head may have changed since it was read: its key, and whether it is fenced.
-	if h, err = p.readHead(ctx, q); err != nil {
+	h, err := p.readHead(ctx, q)
+	if err != nil {
 		return nil, p.failure(err)
 	}
 	q.lookAgain(slots)

@@ -353,33 +353,26 @@ func locate(slots []slot, low, atMS int64) []provider.Record {
 	return found
 }
 
-// dated is what the server's Date says of its clock, against ours: an offset from low to
-// high. All are ms, and atMS is Unix ms.
-type dated struct{ low, high, atMS int64 }
+// dated is what an answer of the server, at atMS by our clock, says of its own: how far it is
+// ahead of ours at least, 0 where they may be equal. The zero value is from long ago.
+type dated struct{ offset, atMS int64 }
 
 // recently is how long a Date counts.
 const recently int64 = 10_000
 
 // datedBy is what an answer says. Its Date is in whole seconds.
-func datedBy(sentMS, receivedMS, dateMS int64) *dated {
-	return &dated{low: dateMS - receivedMS, high: dateMS + 999 - sentMS, atMS: receivedMS}
+func datedBy(sentMS, receivedMS, dateMS int64) dated {
+	d := dated{atMS: receivedMS}
+	if least := dateMS - receivedMS; least > 0 {
+		d.offset = least
+	} else if most := dateMS + 999 - sentMS; most < 0 {
+		d.offset = most
+	}
+	return d
 }
 
 // isRecent reports whether the answer came lately, by our clock.
-func (d *dated) isRecent(nowMS int64) bool {
-	return d != nil && d.atMS <= nowMS && nowMS < d.atMS+recently
-}
-
-// offset is how far the server's clock is ahead of ours at least: 0 where they may be equal.
-func (d *dated) offset() int64 {
-	switch {
-	case d.low > 0:
-		return d.low
-	case d.high < 0:
-		return d.high
-	}
-	return 0
-}
+func (d dated) isRecent(nowMS int64) bool { return d.atMS <= nowMS && nowMS < d.atMS+recently }
 
 // checkClocks reports that the server's clock and ours are so far apart that a lease would
 // be of little use. No promise rests on it.

@@ -40,8 +40,8 @@ func (c Config) validate() error {
 	}
 	layouts := map[string]int{}
 	for _, t := range c.Services.All() {
-		if err := poolName(t, kubeconn.IsDNSLabel); err != nil {
-			return err
+		if !kubeconn.IsDNSLabel(t.Pool) {
+			return fmt.Errorf("pool %q: with Kubernetes a pool's name is 1 to 63 lower-case letters, digits or '-', as in the names of objects", t.Pool)
 		}
 		if bitSeq, ok := layouts[t.Pool]; ok && bitSeq != t.BitSeq {
 			return fmt.Errorf("pool %q is asked for with bit_seq %d and %d: with Kubernetes a pool has one layout; give the services pools of their own",
