@@ -269,13 +269,14 @@ type Claim struct {
 	Signature string // lease.SignVerify(secret, ID, CreatedMS)
 }
 
-// Record is what a provider remembers of a slot's latest grant.
+// Record is what a provider remembers of a slot's latest grant. The JSON names are those of the
+// objects of Kubernetes.
 type Record struct {
-	Lease    lease.Lease       // without its secret
-	Service  string            // who asked
-	Meta     map[string]string // as given at the acquire
-	End      int64             // Unix ms; from then on the slot can be granted again
-	Released bool
+	Lease    lease.Lease       `json:"lease"`             // without its secret
+	Service  string            `json:"service,omitempty"` // who asked
+	Meta     map[string]string `json:"meta,omitempty"`    // as given at the acquire
+	End      int64             `json:"end"`               // Unix ms; from then on the slot can be granted again
+	Released bool              `json:"released,omitempty"`
 }
 
 // ExtendRequest moves the end of a living lease.

@@ -19,6 +19,64 @@ func ReleasedEnd(created, end, timestampMS int64) int64 {
 	return min(end, max(timestampMS+1, created))
 }
 
+// Apply is the grant as the release leaves it; false where it was released before. The grant has
+// its secret.
+func (r ReleaseRequest) Apply(to Record, nowMS int64) (after Record, changed bool, err error) {
+	if !r.Signed(to.Lease.Secret) {
+		return Record{}, false, ErrBadSignature
+	}
+	// A release that took effect is not refused when it is repeated, whatever the
+	// clock shows by then: its holder would take the lease for its own.
+	if to.Released {
+		return to, false, nil
+	}
+	if err := r.CheckTime(nowMS, to.Lease.Expired); err != nil {
+		return Record{}, false, err
+	}
+	to.End, to.Released = ReleasedEnd(to.Lease.Created, to.End, r.TimestampMS), true
+	return to, true, nil
+}
+
+// Apply is the grant as the extension leaves it. The grant has its secret.
+func (r ExtendRequest) Apply(to Record, t Terms, nowMS int64) (Record, error) {
+	if !r.Signed(to.Lease.Secret) {
+		return Record{}, ErrBadSignature
+	}
+	if to.Released || nowMS >= to.Lease.Expired {
+		return Record{}, ErrConflict
+	}
+	if err := t.CheckClock(nowMS); err != nil {
+		return Record{}, err
+	}
+	to.Lease.Expired, to.End = r.Extended(t, nowMS, to.Lease.Expired, to.End)
+	to.Lease.ReservedUntil = to.End
+	return to, nil
+}
+
+// Lost reports whether the claimed lease is no longer the claimant's, by the latest grant of its
+// slot with its secret, nil where there is none. What a fenced store lacks, or has an older grant
+// of, says nothing: the fence outlasts every lease that was lost.
+func (c Claim) Lost(latest *Record, fenced bool) bool {
+	switch {
+	case latest == nil:
+		return !fenced
+	case c.Signed(latest.Lease.Secret):
+		return latest.Released
+	case latest.Lease.Created >= c.CreatedMS:
+		return true // taken over
+	}
+	return !fenced
+}
+
+// HeldAt reports whether the grant was valid at that time.
+func (r Record) HeldAt(atMS int64) bool {
+	ended := r.Lease.Expired
+	if r.Released {
+		ended = min(ended, r.End)
+	}
+	return r.Lease.Created <= atMS && atMS < ended
+}
+
 // Extended is the end of a lease after a valid extension, and until when its slot
 // is taken then. A request that knows an earlier end than the lease has is a
 // repetition, and moves nothing.

@@ -49,11 +49,11 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		if err != nil {
 			return nil, p.failure(err)
 		}
-		slices.SortFunc(found, func(a, b slot) int { return cmp.Compare(a.ID, b.ID) }) // as a repetition finds them
+		slices.SortFunc(found, func(a, b slot) int { return cmp.Compare(a.Lease.ID, b.Lease.ID) }) // as a repetition finds them
 		known.answers(found)
 		leases := make([]lease.Lease, len(found))
 		for i, s := range found {
-			leases[i] = s.lease()
+			leases[i] = s.Lease
 			leases[i].Secret = h.secret(s.Nonce)
 		}
 		return leases, nil
@@ -145,7 +145,7 @@ func (p *Provider) confirm(ctx context.Context, s *search) (*head, []slot, error
 	}
 	if h.Witness == nil {
 		to := h.written()
-		to.Witness = pointer(s.got[0].ID)
+		to.Witness = pointer(s.got[0].Lease.ID)
 		// Another holder may do it as well, or the next one here.
 		if object, err := p.api.Update(ctx, to.object(s.pool.name)); err == nil {
 			_, _ = s.pool.note(object)

@@ -48,13 +48,13 @@ func (q *pool) enter(ctx context.Context, label string, nowMS int64) (a *asked, 
 
 // tries notes a grant before it is written.
 func (a *asked) tries(s slot) {
-	a.attempts = append(a.attempts, attempt{s.ID, s.Nonce})
+	a.attempts = append(a.attempts, attempt{s.Lease.ID, s.Nonce})
 	a.untilMS = max(a.untilMS, s.End)
 }
 
 // failed drops a grant that was not written.
 func (a *asked) failed(s slot) {
-	a.attempts = slices.DeleteFunc(a.attempts, func(t attempt) bool { return t == attempt{s.ID, s.Nonce} })
+	a.attempts = slices.DeleteFunc(a.attempts, func(t attempt) bool { return t == attempt{s.Lease.ID, s.Nonce} })
 }
 
 // answers notes the leases that were returned.

@@ -288,7 +288,7 @@ func TestAnExtensionOfAPoolThatIsClosedMeanwhile(t *testing.T) {
 	if _, fenced := errors.AsType[*provider.FencedError](err); !fenced {
 		t.Fatalf("extended to %v, %v", longer, err)
 	}
-	if s := r.slot(l.ID); s.Expired != l.Expired || s.End != l.ReservedUntil {
+	if s := r.slot(l.ID); s.Lease.Expired != l.Expired || s.End != l.ReservedUntil {
 		t.Errorf("the slot keeps the extension: %+v", s)
 	}
 }
@@ -300,7 +300,7 @@ func TestALostAnswer(t *testing.T) {
 	r.one(r.open(only(6, 6))) // the head is there
 	r.loseAnswer(func() { r.Fault(nil) })
 	l := r.one(p)
-	if s := r.slot(5); s.Created != l.Created || s.Number != 1 {
+	if s := r.slot(5); s.Lease.Created != l.Created || s.Number != 1 {
 		t.Errorf("the lease is %v, the object has %+v", l, s)
 	}
 }
@@ -682,7 +682,12 @@ func TestSizeOfAnObject(t *testing.T) {
 func TestNoSecrets(t *testing.T) {
 	r := newRig(t)
 	p := r.open(provider.DefaultTerms())
-	secrets := []string{r.one(p).Secret, r.one(p).Secret}
+	released, extended := r.one(p), r.one(p)
+	secrets := []string{r.one(p).Secret, released.Secret, extended.Secret}
+	r.clock.Add(1000)
+	must.Succeed(t, p.Release(ctx(t), providertest.SignedRelease(released, released.Created)))
+	_, err := provider.Extend(ctx(t), p, "", extended)
+	must.Succeed(t, err)
 	for name, object := range r.Snapshot().Objects {
 		text := fmt.Sprint(object)
 		if slices.ContainsFunc(secrets, func(s string) bool { return strings.Contains(text, s) }) {

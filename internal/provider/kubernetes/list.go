@@ -20,7 +20,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	var records []provider.Record
 	for _, s := range slots {
 		if s.Nonce != "" {
-			records = append(records, s.shown(s.Meta))
+			records = append(records, s.Record)
 		}
 	}
 	slices.SortFunc(records, provider.CompareRecords)

@@ -43,8 +43,8 @@ func slotOf(pool, name string) (id int64, ok bool) {
 func readSlot(l *coordinationv1.Lease, id int64) slot {
 	var s slot
 	text := l.Annotations[annotationGrant]
-	if text == "" || json.Unmarshal([]byte(text), &s) != nil || s.Format != format || s.ID != id || s.End < 0 {
-		s = slot{grant: grant{ID: id, End: never}}
+	if text == "" || json.Unmarshal([]byte(text), &s) != nil || s.Format != format || s.Lease.ID != id || s.End < 0 {
+		s = emptySlot(id, never)
 	}
 	s.read = l
 	return s
@@ -52,7 +52,7 @@ func readSlot(l *coordinationv1.Lease, id int64) slot {
 
 // object is the slot as it is written. What it says in its spec is for people.
 func (s slot) object(pool string) *coordinationv1.Lease {
-	out := annotated(s.read, pool, slotName(pool, s.ID), annotationGrant, s)
+	out := annotated(s.read, pool, slotName(pool, s.Lease.ID), annotationGrant, s)
 	delete(out.Labels, labelRequest)
 	if s.Request != "" {
 		out.Labels[labelRequest] = s.Request
@@ -61,9 +61,9 @@ func (s slot) object(pool string) *coordinationv1.Lease {
 	if s.Nonce == "" {
 		return out
 	}
-	seconds := min(max(1, (s.Expired-s.Renewed+999)/1000), math.MaxInt32)
+	seconds := min(max(1, (s.Lease.Expired-s.Renewed+999)/1000), math.MaxInt32)
 	out.Spec.LeaseDurationSeconds = pointer(int32(seconds))
-	out.Spec.AcquireTime, out.Spec.RenewTime = microTime(s.Created), microTime(s.Renewed)
+	out.Spec.AcquireTime, out.Spec.RenewTime = microTime(s.Lease.Created), microTime(s.Renewed)
 	if holder := holderOf(s.Meta); !s.Released && holder != "" {
 		out.Spec.HolderIdentity = &holder
 	}

@@ -31,7 +31,7 @@ func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error
 	if err != nil {
 		return nil, err
 	}
-	return q.noteSlot(object, s.ID), nil
+	return q.noteSlot(object, s.Lease.ID), nil
 }
 
 // noteSlot notes a slot that was read or written.
@@ -93,7 +93,7 @@ func (p *Provider) released(ctx context.Context, q *pool, after slot, failed err
 	if kubeconn.IsSettled(failed) || errors.Is(failed, provider.ErrNotSent) {
 		return p.failure(failed)
 	}
-	if s, err := p.readSlot(ctx, q, after.ID); err == nil && s != nil && s.Nonce == after.Nonce && s.Released {
+	if s, err := p.readSlot(ctx, q, after.Lease.ID); err == nil && s != nil && s.Nonce == after.Nonce && s.Released {
 		return nil
 	}
 	return failed
@@ -129,9 +129,9 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 		}
 		after, changed, err := h.extended(s, t, req, now)
 		if err != nil || !changed {
-			return after.lease(), err
+			return after.Lease, err
 		}
-		if err := h.known(t.WithBitSeq(s.BitSeq)); err != nil {
+		if err := h.known(t.WithBitSeq(s.Lease.BitSeq)); err != nil {
 			return lease.Lease{}, err
 		}
 		if h, err = p.raise(ctx, q, h, after.End); err != nil {
@@ -157,7 +157,7 @@ func (p *Provider) confirmExtension(ctx context.Context, q *pool, h *head, befor
 		return lease.Lease{}, err
 	}
 	if present != nil && present.same(*h) {
-		return written.lease(), nil
+		return written.Lease, nil
 	}
 	before.read = written.read
 	_, _ = p.writeSlot(ctx, q, before) // else the slot is taken for longer
@@ -188,7 +188,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := group.Wait(); err != nil {
 		return nil, p.failure(err)
 	}
-	if h := q.known(); h != nil && len(h.lostOf(claims, slots, false)) == 0 {
+	if h := q.known(); h != nil && len(h.lost(claims, slots, false)) == 0 {
 		return nil, nil
 	}
 	// The head may have changed since it was read: its key, and whether it is fenced.
@@ -201,18 +201,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if h == nil {
 		h = &head{}
 	}
-	return h.lostOf(claims, slots, h.fence(now) != nil), nil
-}
-
-// lostOf returns the positions of the claims whose lease is lost.
-func (h head) lostOf(claims []provider.Claim, slots []*slot, fenced bool) []int {
-	var positions []int
-	for i, c := range claims {
-		if h.lost(c, slots[i], fenced) {
-			positions = append(positions, i)
-		}
-	}
-	return positions
+	return h.lost(claims, slots, h.fence(now) != nil), nil
 }
 
 // lookAgain notes that an object is missing: others may be as well.

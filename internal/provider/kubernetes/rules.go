@@ -27,36 +27,26 @@ const format = 1
 // keptGrants is how many earlier grants a slot remembers.
 const keptGrants = 7
 
-// grant is one grant of a machine ID. All times are Unix ms.
-type grant struct {
-	ID      int64  `json:"id"`
-	BitSeq  int    `json:"bitSeq"`
-	EpochMS int64  `json:"epoch"`
-	BitTS   int    `json:"bitTs"`
-	Created int64  `json:"created"`
-	Expired int64  `json:"expired"`
-	End     int64  `json:"end"` // from then on the slot can be granted again
-	Nonce   string `json:"nonce"`
-	Service string `json:"service,omitempty"`
-	// Released: the holder has given it back.
-	Released bool `json:"released,omitempty"`
-}
-
 // slot is what an object records of a machine ID: the latest grant, and those before. The
-// zero Nonce says that the machine ID was never granted.
+// zero Nonce says that the machine ID was never granted. All times are Unix ms.
 type slot struct {
-	grant
-	Format int `json:"format"`
+	provider.Record
+	Format int    `json:"format"`
+	Nonce  string `json:"nonce"` // of the grant
 	// Head and Generation name the head that allowed the grant.
 	Head       string            `json:"head"`
 	Generation int64             `json:"generation"`
 	Request    string            `json:"request,omitempty"` // requestLabel of the request
 	Renewed    int64             `json:"renewed,omitempty"` // when it was granted, or extended last
 	Number     int64             `json:"number"`            // grants so far
-	Meta       map[string]string `json:"meta,omitempty"`
-	Earlier    []grant           `json:"earlier,omitempty"` // the latest first
+	Earlier    []provider.Record `json:"earlier,omitempty"` // the latest first, without Meta
 
 	read *coordinationv1.Lease // the object as it was read, which a write replaces; nil: there is none
+}
+
+// emptySlot has no grant. It can be granted at the end.
+func emptySlot(id, end int64) slot {
+	return slot{Record: provider.Record{Lease: lease.Lease{ID: id}, End: end}}
 }
 
 // head is what the head object of a pool records. All times are Unix ms.
@@ -133,7 +123,7 @@ func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 			continue
 		}
 		greatest = max(greatest, s.End)
-		if s.Nonce != "" && s.BitSeq != h.BitSeq {
+		if s.Nonce != "" && s.Lease.BitSeq != h.BitSeq {
 			h.Since = max(h.Since, s.End)
 		}
 	}
@@ -161,7 +151,7 @@ func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 	}
 	h.Closed, h.NextBitSeq, h.Witness = "", 0, nil
 	if len(slots) > 0 {
-		h.Witness = pointer(slots[0].ID)
+		h.Witness = pointer(slots[0].Lease.ID)
 	}
 	h.Bound = max(h.Bound, greatest)
 	return h.written()
@@ -218,34 +208,21 @@ func (h head) secret(nonce string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// lease is the grant as a lease, without its secret.
-func (g grant) lease() lease.Lease {
-	t := provider.Terms{Timeline: snowflake.Timeline{EpochMS: g.EpochMS, BitTS: g.BitTS}}.WithBitSeq(g.BitSeq)
-	return t.Lease(g.ID, g.Created, g.Expired, max(g.End, g.Expired), "")
-}
-
-// shown is the grant as others may see it.
-func (g grant) shown(meta map[string]string) provider.Record {
-	return provider.Record{Lease: g.lease(), Service: g.Service, Meta: maps.Clone(meta), End: g.End, Released: g.Released}
-}
-
 // granted is the slot with a new grant. The caller has seen that the slot's end has passed.
 func (s slot) granted(h head, t provider.Terms, nowMS int64, req provider.AcquireRequest) slot {
-	l := t.Grant(s.ID, nowMS, "")
+	l := t.Grant(s.Lease.ID, nowMS, "")
 	out := slot{
-		grant: grant{
-			ID: s.ID, BitSeq: t.BitSeq, EpochMS: t.Timeline.EpochMS, BitTS: t.Timeline.BitTS,
-			Created: l.Created, Expired: l.Expired, End: l.ReservedUntil, Nonce: provider.NewSecret(), Service: req.Service,
-		},
-		Format: format, Head: h.UID, Generation: h.Generation,
-		Renewed: nowMS, Number: s.Number + 1, Meta: maps.Clone(req.Meta), Earlier: s.Earlier,
-		read: s.read,
+		Record: provider.Record{Lease: l, Service: req.Service, Meta: maps.Clone(req.Meta), End: l.ReservedUntil},
+		Format: format, Nonce: provider.NewSecret(), Head: h.UID, Generation: h.Generation,
+		Renewed: nowMS, Number: s.Number + 1, Earlier: s.Earlier, read: s.read,
 	}
 	if req.RequestID != "" {
 		out.Request = requestLabel(req.Service, req.RequestID)
 	}
 	if s.Nonce != "" {
-		out.Earlier = append([]grant{s.grant}, s.Earlier...)
+		earlier := s.Record
+		earlier.Meta = nil
+		out.Earlier = append([]provider.Record{earlier}, s.Earlier...)
 		out.Earlier = out.Earlier[:min(len(out.Earlier), keptGrants)]
 	}
 	return out
@@ -254,7 +231,7 @@ func (s slot) granted(h head, t provider.Terms, nowMS int64, req provider.Acquir
 // unused is the slot with its grant given back before anything was made under it. The request
 // is not answered by it.
 func (s slot) unused() slot {
-	s.End, s.Released, s.Request = s.Created, true, ""
+	s.End, s.Released, s.Request = s.Lease.Created, true, ""
 	return s
 }
 
@@ -264,89 +241,68 @@ func requestLabel(service, request string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// named reports whether the slot has a grant of that machine ID.
-func (s *slot) named(id int64, bitSeq int) bool {
-	return s != nil && s.Nonce != "" && s.ID == id && s.BitSeq == bitSeq
+// grant is the latest grant of that machine ID with its secret, nil where the slot has none.
+func (h head) grant(s *slot, id int64, bitSeq int) *provider.Record {
+	if s == nil || s.Nonce == "" || s.Lease.ID != id || s.Lease.BitSeq != bitSeq {
+		return nil
+	}
+	r := s.Record
+	r.Lease.Secret = h.secret(s.Nonce)
+	return &r
+}
+
+// with is the slot with its grant changed. No object holds a secret.
+func (s slot) with(grant provider.Record) slot {
+	s.Record = grant
+	s.Lease.Secret = ""
+	return s
 }
 
 // released is the slot as the release leaves it; false where it is released already.
 func (h head) released(s *slot, req provider.ReleaseRequest, nowMS int64) (slot, bool, error) {
-	if !s.named(req.ID, req.BitSeq) && (req.BitSeq != provider.AnyBitSeq || s == nil || s.Nonce == "") {
+	bitSeq := req.BitSeq
+	if bitSeq == provider.AnyBitSeq && s != nil {
+		bitSeq = s.Lease.BitSeq
+	}
+	before := h.grant(s, req.ID, bitSeq)
+	if before == nil {
 		return slot{}, false, provider.ErrNotFound
 	}
-	if !req.Signed(h.secret(s.Nonce)) {
-		return slot{}, false, provider.ErrBadSignature
-	}
-	// A release that took effect is not refused when it is repeated, whatever the clock
-	// shows by then: its holder would take the lease for its own.
-	if s.Released {
-		return *s, false, nil
-	}
-	if err := req.CheckTime(nowMS, s.Expired); err != nil {
-		return slot{}, false, err
-	}
-	out := *s
-	out.End, out.Released = provider.ReleasedEnd(s.Created, s.End, req.TimestampMS), true
-	return out, true, nil
+	after, changed, err := req.Apply(*before, nowMS)
+	return s.with(after), changed, err
 }
 
 // extended is the slot as the extension leaves it; false where that is as it was.
 func (h head) extended(s *slot, t provider.Terms, req provider.ExtendRequest, nowMS int64) (slot, bool, error) {
-	if !s.named(req.ID, req.BitSeq) {
+	before := h.grant(s, req.ID, req.BitSeq)
+	if before == nil {
 		return slot{}, false, provider.ErrNotFound
 	}
-	if !req.Signed(h.secret(s.Nonce)) {
-		return slot{}, false, provider.ErrBadSignature
-	}
-	if s.Released || nowMS >= s.Expired {
-		return slot{}, false, provider.ErrConflict
-	}
-	if err := t.CheckClock(nowMS); err != nil {
-		return slot{}, false, err
-	}
-	out := *s
-	out.Expired, out.End = req.Extended(t, nowMS, s.Expired, s.End)
+	after, err := req.Apply(*before, t, nowMS)
+	out := s.with(after)
 	out.Renewed = nowMS
-	return out, out.Expired != s.Expired || out.End != s.End, nil
+	return out, after.Lease.Expired != before.Lease.Expired || after.End != before.End, err
 }
 
-// lost reports whether the claimed lease is no longer the claimant's. What is missing, or
-// older than the lease, says nothing while the pool is fenced: the fence outlasts every
-// lease that was lost.
-func (h head) lost(c provider.Claim, s *slot, fenced bool) bool {
-	switch {
-	case !s.named(c.ID, c.BitSeq):
-		return !fenced
-	case c.Signed(h.secret(s.Nonce)):
-		return s.Released
-	case s.Created >= c.CreatedMS:
-		return true // taken over
+// lost returns the positions of the claims whose lease is no longer the claimant's.
+func (h head) lost(claims []provider.Claim, slots []*slot, fenced bool) (positions []int) {
+	for i, c := range claims {
+		if c.Lost(h.grant(slots[i], c.ID, c.BitSeq), fenced) {
+			positions = append(positions, i)
+		}
 	}
-	return !fenced
-}
-
-// heldAt reports whether the grant was valid at that time.
-func (g grant) heldAt(atMS int64) bool {
-	ended := g.Expired
-	if g.Released {
-		ended = min(ended, g.End)
-	}
-	return g.Nonce != "" && g.Created <= atMS && atMS < ended
+	return positions
 }
 
 // locate returns the grants in the slots that covered the low bits at that time, the latest
 // first.
 func locate(slots []slot, low, atMS int64) []provider.Record {
 	var found []provider.Record
-	look := func(g grant, meta map[string]string) {
-		if at := g.lease().Slot(); g.heldAt(atMS) && at.Start <= low && low < at.End {
-			found = append(found, g.shown(meta))
-		}
-	}
 	for _, s := range slots {
-		look(s.grant, s.Meta)
-		for _, g := range s.Earlier {
-			look(g, nil)
+		for _, r := range append([]provider.Record{s.Record}, s.Earlier...) {
+			if at := r.Lease.Slot(); r.HeldAt(atMS) && at.Start <= low && low < at.End {
+				found = append(found, r)
+			}
 		}
 	}
 	slices.SortStableFunc(found, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
@@ -388,7 +344,7 @@ func checkClocks(offset int64, t provider.Terms) error {
 // back. In a pool that was closed since, who closed it may not have seen the grant.
 func (h head) living(found []slot, nowMS int64) error {
 	for _, s := range found {
-		if s.Released || nowMS >= s.Expired || s.Head != h.UID || s.Generation != h.Generation {
+		if s.Released || nowMS >= s.Lease.Expired || s.Head != h.UID || s.Generation != h.Generation {
 			return provider.ErrConflict
 		}
 	}

@@ -31,7 +31,7 @@ func (s *search) run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		granted, err := s.try(ctx, slot{grant: grant{ID: id}})
+		granted, err := s.try(ctx, emptySlot(id, 0))
 		if err != nil {
 			return err
 		}
@@ -85,11 +85,11 @@ func (s *search) listed(ctx context.Context, cached bool) (next int64, err error
 	there := map[int64]bool{}
 	var free []slot
 	for _, one := range slots {
-		if !ids.Contains(one.ID) {
+		if !ids.Contains(one.Lease.ID) {
 			continue
 		}
-		there[one.ID] = true
-		s.pool.setTaken(one.ID, one.End)
+		there[one.Lease.ID] = true
+		s.pool.setTaken(one.Lease.ID, one.End)
 		if one.End <= s.nowMS {
 			free = append(free, one)
 		} else if one.End != never && (next == 0 || one.End < next) {
@@ -118,7 +118,7 @@ func (s *search) absent(there map[int64]bool) (free []slot) {
 	first := rand.Int64N(ids.Count())
 	for i := int64(0); i < ids.Count() && len(free) < mostAbsent; i++ {
 		if id := ids.Low + (first+i)%ids.Count(); !there[id] {
-			free = append(free, slot{grant: grant{ID: id}})
+			free = append(free, emptySlot(id, 0))
 		}
 	}
 	return free
@@ -128,7 +128,7 @@ func (s *search) absent(there map[int64]bool) (free []slot) {
 // where there is one after all, that one counts.
 func (s *search) try(ctx context.Context, before slot) (granted bool, err error) {
 	for made := before.read == nil; ; made = false {
-		s.pool.setTaken(before.ID, before.End)
+		s.pool.setTaken(before.Lease.ID, before.End)
 		if before.End > s.nowMS {
 			return false, nil
 		}
@@ -168,7 +168,7 @@ func (s *search) write(ctx context.Context, grant slot) (*slot, error) {
 		s.asked.failed(grant)
 		return nil, failed
 	}
-	present, err := s.readSlot(ctx, s.pool, grant.ID)
+	present, err := s.readSlot(ctx, s.pool, grant.Lease.ID)
 	switch {
 	case kubeconn.IsConflict(failed):
 		return present, err

@@ -83,28 +83,15 @@ func (r Record) Shown() provider.Record {
 	return provider.Record{Lease: l, Service: r.Service, Meta: maps.Clone(r.Meta), End: r.End, Released: r.Released}
 }
 
-// heldAt reports whether the grant was valid at that time.
-func (r Record) heldAt(atMS int64) bool {
-	ended := r.Lease.Expired
-	if r.Released {
-		ended = min(ended, r.End)
-	}
-	return r.Lease.Created <= atMS && atMS < ended
+// granted is the record as the rules of leases see it, with its secret.
+func (r Record) granted() provider.Record {
+	return provider.Record{Lease: r.Lease, End: r.End, Released: r.Released}
 }
 
-// lost reports whether the claimed lease is no longer the claimant's, by the
-// record of its slot, nil where there is none. What a fenced store lacks, or has an
-// older record of, says nothing: the fence outlasts every lease that was lost.
-func lost(c provider.Claim, r *Record, fenced bool) bool {
-	switch {
-	case r == nil:
-		return !fenced
-	case c.Signed(r.Lease.Secret):
-		return r.Released
-	case r.Lease.Created >= c.CreatedMS:
-		return true // taken over
-	}
-	return !fenced
+// with is the record with its grant changed.
+func (r Record) with(grant provider.Record) Record {
+	r.Lease, r.End, r.Released = grant.Lease, grant.End, grant.Released
+	return r
 }
 
 // Verify returns the positions of the claims whose lease is no longer the
@@ -129,11 +116,11 @@ func Verify(r Reader, fenced bool, claims []provider.Claim) ([]int, error) {
 	}
 	var positions []int
 	for i, c := range claims {
-		var record *Record
-		if at[i] >= 0 {
-			record = records[at[i]]
+		var latest *provider.Record
+		if at[i] >= 0 && records[at[i]] != nil {
+			latest = new(records[at[i]].granted())
 		}
-		if lost(c, record, fenced) {
+		if c.Lost(latest, fenced) {
 			positions = append(positions, i)
 		}
 	}
@@ -157,7 +144,7 @@ func Locate(r Reader, low, atMS int64) ([]provider.Record, error) {
 	}
 	var found []provider.Record
 	for _, g := range grants {
-		if g.heldAt(atMS) {
+		if g.granted().HeldAt(atMS) {
 			found = append(found, g.Shown())
 		}
 	}

@@ -58,21 +58,15 @@ func Released(req provider.ReleaseRequest, records []*Record, nowMS int64) (*Rec
 		if r == nil {
 			continue
 		}
-		if !req.Signed(r.Lease.Secret) {
-			err = provider.ErrBadSignature
+		after, changed, failed := req.Apply(r.granted(), nowMS)
+		switch {
+		case errors.Is(failed, provider.ErrBadSignature):
+			err = failed
 			continue
+		case failed != nil || !changed:
+			return nil, failed
 		}
-		// A release that took effect is not refused when it is repeated, whatever the
-		// clock shows by then: its holder would take the lease for its own.
-		if r.Released {
-			return nil, nil
-		}
-		if err := req.CheckTime(nowMS, r.Lease.Expired); err != nil {
-			return nil, err
-		}
-		after := *r
-		after.End, after.Released = provider.ReleasedEnd(r.Lease.Created, r.End, req.TimestampMS), true
-		return &after, nil
+		return new(r.with(after)), nil
 	}
 	return nil, err
 }
@@ -118,21 +112,16 @@ func Extended(m Moment, t provider.Terms, req provider.ExtendRequest, taken Take
 	if taken.Own == nil {
 		return Record{}, provider.ErrNotFound
 	}
-	r := *taken.Own
-	if !req.Signed(r.Lease.Secret) {
-		return Record{}, provider.ErrBadSignature
+	longer, err := req.Apply(taken.Own.granted(), t, m.NowMS)
+	if err != nil {
+		return Record{}, err
 	}
 	// As for a grant, all others that overlap must have ended: while the clock was
 	// ahead, one may have been granted that the longer lease would meet.
-	if r.Released || m.NowMS >= r.Lease.Expired || taken.Others > m.NowMS {
+	if taken.Others > m.NowMS {
 		return Record{}, provider.ErrConflict
 	}
-	if err := t.CheckClock(m.NowMS); err != nil {
-		return Record{}, err
-	}
-	r.Lease.Expired, r.End = req.Extended(t, m.NowMS, r.Lease.Expired, r.End)
-	r.Lease.ReservedUntil = r.End
-	return r, nil
+	return taken.Own.with(longer), nil
 }
 
 // Counted is the counters that go up by an acquire with this outcome. An outcome
