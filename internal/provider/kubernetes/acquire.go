@@ -18,9 +18,6 @@ var errContended = errors.New("too many others change the pool at the same time"
 
 // Acquire implements provider.Provider.
 func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	if err := p.begin(ctx); err != nil {
-		return nil, err
-	}
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}

@@ -19,9 +19,8 @@ type Provider struct {
 	pools map[string]*pool
 	nowMS func() int64
 
-	mu     sync.Mutex
-	date   dated // of the last answer
-	closed bool
+	mu   sync.Mutex
+	date dated // of the last answer
 
 	// releasing is called before a release is sent. Tests set it.
 	releasing func()
@@ -56,22 +55,7 @@ func Open(cfg Config) (*Provider, error) {
 func (p *Provider) Info() provider.Info { return p.cfg.Info() }
 
 // Close implements provider.Provider.
-func (p *Provider) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	return p.api.Close()
-}
-
-// begin reports why an operation cannot start.
-func (p *Provider) begin(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return provider.NotSent(kubeconn.ErrClosed)
-	}
-	return provider.NotSent(ctx.Err())
-}
+func (p *Provider) Close() error { return p.api.Close() }
 
 // failure is an error of the API as the provider's callers know it.
 func (p *Provider) failure(err error) error {
@@ -113,9 +97,6 @@ func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
 
 // Fence implements provider.Provider: for all pools of its services.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
-	if err := p.begin(ctx); err != nil {
-		return nil, err
-	}
 	for _, q := range p.pools {
 		h, err := p.closeHead(ctx, q, closedFence, 0)
 		if err != nil {
@@ -144,9 +125,6 @@ func (p *Provider) Fenced() *provider.FencedError {
 
 // Look implements provider.Provider.
 func (p *Provider) Look(ctx context.Context) error {
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
 	for _, q := range p.pools {
 		if _, err := p.readHead(ctx, q); err != nil {
 			return p.failure(err)
@@ -158,9 +136,6 @@ func (p *Provider) Look(ctx context.Context) error {
 // Init implements provider.Provider: it ends a fence, and gives a pool whose leases have all
 // ended the service's layout.
 func (p *Provider) Init(ctx context.Context, service string) error {
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
 	t := p.cfg.Services.Of(service)
 	q := p.pools[t.Pool]
 	h, err := p.openHead(ctx, q)

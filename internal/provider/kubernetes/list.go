@@ -10,9 +10,6 @@ import (
 
 // List implements provider.Provider.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	if err := p.begin(ctx); err != nil {
-		return nil, err
-	}
 	slots, err := p.slots(ctx, p.pools[p.cfg.Services.Of(service).Pool], kubeconn.ListOptions{})
 	if err != nil {
 		return nil, p.failure(err)
@@ -29,9 +26,6 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 
 // Locate implements provider.Provider.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
-	if err := p.begin(ctx); err != nil {
-		return nil, err
-	}
 	q := p.pools[p.cfg.Services.Of(service).Pool]
 	h, err := p.readHead(ctx, q)
 	if err != nil || h == nil || low < 0 || low >= h.timeline().FallbackBit() {

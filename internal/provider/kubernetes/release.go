@@ -52,9 +52,6 @@ func (p *Provider) headOf(ctx context.Context, q *pool, s *slot) (*head, error) 
 
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	if err := p.begin(ctx); err != nil {
-		return err
-	}
 	q := p.pools[p.cfg.Services.Of(req.Service).Pool]
 	for range conflicts {
 		s, err := p.readSlot(ctx, q, req.ID)
@@ -101,9 +98,6 @@ func (p *Provider) released(ctx context.Context, q *pool, after slot, failed err
 
 // Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
-	if err := p.begin(ctx); err != nil {
-		return lease.Lease{}, err
-	}
 	t := p.cfg.Services.Of(req.Service)
 	q := p.pools[t.Pool]
 	longer, err := p.extend(ctx, q, t, req)
@@ -172,9 +166,6 @@ const verifying = 8
 
 // Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
-	if err := p.begin(ctx); err != nil {
-		return nil, err
-	}
 	q := p.pools[p.cfg.Services.Of(service).Pool]
 	slots := make([]*slot, len(claims))
 	group, inner := errgroup.WithContext(ctx)
