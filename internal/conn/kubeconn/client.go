@@ -27,8 +27,7 @@ import (
 const (
 	// callTimeout bounds a call without an earlier deadline.
 	callTimeout = 30 * time.Second
-	maxObject   = 2 << 20
-	maxPage     = 64 << 20
+	maxAnswer   = 64 << 20
 	// pageSize is how many objects a page of a list has.
 	pageSize = 500
 )
@@ -93,13 +92,13 @@ func (c *Client) Close() error {
 // Get reads an object by a quorum.
 func (c *Client) Get(ctx context.Context, name string) (*coordinationv1.Lease, error) {
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "get", method: http.MethodGet, path: c.path(name), answer: &out, limit: maxObject})
+	return &out, c.do(ctx, call{verb: "get", method: http.MethodGet, path: c.path(name), answer: &out})
 }
 
 // Create makes an object. IsConflict says that there is one of that name.
 func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "create", method: http.MethodPost, path: c.path(""), body: c.body(l), answer: &out, limit: maxObject})
+	return &out, c.do(ctx, call{verb: "create", method: http.MethodPost, path: c.path(""), body: c.body(l), answer: &out})
 }
 
 // Update replaces the object, which has the uid and the resourceVersion that were read:
@@ -110,7 +109,7 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		panic("kubeconn: an update without uid or resourceVersion")
 	}
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "update", method: http.MethodPut, path: c.path(l.Name), body: c.body(l), answer: &out, limit: maxObject})
+	return &out, c.do(ctx, call{verb: "update", method: http.MethodPut, path: c.path(l.Name), body: c.body(l), answer: &out})
 }
 
 // body is the object as the server takes it.
@@ -141,8 +140,8 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]coordinationv1.Leas
 	}
 	for {
 		var page coordinationv1.LeaseList
-		err := c.do(ctx, call{verb: "list", method: http.MethodGet, path: c.path(""), query: q, answer: &page, limit: maxPage})
-		if is(err, http.StatusGone, "") && q.Has("continue") { // the list took longer than the server keeps its state
+		err := c.do(ctx, call{verb: "list", method: http.MethodGet, path: c.path(""), query: q, answer: &page})
+		if is(err, http.StatusGone) && q.Has("continue") { // the list took longer than the server keeps its state
 			all = nil
 			q.Del("continue")
 			continue
@@ -202,7 +201,7 @@ func (c *Client) allowed(ctx context.Context, verb string) (bool, error) {
 	a.Namespace, a.Verb, a.Group, a.Resource = c.namespace, verb, coordinationv1.GroupName, "leases"
 	err := c.do(ctx, call{
 		verb: "create", method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-		body: asked, answer: &out, limit: maxObject,
+		body: asked, answer: &out,
 	})
 	return out.Status.Allowed, err
 }
@@ -221,7 +220,6 @@ type call struct {
 	verb, method, path string
 	query              url.Values
 	body, answer       any
-	limit              int64 // bytes of the answer
 }
 
 // do sends the call. Its error wraps connurl.ErrNotSent if no byte of the call was sent.
@@ -246,7 +244,7 @@ func (c *Client) do(ctx context.Context, k call) error {
 		}
 	}
 	sent, err := c.attempt(inner, k, body)
-	if is(err, http.StatusUnauthorized, "") { // the token may have been replaced: it is read again
+	if is(err, http.StatusUnauthorized) { // the token may have been replaced: it is read again
 		_, err = c.attempt(inner, k, body)
 	}
 	switch {
@@ -299,10 +297,10 @@ func (c *Client) attempt(ctx context.Context, k call, body []byte) (sent bool, e
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return true, c.refusal(statusOf(res, k.verb, c.namespace))
 	}
-	limited := &io.LimitedReader{R: res.Body, N: k.limit + 1}
+	limited := &io.LimitedReader{R: res.Body, N: maxAnswer + 1}
 	err = json.NewDecoder(limited).Decode(k.answer)
 	if err != nil && limited.N <= 0 {
-		err = fmt.Errorf("it has more than %d bytes", k.limit)
+		err = fmt.Errorf("it has more than %d bytes", maxAnswer)
 	}
 	if err != nil {
 		return true, fmt.Errorf("the answer of the API server: %w", err)

@@ -16,7 +16,6 @@ import (
 // StatusError is an answer of the API server that is not a success.
 type StatusError struct {
 	Status     int // of HTTP
-	Reason     metav1.StatusReason
 	Message    string
 	RetryAfter time.Duration // 0 where the server did not say
 	Verb       string        // of RBAC: get, list, create, update
@@ -37,19 +36,18 @@ func rule(verbs ...string) string {
 	return fmt.Sprintf(`{apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs: %s}`, text)
 }
 
-// is reports whether the error is a StatusError with this HTTP status, and with this reason
-// unless that is empty.
-func is(err error, status int, reason metav1.StatusReason) bool {
+// is reports whether the error is a StatusError with this HTTP status.
+func is(err error, status int) bool {
 	var e *StatusError
-	return errors.As(err, &e) && e.Status == status && (reason == "" || e.Reason == reason)
+	return errors.As(err, &e) && e.Status == status
 }
 
 // IsNotFound reports whether there is no such object.
-func IsNotFound(err error) bool { return is(err, http.StatusNotFound, "") }
+func IsNotFound(err error) bool { return is(err, http.StatusNotFound) }
 
 // IsConflict reports whether the object has changed since it was read, or exists where a
 // new one was to be made, or is gone. The write has changed nothing.
-func IsConflict(err error) bool { return is(err, http.StatusConflict, "") }
+func IsConflict(err error) bool { return is(err, http.StatusConflict) }
 
 // IsSettled reports whether the error is an answer that says that nothing was changed.
 func IsSettled(err error) bool {
@@ -69,7 +67,7 @@ func statusOf(res *http.Response, verb, namespace string) *StatusError {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxStatus))
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
-		e.Reason, e.Message = s.Reason, s.Message
+		e.Message = s.Message
 		if s.Details != nil {
 			e.RetryAfter = time.Duration(s.Details.RetryAfterSeconds) * time.Second
 		}

@@ -187,17 +187,12 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err != nil {
 		return nil, p.failure(err)
 	}
-	q.lookAgain(slots)
+	if slices.Contains(slots, nil) {
+		q.setLooked(false) // others may be missing as well
+	}
 	now, _ := p.now()
 	if h == nil {
 		h = &head{}
 	}
 	return h.lost(claims, slots, h.fence(now) != nil), nil
-}
-
-// lookAgain notes that an object is missing: others may be as well.
-func (q *pool) lookAgain(slots []*slot) {
-	if slices.Contains(slots, nil) {
-		q.setLooked(false)
-	}
 }
