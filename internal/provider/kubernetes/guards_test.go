@@ -323,11 +323,14 @@ func TestAReleaseOfADeletedObject(t *testing.T) {
 // Objects of others, and what cannot be read, are taken for ever.
 func TestForeignObjects(t *testing.T) {
 	r := newRig(t)
-	p := r.open(only(0, 2))
-	for range 3 {
+	p := r.open(only(0, 3))
+	for range 4 {
 		r.one(p)
 	}
 	r.clock.Add(time.Hour.Milliseconds())
+	r.Edit(slotName("default", 3), func(o *coordinationv1.Lease) {
+		o.Annotations[annotationGrant] = strings.Replace(o.Annotations[annotationGrant], `"bitSeq":8`, `"bitSeq":-8`, 1)
+	})
 	r.Edit(slotName("default", 0), func(o *coordinationv1.Lease) { delete(o.Annotations, annotationGrant) })
 	copied := r.Snapshot().Objects[slotName("default", 2)]
 	r.Edit(slotName("default", 1), func(o *coordinationv1.Lease) { o.Annotations = copied.Annotations })
@@ -339,7 +342,7 @@ func TestForeignObjects(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	r.Edit(headName("default"), func(o *coordinationv1.Lease) { o.Annotations = nil })
-	if _, err := r.open(only(0, 2)).Acquire(ctx(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), headName("default")) {
+	if _, err := r.open(only(0, 3)).Acquire(ctx(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), headName("default")) {
 		t.Errorf("with a foreign head the error is %v", err)
 	}
 }

@@ -42,8 +42,8 @@ func slotOf(pool, name string) (id int64, ok bool) {
 // for ever.
 func readSlot(l *coordinationv1.Lease, id int64) slot {
 	var s slot
-	text := l.Annotations[annotationGrant]
-	if text == "" || json.Unmarshal([]byte(text), &s) != nil || s.Format != format || s.Lease.ID != id || s.End < 0 {
+	err := json.Unmarshal([]byte(l.Annotations[annotationGrant]), &s)
+	if err != nil || s.Format != format || s.Lease.ID != id || s.End < 0 || s.Lease.Layout().Validate() != nil {
 		s = emptySlot(id, never)
 	}
 	s.read = l
