@@ -15,8 +15,8 @@ import (
 
 // A place is a file beside the database that says where its watermark is. Each process holds a
 // lock on it while it has the database open: a shared one, or, where one process owns the
-// database, an exclusive one. A process that is alone may name another watermark; all others
-// use the one that is named, and a process that cannot reach it does not open the database.
+// database, an exclusive one. All use the watermark that is named. A process that cannot reach
+// it names one in its own live directory if it is alone, and else does not open the database.
 type place struct {
 	path string
 	file *os.File
@@ -137,9 +137,11 @@ func (p *place) agree(path string, id identity, live string, owned bool) (*water
 	if alone != nil {
 		return w, nil
 	}
-	w, err := succeed(w, path, id, live)
-	if err != nil {
-		return nil, err
+	var err error
+	if w == nil && live != "" {
+		if w, err = watermarkOf(live, path, id); err != nil {
+			return nil, err
+		}
 	}
 	said = recordOf(w)
 	err = p.write(said)
@@ -154,28 +156,6 @@ func (p *place) agree(path string, id identity, live string, owned bool) (*water
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
-}
-
-// succeed returns the watermark of the live directory, which takes over what theirs, the one
-// named before, remembers; nil for none. Without a live directory theirs goes on.
-func succeed(theirs *watermark, path string, id identity, live string) (*watermark, error) {
-	if live == "" {
-		return theirs, nil
-	}
-	own, err := watermarkOf(live, path, id)
-	if err != nil || theirs == nil {
-		return own, errors.Join(err, theirs.close())
-	}
-	if own.id != theirs.id {
-		var before sight
-		if before, err = theirs.read(nil); err == nil {
-			err = own.change(nil, func(s sight) sight { return s.with(before) })
-		}
-	}
-	if err = errors.Join(err, theirs.close()); err != nil {
-		return nil, errors.Join(err, own.close())
-	}
-	return own, nil
 }
 
 // openBeside opens a file beside the database, and makes it if it is missing, for the users who

@@ -49,8 +49,8 @@ func TestWatermarkOfOthers(t *testing.T) {
 	mustBeFenced(t, openAt(t, path, Options{TermMS: term}), reasonOlder)
 }
 
-// Another live directory that can be reached is shared, too: with the processes that have
-// the file open. Later it is the process's own again, with what the other knew.
+// Another live directory that can be reached is shared: by the processes that have the file
+// open, and by those that come later.
 func TestAnotherLiveDirectory(t *testing.T) {
 	first, second, path := disktest.Memory(t), disktest.Memory(t), newPath(t)
 	a := openAt(t, path, Options{LiveDir: first})
@@ -62,9 +62,9 @@ func TestAnotherLiveDirectory(t *testing.T) {
 	mustClose(t, a)
 	add(t, b, "y")
 	mustClose(t, b)
-	rolledBack(t, path, Options{LiveDir: first})
+	rolledBack(t, path, Options{LiveDir: second})
 	b = openAt(t, path, Options{LiveDir: second, TermMS: term})
-	if filepath.Dir(b.watermark.path) != second {
+	if filepath.Dir(b.watermark.path) != first {
 		t.Errorf("its watermark is %s", b.watermark.path)
 	}
 	mustBeFenced(t, b, reasonOlder)
@@ -105,6 +105,19 @@ func TestUnreachableWatermark(t *testing.T) {
 	}
 	mustNotShare(t, path, disktest.Memory(t))
 	mustNotBeFenced(t, openAt(t, path, Options{}))
+}
+
+// A recorded watermark counts for a file of its own device only.
+func TestWatermarkOfAnotherDevice(t *testing.T) {
+	w := &watermark{path: filepath.Join(disktest.Memory(t), "watermark"), id: newMark(), device: 7}
+	must.Succeed(t, makeWatermark(w))
+	for device, reached := range map[uint64]bool{7: true, 8: false} {
+		got := recordOf(w).reach(identity{device: device})
+		if (got != nil) != reached {
+			t.Errorf("a file of device %d: %+v", device, got)
+		}
+		must.Succeed(t, got.close())
+	}
 }
 
 // The watermark of a file on one device is not that of its clone on another.

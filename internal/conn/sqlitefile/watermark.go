@@ -57,20 +57,8 @@ func (s sight) done(l life, main stamp) sight {
 	if s.Done.Commits <= l.Commits {
 		s.Done, s.Main = l.point(), main
 	}
-	return s.ends(l.LatestEndMS, l.LongestMS)
-}
-
-func (s sight) ends(latest, longest int64) sight {
-	s.LatestEndMS, s.LongestMS = max(s.LatestEndMS, latest), max(s.LongestMS, longest)
+	s.LatestEndMS, s.LongestMS = max(s.LatestEndMS, l.LatestEndMS), max(s.LongestMS, l.LongestMS)
 	return s
-}
-
-// with is what two watermarks of one database remember together.
-func (s sight) with(other sight) sight {
-	if s.Done.Commits < other.Done.Commits {
-		s.Done, s.Next, s.Main = other.Done, other.Next, other.Main
-	}
-	return s.ends(other.LatestEndMS, other.LongestMS)
 }
 
 // The format of the file.

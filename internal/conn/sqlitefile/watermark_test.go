@@ -87,13 +87,6 @@ func TestWatermarkRises(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-	other := sight{Done: point{second, 9}, Next: point{second, 10}, Main: stamp{Size: 9}, LatestEndMS: 1, LongestMS: 99}
-	if got, want := seen.with(other), (sight{Done: other.Done, Next: other.Next, Main: other.Main, LatestEndMS: 70, LongestMS: 99}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if got, want := other.with(seen), (sight{Done: other.Done, Next: other.Next, Main: other.Main, LatestEndMS: 70, LongestMS: 99}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
 }
 
 // A watermark that was removed under processes is still theirs: they notice what is put back.
