@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,12 +17,14 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
 	// scope is the instrumentation scope of the spans.
 	scope = "github.com/kazahana/kazahana/internal/operator/tracing"
-	// quietFor is the least time between two log lines about lost spans.
+	// quietFor is the time that has one log line about lost spans: a collector that is away
+	// would fill the log.
 	quietFor = time.Minute
 )
 
@@ -44,9 +45,6 @@ type Tracing struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
 	log        *zap.Logger
-
-	failures atomic.Int64 // since the last line about one
-	loggedAt atomic.Int64 // Unix ms of that line
 }
 
 // Start begins to trace if the environment names a collector. It does not connect
@@ -73,7 +71,10 @@ func Start(o Options) *Tracing {
 		return nil
 	}
 	t.spans = sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(describe(o)))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(t.failed))
+	seldom := t.log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, quietFor, 1, 0)
+	}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { seldom.Warn("spans could not be sent, and are lost", zap.Error(err)) }))
 	t.tracer = t.spans.Tracer(scope, trace.WithInstrumentationVersion(o.Version), trace.WithSchemaURL(semconv.SchemaURL))
 	t.log.Info("traces are sent", zap.String("endpoint", env.place), zap.String("protocol", env.protocol))
 	return t
@@ -108,19 +109,6 @@ func describe(o Options) *resource.Resource {
 			semconv.HostName(host), semconv.ProcessPID(os.Getpid())),
 		resource.WithFromEnv())
 	return r
-}
-
-// failed logs errors of sending spans, one every quietFor at most: a collector that
-// is away would fill the log.
-func (t *Tracing) failed(err error) {
-	n := t.failures.Add(1)
-	now := time.Now().UnixMilli()
-	last := t.loggedAt.Load()
-	if last != 0 && now-last < quietFor.Milliseconds() || !t.loggedAt.CompareAndSwap(last, now) {
-		return
-	}
-	t.failures.Add(-n)
-	t.log.Warn("spans could not be sent, and are lost", zap.Error(err), zap.Int64("failures", n))
 }
 
 // Close sends the remaining spans, for closeTimeout at most.
