@@ -15,9 +15,8 @@ import (
 )
 
 type backupCmd struct {
-	providerFlags
-	Store string `name:"store" placeholder:"URL" help:"Where locks and sequences are kept (default as for serve)."`
-	Dir   string `arg:"DIR" help:"Directory of the copies, which is made if it does not exist. Nothing in it is overwritten. The copies hold secrets, so their mode is 0600."`
+	storeFlags
+	Dir string `arg:"DIR" help:"Directory of the copies, which is made if it does not exist. Nothing in it is overwritten. The copies hold secrets, so their mode is 0600."`
 }
 
 // Help is the text below the usage line.
@@ -32,10 +31,7 @@ func (c *backupCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	store := cmp.Or(c.Store, settings.Store)
-	if store == "" || c.Store == "" && c.Provider != "" {
-		store = backend.Beside(settings.Provider, settings.StateDir)
-	}
+	store := cmp.Or(settings.Store, backend.Beside(settings.Provider, settings.StateDir))
 	dir, err := filepath.Abs(c.Dir)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ var completions = []struct{ typed, want string }{
 	{"kazahanad lease-s", "kazahanad lease-server"},
 	{"kazahanad state acc", "kazahanad state accept-epoch"},
 	{"kazahanad leases ini", "kazahanad leases init"},
+	{"kazahanad store fe", "kazahanad store fence"},
 	{"kazahanad serve --log-f", "kazahanad serve --log-format"},
 	{"kazahanad state reset-floor --ye", "kazahanad state reset-floor --yes"},
 	{"kazahanad serve --log-level w", "kazahanad serve --log-level warn"},

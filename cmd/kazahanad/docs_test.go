@@ -170,7 +170,7 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 		return help[command]
 	}
 	commands := []string{
-		"serve", "lease-server", "id", "inspect", "bounds", "sql", "layout", "status", "health", "leases init", "leases fence", "leases", "backup", "run", "lock", "locks", "seq", "placement",
+		"serve", "lease-server", "id", "inspect", "bounds", "sql", "layout", "status", "health", "leases init", "leases fence", "leases", "store init", "store fence", "backup", "run", "lock", "locks", "seq", "placement",
 		"state show", "state accept-epoch", "state reset-floor", "doctor", "version",
 	}
 	keys := helpOf("serve") + helpOf("lease-server")

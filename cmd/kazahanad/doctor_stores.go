@@ -281,7 +281,7 @@ func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 		switch {
 		case err != nil:
 		case isCopy:
-			x.Fail(step, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init.",
+			x.Fail(step, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad "+initOf(one != path)+".",
 				"%s is a copy, or was restored from a backup: once a process uses it, it grants nothing until every lease and lock that it may have forgotten has ended", one)
 		default:
 			x.fence(step, one, fence.UntilMS, fence.Reason, !fence.Trusted && one != path)
@@ -293,10 +293,18 @@ func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 func (x *examination) fence(step, where string, untilMS int64, reason string, sequences bool) {
 	switch until := time.UnixMilli(untilMS); {
 	case x.system.now().Before(until):
-		x.Fail(step, "Wait until then; where nothing is missing, say so with: kazahanad leases init. The provider's page in docs/providers has more.", "%s: nothing is granted until %s: %s", where, until.UTC().Format(time.RFC3339), reason)
+		x.Fail(step, "Wait until then; where nothing is missing, say so with: kazahanad "+initOf(sequences)+". The provider's page in docs/providers has more.", "%s: nothing is granted until %s: %s", where, until.UTC().Format(time.RFC3339), reason)
 	case sequences:
 		x.Fail(step, "Declare how they go on: kazahanad seq --declare; docs/sequences.md.", "%s: no sequence that was used before goes on until an operator says how: %s", where, reason)
 	}
+}
+
+// initOf is the command that ends a fence.
+func initOf(sequences bool) string {
+	if sequences {
+		return "store init"
+	}
+	return "leases init"
 }
 
 // quickCheck runs SQLite's quick_check on a file that has the provider's schema.

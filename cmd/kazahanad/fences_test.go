@@ -70,7 +70,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 		store.File != "sqlite:"+s.State+"/store.db" || store.UntilMS < now.Add(50*time.Minute).UnixMilli() || !store.Sequences {
 		t.Errorf("status --json says %+v", st.Fences)
 	}
-	if text := s.Kazahanad("status").OK(t); strings.Count(text, "held back") != 2 || !strings.Contains(text, "kazahanad leases init") {
+	if text := s.Kazahanad("status").OK(t); strings.Count(text, "held back") != 2 || !strings.Contains(text, "kazahanad leases init") || !strings.Contains(text, "kazahanad store init") {
 		t.Errorf("status says\n%s", text)
 	}
 	s.Examined(nil).Has("daemon fail", "daemon warn")
@@ -103,16 +103,25 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	if text := s.Kazahanad("leases", "init", "--config", "none", "--yes").OK(t); !strings.Contains(text, "for all pools") {
 		t.Errorf("init says %q", text)
 	}
-	await.Eventually(t, "the log says that it is over", func() bool { return said("grants begin again") == 2 })
+	await.Eventually(t, "the log says that it is over", func() bool { return said("grants begin again") == 1 })
 	s.Dial().AwaitMode("regular")
+	s.Kazahanad("lock", "-q", "report", "--", "true").Fails(t, exitFailure, "LOCK_FENCED", "a backup was put back")
+
+	s.Kazahanad("store", "init", "--config", "none").Fails(t, exitUsage, "--yes", "store.db was used before")
+	if text := s.Kazahanad("store", "init", "--config", "none", "--yes").OK(t); !strings.Contains(text, "store.db is declared new") {
+		t.Errorf("init says %q", text)
+	}
+	await.Eventually(t, "the log says that it is over", func() bool { return said("grants begin again") == 2 })
 	s.Kazahanad("lock", "-q", "report", "--", "true").OK(t)
 	s.Kazahanad("seq", "orders").OK(t)
 	if st := s.statusFromCLI(); len(st.Fences) != 0 || said("grants are held back") != 2 {
 		t.Errorf("afterwards: %+v", st.Fences)
 	}
 	s.Examined(nil).Has("provider ok", "no provider fail")
-	if text := s.Kazahanad("leases", "init", "--config", "none").OK(t); !strings.Contains(text, "nothing is held back") {
-		t.Errorf("init a second time says %q", text)
+	for _, area := range []string{"leases", "store"} {
+		if text := s.Kazahanad(area, "init", "--config", "none").OK(t); !strings.Contains(text, "nothing is held back") {
+			t.Errorf("%s init a second time says %q", area, text)
+		}
 	}
 }
 
@@ -195,6 +204,7 @@ func TestFenceByHand(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Kazahanad("leases", "fence", "--config", "none").Fails(t, exitFailure, "there is no such file")
+	s.Kazahanad("store", "fence", "--config", "none").Fails(t, exitFailure, "there is no such file")
 	s.Kazahanad("backup", "--config", "none", s.Path("b")).Fails(t, exitFailure, "there is no SQLite file to copy")
 	d := s.Start()
 	s.Dial().Lease() // the file is there
@@ -205,10 +215,14 @@ func TestFenceByHand(t *testing.T) {
 		t.Errorf("fence says %q", text)
 	}
 	s.Kazahanad("seq", "orders").OK(t)
-	if text := s.Kazahanad("leases", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 2 || !strings.Contains(text, "store.db: no lock is granted until ") {
+	if text := s.Kazahanad("leases", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 1 {
 		t.Errorf("fence says %q", text)
 	}
-	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad leases fence")
+	s.Kazahanad("seq", "orders").OK(t)
+	if text := s.Kazahanad("store", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 1 || !strings.Contains(text, "store.db: no lock is granted until ") {
+		t.Errorf("fence says %q", text)
+	}
+	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
 	d.AwaitLog(`"msg":"grants are held back"`)
 	for provider, want := range map[string]string{"static:17": "not an SQLite file", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
@@ -226,13 +240,14 @@ func lookAtFence(t *testing.T, b *browser.Browser) {
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED")
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelectorAll("#fences li").length === 2`)
-	for _, want := range []string{"leases.db", "store.db", "Grants are held back until ", "Sequences that were used before hand out nothing", "kazahanad leases init"} {
+	for _, want := range []string{"leases.db", "store.db", "Grants are held back until ", "Sequences that were used before hand out nothing", "kazahanad leases init", "kazahanad store init"} {
 		if text := tab.Text("#fences"); !strings.Contains(text, want) {
 			t.Errorf("the page says %q, want %q in it", text, want)
 		}
 	}
 	readable(t, tab)
 	s.Kazahanad("leases", "init", "--config", "none", "--yes").OK(t)
+	s.Kazahanad("store", "init", "--config", "none", "--yes").OK(t)
 	tab.Await(`document.querySelectorAll("#fences li").length === 0`)
 	clean(t, tab, "http://"+address)
 }

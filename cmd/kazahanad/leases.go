@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -144,14 +143,8 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if !info.Can.Init {
 		return unneeded
 	}
-	beside, err := c.storeOf(st)
-	if err != nil {
-		return err
-	}
-	if beside != nil {
-		defer beside.Close()
-	}
-	if lacksNothing(s, st, beside) {
+	files := info.Can.Fence && schemeOf(st.url) != kubeconn.Scheme // all pools in one
+	if files && st.Fenced() == nil {
 		_, err := fmt.Fprintf(s.out, "%s: nothing is held back, so there is nothing to declare\n", info.URL)
 		return err
 	}
@@ -165,26 +158,14 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	if err := initStore(s, st, beside); err != nil {
-		return fmt.Errorf("machine IDs are granted from now on, but locks and sequences could not be declared new: %w", err)
-	}
 	pool := "pool " + provider.DefaultPool
 	if terms, ok := st.terms(); ok {
 		pool = "pool " + terms.Pool
 	}
-	if info.Can.Fence && schemeOf(st.url) != kubeconn.Scheme {
+	if files {
 		pool = "all pools"
 	}
-	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)
-	return err
-}
-
-// initStore declares the store of locks and sequences new, if there is one.
-func initStore(s *system, st *store, beside *backend.Store) error {
-	if beside == nil {
-		return nil
-	}
-	_, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, beside.Init(ctx) })
+	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs are granted from now on\n", info.URL, pool)
 	return err
 }
 
@@ -207,8 +188,12 @@ func (c *leasesInitCmd) confirm(s *system, st *store) error {
 			held++
 		}
 	}
-	what := fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
-		st.Info().URL, len(all), held)
+	return s.confirmNew(fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
+		st.Info().URL, len(all), held))
+}
+
+// confirmNew asks whether a store is to be declared new of which that is known.
+func (s *system) confirmNew(what string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new anyway", what)}
 	}

@@ -16,13 +16,18 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 )
 
-// providerFlags name the provider of commands that talk to it without a daemon.
-// Their defaults are serve's.
-type providerFlags struct {
+// serveFlags are flags of serve for commands that open its provider or its store without a
+// daemon. Their defaults are serve's.
+type serveFlags struct {
 	Config   string `name:"config" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
 	StateDir string `name:"state-dir" placeholder:"DIR" help:"State directory, where the default provider has its file (default as for serve)."`
 	Provider string `name:"provider" placeholder:"URL" help:"What grants machine IDs (default as for serve)."`
-	Service  string `name:"service" placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
+}
+
+// providerFlags name the provider of commands that talk to it without a daemon.
+type providerFlags struct {
+	serveFlags
+	Service string `name:"service" placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
 }
 
 // providerKeys are the daemon's keys that name its provider. These commands ignore all
@@ -30,12 +35,12 @@ type providerFlags struct {
 var providerKeys = []string{"state_dir", "live_dir", "provider", "store", "provider_timeout", "service", "meta", "max_keys", "max_disk"}
 
 // settings are the settings that a daemon started here would have.
-func (f *providerFlags) settings(s *system) (*config.Serve, error) {
+func (f *serveFlags) settings(s *system) (*config.Serve, error) {
 	return loadOnly(s, f.args(), providerKeys)
 }
 
 // args are the flags of serve that were given.
-func (f *providerFlags) args() []string {
+func (f *serveFlags) args() []string {
 	return slices.Concat(given("config", f.Config), given("state-dir", f.StateDir), given("provider", f.Provider))
 }
 
@@ -66,7 +71,6 @@ func (s *system) process(only ...string) config.Process {
 type store struct {
 	provider.Provider
 	url     string // may hold a password
-	store   string // URL of the store of locks and sequences, where one is configured
 	service string
 	timeout time.Duration // of one call
 	limited bool          // to the records of the service, because it was named
@@ -78,7 +82,7 @@ func (f *providerFlags) open(s *system) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &store{url: settings.Provider, store: settings.Store, service: settings.DefaultService, timeout: settings.ProviderTimeout}
+	st := &store{url: settings.Provider, service: settings.DefaultService, timeout: settings.ProviderTimeout}
 	if f.Service != "" {
 		st.service, st.limited = f.Service, true
 	}

@@ -47,6 +47,7 @@ func TestOwnerIsAsked(t *testing.T) {
 	if f := command.Fenced(); f != nil {
 		t.Errorf("at first: %+v", f)
 	}
+	wantHeld(t, command, false, false)
 	fence, err := command.Fence(t.Context())
 	if err != nil || !fence.Sequences || fence.UntilMS < time.Now().UnixMilli() {
 		t.Fatalf("Fence: %+v, %v", fence, err)
@@ -55,6 +56,7 @@ func TestOwnerIsAsked(t *testing.T) {
 	if f := command.Fenced(); f == nil || *f != *fence || *owner.Fenced() != *fence {
 		t.Errorf("Look: %+v, the owner: %+v, want %+v", f, owner.Fenced(), fence)
 	}
+	wantHeld(t, command, true, false)
 	declaration := sequence.Declaration{Tenant: "default", Key: "orders", Options: sequence.DefaultOptions(), Last: 41}
 	must.Succeed(t, command.Declare(t.Context(), declaration))
 	next := func() (int64, error) {

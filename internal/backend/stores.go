@@ -78,7 +78,23 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	return err
 }
 
-// TellsFence reports whether the store says by itself that it is held back.
+// Held reports whether the store holds something back, so that Init has a meaning now. blank: it
+// had no record of itself, and looks new.
+func (s *Store) Held(ctx context.Context) (held, blank bool, err error) {
+	view, err := s.records.Read(ctx, record.Ask{})
+	if err == nil {
+		f := view.Fence
+		return f.Doubt || view.NowMS < f.UntilMS, f.Blank, nil
+	}
+	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerLook}, nil)
+	return answer.Fence != nil, false, err
+}
+
+// Forgets reports whether the store may forget what it granted, so that Init has a meaning.
+func (s *Store) Forgets() bool { return s.TellsFence() || strings.HasPrefix(s.URL, "redis") }
+
+// TellsFence reports whether the store says by itself that it is held back, and can be fenced
+// by hand.
 func (s *Store) TellsFence() bool {
 	return strings.HasPrefix(s.URL, "sqlite:") || strings.HasPrefix(s.URL, "postgres:")
 }

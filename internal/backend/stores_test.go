@@ -146,9 +146,14 @@ func TestStores(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			s, err := OpenStore(url(t), StoreOptions{Limits: bounds.Limits{Keys: 12}})
 			must.Succeed(t, err)
+			wantHeld(t, s, scheme == "redis", scheme == "redis")
 			works(t, s)
+			wantHeld(t, s, false, false)
 			if scheme != "http" {
 				fills(t, s)
+			}
+			if forgets := scheme == "sqlite" || scheme == "redis" || scheme == "postgres"; s.Forgets() != forgets {
+				t.Errorf("Forgets is %v", s.Forgets())
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -161,6 +166,26 @@ func TestStores(t *testing.T) {
 			}
 		})
 	}
+}
+
+func wantHeld(t *testing.T, s *Store, held, blank bool) {
+	t.Helper()
+	if isHeld, isBlank, err := s.Held(t.Context()); err != nil || isHeld != held || isBlank != blank {
+		t.Errorf("Held: %v, %v, %v, want %v, %v", isHeld, isBlank, err, held, blank)
+	}
+}
+
+// A Redis that was restarted may have lost something, and does not look new.
+func TestHeldAfterARestart(t *testing.T) {
+	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
+	s, err := OpenStore("redis+unix:"+server.Sock, StoreOptions{})
+	must.Succeed(t, err)
+	defer s.Close()
+	works(t, s)
+	server.Restart()
+	wantHeld(t, s, true, false)
+	must.Succeed(t, s.Init(t.Context()))
+	wantHeld(t, s, false, false)
 }
 
 // TestKeyPrefix: prefix= in a store's URL begins its keys, and stores with two of them share

@@ -158,7 +158,7 @@ func TestBackoffHasJitter(t *testing.T) {
 }
 
 // Hosts that a provider has refused in one second come back over many, also those that have
-// failed for some time.
+// failed for some time. Seed 000-5.7-1.
 func TestHostsComeBackApart(t *testing.T) {
 	for _, failures := range []int{0, 5} {
 		var first, last time.Duration

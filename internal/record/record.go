@@ -70,6 +70,8 @@ type Fence struct {
 	// be missing and that had an end, in Unix ms by View.NowMS.
 	FromMS, UntilMS int64
 	Reason          string // for people
+	// Blank: the store had no record of itself. It is new, or has lost everything.
+	Blank bool
 }
 
 // Write is what becomes of one record.

@@ -30,9 +30,11 @@ func RedisAsk(address string, args ...any) (any, error) {
 	return c.Do(ctx, args...).Result()
 }
 
-// Initialised declares the provider's store new, and returns its URL.
+// Initialised declares the provider and the store at its place new, and returns the URL.
 func (s *Site) Initialised(url string) string {
 	s.T.Helper()
-	s.Kazahanad("leases", "init", "--config", "none", "--yes", "--provider", url).OK(s.T)
+	for _, area := range []string{"leases", "store"} {
+		s.Kazahanad(area, "init", "--config", "none", "--yes", "--provider", url).OK(s.T)
+	}
 	return url
 }

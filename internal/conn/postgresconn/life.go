@@ -73,16 +73,21 @@ type life struct {
 
 func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }
 
-// Why a store is fenced. reasonEnd follows each.
+// Why a store is fenced. reasonEnd follows each. AREA stands for the name of the store's kind.
 const (
 	reasonServer = "the server is another one than before: a standby was promoted, or a backup was restored"
 	reasonLog    = "the server's log ends earlier than it did: a backup was put back, or the server lost data"
 	reasonLost   = "the server lacks what it had before: a backup was restored, an older server came back, or the tables were made anew"
 	reasonGone   = "the tables were gone"
-	reasonByHand = "an operator said that the database was put back (kazahanad leases fence)"
+	reasonByHand = "an operator said that the database was put back (kazahanad AREA fence)"
 
-	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
+	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad AREA init"
 )
+
+// why is the reason with what follows it.
+func (k Kind) why(reason string) string {
+	return strings.ReplaceAll(reason+reasonEnd, "AREA", k.Name)
+}
 
 // memory is what this process has seen of a store: the latest, and the greatest times.
 type memory struct {
@@ -181,7 +186,7 @@ func (s *Store) Known() Moment {
 func (s *Store) setup(ctx context.Context) error {
 	fence := Fence{Life: newLife(), Trusted: s.Known().Fence.Life == ""}
 	if !fence.Trusted {
-		fence.Reason = reasonGone + reasonEnd
+		fence.Reason = s.kind.why(reasonGone)
 	}
 	return s.inSession(ctx, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
@@ -245,7 +250,7 @@ func (s *Store) beginFence(ctx context.Context, before life, reason string) erro
 		from := max(l.nowMS, l.lastMS, s.latest().lastMS)
 		return `UPDATE life SET id = $2, fences = greatest(fences, $7) + 1, server = $3, trusted = false, from_ms = $4, until_ms = greatest(until_ms, $5), reason = $6,
 				bounded = $8 AND (bounded OR until_ms <= $4) WHERE kind = $1`,
-			[]any{newLife(), l.session, from, from + lasts, reason + reasonEnd, s.latest().fences, bounded}
+			[]any{newLife(), l.session, from, from + lasts, s.kind.why(reason), s.latest().fences, bounded}
 	})
 }
 

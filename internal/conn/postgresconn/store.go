@@ -17,7 +17,7 @@ import (
 
 // Kind is what a store is for.
 type Kind struct {
-	Name   string   // in table life
+	Name   string   // in table life, and of the commands that fence the store and end its fence
 	Tables []string // the statements that make its tables; they change nothing at the second time
 	// LongestMS is how long anything lasts at most that this process grants, whatever
 	// Tx.Lasts says, and MaxMS what is taken for the longest where nothing is known.

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
-// Why a file is fenced. Each reason is followed by reasonEnd.
+// Why a file is fenced. Each reason is followed by reasonEnd. AREA stands for the kind's.
 const (
 	reasonCopy    = "the database is a copy, or a backup was put back in its place"
 	reasonOlder   = "an older copy of the database was put back"
 	reasonOther   = "another copy of the database was put back"
 	reasonMixed   = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
 	reasonUnknown = "the file system does not record when a file was made, so whether this is a copy cannot be told"
-	reasonByHand  = "an operator said that the database was put back (kazahanad leases fence)"
+	reasonByHand  = "an operator said that the database was put back (kazahanad AREA fence)"
 
-	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
+	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad AREA init"
 )
 
 // errUnlike says that the file is not as this process or the watermark remembers it. verify
@@ -176,7 +177,7 @@ func (f *File) fenced(row life, seen sight, reason string) life {
 	from := max(now, row.LastMS)
 	return life{
 		ID: newMark(), File: f.id, Commits: commits + 1, LastMS: from, LatestEndMS: latest, LongestMS: longest,
-		Forgot: true, FenceFrom: from, FenceEnds: max(from+longest, latest), Reason: reason + reasonEnd,
+		Forgot: true, FenceFrom: from, FenceEnds: max(from+longest, latest), Reason: strings.ReplaceAll(reason+reasonEnd, "AREA", f.kind.Area),
 	}
 }
 

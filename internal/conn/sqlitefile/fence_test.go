@@ -259,7 +259,7 @@ func TestHowLongAFenceLasts(t *testing.T) {
 		"a clock that is behind":          {last: 4000, term: 500, want: 4500},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &File{nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}}
+			f := &File{kind: &noteKind, nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}}
 			row := life{ID: newMark(), Commits: 7, LongestMS: test.longest}
 			if test.last != 0 {
 				row.LastMS = clockStart + test.last

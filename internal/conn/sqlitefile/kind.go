@@ -6,6 +6,8 @@ import "fmt"
 type Kind struct {
 	// Name completes "this file is not a ... that can be used".
 	Name string
+	// Area is what the commands begin with that fence it and end its fence: leases, or store.
+	Area string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
 	// Owned says that one process alone uses the file. Such a file has a log (WAL), which is

@@ -16,7 +16,7 @@ func StoreBeside(leases string) string { return filepath.Join(filepath.Dir(lease
 // that of a file of leases: neither is ever taken for the other.
 func OpenStore(ctx context.Context, path string, opts Options, tables []string) (*File, error) {
 	return Open(ctx, path, &Kind{
-		Name: "store of locks and sequences", ApplicationID: 0x6b7a6873, // "kzhs"
+		Name: "store of locks and sequences", Area: "store", ApplicationID: 0x6b7a6873, // "kzhs"
 		Owned:   true,
 		Schema:  tables,
 		Probe:   "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)",

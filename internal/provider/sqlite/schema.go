@@ -89,7 +89,7 @@ var schema = []string{
 
 // kind describes a lease file.
 var kind = sqlitefile.Kind{
-	Name: "lease database", ApplicationID: applicationID,
+	Name: "lease database", Area: "leases", ApplicationID: applicationID,
 	Schema:  schema,
 	Loose:   []string{"history", "counter", "cursor", "segment"},
 	Mend:    []string{"DELETE FROM segment", "DELETE FROM cursor"},

@@ -117,6 +117,7 @@ func (s server) forgetful(f facts) bool {
 
 // limits are what this process was told of the fence.
 type limits struct {
+	area string
 	// maxGrantMS is how long grants may last of which nothing is known.
 	maxGrantMS int64
 	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator
@@ -189,15 +190,16 @@ func (f facts) fence(l limits, nowMS int64) record.Fence {
 		return record.Fence{}
 	}
 	ended := l.fenceSet && f.Reason == changed && nowMS >= f.FromMS+l.fenceMS
-	return record.Fence{Doubt: !ended, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: reasons[f.Reason]}
+	return record.Fence{Doubt: !ended, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: fmt.Sprintf(reasons[f.Reason], l.area), Blank: f.Reason == missing}
 }
 
+// reasons take the area's name.
 var reasons = map[string]string{
 	missing: "the Redis server had no record of the store: it is new, or it has lost its data and with it what was granted and handed out" + reasonEnd,
 	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out" + reasonEnd,
 }
 
-const reasonEnd = "; where nothing is missing, say so with: kazahanad leases init"
+const reasonEnd = "; where nothing is missing, say so with: kazahanad %s init"
 
 // lookEvery is how often a process looks at all of what INFO says: the settings that an
 // operator changes while the server runs.

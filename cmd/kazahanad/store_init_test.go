@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
+)
+
+// On Redis the leases and the store have a fence each, and each command ends its own.
+func TestStoreInitOnRedis(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := redistest.NewWithPort(t, "--appendonly", "yes", "--appendfsync", "always")
+	url := fmt.Sprintf("redis://127.0.0.1:%d/0", server.Port)
+	s.Start("--provider", "static:7", "--store", url)
+	leased := []string{"run", "--config", "none", "-q", "--wait", "0s", "--provider", url, "--", "true"}
+	declare := func(area string, args ...string) []string {
+		return append([]string{area, "init", "--config", "none"}, args...)
+	}
+	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store init")
+	s.Kazahanad(leased...).Fails(t, exitFailure, "grants are refused until ", "kazahanad leases init")
+
+	s.Kazahanad(declare("leases", "--provider", url)...).OK(t)
+	s.Kazahanad(leased...).OK(t)
+	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store init")
+
+	if text := s.Kazahanad(declare("store", "--store", url)...).OK(t); !strings.Contains(text, "is declared new") {
+		t.Errorf("it says %q", text)
+	}
+	s.Kazahanad("seq", "orders").OK(t)
+	if text := s.Kazahanad(declare("store", "--provider", url)...).OK(t); !strings.Contains(text, "nothing is held back") {
+		t.Errorf("a second time it says %q", text)
+	}
+	s.Kazahanad("store", "fence", "--config", "none", "--store", url).Fails(t, exitFailure, "not fenced by hand")
+
+	server.Restart()
+	s.Kazahanad(declare("store", "--provider", url)...).Fails(t, exitUsage, "--yes", "was used before")
+	s.Kazahanad(declare("store", "--provider", url, "--yes")...).OK(t)
+	s.Kazahanad("seq", "orders").OK(t)
+	s.Kazahanad(leased...).Fails(t, exitFailure, "grants are refused until ", "was restarted")
+}
+
+// A lease server that owns the store's file does what a command on its host asks for.
+func TestStoreOfALeaseServer(t *testing.T) {
+	t.Parallel()
+	far, s := newSite(t), newSite(t)
+	server := far.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+far.Leases())
+	s.Start("--provider", "static:7", "--store", server.URL())
+	s.Kazahanad("seq", "orders").OK(t)
+	on := []string{"--config", "none", "--provider", "sqlite:" + far.Leases()}
+	if text := s.Kazahanad(append([]string{"store", "fence"}, on...)...).OK(t); !strings.Contains(text, "store.db: no lock is granted until ") {
+		t.Errorf("fence says %q", text)
+	}
+	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store init")
+	s.Kazahanad(append([]string{"store", "init"}, on...)...).Fails(t, exitUsage, "--yes", "was used before")
+	s.Kazahanad(append([]string{"store", "init", "--yes"}, on...)...).OK(t)
+	s.Kazahanad("seq", "orders").OK(t)
+}
+
+// What cannot be declared new or fenced says so.
+func TestStoreInitRefuses(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	refuses := func(what, store string, code int, want ...string) {
+		t.Helper()
+		s.Kazahanad("store", what, "--config", "none", "--store", store).Fails(t, code, want...)
+	}
+	for _, what := range []string{"init", "fence"} {
+		refuses(what, "none", exitUsage, "there is no store", "--store")
+		refuses(what, "http://127.0.0.1:1", exitFailure, "http://127.0.0.1:1", "where the lease server keeps it")
+		refuses(what, "sqlite:"+s.Path("no.db"), exitFailure, "no.db", "there is no such file")
+	}
+	for _, store := range []string{"memory:", "etcd://127.0.0.1:1"} {
+		refuses("init", store, exitFailure, "needs no declaration")
+		refuses("fence", store, exitFailure, "not fenced by hand")
+	}
+	refuses("init", "redis://127.0.0.1:1/0", exitFailure, "refused")
+	s.Kazahanad("store").Fails(t, exitUsage, "init, fence")
+}
