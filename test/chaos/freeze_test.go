@@ -199,8 +199,8 @@ func (h *freezeHost) frozen(test freezeCase) {
 // disk: of its first thread that has ended, or that SIGKILL, signal 9, awaits.
 var ending = regexp.MustCompile(`(?m)^State:\tZ|^SigPnd:\t[0-9a-f]{13}[13579bdf][0-9a-f]{2}$`)
 
-// dies ends the daemon while the disk is frozen, and starts the next one, which
-// has to wait until the disk lets go of the first.
+// dies ends the daemon while the disk is frozen. The next one is refused until the disk lets go
+// of the first.
 func (h *freezeHost) dies(test freezeCase) {
 	h.T.Helper()
 	first := h.daemon
@@ -217,15 +217,17 @@ func (h *freezeHost) dies(test freezeCase) {
 	})
 	h.load.end()
 	h.all = append(h.all, h.load.take().ids...)
-	// Until then it is a process that stops, and the next start refuses.
 	await.Eventually(h.T, "the process has died but for a thread", func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", first.PID()))
 		return err == nil && ending.Match(status)
 	})
 	h.launchHere(false)
-	h.daemon.AwaitLog("the directory belongs to a process that was killed and has not ended; waiting for it")
+	if code := h.daemon.Code(); code == 0 || !strings.Contains(h.daemon.Log.String(), fmt.Sprintf("in use by process %d", first.PID())) {
+		h.T.Errorf("a start beside a process that has not ended: exit code %d\n%s", code, h.daemon.Log)
+	}
 	h.disk.Thaw()
 	first.AwaitEnd()
+	h.launchHere(false)
 	h.daemon.AwaitReady()
 	next := h.Dial().ID()
 	if last := slices.Max(h.all); uint64(next) <= last {
