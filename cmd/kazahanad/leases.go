@@ -192,7 +192,7 @@ func (c *leasesInitCmd) confirm(s *system, st *store) error {
 		st.Info().URL, len(all), held))
 }
 
-// confirmNew asks whether a store is to be declared new of which that is known.
+// confirmNew asks before a store that looks used is declared new; what says why it does.
 func (s *system) confirmNew(what string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new anyway", what)}

@@ -51,6 +51,13 @@ func (f *storeFlags) open(s *system, more ...string) (*issuer.KeyedStores, error
 	return k, nil
 }
 
+// calling calls the store, for as long as a call may take.
+func calling(s *system, k *issuer.KeyedStores, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(s.ctx, k.Timeout)
+	defer cancel()
+	return do(ctx)
+}
+
 // behindServer is the error for a store that a lease server has.
 func behindServer(what, url string) error {
 	return fmt.Errorf("store %s: %s where the lease server keeps it, with the URL that it has in the server's store key", url, what)
@@ -68,11 +75,6 @@ func (c *storeInitCmd) Run(s *system) error {
 		return err
 	}
 	defer func() { _ = k.Close(s.ctx) }()
-	call := func(do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(s.ctx, k.Timeout)
-		defer cancel()
-		return do(ctx)
-	}
 	st := k.Store
 	switch {
 	case strings.HasPrefix(st.URL, "http"):
@@ -81,7 +83,7 @@ func (c *storeInitCmd) Run(s *system) error {
 		return fmt.Errorf("store %s: it needs no declaration: it does not forget what was granted", st.URL)
 	}
 	var held, blank bool
-	if err := call(func(ctx context.Context) (err error) { held, blank, err = st.Held(ctx); return err }); err != nil {
+	if err := calling(s, k, func(ctx context.Context) (err error) { held, blank, err = st.Held(ctx); return err }); err != nil {
 		return err
 	}
 	if !held {
@@ -94,7 +96,7 @@ func (c *storeInitCmd) Run(s *system) error {
 			return err
 		}
 	}
-	if err := call(st.Init); err != nil {
+	if err := calling(s, k, st.Init); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.out, "%s is declared new: locks are granted and sequences go on from now on\n", st.URL)
@@ -117,11 +119,18 @@ func (c *storeFenceCmd) Run(s *system) error {
 	case !st.TellsFence():
 		return fmt.Errorf("store %s: it is not fenced by hand; docs/changing-providers.md says how to back it up and restore it", st.URL)
 	}
-	fence, err := st.Fence(s.ctx)
+	var untilMS int64
+	err = calling(s, k, func(ctx context.Context) error {
+		fence, err := st.Fence(ctx)
+		if err == nil {
+			untilMS = fence.UntilMS
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.out, "%s: no lock is granted until %s, and no sequence goes on until an operator says how (docs/sequences.md)\n",
-		st.URL, snowflake.FormatMS(fence.UntilMS))
+		st.URL, snowflake.FormatMS(untilMS))
 	return err
 }
