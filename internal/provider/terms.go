@@ -173,6 +173,9 @@ func (t Terms) Lease(machineID, created, expired, reservedUntil int64, secret st
 	}
 }
 
+// LongestMS is the time from a grant to its end, in ms.
+func (t Terms) LongestMS() int64 { return (t.Term + t.Quarantine).Milliseconds() }
+
 // WithBitSeq is the same terms in another layout of the same timeline, for
 // all machine IDs: what a record of another bit_seq was granted on.
 func (t Terms) WithBitSeq(bitSeq int) Terms {
@@ -207,11 +210,11 @@ func (s Services) All() []Terms { return slices.AppendSeq([]Terms{s.Default}, ma
 
 // LongestMS is the longest time from a grant to its end, in ms.
 func (s Services) LongestMS() int64 {
-	var longest time.Duration
+	var longest int64
 	for _, t := range s.All() {
-		longest = max(longest, t.Term+t.Quarantine)
+		longest = max(longest, t.LongestMS())
 	}
-	return longest.Milliseconds()
+	return longest
 }
 
 // Validate reports, as an error, terms that are invalid by themselves, or two

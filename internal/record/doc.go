@@ -52,9 +52,10 @@
 // The clock is that of the server on PostgreSQL and Redis, where each first run costs a
 // round trip more; in a SQLite file that of the process that has the file's lock; in
 // memory the process's. It does not go back from one commit to the next; on Redis it may,
-// by a second. etcd has no clock: the time is that of the caller's host, read for each
-// run, and two hosts may differ by any amount. There the safety of a rule may rest on the
-// order of the times in its values, and on nothing else.
+// by a second, and in an area with FollowsClock as far as the clock does. etcd has no clock:
+// the time is that of the caller's host, read for each run, and two hosts may differ by any
+// amount. There the safety of a rule may rest on the order of the times in its values, and on
+// nothing else.
 //
 // # Deletions and the floor
 //

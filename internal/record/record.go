@@ -13,8 +13,11 @@ type Area struct {
 	// than those of the other areas in the place.
 	Name string
 	// MaxGrantMS is the longest GrantMS of a write; 0: MaxTermMS. All who open the area should
-	// have the same.
+	// have the same, or the fence of one whose grants are longer lasts longer.
 	MaxGrantMS int64
+	// FollowsClock: the store's time is what its clock shows, also where that has stepped back.
+	// The rules of the area rest on the order of the times in their values, and on nothing else.
+	FollowsClock bool
 }
 
 // Record is a value and what the store says of its term.

@@ -119,12 +119,10 @@ var (
 	allServices  = []string{"", elsewhere, crowd}
 )
 
-// differentialServices is modelServices in layouts that differ by at most 4, with terms
-// that are so many times as long. One service of each pool has leases that outlast the
+// differentialServices is modelServices with terms that are so many times as long. One service of each pool has leases that outlast the
 // window for releases: the fence of each pool lasts as long.
 func differentialServices(longer time.Duration) provider.Services {
 	s := modelServices(true)
-	s.Named["coarsest"] = s.Default.WithBitSeq(4)
 	s.Named[""] = s.Default
 	s.Named[elsewhere], s.Named[crowd] = s.Named["coarse"], s.Default
 	for name, t := range s.Named {

@@ -271,10 +271,10 @@ func testManyFineInOneCoarse(s *suite) {
 	if s.store.OneLayout {
 		s.Skip("a pool has one layout")
 	}
-	c := s.layouts(lasting(), provider.IDRange{Low: 0, End: 64}, 14, provider.IDRange{Low: 0, End: 1})
+	c := s.layouts(lasting(), provider.IDRange{Low: 0, End: 16}, 12, provider.IDRange{Low: 0, End: 1})
 	var fine []lease.Lease
-	for len(fine) < 64 {
-		fine = append(fine, c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 16})...)
+	for len(fine) < 16 {
+		fine = append(fine, c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 4})...)
 	}
 	coarse := provider.AcquireRequest{Service: "coarse"}
 	base := s.now()
@@ -290,9 +290,9 @@ func testManyFineInOneCoarse(s *suite) {
 	at := s.now()
 	s.must(c.giveBackOf("coarse", l, at))
 	s.reach(at + 1)
-	c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 64})
+	c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 16})
 	if _, err := c.try(coarse); err == nil {
-		s.Errorf("the coarse slot was granted over 64 fine ones")
+		s.Errorf("the coarse slot was granted over 16 fine ones")
 	}
 }
 
@@ -305,10 +305,12 @@ func testHugeLayout(s *suite) {
 		s.open(terms).one()
 		return
 	}
-	c := s.openServices(provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": terms.WithBitSeq(28)}})
-	fine := c.one()
-	coarse := c.acquire(provider.AcquireRequest{Service: "coarse"})[0] // there are two, one of them free
+	wide := ids(terms.WithBitSeq(4), 1<<25-2, 1<<25-1) // the last two
+	narrow := ids(terms, 1<<29-32, 1<<29-17)           // all under the first of them
+	c := s.openServices(provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": wide, "narrow": narrow}})
 	c.one()
+	fine := c.acquire(provider.AcquireRequest{Service: "narrow"})[0]
+	coarse := c.acquire(provider.AcquireRequest{Service: "coarse"})[0]
 	if full, err := c.try(provider.AcquireRequest{Service: "coarse"}); err == nil {
 		s.Fatalf("%v was granted beside %v and %v", full, fine, coarse)
 	}

@@ -38,6 +38,7 @@ type modelGrant struct {
 	service  string
 	request  string
 	end      int64
+	keptMS   int64 // until then the request is remembered
 	released bool
 }
 
@@ -108,7 +109,7 @@ func (m *model) grant(t provider.Terms, g *modelGrant) error {
 			l.ID, m.end(l.Slot()), allowed, end)
 	}
 	m.cursors[modelRing{t.BitSeq, t.Range()}] = l.ID
-	g.end, g.earlier = l.ReservedUntil, l
+	g.end, g.earlier, g.keptMS = l.ReservedUntil, l, l.ReservedUntil
 	m.grants = append(m.grants, g)
 	m.records = slices.DeleteFunc(m.records, func(r *modelGrant) bool { return r.lease.ID == l.ID && r.lease.BitSeq == l.BitSeq })
 	m.records = append(m.records, g)
@@ -127,14 +128,14 @@ func (m *model) asked(service, request string, nowMS int64) (leases []lease.Leas
 	return leases, live
 }
 
-// last is the last n grants of the slot.
-func (m *model) last(slot snowflake.Slot, n int) (last []*modelGrant) {
-	for _, g := range slices.Backward(m.grants) {
-		if g.lease.Slot() == slot && len(last) < n {
-			last = append(last, g)
+// since is how many grants of its slot came after the grant.
+func (m *model) since(g *modelGrant) (n int) {
+	for _, later := range m.grants[slices.Index(m.grants, g)+1:] {
+		if later.lease.Slot() == g.lease.Slot() {
+			n++
 		}
 	}
-	return last
+	return n
 }
 
 // replaced reports whether the slot of a lease of the request was granted again.
@@ -186,7 +187,7 @@ func checkModel(t *rapid.T, s *suite) {
 }
 
 // modelServices is services in one small pool, in layouts whose slots overlap in every
-// way: 64 of the finest, 2 of the coarsest.
+// way: 64 of the finest, 4 of the coarsest.
 func modelServices(settable bool) provider.Services {
 	base := provider.DefaultTerms()
 	base.Timeline.BitTS = snowflake.ValueBits - 7
@@ -200,7 +201,7 @@ func modelServices(settable bool) provider.Services {
 	named := map[string]provider.Terms{
 		"finest":   base.WithBitSeq(0),
 		"coarse":   base.WithBitSeq(3),
-		"coarsest": base.WithBitSeq(5),
+		"coarsest": base.WithBitSeq(4),
 		"range":    ids(base.WithBitSeq(2), 3, 9),
 		"range2":   ids(base.WithBitSeq(1), 8, 20),
 		"short":    short,
@@ -266,6 +267,7 @@ type checker struct {
 	*suite
 	model         *model
 	client, other *client // which take turns
+	latest        int64   // the clock at its most
 	counter       int     // of requests
 	steps         int
 }
@@ -309,7 +311,8 @@ func (c *checker) acquire(t *rapid.T) {
 
 func (c *checker) repeat(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
-	if c.store.ForgetsRequests && c.model.replaced(g.service, g.request) {
+	forgotten := c.store.RequestsEnd && (c.latest >= g.keptMS || c.store.SetClock == nil && c.now() >= g.keptMS)
+	if forgotten || c.store.ForgetsRequests && c.model.replaced(g.service, g.request) {
 		t.Skip("the request may be forgotten")
 	}
 	before := c.now()
@@ -421,11 +424,10 @@ func (c *checker) locate(t *rapid.T) {
 	low := l.Slot().Start + rapid.Int64Range(0, l.Slot().Size()-1).Draw(t, "in the slot")
 	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, c.now()}).Draw(t, "time")
 	held := map[int64]bool{} // by created: of two grants that overlap, only one holds the time
-	kept := c.model.grants
-	if n := c.store.History; n > 0 {
-		kept = c.model.last(l.Slot(), n)
-	}
-	for _, g := range kept {
+	for _, g := range c.model.grants {
+		if n := c.store.History; n > 0 && c.model.since(g) >= n {
+			continue // it is forgotten
+		}
 		ended := g.lease.Expired
 		if g.released {
 			ended = min(ended, g.end)
@@ -448,6 +450,7 @@ func (c *checker) locate(t *rapid.T) {
 // checkSometimes is check after some operations: what is wrong inside a store rarely
 // rights itself.
 func (c *checker) checkSometimes() {
+	c.latest = max(c.latest, c.now())
 	if c.steps++; c.steps%8 == 0 {
 		c.check()
 	}

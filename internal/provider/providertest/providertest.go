@@ -69,6 +69,8 @@ type Store struct {
 	// ForgetsRequests: a request may be forgotten once another grant has a slot of its leases,
 	// and two processes that carry it out at the same time may both grant leases.
 	ForgetsRequests bool
+	// RequestsEnd: a request is remembered for a term and its quarantine.
+	RequestsEnd bool
 	// History is how many grants of a slot Provider.Locate remembers; 0: all.
 	History int
 
@@ -79,7 +81,7 @@ type Store struct {
 // Factory makes an empty store.
 type Factory func(t *testing.T) Store
 
-// Memory is a Factory of stores in memory, which run package pool's rules.
+// Memory is a Factory of stores in memory.
 func Memory(*testing.T) Store {
 	var clock atomic.Int64
 	store := memory.NewStore(clock.Load)

@@ -27,29 +27,35 @@ var errClosed = errors.New("the store is closed")
 
 // Store implements record.Store.
 type Store struct {
-	area  record.Area
+	area record.Area
+	*kept
+}
+
+// kept is what all have in common that use a store.
+type kept struct {
 	nowMS func() int64
 
 	mu       sync.Mutex
 	lastMS   int64 // of the latest change: a clock that steps back stands still
 	floor    int64
-	records  map[string]kept
+	records  map[string]entry
 	size     int64 // of the records
 	sweptMS  int64 // when all were looked at for a change that had no room
 	watchers map[chan struct{}]string
 	closed   chan struct{} // closed by Close, with the lock
+	fence    fence
 }
 
-// kept is a record. Times are Unix ms.
-type kept struct {
+// entry is a record. Times are Unix ms.
+type entry struct {
 	record.Write
 	endMS int64 // of the term; 0: it has none
 	dueMS int64 // may be deleted from then on; 0: never
 }
 
-func (k kept) due(nowMS int64) bool { return k.dueMS != 0 && k.dueMS <= nowMS }
+func (k entry) due(nowMS int64) bool { return k.dueMS != 0 && k.dueMS <= nowMS }
 
-func (k kept) record(nowMS int64) record.Record {
+func (k entry) record(nowMS int64) record.Record {
 	return record.WithTerm(slices.Clone(k.Value), k.endMS, nowMS)
 }
 
@@ -62,8 +68,11 @@ func NewArea(area record.Area, nowMS func() int64) *Store {
 	if nowMS == nil {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	return &Store{area: area, nowMS: nowMS, records: map[string]kept{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}
+	return &Store{area, &kept{nowMS: nowMS, records: map[string]entry{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}}
 }
+
+// As is the same store for a process whose area is another one.
+func (s *Store) As(area record.Area) *Store { return &Store{area, s.kept} }
 
 // begin takes the lock, and reports why nothing can be done.
 func (s *Store) begin(ctx context.Context, err error) error {
@@ -76,12 +85,18 @@ func (s *Store) begin(ctx context.Context, err error) error {
 		s.mu.Unlock()
 		return errClosed
 	default:
+		s.fence.admit(s.nowMS(), s.lastMS, s.area)
 		return nil
 	}
 }
 
-// now is the clock, which does not go back.
-func (s *Store) now() int64 { return max(s.nowMS(), s.lastMS) }
+// now is the clock, which does not go back where the area relies on that.
+func (s *Store) now() int64 {
+	if s.area.FollowsClock {
+		return s.nowMS()
+	}
+	return max(s.nowMS(), s.lastMS)
+}
 
 // Change implements record.Store.
 func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
@@ -101,11 +116,11 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	if err != nil || len(writes) == 0 {
 		return v.NowMS, err
 	}
-	s.lastMS = v.NowMS
+	s.lastMS = max(s.lastMS, v.NowMS)
 	for _, w := range writes {
-		s.write(w)
+		s.write(w, v.NowMS)
 	}
-	s.sweep(s.lastMS, sweepLooks)
+	s.sweep(v.NowMS, sweepLooks)
 	return v.NowMS, nil
 }
 
@@ -121,7 +136,10 @@ func (s *Store) sweep(nowMS int64, looks int) {
 	}
 }
 
-func (s *Store) write(w record.Write) {
+func (s *Store) write(w record.Write, atMS int64) {
+	if w.GrantMS > 0 {
+		s.fence.granted(atMS + w.GrantMS)
+	}
 	before := s.records[w.Key]
 	if w.Value == nil {
 		s.tell(w.Key, w.Tell || before.Tell)
@@ -130,12 +148,12 @@ func (s *Store) write(w record.Write) {
 	}
 	s.tell(w.Key, w.Tell)
 	w.Value = slices.Clone(w.Value)
-	k := kept{Write: w}
+	k := entry{Write: w}
 	if w.TermMS > 0 {
-		k.endMS = s.lastMS + w.TermMS
+		k.endMS = atMS + w.TermMS
 	}
 	if w.TermMS > 0 || w.KeepMS > 0 {
-		k.dueMS = s.lastMS + w.TermMS + w.KeepMS
+		k.dueMS = atMS + w.TermMS + w.KeepMS
 	}
 	if _, ok := s.records[w.Key]; ok {
 		s.size -= before.Size()
@@ -154,7 +172,10 @@ func (s *Store) remove(key string, mark int64) {
 }
 
 func (s *Store) view(ask record.Ask) record.View {
-	v := record.View{Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor, Keys: int64(len(s.records)), Size: s.size}
+	v := record.View{
+		Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor, Life: s.fence.life(), Fence: s.fence.shown(),
+		Keys: int64(len(s.records)), Size: s.size,
+	}
 	for _, key := range ask.Keys {
 		if k, ok := s.records[key]; ok {
 			v.Records[key] = k.record(v.NowMS)
@@ -219,8 +240,15 @@ func (s *Store) tell(key string, tell bool) {
 	}
 }
 
-// Init implements record.Store: nothing is ever forgotten.
-func (s *Store) Init(context.Context) error { return nil }
+// Init implements record.Store.
+func (s *Store) Init(ctx context.Context) error {
+	if err := s.begin(ctx, nil); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	s.fence.fromMS, s.fence.untilMS = 0, 0
+	return nil
+}
 
 // Close implements record.Store.
 func (s *Store) Close() error {

@@ -1,0 +1,424 @@
+package slots
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Acquire implements provider.Provider.
+func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	t := p.cfg.Services.Of(req.Service)
+	a := &acquire{p: p, t: t, req: req, name: keys{t.Pool}, meta: encodeMeta(req.Meta), began: time.Now()}
+	a.asked.want = t.LeaseCount(req.ThroughputPerMS)
+	a.counts[granted] = 1
+	if p.isNew(t.Pool, req.Client) {
+		a.counts[clients] = 1
+	}
+	leases, err := a.run(ctx)
+	isFull := errors.As(err, new(*provider.FullError))
+	if isFull {
+		a.counts[granted], a.counts[full] = 0, 1
+	}
+	if isFull || err == nil {
+		p.known(t.Pool, req.Client)
+		p.count(t.Pool, a.counts) // if no change has written them
+	}
+	return leases, err
+}
+
+// acquire is one request that is carried out.
+type acquire struct {
+	p    *Provider
+	t    provider.Terms
+	req  provider.AcquireRequest
+	name keys
+	meta []byte
+
+	began  time.Time
+	asked  asked    // as of the last change
+	mine   []grant  // of the asked ones, those that this call has made
+	head   head     // as of the last change
+	counts counts   // of this request, until a change has written them
+	listed *listing // after a miss
+	nowMS  int64    // of the last look
+	last   bool     // by the list, nothing else is free,
+	nextMS int64    // and this is when something will be
+}
+
+// errMiss: nothing is free in the blocks that the rule was shown.
+var errMiss = errors.New("nothing is free in some blocks")
+
+// maxRounds bounds the changes of an acquire: more than those of the most leases, and of blocks
+// that fill up meanwhile.
+const maxRounds = 200
+
+// run makes changes until the request is answered.
+func (a *acquire) run(ctx context.Context) ([]lease.Lease, error) {
+	for range maxRounds {
+		err := a.p.based(a.t, func(base head) error { return a.change(ctx, base) })
+		if errors.Is(err, errMiss) {
+			err = a.list(ctx)
+			if err == nil {
+				continue
+			}
+		}
+		switch {
+		case errors.Is(err, record.ErrUnconfirmed):
+			return nil, fmt.Errorf("%w; %s", err, a.giveBack(ctx))
+		case err != nil && a.req.RequestID == "" && len(a.mine) > 0:
+			return a.answer(ctx) // nobody asks for them again
+		case err != nil:
+			return nil, failure(err)
+		case a.asked.over():
+			return a.answer(ctx)
+		}
+	}
+	return nil, failure(fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
+}
+
+// list gets a list of the pool after a miss. A list of before the call may lead to what is free,
+// but that nothing is free must be seen during the call.
+func (a *acquire) list(ctx context.Context) (err error) {
+	if a.listed == nil {
+		if a.listed, err = a.p.ends(ctx, a.t, a.nowMS, time.Time{}); err != nil {
+			return err
+		}
+	}
+	if a.listed.at.Before(a.began) && !a.listed.hasRoom(a.p.base(a.t).ringOf(a.t), a.nowMS) {
+		a.listed, err = a.p.ends(ctx, a.t, a.nowMS, a.began)
+	}
+	return err
+}
+
+// answer is the leases of the request. Those that another call has made are read: they may have
+// ended.
+func (a *acquire) answer(ctx context.Context) ([]lease.Lease, error) {
+	if len(a.mine) < len(a.asked.got) {
+		return a.p.replay(ctx, a.t, a.asked)
+	}
+	leases := make([]lease.Lease, len(a.mine))
+	for i, g := range a.mine {
+		leases[i] = a.head.granted(g)
+	}
+	return leases, nil
+}
+
+// readAtOnce is how many blocks a read is asked for beside the head.
+const readAtOnce = record.MaxKeys - 1
+
+// replay is the answer to a request that was granted before: the same leases as long as all of
+// them live.
+func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lease.Lease, error) {
+	var leases []lease.Lease
+	for some := range slices.Chunk(a.got, readAtOnce) {
+		s, err := p.read(ctx, t, func(h head) []string {
+			var names []string
+			for _, g := range some {
+				names = add(names, keys{t.Pool}.block(h.blockOf(g.start)))
+			}
+			return names
+		})
+		if err != nil {
+			return nil, err
+		}
+		if s.fenced != nil {
+			return nil, s.fenced
+		}
+		for _, n := range some {
+			grants, err := s.grants(s.name.block(s.head.blockOf(n.start)))
+			if err != nil {
+				return nil, err
+			}
+			g, err := n.living(grants, s.NowMS)
+			if err != nil {
+				return nil, err
+			}
+			leases = append(leases, s.head.granted(g))
+		}
+	}
+	return leases, nil
+}
+
+// add adds a name that is not there yet.
+func add(names []string, name string) []string {
+	if slices.Contains(names, name) {
+		return names
+	}
+	return append(names, name)
+}
+
+// attempt is a change that is tried: with what was drawn for it, so that its rule is pure. The
+// request is as it was before.
+type attempt struct {
+	p       *Provider
+	t       provider.Terms
+	req     provider.AcquireRequest
+	name    keys
+	meta    []byte
+	asked   asked
+	base    head
+	ring    ring
+	blocks  []int64
+	last    bool // nothing else is free
+	nextMS  int64
+	from    int64 // the machine ID that the choice begins with
+	nonce   nonce
+	fresh   head   // of a pool that does not exist yet
+	pending counts // to be written
+}
+
+// decision is what one run of the rule made of an attempt.
+type decision struct {
+	asked asked
+	mine  []grant
+	head  head
+	seen  map[int64][]grant // the blocks, as they are then
+	nowMS int64
+}
+
+// attempt draws what the next change needs.
+func (a *acquire) attempt(base head) *attempt {
+	x := &attempt{p: a.p, t: a.t, req: a.req, name: a.name, meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t)}
+	rand.Read(x.nonce[:]) // never fails (crypto/rand ends the program instead)
+	if a.listed != nil && !a.last {
+		x.blocks, a.nextMS = a.listed.room(x.ring, a.nowMS, a.p.cfg.Random)
+		a.last = len(x.blocks) == 0 && !a.listed.at.Before(a.began)
+	}
+	if len(x.blocks) == 0 && !a.last {
+		x.blocks = x.ring.pick(a.p.cfg.Random)
+	}
+	x.last, x.nextMS = a.last, a.nextMS
+	x.from = x.ring.ids.Low + a.p.cfg.Random(x.ring.ids.Count())
+	x.pending = a.p.uncounted(a.t.Pool)
+	return x
+}
+
+// change carries out as much of the request as one change can.
+func (a *acquire) change(ctx context.Context, base head) error {
+	x := a.attempt(base)
+	counted := x.pending.plus(a.counts)
+	var latest atomic.Pointer[decision] // a run may still be under way when the change has failed
+	_, err := a.p.cfg.Records.Change(ctx, x.ask(), func(v record.View) ([]record.Write, error) {
+		d, writes, err := x.rule(v, counted)
+		if err == nil || errors.Is(err, errMiss) {
+			latest.Store(&d)
+		}
+		return writes, err
+	})
+	d := latest.Load()
+	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
+	if d == nil || !carriedOut && !errors.Is(err, errMiss) {
+		a.p.count(a.t.Pool, x.pending)
+		if errors.Is(err, errOtherBase) {
+			a.listed, a.last = nil, false
+		}
+		return err
+	}
+	a.nowMS = d.nowMS
+	a.listed.update(d.seen)
+	if !carriedOut || len(d.mine) == 0 {
+		a.p.count(a.t.Pool, x.pending)
+	} else {
+		a.counts = counts{}
+	}
+	if carriedOut {
+		a.asked, a.head, a.mine = d.asked, d.head, append(a.mine, d.mine...)
+	}
+	return err
+}
+
+func (x *attempt) ask() record.Ask {
+	ask := record.Ask{Fresh: true, Keys: []string{x.name.head(), x.name.count(x.p.shard)}}
+	if x.req.RequestID != "" {
+		ask.Keys = append(ask.Keys, requestKey(x.req.Service, x.req.RequestID))
+	}
+	for _, block := range x.blocks {
+		ask.Keys = append(ask.Keys, x.name.block(block), x.name.past(block))
+	}
+	return ask
+}
+
+// rule grants what is free of what was asked for. It is pure but for what the provider has seen.
+func (x *attempt) rule(v record.View, counted counts) (d decision, writes []record.Write, err error) {
+	s, err := x.p.seePool(v, x.t, x.base)
+	// A repeated request is no exception: its lease may have been given back since, and granted
+	// to another.
+	if s.fenced != nil {
+		return d, nil, s.fenced
+	}
+	if clock := x.t.CheckClock(v.NowMS); clock != nil {
+		return d, nil, clock
+	}
+	if err == nil && s.exists {
+		err = s.head.check(x.t)
+	}
+	if err != nil {
+		return d, nil, err
+	}
+	if !s.exists {
+		if x.fresh.bitSeq != x.base.bitSeq { // of a pool that was lost
+			x.p.learn(x.t.Pool, x.fresh.bitSeq)
+			return d, nil, errOtherBase
+		}
+		s.head = x.fresh
+		writes = append(writes, record.Write{Key: s.name.head(), Value: x.fresh.value()})
+	}
+	d = decision{asked: x.asked, head: s.head, seen: map[int64][]grant{}, nowMS: v.NowMS}
+	request := ""
+	if x.req.RequestID != "" {
+		request = requestKey(x.req.Service, x.req.RequestID)
+		if before := v.Records[request].Value; before != nil {
+			if d.asked, err = parseAsked(before); err != nil {
+				return d, nil, err
+			}
+		}
+	}
+	if d.asked.over() {
+		return d, nil, nil
+	}
+	blocks, err := x.take(s, &d)
+	if err != nil {
+		return d, nil, err
+	}
+	for _, g := range d.mine {
+		d.asked.got = append(d.asked.got, named{g.start, g.bitSeq, g.nonce})
+	}
+	if request != "" {
+		kept := min(x.t.LongestMS(), record.MaxKeepMS)
+		writes = append(writes, record.Write{Key: request, Value: d.asked.value(), KeepMS: kept, Unlisted: true})
+	}
+	if len(d.mine) > 0 {
+		writes = append(writes, s.counted(x.p.shard, counted))
+	}
+	return d, append(writes, blocks...), nil
+}
+
+// take grants in the blocks that are seen, and returns the writes of these blocks.
+func (x *attempt) take(s seenPool, d *decision) (writes []record.Write, err error) {
+	var all []free
+	nextMS := x.nextMS
+	for _, block := range x.blocks {
+		if d.seen[block], err = s.grants(s.name.block(block)); err != nil {
+			return nil, err
+		}
+		some, next := x.ring.freeIn(block, d.seen[block], s.NowMS)
+		all = append(all, some...)
+		if nextMS == 0 || next != 0 && next < nextMS {
+			nextMS = next
+		}
+	}
+	low, end := x.ring.blocks()
+	everything := x.last || end-low == int64(len(x.blocks))
+	chosen := choose(all, x.from, d.asked.want-len(d.asked.got))
+	switch {
+	case len(chosen) > 0:
+		d.asked.done = everything && len(chosen) == len(all)
+	case everything && len(d.asked.got) > 0:
+		d.asked.done = true
+	case everything:
+		return nil, &provider.FullError{Pool: x.t.Pool, Slots: x.t.Range().Count(), NextEndMS: nextMS}
+	default:
+		return nil, errMiss
+	}
+	slices.SortStableFunc(chosen, func(a, b free) int { return cmp.Compare(a.block, b.block) })
+	for len(chosen) > 0 {
+		n := slices.IndexFunc(chosen, func(f free) bool { return f.block != chosen[0].block })
+		if n < 0 {
+			n = len(chosen)
+		}
+		some, err := x.grant(s, d, chosen[:n])
+		if err != nil {
+			return nil, err
+		}
+		writes, chosen = append(writes, some...), chosen[n:]
+	}
+	return writes, nil
+}
+
+// grant records grants of machine IDs in one block.
+func (x *attempt) grant(s seenPool, d *decision, chosen []free) ([]record.Write, error) {
+	block, replaces := chosen[0].block, false
+	past, err := s.grants(s.name.past(block))
+	if err != nil {
+		return nil, err
+	}
+	grants := d.seen[block]
+	for _, f := range chosen {
+		l := x.t.Grant(f.id, s.NowMS, "")
+		g := grant{
+			start: l.Slot().Start, bitSeq: x.t.BitSeq, created: l.Created, expired: l.Expired, end: l.ReservedUntil,
+			nonce: x.nonce, service: x.req.Service, meta: x.meta,
+		}
+		// This does not rely on what has chosen the machine ID.
+		if ends := until(grants, g.slot()); ends > s.NowMS {
+			return nil, fmt.Errorf("machine ID %d of pool %q was chosen and is taken until %d: nothing is granted", f.id, x.t.Pool, ends)
+		}
+		if at := find(grants, g.start, g.bitSeq); at >= 0 {
+			past, replaces = remember(past, grants[at]), true
+			grants[at] = g
+		} else {
+			grants = append(grants, g)
+		}
+		d.mine = append(d.mine, g)
+	}
+	slices.SortFunc(grants, compareGrants)
+	boundMeta(grants)
+	d.seen[block] = grants
+	writes := []record.Write{{Key: s.name.block(block), Value: encode(grants), GrantMS: x.t.LongestMS()}}
+	if replaces {
+		writes = append(writes, record.Write{Key: s.name.past(block), Value: encode(past), Unlisted: true})
+	}
+	return writes, nil
+}
+
+// giveBack ends grants that too few replicas have confirmed, and forgets the request. It returns
+// what to say of them.
+func (a *acquire) giveBack(ctx context.Context) string {
+	for len(a.mine) > 0 {
+		block := a.head.blockOf(a.mine[0].start)
+		ask := record.Ask{Keys: []string{a.name.block(block)}}
+		if a.req.RequestID != "" {
+			ask.Keys = append(ask.Keys, requestKey(a.req.Service, a.req.RequestID))
+		}
+		_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) { return a.unused(v, ask.Keys) })
+		if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
+			return "the leases end by themselves: " + err.Error()
+		}
+		a.mine = slices.DeleteFunc(a.mine, func(g grant) bool { return a.head.blockOf(g.start) == block })
+	}
+	return "the leases were given back"
+}
+
+// unused ends the grants of this call in a block, before anything was made under them.
+func (a *acquire) unused(v record.View, keys []string) ([]record.Write, error) {
+	grants, err := decode(v.Records[keys[0]].Value)
+	if err != nil {
+		return nil, err
+	}
+	for i := range grants {
+		if slices.ContainsFunc(a.mine, func(g grant) bool { return g.nonce == grants[i].nonce }) {
+			grants[i].end, grants[i].released = grants[i].created, true
+		}
+	}
+	writes := []record.Write{{Key: keys[0], Value: encode(grants), Frees: true}}
+	for _, request := range keys[1:] {
+		writes = append(writes, record.Write{Key: request, Frees: true})
+	}
+	return writes, nil
+}

@@ -1,0 +1,104 @@
+package slots
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+const (
+	// spread is how many blocks an acquire looks at.
+	spread = 4
+	// maxBlocks is how many blocks a change grants from: with their pasts, the head, the
+	// request and the counters, that is as many writes as a change may have.
+	maxBlocks = 2
+)
+
+// ring is the machine IDs that some terms grant from, in the blocks of their pool.
+type ring struct {
+	ids    provider.IDRange
+	bitSeq int
+	shift  int // as of head.shift
+}
+
+// ringOf is that of the terms. Of a layout that the pool refuses it has no blocks of the pool.
+func (h head) ringOf(t provider.Terms) ring {
+	return ring{t.Range(), t.BitSeq, max(h.shift(t.BitSeq), 0)}
+}
+
+// blocks are the numbers of its blocks: from low, and below end.
+func (r ring) blocks() (low, end int64) { return r.ids.Low >> r.shift, (r.ids.End-1)>>r.shift + 1 }
+
+// in is the machine IDs in a block.
+func (r ring) in(block int64) (low, end int64) {
+	return max(r.ids.Low, block<<r.shift), min(r.ids.End, (block+1)<<r.shift)
+}
+
+func (r ring) slot(id int64) snowflake.Slot {
+	return snowflake.Slot{Start: id << r.bitSeq, End: (id + 1) << r.bitSeq}
+}
+
+// pick draws blocks to look at. random is a number from 0 to n-1.
+func (r ring) pick(random func(n int64) int64) []int64 {
+	low, end := r.blocks()
+	n := end - low
+	moved := map[int64]int64{} // of a shuffle that is begun, and not carried out
+	at := func(i int64) int64 {
+		if to, ok := moved[i]; ok {
+			return to
+		}
+		return i
+	}
+	var picked []int64
+	for i := int64(0); i < min(n, spread); i++ {
+		j := i + random(n-i)
+		picked = append(picked, low+at(j))
+		moved[j] = at(i)
+	}
+	return picked
+}
+
+// free is a machine ID that can be granted.
+type free struct {
+	block, id int64
+	since     int64
+}
+
+// freeIn returns what can be granted of a block, and otherwise when the first can be.
+func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, nextMS int64) {
+	low, end := r.in(block)
+	for id := low; id < end; id++ {
+		since := until(grants, r.slot(id))
+		switch {
+		case since <= nowMS:
+			all = append(all, free{block, id, since})
+		case nextMS == 0 || since < nextMS:
+			nextMS = since
+		}
+	}
+	return all, nextMS
+}
+
+// choose takes up to n of what is free: what has been free for longest, and of equals the
+// first after the machine ID from. No more than maxBlocks have a part.
+func choose(all []free, from int64, n int) []free {
+	slices.SortFunc(all, func(a, b free) int {
+		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(flag(a.id < from), flag(b.id < from)), cmp.Compare(a.id, b.id))
+	})
+	var taken []free
+	var blocks []int64
+	for _, f := range all {
+		if !slices.Contains(blocks, f.block) {
+			if len(blocks) == maxBlocks {
+				continue
+			}
+			blocks = append(blocks, f.block)
+		}
+		if taken = append(taken, f); len(taken) == n {
+			break
+		}
+	}
+	return taken
+}

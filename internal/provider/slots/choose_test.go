@@ -1,0 +1,59 @@
+package slots
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Seeds 000-6.2-2 and 001-11.
+func TestTheLongestFreeIsChosen(t *testing.T) {
+	all := []free{{0, 3, 40}, {0, 1, 0}, {1, 17, 20}, {2, 33, 10}, {0, 2, 0}, {1, 16, 20}, {0, 9, 0}}
+	ids := func(chosen []free) (ids []int64) {
+		for _, f := range chosen {
+			ids = append(ids, f.id)
+		}
+		return ids
+	}
+	for _, test := range []struct {
+		from int64
+		n    int
+		want []int64
+	}{
+		{0, 1, []int64{1}}, {2, 1, []int64{2}}, {3, 2, []int64{9, 1}}, {10, 4, []int64{1, 2, 9, 33}},
+		{0, 9, []int64{1, 2, 9, 33, 3}}, // no third block
+	} {
+		if got := ids(choose(slices.Clone(all), test.from, test.n)); !slices.Equal(got, test.want) {
+			t.Errorf("from %d, %d: %v, want %v", test.from, test.n, got, test.want)
+		}
+	}
+}
+
+// Different blocks of the ring are looked at, each as often as the others.
+func TestBlocksAreDrawnEvenly(t *testing.T) {
+	r := ring{ids: provider.IDRange{Low: 40, End: 40 + 10*16}, bitSeq: 8, shift: 4}
+	low, end := r.blocks()
+	if low != 2 || end != 13 {
+		t.Fatalf("the blocks are %d to %d", low, end)
+	}
+	drawn := map[int64]int{}
+	for range 11_000 {
+		picked := r.pick(byChance)
+		slices.Sort(picked)
+		if len(slices.Compact(slices.Clone(picked))) != spread {
+			t.Fatalf("drawn: %v", picked)
+		}
+		for _, block := range picked {
+			drawn[block]++
+		}
+	}
+	for block := low; block < end; block++ {
+		if n := drawn[block]; n < 3_500 || n > 4_500 {
+			t.Errorf("block %d was drawn %d times of 11,000", block, n)
+		}
+	}
+	if len(drawn) != 11 {
+		t.Errorf("blocks that the ring does not have: %v", drawn)
+	}
+}

@@ -1,0 +1,37 @@
+// Package slots is the pool of machine IDs over a record store. It is to replace package pool
+// and the pools of Redis, etcd and PostgreSQL, one store after the other. No store runs it yet:
+// its tests hold it to the suite of the providers and, history by history, to the pool of today.
+//
+// # The grant rule
+//
+// In a pool, two grants whose slots overlap have disjoint intervals [created, end). There
+// is one grant recorded per slot (its start and bit_seq), and it is never deleted. A grant
+// replaces that of its own slot only, and only when every recorded grant whose slot
+// overlaps has an end of at most now; it is created now. The rule compares values, and
+// rests on no clock and on no term of a record. The store commits a change only if all
+// that the rule was shown is still so, which makes the check and the write one step.
+//
+// # Records
+//
+//   - The head of a pool: its timeline, the bit_seq of its first layout, and a key. It is
+//     among the keys of each change.
+//   - A block: the latest grants of 16 neighbouring slots of the first layout. Layouts whose
+//     bit_seq differs from the first by at most 4 have their slots inside of one block, so
+//     that overlap is judged in one value. Its past, in a record beside it, has the seven
+//     grants before the latest of each slot.
+//   - A request: what was granted to it. It is kept for a term and its quarantine, and a
+//     repetition is answered by it.
+//   - Counters, in 16 shards. What a process has counted is written with its next
+//     grant or extension.
+//
+// # Which slot
+//
+// An acquire looks at a few random blocks. Of what is free there it takes what has been
+// free for longest. If nothing is, it lists the ends of all blocks, and remembers them for a
+// second. That nothing is free is seen in a list of its own.
+//
+// # Secrets
+//
+// The secret of a lease is a MAC of its grant's nonce and slot by the pool's key. So no
+// record has it, and nothing sends it to the store or back.
+package slots

@@ -1,0 +1,207 @@
+package slots
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// format is that of all values. Another one is refused.
+const format = 1
+
+// errFormat: a record cannot be read. Nothing is granted from its block.
+var errFormat = errors.New("a record of the pool cannot be read: it was damaged, or another version of kazahana wrote it")
+
+type nonce [16]byte
+
+// grant is one grant of a slot. Times are Unix ms.
+type grant struct {
+	start    int64 // the slot's first low-bit value
+	bitSeq   int
+	created  int64
+	expired  int64
+	end      int64 // from then on the slot can be granted again
+	released bool
+	nonce    nonce
+	service  string
+	meta     []byte // as encodeMeta makes it; nil in a past
+}
+
+// slot names what a grant is of.
+func (g grant) slot() snowflake.Slot {
+	return snowflake.Slot{Start: g.start, End: g.start + 1<<g.bitSeq}
+}
+
+func (g grant) id() int64 { return g.start >> g.bitSeq }
+
+// of reports whether the grant is of the same slot as another.
+func (g grant) of(start int64, bitSeq int) bool { return g.start == start && g.bitSeq == bitSeq }
+
+// living reports whether the holder may use the lease at that time.
+func (g grant) living(nowMS int64) bool { return !g.released && nowMS < g.expired }
+
+// with is the grant as a release or an extension leaves it.
+func (g grant) with(after provider.Record) grant {
+	g.expired, g.end, g.released = after.Lease.Expired, after.End, after.Released
+	return g
+}
+
+// find is the position of a slot's grant, -1 where there is none.
+func find(grants []grant, start int64, bitSeq int) int {
+	return slices.IndexFunc(grants, func(g grant) bool { return g.of(start, bitSeq) })
+}
+
+// until is when a slot can be granted: the greatest end of all grants that overlap it.
+func until(grants []grant, slot snowflake.Slot) int64 { return untilWithout(grants, slot, -1) }
+
+// untilWithout is until, but for the grant at one position.
+func untilWithout(grants []grant, slot snowflake.Slot, own int) (end int64) {
+	for i, g := range grants {
+		if i != own && g.slot().Overlaps(slot) {
+			end = max(end, g.end)
+		}
+	}
+	return end
+}
+
+func compareGrants(a, b grant) int {
+	return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.bitSeq, b.bitSeq))
+}
+
+// encode makes the value of grants. What a choice needs comes first, since lists cut values
+// off, and meta comes last.
+func encode(grants []grant) []byte {
+	b := binary.AppendUvarint([]byte{format}, uint64(len(grants)))
+	for _, g := range grants {
+		b = binary.AppendUvarint(b, uint64(g.start))
+		b = append(b, byte(g.bitSeq))
+		b = binary.AppendUvarint(b, uint64(g.end))
+	}
+	for _, g := range grants {
+		b = binary.AppendUvarint(b, uint64(g.created))
+		b = binary.AppendUvarint(b, uint64(g.expired))
+		b = append(b, flag(g.released))
+		b = append(b, g.nonce[:]...)
+		b = appendText(b, g.service)
+	}
+	for _, g := range grants {
+		b = binary.AppendUvarint(b, uint64(len(g.meta)))
+		b = append(b, g.meta...)
+	}
+	return b
+}
+
+// decodeEnds reads what comes first: slots and ends. whole is false where the value was cut
+// off before.
+func decodeEnds(r *record.Reader) (grants []grant, whole bool) {
+	if r.Byte() != format {
+		r.Fail()
+	}
+	n := r.Number()
+	for i := int64(0); i < n && !r.Failed(); i++ {
+		grants = append(grants, grant{start: r.Number(), bitSeq: int(r.Byte()), end: r.Number()})
+	}
+	return grants, !r.Failed()
+}
+
+// decode is the inverse of encode. No value, no grants.
+func decode(value []byte) ([]grant, error) {
+	if value == nil {
+		return nil, nil
+	}
+	r := record.NewReader(value)
+	grants, _ := decodeEnds(&r)
+	for i := range grants {
+		g := &grants[i]
+		g.created, g.expired = r.Number(), r.Number()
+		g.released = r.Byte() != 0
+		g.nonce = nonce(r.Bytes(len(nonce{})))
+		g.service = r.Text(int(min(r.Number(), record.MaxValue)))
+	}
+	for i := range grants {
+		grants[i].meta = r.Bytes(int(min(r.Number(), record.MaxValue)))
+	}
+	if r.Failed() || len(r.Rest()) > 0 {
+		return nil, errFormat
+	}
+	return grants, nil
+}
+
+// maxMeta bounds the meta of a block. Where all together have more, the oldest grants lose
+// theirs: it is for people.
+const maxMeta = 16 * provider.MaxMetaBytes
+
+func boundMeta(grants []grant) {
+	size := 0
+	for _, g := range grants {
+		size += len(g.meta)
+	}
+	for size > maxMeta {
+		oldest := -1
+		for i, g := range grants {
+			if len(g.meta) > 0 && (oldest < 0 || g.created < grants[oldest].created) {
+				oldest = i
+			}
+		}
+		size -= len(grants[oldest].meta)
+		grants[oldest].meta = nil
+	}
+}
+
+// keptPast is how many grants of a slot are remembered beside the latest.
+const keptPast = 7
+
+// History is what Provider.Locate remembers, for people.
+const History = "the last 8 grants of each machine ID"
+
+// remember adds a grant that is replaced to a past, which has the latest first.
+func remember(past []grant, replaced grant) []grant {
+	replaced.meta = nil
+	out, kept := []grant{replaced}, 1
+	for _, g := range past {
+		if g.of(replaced.start, replaced.bitSeq) {
+			if kept++; kept > keptPast {
+				continue
+			}
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+func encodeMeta(meta map[string]string) []byte {
+	var b []byte
+	for _, key := range slices.Sorted(maps.Keys(meta)) {
+		b = appendText(appendText(b, key), meta[key])
+	}
+	return b
+}
+
+func decodeMeta(b []byte) map[string]string {
+	var meta map[string]string
+	for r := record.NewReader(b); len(r.Rest()) > 0 && !r.Failed(); {
+		if meta == nil {
+			meta = map[string]string{}
+		}
+		key := r.Text(int(min(r.Number(), record.MaxValue)))
+		meta[key] = r.Text(int(min(r.Number(), record.MaxValue)))
+	}
+	return meta
+}
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+func flag(on bool) byte {
+	if on {
+		return 1
+	}
+	return 0
+}

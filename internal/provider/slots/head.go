@@ -1,0 +1,149 @@
+package slots
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+const (
+	// blockBits says how many slots of the first layout a block has.
+	blockBits = 4
+	// MaxApart is how far the bit_seq of a layout may be from that of its pool's first one.
+	// A slot is then never wider than a block.
+	MaxApart = blockBits
+)
+
+// head is what a pool has recorded of itself. It is written with the first grant, and never
+// changes.
+type head struct {
+	timeline snowflake.Timeline
+	bitSeq   int      // of the first layout
+	key      [32]byte // makes the secrets of leases
+}
+
+// newHead is the head of a pool that does not exist yet.
+func newHead(t provider.Terms) head {
+	h := head{timeline: t.Timeline, bitSeq: t.BitSeq}
+	rand.Read(h.key[:]) // never fails (crypto/rand ends the program instead)
+	return h
+}
+
+func (h head) value() []byte {
+	b := binary.AppendVarint([]byte{format}, h.timeline.EpochMS)
+	b = append(b, byte(h.timeline.BitTS), byte(h.bitSeq))
+	return append(b, h.key[:]...)
+}
+
+func parseHead(value []byte) (h head, err error) {
+	r := record.NewReader(value)
+	if r.Byte() != format {
+		r.Fail()
+	}
+	h.timeline.EpochMS = r.Signed()
+	h.timeline.BitTS, h.bitSeq = int(r.Byte()), int(r.Byte())
+	h.key = [32]byte(r.Bytes(len(h.key)))
+	if r.Failed() || len(r.Rest()) > 0 {
+		return head{}, errFormat
+	}
+	return h, nil
+}
+
+// HeadKey is the key of a pool's head.
+func HeadKey(pool string) string { return keys{pool}.head() }
+
+// Check reports, wrapping provider.ErrInvalid, that a pool with this head does not grant on
+// these terms. No value, no pool.
+func Check(value []byte, t provider.Terms) error {
+	if value == nil {
+		return nil
+	}
+	h, err := parseHead(value)
+	if err != nil {
+		return err
+	}
+	return h.check(t)
+}
+
+func (h head) check(t provider.Terms) error {
+	if h.timeline != t.Timeline {
+		return provider.TimelineError(t.Pool, h.timeline, t.Timeline)
+	}
+	if t.BitSeq < h.bitSeq-MaxApart || t.BitSeq > h.bitSeq+MaxApart {
+		return fmt.Errorf("%w: the first layout of pool %q has bit_seq %d, and %d was asked for: all layouts of a pool differ from its first "+
+			"by at most %d; choose another pool", provider.ErrInvalid, t.Pool, h.bitSeq, t.BitSeq, MaxApart)
+	}
+	return nil
+}
+
+// shift is how many bits of a machine ID of that bit_seq say which of a block's it is.
+func (h head) shift(bitSeq int) int { return h.bitSeq + blockBits - bitSeq }
+
+// blockOf is the number of the block that has the low bits.
+func (h head) blockOf(low int64) int64 { return low >> (h.bitSeq + blockBits) }
+
+// has reports whether the pool may have granted the machine ID.
+func (h head) has(id int64, bitSeq int) bool {
+	apart := bitSeq - h.bitSeq
+	return -MaxApart <= apart && apart <= MaxApart && provider.Terms{Timeline: h.timeline}.HasSlot(id, bitSeq)
+}
+
+// secret is that of a grant.
+func (h head) secret(g grant) string {
+	mac := hmac.New(sha256.New, h.key[:])
+	mac.Write(g.nonce[:])
+	b := binary.BigEndian.AppendUint64(nil, uint64(g.start))
+	mac.Write(append(b, byte(g.bitSeq)))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// lease is the grant as its holder has it, without the secret.
+func (h head) lease(g grant) lease.Lease {
+	t := provider.Terms{Timeline: h.timeline}.WithBitSeq(g.bitSeq)
+	return t.Lease(g.id(), g.created, g.expired, max(g.end, g.expired), "")
+}
+
+// granted is the lease with its secret.
+func (h head) granted(g grant) lease.Lease {
+	l := h.lease(g)
+	l.Secret = h.secret(g)
+	return l
+}
+
+// signed is the grant as the rules of leases see it, with its secret.
+func (h head) signed(g grant) provider.Record {
+	return provider.Record{Lease: h.granted(g), End: g.end, Released: g.released}
+}
+
+// shown is the grant as others may see it.
+func (h head) shown(g grant) provider.Record {
+	return provider.Record{Lease: h.lease(g), Service: g.service, Meta: decodeMeta(g.meta), End: g.end, Released: g.released}
+}
+
+// keys are the names of a pool's records.
+type keys struct{ pool string }
+
+func (k keys) head() string { return "head/" + k.pool }
+
+func (k keys) blocks() string { return "block/" + k.pool + "/" }
+
+func (k keys) block(number int64) string { return fmt.Sprintf("%s%012x", k.blocks(), number) }
+
+func (k keys) past(number int64) string { return fmt.Sprintf("past/%s/%012x", k.pool, number) }
+
+func (k keys) count(shard int64) string { return fmt.Sprintf("count/%s/%x", k.pool, shard) }
+
+// requestKey is where a request is remembered: of all pools, since a service may move to
+// another one.
+func requestKey(service, request string) string {
+	sum := sha256.Sum256([]byte(service + "\x00" + request))
+	return "request/" + hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,249 @@
+package slots
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// listedFor is how long a list of ends counts.
+const listedFor = time.Second
+
+// listing is the ends of all blocks, as they were listed and seen since.
+type listing struct {
+	at    time.Time // by this process
+	nowMS int64     // by the store
+
+	mu   sync.Mutex
+	ends map[int64][]grant
+}
+
+// update notes blocks that were seen later. A nil listing does nothing.
+func (l *listing) update(seen map[int64][]grant) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for block, grants := range seen {
+		l.ends[block] = grants
+	}
+}
+
+// room returns some blocks that have something free, from a random one on. Where there are none,
+// nextMS is when the first machine ID is free.
+func (l *listing) room(r ring, nowMS int64, random func(n int64) int64) (blocks []int64, nextMS int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	low, end := r.blocks()
+	first := random(end - low)
+	for i := int64(0); i < end-low && len(blocks) < spread; i++ {
+		block := low + (first+i)%(end-low)
+		all, next := r.freeIn(block, l.ends[block], nowMS)
+		if len(all) > 0 {
+			blocks = append(blocks, block)
+		} else if nextMS == 0 || next < nextMS {
+			nextMS = next
+		}
+	}
+	return blocks, nextMS
+}
+
+// hasRoom reports whether a block has something free.
+func (l *listing) hasRoom(r ring, nowMS int64) bool {
+	blocks, _ := l.room(r, nowMS, func(int64) int64 { return 0 })
+	return len(blocks) > 0
+}
+
+// isRecent reports whether the list counts at a time of the store's.
+func (l *listing) isRecent(nowMS int64) bool {
+	apart := nowMS - l.nowMS
+	return time.Since(l.at) < listedFor && max(apart, -apart) < listedFor.Milliseconds()
+}
+
+// ends returns the ends of all blocks of the pool: those of a second before, or, with a time, a
+// list that began at that time or later. Calls that wait for each other share a list.
+func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, since time.Time) (*listing, error) {
+	select {
+	case p.lister <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-p.lister }()
+	p.mu.Lock()
+	l := p.lists[t.Pool]
+	p.mu.Unlock()
+	if l != nil && l.isRecent(nowMS) && !l.at.Before(since) {
+		return l, nil
+	}
+	l = &listing{at: time.Now(), nowMS: nowMS, ends: map[int64][]grant{}}
+	heads, err := p.heads(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range heads {
+		r := record.NewReader(one.Value)
+		grants, whole := decodeEnds(&r)
+		if !whole {
+			// It has nearly all slots of all layouts, or cannot be read. Whoever looks at it finds out.
+			grants = nil
+		}
+		l.ends[one.block] = grants
+	}
+	p.mu.Lock()
+	p.lists[t.Pool] = l
+	p.mu.Unlock()
+	return l, nil
+}
+
+// listedBlock is a block in a list.
+type listedBlock struct {
+	record.Head
+	block int64
+}
+
+// heads lists the blocks of the terms' pool. Their values may be cut off.
+func (p *Provider) heads(ctx context.Context, t provider.Terms) ([]listedBlock, error) {
+	prefix := keys{t.Pool}.blocks()
+	var all []listedBlock
+	for after := ""; ; {
+		page, err := p.cfg.Records.List(ctx, prefix, after, record.MaxPage)
+		if err != nil {
+			return nil, failure(err)
+		}
+		for _, one := range page {
+			block, err := strconv.ParseInt(strings.TrimPrefix(one.Key, prefix), 16, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", one.Key, errFormat)
+			}
+			all = append(all, listedBlock{one, block})
+			after = one.Key
+		}
+		if len(page) < record.MaxPage {
+			return all, nil
+		}
+	}
+}
+
+// List implements provider.Provider. It reads page by page, so that grants are not held up;
+// blocks that change meanwhile may be of either state.
+func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
+	t := p.cfg.Services.Of(service)
+	s, err := p.read(ctx, t, nil)
+	if err != nil || !s.exists {
+		return nil, err
+	}
+	heads, err := p.heads(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string][]byte{}
+	var cut []string
+	for _, one := range heads {
+		if values[one.Key] = one.Value; len(one.Value) == record.MaxHead {
+			cut = append(cut, one.Key)
+		}
+	}
+	for some := range slices.Chunk(cut, readAtOnce) {
+		v, err := p.cfg.Records.Read(ctx, record.Ask{Keys: some})
+		if err != nil {
+			return nil, failure(err)
+		}
+		for _, key := range some {
+			values[key] = v.Records[key].Value
+		}
+	}
+	var all []provider.Record
+	for _, one := range heads {
+		grants, err := decode(values[one.Key])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", one.Key, err)
+		}
+		for _, g := range grants {
+			all = append(all, s.head.shown(g))
+		}
+	}
+	return all, nil
+}
+
+// Locate implements provider.Provider. It knows the last 8 grants of each slot.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	t := p.cfg.Services.Of(service)
+	if low < 0 || low >= t.Timeline.FallbackBit() {
+		return nil, p.begin(ctx)
+	}
+	s, err := p.read(ctx, t, func(h head) []string {
+		return []string{keys{t.Pool}.block(h.blockOf(low)), keys{t.Pool}.past(h.blockOf(low))}
+	})
+	if err != nil || !s.exists {
+		return nil, err
+	}
+	var found []provider.Record
+	for _, key := range []string{s.name.block(s.head.blockOf(low)), s.name.past(s.head.blockOf(low))} {
+		grants, err := s.grants(key)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range grants {
+			if r, slot := s.head.shown(g), g.slot(); slot.Start <= low && low < slot.End && r.HeldAt(atMS) {
+				found = append(found, r)
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
+	return found, nil
+}
+
+// Verify implements provider.Provider.
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
+	t := p.cfg.Services.Of(service)
+	for first := 0; first < len(claims) || first == 0; first += readAtOnce {
+		some := claims[first:min(first+readAtOnce, len(claims))]
+		s, err := p.read(record.Upkeep(ctx), t, func(h head) (names []string) {
+			for _, c := range some {
+				if h.has(c.ID, c.BitSeq) {
+					names = add(names, keys{t.Pool}.block(h.blockOf(c.ID<<c.BitSeq)))
+				}
+			}
+			return names
+		})
+		if err != nil {
+			return nil, err
+		}
+		for i, c := range some {
+			isLost, err := s.lost(c)
+			if err != nil {
+				return nil, err
+			}
+			if isLost {
+				lost = append(lost, first+i)
+			}
+		}
+	}
+	return lost, nil
+}
+
+// lost reports whether the claimed lease is no longer the claimant's.
+func (s seenPool) lost(c provider.Claim) (bool, error) {
+	if !s.exists || !s.head.has(c.ID, c.BitSeq) {
+		return c.Lost(nil, s.fenced != nil), nil
+	}
+	start := c.ID << c.BitSeq
+	grants, err := s.grants(s.name.block(s.head.blockOf(start)))
+	if err != nil {
+		return false, err
+	}
+	var latest *provider.Record
+	if at := find(grants, start, c.BitSeq); at >= 0 {
+		latest = new(s.head.signed(grants[at]))
+	}
+	return c.Lost(latest, s.fenced != nil), nil
+}

@@ -1,0 +1,303 @@
+package slots
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Config says where leases are recorded, and what is granted.
+type Config struct {
+	// Records is an area of its own, as AreaOf says.
+	Records  record.Store
+	Services provider.Services
+	// Info describes the provider. History and Can follow from the pool.
+	Info provider.Info
+	// NowMS is the clock of the records where that is this host's; nil: a server's.
+	NowMS func() int64
+	// Fence holds the area back by hand; nil where that cannot be done.
+	Fence func(context.Context) error
+	// Close closes what is below the records; it may be nil.
+	Close func() error
+	// Random is a number from 0 to n-1, by which machine IDs are chosen; nil: by chance.
+	Random func(n int64) int64
+}
+
+// AreaOf is the area of leases for a process that grants on these terms.
+func AreaOf(services provider.Services) record.Area {
+	return record.Area{Name: "leases", MaxGrantMS: services.LongestMS(), FollowsClock: true}
+}
+
+// Provider grants leases from a record store.
+type Provider struct {
+	provider.Lacking
+	cfg   Config
+	shard int64 // of the counters
+
+	seen   atomic.Pointer[sight]
+	lister chan struct{} // one call at a time lists a pool
+
+	mu     sync.Mutex
+	closed bool
+	bases  map[string]int      // by pool: the bit_seq of its first layout, as far as is known
+	counts map[string]counts   // by pool: what is not written yet
+	joined map[string]bool     // pools that have counted this process
+	lists  map[string]*listing // by pool: the ends of all blocks
+}
+
+var _ provider.Provider = (*Provider)(nil)
+
+// New returns a provider. It does no I/O.
+func New(cfg Config) (*Provider, error) {
+	if err := cfg.Services.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Random == nil {
+		cfg.Random = byChance
+	}
+	p := &Provider{
+		Lacking: provider.Lacking(cfg.Info.Name), cfg: cfg, bases: map[string]int{},
+		counts: map[string]counts{}, joined: map[string]bool{}, lists: map[string]*listing{}, lister: make(chan struct{}, 1),
+	}
+	p.shard = cfg.Random(shards)
+	return p, nil
+}
+
+// byChance is a random number from 0 to n-1. It need not be even.
+func byChance(n int64) int64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
+	return int64(binary.NativeEndian.Uint64(b[:]) % uint64(n))
+}
+
+// InfoOf is what a pool's provider can do beside what its caller says of it.
+func InfoOf(info provider.Info, fencedByHand bool) provider.Info {
+	info.Coordinated, info.History = true, History
+	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: fencedByHand}
+	return info
+}
+
+// Info implements provider.Provider.
+func (p *Provider) Info() provider.Info { return InfoOf(p.cfg.Info, p.cfg.Fence != nil) }
+
+// Close implements provider.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	closed := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if closed || p.cfg.Close == nil {
+		return nil
+	}
+	return p.cfg.Close()
+}
+
+// begin reports why an operation cannot start.
+func (p *Provider) begin(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return provider.NotSent(fmt.Errorf("the provider %s is closed", p.cfg.Info.Name))
+	}
+	return provider.NotSent(ctx.Err())
+}
+
+// busyWait is how long a caller waits where too many ask at the same time.
+const busyWait = time.Second
+
+// failure is an error of the records as callers of a provider know it.
+func failure(err error) error {
+	if errors.Is(err, record.ErrBusy) || errors.Is(err, record.ErrCrowded) {
+		return &provider.BusyError{RetryAfter: busyWait, Reason: err.Error()}
+	}
+	return err
+}
+
+// sight is the fence as it was seen last.
+type sight struct {
+	record.Fence
+	nowMS int64     // by the store
+	at    time.Time // by this process
+}
+
+// note remembers the fence, and returns the refusal while it holds.
+func (p *Provider) note(v record.View) *provider.FencedError {
+	p.seen.Store(&sight{v.Fence, v.NowMS, time.Now()})
+	return refusal(v.Fence, v.NowMS)
+}
+
+func refusal(f record.Fence, nowMS int64) *provider.FencedError {
+	if nowMS >= f.UntilMS {
+		return nil
+	}
+	return &provider.FencedError{UntilMS: f.UntilMS, Reason: f.Reason}
+}
+
+// Fenced implements provider.Provider.
+func (p *Provider) Fenced() *provider.FencedError {
+	s := p.seen.Load()
+	if s == nil {
+		return nil
+	}
+	nowMS := s.nowMS + time.Since(s.at).Milliseconds()
+	if p.cfg.NowMS != nil {
+		nowMS = p.cfg.NowMS()
+	}
+	return refusal(s.Fence, nowMS)
+}
+
+// Fence implements provider.Provider.
+func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
+	if p.cfg.Fence == nil {
+		return p.Lacking.Fence(ctx)
+	}
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.cfg.Fence(ctx); err != nil {
+		return nil, failure(err)
+	}
+	if err := p.Look(ctx); err != nil {
+		return nil, err
+	}
+	return p.Fenced(), nil
+}
+
+// Look implements provider.Provider.
+func (p *Provider) Look(ctx context.Context) error {
+	_, err := p.read(ctx, p.cfg.Services.Default, nil)
+	return err
+}
+
+// Ready implements provider.Provider.
+func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
+
+// Init implements provider.Provider, for all pools of the area.
+func (p *Provider) Init(ctx context.Context, service string) error {
+	t := p.cfg.Services.Of(service)
+	if err := p.CheckTerms(ctx, t); err != nil {
+		return err
+	}
+	if err := p.cfg.Records.Init(ctx); err != nil {
+		return failure(err)
+	}
+	return p.Look(ctx)
+}
+
+// CheckTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.
+func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error {
+	for _, t := range all {
+		seen, err := p.read(ctx, t, nil)
+		if err != nil {
+			return err
+		}
+		if seen.exists {
+			if err := seen.head.check(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// base is the bit_seq of the first layout of the terms' pool, as far as is known: else that of
+// the terms, which will be the first one.
+func (p *Provider) base(t provider.Terms) head {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bitSeq, ok := p.bases[t.Pool]
+	if !ok {
+		bitSeq = t.BitSeq
+	}
+	return head{timeline: t.Timeline, bitSeq: bitSeq}
+}
+
+// learn remembers the bit_seq of the first layout of a pool.
+func (p *Provider) learn(pool string, bitSeq int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bases[pool] = bitSeq
+	delete(p.lists, pool)
+}
+
+// seenPool is a pool as one view shows it.
+type seenPool struct {
+	record.View
+	name   keys
+	head   head
+	exists bool
+	fenced *provider.FencedError
+}
+
+// otherBase: the pool's blocks are others than those that were asked for.
+var errOtherBase = errors.New("the pool's first layout is another one than was known")
+
+// seePool reads the head in a view. The error is errOtherBase where the keys of the ask were
+// made for another first layout than the pool has.
+func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPool, err error) {
+	s = seenPool{View: v, name: keys{t.Pool}, head: base, fenced: p.note(v)}
+	value := v.Records[s.name.head()].Value
+	if value == nil {
+		return s, nil
+	}
+	s.exists = true
+	if s.head, err = parseHead(value); err != nil {
+		return s, fmt.Errorf("pool %q: %w", t.Pool, err)
+	}
+	if s.head.bitSeq != base.bitSeq {
+		p.learn(t.Pool, s.head.bitSeq)
+		return s, errOtherBase
+	}
+	return s, nil
+}
+
+// grants are those of a record, of a block or a past.
+func (s seenPool) grants(key string) ([]grant, error) {
+	all, err := decode(s.Records[key].Value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return all, nil
+}
+
+// baseTries is how often an operation begins anew because the pool has another first layout
+// than was known. It never changes but when a store loses everything.
+const baseTries = 3
+
+// based calls do until the first layout that it is told of is the pool's.
+func (p *Provider) based(t provider.Terms, do func(base head) error) (err error) {
+	for range baseTries {
+		if err = do(p.base(t)); !errors.Is(err, errOtherBase) {
+			return err
+		}
+	}
+	return err
+}
+
+// read shows the pool, and the records that named returns.
+func (p *Provider) read(ctx context.Context, t provider.Terms, named func(h head) []string) (s seenPool, err error) {
+	if err := p.begin(ctx); err != nil {
+		return s, err
+	}
+	err = p.based(t, func(base head) error {
+		ask := record.Ask{Keys: []string{keys{t.Pool}.head()}}
+		if named != nil {
+			ask.Keys = append(ask.Keys, named(base)...)
+		}
+		v, err := p.cfg.Records.Read(ctx, ask)
+		if err != nil {
+			return failure(err)
+		}
+		s, err = p.seePool(v, t, base)
+		return err
+	})
+	return s, err
+}
