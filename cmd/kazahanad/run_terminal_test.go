@@ -99,9 +99,10 @@ func TestTerminalOfAnotherJob(t *testing.T) {
 func TestTerminalOfTheRestOfTheJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	const rest = `{ read pid; echo "$pid"; read line; read line </dev/tty; echo "rest got $line"; : >"$HOME/done"; cat; }`
+	// A shell puts the job in front once more when it starts the rest, so CMD reads after that.
+	const rest = `{ : >"$HOME/begun"; read pid; echo "$pid"; read line; read line </dev/tty; echo "rest got $line"; : >"$HOME/done"; cat; }`
 	// CMD waits in itself: a shell that is starting another program does not show that it has stopped.
-	const script = `mkfifo "$HOME/done"; echo "CMD $$"; read line; echo "$line"; read line <"$HOME/done"; read line; echo "CMD got $line"`
+	const script = `mkfifo "$HOME/done"; until [ -e "$HOME/begun" ]; do :; done; echo "CMD $$"; read line; echo "$line"; read line <"$HOME/done"; read line; echo "CMD got $line"`
 	on := s.inShell(`set -m; "$0" "$@" | `+rest+`; echo "stopped $?"; read go; fg; echo "code $?"; read more; echo "shell read $more"`,
 		s.runArgs("term=10m", script, "-q")...)
 	cmd := on.number("CMD")
