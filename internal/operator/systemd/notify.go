@@ -2,20 +2,43 @@ package systemd
 
 import (
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
+// notifyTimeout limits the wait for a manager that does not read, which must not
+// hold up the watchdog or a stop.
+const notifyTimeout = time.Second
+
 // Notify sends the assignments to the service manager, in one message. It reports
-// whether there is a manager.
+// whether there is a manager. It waits for notifyTimeout at most; the library's
+// function waits for ever.
 func Notify(assignments ...string) (bool, error) {
-	told, err := daemon.SdNotify(false, strings.Join(assignments, "\n"))
-	if err != nil {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return false, nil
+	}
+	if err := send(path, strings.Join(assignments, "\n")); err != nil {
 		return false, fmt.Errorf("cannot notify the service manager (NOTIFY_SOCKET): %w", err)
 	}
-	return told, nil
+	return true, nil
+}
+
+func send(path, message string) error {
+	conn, err := net.Dial("unixgram", path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyTimeout)); err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(message))
+	return err
 }
 
 // Assignments of Notify.
