@@ -82,8 +82,8 @@ func (f *fileSystem) newFile(bytes []byte) *node {
 	return n
 }
 
-// write replaces the content where the file is. A process that has it mapped sees that, if
-// the size stays.
+// write replaces the content in place. A process that has mapped the file sees the new content
+// if the size stays.
 func (f *fileSystem) write(n *node, bytes []byte) {
 	if words := (len(bytes) + 7) / 8; words != len(n.words) {
 		n.words = make([]int64, words)

@@ -80,7 +80,7 @@ func (p *Provider) count(pool string, more counts) {
 	p.counts[pool] = p.counts[pool].plus(more)
 }
 
-// uncounted takes what is not written yet. Whoever does not write it gives it back with count.
+// uncounted takes what is not written yet. A caller that does not write it gives it back with count.
 func (p *Provider) uncounted(pool string) counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()

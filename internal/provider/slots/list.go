@@ -93,7 +93,7 @@ func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, sinc
 		r := record.NewReader(one.Value)
 		grants, whole := decodeEnds(&r)
 		if !whole {
-			// It has nearly all slots of all layouts, or cannot be read. Whoever looks at it finds out.
+			// It has nearly all slots of all layouts, or cannot be read. A change that reads it finds out.
 			grants = nil
 		}
 		l.ends[one.block] = grants

@@ -16,8 +16,8 @@ type fence struct {
 	fromMS, untilMS int64 // 0: there is no fence
 }
 
-// Forget empties the store, as if an empty backup had been put back. Whoever uses it next
-// notices that, and finds it fenced.
+// Forget empties the store, as if an empty backup had been put back. The next caller notices
+// that, and finds the store fenced.
 func (s *Store) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
