@@ -291,6 +291,23 @@ func TestFailedSave(t *testing.T) {
 	}
 }
 
+// A start that adopts no lease makes a new marks file. Where it is killed right after that, and
+// the disk is full besides, the marks of before are there still.
+func TestCrashAfterNewMarks(t *testing.T) {
+	p, _ := usedPlace(t)
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark + 1)
+	s.crash() // the floor on the disk is behind
+	must.Succeed(t, os.Remove(filepath.Join(p.folder(t), leasesName)))
+	full := filepath.Join(p.dir, stateName+newSuffix)
+	must.Succeed(t, os.MkdirAll(filepath.Join(full, "x"), 0o700))
+	mustOpen(t, p).crash()
+	must.Succeed(t, os.RemoveAll(full))
+	if mark := mustOpen(t, p).service("default").Mark(); mark != testMark+1 {
+		t.Errorf("the mark is %d, want %d", mark, testMark+1)
+	}
+}
+
 // crashDir is the live directory of a process that ends at a step of a save: before or after
 // the new file has its name.
 type crashDir struct {

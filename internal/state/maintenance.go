@@ -114,7 +114,7 @@ func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err 
 		return floors, err
 	}
 	// The marks are in the state directory, where the next start finds them.
-	m, err := createMarks(s.disk)
+	m, err := createMarks(s.disk, nil)
 	if err != nil {
 		return floors, err
 	}

@@ -3,6 +3,8 @@ package state
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"unicode/utf8"
 	"unsafe"
@@ -75,10 +77,17 @@ func bytesOf(words []int64) []byte {
 
 func versionAndSlots(b []byte) *[2]uint32 { return (*[2]uint32)(unsafe.Pointer(&b[8])) }
 
-// createMarks writes an empty table and opens it. It writes every byte: on a full
-// disk, the first store to a page of a sparse file would fault.
-func createMarks(d Dir) (*marks, error) {
-	if err := d.Replace(marksName, bytesOf(newMarks())); err != nil {
+// createMarks writes a table with these marks and opens it. They are in it from the beginning:
+// a crash right after it must take none of them back. It writes every byte: on a full disk,
+// the first store to a page of a sparse file would fault.
+func createMarks(d Dir, with map[string]int64) (*marks, error) {
+	table := memoryMarks()
+	for _, name := range slices.Sorted(maps.Keys(with)) {
+		if _, err := table.add(name, with[name]); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.Replace(marksName, bytesOf(table.m.Words)); err != nil {
 		return nil, err
 	}
 	return openMarks(d, true)

@@ -167,11 +167,15 @@ func (s *State) openLive(ctx context.Context, known bool) error {
 	return nil
 }
 
-// renewMarks makes new marks. Another process may use the old ones: somebody may have moved
-// them here from its folder.
+// renewMarks replaces the marks file by a new one with the same marks. Another process may use
+// the old one: somebody may have moved it here from its folder.
 func (s *State) renewMarks(dir Dir) error {
 	old := s.marks
-	m, err := createMarks(dir)
+	var with map[string]int64
+	if old != nil {
+		with = old.all()
+	}
+	m, err := createMarks(dir, with)
 	if err != nil {
 		return err
 	}
@@ -224,6 +228,6 @@ func (s *State) openMarksOnDisk() (err error) {
 	if !isMissing(err) {
 		s.opts.fail("the marks are damaged: IDs go on above the floor in the state file, which may be a second behind", err)
 	}
-	s.marks, err = createMarks(s.disk)
+	s.marks, err = createMarks(s.disk, nil)
 	return err
 }
