@@ -53,6 +53,7 @@ type acquire struct {
 	began  time.Time
 	asked  asked    // as of the last change
 	mine   []grant  // of the asked ones, those that this call has made
+	partly bool     // the request was granted leases, by this call or another
 	head   head     // as of the last change
 	counts counts   // of this request, until a change has written them
 	listed *listing // after a miss
@@ -64,32 +65,30 @@ type acquire struct {
 // errMiss: nothing is free in the blocks that the rule was shown.
 var errMiss = errors.New("nothing is free in some blocks")
 
-// maxRounds bounds the changes of an acquire: more than those of the most leases, and of blocks
-// that fill up meanwhile.
-const maxRounds = 200
+// maxMisses bounds the changes in a row that grant nothing, since blocks fill up meanwhile. Each
+// other change grants a lease that is wanted.
+const maxMisses = 20
 
 // run makes changes until the request is answered.
 func (a *acquire) run(ctx context.Context) ([]lease.Lease, error) {
-	for range maxRounds {
+	for misses := 0; misses < maxMisses; {
 		err := a.p.based(a.t, func(base head) error { return a.change(ctx, base) })
-		if errors.Is(err, errMiss) {
+		missed := errors.Is(err, errMiss)
+		if missed {
 			err = a.list(ctx)
-			if err == nil {
-				continue
-			}
 		}
 		switch {
-		case errors.Is(err, record.ErrUnconfirmed):
-			return nil, fmt.Errorf("%w; %s", err, a.giveBack(ctx))
-		case err != nil && a.req.RequestID == "" && len(a.mine) > 0:
-			return a.answer(ctx) // nobody asks for them again
 		case err != nil:
-			return nil, failure(err)
+			return a.fail(ctx, err)
+		case missed:
+			misses++
 		case a.asked.over():
 			return a.answer(ctx)
+		default:
+			misses = 0
 		}
 	}
-	return nil, failure(fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
+	return a.fail(ctx, fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
 }
 
 // list gets a list of the pool after a miss. A list of before the call may lead to what is free,
@@ -104,63 +103,6 @@ func (a *acquire) list(ctx context.Context) (err error) {
 		a.listed, err = a.p.ends(ctx, a.t, a.nowMS, a.began)
 	}
 	return err
-}
-
-// answer is the leases of the request. Those that another call has made are read: they may have
-// ended.
-func (a *acquire) answer(ctx context.Context) ([]lease.Lease, error) {
-	if len(a.mine) < len(a.asked.got) {
-		return a.p.replay(ctx, a.t, a.asked)
-	}
-	leases := make([]lease.Lease, len(a.mine))
-	for i, g := range a.mine {
-		leases[i] = a.head.granted(g)
-	}
-	return leases, nil
-}
-
-// readAtOnce is how many blocks a read is asked for beside the head.
-const readAtOnce = record.MaxKeys - 1
-
-// replay is the answer to a request that was granted before: the same leases as long as all of
-// them live.
-func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lease.Lease, error) {
-	var leases []lease.Lease
-	for some := range slices.Chunk(a.got, readAtOnce) {
-		s, err := p.read(ctx, t, func(h head) []string {
-			var names []string
-			for _, g := range some {
-				names = add(names, keys{t.Pool}.block(h.blockOf(g.start)))
-			}
-			return names
-		})
-		if err != nil {
-			return nil, err
-		}
-		if s.fenced != nil {
-			return nil, s.fenced
-		}
-		for _, n := range some {
-			grants, err := s.grants(s.name.block(s.head.blockOf(n.start)))
-			if err != nil {
-				return nil, err
-			}
-			g, err := n.living(grants, s.NowMS)
-			if err != nil {
-				return nil, err
-			}
-			leases = append(leases, s.head.granted(g))
-		}
-	}
-	return leases, nil
-}
-
-// add adds a name that is not there yet.
-func add(names []string, name string) []string {
-	if slices.Contains(names, name) {
-		return names
-	}
-	return append(names, name)
 }
 
 // attempt is a change that is tried: with what was drawn for it, so that its rule is pure. The
@@ -222,6 +164,7 @@ func (a *acquire) change(ctx context.Context, base head) error {
 		return writes, err
 	})
 	d := latest.Load()
+	a.partly = a.partly || d != nil && len(d.asked.got) > len(d.mine)
 	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
 	if d == nil || !carriedOut && !errors.Is(err, errMiss) {
 		a.p.count(a.t.Pool, x.pending)
@@ -239,6 +182,7 @@ func (a *acquire) change(ctx context.Context, base head) error {
 	}
 	if carriedOut {
 		a.asked, a.head, a.mine = d.asked, d.head, append(a.mine, d.mine...)
+		a.partly = a.partly || len(d.mine) > 0
 	}
 	return err
 }
@@ -300,8 +244,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		d.asked.got = append(d.asked.got, named{g.start, g.bitSeq, g.nonce})
 	}
 	if request != "" {
-		kept := min(x.t.LongestMS(), record.MaxKeepMS)
-		writes = append(writes, record.Write{Key: request, Value: d.asked.value(), KeepMS: kept, Unlisted: true})
+		writes = append(writes, d.asked.write(request, x.t))
 	}
 	if len(d.mine) > 0 {
 		writes = append(writes, s.counted(x.p.shard, counted))
@@ -383,42 +326,6 @@ func (x *attempt) grant(s seenPool, d *decision, chosen []free) ([]record.Write,
 	writes := []record.Write{{Key: s.name.block(block), Value: encode(grants), GrantMS: x.t.LongestMS()}}
 	if replaces {
 		writes = append(writes, record.Write{Key: s.name.past(block), Value: encode(past), Unlisted: true})
-	}
-	return writes, nil
-}
-
-// giveBack ends grants that too few replicas have confirmed, and forgets the request. It returns
-// what to say of them.
-func (a *acquire) giveBack(ctx context.Context) string {
-	for len(a.mine) > 0 {
-		block := a.head.blockOf(a.mine[0].start)
-		ask := record.Ask{Keys: []string{a.name.block(block)}}
-		if a.req.RequestID != "" {
-			ask.Keys = append(ask.Keys, requestKey(a.req.Service, a.req.RequestID))
-		}
-		_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) { return a.unused(v, ask.Keys) })
-		if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
-			return "the leases end by themselves: " + err.Error()
-		}
-		a.mine = slices.DeleteFunc(a.mine, func(g grant) bool { return a.head.blockOf(g.start) == block })
-	}
-	return "the leases were given back"
-}
-
-// unused ends the grants of this call in a block, before anything was made under them.
-func (a *acquire) unused(v record.View, keys []string) ([]record.Write, error) {
-	grants, err := decode(v.Records[keys[0]].Value)
-	if err != nil {
-		return nil, err
-	}
-	for i := range grants {
-		if slices.ContainsFunc(a.mine, func(g grant) bool { return g.nonce == grants[i].nonce }) {
-			grants[i].end, grants[i].released = grants[i].created, true
-		}
-	}
-	writes := []record.Write{{Key: keys[0], Value: encode(grants), Frees: true}}
-	for _, request := range keys[1:] {
-		writes = append(writes, record.Write{Key: request, Frees: true})
 	}
 	return writes, nil
 }

@@ -24,6 +24,13 @@
 //   - Counters, in 16 shards. What a process has counted is written with its next
 //     grant or extension.
 //
+// # Requests
+//
+// The leases of a request are its caller's to ask for again, also where replicas have not
+// confirmed them: then they stay as they are, and the same request gets them later. Only
+// what was granted without a request ID is given back. A request that was granted a part, and
+// then found the store busy or fenced, is answered with the part.
+//
 // # Which slot
 //
 // An acquire looks at a few random blocks. Of what is free there it takes what has been

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -300,4 +301,12 @@ func (p *Provider) read(ctx context.Context, t provider.Terms, named func(h head
 		return err
 	})
 	return s, err
+}
+
+// add adds a name that is not there yet.
+func add(names []string, name string) []string {
+	if slices.Contains(names, name) {
+		return names
+	}
+	return append(names, name)
 }

@@ -167,20 +167,6 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 	}
 }
 
-// What replicas have not confirmed is given back, and its request forgotten.
-func TestUnconfirmedGrantsAreGivenBack(t *testing.T) {
-	for _, request := range []string{"", "r"} {
-		s := newStage(t)
-		p := s.open(within(0, 0))
-		s.after = func() error { return record.ErrUnconfirmed }
-		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: request}); !errors.Is(err, record.ErrUnconfirmed) {
-			t.Fatalf("the error is %v", err)
-		}
-		s.after = nil
-		s.acquire(p, provider.AcquireRequest{RequestID: request})
-	}
-}
-
 // A release that no rule has decided is not sent, and is not carried out later.
 func TestReleaseThatWasNotSent(t *testing.T) {
 	s := newStage(t)

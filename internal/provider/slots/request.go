@@ -34,6 +34,11 @@ func (a asked) value() []byte {
 	return b
 }
 
+// write records the request under its key.
+func (a asked) write(key string, t provider.Terms) record.Write {
+	return record.Write{Key: key, Value: a.value(), KeepMS: min(t.LongestMS(), record.MaxKeepMS), Unlisted: true}
+}
+
 func parseAsked(value []byte) (a asked, err error) {
 	r := record.NewReader(value)
 	if r.Byte() != format {

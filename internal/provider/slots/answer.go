@@ -1,0 +1,156 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// answer is the leases of the request. Those that another call has made are read: they may have
+// ended.
+func (a *acquire) answer(ctx context.Context) ([]lease.Lease, error) {
+	if len(a.mine) < len(a.asked.got) {
+		return a.p.replay(ctx, a.t, a.asked)
+	}
+	return a.granted(), nil
+}
+
+// granted is the leases that this call has made.
+func (a *acquire) granted() []lease.Lease {
+	leases := make([]lease.Lease, len(a.mine))
+	for i, g := range a.mine {
+		leases[i] = a.head.granted(g)
+	}
+	return leases
+}
+
+// readAtOnce is how many blocks a read is asked for beside the head.
+const readAtOnce = record.MaxKeys - 1
+
+// replay is the answer to a request that was granted before: the same leases as long as all of
+// them live.
+func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lease.Lease, error) {
+	var leases []lease.Lease
+	for some := range slices.Chunk(a.got, readAtOnce) {
+		s, err := p.read(ctx, t, func(h head) []string {
+			var names []string
+			for _, g := range some {
+				names = add(names, keys{t.Pool}.block(h.blockOf(g.start)))
+			}
+			return names
+		})
+		if err != nil {
+			return nil, err
+		}
+		if s.fenced != nil {
+			return nil, s.fenced
+		}
+		for _, n := range some {
+			grants, err := s.grants(s.name.block(s.head.blockOf(n.start)))
+			if err != nil {
+				return nil, err
+			}
+			g, err := n.living(grants, s.NowMS)
+			if err != nil {
+				return nil, err
+			}
+			leases = append(leases, s.head.granted(g))
+		}
+	}
+	return leases, nil
+}
+
+// fail is the answer after an error. A caller repeats a request whose outcome is not known, and
+// none that was refused. So what a request was granted before a refusal is its answer: nobody
+// would ask for these leases again.
+func (a *acquire) fail(ctx context.Context, err error) ([]lease.Lease, error) {
+	if errors.Is(err, record.ErrUnconfirmed) {
+		return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
+	}
+	err = failure(err)
+	switch isFenced := errors.As(err, new(*provider.FencedError)); {
+	case len(a.mine) > 0 && (isFenced || a.req.RequestID == ""):
+		// The fence outlasts the leases of this call too. Those of other calls are not repeated.
+		return a.granted(), nil
+	case errors.As(err, new(*provider.BusyError)) && a.req.RequestID != "":
+		return a.settle(ctx, err)
+	}
+	return nil, err
+}
+
+// settle ends a request that the store was too busy for: what it was granted so far is the answer,
+// also of its repetitions. The refusal is the answer where that is nothing.
+func (a *acquire) settle(ctx context.Context, refusal error) ([]lease.Lease, error) {
+	request := requestKey(a.req.Service, a.req.RequestID)
+	var latest atomic.Pointer[asked] // a run may still be under way when the change has failed
+	_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), record.Ask{Keys: []string{request}}, func(v record.View) ([]record.Write, error) {
+		value := v.Records[request].Value
+		if value == nil {
+			latest.Store(&asked{})
+			return nil, nil
+		}
+		so, err := parseAsked(value)
+		if err != nil {
+			return nil, err
+		}
+		isOver := so.over()
+		so.done = true
+		latest.Store(&so)
+		if isOver || len(so.got) == 0 {
+			return nil, nil
+		}
+		return []record.Write{so.write(request, a.t)}, nil
+	})
+	switch {
+	case err != nil && a.partly:
+		// As of an unknown outcome: the caller asks for the leases again.
+		return nil, fmt.Errorf("a part of the leases was granted, and then the store was busy: %w", err)
+	case err != nil || len(latest.Load().got) == 0:
+		return nil, refusal
+	}
+	a.asked = *latest.Load()
+	return a.answer(ctx)
+}
+
+// unconfirmed says what becomes of grants that too few replicas have confirmed. With a request ID
+// they stay: a repetition may have been answered with them by now, and the caller's own repetition
+// is, once the replicas confirm them. Otherwise nobody has seen them, and they end.
+func (a *acquire) unconfirmed(ctx context.Context) string {
+	if a.req.RequestID != "" {
+		return "the same request gets the leases once they are confirmed"
+	}
+	for len(a.mine) > 0 {
+		block := a.head.blockOf(a.mine[0].start)
+		key := a.name.block(block)
+		_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), record.Ask{Keys: []string{key}}, func(v record.View) ([]record.Write, error) { return a.unused(v, key) })
+		if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
+			return "the leases end by themselves: " + err.Error()
+		}
+		a.mine = slices.DeleteFunc(a.mine, func(g grant) bool { return a.head.blockOf(g.start) == block })
+	}
+	return "the leases were given back"
+}
+
+// unused ends the grants of this call in a block, before anything was made under them.
+func (a *acquire) unused(v record.View, key string) ([]record.Write, error) {
+	grants, err := decode(v.Records[key].Value)
+	if err != nil {
+		return nil, err
+	}
+	found := false
+	for i := range grants {
+		if slices.ContainsFunc(a.mine, func(g grant) bool { return g.nonce == grants[i].nonce }) {
+			grants[i].end, grants[i].released, found = grants[i].created, true, true
+		}
+	}
+	if !found {
+		return nil, nil
+	}
+	return []record.Write{{Key: key, Value: encode(grants), Frees: true}}, nil
+}

@@ -1,0 +1,167 @@
+package slots
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// many asks for as many leases as a request gets.
+func many(request string) provider.AcquireRequest {
+	return provider.AcquireRequest{RequestID: request, ThroughputPerMS: 200 * 256}
+}
+
+// failing has the n-th change fail, and, with more, those after it. It returns the number of all.
+func (s *stage) failing(n int, more bool, err error) *int {
+	changes := new(int)
+	s.before = func() error {
+		if *changes++; *changes == n || more && *changes > n {
+			return err
+		}
+		return nil
+	}
+	return changes
+}
+
+// held compares the leases that are recorded with those that were answered.
+func (s *stage) held(p *Provider, leases []lease.Lease) {
+	s.Helper()
+	records, err := p.List(s.Context(), "")
+	must.Succeed(s, err)
+	lost, err := provider.Verify(s.Context(), p, "", leases)
+	if err != nil || len(lost) > 0 || len(records) != len(leases) {
+		s.Errorf("%d leases were answered, %d of them lost (%v), and %d are recorded", len(leases), len(lost), err, len(records))
+	}
+}
+
+// What replicas have not confirmed is given back where nobody can ask for it again.
+func TestUnconfirmedGrantsAreGivenBack(t *testing.T) {
+	s := newStage(t)
+	p := s.open(within(0, 0))
+	s.after = func() error { return record.ErrUnconfirmed }
+	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); !errors.Is(err, record.ErrUnconfirmed) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.after = nil
+	s.acquire(p, provider.AcquireRequest{})
+}
+
+// What replicas have not confirmed stays for the repetitions of its request: one of them may have
+// been answered with it.
+func TestUnconfirmedRequestKeepsItsLeases(t *testing.T) {
+	s := newStage(t)
+	p, other := s.open(within(0, 0)), s.open(within(0, 0))
+	req := provider.AcquireRequest{RequestID: "r"}
+	var leases []lease.Lease
+	s.after = func() error {
+		s.after = nil
+		leases = s.acquire(other, req)
+		return record.ErrUnconfirmed
+	}
+	if _, err := p.Acquire(t.Context(), req); !errors.Is(err, record.ErrUnconfirmed) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.held(p, leases)
+	if again := s.acquire(p, req); !slices.Equal(again, leases) {
+		t.Errorf("the answer is %v, and to another caller %v", again, leases)
+	}
+}
+
+// A request that was granted a part of its leases, and then found the store busy, is answered with
+// the part, now and later.
+func TestPartOfABusyRequest(t *testing.T) {
+	for _, request := range []string{"", "r"} {
+		s := newStage(t)
+		p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
+		s.failing(3, false, record.ErrBusy)
+		leases := s.acquire(p, many(request))
+		if len(leases) == 0 || len(leases) >= 200 {
+			t.Errorf("%d leases are a part of 200", len(leases))
+		}
+		s.held(other, leases)
+		if request == "" {
+			continue
+		}
+		if again := s.acquire(other, many(request)); !slices.Equal(again, leases) {
+			t.Errorf("%d leases, and again %d", len(leases), len(again))
+		}
+	}
+}
+
+// That is so too where another call has made the grants.
+func TestPartOfABusyRepetition(t *testing.T) {
+	s := newStage(t)
+	p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
+	broken := errors.New("broken")
+	s.failing(3, false, broken)
+	if _, err := p.Acquire(t.Context(), many("r")); !errors.Is(err, broken) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.failing(1, false, record.ErrCrowded)
+	s.held(p, s.acquire(other, many("r")))
+}
+
+// A request that was granted a part is repeated, and not given up, where the store stays busy. One
+// that was granted nothing is refused.
+func TestPartOfARequestThatStaysBusy(t *testing.T) {
+	s := newStage(t)
+	p := s.open(provider.DefaultTerms())
+	var busy *provider.BusyError
+	s.failing(1, true, record.ErrBusy)
+	if _, err := p.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
+		t.Errorf("at once: %v", err)
+	}
+	s.failing(3, true, record.ErrBusy)
+	if leases, err := p.Acquire(t.Context(), many("r")); err == nil || errors.As(err, &busy) {
+		t.Errorf("after a part: %d leases, %v", len(leases), err)
+	}
+	s.before = nil
+	leases := s.acquire(p, many("r"))
+	if len(leases) != 200 {
+		t.Errorf("%d leases, want 200", len(leases))
+	}
+	s.held(p, leases)
+}
+
+// A fence that begins meanwhile does not take a part away.
+func TestPartOfAFencedRequest(t *testing.T) {
+	for _, request := range []string{"", "r"} {
+		s := newStage(t)
+		p := s.open(provider.DefaultTerms())
+		changes := 0
+		s.before = func() error {
+			if changes++; changes == 3 {
+				return s.Store.(*memory.Store).Fence(t.Context())
+			}
+			return nil
+		}
+		leases := s.acquire(p, many(request))
+		if changes != 3 || len(leases) == 0 {
+			t.Errorf("%d leases after %d changes", len(leases), changes)
+		}
+		s.held(p, leases)
+		var fenced *provider.FencedError
+		if _, err := p.Acquire(t.Context(), many(request)); !errors.As(err, &fenced) {
+			t.Errorf("the next request: %v", err)
+		}
+	}
+}
+
+// A request may take as many changes as it wants leases.
+func TestManyRoundsOfOneRequest(t *testing.T) {
+	s := newStage(t)
+	s.acquire(s.open(provider.DefaultTerms()), provider.AcquireRequest{})
+	terms := provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq + MaxApart)
+	terms.MaxLeasesPerAcquire = 500
+	changes := s.failing(0, false, nil)
+	leases := s.acquire(s.open(terms), provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 500 << terms.BitSeq})
+	if len(leases) != 500 || *changes < 250 {
+		t.Errorf("%d leases by %d changes", len(leases), *changes)
+	}
+}
