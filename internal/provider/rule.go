@@ -80,12 +80,15 @@ func (r Record) HeldAt(atMS int64) bool {
 // Extended is the end of a lease after a valid extension, and until when its slot
 // is taken then. A request that knows an earlier end than the lease has is a
 // repetition, and moves nothing.
+//
+// The slot is taken for longer only where the lease is, and then until a term and its quarantine
+// from now at most: for so long a store is fenced that forgets the extension.
 func (r ExtendRequest) Extended(t Terms, nowMS, expiredMS, endMS int64) (expired, end int64) {
-	if r.ExpiredMS < expiredMS {
+	longer := nowMS + t.Term.Milliseconds()
+	if r.ExpiredMS < expiredMS || longer <= expiredMS {
 		return expiredMS, endMS
 	}
-	expired = max(expiredMS, nowMS+t.Term.Milliseconds())
-	return expired, max(endMS, expired+t.Quarantine.Milliseconds())
+	return longer, max(endMS, nowMS+t.LongestMS())
 }
 
 // CheckTime reports ErrTimestampSkew when the timestamp is further than

@@ -35,8 +35,9 @@ if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas
 local before = rec.till
 -- A request that knows an earlier end is a repetition, and moves nothing. It is
 -- written all the same, so that replicas can confirm it.
-if tonumber(A.expired) >= rec.expired then
-  rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
+local longer = t + tonumber(A.term_ms)
+if tonumber(A.expired) >= rec.expired and longer > rec.expired then
+  rec.expired = longer
   rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
 end
 redis.call('HSET', slot_key(rec.bit_seq, rec.id), 'expired', int(rec.expired), 'end', int(rec.till))
