@@ -25,7 +25,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	}
 	t := p.cfg.Services.Of(req.Service)
 	a := &acquire{p: p, t: t, req: req, name: keys{t.Pool}, meta: encodeMeta(req.Meta), began: time.Now()}
-	a.asked.want = t.LeaseCount(req.ThroughputPerMS)
+	a.asked.want = min(t.LeaseCount(req.ThroughputPerMS), mostLeases)
 	a.counts[granted] = 1
 	if p.isNew(t.Pool, req.Client) {
 		a.counts[clients] = 1
@@ -168,6 +168,9 @@ func (a *acquire) change(ctx context.Context, base head) error {
 	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
 	if d == nil || !carriedOut && !errors.Is(err, errMiss) {
 		a.p.count(a.t.Pool, x.pending)
+		if damaged, ok := errors.AsType[*damagedError](err); ok {
+			a.p.damaged(damaged.key)
+		}
 		if errors.Is(err, errOtherBase) {
 			a.listed, a.last = nil, false
 		}
@@ -223,7 +226,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		s.head = x.fresh
 		writes = append(writes, record.Write{Key: s.name.head(), Value: x.fresh.value()})
 	}
-	d = decision{asked: x.asked, head: s.head, seen: map[int64][]grant{}, nowMS: v.NowMS}
+	d = decision{asked: x.asked.clipped(), head: s.head, seen: map[int64][]grant{}, nowMS: v.NowMS}
 	request := ""
 	if x.req.RequestID != "" {
 		request = requestKey(x.req.Service, x.req.RequestID)
@@ -257,14 +260,17 @@ func (x *attempt) take(s seenPool, d *decision) (writes []record.Write, err erro
 	var all []free
 	nextMS := x.nextMS
 	for _, block := range x.blocks {
-		if d.seen[block], err = s.grants(s.name.block(block)); err != nil {
-			return nil, err
+		grants, err := s.grants(s.name.block(block))
+		if err != nil && !x.p.isDamaged(s.name.block(block)) {
+			return nil, &damagedError{s.name.block(block), err}
 		}
+		if err != nil {
+			grants = s.head.taken(block)
+		}
+		d.seen[block] = grants
 		some, next := x.ring.freeIn(block, d.seen[block], s.NowMS)
 		all = append(all, some...)
-		if nextMS == 0 || next != 0 && next < nextMS {
-			nextMS = next
-		}
+		nextMS = earliest(nextMS, next)
 	}
 	low, end := x.ring.blocks()
 	everything := x.last || end-low == int64(len(x.blocks))
@@ -299,7 +305,7 @@ func (x *attempt) grant(s seenPool, d *decision, chosen []free) ([]record.Write,
 	block, replaces := chosen[0].block, false
 	past, err := s.grants(s.name.past(block))
 	if err != nil {
-		return nil, err
+		past = nil // no grant rests on it
 	}
 	grants := d.seen[block]
 	for _, f := range chosen {

@@ -66,6 +66,14 @@ type free struct {
 	since     int64
 }
 
+// earliest is the earlier of two times at which something is free; 0 and never stand for none.
+func earliest(nextMS, otherMS int64) int64 {
+	if otherMS == 0 || otherMS == never || nextMS != 0 && nextMS < otherMS {
+		return nextMS
+	}
+	return otherMS
+}
+
 // freeIn returns what can be granted of a block, and otherwise when the first can be.
 func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, nextMS int64) {
 	low, end := r.in(block)
@@ -74,8 +82,8 @@ func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, next
 		switch {
 		case since <= nowMS:
 			all = append(all, free{block, id, since})
-		case nextMS == 0 || since < nextMS:
-			nextMS = since
+		default:
+			nextMS = earliest(nextMS, since)
 		}
 	}
 	return all, nextMS

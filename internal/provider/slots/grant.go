@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/provider"
@@ -68,6 +69,15 @@ func untilWithout(grants []grant, slot snowflake.Slot, own int) (end int64) {
 		}
 	}
 	return end
+}
+
+// never is the end of what cannot be granted.
+const never = math.MaxInt64
+
+// taken stands for a block that cannot be read.
+func (h head) taken(block int64) []grant {
+	bitSeq := h.bitSeq + blockBits
+	return []grant{{start: block << bitSeq, bitSeq: bitSeq, end: never}}
 }
 
 func compareGrants(a, b grant) int {
@@ -154,8 +164,16 @@ func boundMeta(grants []grant) {
 	}
 }
 
-// keptPast is how many grants of a slot are remembered beside the latest.
-const keptPast = 7
+const (
+	// keptPast is how many grants of a slot are remembered beside the latest.
+	keptPast = 7
+	// maxPast bounds the past of a block, where it has many layouts and services with long
+	// names: the oldest grants are forgotten. Two blocks, their pasts and a request have to
+	// fit into one change.
+	maxPast = 128 << 10
+	// mostGrant is the most that a grant takes without its service and meta.
+	mostGrant = 64
+)
 
 // History is what Provider.Locate remembers, for people.
 const History = "the last 8 grants of each machine ID"
@@ -163,12 +181,15 @@ const History = "the last 8 grants of each machine ID"
 // remember adds a grant that is replaced to a past, which has the latest first.
 func remember(past []grant, replaced grant) []grant {
 	replaced.meta = nil
-	out, kept := []grant{replaced}, 1
+	out, kept, size := []grant{replaced}, 1, 0
 	for _, g := range past {
 		if g.of(replaced.start, replaced.bitSeq) {
 			if kept++; kept > keptPast {
 				continue
 			}
+		}
+		if size += mostGrant + len(g.service); size > maxPast {
+			break
 		}
 		out = append(out, g)
 	}

@@ -34,7 +34,11 @@ func (l *listing) update(seen map[int64][]grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for block, grants := range seen {
-		l.ends[block] = grants
+		ends := make([]grant, len(grants))
+		for i, g := range grants {
+			ends[i] = grant{start: g.start, bitSeq: g.bitSeq, end: g.end}
+		}
+		l.ends[block] = ends
 	}
 }
 
@@ -50,8 +54,8 @@ func (l *listing) room(r ring, nowMS int64, random func(n int64) int64) (blocks 
 		all, next := r.freeIn(block, l.ends[block], nowMS)
 		if len(all) > 0 {
 			blocks = append(blocks, block)
-		} else if nextMS == 0 || next < nextMS {
-			nextMS = next
+		} else {
+			nextMS = earliest(nextMS, next)
 		}
 	}
 	return blocks, nextMS
@@ -92,9 +96,12 @@ func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, sinc
 	for _, one := range heads {
 		r := record.NewReader(one.Value)
 		grants, whole := decodeEnds(&r)
-		if !whole {
-			// It has nearly all slots of all layouts, or cannot be read. A change that reads it finds out.
-			grants = nil
+		switch {
+		case whole:
+		case len(one.Value) == record.MaxHead:
+			grants = nil // it is cut off, and has nearly all slots of all layouts: a change that reads it finds out
+		default:
+			grants = p.base(t).taken(one.block)
 		}
 		l.ends[one.block] = grants
 	}

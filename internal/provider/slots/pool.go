@@ -52,6 +52,7 @@ type Provider struct {
 	counts map[string]counts   // by pool: what is not written yet
 	joined map[string]bool     // pools that have counted this process
 	lists  map[string]*listing // by pool: the ends of all blocks
+	broken map[string]bool     // keys of blocks that cannot be read, and were named in an error
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -67,6 +68,7 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		Lacking: provider.Lacking(cfg.Info.Name), cfg: cfg, bases: map[string]int{},
 		counts: map[string]counts{}, joined: map[string]bool{}, lists: map[string]*listing{}, lister: make(chan struct{}, 1),
+		broken: map[string]bool{},
 	}
 	p.shard = cfg.Random(shards)
 	return p, nil
@@ -258,6 +260,33 @@ func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPo
 		return s, errOtherBase
 	}
 	return s, nil
+}
+
+// damagedError: a block cannot be read. The acquire that finds it fails with it. For later ones
+// the block is full, and they get what is free elsewhere.
+type damagedError struct {
+	key string
+	err error
+}
+
+func (e *damagedError) Error() string {
+	return e.err.Error() + "; its machine IDs are not granted"
+}
+
+func (e *damagedError) Unwrap() error { return e.err }
+
+// damaged notes that an error has named the block.
+func (p *Provider) damaged(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken[key] = true
+}
+
+// isDamaged reports whether an error has named the block.
+func (p *Provider) isDamaged(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.broken[key]
 }
 
 // grants are those of a record, of a block or a past.

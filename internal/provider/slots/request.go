@@ -2,6 +2,7 @@ package slots
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
@@ -20,6 +21,15 @@ type named struct {
 	start  int64
 	bitSeq int
 	nonce  nonce
+}
+
+// mostLeases bounds a request, whose record has to fit into one change.
+const mostLeases = 4096
+
+// clipped is the same for one run of a rule: what another one adds to it is not seen.
+func (a asked) clipped() asked {
+	a.got = slices.Clip(a.got)
+	return a
 }
 
 // over reports whether nothing is left to do.
