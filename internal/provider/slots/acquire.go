@@ -24,7 +24,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		return nil, err
 	}
 	t := p.cfg.Services.Of(req.Service)
-	a := &acquire{p: p, t: t, req: req, name: keys{t.Pool}, meta: encodeMeta(req.Meta), began: time.Now()}
+	a := &acquire{p: p, t: t, req: req, meta: encodeMeta(req.Meta), began: time.Now()}
 	a.asked.want = min(t.LeaseCount(req.ThroughputPerMS), mostLeases)
 	a.counts[granted] = 1
 	if p.isNew(t.Pool, req.Client) {
@@ -47,7 +47,6 @@ type acquire struct {
 	p    *Provider
 	t    provider.Terms
 	req  provider.AcquireRequest
-	name keys
 	meta []byte
 
 	began  time.Time
@@ -136,7 +135,7 @@ type decision struct {
 
 // attempt draws what the next change needs.
 func (a *acquire) attempt(base head) *attempt {
-	x := &attempt{p: a.p, t: a.t, req: a.req, name: a.name, meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t)}
+	x := &attempt{p: a.p, t: a.t, req: a.req, name: base.keys(a.t.Pool), meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t)}
 	rand.Read(x.nonce[:]) // never fails (crypto/rand ends the program instead)
 	if a.listed != nil && !a.last {
 		x.blocks, a.nextMS = a.listed.room(x.ring, a.nowMS, a.p.cfg.Random)
@@ -219,8 +218,8 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		return d, nil, err
 	}
 	if !s.exists {
-		if x.fresh.bitSeq != x.base.bitSeq { // of a pool that was lost
-			x.p.learn(x.t.Pool, x.fresh.bitSeq)
+		if x.fresh.layout != x.base.layout { // of a pool that was lost
+			x.p.learn(x.t.Pool, x.fresh.layout)
 			return d, nil, errOtherBase
 		}
 		s.head = x.fresh
@@ -251,6 +250,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 	}
 	if len(d.mine) > 0 {
 		writes = append(writes, s.counted(x.p.shard, counted))
+		writes = append(writes, s.unmarked()...)
 	}
 	return d, append(writes, blocks...), nil
 }
@@ -315,7 +315,7 @@ func (x *attempt) grant(s seenPool, d *decision, chosen []free) ([]record.Write,
 			nonce: x.nonce, service: x.req.Service, meta: x.meta,
 		}
 		// This does not rely on what has chosen the machine ID.
-		if ends := until(grants, g.slot()); ends > s.NowMS {
+		if ends := max(s.head.sinceMS, until(grants, g.slot())); ends > s.NowMS {
 			return nil, fmt.Errorf("machine ID %d of pool %q was chosen and is taken until %d: nothing is granted", f.id, x.t.Pool, ends)
 		}
 		if at := find(grants, g.start, g.bitSeq); at >= 0 {

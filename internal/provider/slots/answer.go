@@ -41,7 +41,7 @@ func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lea
 		s, err := p.read(ctx, t, func(h head) []string {
 			var names []string
 			for _, g := range some {
-				names = add(names, keys{t.Pool}.block(h.blockOf(g.start)))
+				names = add(names, h.keys(t.Pool).block(h.blockOf(g.start)))
 			}
 			return names
 		})
@@ -127,8 +127,8 @@ func (a *acquire) unconfirmed(ctx context.Context) string {
 	}
 	for len(a.mine) > 0 {
 		block := a.head.blockOf(a.mine[0].start)
-		key := a.name.block(block)
-		_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), record.Ask{Keys: []string{key}}, func(v record.View) ([]record.Write, error) { return a.unused(v, key) })
+		ask := record.Ask{Keys: []string{HeadKey(a.t.Pool), a.head.keys(a.t.Pool).block(block)}}
+		_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) { return a.unused(v, ask.Keys[1]) })
 		if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
 			return "the leases end by themselves: " + err.Error()
 		}
@@ -139,7 +139,11 @@ func (a *acquire) unconfirmed(ctx context.Context) string {
 
 // unused ends the grants of this call in a block, before anything was made under them.
 func (a *acquire) unused(v record.View, key string) ([]record.Write, error) {
-	grants, err := decode(v.Records[key].Value)
+	s, err := a.p.seePool(v, a.t, a.head)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := s.grants(key)
 	if err != nil {
 		return nil, err
 	}
@@ -152,5 +156,5 @@ func (a *acquire) unused(v record.View, key string) ([]record.Write, error) {
 	if !found {
 		return nil, nil
 	}
-	return []record.Write{{Key: key, Value: encode(grants), Frees: true}}, nil
+	return append(s.unmarked(), record.Write{Key: key, Value: encode(grants), Frees: true}), nil
 }

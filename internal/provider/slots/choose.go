@@ -20,12 +20,13 @@ const (
 type ring struct {
 	ids    provider.IDRange
 	bitSeq int
-	shift  int // as of head.shift
+	shift  int   // as of head.shift
+	since  int64 // as of layout.sinceMS
 }
 
 // ringOf is that of the terms. Of a layout that the pool refuses it has no blocks of the pool.
 func (h head) ringOf(t provider.Terms) ring {
-	return ring{t.Range(), t.BitSeq, max(h.shift(t.BitSeq), 0)}
+	return ring{t.Range(), t.BitSeq, max(h.shift(t.BitSeq), 0), h.sinceMS}
 }
 
 // blocks are the numbers of its blocks: from low, and below end.
@@ -78,7 +79,7 @@ func earliest(nextMS, otherMS int64) int64 {
 func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, nextMS int64) {
 	low, end := r.in(block)
 	for id := low; id < end; id++ {
-		since := until(grants, r.slot(id))
+		since := max(r.since, until(grants, r.slot(id)))
 		switch {
 		case since <= nowMS:
 			all = append(all, free{block, id, since})

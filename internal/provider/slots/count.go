@@ -128,7 +128,7 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	t := p.cfg.Services.Of(service)
 	var names []string
 	for shard := range int64(shards) {
-		names = append(names, keys{t.Pool}.count(shard))
+		names = append(names, keys{pool: t.Pool}.count(shard))
 	}
 	s, err := p.read(ctx, t, func(head) []string { return names })
 	if err != nil {

@@ -32,7 +32,7 @@ func TestDamagedBlockIsFull(t *testing.T) {
 		for _, blocks := range []int64{2, 20} {
 			s := newStage(t)
 			p := s.open(within(0, 16*blocks-1))
-			damaged := keys{provider.DefaultPool}.block(blocks / 2)
+			damaged := keys{pool: provider.DefaultPool}.block(blocks / 2)
 			s.write(map[string][]byte{damaged: value})
 			granted, failed := int64(0), 0
 			var full *provider.FullError
@@ -82,7 +82,7 @@ func TestGreatestChange(t *testing.T) {
 	s := newStage(t)
 	terms := provider.DefaultTerms()
 	s.acquire(s.open(terms), provider.AcquireRequest{})
-	name, request := keys{terms.Pool}, strings.Repeat("r", provider.MaxNameBytes)
+	name, request := keys{pool: terms.Pool}, strings.Repeat("r", provider.MaxNameBytes)
 	values := map[string][]byte{}
 	for block := range int64(maxBlocks) {
 		// The past's first entry makes room for one more of each.

@@ -22,17 +22,31 @@ const (
 	MaxApart = blockBits
 )
 
-// head is what a pool has recorded of itself. It is written with the first grant, and never
-// changes.
+// layout says how a pool's blocks are cut, and from when on they count.
+type layout struct {
+	bitSeq int   // of the first layout of leases
+	number int64 // of the layout, which is in the keys of the blocks; Init begins another one
+	// sinceMS is when all grants had ended that were made before the layout. It is as if they had
+	// all been of every slot.
+	sinceMS int64
+}
+
+// head is what a pool has recorded of itself. It is written with the first grant, and changes
+// when Init begins another layout.
 type head struct {
 	timeline snowflake.Timeline
-	bitSeq   int      // of the first layout
-	key      [32]byte // makes the secrets of leases
+	layout
+	key [32]byte // makes the secrets of leases
+	// mark is the Init that looks at the blocks. Whoever writes a block takes it away, and so
+	// the Init learns of that. Zero: there is none.
+	mark mark
 }
+
+type mark [16]byte
 
 // newHead is the head of a pool that does not exist yet.
 func newHead(t provider.Terms) head {
-	h := head{timeline: t.Timeline, bitSeq: t.BitSeq}
+	h := head{timeline: t.Timeline, layout: layout{bitSeq: t.BitSeq}}
 	rand.Read(h.key[:]) // never fails (crypto/rand ends the program instead)
 	return h
 }
@@ -40,7 +54,9 @@ func newHead(t provider.Terms) head {
 func (h head) value() []byte {
 	b := binary.AppendVarint([]byte{format}, h.timeline.EpochMS)
 	b = append(b, byte(h.timeline.BitTS), byte(h.bitSeq))
-	return append(b, h.key[:]...)
+	b = binary.AppendUvarint(b, uint64(h.number))
+	b = binary.AppendUvarint(b, uint64(h.sinceMS))
+	return append(append(b, h.key[:]...), h.mark[:]...)
 }
 
 func parseHead(value []byte) (h head, err error) {
@@ -50,7 +66,9 @@ func parseHead(value []byte) (h head, err error) {
 	}
 	h.timeline.EpochMS = r.Signed()
 	h.timeline.BitTS, h.bitSeq = int(r.Byte()), int(r.Byte())
+	h.number, h.sinceMS = r.Number(), r.Number()
 	h.key = [32]byte(r.Bytes(len(h.key)))
+	h.mark = mark(r.Bytes(len(h.mark)))
 	if r.Failed() || len(r.Rest()) > 0 {
 		return head{}, errFormat
 	}
@@ -58,7 +76,7 @@ func parseHead(value []byte) (h head, err error) {
 }
 
 // HeadKey is the key of a pool's head.
-func HeadKey(pool string) string { return keys{pool}.head() }
+func HeadKey(pool string) string { return keys{pool: pool}.head() }
 
 // Check reports, wrapping provider.ErrInvalid, that a pool with this head does not grant on
 // these terms. No value, no pool.
@@ -128,16 +146,23 @@ func (h head) shown(g grant) provider.Record {
 	return provider.Record{Lease: h.lease(g), Service: g.service, Meta: decodeMeta(g.meta), End: g.end, Released: g.released}
 }
 
-// keys are the names of a pool's records.
-type keys struct{ pool string }
+// keys are the names of a pool's records, of the blocks of one layout.
+type keys struct {
+	pool   string
+	layout int64
+}
+
+func (h head) keys(pool string) keys { return keys{pool, h.number} }
 
 func (k keys) head() string { return "head/" + k.pool }
 
-func (k keys) blocks() string { return "block/" + k.pool + "/" }
+func (k keys) blocks() string { return fmt.Sprintf("block/%s/%x/", k.pool, k.layout) }
 
 func (k keys) block(number int64) string { return fmt.Sprintf("%s%012x", k.blocks(), number) }
 
-func (k keys) past(number int64) string { return fmt.Sprintf("past/%s/%012x", k.pool, number) }
+func (k keys) past(number int64) string {
+	return fmt.Sprintf("past/%s/%x/%012x", k.pool, k.layout, number)
+}
 
 func (k keys) count(shard int64) string { return fmt.Sprintf("count/%s/%x", k.pool, shard) }
 

@@ -21,6 +21,7 @@ const listedFor = time.Second
 type listing struct {
 	at    time.Time // by this process
 	nowMS int64     // by the store
+	base  head      // whose blocks they are
 
 	mu   sync.Mutex
 	ends map[int64][]grant
@@ -82,14 +83,15 @@ func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, sinc
 		return nil, ctx.Err()
 	}
 	defer func() { <-p.lister }()
+	base := p.base(t)
 	p.mu.Lock()
 	l := p.lists[t.Pool]
 	p.mu.Unlock()
-	if l != nil && l.isRecent(nowMS) && !l.at.Before(since) {
+	if l != nil && l.base.layout == base.layout && l.isRecent(nowMS) && !l.at.Before(since) {
 		return l, nil
 	}
-	l = &listing{at: time.Now(), nowMS: nowMS, ends: map[int64][]grant{}}
-	heads, err := p.heads(ctx, t)
+	l = &listing{at: time.Now(), nowMS: nowMS, base: base, ends: map[int64][]grant{}}
+	heads, err := p.heads(ctx, base.keys(t.Pool))
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, sinc
 		case len(one.Value) == record.MaxHead:
 			grants = nil // it is cut off, and has nearly all slots of all layouts: a change that reads it finds out
 		default:
-			grants = p.base(t).taken(one.block)
+			grants = base.taken(one.block)
 		}
 		l.ends[one.block] = grants
 	}
@@ -117,9 +119,9 @@ type listedBlock struct {
 	block int64
 }
 
-// heads lists the blocks of the terms' pool. Their values may be cut off.
-func (p *Provider) heads(ctx context.Context, t provider.Terms) ([]listedBlock, error) {
-	prefix := keys{t.Pool}.blocks()
+// heads lists the blocks of a pool. Their values may be cut off.
+func (p *Provider) heads(ctx context.Context, name keys) ([]listedBlock, error) {
+	prefix := name.blocks()
 	var all []listedBlock
 	for after := ""; ; {
 		page, err := p.cfg.Records.List(ctx, prefix, after, record.MaxPage)
@@ -148,9 +150,19 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	if err != nil || !s.exists {
 		return nil, err
 	}
-	heads, err := p.heads(ctx, t)
+	var all []provider.Record
+	err = p.everyGrant(ctx, s.name, func(g grant) { all = append(all, s.head.shown(g)) })
 	if err != nil {
 		return nil, err
+	}
+	return all, nil
+}
+
+// everyGrant yields the grants of all blocks of a pool.
+func (p *Provider) everyGrant(ctx context.Context, name keys, yield func(grant)) error {
+	heads, err := p.heads(ctx, name)
+	if err != nil {
+		return err
 	}
 	values := map[string][]byte{}
 	var cut []string
@@ -162,23 +174,22 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	for some := range slices.Chunk(cut, readAtOnce) {
 		v, err := p.cfg.Records.Read(ctx, record.Ask{Keys: some})
 		if err != nil {
-			return nil, failure(err)
+			return failure(err)
 		}
 		for _, key := range some {
 			values[key] = v.Records[key].Value
 		}
 	}
-	var all []provider.Record
 	for _, one := range heads {
 		grants, err := decode(values[one.Key])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", one.Key, err)
+			return fmt.Errorf("%s: %w", one.Key, err)
 		}
 		for _, g := range grants {
-			all = append(all, s.head.shown(g))
+			yield(g)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // Locate implements provider.Provider. It knows the last 8 grants of each slot.
@@ -188,7 +199,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 		return nil, p.begin(ctx)
 	}
 	s, err := p.read(ctx, t, func(h head) []string {
-		return []string{keys{t.Pool}.block(h.blockOf(low)), keys{t.Pool}.past(h.blockOf(low))}
+		return []string{h.keys(t.Pool).block(h.blockOf(low)), h.keys(t.Pool).past(h.blockOf(low))}
 	})
 	if err != nil || !s.exists {
 		return nil, err
@@ -217,7 +228,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		s, err := p.read(record.Upkeep(ctx), t, func(h head) (names []string) {
 			for _, c := range some {
 				if h.has(c.ID, c.BitSeq) {
-					names = add(names, keys{t.Pool}.block(h.blockOf(c.ID<<c.BitSeq)))
+					names = add(names, h.keys(t.Pool).block(h.blockOf(c.ID<<c.BitSeq)))
 				}
 			}
 			return names

@@ -48,7 +48,7 @@ type Provider struct {
 
 	mu     sync.Mutex
 	closed bool
-	bases  map[string]int      // by pool: the bit_seq of its first layout, as far as is known
+	bases  map[string]layout   // by pool, as far as is known
 	counts map[string]counts   // by pool: what is not written yet
 	joined map[string]bool     // pools that have counted this process
 	lists  map[string]*listing // by pool: the ends of all blocks
@@ -66,7 +66,7 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Random = byChance
 	}
 	p := &Provider{
-		Lacking: provider.Lacking(cfg.Info.Name), cfg: cfg, bases: map[string]int{},
+		Lacking: provider.Lacking(cfg.Info.Name), cfg: cfg, bases: map[string]layout{},
 		counts: map[string]counts{}, joined: map[string]bool{}, lists: map[string]*listing{}, lister: make(chan struct{}, 1),
 		broken: map[string]bool{},
 	}
@@ -183,18 +183,6 @@ func (p *Provider) Look(ctx context.Context) error {
 // Ready implements provider.Provider.
 func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
 
-// Init implements provider.Provider, for all pools of the area.
-func (p *Provider) Init(ctx context.Context, service string) error {
-	t := p.cfg.Services.Of(service)
-	if err := p.CheckTerms(ctx, t); err != nil {
-		return err
-	}
-	if err := p.cfg.Records.Init(ctx); err != nil {
-		return failure(err)
-	}
-	return p.Look(ctx)
-}
-
 // CheckTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.
 func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error {
 	for _, t := range all {
@@ -211,23 +199,23 @@ func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error 
 	return nil
 }
 
-// base is the bit_seq of the first layout of the terms' pool, as far as is known: else that of
-// the terms, which will be the first one.
+// base is the layout of the terms' pool, as far as is known: else that of the terms, which will
+// be the first one.
 func (p *Provider) base(t provider.Terms) head {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	bitSeq, ok := p.bases[t.Pool]
+	of, ok := p.bases[t.Pool]
 	if !ok {
-		bitSeq = t.BitSeq
+		of = layout{bitSeq: t.BitSeq}
 	}
-	return head{timeline: t.Timeline, bitSeq: bitSeq}
+	return head{timeline: t.Timeline, layout: of}
 }
 
-// learn remembers the bit_seq of the first layout of a pool.
-func (p *Provider) learn(pool string, bitSeq int) {
+// learn remembers the layout of a pool.
+func (p *Provider) learn(pool string, of layout) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bases[pool] = bitSeq
+	p.bases[pool] = of
 	delete(p.lists, pool)
 }
 
@@ -241,12 +229,12 @@ type seenPool struct {
 }
 
 // otherBase: the pool's blocks are others than those that were asked for.
-var errOtherBase = errors.New("the pool's first layout is another one than was known")
+var errOtherBase = errors.New("the pool's layout is another one than was known")
 
 // seePool reads the head in a view. The error is errOtherBase where the keys of the ask were
-// made for another first layout than the pool has.
+// made for another layout than the pool has.
 func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPool, err error) {
-	s = seenPool{View: v, name: keys{t.Pool}, head: base, fenced: p.note(v)}
+	s = seenPool{View: v, name: base.keys(t.Pool), head: base, fenced: p.note(v)}
 	value := v.Records[s.name.head()].Value
 	if value == nil {
 		return s, nil
@@ -255,11 +243,21 @@ func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPo
 	if s.head, err = parseHead(value); err != nil {
 		return s, fmt.Errorf("pool %q: %w", t.Pool, err)
 	}
-	if s.head.bitSeq != base.bitSeq {
-		p.learn(t.Pool, s.head.bitSeq)
+	if s.head.layout != base.layout {
+		p.learn(t.Pool, s.head.layout)
 		return s, errOtherBase
 	}
 	return s, nil
+}
+
+// unmarked is the write that tells an Init, if one looks at the blocks, that a block changes.
+func (s seenPool) unmarked() []record.Write {
+	if s.head.mark == (mark{}) {
+		return nil
+	}
+	after := s.head
+	after.mark = mark{}
+	return []record.Write{{Key: s.name.head(), Value: after.value()}}
 }
 
 // damagedError: a block cannot be read. The acquire that finds it fails with it. For later ones
@@ -298,11 +296,11 @@ func (s seenPool) grants(key string) ([]grant, error) {
 	return all, nil
 }
 
-// baseTries is how often an operation begins anew because the pool has another first layout
-// than was known. It never changes but when a store loses everything.
+// baseTries is how often an operation begins anew because the pool has another layout than was
+// known. It never changes but by Init, and when a store loses everything.
 const baseTries = 3
 
-// based calls do until the first layout that it is told of is the pool's.
+// based calls do until the layout that it is told of is the pool's.
 func (p *Provider) based(t provider.Terms, do func(base head) error) (err error) {
 	for range baseTries {
 		if err = do(p.base(t)); !errors.Is(err, errOtherBase) {
@@ -318,7 +316,7 @@ func (p *Provider) read(ctx context.Context, t provider.Terms, named func(h head
 		return s, err
 	}
 	err = p.based(t, func(base head) error {
-		ask := record.Ask{Keys: []string{keys{t.Pool}.head()}}
+		ask := record.Ask{Keys: []string{HeadKey(t.Pool)}}
 		if named != nil {
 			ask.Keys = append(ask.Keys, named(base)...)
 		}

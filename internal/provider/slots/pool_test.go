@@ -32,6 +32,7 @@ type stage struct {
 	lists  int
 	before func() error // a change fails with it before its rule runs; nil: none
 	after  func() error // after it was carried out
+	listed func()       // after a list; nil: nothing
 }
 
 func newStage(t *testing.T) *stage {
@@ -60,7 +61,11 @@ func (s *stage) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 
 func (s *stage) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
 	s.lists++
-	return s.Store.List(ctx, prefix, after, limit)
+	page, err := s.Store.List(ctx, prefix, after, limit)
+	if s.listed != nil {
+		s.listed()
+	}
+	return page, err
 }
 
 // open opens a provider on these terms.
@@ -225,7 +230,7 @@ func TestLayoutsAreNear(t *testing.T) {
 func TestTakenIsNotGranted(t *testing.T) {
 	terms := provider.DefaultTerms()
 	p := newStage(t).open(terms)
-	x := (&acquire{p: p, t: terms, name: keys{terms.Pool}}).attempt(head{terms.Timeline, terms.BitSeq, [32]byte{}})
+	x := (&acquire{p: p, t: terms}).attempt(p.base(terms))
 	for name, taken := range map[string]grant{
 		"its own": {start: 3 << 8, bitSeq: 8}, "a coarser one": {start: 2 << 8, bitSeq: 9}, "a finer one": {start: 3<<8 + 128, bitSeq: 7},
 	} {

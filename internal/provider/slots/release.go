@@ -36,9 +36,9 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	t := p.cfg.Services.Of(req.Service)
 	var sent sending
 	err := p.based(t, func(base head) error {
-		ask := record.Ask{Keys: []string{keys{t.Pool}.head()}, Fresh: true}
+		ask := record.Ask{Keys: []string{HeadKey(t.Pool)}, Fresh: true}
 		for _, bitSeq := range base.meant(req) {
-			ask.Keys = add(ask.Keys, keys{t.Pool}.block(base.blockOf(req.ID<<bitSeq)))
+			ask.Keys = add(ask.Keys, base.keys(t.Pool).block(base.blockOf(req.ID<<bitSeq)))
 		}
 		_, err := p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) {
 			s, err := p.seePool(v, t, base)
@@ -52,7 +52,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 			if !sent.decide() {
 				return nil, errAbandoned
 			}
-			return []record.Write{*write}, nil
+			return append(s.unmarked(), *write), nil
 		})
 		return err
 	})
@@ -122,9 +122,9 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	pending := p.uncounted(t.Pool)
 	var latest atomic.Pointer[extension] // a run may still be under way when the change has failed
 	err := p.based(t, func(base head) error {
-		ask := record.Ask{Keys: []string{keys{t.Pool}.head(), keys{t.Pool}.count(p.shard)}, Fresh: true}
+		ask := record.Ask{Keys: []string{HeadKey(t.Pool), base.keys(t.Pool).count(p.shard)}, Fresh: true}
 		if base.has(req.ID, req.BitSeq) {
-			ask.Keys = append(ask.Keys, keys{t.Pool}.block(base.blockOf(req.ID<<req.BitSeq)))
+			ask.Keys = append(ask.Keys, base.keys(t.Pool).block(base.blockOf(req.ID<<req.BitSeq)))
 		}
 		_, err := p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) {
 			s, err := p.seePool(v, t, base)
@@ -194,5 +194,5 @@ func (s seenPool) extended(t provider.Terms, req provider.ExtendRequest) (lease.
 		return s.head.lease(g), nil, nil
 	}
 	grants[at] = g
-	return s.head.lease(g), []record.Write{{Key: key, Value: encode(grants), GrantMS: t.LongestMS()}}, nil
+	return s.head.lease(g), append(s.unmarked(), record.Write{Key: key, Value: encode(grants), GrantMS: t.LongestMS()}), nil
 }
