@@ -11,6 +11,13 @@
 // rule may therefore run several times, and under the store's lock: it does no I/O,
 // keeps no state between its runs, and does not change what it is shown.
 //
+// The runs of one call come one after the other. Where Change returns no error, or
+// ErrUnconfirmed, what was carried out is what the last run returned, and no run comes
+// later: a caller may take its answer from that run. After any other error a run may still be
+// under way or begin, and after one that leaves the outcome open its writes may be carried out. So
+// a rule that leaves something behind for its caller does so in one step, and what it leaves
+// counts only where Change has returned.
+//
 // A rule that returns an error, or no writes, changes nothing. Change then returns
 // the rule's error as it is, and the rule has seen the store as it was at a moment
 // during the call.
@@ -52,10 +59,18 @@
 // The clock is that of the server on PostgreSQL and Redis, where each first run costs a
 // round trip more; in a SQLite file that of the process that has the file's lock; in
 // memory the process's. It does not go back from one commit to the next; on Redis it may,
-// by a second, and in an area with FollowsClock as far as the clock does. etcd has no clock:
-// the time is that of the caller's host, read for each run, and two hosts may differ by any
-// amount. There the safety of a rule may rest on the order of the times in its values, and on
-// nothing else.
+// by a second. etcd has no clock: the time is that of the caller's host, read for each run,
+// and two hosts may differ by any amount. There the safety of a rule may rest on the order of
+// the times in its values, and on nothing else.
+//
+// In an area with FollowsClock the store holds no time back. View.NowMS of a rule that asks with
+// Ask.Fresh, and of Read, is what the clock shows during the call, also where an earlier commit
+// has a later time; and the moment of a commit may be before that of an earlier one. Within a
+// call nothing changes: its commit is not before the time that its last run was shown, and
+// where the clock steps back between the two, the rule runs again. A fence does not follow the
+// clock back: it is counted from the latest moment that any commit had, as far as the
+// store knows it, since what was granted then ends that much later. Rules of such an area
+// write no TermMS, and KeepMS may be counted by any time that the clock has shown.
 //
 // # Deletions and the floor
 //

@@ -16,7 +16,8 @@ type Area struct {
 	// have the same, or the fence of one whose grants are longer lasts longer.
 	MaxGrantMS int64
 	// FollowsClock: the store's time is what its clock shows, also where that has stepped back.
-	// The rules of the area rest on the order of the times in their values, and on nothing else.
+	// The rules of the area rest on the order of the times in their values, and on nothing else. See
+	// "The present time" on the package's page.
 	FollowsClock bool
 }
 
@@ -106,7 +107,7 @@ type Write struct {
 func (w Write) Size() int64 { return int64(256 + 2*len(w.Key) + len(w.Value)) }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
-// run several times, under the store's lock, and after a Change that failed.
+// run several times, under the store's lock, and after a Change that failed. See "Changes" on the package's page.
 type Rule func(View) ([]Write, error)
 
 // Head is a record in a list. Its Value may be cut to MaxHead bytes, and its LeftMS be
@@ -131,7 +132,8 @@ type Store interface {
 
 	// List returns the records whose keys have the prefix and come after the key
 	// after, in the order of their keys, limit of them at most; those that were written
-	// with Unlisted may be missing. A page is of one moment; pages of different moments may miss what changes meanwhile.
+	// with Unlisted may be missing. A page is of one moment during the call. Pages of different moments may miss what
+	// changes meanwhile, and nothing else.
 	List(ctx context.Context, prefix, after string, limit int) ([]Head, error)
 
 	// Watch gives a token after each write with Tell, and each deletion of a record

@@ -14,7 +14,8 @@
 // # Records
 //
 //   - The head of a pool: its timeline, the bit_seq of its first layout, and a key. It is
-//     among the keys of each change.
+//     among the keys of each change. Init may begin another layout once all leases have
+//     ended: init.go says how.
 //   - A block: the latest grants of 16 neighbouring slots of the first layout. Layouts whose
 //     bit_seq differs from the first by at most 4 have their slots inside of one block, so
 //     that overlap is judged in one value. Its past, in a record beside it, has the seven
@@ -40,5 +41,8 @@
 // # Secrets
 //
 // The secret of a lease is a MAC of its grant's nonce and slot by the pool's key. So no
-// record has it, and nothing sends it to the store or back.
+// record has it, and nothing sends it to the store or back. The key is part of the head: who
+// may read the area can compute all secrets. Writing the head sends the key, so who sees the
+// commands that a store gets (MONITOR on Redis) sees it when a pool is made, and when Init
+// begins another layout.
 package slots

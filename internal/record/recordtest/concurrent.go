@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
@@ -195,4 +196,33 @@ func confirmed(r *rig) {
 			r.Errorf("a deletion by another was not seen: %v", err)
 		}
 	}
+}
+
+// lastRun: what was carried out is what the last run of a rule decided.
+func lastRun(r *rig) {
+	const callers, changes = 4, 25
+	stores := []record.Store{r.store, r.open()}
+	var mu sync.Mutex
+	seen := map[int64]bool{}
+	var group sync.WaitGroup
+	for i := range callers {
+		group.Go(func() {
+			for range changes {
+				var last atomic.Int64
+				_, err := stores[i%2].Change(r.context(), record.Ask{Keys: []string{"n"}}, func(v record.View) ([]record.Write, error) {
+					before, _ := strconv.ParseInt(string(v.Records["n"].Value), 10, 64)
+					last.Store(before + 1)
+					return []record.Write{{Key: "n", Value: strconv.AppendInt(nil, before+1, 10)}}, nil
+				})
+				mu.Lock()
+				if err != nil || seen[last.Load()] {
+					r.Errorf("the last run decided on %d, as an earlier one had (%v)", last.Load(), err)
+				}
+				seen[last.Load()] = true
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	r.see("n", strconv.Itoa(callers*changes))
 }

@@ -183,6 +183,46 @@ func fresh(r *rig) {
 	}
 }
 
+// followed: where the area says so, the time goes back as far as the clock does, in a call no commit is
+// before what its rule was shown, and a fence covers what was granted while the clock was ahead.
+func followed(r *rig) {
+	if r.target.Advance == nil || !r.target.Follows {
+		r.Skip("its clock cannot be set, or is not followed")
+	}
+	f := newRig(r.T, r.target, record.Area{Name: "followed", MaxGrantMS: time.Hour.Milliseconds(), FollowsClock: true})
+	near := func(what string, ms, want int64) {
+		r.Helper()
+		if apart := ms - want; apart < 0 || apart > time.Minute.Milliseconds() {
+			r.Errorf("%s is %d ms from %d", what, apart, want)
+		}
+	}
+	f.write(granted("1", time.Minute))
+	r.target.Advance(3 * time.Hour)
+	f.write(granted("2", time.Minute))
+	ahead := f.read(record.Ask{}).NowMS
+	r.target.Advance(-2 * time.Hour)
+	behind := ahead - (2 * time.Hour).Milliseconds()
+	for range 2 {
+		near("the time of a read", f.read(record.Ask{}).NowMS, behind)
+		var shown int64
+		at, err := f.store.Change(f.context(), record.Ask{Keys: []string{"granted"}, Fresh: true}, func(v record.View) ([]record.Write, error) {
+			shown = v.NowMS
+			return []record.Write{granted("3", time.Minute)}, nil
+		})
+		must.Succeed(r, err)
+		near("the time of a rule", shown, behind)
+		near("the commit", at, shown)
+		f.see("granted", "3")
+		f.store = f.open() // another process sees the same
+	}
+	if f.target.Fence == nil {
+		return
+	}
+	if v := f.fence(); v.Fence.UntilMS < ahead+time.Minute.Milliseconds() {
+		r.Errorf("the fence is %+v, and what was granted at %d lasts for a minute", v.Fence, ahead)
+	}
+}
+
 // sweep changes enough for the store to have looked at every record.
 func (r *rig) sweep() {
 	r.Helper()
