@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	fleetPage = "fleet.md"
+	fleetPage = "fleet.txt"
 	rulesFile = "../prometheus/kazahana-alerts.yaml"
 	// fleetHosts is the fleet of the table in fleetPage.
 	fleetHosts   = 4000
@@ -331,7 +331,7 @@ func (f *fleet) firing(t *testing.T, minute int) (all []string) {
 }
 
 // TestFleet has Prometheus evaluate the rules over a fleet, and holds what fires to the
-// table of fleet.md. In the ring "deep" the fleet is whole; below it is a tenth
+// table of fleet.txt. In the ring "deep" the fleet is whole; below it is a tenth
 // that does one history.
 func TestFleet(t *testing.T) {
 	const short = "a full pool"
