@@ -21,11 +21,10 @@ type shiftedClock struct {
 // Wall implements clock.Source.
 func (c *shiftedClock) Wall() int64 { return c.System.Wall() + c.shift.Load() }
 
-// init gives the daemon of a test another host's name and clock. KZTEST_CLOCK is how
+// init gives the daemon of a test another clock. KZTEST_CLOCK is how
 // far the clock is off. Each line on standard input is another duration; "ok" on
 // standard output says that the clock has it.
 func init() {
-	hostName = os.Getenv("KZTEST_HOST")
 	text, found := os.LookupEnv("KZTEST_CLOCK")
 	if !found {
 		return

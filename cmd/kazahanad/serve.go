@@ -37,9 +37,6 @@ import (
 // wallSource is the host's clock. Only tests set it.
 var wallSource clock.Source = clock.System{}
 
-// hostName replaces the host's name. Only tests set it.
-var hostName string
-
 // features are the abilities that Status reports to clients.
 var features = []string{"ids", "external", "uuid", "regular_only"}
 
@@ -200,7 +197,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 		Settings: d.settings, Version: version, Log: d.log, Tracing: d.tracing,
 		Observer:    func(service string) keeper.Observer { return d.metrics.Service(service) },
 		StateFailed: d.metrics.StateErrors.Inc, ClockEvent: d.countClockEvent, StoreCalled: d.metrics.StoreCalled,
-		Wall: wallSource, Host: hostName,
+		Wall: wallSource,
 	})
 	if file, ok := errors.AsType[*state.FileError](err); ok && file.Lasting() {
 		err = exitStatus{code: exitState, error: err}

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/memory"
@@ -38,9 +37,6 @@ type ProviderOptions struct {
 	// Log is for providers that have something to say beside their errors; nil
 	// means none.
 	Log *zap.Logger
-	// Host is what tells this host's clock from others', for providers that
-	// compare them; empty means the host's name.
-	Host string
 	// ClientID names the holder in the records of stores that note one; empty
 	// means one that the provider makes up.
 	ClientID string
@@ -91,9 +87,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		cfg, err := kubernetes.ParseURL(rawURL, opts.Services, opts.NowMS)
 		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)
 	case scheme == "etcd":
-		cfg, err := etcd.ParseURL(rawURL, opts.Services, opts.NowMS)
-		cfg.Host = opts.Host
-		return onFirstUse(cfg, err, ignoring(etcd.Open), (*etcd.Provider).Reach)
+		return openEtcdLeases(rawURL, opts)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -346,7 +346,7 @@ func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		records := recordetcd.New(client, storeArea(0))
+		records := recordetcd.New(client, storeArea(0), nil)
 		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
 	})
 }

@@ -59,7 +59,6 @@ type Options struct {
 	StoreCalled func(op string, took time.Duration) // after each call of the store; may be nil
 
 	Wall clock.Source // nil: the host's clock
-	Host string       // replaces the host's name for providers that compare clocks
 }
 
 // Issuer makes the IDs of a process.
@@ -155,7 +154,7 @@ func (i *Issuer) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own use the believed one: a wall clock that
 	// jumped must not date their grants.
 	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, backend.ProviderOptions{
-		NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Host: i.opts.Host, Log: i.opts.Log.With(zap.String("component", "provider")),
+		NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Log: i.opts.Log.With(zap.String("component", "provider")),
 	})
 	if err != nil {
 		return &SettingsError{fmt.Errorf("provider: %w", err)}

@@ -29,7 +29,7 @@ func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
 	if err != nil {
 		return inEtcd{}, err
 	}
-	records := etcd.New(conn, area)
+	records := etcd.New(conn, area, nil)
 	return inEtcd{sequence.OnRecords(records), records, conn}, nil
 }
 

@@ -21,8 +21,8 @@ type Shifted struct {
 func (s *Site) LaunchShifted(shift time.Duration, args ...string) *Shifted {
 	s.T.Helper()
 	cmd := exec.Command(hooked(), s.ServeArgs(args...)...)
-	// cmd/kazahanad/kztest.go reads both.
-	cmd.Env = s.Environment("KZTEST_CLOCK="+shift.String(), "KZTEST_HOST="+s.Host)
+	// cmd/kazahanad/kztest.go reads it.
+	cmd.Env = s.Environment("KZTEST_CLOCK=" + shift.String())
 	stdin, err := cmd.StdinPipe()
 	must.Succeed(s.T, err)
 	stdout, err := cmd.StdoutPipe()

@@ -34,7 +34,6 @@ type Site struct {
 	State  string
 	Live   string // "none" where there is no file system in memory
 	Env    []string
-	Host   string // what launchShifted calls the host; "" = by its own name
 }
 
 // NewSite makes the directories. A test that has a site belongs to the ring all.

@@ -162,8 +162,8 @@ func (c *chaos) followed(res *chaosResult) {
 			logs = append(logs, log.String())
 		}
 		lives := leaseLines(c.T, logs)
-		t.Grants, t.Emits = append(t.Grants, leasesOf(h.Host, lives, c.term)...), append(t.Emits, emitsOf(h.stream)...)
-		p := livesOf(h.Host, lives, c.term)
+		t.Grants, t.Emits = append(t.Grants, leasesOf(h.stream.host, lives, c.term)...), append(t.Emits, emitsOf(h.stream)...)
+		p := livesOf(h.stream.host, lives, c.term)
 		for _, broken := range p.Check().Broken {
 			res.violates(chaosStep, "%s", broken)
 		}

@@ -33,9 +33,9 @@ var reconnecting = backoff.Config{
 	MaxDelay: reconnectMax * 100 / (100 + reconnectJitterPercent),
 }
 
-// MaxTxnOps is etcd's default limit of comparisons, and of operations, in one
+// maxTxnOps is etcd's default limit of comparisons, and of operations, in one
 // transaction.
-const MaxTxnOps = 128
+const maxTxnOps = 128
 
 // Client is connected to one etcd cluster. Its methods may be called by many
 // goroutines.
@@ -117,30 +117,6 @@ func (c *Client) Close() error {
 
 // Config is what the client was opened with.
 func (c *Client) Config() Config { return c.cfg }
-
-// Txn is a transaction in which Then or Else happens.
-type Txn struct {
-	If         []clientv3.Cmp
-	Then, Else []clientv3.Op
-}
-
-// Commit carries a transaction out, by Call: it must be one that may be sent twice.
-func (c *Client) Commit(ctx context.Context, t Txn) (*clientv3.TxnResponse, error) {
-	return c.commit(ctx, c.Call, t)
-}
-
-// CommitOnce carries a transaction out, by CallOnce.
-func (c *Client) CommitOnce(ctx context.Context, t Txn) (*clientv3.TxnResponse, error) {
-	return c.commit(ctx, c.CallOnce, t)
-}
-
-func (c *Client) commit(ctx context.Context, call func(context.Context, func(context.Context) error) error, t Txn) (resp *clientv3.TxnResponse, err error) {
-	err = call(ctx, func(ctx context.Context) (err error) {
-		resp, err = c.KV.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
-		return err
-	})
-	return resp, err
-}
 
 // Get reads a key, or the range that the options name.
 func (c *Client) Get(ctx context.Context, key string, options ...clientv3.OpOption) (resp *clientv3.GetResponse, err error) {

@@ -5,8 +5,7 @@
 //
 // Client.Call tries a call at several members within its deadline, since one that hangs
 // must not use up all the time. Its error says where etcd is and what to do. The call must
-// be idempotent, such as a transaction that compares revisions. Calls that must be sent at
-// most once go through CallOnce.
+// be idempotent, such as a transaction that compares versions.
 //
 // A call to a member that cannot be reached fails at once, with the reason. The login is
 // this package's own: with servers before 3.5, the client library's login fails for good

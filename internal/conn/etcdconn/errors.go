@@ -37,18 +37,10 @@ func (c *Client) Call(ctx context.Context, f func(context.Context) error) error 
 	if err := c.checkFormat(ctx); err != nil {
 		return err
 	}
-	return c.call(ctx, maxTries, f)
+	return c.call(ctx, f)
 }
 
-// CallOnce is Call for an exchange that must not be repeated: f runs once.
-func (c *Client) CallOnce(ctx context.Context, f func(context.Context) error) error {
-	if err := c.checkFormat(ctx); err != nil {
-		return err
-	}
-	return c.call(ctx, 1, f)
-}
-
-func (c *Client) call(ctx context.Context, tries int, f func(context.Context) error) error {
+func (c *Client) call(ctx context.Context, f func(context.Context) error) error {
 	var last, reason error // reason is the last error other than a timeout
 	token := c.login.present()
 	for try := 1; ; try++ {
@@ -57,7 +49,7 @@ func (c *Client) call(ctx context.Context, tries int, f func(context.Context) er
 		}
 		patience := longestTry
 		if deadline, ok := ctx.Deadline(); ok {
-			patience = min(patience, time.Until(deadline)/time.Duration(max(min(patientTries, tries)-try+1, 1)))
+			patience = min(patience, time.Until(deadline)/time.Duration(max(patientTries-try+1, 1)))
 		}
 		tryCtx, cancel := context.WithTimeout(ctx, patience)
 		err := c.login.renew(tryCtx, c.KV, token, last)
@@ -76,7 +68,7 @@ func (c *Client) call(ctx context.Context, tries int, f func(context.Context) er
 		if err := c.Usable(ctx); err != nil {
 			return c.unavailable(err, reason)
 		}
-		if try == tries || !isTransient(err) {
+		if try == maxTries || !isTransient(err) {
 			return c.Explain(reason)
 		}
 		wait := time.NewTimer(firstWait << (try - 1))
@@ -162,7 +154,7 @@ var hints = []struct {
 	{rpctypes.ErrNoSpace, "its database is full (alarm NOSPACE), and nothing can be written; compact, defragment, disarm the alarm (docs/providers/etcd.md)"},
 	{rpctypes.ErrCorrupt, "it found its database corrupt (alarm CORRUPT), and nothing can be written"},
 	{rpctypes.ErrRequestTooLarge, "the request is larger than --max-request-bytes allows; make what is stored shorter, or raise the limit"},
-	{rpctypes.ErrTooManyOps, fmt.Sprintf("its --max-txn-ops is below %d, which is its default and what is needed", MaxTxnOps)},
+	{rpctypes.ErrTooManyOps, fmt.Sprintf("its --max-txn-ops is below %d, which is its default and what is needed", maxTxnOps)},
 	{rpctypes.ErrPermissionDenied, "this user may not read and write the keys below the prefix; grant its role readwrite on the prefix"},
 	{rpctypes.ErrAuthFailed, "it refuses the user name or the password; check username and password_file"},
 	{rpctypes.ErrUserEmpty, "it asks for a user; give username and password_file"},

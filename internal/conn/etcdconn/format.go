@@ -37,7 +37,7 @@ func (c *Client) checkFormat(ctx context.Context) error {
 	}
 	key := c.cfg.Prefix + formatKey
 	var resp *clientv3.GetResponse
-	err := c.call(ctx, maxTries, func(ctx context.Context) (err error) {
+	err := c.call(ctx, func(ctx context.Context) (err error) {
 		resp, err = c.KV.Get(ctx, key)
 		return err
 	})

@@ -21,7 +21,7 @@ type Proxy struct {
 	cutAt    string       // in the mode cutting
 	listener net.Listener // nil while it is down
 	conns    map[net.Conn]bool
-	recorded []*bytes.Buffer // one per connection and direction
+	recorded []*bytes.Buffer // two per connection: what the client sends, and the answers
 	wg       sync.WaitGroup
 	addr     string
 }
@@ -121,6 +121,16 @@ func (p *Proxy) Count(text string) (n int) {
 	defer p.mu.Unlock()
 	for _, r := range p.recorded {
 		n += bytes.Count(r.Bytes(), []byte(text))
+	}
+	return n
+}
+
+// Sent is how often clients sent the text.
+func (p *Proxy) Sent(text string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := 0; i < len(p.recorded); i += 2 {
+		n += bytes.Count(p.recorded[i].Bytes(), []byte(text))
 	}
 	return n
 }

@@ -215,9 +215,8 @@ func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64)
 	for _, w := range writes {
 		before := c.seen.records[slices.Index(c.ask.Keys, w.Key)]
 		k := known{key: w.Key, value: bytes.Clone(w.Value)}
-		var text []byte
 		if w.Value != nil {
-			if k.header, text, err = encode(w, c.nonce, atMS); err == nil {
+			if k.header, k.line, err = encode(w, c.nonce, atMS); err == nil {
 				k.lease, k.aliveAt, err = c.leaseFor(ctx, before, w)
 			}
 			if err != nil {
@@ -227,7 +226,7 @@ func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64)
 			raised = max(raised, mark)
 		}
 		after = append(after, k)
-		ops = append(ops, c.puts(before, k, text)...)
+		ops = append(ops, c.puts(before, k)...)
 	}
 	if raised != 0 {
 		ops = append(ops, clientv3.OpPut(c.floorPath(), strconv.FormatInt(raised, 10)))
@@ -236,14 +235,14 @@ func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64)
 }
 
 // puts turns one record into another one, either of which may be none.
-func (c *change) puts(before, after known, text []byte) (ops []clientv3.Op) {
+func (c *change) puts(before, after known) (ops []clientv3.Op) {
 	var hangsOn clientv3.LeaseID
 	if after.vanishes() {
 		hangsOn = after.lease
 	}
 	switch {
-	case text != nil:
-		ops = append(ops, clientv3.OpPut(c.recordPath(after.key), string(text), clientv3.WithLease(hangsOn)))
+	case after.line != nil:
+		ops = append(ops, clientv3.OpPut(c.recordPath(after.key), string(after.line)+"\n"+string(after.value), clientv3.WithLease(hangsOn)))
 	case before.rev != 0:
 		ops = append(ops, clientv3.OpDelete(c.recordPath(after.key)))
 	}

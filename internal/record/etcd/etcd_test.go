@@ -36,7 +36,7 @@ func open(cfg etcdconn.Config, area record.Area) (owned, error) {
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{New(conn, area), conn}, nil
+	return owned{New(conn, area, nil), conn}, nil
 }
 
 func mustOpen(t *testing.T, cfg etcdconn.Config) owned {

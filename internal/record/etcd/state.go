@@ -35,6 +35,7 @@ func (h header) marked() bool { return h.TermMS > 0 && !h.vanishes() }
 // known is what was seen of one record.
 type known struct {
 	header
+	line      []byte // the header as it is stored, which names the version
 	key       string
 	value     []byte
 	rev       int64            // mod revision of the record; 0: it is absent
@@ -140,7 +141,7 @@ func (s *Store) parse(key string, kv, marker *mvccpb.KeyValue) (known, error) {
 	if err == nil && (!ok || k.Writer == "") {
 		err = fmt.Errorf("it is no record: %.100q", kv.Value)
 	}
-	k.value, k.rev, k.lease = value, kv.ModRevision, clientv3.LeaseID(kv.Lease)
+	k.line, k.value, k.rev, k.lease = text, value, kv.ModRevision, clientv3.LeaseID(kv.Lease)
 	if marker != nil {
 		k.markerRev, k.lease = marker.ModRevision, clientv3.LeaseID(marker.Lease)
 		if err == nil && k.markerRev != k.rev {
@@ -157,12 +158,15 @@ func (s *Store) damaged(path []byte, err error) error {
 	return fmt.Errorf("%s: %s is damaged: %w", s.conn.Config().Place(), path, err)
 }
 
-// encode is the record of a write as it is stored.
-func encode(w record.Write, nonce string, atMS int64) (header, []byte, error) {
-	h := header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Tell: w.Tell}
-	text, err := json.Marshal(h)
-	return h, append(append(text, '\n'), w.Value...), err
+// encode is the header and the line in front of the value of a write.
+func encode(w record.Write, nonce string, atMS int64) (h header, line []byte, err error) {
+	h = header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Tell: w.Tell}
+	line, err = json.Marshal(h)
+	return h, line, err
 }
+
+// afterLine is a byte that comes after that at the end of a line.
+const afterLine = "\x0b"
 
 // view is what a rule is shown of the sight.
 func (seen sight) view(nowMS int64) record.View {
@@ -176,15 +180,22 @@ func (seen sight) view(nowMS int64) record.View {
 }
 
 // same compares with all that was seen. A record that is absent may have been there in
-// between, and then the floor has risen.
+// between, and then the floor has risen. A record has the version that was seen if its value
+// begins with the same line. Its revision does not say so: a cluster that was restored from a
+// snapshot counts the same revisions once more.
 func (s *Store) same(seen sight, floorToo bool) []clientv3.Cmp {
 	var all []clientv3.Cmp
 	for _, k := range seen.records {
-		all = append(all, clientv3.Compare(clientv3.ModRevision(s.recordPath(k.key)), "=", k.rev))
+		path := s.recordPath(k.key)
+		if k.rev == 0 {
+			floorToo = true
+			all = append(all, clientv3.Compare(clientv3.ModRevision(path), "=", 0))
+			continue
+		}
+		all = append(all, clientv3.Compare(clientv3.Value(path), ">", string(k.line)), clientv3.Compare(clientv3.Value(path), "<", string(k.line)+afterLine))
 		if k.marked() {
 			all = append(all, clientv3.Compare(clientv3.ModRevision(s.markerPath(k.key)), "=", k.markerRev))
 		}
-		floorToo = floorToo || k.rev == 0
 	}
 	if floorToo {
 		all = append(all, clientv3.Compare(clientv3.ModRevision(s.floorPath()), "=", seen.floor.rev))

@@ -43,12 +43,15 @@ type Store struct {
 	tasks    sync.WaitGroup // watches and sweeps
 }
 
-// New uses the client, under keys of the area that no pool of leases can have. The client's
-// owner closes it after the store.
-func New(conn *etcdconn.Client, area record.Area) *Store {
+// New uses the client, under keys of the area. The client's owner closes it after the store.
+// nowMS is this host's clock in Unix ms; nil: the wall clock.
+func New(conn *etcdconn.Client, area record.Area, nowMS func() int64) *Store {
+	if nowMS == nil {
+		nowMS = func() int64 { return time.Now().UnixMilli() }
+	}
 	s := &Store{
 		conn: conn, area: area, prefix: conn.Config().Prefix + "@" + area.Name + "/", turns: turns.New(known.size),
-		nowMS: func() int64 { return time.Now().UnixMilli() }, elapsed: clock.System{}.Boot,
+		nowMS: nowMS, elapsed: clock.System{}.Boot,
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s
@@ -139,8 +142,12 @@ func (s *Store) see(ctx context.Context, ask record.Ask) (sight, error) {
 }
 
 // get reads at one revision.
-func (s *Store) get(ctx context.Context, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
-	return s.conn.Commit(ctx, etcdconn.Txn{Then: ops})
+func (s *Store) get(ctx context.Context, ops ...clientv3.Op) (resp *clientv3.TxnResponse, err error) {
+	err = s.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = s.conn.KV.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+	return resp, err
 }
 
 // List implements record.Store.

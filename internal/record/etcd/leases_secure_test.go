@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/testkit/certtest"
-
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -34,9 +34,9 @@ func documented(t *testing.T) []string {
 	return commands
 }
 
-// TestTLSAndPassword sets a cluster up as the page says, with certificates on
+// TestLeasesWithTLSAndPassword sets a cluster up as the page says, with certificates on
 // both sides and a user that may do no more than it must.
-func TestTLSAndPassword(t *testing.T) {
+func TestLeasesWithTLSAndPassword(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("etcdctl"); err != nil {
 		t.Skip("etcdctl is not installed (Debian: etcd-client)")
@@ -74,24 +74,24 @@ func TestTLSAndPassword(t *testing.T) {
 	}
 	good := "etcd://" + m.Client + "?ca_file=" + ca.File + "&cert_file=" + clientCert + "&key_file=" + clientKey +
 		"&username=kazahana&password_file=" + write("password", password+"\n")
-	open := func(url string) (*Provider, error) {
-		cfg, err := ParseURL(url, nil, nil)
+	openURL := func(url string) (*leases, error) {
+		cfg, _, err := etcdconn.ParseURL(url, nil)
 		must.Succeed(t, err)
-		return Open(cfg)
+		return open(cfg, options{})
 	}
-	p, err := open(good)
+	p, err := openURL(good)
 	must.Succeed(t, err)
 	defer p.Close()
 	exercise := func() {
 		t.Helper()
 		ctx := testContext(t)
-		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 1000})
+		got, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 1000})
 		must.Succeed(t, err)
-		l := leases[0]
+		l := got[0]
 		if _, err := provider.Extend(ctx, p, "", l); err != nil {
 			t.Errorf("Extend: %v", err)
 		}
-		if lost, err := provider.Verify(ctx, p, "", leases); err != nil || len(lost) > 0 {
+		if lost, err := provider.Verify(ctx, p, "", got); err != nil || len(lost) > 0 {
 			t.Errorf("Verify: %v, %v", lost, err)
 		}
 		release := providertest.SignedRelease(l, time.Now().UnixMilli())
@@ -102,8 +102,8 @@ func TestTLSAndPassword(t *testing.T) {
 		if _, err := p.List(ctx, ""); err != nil {
 			t.Errorf("List: %v", err)
 		}
-		if got, err := p.Locate(ctx, "", leases[1].Slot().Start, leases[1].Created); err != nil || len(got) != 1 {
-			t.Errorf("Locate: %v, %v", got, err)
+		if found, err := p.Locate(ctx, "", got[1].Slot().Start, got[1].Created); err != nil || len(found) != 1 {
+			t.Errorf("Locate: %v, %v", found, err)
 		}
 	}
 	exercise()
@@ -124,9 +124,11 @@ func TestTLSAndPassword(t *testing.T) {
 		"not encrypted":    {"etcd://" + m.Client, "no member can be reached"},
 		"no password file": {strings.Replace(good, file("password"), file("absent"), 1), "absent"},
 	} {
-		p, err := open(bad.url)
+		p, err := openURL(bad.url)
 		if err == nil {
-			_, err = p.Acquire(within(t, 10*callTime), provider.AcquireRequest{}) // logging in is slow on purpose
+			ctx, cancel := context.WithTimeout(context.Background(), 10*callTime)
+			_, err = p.Acquire(ctx, provider.AcquireRequest{}) // logging in is slow on purpose
+			cancel()
 			p.Close()
 		}
 		if err == nil || !strings.Contains(err.Error(), bad.want) {

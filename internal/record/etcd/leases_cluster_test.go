@@ -1,4 +1,4 @@
-package etcd
+package etcd_test
 
 import (
 	"context"
@@ -32,10 +32,10 @@ func eventually(t *testing.T, what string, f func(context.Context) error) {
 	})
 }
 
-func TestMembersAreLost(t *testing.T) {
+func TestLeasesWhereMembersAreLost(t *testing.T) {
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
-	p := mustOpen(t, configOf(members...))
+	p := mustOpen(t, configOf(members...), options{})
 	var held []lease.Lease
 	acquire := func(ctx context.Context) error {
 		leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
@@ -48,7 +48,7 @@ func TestMembersAreLost(t *testing.T) {
 	for range 20 {
 		eventually(t, "two members", acquire)
 	}
-	giveBack(t, p, held[0], time.Now().UnixMilli())
+	giveBack(t, p, held[0])
 
 	second := members[0]
 	if second == lead {
@@ -74,11 +74,11 @@ func TestMembersAreLost(t *testing.T) {
 
 // A member that has lost its leader says so: calls fail with that, and without using up
 // their time.
-func TestMemberWithoutLeader(t *testing.T) {
+func TestLeasesWithoutLeader(t *testing.T) {
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
 	alone := members[0]
-	p := mustOpen(t, configOf(alone))
+	p := mustOpen(t, configOf(alone), options{})
 	acquire := func(ctx context.Context) error {
 		_, err := p.Acquire(ctx, provider.AcquireRequest{})
 		return err
@@ -132,9 +132,9 @@ func leader(t *testing.T, members []*member) (lead *member) {
 }
 
 // A member that hangs keeps its connections: nothing but time tells.
-func TestHungServer(t *testing.T) {
+func TestLeasesOnAHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
-	p := mustOpen(t, configOf(m))
+	p := mustOpen(t, configOf(m), options{})
 	l, err := p.Acquire(testContext(t), provider.AcquireRequest{})
 	must.Succeed(t, err)
 	m.Signal(syscall.SIGSTOP)
@@ -163,11 +163,11 @@ func TestHungServer(t *testing.T) {
 }
 
 // One hung member of three costs a part of the time that a call has.
-func TestOneOfThreeHangs(t *testing.T) {
+func TestLeasesWhereOneOfThreeHangs(t *testing.T) {
 	ring.Deep(t)
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
-	p := mustOpen(t, configOf(members...))
+	p := mustOpen(t, configOf(members...), options{})
 	acquire := func(ctx context.Context) error {
 		_, err := p.Acquire(ctx, provider.AcquireRequest{})
 		return err

@@ -1,0 +1,142 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/conn/etcdconn"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+type member = etcdtest.Member
+
+// leases is a pool in etcd, with what it is made of.
+type leases struct {
+	*slots.Provider
+	conn *etcdconn.Client
+}
+
+// options are what most tests leave as they are.
+type options struct {
+	services provider.Services // the zero value: the default terms
+	nowMS    func() int64
+	random   func(n int64) int64
+	through  func(record.Store) record.Store // what calls of the store go through
+}
+
+func open(cfg etcdconn.Config, o options) (*leases, error) {
+	if o.services.Default == (provider.Terms{}) {
+		o.services.Default = provider.DefaultTerms()
+	}
+	if o.nowMS == nil {
+		o.nowMS = func() int64 { return time.Now().UnixMilli() }
+	}
+	conn, err := etcdconn.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	records := etcd.New(conn, slots.AreaOf(o.services), o.nowMS)
+	used := record.Store(records)
+	if o.through != nil {
+		used = o.through(records)
+	}
+	p, err := slots.New(slots.Config{
+		Records: used, Services: o.services, NowMS: o.nowMS, Random: o.random,
+		Info:  provider.Info{Name: "etcd", URL: cfg.Place(), Scope: provider.ScopeShared},
+		Close: func() error { return errors.Join(records.Close(), conn.Close()) },
+	})
+	return &leases{p, conn}, err
+}
+
+func mustOpen(t testing.TB, cfg etcdconn.Config, o options) *leases {
+	t.Helper()
+	p, err := open(cfg, o)
+	must.Succeed(t, err)
+	t.Cleanup(func() { must.Succeed(t, p.Close()) })
+	return p
+}
+
+// configOf is for a cluster of a test's own.
+func configOf(members ...*member) etcdconn.Config {
+	cfg := etcdconn.Config{Prefix: etcdconn.DefaultPrefix}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.Client)
+	}
+	return cfg
+}
+
+// testContext is for what works, however busy the machine is.
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// factory makes pools with prefixes of their own.
+func factory(t *testing.T) providertest.Store {
+	var clock atomic.Int64
+	cfg := etcdtest.Shared(t)
+	return providertest.Store{
+		Open: func(services provider.Services) (provider.Provider, error) {
+			// A failed history is played again.
+			return open(cfg, options{services: services, nowMS: clock.Load, random: func(int64) int64 { return 0 }})
+		},
+		SetClock: clock.Store, Checks: 10, AnyFree: true, RequestsEnd: true, History: 8,
+		CrashSteps: []string{beforeCommit, afterCommit},
+		Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
+			p, err := open(cfg, options{services: services, nowMS: clock.Load, through: func(s record.Store) record.Store { return dying{s, step} }})
+			if err != nil {
+				return err
+			}
+			if _, err := p.Acquire(testContext(t), req); !errors.Is(err, errCrash) {
+				return err
+			}
+			return p.Close()
+		},
+	}
+}
+
+// Steps at which a process dies.
+const (
+	beforeCommit = "before the commit"
+	afterCommit  = "after the commit"
+)
+
+var errCrash = errors.New("the process is gone")
+
+// dying is the records of a process that dies at a step.
+type dying struct {
+	record.Store
+	step string
+}
+
+func (d dying) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	if d.step == afterCommit {
+		if _, err := d.Store.Change(ctx, ask, rule); err != nil {
+			return 0, err
+		}
+	}
+	return 0, errCrash
+}
+
+// Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.
+func TestLeasesConformance(t *testing.T) { providertest.Run(t, factory) }
+
+// A cluster answers as memory does.
+func TestLeasesAnswerAsMemoryDoes(t *testing.T) {
+	providertest.Differential(t, providertest.Memory, func(t *testing.T) providertest.Store {
+		s := factory(t)
+		s.Checks = 20
+		return s
+	})
+}
