@@ -19,7 +19,9 @@
 // memory, and in half of those, the even seeds, the leases are in one too: their process is killed
 // between any two steps of a write, commits are torn, disks freeze or lose writes, their host
 // boots, and older copies are put back. The others have models of Redis, etcd and PostgreSQL,
-// which forget in their own ways. Without a file system in memory, all worlds have those. `make simulate` runs them, and prints which faults met which states.
+// which forget in their own ways. In those of etcd the leases are in a model too, for three hosts
+// with clocks of their own. Without a file system in memory, all worlds have models. `make simulate`
+// runs them, and prints which faults met which states.
 //
 // Times are small on purpose: terms of some tens of milliseconds and clocks that
 // are off by as much make IDs meet wherever nothing keeps them apart.

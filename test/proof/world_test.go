@@ -255,9 +255,12 @@ func (w *world) drawProvider(term, quarantine int64) {
 		return
 	}
 	services := provider.Services{Default: named[serviceNames[0]], Named: named}
-	if w.whole && w.kind == onSQLite {
+	switch {
+	case w.whole && w.kind == onSQLite:
 		w.provider = w.openLeases(services, clock)
-	} else {
+	case w.whole && w.kind == onEtcd:
+		w.provider = w.openPool(services, clock)
+	default:
 		p, err := memory.New(memory.NewStore(clock), services)
 		must(err, nil)
 		w.provider = p
