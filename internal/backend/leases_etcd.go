@@ -35,7 +35,7 @@ func openEtcdLeases(rawURL string, opts ProviderOptions) (provider.Provider, err
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	info := withoutInit(slots.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, terms), Scope: provider.ScopeShared}, false))
+	info := slots.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, terms), Scope: provider.ScopeShared}, false)
 	return newLazy(info, func(ctx context.Context) (provider.Provider, error) {
 		client, err := etcdconn.Open(conn)
 		if err != nil {
@@ -48,29 +48,13 @@ func openEtcdLeases(rawURL string, opts ProviderOptions) (provider.Provider, err
 			err = refuseOldLeases(ctx, client, services)
 		}
 		if err == nil {
-			err = p.CheckTerms(ctx, services.All()...)
+			err = p.Look(ctx)
 		}
 		if err != nil {
 			return nil, errors.Join(err, closeAll())
 		}
-		return etcdLeases{p}, nil
+		return p, nil
 	}), nil
-}
-
-// etcdLeases are leases in etcd. It does not forget, so there is nothing to declare.
-type etcdLeases struct{ *slots.Provider }
-
-// Info implements provider.Provider.
-func (p etcdLeases) Info() provider.Info { return withoutInit(p.Provider.Info()) }
-
-// Init implements provider.Provider.
-func (p etcdLeases) Init(ctx context.Context, service string) error {
-	return p.Lacking.Init(ctx, service)
-}
-
-func withoutInit(info provider.Info) provider.Info {
-	info.Can.Init = false
-	return info
 }
 
 // etcdLeasesURL is the URL without secrets, and without what is as everywhere.

@@ -33,11 +33,8 @@ func TestEtcdLeases(t *testing.T) {
 	if lazy != info || info.URL != strings.Replace(url, "?prefix", "?ids=3-9&pool=one&prefix", 1) {
 		t.Errorf("before it is opened it is %+v, and then %+v", lazy, info)
 	}
-	if info.Scope != provider.ScopeShared || info.OwnClock || !info.Coordinated || info.Can.Init || info.Can.Fence || !info.Can.Extend {
+	if info.Scope != provider.ScopeShared || info.OwnClock || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {
 		t.Errorf("it is %+v", info)
-	}
-	if err := p.Init(ctx, ""); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("Init: %v, want ErrUnsupported: etcd does not forget", err)
 	}
 	for service, term := range map[string]int64{"": provider.DefaultTerms().Term.Milliseconds(), "slow": slow.Term.Milliseconds()} {
 		got, err := p.Acquire(ctx, provider.AcquireRequest{Service: service})

@@ -120,7 +120,9 @@ func TestFencedPoolKeepsItsLayout(t *testing.T) {
 	l := s.acquire(s.open(provider.DefaultTerms()), provider.AcquireRequest{})[0]
 	s.clock.Store(l.ReservedUntil)
 	q := s.open(fine())
-	must.Succeed(t, q.Ready(t.Context()))
+	if err := q.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) {
+		t.Errorf("it is ready: %v", err)
+	}
 	must.Succeed(t, s.Store.(*memory.Store).Fence(t.Context()))
 	if err := q.Init(t.Context(), ""); !errors.As(err, new(*provider.FencedError)) {
 		t.Errorf("the error is %v", err)

@@ -180,8 +180,10 @@ func (p *Provider) Look(ctx context.Context) error {
 	return err
 }
 
-// Ready implements provider.Provider.
-func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
+// Ready implements provider.Provider. A pool that does not grant on the terms is not ready.
+func (p *Provider) Ready(ctx context.Context) error {
+	return p.CheckTerms(ctx, p.cfg.Services.All()...)
+}
 
 // CheckTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.
 func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error {
