@@ -3,9 +3,9 @@
 // stands here once, as a function of what a store has recorded and of the store's
 // time. The package does no I/O and reads no clock.
 //
-// Memory, SQLite and PostgreSQL grant by Acquire. etcd grants by a transaction of its
-// own on the same records, and Redis by a script: the conformance suite holds them to
-// these rules, and the script to Acquire, call by call.
+// Memory, SQLite and PostgreSQL grant by Acquire. Redis grants by a script: the conformance
+// suite holds it to these rules, and to Acquire, call by call. etcd has the pool of package
+// slots.
 //
 // A store implements Reader within one atomic step, calls a rule, and writes the
 // Change that the rule returns before the step ends. A store with transactions

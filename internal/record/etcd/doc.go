@@ -16,7 +16,7 @@
 //
 // # Keys, below PREFIX@AREA/
 //
-//	k/KEY   a line of JSON (header), and the value
+//	k/KEY   a line of JSON (header), which names the version, and the value
 //	t/KEY   the marker: it is there until the record's term ends
 //	floor   the floor, in decimal
 //
@@ -26,6 +26,9 @@
 //
 // A lease lasts longer than the term by a fifth, so that a record that is written again
 // with the same term need not keep its lease alive each time.
+//
+// A transaction compares that line, and not a revision of etcd: a cluster that was restored from
+// a snapshot counts the same revisions once more, and its ID may be the same.
 //
 // Records that are due are deleted as others are made. How long a record is kept after
 // its term is the one thing that the clocks of hosts decide.
