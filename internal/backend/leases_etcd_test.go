@@ -2,13 +2,17 @@ package backend_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -47,6 +51,33 @@ func TestEtcdLeases(t *testing.T) {
 	defer other.Close()
 	if err := other.Ready(ctx); !errors.Is(err, provider.ErrInvalid) {
 		t.Errorf("with another epoch: %v", err)
+	}
+}
+
+// Leases are outside of the limits of the store of locks in the same place.
+func TestEtcdLeasesOfAFullStore(t *testing.T) {
+	url := etcdURL(t)
+	store, err := backend.OpenStore(url, backend.StoreOptions{Limits: bounds.Limits{Keys: 1}})
+	must.Succeed(t, err)
+	defer store.Close()
+	for n := 0; ; n++ {
+		_, err := store.Locks.Do(bounds.Pay(t.Context(), "UID 1"), lock.Request{
+			Op: lock.Acquire, Tenant: "default", Key: fmt.Sprint(n), Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000,
+		})
+		if errors.As(err, new(*record.FullError)) {
+			break
+		}
+		must.Succeed(t, err)
+		if n > 1 {
+			t.Fatal("the store is never full")
+		}
+	}
+	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
+	must.Succeed(t, err)
+	defer p.Close()
+	for range 4 {
+		_, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: provider.NewSecret()})
+		must.Succeed(t, err)
 	}
 }
 
