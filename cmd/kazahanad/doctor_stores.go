@@ -15,14 +15,12 @@ import (
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
-	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
-	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -168,8 +166,6 @@ func (x *examination) store(p provider.Provider) {
 		if err = checkRights(ctx, rawURL); err == nil {
 			err = p.Ready(ctx)
 		}
-	case slices.Contains(postgres.Schemes(), scheme): // whose provider makes its tables when it is opened
-		err = reachPostgres(ctx, rawURL)
 	default:
 		err = p.Ready(ctx)
 	}
@@ -196,23 +192,6 @@ func checkRights(ctx context.Context, rawURL string) error {
 	}
 	defer client.Close()
 	return client.CheckRights(ctx)
-}
-
-func reachPostgres(ctx context.Context, rawURL string) error {
-	cfg, err := postgres.ParseURL(rawURL, nil)
-	if err != nil {
-		return err
-	}
-	client, err := postgresconn.Open(cfg.Config)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	_, release, err := client.Session(ctx)
-	if err == nil {
-		release()
-	}
-	return err
 }
 
 // pool judges whether a machine ID is left.

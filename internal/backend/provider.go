@@ -13,12 +13,13 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/memory"
-	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
+	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
@@ -53,7 +54,7 @@ func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider
 
 // Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), kubernetes.Schemes(), httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgresconn.Schemes(), kubernetes.Schemes(), httplease.Schemes())
 }
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
@@ -80,9 +81,9 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		cfg, err := redis.ParseURL(rawURL, opts.Services)
 		cfg.ClientID = opts.ClientID
 		return onFirstUse(cfg, err, redis.Open, nil)
-	case slices.Contains(postgres.Schemes(), scheme):
-		cfg, err := postgres.ParseURL(rawURL, opts.Services)
-		return onFirstUse(cfg, err, ignoring(postgres.Open), (*postgres.Provider).Look)
+	case slices.Contains(postgresconn.Schemes(), scheme):
+		leases, err := parsePostgresLeases(rawURL, opts.Services)
+		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*slots.Provider).Look)
 	case slices.Contains(kubernetes.Schemes(), scheme):
 		cfg, err := kubernetes.ParseURL(rawURL, opts.Services, opts.NowMS)
 		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)

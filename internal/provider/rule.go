@@ -136,7 +136,7 @@ func (r AcquireRequest) Validate() error {
 
 func validName(s string) bool { return len(s) <= MaxNameBytes && validText(s) }
 
-// validText is what every store can hold: PostgreSQL refuses all else.
+// validText is what records, logs and JSON can hold.
 func validText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // NewSecret is 128 random bits in hex: a lease's secret, or a request ID.

@@ -28,8 +28,8 @@ const lifeTable = `CREATE TABLE IF NOT EXISTS life (
 	bounded    boolean NOT NULL DEFAULT false
 )`
 
-// format is that of all tables of a kind.
-const format = "1"
+// format is that of all tables of a kind. In 1, leases had a table for each thing.
+const format = "2"
 
 // lastTable is the latest time of a change: a sequence, whose changes wait for nobody.
 const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
@@ -114,12 +114,35 @@ func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
 				"(PgBouncer) needs pool_mode=session", ErrServer, commit, s.client.cfg.SynchronousCommit)
 		}
-		if written != format {
-			return fmt.Errorf("%w: its tables have the format %s, and this program knows %s: use the version of kazahanad that made them, or another schema=", ErrServer, written, format)
+		if err := checkFormat(written); err != nil {
+			return err
 		}
 		into.session, into.Forgot = *session, into.fences > 1
 		return nil
 	})
+}
+
+// checkFormat refuses the tables of another version.
+func checkFormat(written string) error {
+	if written == format {
+		return nil
+	}
+	return fmt.Errorf("%w: its tables have the format %s, and this program knows %s: use the version of kazahanad that made them, or another schema=", ErrServer, written, format)
+}
+
+// checkMissing refuses a schema that lacks tables of this version because another version has made its
+// own there.
+func (s *Store) checkMissing(ctx context.Context, conn *pgx.Conn) error {
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('life') IS NOT NULL").Scan(&there); err != nil || !there {
+		return err
+	}
+	written := format
+	err := conn.QueryRow(ctx, "SELECT format::text FROM life WHERE kind = $1", s.kind.Name).Scan(&written)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	return checkFormat(written)
 }
 
 // remembered is what this process had seen before a transaction began. What it learns
@@ -193,6 +216,9 @@ func (s *Store) setup(ctx context.Context) error {
 		b.Queue("BEGIN")
 		b.Queue("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", s.client.cfg.Schema)
 		if err := conn.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		if err := s.checkMissing(ctx, conn); err != nil {
 			return err
 		}
 		// Of several statements in one text, each is understood when the one before is done.

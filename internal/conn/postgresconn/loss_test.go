@@ -1,8 +1,12 @@
 package postgresconn_test
 
 import (
+	"errors"
 	"os"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -90,6 +94,26 @@ func TestLookMakesNoTables(t *testing.T) {
 	}
 	if f, err := s.Fence(t.Context()); err != nil || f.Trusted || f.UntilMS-f.FromMS != hour {
 		t.Errorf("the fence of a store without tables is %+v, %v", f, err)
+	}
+}
+
+// The tables of another version are refused by name, and left as they are, whatever of this
+// version's is missing.
+func TestTablesOfAnotherVersion(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config()
+	used(t, cfg)
+	server.SQL("UPDATE "+cfg.Schema+".life SET format = 1", "DROP TABLE "+cfg.Schema+".note")
+	s := open(t, cfg)
+	_, look := s.Look(t.Context(), func(b *pgx.Batch) { b.Queue("SELECT n FROM note") })
+	_, fence := s.Fence(t.Context())
+	for what, err := range map[string]error{"Look": look, "Change": note(t.Context(), s), "Init": s.Init(t.Context()), "Fence": fence} {
+		if !errors.Is(err, postgresconn.ErrServer) || !strings.Contains(err.Error(), "its tables have the format 1, and this program knows 2") {
+			t.Errorf("%s: the error is %v", what, err)
+		}
+	}
+	if there := server.SQL("SELECT to_regclass('" + cfg.Schema + ".note')::text"); there != "<nil>" {
+		t.Errorf("there is a table %s", there)
 	}
 }
 

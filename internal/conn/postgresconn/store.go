@@ -96,18 +96,9 @@ type Moment struct {
 type Tx struct {
 	Moment
 	*pgx.Batch
-	store  *Store
-	conn   *pgx.Conn
 	life   life
 	raised int64
 	tells  []string
-}
-
-// Ask sends what ask queues, which reads, and waits for the answers.
-func (t *Tx) Ask(ctx context.Context, ask func(*pgx.Batch)) error {
-	b := &pgx.Batch{}
-	ask(b)
-	return connurl.NotSent(t.store.client.cfg.explain(t.conn.SendBatch(ctx, b).Close()))
 }
 
 // Confirm has the commit wait for a standby as if something was written: what was read
@@ -142,7 +133,7 @@ func (s *Store) Change(ctx context.Context, keys []string, ask func(*pgx.Batch),
 
 func (s *Store) change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
-		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, life: l}
+		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, life: l}
 		err := decide(tx)
 		if err == nil && tx.Len() > 0 && tx.raised <= l.longestMS {
 			return s.commit(ctx, conn, tx)
@@ -287,7 +278,11 @@ func (s *Store) empty(ctx context.Context, conn *pgx.Conn) (life, error) {
 	b := &pgx.Batch{}
 	b.Queue("ROLLBACK")
 	b.Queue("SELECT " + s.clock).QueryRow(func(row pgx.Row) error { return row.Scan(&l.nowMS) })
-	return l, connurl.NotSent(s.client.cfg.explain(conn.SendBatch(ctx, b).Close()))
+	err := conn.SendBatch(ctx, b).Close()
+	if err == nil {
+		err = s.checkMissing(ctx, conn)
+	}
+	return l, connurl.NotSent(s.client.cfg.explain(err))
 }
 
 // raiseSQL: a fence lasts as long as the longest that is known, except where the URL

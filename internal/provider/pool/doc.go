@@ -3,9 +3,8 @@
 // stands here once, as a function of what a store has recorded and of the store's
 // time. The package does no I/O and reads no clock.
 //
-// Memory, SQLite and PostgreSQL grant by Acquire. Redis grants by a script: the conformance
-// suite holds it to these rules, and to Acquire, call by call. etcd has the pool of package
-// slots.
+// Memory and SQLite grant by Acquire. Redis grants by a script: the conformance suite holds
+// it to these rules, and to Acquire, call by call. Others have the pool of package slots.
 //
 // A store implements Reader within one atomic step, calls a rule, and writes the
 // Change that the rule returns before the step ends. A store with transactions

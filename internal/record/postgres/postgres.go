@@ -84,9 +84,14 @@ type Store struct {
 	watchers *watchers
 }
 
-// New uses the client, whose owner closes it after the store.
-func New(client *postgresconn.Client, area record.Area) *Store {
-	kind := postgresconn.Kind{Name: area.Name, MaxMS: area.Longest()}
+// New uses the client, whose owner closes it after the store. A fence lasts as long as what was
+// granted.
+func New(client *postgresconn.Client, area record.Area) *Store { return NewLasting(client, area, 0) }
+
+// NewLasting is New for a process whose grants last for longestMS at most. A fence lasts as long
+// once the process has seen it, even if the server has forgotten how long its grants lasted.
+func NewLasting(client *postgresconn.Client, area record.Area, longestMS int64) *Store {
+	kind := postgresconn.Kind{Name: area.Name, LongestMS: longestMS, MaxMS: area.Longest()}
 	for _, table := range tables {
 		kind.Tables = append(kind.Tables, strings.ReplaceAll(table, "{area}", area.Name))
 	}
@@ -132,14 +137,18 @@ func (sql statements) reads(b *pgx.Batch, ask record.Ask, into *seen) {
 	b.Queue(sql.floor).QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
 }
 
-// now is the store's clock, which does not go back: it would make a term that ended
-// last again, and one that began then shorter.
-func now(m postgresconn.Moment) int64 { return max(m.NowMS, m.LastMS) }
+// now is the server's clock. It does not go back where the area has terms: one that ended
+// would last again, and one that began then would be shorter.
+func (s *Store) now(m postgresconn.Moment) int64 {
+	if s.area.FollowsClock {
+		return m.NowMS
+	}
+	return max(m.NowMS, m.LastMS)
+}
 
-// at completes the view with what the store says of its moment.
-func (s *seen) at(m postgresconn.Moment) record.View {
-	f := m.Fence
-	s.view.NowMS, s.view.Life = now(m), f.Life
+// at completes the view with what the store says of itself at the time.
+func (s *seen) at(nowMS int64, f postgresconn.Fence) record.View {
+	s.view.NowMS, s.view.Life = nowMS, f.Life
 	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
 	if f.Forgot {
 		s.view.Floor = max(s.view.Floor, s.view.NowMS*1000)
@@ -161,8 +170,8 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		b.Queue(s.sql.lock, ask.Keys)
 		s.sql.reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {
-		atMS = now(tx.Moment)
-		writes, err := rule(found.at(tx.Moment))
+		atMS = s.now(tx.Moment)
+		writes, err := rule(found.at(atMS, tx.Fence))
 		if err != nil {
 			return err
 		}
@@ -246,7 +255,7 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err != nil {
 		return record.View{}, err
 	}
-	return found.at(m), nil
+	return found.at(s.now(m), m.Fence), nil
 }
 
 // List implements record.Store.
@@ -268,7 +277,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	})
 	var page []record.Head
 	for _, r := range found {
-		page = append(page, record.HeadOf(r.Key, record.WithTerm(r.Value, r.End, now(m))))
+		page = append(page, record.HeadOf(r.Key, record.WithTerm(r.Value, r.End, s.now(m))))
 	}
 	return page, err
 }

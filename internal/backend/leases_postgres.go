@@ -1,0 +1,65 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/conn/postgresconn"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
+)
+
+// postgresLeases is what a URL says of leases on a PostgreSQL server. They have connections of
+// their own: a flood of locks does not hold them up.
+type postgresLeases struct {
+	connection postgresconn.Config
+	services   provider.Services
+}
+
+// parsePostgresLeases reads a provider URL. Its parameters set the terms of services that named
+// does not have.
+func parsePostgresLeases(rawURL string, named map[string]provider.Terms) (postgresLeases, error) {
+	connection, rest, err := postgresconn.ParseURL(rawURL, provider.TermsParams())
+	if err != nil {
+		return postgresLeases{}, err
+	}
+	terms, err := provider.ParseTerms(rest)
+	if err != nil {
+		return postgresLeases{}, err
+	}
+	l := postgresLeases{connection, provider.Services{Default: terms, Named: named}}
+	return l, l.services.Validate()
+}
+
+// Info describes the provider that open returns.
+func (l postgresLeases) Info() provider.Info {
+	text := l.connection.Place()
+	if ids := l.services.Default.IDs; !ids.IsAll() {
+		separator := "?"
+		if strings.Contains(text, separator) {
+			separator = "&"
+		}
+		text += separator + "ids=" + ids.String()
+	}
+	c := l.connection
+	return slots.InfoOf(provider.Info{
+		Name: "postgres", URL: text, Scope: provider.ScopeShared, OwnClock: true,
+		Forgetful: c.FailoverFenceSet && c.FailoverFence.Milliseconds() < l.services.LongestMS(),
+	}, true)
+}
+
+// open reaches out to nothing yet.
+func (l postgresLeases) open() (*slots.Provider, error) {
+	client, err := postgresconn.Open(l.connection)
+	if err != nil {
+		return nil, err
+	}
+	records := recordpostgres.NewLasting(client, slots.AreaOf(l.services), l.services.LongestMS())
+	return slots.New(slots.Config{
+		Records: records, Services: l.services, Info: l.Info(),
+		Fence: func(ctx context.Context) error { _, err := records.Fence(ctx); return err },
+		Close: func() error { return errors.Join(records.Close(), client.Close()) },
+	})
+}
