@@ -233,9 +233,11 @@ func (f *File) Known() Fence {
 	return Fence{}
 }
 
-// note remembers the file's row.
+// note remembers the file's row. The fence lasts as long as this process's own grants require:
+// the next write records that.
 func (f *File) note(row life) {
 	f.commits = max(f.commits, row.Commits)
+	row.admit(f.opts.TermMS)
 	fence := row.fence()
 	f.known.Store(&fence)
 	f.session.fence, f.session.lastMS = fence, row.LastMS

@@ -327,6 +327,37 @@ func TestFenceDuringAFence(t *testing.T) {
 	}
 }
 
+// A fence lasts for the longest term of all processes that use the file: also of one that comes
+// later, and whose operation is refused. Nothing of that operation is kept.
+func TestFenceOfALongerTerm(t *testing.T) {
+	path := newPath(t)
+	f := openAt(t, path, Options{TermMS: term})
+	fence, err := f.Fence(t.Context())
+	if err != nil || fence.UntilMS != clockStart+term {
+		t.Fatalf("%+v, %v", fence, err)
+	}
+	other := openAt(t, path, Options{TermMS: 3 * term})
+	write := func(tx *Tx) error {
+		_, err := tx.Exec("INSERT INTO a VALUES ('x')")
+		return errors.Join(err, errRefused)
+	}
+	if err := other.Write(t.Context(), write, nil); !errors.Is(err, errRefused) {
+		t.Errorf("the error is %v", err)
+	}
+	for _, f := range []*File{f, other} {
+		if fence := fenceOf(t, f); fence.UntilMS != clockStart+3*term {
+			t.Errorf("it is fenced for %d ms, want %d", fence.UntilMS-clockStart, 3*term)
+		}
+	}
+	if kept := readText(t, f, "SELECT count(*) FROM a"); kept != "0" {
+		t.Errorf("%s rows of a refused operation are kept", kept)
+	}
+	commits := other.commits
+	if err := other.Write(t.Context(), write, nil); !errors.Is(err, errRefused) || other.commits != commits {
+		t.Errorf("a refusal is committed again (%v)", err)
+	}
+}
+
 // A file system without birth times (inodes of 128 bytes) fences at each opening, unless a
 // watermark knows better.
 func TestNoBirthTime(t *testing.T) {

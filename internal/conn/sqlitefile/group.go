@@ -36,20 +36,6 @@ func (t *Tx) Grants(endMS int64) {
 // until endMS. How far away that is says nothing: the clock may have gone back since.
 func (t *Tx) Extends(endMS int64) { t.life.LatestEndMS = max(t.life.LatestEndMS, endMS) }
 
-// Admit returns the fence for a caller whose grants last termMS. That may be longer than
-// any known term: earlier grants of this caller may be forgotten, so the fence is extended
-// for them.
-func (t *Tx) Admit(termMS int64) Fence {
-	if termMS > t.life.LongestMS {
-		t.life.LongestMS, t.dirty = termMS, true
-		if t.life.FenceFrom > 0 {
-			t.life.FenceEnds = max(t.life.FenceEnds, t.life.FenceFrom+termMS)
-		}
-		t.Session.fence = t.life.fence()
-	}
-	return t.Session.fence
-}
-
 // job is one operation that waits for its commit. See the package's page on sharing.
 type job struct {
 	ctx context.Context
@@ -124,11 +110,12 @@ func (f *File) runGroup(group []*job) error {
 	}
 	f.session.changes.reset()
 	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
+	t.dirty = t.life.admit(f.opts.TermMS) // which is committed also if all operations are refused
 	if err := f.at(StepBegun); err != nil {
 		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
 	for i := 0; i < len(group) && err == nil; i++ {
-		err = t.run(group[i], len(group) > 1)
+		err = t.run(group[i], len(group) > 1 || t.dirty)
 	}
 	if err == nil {
 		err = f.at(StepWritten)
@@ -136,7 +123,7 @@ func (f *File) runGroup(group []*job) error {
 	if err == nil && !t.kept {
 		err = allGone(group)
 	}
-	if err == nil && allOver(group) {
+	if err == nil && allOver(group) && !t.dirty {
 		return f.explain(f.session.rollback())
 	}
 	if err == nil {

@@ -64,6 +64,19 @@ func (l life) fence() Fence {
 	return Fence{Life: l.ID.String(), Forgot: l.Forgot, Trusted: l.Trusted, FromMS: l.FenceFrom, UntilMS: l.FenceEnds, Reason: l.Reason}
 }
 
+// admit notes how long the grants of a process last, and reports whether that is longer than any
+// known term. Earlier grants of that process may be missing: the fence lasts longer for them.
+func (l *life) admit(termMS int64) bool {
+	if termMS <= l.LongestMS {
+		return false
+	}
+	l.LongestMS = termMS
+	if l.FenceFrom > 0 {
+		l.FenceEnds = max(l.FenceEnds, l.FenceFrom+termMS)
+	}
+	return true
+}
+
 // point is the commit that wrote the row.
 func (l life) point() point { return point{l.ID, l.Commits} }
 

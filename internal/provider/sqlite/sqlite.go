@@ -144,9 +144,6 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	terms := p.services.Of(req.Service)
 	var leases []lease.Lease
 	err := p.write(ctx, func(t *transaction) (err error) {
-		// Longer terms than any before lengthen the fence; that is committed with
-		// the refusal.
-		t.Admit(p.services.LongestMS())
 		r := t.reader(terms.Pool)
 		var change pool.Change
 		leases, change, err = pool.Acquire(r, t.moment(), terms, req)
@@ -172,10 +169,7 @@ func (p *Provider) counted(name string, req provider.AcquireRequest, err error) 
 // are answers that are committed; other refusals undo the operation.
 func (t *transaction) finish(r *reader, change pool.Change, outcome error, counted []string) error {
 	var full *provider.FullError
-	var fenced *provider.FencedError
 	switch {
-	case errors.As(outcome, &fenced):
-		return sqlitefile.Answer(outcome)
 	case outcome != nil && !errors.As(outcome, &full):
 		return outcome
 	}
@@ -209,13 +203,9 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	// A refusal is committed too, because it is counted.
 	var refusal error
 	err := p.write(ctx, func(t *transaction) error {
-		t.Admit(p.services.LongestMS()) // as in Acquire
 		r := t.reader(terms.Pool)
 		var change pool.Change
 		longer, change, refusal = pool.Extend(r, t.moment(), terms, req)
-		if _, fenced := errors.AsType[*provider.FencedError](refusal); fenced {
-			return sqlitefile.Answer(refusal)
-		}
 		counted := pool.CountedExtend(refusal)
 		if len(counted) == 0 {
 			return refusal

@@ -4,7 +4,8 @@
 //
 // Time is the clock of the process that has the file's lock, and does not go back
 // from one commit to the next: a clock that steps back stands still, so that terms
-// become longer and not shorter. A file that may have forgotten something says so in
+// become longer and not shorter. The rules of leases need no such time: in an area with
+// FollowsClock it is the clock's. A file that may have forgotten something says so in
 // View.Fence, in a new Life, and its floor rises with the time from then on.
 package sqlite
 
@@ -49,11 +50,20 @@ type Store struct {
 // New uses a file that was opened with Tables, and is an area. Its longest grant is the
 // MaxTermMS that the file was opened with. The file's owner closes it.
 func New(file *sqlitefile.File) *Store {
-	return &Store{file: file, area: record.Area{MaxGrantMS: file.MaxTermMS()}}
+	return NewArea(file, record.Area{MaxGrantMS: file.MaxTermMS()})
 }
 
-// now is the file's clock, which does not go back.
-func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
+// NewArea is New for an area of leases: the file was opened with the area's longest grant as
+// its TermMS.
+func NewArea(file *sqlitefile.File, area record.Area) *Store { return &Store{file, area} }
+
+// now is the file's clock, which does not go back where the area relies on that.
+func (st *Store) now(s *sqlitefile.Session, nowMS int64) int64 {
+	if st.area.FollowsClock {
+		return nowMS
+	}
+	return max(nowMS, s.LastMS())
+}
 
 // Change implements record.Store. Where the rule finds no room, records that are due make some, and
 // the rule runs again.
@@ -75,7 +85,7 @@ func (s *Store) change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 	var atMS int64 // the operation may still be running when Write returns an error
 	var noRoom bool
 	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
-		atMS, noRoom = now(t.Session, t.NowMS), false
+		atMS, noRoom = s.now(t.Session, t.NowMS), false
 		v, err := s.view(t.Session, ask, atMS)
 		if err != nil {
 			return err
@@ -232,7 +242,7 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 		return record.View{}, err
 	}
 	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (record.View, error) {
-		return s.view(session, ask, now(session, s.file.NowMS()))
+		return s.view(session, ask, s.now(session, s.file.NowMS()))
 	})
 }
 
@@ -242,7 +252,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 		return nil, err
 	}
 	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (page []record.Head, err error) {
-		nowMS := now(session, s.file.NowMS())
+		nowMS := s.now(session, s.file.NowMS())
 		query := "SELECT key, substr(value, 1, ? + 0), end_ms FROM record WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ? + 0"
 		err = session.QueryRows(query, []any{record.MaxHead, after, prefix, record.EndOf(prefix), limit}, func(scan func(...any) error) error {
 			var key string

@@ -142,6 +142,30 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// The time of an area of leases is the clock's, also where that steps back. Elsewhere it stands
+// still then.
+func TestFollowsClock(t *testing.T) {
+	for _, follows := range []bool{false, true} {
+		clock := at(began)
+		s := mustOpen(t, newPath(t), clock)
+		area := sqlite.NewArea(s.file, record.Area{FollowsClock: follows})
+		put(t, area, record.Write{Key: "k", Value: []byte("1")})
+		clock.Add(-1000)
+		want := int64(began)
+		if follows {
+			want = clock.Load()
+		}
+		var inRule int64
+		_, err := area.Change(t.Context(), record.Ask{Keys: []string{"k"}, Fresh: true}, func(v record.View) ([]record.Write, error) {
+			inRule = v.NowMS
+			return nil, nil
+		})
+		if read := view(t, area).NowMS; err != nil || inRule != want || read != want {
+			t.Errorf("follows the clock: %v: a rule is shown %d and a read %d, want %d (%v)", follows, inRule, read, want, err)
+		}
+	}
+}
+
 // A list reads no more than its page, and what is due is found by its index.
 func TestStatementsUseIndexes(t *testing.T) {
 	s := mustOpen(t, newPath(t), at(began))
