@@ -11,7 +11,9 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
@@ -42,7 +44,7 @@ func TestRunRange(t *testing.T) {
 
 // signalled is a provider that a signal meets while it grants.
 type signalled struct {
-	*memory.Provider
+	*slots.Provider
 	signals chan<- syscall.Signal
 }
 
@@ -57,7 +59,7 @@ func (s signalled) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 // A machine ID that was granted at the moment of a signal is free again at once.
 func TestRunHandsBackWhatNobodyWantsAnyMore(t *testing.T) {
 	t.Parallel()
-	p, err := memory.New(memory.NewStore(func() int64 { return time.Now().UnixMilli() }), provider.Services{Default: provider.DefaultTerms()})
+	p, err := providertest.OverMemory(memory.New(func() int64 { return time.Now().UnixMilli() }), provider.Services{Default: provider.DefaultTerms()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -285,7 +286,7 @@ func TestRunLeaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := int64(grantedAt)
-			p, err := memory.New(memory.NewStore(func() int64 { return now }), provider.Services{Default: provider.DefaultTerms()})
+			p, err := providertest.OverMemory(memory.New(func() int64 { return now }), provider.Services{Default: provider.DefaultTerms()})
 			must.Succeed(t, err)
 			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
 			must.Succeed(t, err)

@@ -14,7 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -67,7 +68,7 @@ func leaseServer(t *testing.T) string {
 	s, err := OpenStore("memory:", StoreOptions{})
 	must.Succeed(t, err)
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	p, err := memory.New(memory.NewStore(nil), terms)
+	p, err := providertest.OverMemory(memory.New(nil), terms)
 	must.Succeed(t, err)
 	host := lock.NewHost(s.Locks, elapsed{time.Now()}, time.Minute)
 	server := httptest.NewServer(leaseserver.New(leaseserver.Options{

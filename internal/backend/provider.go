@@ -17,7 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
@@ -100,7 +99,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	}
 	switch scheme {
 	case "memory":
-		return asProvider(memory.FromURL(u, opts.Services, opts.NowMS))
+		return asProvider(openMemoryLeases(u, opts))
 	case "none":
 		return asProvider(static.FromNoneURL(u))
 	case "sqlite":

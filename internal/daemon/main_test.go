@@ -26,8 +26,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -151,7 +151,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	believed := clock.NewBelieved(s.source, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	if s.provider == nil {
 		var err error
-		s.provider, err = memory.New(memory.NewStore(believed.NowMS), provider.Services{Default: s.terms})
+		s.provider, err = providertest.OverMemory(memory.New(believed.NowMS), provider.Services{Default: s.terms})
 		must.Succeed(t, err)
 	}
 	r.line = providertest.NewFaulty(s.provider)

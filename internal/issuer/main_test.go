@@ -10,7 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -37,7 +38,7 @@ func settings() config.Service {
 func newService(t *testing.T, terms provider.Terms, st *state.Service) *Service {
 	t.Helper()
 	believed := clock.NewBelieved(clock.NewFake(startMS), clock.Config{MaxForward: time.Second, Hold: time.Minute})
-	p, err := memory.New(memory.NewStore(believed.NowMS), provider.Services{Default: terms})
+	p, err := providertest.OverMemory(memory.New(believed.NowMS), provider.Services{Default: terms})
 	must.Succeed(t, err)
 	if st == nil {
 		if st, err = state.Ephemeral(state.Options{}).Service("default"); err != nil {

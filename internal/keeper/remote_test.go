@@ -10,8 +10,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -112,7 +112,7 @@ func newRemote(r *rig) *remote {
 	open := r.setup.open
 	if open == nil {
 		open = func(terms provider.Terms, nowMS func() int64) (provider.Provider, error) {
-			return memory.New(memory.NewStore(nowMS), provider.Services{Default: terms})
+			return providertest.OverMemory(memory.New(nowMS), provider.Services{Default: terms})
 		}
 	}
 	var err error

@@ -18,7 +18,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -68,7 +69,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 // memory is a provider that has nothing yet.
 func (g *rig) memory() provider.Provider {
 	g.t.Helper()
-	p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
+	p, err := providertest.OverMemory(memory.New(g.clock.Load), g.services)
 	must.Succeed(g.t, err)
 	return p
 }

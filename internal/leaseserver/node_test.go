@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // A client that was written from the design alone works.
@@ -17,7 +18,7 @@ func TestSeedClient(t *testing.T) {
 		t.Skip("node is not installed")
 	}
 	g := newRig(t, func(g *rig) {
-		p, err := memory.New(memory.NewStore(nil), g.services) // by the clock that the client has, too
+		p, err := providertest.OverMemory(memory.New(nil), g.services) // by the clock that the client has, too
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,8 @@ import (
 	"sort"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // slots is how many the default layout has.
@@ -43,7 +44,7 @@ func roomy(t provider.Terms) provider.Terms {
 
 func inMemory(terms provider.Terms) func(func() int64) provider.Provider {
 	return func(nowMS func() int64) provider.Provider {
-		p, err := memory.New(memory.NewStore(nowMS), provider.Services{Default: terms})
+		p, err := providertest.OverMemory(memory.New(nowMS), provider.Services{Default: terms})
 		if err != nil {
 			panic(err)
 		}

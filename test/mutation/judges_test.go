@@ -58,8 +58,8 @@ func judges(m mutation) []judge {
 func rooms(file string) []string {
 	own := path.Dir(file)
 	switch own {
-	case "internal/provider", "internal/provider/pool":
-		return []string{own, "internal/provider/memory", "internal/provider/sqlite"}
+	case "internal/provider", "internal/provider/pool", "internal/provider/slots":
+		return []string{own, "internal/provider/slots", "internal/provider/sqlite"}
 	case "internal/conn/sqlitefile":
 		return []string{own, "internal/provider/sqlite"}
 	case "internal/record":

@@ -10,7 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/test/trace"
 )
@@ -261,7 +262,10 @@ func (w *world) drawProvider(term, quarantine int64) {
 	case w.whole && w.kind == onEtcd:
 		w.provider = w.openPool(services, clock)
 	default:
-		p, err := memory.New(memory.NewStore(clock), services)
+		records := memory.NewArea(slots.AreaOf(services), clock)
+		p, err := slots.New(slots.Config{
+			Records: records, Services: services, NowMS: clock, Fence: records.Fence, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
+		})
 		must(err, nil)
 		w.provider = p
 	}

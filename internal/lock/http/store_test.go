@@ -19,7 +19,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -60,7 +61,7 @@ func serve(path string) (*front, error) {
 	}
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	known, err := leaseserver.ParseTokens([]byte(tokens))
-	p, err2 := memory.New(memory.NewStore(nil), terms)
+	p, err2 := providertest.OverMemory(memory.New(nil), terms)
 	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, end())
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -19,9 +20,9 @@ import (
 // started anew.
 // Seed 001-9.
 func TestClientsOfServersAreCounted(t *testing.T) {
-	kept := memory.NewStore(nil)
+	kept := memory.New(nil)
 	store := func() provider.Provider {
-		p, err := memory.New(kept, provider.Services{Default: provider.DefaultTerms()})
+		p, err := providertest.OverMemory(kept, provider.Services{Default: provider.DefaultTerms()})
 		must.Succeed(t, err)
 		return p
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -111,10 +111,10 @@ func TestConformance(t *testing.T) {
 	ring.All(t)
 	providertest.Run(t, func(*testing.T) providertest.Store {
 		var clock atomic.Int64
-		store := memory.NewStore(clock.Load)
+		store := memory.New(clock.Load)
 		return providertest.Store{
 			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := memory.New(store, services)
+				p, err := providertest.OverMemory(store, services)
 				if err != nil {
 					return nil, err
 				}
@@ -122,6 +122,7 @@ func TestConformance(t *testing.T) {
 			},
 			SetClock: clock.Store,
 			Checks:   25,
+			AnyFree:  true, RequestsEnd: true, History: 8,
 		}
 	})
 }
@@ -131,7 +132,7 @@ func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l s.sock")
 	l, err := net.Listen("unix", path)
 	must.Succeed(t, err)
-	p, err := memory.New(memory.NewStore(nil), provider.Services{Default: provider.DefaultTerms()})
+	p, err := providertest.OverMemory(memory.New(nil), provider.Services{Default: provider.DefaultTerms()})
 	must.Succeed(t, err)
 	f := serveOn(l, options(p, provider.Services{Default: provider.DefaultTerms()}))
 	cfg, err := httplease.ParseURL("http+unix:" + strings.ReplaceAll(path, " ", "%20"))

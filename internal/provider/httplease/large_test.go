@@ -9,7 +9,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -17,7 +18,7 @@ import (
 // request may verify.
 func TestLargePool(t *testing.T) {
 	services := provider.Services{Default: provider.DefaultTerms()}
-	inner, err := memory.New(memory.NewStore(nil), services)
+	inner, err := providertest.OverMemory(memory.New(nil), services)
 	must.Succeed(t, err)
 	p, err := open(inner, services, nil)
 	must.Succeed(t, err)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -19,7 +19,7 @@ import (
 func behindProxy(t *testing.T) (near provider.Provider, proxy *providertest.Proxy, direct string) {
 	t.Helper()
 	services := provider.Services{Default: provider.DefaultTerms()}
-	near, err := memory.New(memory.NewStore(nil), services)
+	near, err := providertest.OverMemory(memory.New(nil), services)
 	must.Succeed(t, err)
 	f, err := serve(options(near, services))
 	must.Succeed(t, err)

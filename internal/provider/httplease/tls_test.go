@@ -22,7 +22,8 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -31,7 +32,7 @@ import (
 func serveTLS(t *testing.T, files leaseserver.TLSFiles) (url string, reload func()) {
 	t.Helper()
 	services := provider.Services{Default: provider.DefaultTerms()}
-	m, err := memory.New(memory.NewStore(nil), services)
+	m, err := providertest.OverMemory(memory.New(nil), services)
 	must.Succeed(t, err)
 	o := options(m, services)
 	o.ClientCertificates = files.ClientCA != ""

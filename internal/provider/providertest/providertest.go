@@ -20,7 +20,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -81,16 +82,27 @@ type Store struct {
 // Factory makes an empty store.
 type Factory func(t *testing.T) Store
 
-// Memory is a Factory of stores in memory.
+// Memory is a Factory of pools over records in memory.
 func Memory(*testing.T) Store {
 	var clock atomic.Int64
-	store := memory.NewStore(clock.Load)
+	store := memory.New(clock.Load)
+	forget := func() error { store.Forget(); return nil }
 	return Store{
-		Open:     func(services provider.Services) (provider.Provider, error) { return memory.New(store, services) },
-		SetClock: clock.Store,
-		Forget:   func() error { store.Forget(); return nil },
-		Empty:    func() error { store.Forget(); return nil },
+		Open:     func(services provider.Services) (provider.Provider, error) { return OverMemory(store, services) },
+		SetClock: clock.Store, Forget: forget, Empty: forget,
+		AnyFree: true, RequestsEnd: true, History: 8,
 	}
+}
+
+// OverMemory returns a provider over records in memory: all on one store are like hosts that
+// share a server. Of what has been free for equally long it grants the lowest machine ID.
+func OverMemory(store *memory.Store, services provider.Services) (*slots.Provider, error) {
+	records := store.As(slots.AreaOf(services))
+	return slots.New(slots.Config{
+		Records: records, Services: services, NowMS: store.NowMS, Fence: records.Fence,
+		Info:   provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
+		Random: func(int64) int64 { return 0 },
+	})
 }
 
 // Run runs the whole suite.

@@ -1,6 +1,5 @@
 // Package slots is the pool of machine IDs over a record store. It is to replace package pool
-// and the pools of Redis and etcd, one store after the other: its tests hold it to the suite of
-// the providers and, history by history, to the pool of today.
+// and the pools of Redis, etcd and PostgreSQL, one store after the other.
 //
 // # The grant rule
 //

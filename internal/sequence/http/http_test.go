@@ -24,7 +24,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
@@ -87,7 +88,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	}
 	terms := provider.Services{Default: provider.DefaultTerms()}
 	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
-	p, err2 := memory.New(memory.NewStore(nil), terms)
+	p, err2 := providertest.OverMemory(memory.New(nil), terms)
 	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, end())
 	}

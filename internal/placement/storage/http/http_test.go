@@ -27,7 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/record"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -52,7 +52,7 @@ func front(t testing.TB, records storage.Storage) http.Handler {
 	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
 	must.Succeed(t, err)
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	p, err := memory.New(memory.NewStore(nil), terms)
+	p, err := providertest.OverMemory(recordmemory.New(nil), terms)
 	must.Succeed(t, err)
 	o := leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },

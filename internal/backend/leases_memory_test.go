@@ -1,22 +1,13 @@
-package memory_test
+package backend_test
 
 import (
-	"net/url"
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/provider/memory"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/backend"
 )
 
-func TestMain(m *testing.M) { await.Main(m) }
-
-// Seeds 000-7.3-1 and 003-3.2-5.
-func TestConformance(t *testing.T) { providertest.Run(t, providertest.Memory) }
-
-func TestFromURL(t *testing.T) {
+func TestURLOfLeasesInMemory(t *testing.T) {
 	for raw, wantErr := range map[string]string{
 		"memory:":                       "",
 		"memory:?term=5s&pool=p&ids=1-": "ids=1-",
@@ -25,9 +16,7 @@ func TestFromURL(t *testing.T) {
 		"memory:x":                      "no path",
 		"memory:?prefix=x":              `"prefix"`,
 	} {
-		u, err := url.Parse(raw)
-		must.Succeed(t, err)
-		_, err = memory.FromURL(u, nil, nil)
+		_, err := backend.OpenProvider(raw, backend.ProviderOptions{})
 		switch {
 		case wantErr == "" && err != nil:
 			t.Errorf("%s: %v", raw, err)

@@ -1,0 +1,44 @@
+package backend
+
+import (
+	"errors"
+	"net/url"
+
+	"github.com/kazahana/kazahana/internal/conn/connurl"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+)
+
+// openMemoryLeases opens memory:, a store of its own, which ends with the process.
+func openMemoryLeases(u *url.URL, opts ProviderOptions) (*slots.Provider, error) {
+	if u.Opaque != "" || u.Host != "" || u.Path != "" {
+		return nil, errors.New("memory: has no path; parameters follow after '?'")
+	}
+	services, err := servicesOf(u, opts)
+	if err != nil {
+		return nil, err
+	}
+	records := recordmemory.NewArea(slots.AreaOf(services), opts.NowMS)
+	return slots.New(slots.Config{
+		Records: records, Services: services, NowMS: records.NowMS, Fence: records.Fence,
+		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
+		// Tests count on the lowest machine IDs.
+		Random: func(int64) int64 { return 0 },
+	})
+}
+
+// servicesOf are the terms of all services: of those that have none of their own, what the
+// parameters of the URL say.
+func servicesOf(u *url.URL, opts ProviderOptions) (provider.Services, error) {
+	q, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
+	if err != nil {
+		return provider.Services{}, err
+	}
+	terms, err := provider.ParseTerms(q)
+	if err != nil {
+		return provider.Services{}, err
+	}
+	services := provider.Services{Default: terms, Named: opts.Services}
+	return services, services.Validate()
+}
