@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/state"
 )
 
@@ -242,7 +240,7 @@ func (x *examination) file(rawURL string) {
 // content judges what a provider's file holds, and the fences of it and of the store beside it.
 func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 	const step = "provider"
-	if err := quickCheck(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
+	if err := backend.CheckLeaseFile(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
 		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: it is not yet recovered from a crash, which the next start does, or a process has locked it", path)
 		return
 	} else if err != nil {
@@ -286,35 +284,13 @@ func initOf(sequences bool) string {
 	return "leases init"
 }
 
-// quickCheck runs SQLite's quick_check on a file that has the provider's schema.
-func quickCheck(ctx context.Context, path string) error {
-	return sqlitefile.ReadOnly(ctx, path, false, func(s *sqlitefile.Session) error {
-		var id, version int32
-		known, latest := sqlite.Header()
-		err := s.QueryRow("SELECT application_id, user_version FROM pragma_application_id, pragma_user_version", nil, &id, &version)
-		switch {
-		case err != nil:
-			return err
-		case id != known:
-			return fmt.Errorf("it is a database of another program (application_id %d)", id)
-		case version < 1 || version > latest:
-			return fmt.Errorf("it has schema version %d, and this program knows 1 to %d", version, latest)
-		}
-		var damage string
-		if err := s.QueryRow("PRAGMA quick_check(1)", nil, &damage); err != nil || damage == "ok" {
-			return err
-		}
-		return errors.New(damage)
-	})
-}
-
 // checkPools compares a file's pools with what the URL asks for.
 func checkPools(ctx context.Context, providerURL string) error {
 	u, err := url.Parse(providerURL)
 	if err != nil {
 		return err
 	}
-	cfg, err := sqlite.ParseURL(u, nil, nil)
+	cfg, err := backend.ParseLeaseFile(u, backend.ProviderOptions{})
 	if err != nil {
 		return err
 	}

@@ -177,7 +177,7 @@ func TestInspectNamesTheHolder(t *testing.T) {
 	tl := snowflake.DefaultTimeline()
 	idAt := func(ms, low int64) int64 { return (ms-tl.EpochMS)<<(snowflake.ValueBits-tl.BitTS) | low }
 	slot := held.MachineID << 8
-	if in := inspect(idAt(held.CreatedMS-1, slot)); len(in.Holders) != 0 || !strings.Contains(in.Note, "nobody known") || !strings.Contains(in.Note, "30 days") {
+	if in := inspect(idAt(held.CreatedMS-1, slot)); len(in.Holders) != 0 || !strings.Contains(in.Note, "nobody known") || !strings.Contains(in.Note, "the last 8 grants") {
 		t.Errorf("before the lease: %+v", in)
 	}
 	// Fallback: during the lease, long after it, and after another one's slot.

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -128,7 +130,11 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+s.Leases()+"?_pragma=busy_timeout(60000)")
 			must.Succeed(s.T, err)
 			defer db.Close()
-			_, err = db.Exec("UPDATE slot SET secret = 'of another holder'")
+			// With another key in the pool's head, the lease has another secret.
+			var head []byte
+			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", slots.HeadKey(provider.DefaultPool)).Scan(&head))
+			head[len(head)-1]++
+			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, slots.HeadKey(provider.DefaultPool))
 			must.Succeed(s.T, err)
 		},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/kazahana/kazahana/internal/backend"
 	"io/fs"
 	"net"
 	"net/http"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
@@ -28,7 +28,7 @@ import (
 // granted is what the provider's file says of all slots.
 func (s *site) granted() []provider.Record {
 	s.T.Helper()
-	p, err := sqlite.Open(s.T.Context(), sqlite.Config{Path: s.Leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
+	p, err := backend.OpenLeaseFile(s.T.Context(), backend.LeaseFile{Path: s.Leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
 	must.Succeed(s.T, err)
 	defer p.Close()
 	records, err := p.List(s.T.Context(), "default")

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
-	leasedb "github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -69,8 +68,8 @@ func TestFullDisk(t *testing.T) {
 	must(next("innocent", "another"))
 
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	openLeases := func() *leasedb.Provider {
-		p, err := leasedb.Open(t.Context(), leasedb.Config{Path: filepath.Join(dir, "leases.db"), Services: terms})
+	openLeases := func() *SQLiteLeases {
+		p, err := OpenLeaseFile(t.Context(), LeaseFile{Path: filepath.Join(dir, "leases.db"), Services: terms})
 		must(err)
 		return p
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/slots"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
 
@@ -103,9 +102,8 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	case "none":
 		return asProvider(static.FromNoneURL(u))
 	case "sqlite":
-		cfg, err := sqlite.ParseURL(u, opts.Services, opts.NowMS)
-		cfg.LiveDir = opts.LiveDir
-		return onFirstUse(cfg, err, sqlite.Open, nil)
+		cfg, err := ParseLeaseFile(u, opts)
+		return onFirstUse(cfg, err, OpenLeaseFile, nil)
 	}
 	if len(opts.Services) > 0 {
 		return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -16,7 +15,7 @@ func TestPathsReachNoTenant(t *testing.T) {
 	dir := t.TempDir()
 	store, err := backend.OpenStore("sqlite:"+filepath.Join(dir, "store.db"), backend.StoreOptions{})
 	must.Succeed(t, err)
-	p, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: provider.DefaultTerms()}})
+	p, err := backend.OpenLeaseFile(t.Context(), backend.LeaseFile{Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: provider.DefaultTerms()}})
 	must.Succeed(t, err)
 	g := newRig(t, func(g *rig) {
 		g.keep(store.Locks)

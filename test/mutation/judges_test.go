@@ -33,7 +33,7 @@ func (j judge) key() string { return strings.Join(j.packages, " ") }
 const roomTests = "tests of its room"
 
 // wholeOnly are the files whose rules only the whole worlds of test/proof run.
-var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|provider/sqlite|conn/(sqlitefile|postgresconn))/`)
+var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|conn/(sqlitefile|postgresconn))/`)
 
 // judges are asked in this order, until one catches the mutation. Those that do not
 // import the mutated package are left out.
@@ -58,10 +58,12 @@ func judges(m mutation) []judge {
 func rooms(file string) []string {
 	own := path.Dir(file)
 	switch own {
-	case "internal/provider", "internal/provider/pool", "internal/provider/slots":
-		return []string{own, "internal/provider/slots", "internal/provider/sqlite"}
+	case "internal/provider", "internal/provider/pool":
+		return []string{own, "internal/provider/slots", "internal/record/sqlite"}
+	case "internal/provider/slots":
+		return []string{own, "internal/record/sqlite"}
 	case "internal/conn/sqlitefile":
-		return []string{own, "internal/provider/sqlite"}
+		return []string{own, "internal/record/sqlite"}
 	case "internal/record":
 		return []string{own, "internal/record/memory"}
 	case "internal/placement":

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	recordsqlite "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
@@ -218,7 +218,7 @@ func (d *database) fallBack() bool {
 	switch {
 	case d.w.without(watermarkKept):
 		must(os.RemoveAll(d.live), nil)
-	case d.w.rnd.IntN(3) == 0 && d.loseWrites(older, now):
+	case d.w.rnd.IntN(3) == 0 && d.loseWrites(now):
 		return true
 	case d.w.rnd.IntN(2) == 0:
 		d.w.count("SQLite file replaced by an older copy")
@@ -232,9 +232,10 @@ func (d *database) fallBack() bool {
 	return true
 }
 
-// loseWrites has the disk lose some of what was written to the log since the copy was made. It
-// does nothing where the log has begun anew since.
-func (d *database) loseWrites(older, now copied) bool {
+// loseWrites has the disk lose some of what was written to the log since the latest copy was
+// made. It does nothing where the log has begun anew since.
+func (d *database) loseWrites(now copied) bool {
+	older := d.copies[len(d.copies)-1]
 	if len(now["-wal"]) == 0 || !bytes.Equal(now[""], older[""]) {
 		return false
 	}
@@ -284,7 +285,7 @@ type leaseFile struct {
 func (w *world) openLeases(services provider.Services, nowMS func() int64) provider.Provider {
 	f := &leaseFile{database: newDatabase(w, "leases")}
 	f.database.open = func() error {
-		p, err := sqlite.Open(context.Background(), sqlite.Config{
+		p, err := backend.OpenLeaseFile(context.Background(), backend.LeaseFile{
 			Path: f.path, LiveDir: f.live, Services: services, NowMS: nowMS, Random: w.rnd.Int64N, At: f.at,
 		})
 		if err != nil {

@@ -10,6 +10,10 @@ type Kind struct {
 	Area string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
+	// Version is that of the schema; 0 stands for 1. Older says of a file with an earlier one
+	// what made it, and what to do.
+	Version int32
+	Older   string
 	// Owned says that one process alone uses the file. Such a file has a log (WAL), which is
 	// faster. Others have a rollback journal.
 	Owned bool
@@ -35,7 +39,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	statements = append(statements, k.Schema...)
 	statements = append(statements,
 		fmt.Sprintf("PRAGMA application_id=%d", k.ApplicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", Version))
+		fmt.Sprintf("PRAGMA user_version=%d", k.version()))
 	for _, q := range statements {
 		if err := s.ExecOnce(q); err != nil {
 			return err
@@ -51,8 +55,8 @@ func (k *Kind) create(s *Session, id identity) error {
 	return s.ExecOnce("COMMIT")
 }
 
-// check returns an error if this program cannot use the database as this kind.
-func (k *Kind) check(s *Session) error {
+// Recognise returns an error if the file's header is not that of this kind.
+func (k *Kind) Recognise(s *Session) error {
 	var id int32
 	if err := s.QueryRow("PRAGMA application_id", nil, &id); err != nil {
 		return err
@@ -60,7 +64,12 @@ func (k *Kind) check(s *Session) error {
 	if id != k.ApplicationID {
 		return k.foreign("it is an SQLite database of another program (application_id %d)", id)
 	}
-	if err := k.current(s); err != nil {
+	return k.current(s)
+}
+
+// check returns an error if this program cannot use the database as this kind.
+func (k *Kind) check(s *Session) error {
+	if err := k.Recognise(s); err != nil {
 		return err
 	}
 	if err := k.setMode(s); err != nil {
@@ -97,22 +106,26 @@ func (k *Kind) foreign(why string, args ...any) error {
 	return fmt.Errorf("this file is not a %s that can be used: %s", k.Name, fmt.Sprintf(why, args...))
 }
 
-// Version is the version of every kind's schema.
-const Version = 1
+// version is the version of the kind's schema.
+func (k *Kind) version() int32 { return max(k.Version, 1) }
 
 // SchemaError says that a file has another version than this program knows.
 type SchemaError struct {
-	Kind  string
+	Kind  *Kind
 	Found int32
 }
 
 func (e *SchemaError) Error() string {
+	known := e.Kind.version()
 	why := fmt.Sprintf("its schema version is %d, which no kazahanad writes", e.Found)
-	if e.Found > Version {
+	switch {
+	case e.Found > known:
 		why = fmt.Sprintf("it was written by a newer kazahanad (schema %d, this one knows up to %d): "+
-			"upgrade this one, or go back as docs/compatibility.md says", e.Found, Version)
+			"upgrade this one, or go back as docs/compatibility.md says", e.Found, known)
+	case e.Found > 0 && e.Found < known:
+		why = fmt.Sprintf("its schema version is %d, and this kazahanad knows %d alone: %s", e.Found, known, e.Kind.Older)
 	}
-	return fmt.Sprintf("this file is not a %s that can be used: %s", e.Kind, why)
+	return fmt.Sprintf("this file is not a %s that can be used: %s", e.Kind.Name, why)
 }
 
 // current returns an error if the file is not of the known version. A newer process may
@@ -120,8 +133,8 @@ func (e *SchemaError) Error() string {
 func (k *Kind) current(s *Session) error {
 	var found int32
 	err := s.QueryRow("PRAGMA user_version", nil, &found)
-	if err == nil && found != Version {
-		err = &SchemaError{k.Name, found}
+	if err == nil && found != k.version() {
+		err = &SchemaError{k, found}
 	}
 	return err
 }

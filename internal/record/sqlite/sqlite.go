@@ -65,6 +65,15 @@ func (st *Store) now(s *sqlitefile.Session, nowMS int64) int64 {
 	return max(nowMS, s.LastMS())
 }
 
+// Value is that of a record, nil where there is none: for a look at a file that is not in use.
+func Value(s *sqlitefile.Session, key string) (value []byte, err error) {
+	err = s.QueryRow("SELECT value FROM record WHERE key = ?", []any{key}, &value)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return value, err
+}
+
 // Change implements record.Store. Where the rule finds no room, records that are due make some, and
 // the rule runs again.
 func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {

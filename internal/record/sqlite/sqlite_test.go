@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -19,7 +20,12 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
 )
 
-func TestMain(m *testing.M) { await.Main(m) }
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childEnv); name != "" {
+		os.Exit(runChild(name))
+	}
+	await.Main(m)
+}
 
 // owned closes the file with the store.
 type owned struct {

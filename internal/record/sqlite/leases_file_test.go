@@ -1,4 +1,4 @@
-package sqlite
+package sqlite_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -22,7 +23,7 @@ import (
 func madeFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "leases.db")
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	for range 3 {
 		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{ThroughputPerMS: 256 * 100}); err != nil {
 			t.Fatal(err)
@@ -67,31 +68,36 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			must.Succeed(t, os.Truncate(path, size))
 		}
 	}
+	cut := func(t *testing.T, path string) {
+		info, err := os.Stat(path)
+		must.Succeed(t, err)
+		must.Succeed(t, os.Truncate(path, info.Size()/8192*4096))
+	}
 	for name, test := range map[string]struct {
 		harm func(*testing.T, string)
 		want string
 	}{
-		"text":                  {write([]byte(strings.Repeat("not a database\n", 1000))), "not an SQLite database"},
-		"short text":            {write([]byte("hello\n")), "not an SQLite database"},
-		"empty":                 {truncate(0), "it is empty"},
-		"cut to one page":       {truncate(4096), "damaged"},
-		"cut to half a page":    {truncate(2048), "damaged"},
-		"cut in the middle":     {truncate(9 * 4096), "damaged"},
-		"zeroed header":         {overwrite(0, 100), "not an SQLite database"},
-		"damaged schema page":   {overwrite(100, 3000), "damaged"},
-		"newer schema":          {sql("PRAGMA user_version=2"), "it was written by a newer kazahanad (schema 2, this one knows up to 1): upgrade this one"},
-		"no schema version":     {sql("PRAGMA user_version=0"), "schema version is 0"},
-		"another program's":     {sql("PRAGMA application_id=252006674"), "another program"},
-		"another program's, 0":  {sql("PRAGMA application_id=0"), "another program"},
-		"tables are missing":    {sql("DROP TABLE slot"), "no such table"},
-		"another pool timeline": {sql("UPDATE pool SET bit_ts = 40"), "bit_ts 40"},
+		"text":                 {write([]byte(strings.Repeat("not a database\n", 1000))), "not an SQLite database"},
+		"short text":           {write([]byte("hello\n")), "not an SQLite database"},
+		"empty":                {truncate(0), "it is empty"},
+		"cut to one page":      {truncate(4096), "damaged"},
+		"cut to half a page":   {truncate(2048), "damaged"},
+		"cut in the middle":    {cut, "damaged"},
+		"zeroed header":        {overwrite(0, 100), "not an SQLite database"},
+		"damaged schema page":  {overwrite(100, 3000), "damaged"},
+		"newer schema":         {sql("PRAGMA user_version=3"), "it was written by a newer kazahanad (schema 3, this one knows up to 2): upgrade this one"},
+		"older schema":         {sql("PRAGMA user_version=1"), "all leases granted from it have ended (20 minutes after"},
+		"no schema version":    {sql("PRAGMA user_version=0"), "schema version is 0"},
+		"another program's":    {sql("PRAGMA application_id=252006674"), "another program"},
+		"another program's, 0": {sql("PRAGMA application_id=0"), "another program"},
+		"tables are missing":   {sql("DROP TABLE record"), "no such table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := madeFile(t)
 			test.harm(t, path)
 			before, err := os.ReadFile(path)
 			must.Succeed(t, err)
-			p, err := Open(context.Background(), Config{Path: path, Services: defaultServices()})
+			p, err := backend.OpenLeaseFile(context.Background(), backend.LeaseFile{Path: path, Services: defaultServices()})
 			if err == nil {
 				p.Close()
 				t.Fatal("it was opened")
@@ -122,7 +128,7 @@ func TestPathsThatCannotBeUsed(t *testing.T) {
 		"/proc/leases.db":              "cannot be created",
 		"leases.db":                    "must be absolute",
 	} {
-		p, err := Open(context.Background(), Config{Path: path, Services: defaultServices()})
+		p, err := backend.OpenLeaseFile(context.Background(), backend.LeaseFile{Path: path, Services: defaultServices()})
 		if err == nil {
 			p.Close()
 			t.Errorf("%s was opened", path)
@@ -138,7 +144,7 @@ func TestPathsThatCannotBeUsed(t *testing.T) {
 func TestCreatedModes(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "new", "dir", "a ?mode=ro&#%41;'\"日本.db") // all that means something in a URI
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +187,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 			target := madeFile(t)
 			path := filepath.Join(t.TempDir(), "leases.db")
 			must.Succeed(t, os.Symlink(target, path))
-			p := mustOpen(t, Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)})
+			p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)})
 			l := mustAcquire(t, p)
 			harmed := false
 			p.at = func(at string) error {
@@ -211,14 +217,14 @@ func TestFileGoneOrReplaced(t *testing.T) {
 // though it has the name of the old one's.
 func TestCloseAfterReplacement(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
-	old := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	old := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	if _, err := old.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, suffix := range []string{"", "-journal", "-watermark"} {
 		must.Succeed(t, os.Rename(path+suffix, path+".old"+suffix))
 	}
-	fresh := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	fresh := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	if _, err := fresh.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +252,7 @@ func lockFile(t *testing.T, path string) (unlock func()) {
 // the provider is closed. What they wanted is not done later.
 func TestLockOfAnotherProcess(t *testing.T) {
 	path := madeFile(t)
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	l := mustAcquire(t, p)
 	unlock := lockFile(t, path)
 	if err := p.Release(lately(t), releaseOf(l)); !errors.Is(err, provider.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
@@ -289,7 +295,7 @@ func lately(t *testing.T) context.Context {
 func TestReleaseWhoseCallerLeaves(t *testing.T) {
 	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten} {
 		for _, behind := range []bool{false, true} {
-			p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
+			p := openLeases(t, backend.LeaseFile{Path: madeFile(t), Services: defaultServices()})
 			l := mustAcquire(t, p)
 			hanging, goOn := make(chan struct{}), make(chan struct{})
 			var once sync.Once
@@ -334,7 +340,7 @@ func TestReleaseWhoseCallerLeaves(t *testing.T) {
 
 // Where a write fails decides whether its effect is known.
 func TestReleaseThatFails(t *testing.T) {
-	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
+	p := openLeases(t, backend.LeaseFile{Path: madeFile(t), Services: defaultServices()})
 	l := mustAcquire(t, p)
 	broken := errors.New("broken")
 	for step, sent := range map[string]bool{sqlitefile.StepBegun: false, sqlitefile.StepWritten: true, sqlitefile.StepCommitted: true} {
@@ -351,7 +357,7 @@ func TestReleaseThatFails(t *testing.T) {
 }
 
 // fillUp acquires until the store cannot take any more.
-func fillUp(t *testing.T, p *Provider) {
+func fillUp(t *testing.T, p *leases) {
 	t.Helper()
 	for range 10_000 {
 		_, err := p.Acquire(context.Background(), provider.AcquireRequest{
@@ -368,33 +374,18 @@ func fillUp(t *testing.T, p *Provider) {
 	t.Fatal("it never became full")
 }
 
-func TestDatabaseFull(t *testing.T) {
-	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
-	limit := func(pages string) {
-		t.Helper()
-		read(t, p, func(s *sqlitefile.Session) error { return s.ExecOnce("PRAGMA max_page_count=" + pages) })
-	}
-	limit("120")
-	fillUp(t, p)
-	limit("1000000")
-	mustAcquire(t, p) // with space again
-	if err := checkIndex(p); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestDiskFull(t *testing.T) {
 	dir := disktest.Small(t, "2m")
 	path := filepath.Join(dir, "leases.db")
 	ballast := filepath.Join(dir, "ballast")
 	must.Succeed(t, os.WriteFile(ballast, make([]byte, 1<<20), 0o600))
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
 	defer p.Close() // before the file system goes
 	fillUp(t, p)
 	free := disktest.Fill(t, filepath.Join(dir, "rest"))
 	before, err := os.ReadDir(dir)
 	must.Succeed(t, err)
-	if other, err := Open(t.Context(), Config{Path: filepath.Join(dir, "other.db"), Services: defaultServices()}); err == nil {
+	if other, err := backend.OpenLeaseFile(t.Context(), backend.LeaseFile{Path: filepath.Join(dir, "other.db"), Services: defaultServices()}); err == nil {
 		other.Close()
 		t.Error("a file was created on the full disk")
 	}
@@ -410,7 +401,7 @@ func TestDiskFull(t *testing.T) {
 	checkIntegrity(t, path)
 	disktest.Run(t, "mount", "-o", "remount,ro", dir)
 	for _, name := range []string{"leases.db", "new.db"} {
-		p, err := Open(context.Background(), Config{Path: filepath.Join(dir, name), Services: defaultServices()})
+		p, err := backend.OpenLeaseFile(context.Background(), backend.LeaseFile{Path: filepath.Join(dir, name), Services: defaultServices()})
 		if err == nil {
 			p.Close()
 		}
@@ -430,7 +421,7 @@ func TestPermissions(t *testing.T) {
 	writable := filepath.Join(dir, "writable")
 	must.Succeed(t, errors.Join(os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777)))
 	made := func(path string, mode os.FileMode) string {
-		must.Succeed(t, errors.Join(mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)))
+		must.Succeed(t, errors.Join(openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)))
 		return path
 	}
 	for name, test := range map[string]struct{ path, want string }{

@@ -1,4 +1,4 @@
-package sqlite
+package sqlite_test
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -43,18 +44,23 @@ func newHistory(t *testing.T) *history {
 
 func (h *history) path() string { return filepath.Join(h.disk.Dir(), "leases.db") }
 
-func (h *history) config() Config {
-	return Config{Path: h.path(), Services: defaultServices(), NowMS: h.clock.Load, LiveDir: h.live}
+func (h *history) config() backend.LeaseFile {
+	return backend.LeaseFile{Path: h.path(), Services: defaultServices(), NowMS: h.clock.Load, LiveDir: h.live}
 }
 
-func (h *history) open() *Provider {
+func (h *history) open() *leases {
 	h.Helper()
-	p, err := Open(h.Context(), h.config())
+	return h.openWith(h.config())
+}
+
+func (h *history) openWith(cfg backend.LeaseFile) *leases {
+	h.Helper()
+	p, err := newLeases(h.Context(), cfg)
 	must.Succeed(h, err)
 	return p
 }
 
-func (h *history) close(p *Provider) {
+func (h *history) close(p *leases) {
 	h.Helper()
 	if err := p.Close(); err != nil {
 		h.Error(err)
@@ -62,7 +68,7 @@ func (h *history) close(p *Provider) {
 }
 
 // acquire takes leases, of which none may overlap one that is alive.
-func (h *history) acquire(p *Provider, n int) (granted []lease.Lease, err error) {
+func (h *history) acquire(p *leases, n int) (granted []lease.Lease, err error) {
 	h.Helper()
 	for range n {
 		more, err := p.Acquire(h.Context(), provider.AcquireRequest{})
@@ -75,7 +81,7 @@ func (h *history) acquire(p *Provider, n int) (granted []lease.Lease, err error)
 	return granted, nil
 }
 
-func (h *history) mustAcquire(p *Provider, n int) []lease.Lease {
+func (h *history) mustAcquire(p *leases, n int) []lease.Lease {
 	h.Helper()
 	granted, err := h.acquire(p, n)
 	must.Succeed(h, err)
@@ -108,7 +114,7 @@ func (h *history) granted(leases []lease.Lease) {
 // fenced checks that nothing is granted until every lease has ended, that leases
 // which were forgotten are not called lost meanwhile, that a restart changes
 // nothing of that, and that grants begin again by themselves.
-func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
+func (h *history) fenced(p *leases, forgotten []lease.Lease) {
 	h.Helper()
 	until := int64(0)
 	for range 2 {
@@ -238,7 +244,7 @@ func TestPutBackWhileRunning(t *testing.T) {
 						t.Errorf("the error is %v", err)
 					}
 					_ = p.Close() // it may be damaged
-					if p, err = Open(t.Context(), h.config()); err != nil {
+					if p, err = newLeases(t.Context(), h.config()); err != nil {
 						if !strings.Contains(err.Error(), "damaged") {
 							t.Errorf("opened again: %v", err)
 						}
@@ -256,15 +262,12 @@ func TestPutBackWhileRunning(t *testing.T) {
 }
 
 // complete checks a file that is not fenced: nothing may be missing.
-func (h *history) complete(p *Provider) {
+func (h *history) complete(p *leases) {
 	h.Helper()
 	if lost, err := provider.Verify(h.Context(), p, "", h.leases); err != nil || len(lost) > 0 {
 		h.Errorf("Verify: %d lost, %v", len(lost), err)
 	}
 	h.mustAcquire(p, 3)
-	if err := checkIndex(p); err != nil {
-		h.Error(err)
-	}
 	h.close(p)
 }
 
@@ -326,8 +329,7 @@ func TestFenceByHand(t *testing.T) {
 	h.close(p)
 	cfg := h.config()
 	cfg.Services.Default.Term *= 3
-	longer, err := Open(t.Context(), cfg)
-	must.Succeed(t, err)
+	longer := h.openWith(cfg)
 	if _, err := h.acquire(longer, 1); !errors.As(err, &fenced) || fenced.UntilMS != at+cfg.Services.LongestMS() {
 		t.Errorf("a longer term: %v", err)
 	}
@@ -439,8 +441,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 			long.Services.Default.Term = 5 * time.Hour
 			grant := func() {
 				t.Helper()
-				p, err := Open(t.Context(), long)
-				must.Succeed(t, err)
+				p := h.openWith(long)
 				h.mustAcquire(p, 1)
 				h.close(p)
 			}
@@ -461,44 +462,12 @@ func TestLongestTermIsRemembered(t *testing.T) {
 	}
 }
 
-// What follows from the records is made anew when a file is fenced, and when another
-// program has written to it: it may be of another time than they are.
-func TestIndexIsMadeAnew(t *testing.T) {
-	for _, by := range []string{"fence", "another program"} {
-		path := madeFile(t)
-		cfg := Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
-		p := mustOpen(t, cfg)
-		must.Succeed(t, p.Close())
-		if by == "fence" {
-			cfg.LiveDir = "" // nothing remembers the file
-			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
-			p = mustOpen(t, cfg)
-			if err := checkIndex(p); err == nil {
-				t.Fatal("the index is as it should be: the test does not show what it should")
-			}
-			if _, err := p.Fence(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			must.Succeed(t, p.Init(t.Context(), ""))
-		} else {
-			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
-			p = mustOpen(t, cfg)
-		}
-		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
-			t.Errorf("%s: %v", by, err)
-		}
-		if err := checkIndex(p); err != nil {
-			t.Errorf("%s: %v", by, err)
-		}
-	}
-}
-
 // The file knows the latest end of all that was granted or extended.
 func TestGrantsAreNoted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
 	var clock atomic.Int64
 	clock.Store(historyFrom)
-	p := mustOpen(t, Config{Path: path, Services: defaultServices(), NowMS: clock.Load})
+	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices(), NowMS: clock.Load})
 	noted := func() (latest int64) {
 		t.Helper()
 		s, err := sqlitefile.Connect(t.Context(), path)

@@ -1,4 +1,4 @@
-package sqlite
+package sqlite_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -17,15 +18,15 @@ import (
 func TestOtherProgramsFenceNothing(t *testing.T) {
 	ring.All(t)
 	path := filepath.Join(t.TempDir(), "leases.db")
-	cfg := Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
+	cfg := backend.LeaseFile{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
 	for _, guest := range []struct{ name, sql string }{
 		{"tables of Litestream", litestream},
 		{"VACUUM", "VACUUM"},
 		{"ANALYZE", "ANALYZE"},
 		{"a backup", ".backup '" + filepath.Join(t.TempDir(), "backup.db") + "'"},
-		{"an index", "CREATE INDEX IF NOT EXISTS theirs ON slot (service)"},
-		{"a search table", "CREATE VIRTUAL TABLE IF NOT EXISTS theirs_fts USING fts5(service); INSERT INTO theirs_fts SELECT service FROM slot"},
-		{"a view and a table of its rows", "CREATE VIEW IF NOT EXISTS theirs_v AS SELECT * FROM slot; CREATE TABLE IF NOT EXISTS theirs_t AS SELECT * FROM slot; INSERT INTO theirs_t SELECT * FROM slot"},
+		{"an index", "CREATE INDEX IF NOT EXISTS theirs ON record (mark)"},
+		{"a search table", "CREATE VIRTUAL TABLE IF NOT EXISTS theirs_fts USING fts5(name); INSERT INTO theirs_fts SELECT key FROM record"},
+		{"a view and a table of its rows", "CREATE VIEW IF NOT EXISTS theirs_v AS SELECT * FROM record; CREATE TABLE IF NOT EXISTS theirs_t AS SELECT * FROM record; INSERT INTO theirs_t SELECT * FROM record"},
 		{"PRAGMA optimize", "PRAGMA optimize"},
 		{"a log for a while", "PRAGMA journal_mode=WAL; " + litestream + "; PRAGMA journal_mode=DELETE"},
 	} {
@@ -36,18 +37,18 @@ func TestOtherProgramsFenceNothing(t *testing.T) {
 					t.Fatalf("sqlite3: %v: %s", err, said)
 				}
 			}
-			p := mustOpen(t, cfg)
+			p := openLeases(t, cfg)
 			grants(t, p)
 			visit()
 			grants(t, p)
 			must.Succeed(t, p.Close())
 			visit()
-			p = mustOpen(t, cfg)
+			p = openLeases(t, cfg)
 			grants(t, p)
 			must.Succeed(t, p.Init(t.Context(), ""))
 			visit()
 			must.Succeed(t, p.Close())
-			grants(t, mustOpen(t, cfg))
+			grants(t, openLeases(t, cfg))
 		})
 	}
 }
@@ -57,7 +58,7 @@ const litestream = `CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMA
 	CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER);
 	INSERT INTO _litestream_seq (id, seq) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET seq = seq + 1`
 
-func grants(t *testing.T, p *Provider) {
+func grants(t *testing.T, p *leases) {
 	t.Helper()
 	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil || p.Fenced() != nil {
 		t.Fatalf("%v; fenced: %v", err, p.Fenced())

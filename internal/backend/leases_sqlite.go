@@ -1,0 +1,139 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"net/url"
+
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/slots"
+	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
+)
+
+// leaseFile describes a file of leases, which many processes of a host may use at once.
+var leaseFile = sqlitefile.Kind{
+	Name: "lease database", Area: "leases", ApplicationID: 0x6b7a686e, // "kzhn"
+	Version: 2,
+	Older: "a kazahanad from before leases were kept as records wrote it. End every process that uses it, wait until all leases " +
+		"granted from it have ended (20 minutes after the last grant or renewal, unless term= or quarantine= is set), and move it away: a new file is made",
+	Schema:  recorddb.Tables,
+	Probe:   "SELECT count(*) FROM (SELECT 1 FROM record LIMIT 1)",
+	Moved:   "put it back, or restart once the leases granted from it have ended",
+	Damaged: "restore it, without a -journal or -wal file beside it, or move it away once every lease granted from it has ended",
+}
+
+// LeaseFile says which SQLite file to use, and what to grant from it. Its scope is the host: two
+// hosts with a file each grant the same machine IDs.
+type LeaseFile struct {
+	Path     string // absolute
+	Services provider.Services
+	NowMS    func() int64 // the provider's clock in Unix ms; nil means the wall clock
+	LiveDir  string       // where the file's watermark is; see package sqlitefile
+	// Random is a number from 0 to n-1, by which machine IDs are chosen; nil: by chance.
+	Random func(n int64) int64
+	// At is called at each step of a write, as in sqlitefile.Options. Only tests set it.
+	At func(step string) error
+}
+
+// ParseLeaseFile reads sqlite:PATH. It does not touch the file.
+func ParseLeaseFile(u *url.URL, opts ProviderOptions) (LeaseFile, error) {
+	services, err := servicesOf(u, opts)
+	if err != nil {
+		return LeaseFile{}, err
+	}
+	path, err := sqlitefile.PathOf(u, "/var/lib/kazahana/leases.db")
+	return LeaseFile{Path: path, Services: services, NowMS: opts.NowMS, LiveDir: opts.LiveDir}, err
+}
+
+// SQLiteLeases grants leases from a SQLite file.
+type SQLiteLeases struct {
+	*slots.Provider
+	file *sqlitefile.File
+}
+
+// Backup writes a consistent copy of the file to another one, which must not exist.
+func (l *SQLiteLeases) Backup(ctx context.Context, to string) error { return l.file.Backup(ctx, to) }
+
+// Fenced implements provider.Provider: opening the file has seen its fence.
+func (l *SQLiteLeases) Fenced() *provider.FencedError {
+	fence := l.file.Known()
+	if !fence.Holds(l.file.NowMS()) {
+		return nil
+	}
+	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}
+}
+
+// OpenLeaseFile opens the file, and creates it with its directory where it does not exist. It
+// waits for other processes that hold the file's lock until ctx ends.
+//
+// Errors wrap provider.ErrInvalid when a pool of the file does not grant on the services' terms.
+func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
+	if err := cfg.Services.Validate(); err != nil {
+		return nil, err
+	}
+	area := slots.AreaOf(cfg.Services)
+	file, err := sqlitefile.Open(ctx, cfg.Path, &leaseFile, sqlitefile.Options{
+		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: area.MaxGrantMS, Check: cfg.checkPools, At: cfg.At,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := slots.New(slots.Config{
+		Records: recorddb.NewArea(file, area), Services: cfg.Services, Info: cfg.about(), NowMS: file.NowMS, Random: cfg.Random, Close: file.Close,
+		Fence: func(ctx context.Context) error {
+			_, err := file.Fence(ctx)
+			return err
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &SQLiteLeases{p, file}, nil
+}
+
+// Check returns the error that OpenLeaseFile would have about the file's pools, and changes nothing.
+func (c LeaseFile) Check(ctx context.Context) error {
+	return sqlitefile.ReadOnly(ctx, c.Path, false, c.checkPools)
+}
+
+// checkPools compares the services' terms with the pools of the file.
+func (c LeaseFile) checkPools(s *sqlitefile.Session) error {
+	for _, t := range c.Services.All() {
+		head, err := recorddb.Value(s, slots.HeadKey(t.Pool))
+		if err == nil {
+			err = slots.Check(head, t)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// about is what the pool does not know of its provider.
+func (c LeaseFile) about() provider.Info {
+	url := sqlitefile.URL(c.Path)
+	if ids := c.Services.Default.IDs; !ids.IsAll() {
+		url += "?ids=" + ids.String()
+	}
+	return provider.Info{Name: "sqlite", URL: url, Scope: provider.ScopeHost}
+}
+
+// Info describes the provider that OpenLeaseFile opens.
+func (c LeaseFile) Info() provider.Info { return slots.InfoOf(c.about(), true) }
+
+// CheckLeaseFile returns why a file cannot be one of leases, from its header and SQLite's quick
+// check, and changes nothing.
+func CheckLeaseFile(ctx context.Context, path string) error {
+	return sqlitefile.ReadOnly(ctx, path, false, func(s *sqlitefile.Session) error {
+		if err := leaseFile.Recognise(s); err != nil {
+			return err
+		}
+		var damage string
+		if err := s.QueryRow("PRAGMA quick_check(1)", nil, &damage); err != nil || damage == "ok" {
+			return err
+		}
+		return errors.New(damage)
+	})
+}

@@ -1,0 +1,195 @@
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// leases is a provider on a file.
+type leases struct {
+	*backend.SQLiteLeases
+	path     string
+	services provider.Services
+	at       func(step string) error // is called at each step of a write; nil: nothing is
+}
+
+func newLeases(ctx context.Context, cfg backend.LeaseFile) (*leases, error) {
+	p := &leases{path: cfg.Path, services: cfg.Services}
+	cfg.At = func(step string) error {
+		if p.at == nil {
+			return nil
+		}
+		return p.at(step)
+	}
+	var err error
+	p.SQLiteLeases, err = backend.OpenLeaseFile(ctx, cfg)
+	return p, err
+}
+
+func openLeases(t *testing.T, cfg backend.LeaseFile) *leases {
+	t.Helper()
+	p, err := newLeases(context.Background(), cfg)
+	must.Succeed(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func defaultServices() provider.Services {
+	return provider.Services{Default: provider.DefaultTerms()}
+}
+
+func mustAcquire(t *testing.T, p *leases) lease.Lease {
+	t.Helper()
+	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+	must.Succeed(t, err)
+	return leases[0]
+}
+
+func releaseOf(l lease.Lease) provider.ReleaseRequest {
+	return providertest.SignedRelease(l, time.Now().UnixMilli())
+}
+
+func isHeld(t *testing.T, p *leases, l lease.Lease) bool {
+	t.Helper()
+	lost, err := provider.Verify(context.Background(), p, "", []lease.Lease{l})
+	must.Succeed(t, err)
+	return len(lost) == 0
+}
+
+// Seed 000-7.3-2.
+func TestLeasesConform(t *testing.T) {
+	ring.All(t)
+	providertest.Run(t, leaseFiles(t))
+}
+
+// Callers at once share commits, and each gets what it would get alone: a lease, the
+// refusal of a full pool, the refusal of a forged extension.
+func TestManyTogether(t *testing.T) {
+	const slots, callers = 200, 250
+	services := defaultServices()
+	services.Default.IDs = provider.IDRange{Low: 0, End: slots}
+	p := openLeases(t, backend.LeaseFile{Path: newPath(t), Services: services})
+	commits := 0
+	p.at = func(step string) error {
+		if step == sqlitefile.StepCommitted {
+			commits++
+		}
+		return nil
+	}
+	var mu sync.Mutex
+	leases := map[int64]lease.Lease{}
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			granted, err := p.Acquire(context.Background(), provider.AcquireRequest{RequestID: provider.NewSecret()})
+			var full *provider.FullError
+			if err != nil && !errors.As(err, &full) {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, l := range granted {
+				leases[l.ID] = l
+			}
+		})
+	}
+	all.Wait()
+	for id, l := range leases {
+		all.Go(func() {
+			forged := id%2 == 1
+			if forged {
+				l.Secret = provider.NewSecret()
+			}
+			longer, err := provider.Extend(context.Background(), p, "", l)
+			if !forged && (err != nil || longer.Key() != l.Key()) || forged && !errors.Is(err, provider.ErrBadSignature) {
+				t.Errorf("forged %v: %v, %v", forged, longer, err)
+			}
+		})
+	}
+	all.Wait()
+	counted, err := p.Counters(context.Background(), "")
+	if err != nil || len(leases) != slots || counted[provider.CountGranted] != slots || counted[provider.CountFull] != callers-slots ||
+		counted[provider.CountExtended] != slots/2 || counted[provider.CountNotOwner] != slots/2 {
+		t.Errorf("%d leases, counted %v (%v)", len(leases), counted, err)
+	}
+	if commits >= callers {
+		t.Errorf("%d operations in %d commits", callers+slots, commits)
+	}
+}
+
+func TestNewFileBeginsAtRandom(t *testing.T) {
+	seen := map[int64]bool{}
+	for range 5 {
+		seen[mustAcquire(t, openLeases(t, backend.LeaseFile{Path: newPath(t), Services: defaultServices()})).ID] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("five new files all began at machine ID %v", seen)
+	}
+}
+
+// leaseFiles makes stores whose files are in memory.
+func leaseFiles(t *testing.T) providertest.Factory {
+	live := disktest.Memory(t)
+	return func(t *testing.T) providertest.Store {
+		var clock atomic.Int64
+		dir, err := os.MkdirTemp(ring.Dir(t), "leases-")
+		must.Succeed(t, err)
+		path := filepath.Join(dir, "leases.db")
+		open := func(path string, services provider.Services) (provider.Provider, error) {
+			return newLeases(context.Background(), backend.LeaseFile{Path: path, Services: services, NowMS: clock.Load, LiveDir: live})
+		}
+		return providertest.Store{
+			Open:     func(services provider.Services) (provider.Provider, error) { return open(path, services) },
+			SetClock: clock.Store,
+			Checks:   25,
+			AnyFree:  true, RequestsEnd: true, History: 8,
+			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked},
+			Empty: func() error { // the backup of an empty file is put back
+				empty, backup := filepath.Join(dir, "empty.db"), filepath.Join(dir, "backup.db")
+				p, err := open(empty, defaultServices())
+				if err != nil {
+					return err
+				}
+				return errors.Join(p.(*leases).Backup(context.Background(), backup), p.Close(), os.Rename(backup, path))
+			},
+			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
+				return crashAt(t, childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clock.Load(), LiveDir: live})
+			},
+			Close: func() { _ = os.RemoveAll(dir) }, // each file has room of its own
+		}
+	}
+}
+
+// A pool of another epoch or layout is an error that names the file, also for a look at it.
+func TestPoolOfOtherTerms(t *testing.T) {
+	path := madeFile(t)
+	services := defaultServices()
+	services.Default.Timeline.EpochMS++
+	cfg := backend.LeaseFile{Path: path, Services: services}
+	p, err := backend.OpenLeaseFile(t.Context(), cfg)
+	if err == nil {
+		p.Close()
+	}
+	if !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), path) {
+		t.Errorf("Open: %v", err)
+	}
+	if err := cfg.Check(t.Context()); !errors.Is(err, provider.ErrInvalid) {
+		t.Errorf("Check: %v", err)
+	}
+}
