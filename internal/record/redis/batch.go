@@ -95,7 +95,7 @@ func (c *change) prepare(writes []record.Write) *batch {
 	for _, words := range c.extra {
 		b.command(words...)
 	}
-	if len(writes) == 0 || c.cfg.MinReplicas > 0 {
+	if len(writes) == 0 || c.cfg.MinReplicas > 0 && !c.onlyEnds() {
 		b.mode = changes
 	}
 	return b
@@ -170,6 +170,10 @@ type answer struct {
 	present     []any // state, records
 }
 
+// onlyEnds: what frees in this area ends leases. A lost end leaves a machine ID taken for
+// longer, so no replica need confirm it. And it is sent once, as a release of a lease is.
+func (s *Store) onlyEnds() bool { return s.area.FollowsClock }
+
 // send runs the script, and waits for replicas where it wrote.
 func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	if c.cfg.MinReplicas > 0 && b.mode != looks && len(b.codes) == 0 {
@@ -196,8 +200,12 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 		a.lost = lost
 		return a, err
 	}
-	if c.cfg.MinReplicas == 0 {
-		return redisconn.RunHere(ctx, s.client, redisconn.Repeatable, try)
+	times := redisconn.Repeatable
+	if b.mode == frees && s.onlyEnds() {
+		times = redisconn.Once
+	}
+	if c.cfg.MinReplicas == 0 || b.mode == frees {
+		return redisconn.RunHere(ctx, s.client, times, try)
 	}
 	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
 		a, err := try(ctx, conn)

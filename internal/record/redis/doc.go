@@ -7,7 +7,10 @@
 // absence; see package turns. One Lua script then compares everything that the rule was
 // shown and carries out its writes, or returns the present state, on which the rule runs
 // again. The script knows no rules. It compares whether a term has ended by the server's
-// own clock, and that clock stands still where it steps back.
+// own clock, and that clock stands still where it steps back, but in an area that follows it.
+//
+// That area is the one of leases. What frees there is sent once and waits for no replica, and
+// a fence lasts at least for the longest lease that the process grants.
 //
 // # A server that may forget
 //

@@ -20,7 +20,7 @@ func (s Server) server() server { return server{s.RunID, s.ReplID, s.ReplIn, s.W
 
 // FirstLife is that of a store of which an operator has said that it is new.
 func FirstLife(s Server, area record.Area) Life {
-	l := Life{limits: limits{area: area.Name, maxGrantMS: area.Longest()}}
+	l := Life{limits: limitsOf(area)}
 	l.state, _ = settle(nil, s.server(), l.limits)
 	l.state.Life = 1
 	return l.Trusted()

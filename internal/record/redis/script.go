@@ -42,8 +42,12 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
+	steady := "if last > now then now = last end"
+	if s.area.FollowsClock {
+		steady = ""
+	}
 	return redis.NewScript(strings.NewReplacer(
-		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock,
+		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock, "{{steady}}", steady,
 		"{{looks}}", strconv.Itoa(looks), "{{frees}}", strconv.Itoa(frees), "{{min_replicas}}", strconv.Itoa(s.cfg.MinReplicas),
 		"{{state}}", quote(s.stateKey()), "{{due}}", quote(s.dueKey()),
 	).Replace(source(name)))
@@ -90,7 +94,11 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 			changes = after.facts != settled
 		}
 		if !changes {
-			s.synchronize(max(srv.nowMS, after.lastMS), sent) // a rule may run before a commit has answered
+			nowMS := srv.nowMS
+			if !s.area.FollowsClock {
+				nowMS = max(nowMS, after.lastMS) // a rule may run before a commit has answered
+			}
+			s.synchronize(nowMS, sent)
 			s.looked.Store(int64(s.elapsed()))
 			if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
 				return known, nil

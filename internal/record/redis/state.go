@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -110,7 +111,11 @@ type server struct {
 }
 
 // forgetful reports whether the server may have other data than what was last written
-// under those facts. The function of the same name in server.lua says why.
+// under those facts: it is another process (RunID), or the same one that was a replica in
+// between. A promotion gives a new replication ID and keeps the one before it. Gaining the
+// first replica, or having had none for repl-backlog-ttl, gives a new one too, and clears the
+// one before it, also that of a promotion: then a replica is known by what it has read from
+// its primary.
 func (s server) forgetful(f facts) bool {
 	return f.RunID != s.runID || f.ReplID != s.replID && (s.wasReplica || f.ReplIn != s.replIn)
 }
@@ -120,10 +125,24 @@ type limits struct {
 	area string
 	// maxGrantMS is how long grants may last of which nothing is known.
 	maxGrantMS int64
+	// leastMS is how long a fence lasts at least: grants of this process may be among the
+	// lost, and with them what was recorded of their length. 0: maxGrantMS is no more than a
+	// bound, and what is recorded counts.
+	leastMS int64
 	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator
 	// says with it what a change may lose.
 	fenceMS  int64
 	fenceSet bool
+}
+
+// limitsOf are those of an area. The processes that use one which follows the clock grant for
+// MaxGrantMS: it is that of leases.
+func limitsOf(area record.Area) limits {
+	l := limits{area: area.Name, maxGrantMS: area.Longest()}
+	if area.FollowsClock {
+		l.leastMS = l.maxGrantMS
+	}
+	return l
 }
 
 // settle is the state of the store on that server: before, or that of a new life where the
@@ -135,27 +154,37 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		// there; and it is small, since every sequence has it.
 		after = state{lastMS: s.nowMS, facts: facts{
 			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxGrantMS, Reason: missing, MissingMS: s.nowMS,
+			LongestMS: l.leastMS,
 		}}
 	case s.forgetful(before.facts):
 		after = *before
 		// A server whose clock is behind the one before it waits that much longer: what
 		// was lost ends by the clock that it was granted by.
 		from := max(s.nowMS, before.lastMS)
-		until := from + before.LongestMS
-		if before.LongestMS == 0 {
-			until = from + l.maxGrantMS
-		}
+		after.LongestMS = max(before.LongestMS, l.leastMS)
+		until := from + cmp.Or(after.LongestMS, l.maxGrantMS)
 		if l.fenceSet {
 			until = s.nowMS + l.fenceMS
 		}
-		if before.Trusted { // else what was said before holds too
+		switch over := l.leastMS > 0 && s.nowMS >= before.UntilMS; {
+		case before.Trusted:
 			after.Reason, after.UntilMS = changed, 0
-		}
+		case over: // and leases are granted, whether an operator has said something or not
+			after.Reason = changed
+		} // else what was said before holds too
 		after.Life, after.Trusted = before.Life+1, false
 		after.FromMS, after.UntilMS, after.lastMS = from, max(after.UntilMS, until), from
 	case before.ReplID != s.replID || before.ReplIn != s.replIn:
 		after = *before
 		after.ReplID, after.ReplIn = s.replID, s.replIn
+		return after, true
+	case l.leastMS > before.LongestMS:
+		// A process that grants for longer. Its own grants may be among the lost.
+		after = *before
+		after.LongestMS = l.leastMS
+		if !before.Trusted && !(l.fenceSet && before.Reason == changed) {
+			after.UntilMS = max(before.UntilMS, before.FromMS+l.leastMS)
+		}
 		return after, true
 	case before.Reason == missing && before.MissingMS+l.maxGrantMS > before.UntilMS:
 		// A process that allows longer terms: its own grants may be among the lost.
@@ -195,11 +224,11 @@ func (f facts) fence(l limits, nowMS int64) record.Fence {
 
 // reasons take the area's name.
 var reasons = map[string]string{
-	missing: "the Redis server had no record of the store: it is new, or it has lost its data and with it what was granted and handed out" + reasonEnd,
+	missing: "the Redis server had no record of the %[1]s: it is new, or it has lost its data and with it what was granted and handed out" + reasonEnd,
 	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out" + reasonEnd,
 }
 
-const reasonEnd = "; where nothing is missing, say so with: kazahanad %s init"
+const reasonEnd = "; where nothing is missing, say so with: kazahanad %[1]s init"
 
 // lookEvery is how often a process looks at all of what INFO says: the settings that an
 // operator changes while the server runs.

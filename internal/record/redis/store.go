@@ -54,7 +54,8 @@ func New(client *redisconn.Client, area record.Area) *Store {
 	s.prefix = s.cfg.Prefix + "@" + area.Name
 	opened := clock.System{}.Boot()
 	s.elapsed = func() time.Duration { return clock.System{}.Boot() - opened }
-	s.limits = limits{area: area.Name, maxGrantMS: area.Longest(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
+	s.limits = limitsOf(area)
+	s.limits.fenceMS, s.limits.fenceSet = s.cfg.FailoverFence.Milliseconds(), s.cfg.FailoverFenceSet
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
 	s.watchers.client, s.watchers.pingAfter = client, pingAfter

@@ -26,7 +26,7 @@ if mode ~= {{frees}} then
   end
 end
 {{clock}}
-if last > now then now = last end
+{{steady}}
 
 local same, codes, none, raised = mode ~= {{looks}}, 11, '\255\255\255\255\255\255\255\255', nil
 if bounded == 1 then
@@ -74,6 +74,6 @@ while ARGV[at] do
   at = at + words + 1
 end
 if raised or now - last >= 1000 then
-  call('SET', {{state}}, stamp .. struct.pack('>I6', now) .. (raised or now_floor) .. string.sub(call('GET', {{state}}), 23))
+  call('SET', {{state}}, stamp .. struct.pack('>I6', now > last and now or last) .. (raised or now_floor) .. string.sub(call('GET', {{state}}), 23))
 end
 return now

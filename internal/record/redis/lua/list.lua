@@ -4,4 +4,5 @@ local heads = {}
 for i, key in ipairs(keys) do heads[i] = redis.call('GETRANGE', ARGV[4] .. key, 0, ARGV[5]) end
 {{clock}}
 local last = struct.unpack('>I6', redis.call('GET', KEYS[1]) or '\0\0\0\0\0\0\0\0\0\0\0\0\0\0', 9)
-return {last > now and last or now, keys, heads}
+{{steady}}
+return {now, keys, heads}
