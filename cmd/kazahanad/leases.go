@@ -162,7 +162,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if terms, ok := st.terms(); ok {
 		pool = "pool " + terms.Pool
 	}
-	if files {
+	if files || strings.HasPrefix(info.Name, "redis") {
 		pool = "all pools"
 	}
 	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs are granted from now on\n", info.URL, pool)

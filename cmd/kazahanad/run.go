@@ -71,7 +71,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{ClientID: j.client, LiveDir: issuer.LiveDir(settings)}); err != nil {
+	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{LiveDir: issuer.LiveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := child.Signals()

@@ -14,10 +14,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
+	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
-	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
@@ -36,9 +36,6 @@ type ProviderOptions struct {
 	// Log is for providers that have something to say beside their errors; nil
 	// means none.
 	Log *zap.Logger
-	// ClientID names the holder in the records of stores that note one; empty
-	// means one that the provider makes up.
-	ClientID string
 }
 
 // OpenedProvider returns the provider itself, once its store can be reached: OpenProvider returns
@@ -52,7 +49,7 @@ func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider
 
 // Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgresconn.Schemes(), kubernetes.Schemes(), httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redisconn.Schemes(), []string{"etcd"}, postgresconn.Schemes(), kubernetes.Schemes(), httplease.Schemes())
 }
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
@@ -75,10 +72,8 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	switch {
 	case slices.Contains(httplease.Schemes(), scheme):
 		return openHTTPProvider(rawURL, opts)
-	case slices.Contains(redis.Schemes(), scheme):
-		cfg, err := redis.ParseURL(rawURL, opts.Services)
-		cfg.ClientID = opts.ClientID
-		return onFirstUse(cfg, err, redis.Open, nil)
+	case slices.Contains(redisconn.Schemes(), scheme):
+		return openRedisLeases(rawURL, opts.Services)
 	case slices.Contains(postgresconn.Schemes(), scheme):
 		leases, err := parsePostgresLeases(rawURL, opts.Services)
 		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*slots.Provider).Look)

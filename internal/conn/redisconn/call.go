@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -65,25 +64,14 @@ func (c *Client) Close() error {
 	return c.closeErr
 }
 
-// Answer marks an error of an operation as an answer to the caller instead of a failure
-// of the server: it is passed on without the server's place and without hints.
-func Answer(err error) error { return &answer{err} }
-
-type answer struct{ error }
-
-func (a *answer) Unwrap() error { return a.error }
-
 // Times is how often an operation may be carried out.
 type Times int
 
 const (
-	// Once: not repeated if it may have been carried out.
+	// Once: not repeated if it may have been sent.
 	Once Times = iota
 	// Repeatable: carried out twice, it does nothing more than once.
 	Repeatable
-	// SentOnce: the operation calls Sending before it sends a change, and is not
-	// repeated after that.
-	SentOnce
 )
 
 // Run calls op with a connection, and returns its result, or an error as soon as ctx ends
@@ -103,7 +91,7 @@ func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(con
 }
 
 // RunHere is RunAnywhere in the caller's goroutine, which costs half as much: two goroutines would
-// wait for each other. It is not for SentOnce. It returns with the answer, at the deadline of ctx, or
+// wait for each other. It returns with the answer, at the deadline of ctx, or
 // when the client is closed. Where ctx is cancelled before its deadline, a command that is under way
 // may take answerTimeout to end.
 func RunHere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
@@ -112,7 +100,7 @@ func RunHere[T any](ctx context.Context, c *Client, times Times, op func(context
 		return none, err
 	}
 	defer c.calls.Done()
-	value, err := try(ctx, c, times, nil, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
+	value, err := try(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
 	if err == nil {
 		return value, nil
 	}
@@ -133,21 +121,17 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	if err := c.begin(ctx); err != nil {
 		return none, err
 	}
-	var sent *sending
-	if times == SentOnce {
-		sent = &sending{}
-	}
 	done := make(chan result, 1)
 	go func() {
 		defer c.calls.Done()
-		value, err := try(ctx, c, times, sent, op)
+		value, err := try(ctx, c, times, op)
 		done <- result{value, err}
 	}()
 	var r result
 	select {
 	case r = <-done:
 	case <-c.closing:
-		return none, sent.giveUp(ErrClosed)
+		return none, ErrClosed
 	case <-ctx.Done():
 		// The client library's own error has the reason: give it a moment.
 		moment := time.NewTimer(lastWord)
@@ -161,19 +145,15 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	if r.err == nil {
 		return r.value, nil
 	}
-	err := c.told(ctx, r.err)
-	if _, isAnswer := errors.AsType[*answer](r.err); isAnswer {
-		return none, err
-	}
-	return none, sent.giveUp(err)
+	return none, c.told(ctx, r.err)
 }
 
-// try calls op, and once more where that can be done. sent is nil where op does not tell.
-func try[T any](ctx context.Context, c *Client, times Times, sent *sending, op func(context.Context) (T, error)) (T, error) {
-	opCtx := bounded(ctx, sent)
+// try calls op, and once more where that can be done.
+func try[T any](ctx context.Context, c *Client, times Times, op func(context.Context) (T, error)) (T, error) {
+	opCtx := bounded(ctx)
 	value, err := op(opCtx)
 	neverBegan := noConnection(err)
-	if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+	if err != nil && ctx.Err() == nil && c.again(err, times) {
 		lost := isBroken(err)
 		value, err = op(opCtx)
 		neverBegan = neverBegan && noConnection(err)
@@ -189,9 +169,6 @@ func try[T any](ctx context.Context, c *Client, times Times, sent *sending, op f
 
 // told is the error of an operation as its caller is told of it.
 func (c *Client) told(ctx context.Context, err error) error {
-	if told, ok := errors.AsType[*answer](err); ok {
-		return told.error
-	}
 	explained := c.cfg.explain(err)
 	if end := ended(ctx); end != nil && !errors.Is(err, end) {
 		explained = fmt.Errorf("%w: %w", end, explained)
@@ -209,10 +186,7 @@ func ended(ctx context.Context) error {
 }
 
 // bounded is the context that an operation is carried out with.
-func bounded(ctx context.Context, sent *sending) context.Context {
-	if sent != nil {
-		ctx = context.WithValue(ctx, sendingKey{}, sent)
-	}
+func bounded(ctx context.Context) context.Context {
 	longest := time.Now().Add(longestCall)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(longest) {
 		return ctx
@@ -231,47 +205,8 @@ type until struct {
 func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
 
 // again reports whether an operation that failed may be tried once more.
-func (c *Client) again(err error, times Times, sent *sending) bool {
-	if times == SentOnce && sent.state.Load() == isSent {
-		return false
-	}
-	return isReadOnly(err) || isRefusedDial(err) && isSentinel(c.cfg.Scheme) || isBroken(err) && times != Once
-}
-
-// sending is how far an operation has come.
-type sending struct{ state atomic.Int32 }
-
-// The states of sending.
-const (
-	isAsking  = iota // no change was sent
-	isSent           // a change may have been sent
-	isGivenUp        // no change was sent, and none may be: the caller has gone
-)
-
-type sendingKey struct{}
-
-// Sending must be called by a SentOnce operation before it sends a change. It fails if Run
-// has already returned the error that nothing was sent.
-func Sending(ctx context.Context) error {
-	s := ctx.Value(sendingKey{}).(*sending)
-	if s.state.CompareAndSwap(isAsking, isSent) {
-		return nil
-	}
-	return errGivenUp
-}
-
-var errGivenUp = errors.New("the caller waits no longer")
-
-// giveUp makes err one that wraps connurl.ErrNotSent, where nothing was sent, and
-// sees to it that nothing will be. s is nil where that is not known.
-func (s *sending) giveUp(err error) error {
-	if s == nil {
-		return err
-	}
-	if s.state.CompareAndSwap(isAsking, isGivenUp) || s.state.Load() == isGivenUp {
-		return connurl.NotSent(err)
-	}
-	return err
+func (c *Client) again(err error, times Times) bool {
+	return isRefusedDial(err) && isSentinel(c.cfg.Scheme) || times == Repeatable && (isReadOnly(err) || isBroken(err))
 }
 
 // begin counts an operation, unless ctx has ended or the client is closed.

@@ -8,7 +8,7 @@
 // leaves some that lead to a server that is no longer the primary.
 //
 // What changes anything is a Lua script. Scripts begin with server.lua, whose functions
-// refuse a server that is too old, is a replica, or may evict keys, and tell whether it may
-// have forgotten something. What to do about that is the caller's matter; failover_fence=
+// refuse a server that is too old, is a replica, or may evict keys, and tell which process
+// and history of data it is. What to do about a change of these is the caller's matter; failover_fence=
 // and min_replicas= are read here because they mean the same to all callers.
 package redisconn

@@ -37,7 +37,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"run_id":                          answer("norunid"),
 		"maxmemory-policy is allkeys-lru": answer("policy", "allkeys-lru"),
 		"ACL does not allow HSET on the keys {p}:":         answer("acl", "hset"),
-		"1 are connected, and min_replicas=2 must confirm": answer("replicas", "1"),
+		"1 are connected, and min_replicas=2 must confirm": c.TooFewReplicas(1),
 		"does not know": answer("what?"),
 		"written by a newer kazahanad (format 2, this one kn": FormatError("k", "2"),
 	} {

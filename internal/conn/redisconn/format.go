@@ -2,9 +2,8 @@ package redisconn
 
 import "fmt"
 
-// Format is the version of the keys' layout that this program writes and knows.
-// Each record that keys hang on has it in its field format; scripts look at it
-// before they touch anything.
+// Format is the version of the keys' layout that this program writes and knows. The record of
+// an area has it.
 const Format = "1"
 
 // FormatError is the error about a record of another format.

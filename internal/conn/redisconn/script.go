@@ -14,7 +14,7 @@ import (
 var serverSource string
 
 // NewScript joins the parts of a script after the common beginning, server.lua: the
-// arguments by name as A, int, clock, server, acl, forgetful. A script answers with an
+// arguments by name as A, int, clock, server, acl. A script answers with an
 // array whose first word is the kind of the answer; only Redis's own refusals are errors.
 func NewScript(parts ...string) *redis.Script {
 	return redis.NewScript(serverSource + strings.Join(parts, ""))
@@ -56,8 +56,6 @@ func (c *Client) Refusal(word string, r *Reply) error {
 	case "acl":
 		return fmt.Errorf("%w: the user's ACL does not allow %s on the keys %s*; the page on this provider has the rule to set",
 			errServer, strings.ToUpper(r.Text()), c.cfg.Prefix)
-	case "replicas":
-		return c.TooFewReplicas(r.Number())
 	}
 	return fmt.Errorf("a script gave an answer that this version does not know: %q", word)
 }
@@ -91,9 +89,6 @@ type Reply struct {
 	at     int
 	broken error
 }
-
-// More reports whether there is another word.
-func (r *Reply) More() bool { return r.broken == nil && r.at < len(r.words) }
 
 // Text is the next word, or "" if it cannot be read.
 func (r *Reply) Text() string {

@@ -37,7 +37,7 @@ local function server()
   local s = {
     version = field('redis_version'), role = field('role'), policy = field('maxmemory_policy'),
     run_id = field('run_id'), repl_id = field('master_replid'), repl_id2 = field('master_replid2'),
-    replicas = tonumber(field('connected_slaves')) or 0, repl_in = field('total_net_repl_input_bytes'),
+    repl_in = field('total_net_repl_input_bytes'),
   }
   if (tonumber(string.match(s.version, '^%d+')) or 0) < 7 then return nil, {'version', s.version} end
   if s.role ~= 'master' then
@@ -60,15 +60,3 @@ local function acl(commands, key)
 end
 
 local no_replid = string.rep('0', 40)
-
--- forgetful reports whether the data may be other than what was last written, when p
--- was recorded from server(): another process (run_id), or the same one that was a
--- replica in between. A promotion gives a new replication ID and keeps the one before
--- it. Gaining the first replica, or having had none for repl-backlog-ttl, gives a new
--- one too, and clears the one before it, also that of a promotion: then a replica is
--- known by what it has read from its primary.
-local function forgetful(p, s)
-  if p.run_id ~= s.run_id then return true end
-  return p.repl_id ~= s.repl_id and (s.repl_id2 ~= no_replid or p.repl_in ~= s.repl_in)
-end
-

@@ -60,14 +60,14 @@ func TestFenceAfterTheLatestTime(t *testing.T) {
 	_, err = put(t, s, grant("k", time.Minute))
 	must.Succeed(t, err)
 	r.Store(began - 30*minute)
-	for range 2 { // and it stays in the store's record
-		_, err = put(t, s, record.Write{Key: "k", Value: []byte("1"), Mark: 1})
-		must.Succeed(t, err)
-		_, err = put(t, s, record.Write{Key: "k"})
+	v, err := s.Read(testContext(t), record.Ask{})
+	must.Succeed(t, err)
+	for _, w := range []record.Write{{Key: "k", Value: []byte("1"), Mark: v.Floor + 1}, {Key: "k"}} { // the area's record is written anew
+		_, err = put(t, s, w)
 		must.Succeed(t, err)
 	}
 	server.Restart()
-	v, err := s.Read(testContext(t), record.Ask{})
+	v, err = s.Read(testContext(t), record.Ask{})
 	must.Succeed(t, err)
 	if want := began + maxGrant.Milliseconds(); v.Fence.UntilMS != want || v.Fence.FromMS != began {
 		t.Errorf("the fence is %+v, want one until %d", v.Fence, want)

@@ -1,16 +1,20 @@
-package redis
+package backend
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // Seed 003-5-5.
-func TestParseURL(t *testing.T) {
+func TestRedisURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://h":                                         "redis://h:6379/0",
 		"redis://h:7000":                                    "redis://h:7000/0",
@@ -37,28 +41,20 @@ func TestParseURL(t *testing.T) {
 		"redis://h?failover_fence=0":                        "redis://h:6379/0",
 		"redis://h?quarantine=0&epoch=2020-01-01T00:00:00Z": "redis://h:6379/0",
 	} {
-		cfg, err := ParseURL(url, nil)
+		p, err := OpenProvider(url, ProviderOptions{})
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		info := cfg.Info()
+		info := p.Info()
 		if info.URL != want || info.Scope != provider.ScopeShared || !info.OwnClock || !info.Coordinated {
 			t.Errorf("%s: Info is %+v, want the URL %s", url, info, want)
 		}
-		if text := fmt.Sprintf("%v %+v %#v", cfg, cfg, cfg); strings.Contains(text, "hunter2") {
-			t.Errorf("%s prints its password: %s", url, text)
-		}
-	}
-	cfg, err := ParseURL("redis://us%3Aer:hunter2%40%2F@h?min_replicas=2&failover_fence=1m&prefix=x", nil)
-	if err != nil || cfg.Username != "us:er" || cfg.MinReplicas != 2 || !cfg.FailoverFenceSet ||
-		cfg.FailoverFence != time.Minute || cfg.Prefix != "x" {
-		t.Errorf("%+v (%v)", cfg, err)
 	}
 }
 
 // A fence that can end before a lost grant has makes the store a forgetful one.
-func TestForgetful(t *testing.T) {
+func TestRedisIsForgetful(t *testing.T) {
 	long := provider.DefaultTerms()
 	long.Pool, long.Term = "long", time.Hour
 	for url, want := range map[string]bool{
@@ -71,18 +67,18 @@ func TestForgetful(t *testing.T) {
 		"redis+sentinel://a,b/m?failover_fence=20s&term=15s": true,
 		"redis://h?failover_fence=15s&term=15s&quarantine=0": false,
 	} {
-		cfg, err := ParseURL(url, nil)
-		if err != nil || cfg.Info().Forgetful != want {
-			t.Errorf("%s: forgetful is %t (%v)", url, cfg.Info().Forgetful, err)
+		p, err := OpenProvider(url, ProviderOptions{})
+		if err != nil || p.Info().Forgetful != want {
+			t.Errorf("%s: forgetful should be %t (%v)", url, want, err)
 		}
 	}
-	cfg, err := ParseURL("redis://h?failover_fence=20m", map[string]provider.Terms{"a": long})
-	if err != nil || !cfg.Info().Forgetful {
-		t.Errorf("a service with a longer term: %+v (%v)", cfg.Info(), err)
+	p, err := OpenProvider("redis://h?failover_fence=20m", ProviderOptions{Services: map[string]provider.Terms{"a": long}})
+	if err != nil || !p.Info().Forgetful {
+		t.Errorf("a service with a longer term: %v", err)
 	}
 }
 
-func TestParseURLRefuses(t *testing.T) {
+func TestRedisURLsThatAreRefused(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis:":                                 "needs a host",
 		"redis://":                               "needs a host",
@@ -115,7 +111,6 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h?prefix=a%20b":                 "prefix",
 		"redis://u@h?username=v":                 "give one of them",
 		"redis://:hunter2@h?password_file=/x":    "give one of them",
-		"redis://h?bit_ts=9":                     "bit_ts must be at least 10",
 		"redis://h?term=5":                       "term=5",
 		"rediss://h?cert_file=x":                 "belong together",
 		"redis+unix:":                            "absolute path",
@@ -124,29 +119,75 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis+sentinel://a,b":                   "the name that the sentinels give",
 		"redis+sentinel://a,,b/m":                "needs a host",
 		"redis+sentinel://a/m/0/1":               "too many parts",
-		"redis+cluster://h":                      "one of redis, rediss, redis+unix",
 		"redis+sentinel://a/m?min_replicas=1000": "min_replicas=1000",
 	} {
-		cfg, err := ParseURL(url, nil)
+		p, err := OpenProvider(url, ProviderOptions{})
 		if want == "" && err == nil {
 			continue
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s gave %+v and the error %v, want one with %q", url, cfg, err, want)
+			t.Errorf("%s gave %+v and the error %v, want one with %q", url, p, err, want)
 			continue
 		}
 		if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error shows the password: %v", url, err)
 		}
 	}
-	named := map[string]provider.Terms{"a": provider.DefaultTerms()}
-	other := named["a"]
-	other.Timeline.BitTS, other.BitID, other.BitSeq, other.Pool = 5, 50, 8, "p"
-	named["a"] = other
-	if _, err := ParseURL("redis://h", named); err == nil || !strings.Contains(err.Error(), "at least 10") {
-		t.Errorf("a service with too many low bits: %v", err)
+}
+
+// The connection to a server can be printed, and a URL's password with it never is.
+func TestRedisHidesThePassword(t *testing.T) {
+	cfg, _, err := redisconn.ParseURL("redis://us%3Aer:hunter2%40%2F@h?min_replicas=2&failover_fence=1m&prefix=x", nil)
+	if err != nil || cfg.Username != "us:er" || cfg.MinReplicas != 2 || !cfg.FailoverFenceSet || cfg.FailoverFence != time.Minute || cfg.Prefix != "x" {
+		t.Errorf("%+v (%v)", cfg, err)
 	}
-	if _, err := Open(testContext(t), Config{}); err == nil {
-		t.Error("an empty configuration was opened")
+	c := redisLeases{cfg, provider.Services{}}
+	if text := fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(text, "hunter2") {
+		t.Errorf("the password is printed: %s", text)
+	}
+}
+
+// Leases that an older kazahanad has granted in the same place are unknown to this one: it grants
+// nothing beside them.
+func TestRedisOfAnOlderVersion(t *testing.T) {
+	server := redistest.New(t)
+	open := func() error {
+		p, err := OpenProvider("redis+unix:"+server.Sock, ProviderOptions{})
+		must.Succeed(t, err)
+		defer p.Close()
+		return p.Ready(t.Context())
+	}
+	must.Succeed(t, open())
+	server.Do(t, "HSET", "{kazahana}:default:pool", "format", "1")
+	if err := open(); !errors.Is(err, provider.ErrNotSent) || !strings.Contains(err.Error(), "older kazahanad") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// Services have terms, layouts and pools of their own. A pool's timeline stays.
+func TestRedisTermsOfServices(t *testing.T) {
+	server := redistest.New(t)
+	url := "redis+unix:" + server.Sock
+	slow := provider.DefaultTerms().WithBitSeq(10)
+	slow.Term, slow.Quarantine, slow.Pool = 5*time.Minute, 5*time.Minute, "batch"
+	p, err := OpenProvider(url, ProviderOptions{Services: map[string]provider.Terms{"slow": slow}})
+	must.Succeed(t, err)
+	t.Cleanup(func() { p.Close() })
+	must.Succeed(t, p.Init(t.Context(), ""))
+	for service, want := range map[string]provider.Terms{"slow": slow, "other": provider.DefaultTerms()} {
+		leases, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service})
+		must.Succeed(t, err)
+		if l := leases[0]; l.BitSeq != want.BitSeq || l.Expired-l.Created != want.Term.Milliseconds() {
+			t.Errorf("%s has %v", service, l)
+		}
+		if records, err := p.List(t.Context(), service); err != nil || len(records) != 1 {
+			t.Errorf("the pool of %s has %d records (%v)", service, len(records), err)
+		}
+	}
+	other, err := OpenProvider(url+"?pool=batch&bit_ts=40", ProviderOptions{})
+	must.Succeed(t, err)
+	defer other.Close()
+	if err := other.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) {
+		t.Errorf("another timeline: %v", err)
 	}
 }

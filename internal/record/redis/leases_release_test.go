@@ -1,0 +1,46 @@
+package redis_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
+)
+
+func TestReleaseOnABadNetwork(t *testing.T) {
+	s := redistest.New(t)
+	near := options{Config: s.Config(), services: provider.Services{Default: provider.DefaultTerms()}}
+	p := &pool{T: t, options: near}
+	p.provider = p.open(near)
+	p.init()
+	p.acquire(p.provider)
+	proxy, err := providertest.NewProxy("unix", s.Sock)
+	must.Succeed(t, err)
+	t.Cleanup(proxy.Close)
+	var sending atomic.Pointer[func()]
+	far := near
+	far.Scheme, far.Addrs = "redis", []string{proxy.Addr()}
+	far.around = func(s record.Store) record.Store {
+		return changing{Store: s, written: func(writes []record.Write) {
+			if f := sending.Load(); f != nil && len(writes) == 1 && writes[0].Frees {
+				(*f)()
+			}
+		}}
+	}
+	// The script has the stamp of the area's record, and a byte that says that it frees.
+	state := s.Do(t, "GET", near.Prefix+"@leases")
+	providertest.RunRemote(t, providertest.Remote{
+		Proxy: proxy, Near: p.provider, Asks: true,
+		Open:    func() (provider.Provider, error) { return openLeases(far) },
+		Sending: func(_ provider.Provider, f func()) { sending.Store(&f) },
+		Mark:    state[:8] + "\x02", PerRelease: 1,
+	})
+	if now := s.Do(t, "GET", near.Prefix+"@leases"); !strings.HasPrefix(now, state[:8]) {
+		t.Error("the area's record has changed: the test does not show what it should")
+	}
+}
