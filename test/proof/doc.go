@@ -19,8 +19,8 @@
 // memory, and in half of those, the even seeds, the leases are in one too: their process is killed
 // between any two steps of a write, commits are torn, disks freeze or lose writes, their host
 // boots, and older copies are put back. The others have models of Redis, etcd and PostgreSQL,
-// which forget in their own ways. In those of etcd the leases are in a model too, for three hosts
-// with clocks of their own. Without a file system in memory, all worlds have models. `make simulate`
+// which forget in their own ways. In those of etcd and PostgreSQL the leases are in a model too, on
+// etcd for three hosts with clocks of their own. Without a file system in memory, all worlds have models. `make simulate`
 // runs them, and prints which faults met which states.
 //
 // Times are small on purpose: terms of some tens of milliseconds and clocks that

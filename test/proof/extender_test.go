@@ -41,7 +41,7 @@ func (w *world) drawExtenders() {
 	rnd := newRand(w.seed ^ 0xE7E4)
 	n := max(0, rnd.IntN(4)-1)
 	switch {
-	case w.focus == restoredExtendsNothing, w.leases != nil: // stores are put back
+	case w.focus == restoredExtendsNothing, w.leases != nil, w.leaseModel != nil: // stores are put back
 		n = 2
 	case w.tight:
 		n = 0

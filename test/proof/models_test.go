@@ -147,6 +147,9 @@ func (l postgresLives) forget(s *records, changes int) {
 	now.LogEnd += s.w.rnd.Int64N(3000) // recovery writes to the log
 	s.lives = now
 	all := s.w.sessions()
+	if s.users != nil {
+		all = s.users()
+	}
 	for _, p := range all {
 		if after, fenced := now.lookedBy(s, p.memory); fenced {
 			s.lives = after

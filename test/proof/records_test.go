@@ -55,6 +55,8 @@ type records struct {
 	rate     float64
 	replayed int64 // its time while a copy is made; 0: now
 
+	users func() []*session // of PostgreSQL; nil: the processes of the daemons
+
 	file  *database // nil: a model
 	known func() sqlitefile.Fence
 }

@@ -11,24 +11,25 @@ const wholePace = 8
 
 // together is what a whole world has beside the services of IDs.
 type together struct {
-	pace      int64   // 1 but in a whole world
-	current   *daemon // with which something happens
-	net       *network
-	records   *records
-	forgets   bool        // the stores fall back now and then
-	servers   *servers    // of leases; nil: the daemons use the provider directly
-	kind      storeKind   // what keeps the records. Where that is SQLite, leases are in a file too, if real is set
-	databases []*database // of SQLite
-	leases    *leaseFile  // nil: the leases are in none
-	errands   []*errand
-	beliefs   map[string][]*belief
-	back      map[string]bool  // leases that their holders gave back
-	tokens    map[string]int64 // the greatest of each lock
-	wanted    []*wanted        // requests for locks that may be repeated
-	taken     []*taken
-	given     map[string]map[int64]bool // values of sequences
-	most      map[string]int64          // the greatest of them, or of what was declared
-	meets     map[string]map[string]int // faults and the states they met
+	pace       int64   // 1 but in a whole world
+	current    *daemon // with which something happens
+	net        *network
+	records    *records
+	forgets    bool        // the stores fall back now and then
+	servers    *servers    // of leases; nil: the daemons use the provider directly
+	kind       storeKind   // what keeps the records. Where that is SQLite, leases are in a file too, if real is set
+	databases  []*database // of SQLite
+	leases     *leaseFile  // nil: the leases are in none
+	leaseModel *leaseModel // of PostgreSQL; nil: the leases are in none
+	errands    []*errand
+	beliefs    map[string][]*belief
+	back       map[string]bool  // leases that their holders gave back
+	tokens     map[string]int64 // the greatest of each lock
+	wanted     []*wanted        // requests for locks that may be repeated
+	taken      []*taken
+	given      map[string]map[int64]bool // values of sequences
+	most       map[string]int64          // the greatest of them, or of what was declared
+	meets      map[string]map[string]int // faults and the states they met
 	// lockTrail is what is known of the locks; lockSteps are those that were followed.
 	lockTrail *lockTrail
 	lockSteps int
@@ -87,6 +88,9 @@ func (w *world) eventTogether() {
 	}
 	if w.forgets && w.rnd.IntN(often) == 0 {
 		w.records.fallBack(w.rnd.IntN(30))
+	}
+	if w.leaseModel != nil && w.rnd.IntN(often) == 0 {
+		w.leaseModel.fallBack()
 	}
 	for _, f := range w.databases {
 		f.event(often)

@@ -261,6 +261,8 @@ func (w *world) drawProvider(term, quarantine int64) {
 		w.provider = w.openLeases(services, clock)
 	case w.whole && w.kind == onEtcd:
 		w.provider = w.openPool(services, clock)
+	case w.whole && w.kind == onPostgres:
+		w.provider = w.openLeasesOnModel(services, clock)
 	default:
 		records := memory.NewArea(slots.AreaOf(services), clock)
 		p, err := slots.New(slots.Config{
