@@ -124,7 +124,6 @@ var own = map[string][]string{
 	"internal/generator":                     {"internal/lease", "internal/snowflake"},
 	"internal/state":                         {"internal/folder", "internal/lease", "internal/snowflake"},
 	"internal/provider":                      {"internal/conn/connurl", "internal/lease", "internal/snowflake"},
-	"internal/provider/pool":                 {"internal/lease", "internal/provider", "internal/snowflake"},
 	"internal/provider/slots":                {"internal/lease", "internal/provider", "internal/record", "internal/snowflake"},
 	"internal/provider/static":               {"internal/conn/connurl", "internal/lease", "internal/provider", "internal/snowflake"},
 	"internal/provider/kubernetes":           {"internal/conn/kubeconn", "internal/lease", "internal/provider", "internal/snowflake"},
@@ -169,7 +168,6 @@ var forbidden = map[string][]string{
 	"internal/problem":           {"net", "os", "go.uber.org/zap"},
 	"internal/provider":          {"net", "os", "database/sql", "go.uber.org/zap"},
 	"internal/provider/slots":    {"net", "os", "database/sql", "go.uber.org/zap"},
-	"internal/provider/pool":     {"context", "net", "os", "sync", "time", "database/sql", "go.uber.org/zap"},
 	"internal/record":            {"net", "os", "sync", "time", "database/sql", "go.uber.org/zap"},
 	"internal/sequence":          {"net", "os", "database/sql", "go.uber.org/zap"},
 }
