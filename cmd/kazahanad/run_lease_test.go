@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
@@ -44,7 +44,7 @@ func TestRunRange(t *testing.T) {
 
 // signalled is a provider that a signal meets while it grants.
 type signalled struct {
-	*slots.Provider
+	*pool.Provider
 	signals chan<- syscall.Signal
 }
 

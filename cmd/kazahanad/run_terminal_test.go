@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -132,9 +132,9 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 			defer db.Close()
 			// With another key in the pool's head, the lease has another secret.
 			var head []byte
-			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", slots.HeadKey(provider.DefaultPool)).Scan(&head))
+			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", pool.HeadKey(provider.DefaultPool)).Scan(&head))
 			head[len(head)-1]++
-			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, slots.HeadKey(provider.DefaultPool))
+			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, pool.HeadKey(provider.DefaultPool))
 			must.Succeed(s.T, err)
 		},
 	} {

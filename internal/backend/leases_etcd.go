@@ -13,7 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 )
 
@@ -35,15 +35,15 @@ func openEtcdLeases(rawURL string, opts ProviderOptions) (provider.Provider, err
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	info := slots.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, terms), Scope: provider.ScopeShared}, false)
+	info := pool.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, terms), Scope: provider.ScopeShared}, false)
 	return newLazy(info, func(ctx context.Context) (provider.Provider, error) {
 		client, err := etcdconn.Open(conn)
 		if err != nil {
 			return nil, err
 		}
-		records := recordetcd.New(client, slots.AreaOf(services), opts.NowMS)
+		records := recordetcd.New(client, pool.AreaOf(services), opts.NowMS)
 		closeAll := func() error { return errors.Join(records.Close(), client.Close()) }
-		p, err := slots.New(slots.Config{Records: records, Services: services, Info: info, NowMS: opts.NowMS, Close: closeAll})
+		p, err := pool.New(pool.Config{Records: records, Services: services, Info: info, NowMS: opts.NowMS, Close: closeAll})
 		if err == nil {
 			err = refuseOldLeases(ctx, client, services)
 		}

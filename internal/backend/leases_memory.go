@@ -6,12 +6,12 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // openMemoryLeases opens memory:, a store of its own, which ends with the process.
-func openMemoryLeases(u *url.URL, opts ProviderOptions) (*slots.Provider, error) {
+func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) {
 	if u.Opaque != "" || u.Host != "" || u.Path != "" {
 		return nil, errors.New("memory: has no path; parameters follow after '?'")
 	}
@@ -19,8 +19,8 @@ func openMemoryLeases(u *url.URL, opts ProviderOptions) (*slots.Provider, error)
 	if err != nil {
 		return nil, err
 	}
-	records := recordmemory.NewArea(slots.AreaOf(services), opts.NowMS)
-	return slots.New(slots.Config{
+	records := recordmemory.NewArea(pool.AreaOf(services), opts.NowMS)
+	return pool.New(pool.Config{
 		Records: records, Services: services, NowMS: records.NowMS, Fence: records.Fence,
 		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		// Tests count on the lowest machine IDs.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 )
 
@@ -44,20 +44,20 @@ func (l postgresLeases) Info() provider.Info {
 		text += separator + "ids=" + ids.String()
 	}
 	c := l.connection
-	return slots.InfoOf(provider.Info{
+	return pool.InfoOf(provider.Info{
 		Name: "postgres", URL: text, Scope: provider.ScopeShared, OwnClock: true,
 		Forgetful: c.FailoverFenceSet && c.FailoverFence.Milliseconds() < l.services.LongestMS(),
 	}, true)
 }
 
 // open reaches out to nothing yet.
-func (l postgresLeases) open() (*slots.Provider, error) {
+func (l postgresLeases) open() (*pool.Provider, error) {
 	client, err := postgresconn.Open(l.connection)
 	if err != nil {
 		return nil, err
 	}
-	records := recordpostgres.NewLasting(client, slots.AreaOf(l.services), l.services.LongestMS())
-	return slots.New(slots.Config{
+	records := recordpostgres.NewLasting(client, pool.AreaOf(l.services), l.services.LongestMS())
+	return pool.New(pool.Config{
 		Records: records, Services: l.services, Info: l.Info(),
 		Fence: func(ctx context.Context) error { _, err := records.Fence(ctx); return err },
 		Close: func() error { return errors.Join(records.Close(), client.Close()) },

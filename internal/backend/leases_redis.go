@@ -12,7 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 )
 
@@ -54,7 +54,7 @@ func (c redisLeases) Info() provider.Info {
 		}
 		text += separator + strings.Join(more, "&")
 	}
-	return slots.InfoOf(provider.Info{Forgetful: c.forgetful(), Name: c.Scheme, URL: text, Scope: provider.ScopeShared, OwnClock: true}, false)
+	return pool.InfoOf(provider.Info{Forgetful: c.forgetful(), Name: c.Scheme, URL: text, Scope: provider.ScopeShared, OwnClock: true}, false)
 }
 
 // forgetful reports whether the fence can end before a lost grant has: then another client may
@@ -70,8 +70,8 @@ func openLeasesInRedis(ctx context.Context, c redisLeases) (provider.Provider, e
 	if err != nil {
 		return nil, err
 	}
-	records := recordredis.New(client, slots.AreaOf(c.services))
-	p, err := slots.New(slots.Config{
+	records := recordredis.New(client, pool.AreaOf(c.services))
+	p, err := pool.New(pool.Config{
 		Records: records, Services: c.services, Info: c.Info(), NowMS: c.NowMS,
 		Close: func() error { return errors.Join(records.Close(), client.Close()) },
 	})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 )
 
@@ -48,7 +48,7 @@ func ParseLeaseFile(u *url.URL, opts ProviderOptions) (LeaseFile, error) {
 
 // SQLiteLeases grants leases from a SQLite file.
 type SQLiteLeases struct {
-	*slots.Provider
+	*pool.Provider
 	file *sqlitefile.File
 }
 
@@ -72,14 +72,14 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 	if err := cfg.Services.Validate(); err != nil {
 		return nil, err
 	}
-	area := slots.AreaOf(cfg.Services)
+	area := pool.AreaOf(cfg.Services)
 	file, err := sqlitefile.Open(ctx, cfg.Path, &leaseFile, sqlitefile.Options{
 		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: area.MaxGrantMS, Check: cfg.checkPools, At: cfg.At,
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, err := slots.New(slots.Config{
+	p, err := pool.New(pool.Config{
 		Records: recorddb.NewArea(file, area), Services: cfg.Services, Info: cfg.about(), NowMS: file.NowMS, Random: cfg.Random, Close: file.Close,
 		Fence: func(ctx context.Context) error {
 			_, err := file.Fence(ctx)
@@ -100,9 +100,9 @@ func (c LeaseFile) Check(ctx context.Context) error {
 // checkPools compares the services' terms with the pools of the file.
 func (c LeaseFile) checkPools(s *sqlitefile.Session) error {
 	for _, t := range c.Services.All() {
-		head, err := recorddb.Value(s, slots.HeadKey(t.Pool))
+		head, err := recorddb.Value(s, pool.HeadKey(t.Pool))
 		if err == nil {
-			err = slots.Check(head, t)
+			err = pool.Check(head, t)
 		}
 		if err != nil {
 			return err
@@ -121,7 +121,7 @@ func (c LeaseFile) about() provider.Info {
 }
 
 // Info describes the provider that OpenLeaseFile opens.
-func (c LeaseFile) Info() provider.Info { return slots.InfoOf(c.about(), true) }
+func (c LeaseFile) Info() provider.Info { return pool.InfoOf(c.about(), true) }
 
 // CheckLeaseFile returns why a file cannot be one of leases, from its header and SQLite's quick
 // check, and changes nothing.

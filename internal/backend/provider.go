@@ -18,7 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
 
@@ -76,7 +76,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		return openRedisLeases(rawURL, opts.Services)
 	case slices.Contains(postgresconn.Schemes(), scheme):
 		leases, err := parsePostgresLeases(rawURL, opts.Services)
-		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*slots.Provider).Look)
+		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*pool.Provider).Look)
 	case slices.Contains(kubernetes.Schemes(), scheme):
 		cfg, err := kubernetes.ParseURL(rawURL, opts.Services, opts.NowMS)
 		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)

@@ -58,9 +58,9 @@ func judges(m mutation) []judge {
 func rooms(file string) []string {
 	own := path.Dir(file)
 	switch own {
-	case "internal/provider", "internal/provider/pool":
-		return []string{own, "internal/provider/slots", "internal/record/sqlite"}
-	case "internal/provider/slots":
+	case "internal/provider":
+		return []string{own, "internal/provider/pool", "internal/record/sqlite"}
+	case "internal/provider/pool":
 		return []string{own, "internal/record/sqlite"}
 	case "internal/conn/sqlitefile":
 		return []string{own, "internal/record/sqlite"}

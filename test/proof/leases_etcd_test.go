@@ -6,7 +6,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // leaseHosts are hosts that lease from one model of a store. Each knows what it saw last, and on
@@ -15,16 +15,16 @@ type leaseHosts struct {
 	provider.Provider // the first one, for what is not changed
 	w                 *world
 	records           *records
-	all               []*slots.Provider
+	all               []*pool.Provider
 }
 
 // openPool has the world lease from records in a model.
 func (w *world) openPool(services provider.Services, nowMS func() int64) provider.Provider {
-	h := &leaseHosts{w: w, records: &records{w: w, kind: w.kind, area: slots.AreaOf(services), clock: nowMS}}
+	h := &leaseHosts{w: w, records: &records{w: w, kind: w.kind, area: pool.AreaOf(services), clock: nowMS}}
 	h.records.begin()
 	for range 3 {
 		clock := func() int64 { return nowMS() + w.rnd.Int64N(61) - 30 }
-		p, err := slots.New(slots.Config{
+		p, err := pool.New(pool.Config{
 			Records: h.records.client(direct{h.records}, h.records, clock), Services: services, NowMS: clock, Random: w.rnd.Int64N,
 			Info: provider.Info{Name: "records", Scope: provider.ScopeShared},
 		})
@@ -36,7 +36,7 @@ func (w *world) openPool(services provider.Services, nowMS func() int64) provide
 }
 
 // host is whoever makes the next call.
-func (h *leaseHosts) host() *slots.Provider {
+func (h *leaseHosts) host() *pool.Provider {
 	if h.w.rnd.IntN(50) == 0 {
 		h.records.fallBack(0)
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/record"
 )
 
 // leaseModel is the product's pool over the model of PostgreSQL.
 type leaseModel struct {
-	*slots.Provider
+	*pool.Provider
 	records  *records
 	greatest int64 // that the clock has shown
 }
@@ -28,7 +28,7 @@ func (a atHand) send(_ context.Context, _ string, do func(record.Store) error) e
 // openLeasesOnModel has the world lease from a model, all by one process.
 func (w *world) openLeasesOnModel(services provider.Services, nowMS func() int64) provider.Provider {
 	l := &leaseModel{}
-	l.records = &records{w: w, kind: w.kind, area: slots.AreaOf(services), clock: func() int64 {
+	l.records = &records{w: w, kind: w.kind, area: pool.AreaOf(services), clock: func() int64 {
 		now := nowMS()
 		l.greatest = max(l.greatest, now)
 		return now
@@ -38,7 +38,7 @@ func (w *world) openLeasesOnModel(services provider.Services, nowMS func() int64
 	l.records.lives = l.records.first
 	client := l.records.client(atHand{l.records}, l.records, nil)
 	l.records.users = func() []*session { return []*session{client.(*session)} }
-	p, err := slots.New(slots.Config{Records: client, Services: services, Info: provider.Info{Name: "postgres"}, Random: w.rnd.Int64N})
+	p, err := pool.New(pool.Config{Records: client, Services: services, Info: provider.Info{Name: "postgres"}, Random: w.rnd.Int64N})
 	must(err, nil)
 	l.Provider, w.leaseModel = p, l
 	return l

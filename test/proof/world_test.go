@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/test/trace"
@@ -264,8 +264,8 @@ func (w *world) drawProvider(term, quarantine int64) {
 	case w.whole && w.kind == onPostgres:
 		w.provider = w.openLeasesOnModel(services, clock)
 	default:
-		records := memory.NewArea(slots.AreaOf(services), clock)
-		p, err := slots.New(slots.Config{
+		records := memory.NewArea(pool.AreaOf(services), clock)
+		p, err := pool.New(pool.Config{
 			Records: records, Services: services, NowMS: clock, Fence: records.Fence, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
 		})
 		must(err, nil)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -96,9 +96,9 @@ func Memory(*testing.T) Store {
 
 // OverMemory returns a provider over records in memory: all on one store are like hosts that
 // share a server. Of what has been free for equally long it grants the lowest machine ID.
-func OverMemory(store *memory.Store, services provider.Services) (*slots.Provider, error) {
-	records := store.As(slots.AreaOf(services))
-	return slots.New(slots.Config{
+func OverMemory(store *memory.Store, services provider.Services) (*pool.Provider, error) {
+	records := store.As(pool.AreaOf(services))
+	return pool.New(pool.Config{
 		Records: records, Services: services, NowMS: store.NowMS, Fence: records.Fence,
 		Info:   provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		Random: func(int64) int64 { return 0 },

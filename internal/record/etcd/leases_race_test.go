@@ -13,8 +13,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -157,7 +157,7 @@ func TestPoolIsReplacedMeanwhile(t *testing.T) {
 	other := provider.DefaultTerms()
 	other.Timeline.EpochMS++
 	p.way().beforeCommit(func() {
-		_, err := p.conn.KV.Delete(testContext(t), cfg.Prefix+"@leases/k/"+slots.HeadKey(other.Pool))
+		_, err := p.conn.KV.Delete(testContext(t), cfg.Prefix+"@leases/k/"+pool.HeadKey(other.Pool))
 		must.Succeed(t, err)
 		acquireOne(t, mustOpen(t, cfg, options{services: provider.Services{Default: other}}))
 	})

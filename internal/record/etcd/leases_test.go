@@ -9,8 +9,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -22,7 +22,7 @@ type member = etcdtest.Member
 
 // leases is a pool in etcd, with what it is made of.
 type leases struct {
-	*slots.Provider
+	*pool.Provider
 	conn *etcdconn.Client
 }
 
@@ -45,12 +45,12 @@ func open(cfg etcdconn.Config, o options) (*leases, error) {
 	if err != nil {
 		return nil, err
 	}
-	records := etcd.New(conn, slots.AreaOf(o.services), o.nowMS)
+	records := etcd.New(conn, pool.AreaOf(o.services), o.nowMS)
 	used := record.Store(records)
 	if o.through != nil {
 		used = o.through(records)
 	}
-	p, err := slots.New(slots.Config{
+	p, err := pool.New(pool.Config{
 		Records: used, Services: o.services, NowMS: o.nowMS, Random: o.random,
 		Info:  provider.Info{Name: "etcd", URL: cfg.Place(), Scope: provider.ScopeShared},
 		Close: func() error { return errors.Join(records.Close(), conn.Close()) },

@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/postgres"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -24,7 +24,7 @@ import (
 
 // leasing is a provider of leases on the server, with what a test does to its records.
 type leasing struct {
-	*slots.Provider
+	*pool.Provider
 	sending func() // before a release is sent
 	sent    int
 }
@@ -34,9 +34,9 @@ func openLeases(cfg postgresconn.Config, services provider.Services) (*leasing, 
 	if err != nil {
 		return nil, err
 	}
-	records := postgres.NewLasting(client, slots.AreaOf(services), services.LongestMS())
+	records := postgres.NewLasting(client, pool.AreaOf(services), services.LongestMS())
 	l := &leasing{sending: func() {}}
-	l.Provider, err = slots.New(slots.Config{
+	l.Provider, err = pool.New(pool.Config{
 		Records: marking{records, l}, Services: services,
 		Info:   provider.Info{Name: "postgres", URL: cfg.Place(), Scope: provider.ScopeShared, OwnClock: true},
 		Fence:  func(ctx context.Context) error { _, err := records.Fence(ctx); return err },
@@ -101,7 +101,7 @@ func leases(t *testing.T) providertest.Store {
 
 // promote has the tables be those of a standby that was promoted, and lacks all records.
 func promote(s *postgrestest.Server, cfg postgresconn.Config) error {
-	records, err := open(cfg, slots.AreaOf(defaultServices()))
+	records, err := open(cfg, pool.AreaOf(defaultServices()))
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func TestSecretsStayHere(t *testing.T) {
 	for name := range strings.FieldsSeq(s.SQL("SELECT table_name FROM information_schema.tables WHERE table_schema = '" + cfg.Schema + "'")) {
 		places[name] = s.SQL(fmt.Sprintf("SELECT string_agg(t::text, ' ') FROM %s.%s t", cfg.Schema, name))
 	}
-	if len(places) < 3 || !strings.Contains(places["the wire"], slots.HeadKey(provider.DefaultPool)) || !strings.Contains(places["leases_record"], slots.HeadKey(provider.DefaultPool)) {
+	if len(places) < 3 || !strings.Contains(places["the wire"], pool.HeadKey(provider.DefaultPool)) || !strings.Contains(places["leases_record"], pool.HeadKey(provider.DefaultPool)) {
 		t.Fatalf("of %d places, the wire or the table of records does not show the pool", len(places))
 	}
 	for _, l := range []lease.Lease{first, second} {
@@ -277,7 +277,7 @@ func TestLeasesFollowTheClock(t *testing.T) {
 	s := postgrestest.Shared(t)
 	cfg := s.Config()
 	set := s.Clock(&cfg)
-	area := slots.AreaOf(defaultServices())
+	area := pool.AreaOf(defaultServices())
 	terms := area
 	terms.Name, terms.FollowsClock = "terms", false
 	for _, one := range []struct {

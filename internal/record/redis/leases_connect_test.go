@@ -22,7 +22,7 @@ import (
 // useAll has a provider on that URL do everything once.
 func useAll(t *testing.T, url string) {
 	t.Helper()
-	p := &pool{T: t, options: optionsOf(t, url)}
+	p := &leasing{T: t, options: optionsOf(t, url)}
 	p.provider = p.open(p.options)
 	p.init()
 	leases, err := p.provider.Acquire(p.context(), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 1000})
@@ -98,7 +98,7 @@ func TestPasswords(t *testing.T) {
 	refused(t, "redis://"+at+"?password_file=/nonexistent", "/nonexistent")
 
 	// A file that changes is read at the next connection.
-	p := &pool{T: t, options: optionsOf(t, "redis://"+at+"?password_file="+file)}
+	p := &leasing{T: t, options: optionsOf(t, "redis://"+at+"?password_file="+file)}
 	p.provider = p.open(p.options)
 	raw := s.Raw()
 	defer raw.Close()

@@ -15,7 +15,7 @@ import (
 func TestReleaseOnABadNetwork(t *testing.T) {
 	s := redistest.New(t)
 	near := options{Config: s.Config(), services: provider.Services{Default: provider.DefaultTerms()}}
-	p := &pool{T: t, options: near}
+	p := &leasing{T: t, options: near}
 	p.provider = p.open(near)
 	p.init()
 	p.acquire(p.provider)

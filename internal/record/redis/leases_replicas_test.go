@@ -22,7 +22,7 @@ func minReplicas(n int) func(*options) { return func(o *options) { o.MinReplicas
 func impatient(o *options) { o.ConfirmWait = 100 * time.Millisecond }
 
 // unconfirmed acquires two leases where replicas must not confirm them.
-func (p *pool) unconfirmed(from provider.Provider, request, text string) {
+func (p *leasing) unconfirmed(from provider.Provider, request, text string) {
 	p.Helper()
 	leases, err := from.Acquire(p.context(), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512})
 	if !errors.Is(err, redisconn.ErrUnconfirmed) || !strings.Contains(err.Error(), text) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/slots"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -31,20 +31,20 @@ const (
 // longest is term and quarantine of a pool's default terms, in ms.
 var longest = provider.DefaultTerms().LongestMS()
 
-// pool is one pool of machine IDs, whose clock the test sets, on servers that come and go.
-type pool struct {
+// leasing is one pool of machine IDs, whose clock the test sets, on servers that come and go.
+type leasing struct {
 	*testing.T
 	clock    atomic.Int64
 	options  options
-	provider *slots.Provider
+	provider *pool.Provider
 }
 
 // newPool opens a declared pool of four machine IDs.
-func newPool(t *testing.T, s *redistest.Server, edit ...func(*options)) *pool {
+func newPool(t *testing.T, s *redistest.Server, edit ...func(*options)) *leasing {
 	t.Helper()
 	terms := provider.DefaultTerms()
 	terms.IDs = provider.IDRange{Low: 0, End: 4}
-	p := &pool{T: t, options: options{Config: s.Config(), services: provider.Services{Default: terms}}}
+	p := &leasing{T: t, options: options{Config: s.Config(), services: provider.Services{Default: terms}}}
 	p.clock.Store(testTime)
 	p.options.NowMS = p.clock.Load
 	p.options.ConfirmWait = await.Patience // a slow machine's replica is not a silent one
@@ -56,13 +56,13 @@ func newPool(t *testing.T, s *redistest.Server, edit ...func(*options)) *pool {
 	return p
 }
 
-func (p *pool) context() context.Context {
+func (p *leasing) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	p.Cleanup(cancel)
 	return ctx
 }
 
-func (p *pool) open(o options) *slots.Provider {
+func (p *leasing) open(o options) *pool.Provider {
 	p.Helper()
 	opened, err := openLeases(o)
 	must.Succeed(p, err)
@@ -71,7 +71,7 @@ func (p *pool) open(o options) *slots.Provider {
 }
 
 // on opens the same pool on another server, or with other settings.
-func (p *pool) on(s *redistest.Server, edit ...func(*options)) *slots.Provider {
+func (p *leasing) on(s *redistest.Server, edit ...func(*options)) *pool.Provider {
 	p.Helper()
 	o := p.options
 	o.Addrs = []string{s.Sock}
@@ -85,12 +85,12 @@ func (p *pool) on(s *redistest.Server, edit ...func(*options)) *slots.Provider {
 func longTerm(o *options) { o.services.Default.Term = 3 * time.Hour }
 
 // init declares the pool new.
-func (p *pool) init() {
+func (p *leasing) init() {
 	p.Helper()
 	must.Succeed(p, p.provider.Init(p.context(), ""))
 }
 
-func (p *pool) acquire(from provider.Provider) lease.Lease {
+func (p *leasing) acquire(from provider.Provider) lease.Lease {
 	p.Helper()
 	leases, err := from.Acquire(p.context(), provider.AcquireRequest{RequestID: provider.NewSecret()})
 	must.Succeed(p, err)
@@ -98,7 +98,7 @@ func (p *pool) acquire(from provider.Provider) lease.Lease {
 }
 
 // fenced acquires where the fence must refuse until a time.
-func (p *pool) fenced(from provider.Provider, untilMS int64, why string) {
+func (p *leasing) fenced(from provider.Provider, untilMS int64, why string) {
 	p.Helper()
 	leases, err := from.Acquire(p.context(), provider.AcquireRequest{RequestID: provider.NewSecret()})
 	fenced, ok := errors.AsType[*provider.FencedError](err)
@@ -112,7 +112,7 @@ func (p *pool) fenced(from provider.Provider, untilMS int64, why string) {
 }
 
 // lost is how many of the leases are, by the word of a provider.
-func (p *pool) lost(by provider.Provider, leases ...lease.Lease) int {
+func (p *leasing) lost(by provider.Provider, leases ...lease.Lease) int {
 	p.Helper()
 	lost, err := provider.Verify(p.context(), by, "", leases)
 	must.Succeed(p, err)

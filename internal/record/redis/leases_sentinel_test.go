@@ -41,7 +41,7 @@ func TestSentinelFailover(t *testing.T) {
 func testSentinelFailover(t *testing.T, end func(*redistest.Server)) {
 	primary, replica := redistest.Pair(t)
 	addrs := redistest.Sentinels(t, primary, 1, "", "")
-	p := &pool{T: t, options: optionsOf(t, fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ",")))}
+	p := &leasing{T: t, options: optionsOf(t, fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ",")))}
 	// A clock that the test moves: a fence of two seconds would be over before a busy
 	// machine looks.
 	var clock atomic.Int64
@@ -106,7 +106,7 @@ func TestSentinelPassword(t *testing.T) {
 	addrs := redistest.Sentinels(t, primary, 1, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
 	file := filepath.Join(t.TempDir(), "password")
 	must.Succeed(t, os.WriteFile(file, []byte("watch-secret\n"), 0o600))
-	p := &pool{T: t, options: optionsOf(t, "redis+sentinel://:data-secret@"+strings.Join(addrs, ",")+"/the-set?sentinel_username=default&sentinel_password_file="+file)}
+	p := &leasing{T: t, options: optionsOf(t, "redis+sentinel://:data-secret@"+strings.Join(addrs, ",")+"/the-set?sentinel_username=default&sentinel_password_file="+file)}
 	p.provider = p.open(p.options)
 	p.init()
 	p.options.SentinelPasswordFile = ""

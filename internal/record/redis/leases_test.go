@@ -9,8 +9,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/slots"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
@@ -27,12 +27,12 @@ type options struct {
 }
 
 // openLeases opens a provider as the product does.
-func openLeases(o options) (*slots.Provider, error) {
+func openLeases(o options) (*pool.Provider, error) {
 	client, err := redisconn.Open(o.Config)
 	if err != nil {
 		return nil, err
 	}
-	store := redis.New(client, slots.AreaOf(o.services))
+	store := redis.New(client, pool.AreaOf(o.services))
 	end := func() error { return errors.Join(store.Close(), client.Close()) }
 	if err := store.Check(context.Background()); err != nil {
 		return nil, errors.Join(err, end())
@@ -41,7 +41,7 @@ func openLeases(o options) (*slots.Provider, error) {
 	if o.around != nil {
 		records = o.around(store)
 	}
-	return slots.New(slots.Config{
+	return pool.New(pool.Config{
 		Records: records, Services: o.services, NowMS: o.NowMS, Close: end, Random: o.random,
 		Info: provider.Info{Name: "redis", URL: o.Place(), Scope: provider.ScopeShared, OwnClock: true},
 	})
@@ -80,7 +80,7 @@ type keyed struct {
 	declared, forgot bool
 }
 
-func (k *keyed) open(services provider.Services, around func(record.Store) record.Store) (*slots.Provider, error) {
+func (k *keyed) open(services provider.Services, around func(record.Store) record.Store) (*pool.Provider, error) {
 	p, err := openLeases(options{k.cfg, services, around, func(int64) int64 { return 0 }})
 	if err != nil || k.forgot || k.declared {
 		return p, err

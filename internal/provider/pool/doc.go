@@ -1,5 +1,5 @@
-// Package slots is the pool of machine IDs over a record store. It is to replace package pool
-// and the pools of Redis, etcd and PostgreSQL, one store after the other.
+// Package pool grants machine IDs from a record store: the one pool of memory, SQLite, Redis,
+// etcd and PostgreSQL.
 //
 // # The grant rule
 //
@@ -44,4 +44,4 @@
 // may read the area can compute all secrets. Writing the head sends the key, so who sees the
 // commands that a store gets (MONITOR on Redis) sees it when a pool is made, and when Init
 // begins another layout.
-package slots
+package pool

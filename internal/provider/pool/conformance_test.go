@@ -1,4 +1,4 @@
-package slots_test
+package pool_test
 
 import (
 	"testing"
