@@ -7,7 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Seeds 000-6.2-2 and 001-11.
+// Seeds 000-6.2-2, 001-11 and 001-16.
 func TestTheLongestFreeIsChosen(t *testing.T) {
 	all := []free{{0, 3, 40}, {0, 1, 0}, {1, 17, 20}, {2, 33, 10}, {0, 2, 0}, {1, 16, 20}, {0, 9, 0}}
 	ids := func(chosen []free) (ids []int64) {

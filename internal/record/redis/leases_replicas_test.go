@@ -38,7 +38,7 @@ func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 	hasty := p.on(primary, impatient)
 	replica.Signal(stop)
 	for range 3 { // each time both machine IDs are free again
-		p.unconfirmed(hasty, request, "the leases were given back")
+		p.unconfirmed(hasty, "", "the leases were given back") // nobody can ask for them again
 	}
 	records, err := p.provider.List(p.context(), "")
 	must.Succeed(t, err)
@@ -87,7 +87,7 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		p.unconfirmed(p.on(primary, impatient), request, "stay as they are")
+		p.unconfirmed(p.on(primary, impatient), request, "the same request gets the leases once they are confirmed")
 	}
 	before, err := p.provider.List(p.context(), "")
 	if err != nil || len(before) != 2 || before[0].Released || before[1].Released {
@@ -126,7 +126,7 @@ func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
 			}}
 		}
 	})
-	p.unconfirmed(patient, request, "answered twice")
+	p.unconfirmed(patient, request, "the same request gets the leases once they are confirmed")
 	if len(used) != 2 || p.lost(hasty, used...) > 0 {
 		t.Errorf("of %v, some were given back under their holder", used)
 	}
