@@ -32,9 +32,7 @@ func (k *Kind) counted() (tables []string) {
 		if inner, quoted := strings.CutPrefix(name, `"`); quoted {
 			name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
 		}
-		if !slices.Contains(k.Loose, name) {
-			tables = append(tables, name)
-		}
+		tables = append(tables, name)
 	}
 	return tables
 }

@@ -45,8 +45,7 @@
 //
 // # How an operation may end
 //
-// An operation that returns nil is committed. Its error undoes it alone, with
-// two exceptions: an error made by Answer is a result, and the operation is committed; and
-// an error of SQLite itself, or one that wraps ErrInconsistent, ends the transaction for
-// all that share it.
+// An operation that returns nil is committed. Its error undoes it alone, but for an error of
+// SQLite itself, or one that wraps ErrInconsistent: that ends the transaction for all that share
+// it.
 package sqlitefile

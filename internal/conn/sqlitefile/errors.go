@@ -92,14 +92,6 @@ func primaryCode(err error) int {
 	return e.Code() & 0xff
 }
 
-// Answer returns an error with which an operation is committed: the caller gets err, and
-// the changes of the operation stay.
-func Answer(err error) error { return &answer{err} }
-
-type answer struct{ error }
-
-func (a *answer) Unwrap() error { return a.error }
-
 // explain adds the path and a hint to SQLite's error.
 func (k *Kind) explain(path string, err error) error {
 	if err == nil {

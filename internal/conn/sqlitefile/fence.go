@@ -104,10 +104,8 @@ func (f *File) verifyLocked(stop func() error, opening bool) error {
 			reason = reasonMixed
 		}
 	}
-	// Another program has written to the file. Derived tables may be of another time.
-	changed := seen.knows(row) && main != seen.Main && len(f.kind.Mend) > 0
 	f.stamp = main
-	if reason != "" || changed {
+	if reason != "" {
 		return f.renew(stop, row, seen, reason)
 	}
 	if err := f.raise(row, main); err != nil {
@@ -132,9 +130,8 @@ func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	return ""
 }
 
-// renew makes the derived tables anew and, with a reason, begins a new life, which grants
-// nothing until everything that may be missing has ended. It holds the file's lock, and
-// commits.
+// renew begins a new life, which grants nothing until everything that may be missing has ended.
+// It holds the file's lock, and commits.
 func (f *File) renew(stop func() error, row life, seen sight, reason string) error {
 	var found string
 	if err := f.session.QueryRow("PRAGMA integrity_check(1)", nil, &found); err != nil {
@@ -143,19 +140,10 @@ func (f *File) renew(stop func() error, row life, seen sight, reason string) err
 	if found != "ok" {
 		return &damagedError{found}
 	}
-	for _, q := range f.kind.Mend {
-		if err := f.session.ExecOnce(q); err != nil {
-			return err
-		}
-	}
-	if reason == "" {
-		row.Commits++
-	} else {
-		row = f.fenced(row, seen, reason)
-		var err error
-		if row.Digest, err = f.session.digest(f.kind); err != nil {
-			return err
-		}
+	row = f.fenced(row, seen, reason)
+	var err error
+	if row.Digest, err = f.session.digest(f.kind); err != nil {
+		return err
 	}
 	if err := row.write(f.session); err != nil {
 		return err
@@ -216,7 +204,7 @@ func (f *File) Init(ctx context.Context) error {
 			t.dirty = true
 		}
 		return nil
-	}, nil)
+	})
 }
 
 // Look reads the file, so that Known is up to date.

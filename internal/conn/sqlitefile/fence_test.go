@@ -34,7 +34,7 @@ func write(f *File, query string, args ...any) error {
 	return f.Write(context.Background(), func(tx *Tx) error {
 		_, err := tx.Exec(query, args...)
 		return err
-	}, nil)
+	})
 }
 
 func readText(t *testing.T, f *File, query string) string {
@@ -305,7 +305,7 @@ func TestFenceDuringAFence(t *testing.T) {
 		tx.Grants(clockStart + 5000)
 		_, err := tx.Exec("INSERT INTO a VALUES ('x')")
 		return err
-	}, nil); err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	first, err := f.Fence(t.Context())
@@ -341,7 +341,7 @@ func TestFenceOfALongerTerm(t *testing.T) {
 		_, err := tx.Exec("INSERT INTO a VALUES ('x')")
 		return errors.Join(err, errRefused)
 	}
-	if err := other.Write(t.Context(), write, nil); !errors.Is(err, errRefused) {
+	if err := other.Write(t.Context(), write); !errors.Is(err, errRefused) {
 		t.Errorf("the error is %v", err)
 	}
 	for _, f := range []*File{f, other} {
@@ -353,7 +353,7 @@ func TestFenceOfALongerTerm(t *testing.T) {
 		t.Errorf("%s rows of a refused operation are kept", kept)
 	}
 	commits := other.commits
-	if err := other.Write(t.Context(), write, nil); !errors.Is(err, errRefused) || other.commits != commits {
+	if err := other.Write(t.Context(), write); !errors.Is(err, errRefused) || other.commits != commits {
 		t.Errorf("a refusal is committed again (%v)", err)
 	}
 }
@@ -500,7 +500,7 @@ func TestCloseOfAHangingFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- f.Write(ctx, func(t *Tx) error { _, err := t.Exec("INSERT INTO a VALUES ('x')"); return err }, nil)
+		done <- f.Write(ctx, func(t *Tx) error { _, err := t.Exec("INSERT INTO a VALUES ('x')"); return err })
 	}()
 	<-begun
 	cancel()
@@ -544,7 +544,7 @@ func TestCommitWaitsForAReader(t *testing.T) {
 	end = reading()
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
-		done <- f.Write(ctx, func(tx *Tx) error { _, err := tx.Exec("INSERT INTO a VALUES ('gone')"); return err }, nil)
+		done <- f.Write(ctx, func(tx *Tx) error { _, err := tx.Exec("INSERT INTO a VALUES ('gone')"); return err })
 	}()
 	<-written
 	leave()

@@ -63,7 +63,7 @@ func writersOnAFrozenDisk(t *testing.T, kind *Kind) {
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				// Whether it is written is not the question.
-				_ = f.Write(ctx, func(t *Tx) error { return note(t, fmt.Sprint(i, " ", n)) }, nil)
+				_ = f.Write(ctx, func(t *Tx) error { return note(t, fmt.Sprint(i, " ", n)) })
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func TestFrozenDiskIsNoticedFirst(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for name, use := range map[string]func() error{
-		"write": func() error { return f.Write(context.Background(), func(t *Tx) error { return note(t, "x") }, nil) },
+		"write": func() error { return f.Write(context.Background(), func(t *Tx) error { return note(t, "x") }) },
 		"read":  func() error { return f.Look(context.Background()) },
 		"open": func() error {
 			other, err := Open(context.Background(), path, &noteKind, Options{})

@@ -16,10 +16,6 @@ import (
 type Tx struct {
 	*Session
 	NowMS int64 // the clock in Unix ms, read once, under the lock
-	// Keep makes an operation be committed although its caller has gone: it contains
-	// work that every later attempt would have to repeat.
-	Keep bool
-	kept bool // Keep was set by any of the operations
 
 	life  life // the file's row, which the commit writes
 	dirty bool // it was changed
@@ -28,21 +24,13 @@ type Tx struct {
 // Grants notes that something is granted until endMS: if the file is put back, its fence
 // lasts at least as long.
 func (t *Tx) Grants(endMS int64) {
-	t.Extends(endMS)
-	t.life.LongestMS = max(t.life.LongestMS, endMS-t.NowMS)
+	t.life.LatestEndMS, t.life.LongestMS = max(t.life.LatestEndMS, endMS), max(t.life.LongestMS, endMS-t.NowMS)
 }
-
-// Extends notes that something granted before, by a caller whose term is admitted, lasts
-// until endMS. How far away that is says nothing: the clock may have gone back since.
-func (t *Tx) Extends(endMS int64) { t.life.LatestEndMS = max(t.life.LatestEndMS, endMS) }
 
 // job is one operation that waits for its commit. See the package's page on sharing.
 type job struct {
 	ctx context.Context
 	op  func(*Tx) error
-	// committed is called in the worker when op is on the disk, before the next operation
-	// runs. It may be nil.
-	committed func()
 
 	taken atomic.Bool // by the worker that runs op, or by the caller that waits no longer: the first decides
 
@@ -52,12 +40,11 @@ type job struct {
 }
 
 // Write runs op in a transaction, which it may share with others, and returns when that is
-// on the disk; the package documentation says how errors end it. committed, which may be
-// nil, is called when op is on the disk, before the next operation runs. If ctx ends or the
-// file is closed first, op may still run or be running: its effect is unknown, unless the
-// error wraps connurl.ErrNotSent: then op has not run, and will not.
-func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
-	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
+// on the disk; the package documentation says how errors end it. If ctx ends or the file is
+// closed first, op may still run or be running: its effect is unknown, unless the error wraps
+// connurl.ErrNotSent: then op has not run, and will not.
+func (f *File) Write(ctx context.Context, op func(*Tx) error) error {
+	j := &job{ctx: ctx, op: op, done: make(chan struct{})}
 	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
 		if j.taken.CompareAndSwap(false, true) {
 			return connurl.NotSent(err)
@@ -93,9 +80,6 @@ func (f *File) writeAll(group []*job) {
 		if err != nil && !j.over {
 			j.err = err
 		}
-		if j.err == nil && j.committed != nil {
-			j.committed()
-		}
 		if j.done != nil {
 			close(j.done)
 		}
@@ -120,7 +104,7 @@ func (f *File) runGroup(group []*job) error {
 	if err == nil {
 		err = f.at(StepWritten)
 	}
-	if err == nil && !t.kept {
+	if err == nil {
 		err = allGone(group)
 	}
 	if err == nil && allOver(group) && !t.dirty {
@@ -156,9 +140,6 @@ func (f *File) finish(t *Tx, group []*job) error {
 		return err
 	}
 	return f.commit(func() error {
-		if t.kept {
-			return until(context.Background(), f.closing)()
-		}
 		return cmp.Or(until(context.Background(), f.closing)(), allGone(group))
 	}, row)
 }
@@ -206,10 +187,11 @@ func (f *File) outward(err error) error {
 }
 
 // allGone returns the error of a caller if all callers have gone: their operations should
-// not be committed.
+// not be committed. Callers that were refused count where there are no others.
 func allGone(group []*job) (err error) {
+	refused := allOver(group)
 	for _, j := range group {
-		if j.over {
+		if j.over && !refused {
 			continue
 		}
 		if err = j.ctx.Err(); err == nil {
@@ -283,16 +265,11 @@ func (t *Tx) run(j *job, shared bool) error {
 			return err
 		}
 	}
-	t.Keep = false
 	err := j.op(t)
-	t.kept = t.kept || t.Keep
-	if err == nil && !t.Keep {
+	if err == nil {
 		err = j.ctx.Err()
 	}
-	var told *answer
 	switch {
-	case errors.As(err, &told):
-		j.err = told.error
 	case primaryCode(err) != 0 || errors.Is(err, ErrInconsistent):
 		return err
 	case err != nil:

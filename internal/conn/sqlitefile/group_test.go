@@ -59,40 +59,32 @@ func notes(t *testing.T, f *File) string {
 
 var errRefused = errors.New("refused")
 
-// What fails alone takes nothing else with it, and leaves nothing behind; an
-// answer is kept although it is an error.
+// What fails alone takes nothing else with it, and leaves nothing behind.
 func TestGroupKeepsApart(t *testing.T) {
 	f := mustOpen(t, newPath(t), Options{})
 	gone, cancel := context.WithCancel(context.Background())
 	a := writing(context.Background(), "a")
 	undone := &job{ctx: context.Background(), op: func(t *Tx) error { return errors.Join(note(t, "undone"), errRefused) }}
-	answered := &job{ctx: context.Background(), op: func(t *Tx) error { return errors.Join(note(t, "answered"), Answer(errRefused)) }}
 	never := writing(gone, "never")
 	left, leave := context.WithCancel(context.Background())
 	leaving := &job{ctx: left, op: func(t *Tx) error { defer leave(); return note(t, "leaving") }}
-	stays, stay := context.WithCancel(context.Background())
-	keeping := &job{ctx: stays, op: func(t *Tx) error { defer stay(); t.Keep = true; return note(t, "kept") }}
 	b := writing(context.Background(), "b")
-	committed := 0
-	for _, j := range []*job{a, undone, answered, never, leaving, keeping, b} {
-		j.committed = func() { committed++ }
-	}
 	cancel()
-	together(f, a, undone, answered, never, leaving, keeping, b)
+	together(f, a, undone, never, leaving, b)
 	for name, test := range map[string]struct {
 		j    *job
 		want error
 	}{
-		"first": {a, nil}, "undone": {undone, errRefused}, "answered": {answered, errRefused},
+		"first": {a, nil}, "undone": {undone, errRefused},
 		"gone before": {never, context.Canceled}, "gone meanwhile": {leaving, context.Canceled},
-		"worth keeping": {keeping, nil}, "last": {b, nil},
+		"last": {b, nil},
 	} {
 		if !errors.Is(test.j.err, test.want) {
 			t.Errorf("%s: %v, want %v", name, test.j.err, test.want)
 		}
 	}
-	if got := notes(t, f); got != "a answered b kept" || committed != 3 {
-		t.Errorf("there is %q, and %d were told of their commit", got, committed)
+	if got := notes(t, f); got != "a b" {
+		t.Errorf("there is %q", got)
 	}
 }
 
@@ -115,7 +107,7 @@ func TestGroupFailsTogether(t *testing.T) {
 			t.Errorf("%s: there is %q", name, got)
 		}
 	}
-	if err := f.Write(context.Background(), func(t *Tx) error { return note(t, "later") }, nil); err != nil {
+	if err := f.Write(context.Background(), func(t *Tx) error { return note(t, "later") }); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -195,7 +187,7 @@ func TestNewerSchemaUnderARunningProcess(t *testing.T) {
 	must.Succeed(t, err)
 	must.Succeed(t, errors.Join(s.ExecOnce("PRAGMA user_version=2"), s.Close()))
 	for what, err := range map[string]error{
-		"a write": f.Write(t.Context(), func(*Tx) error { t.Error("it writes"); return nil }, nil),
+		"a write": f.Write(t.Context(), func(*Tx) error { t.Error("it writes"); return nil }),
 		"a read":  f.Look(t.Context()),
 	} {
 		var schema *SchemaError

@@ -19,12 +19,6 @@ type Kind struct {
 	Owned bool
 	// Schema are the statements that fill an empty database.
 	Schema []string
-	// Loose are tables of the schema that the digest leaves out: they follow from others, or
-	// no decision depends on them.
-	Loose []string
-	// Mend are statements that empty derived tables, for a file that may hold parts of two
-	// copies. They are filled again when needed.
-	Mend []string
 	// Probe is a query for one row of an important table, so that opening a file that was
 	// cut short fails.
 	Probe string

@@ -129,7 +129,7 @@ func (s *Store) change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 			return err
 		}
 		return count(t, more-swept)
-	}, nil)
+	})
 	if err != nil {
 		return 0, false, err
 	}
