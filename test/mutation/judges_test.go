@@ -44,7 +44,7 @@ func judges(m mutation) []judge {
 	switch {
 	case wholeOnly.MatchString(m.file):
 		all = all[1:]
-	case path.Dir(m.file) != "internal/provider/slots": // whose rules of a fence only a SQLite file meets
+	case path.Dir(m.file) != "internal/provider/pool": // whose rules of a fence only a SQLite file meets
 		all = all[:1]
 	}
 	return append(all,
