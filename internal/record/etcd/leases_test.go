@@ -131,12 +131,3 @@ func (d dying) Change(ctx context.Context, ask record.Ask, rule record.Rule) (in
 
 // Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.
 func TestLeasesConformance(t *testing.T) { providertest.Run(t, factory) }
-
-// A cluster answers as memory does.
-func TestLeasesAnswerAsMemoryDoes(t *testing.T) {
-	providertest.Differential(t, providertest.Memory, func(t *testing.T) providertest.Store {
-		s := factory(t)
-		s.Checks = 20
-		return s
-	})
-}

@@ -113,15 +113,6 @@ func promote(s *postgrestest.Server, cfg postgresconn.Config) error {
 
 func TestLeases(t *testing.T) { providertest.Run(t, leases) }
 
-// A server answers as memory does.
-func TestLeasesAsInMemory(t *testing.T) {
-	providertest.Differential(t, providertest.Memory, func(t *testing.T) providertest.Store {
-		s := leases(t)
-		s.Checks = 10
-		return s
-	})
-}
-
 // throughProxy is the server at the end of a proxy.
 func throughProxy(t *testing.T, s *postgrestest.Server, cfg postgresconn.Config) (*providertest.Proxy, postgresconn.Config) {
 	t.Helper()

@@ -164,8 +164,3 @@ func TestLeasesConformInRealTime(t *testing.T) {
 	}
 	providertest.Run(t, leasesOn(false))
 }
-
-// As package pool answers, history by history.
-func TestLeasesAnswerAsTheRulesDo(t *testing.T) {
-	providertest.Differential(t, providertest.Memory, leasesOn(true))
-}
