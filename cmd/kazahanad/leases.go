@@ -143,10 +143,14 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if !info.Can.Init {
 		return unneeded
 	}
-	files := info.Can.Fence && schemeOf(st.url) != kubeconn.Scheme // all pools in one
-	if files && st.Fenced() == nil {
-		_, err := fmt.Fprintf(s.out, "%s: nothing is held back, so there is nothing to declare\n", info.URL)
-		return err
+	all := schemeOf(st.url) != kubeconn.Scheme // pools at once
+	if all {
+		if _, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Look(ctx) }); err != nil {
+			return err
+		}
+	}
+	if all && st.Fenced() == nil {
+		return c.layout(s, st)
 	}
 	if err := c.confirm(s, st); err != nil {
 		return err
@@ -162,10 +166,19 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if terms, ok := st.terms(); ok {
 		pool = "pool " + terms.Pool
 	}
-	if files || strings.HasPrefix(info.Name, "redis") {
+	if all {
 		pool = "all pools"
 	}
 	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs are granted from now on\n", info.URL, pool)
+	return err
+}
+
+// layout has a pool of which nothing is held back grant on the given terms.
+func (c *leasesInitCmd) layout(s *system, st *store) error {
+	if _, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Init(ctx, st.service) }); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.out, "%s: nothing is held back, and machine IDs are granted on these terms\n", st.Info().URL)
 	return err
 }
 

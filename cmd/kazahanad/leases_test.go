@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -152,6 +153,22 @@ func TestLeasesErrors(t *testing.T) {
 	s.Kazahanad("leases", "init", "--config", "none", "--provider", "static:17").Fails(t, exitFailure, "static", "needs no declaration")
 }
 
+// A pool gets another layout once all of its leases have ended.
+func TestLeasesInitBeginsALayout(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start()
+	s.Dial().ID()
+	other := fmt.Sprintf("sqlite:%s/leases.db?bit_seq=2", s.State)
+	begin := func() testkit.Outcome { return s.Kazahanad("leases", "init", "--config", "none", "--provider", other) }
+	begin().Fails(t, exitFailure, "bit_seq 8", "once all leases have ended")
+	d.Terminate() // releases the lease
+	await.Eventually(t, "the lease has ended", func() bool { return begin().Code == 0 })
+	if said := begin().OK(t); !strings.Contains(said, "granted on these terms") {
+		t.Errorf("init says %q", said)
+	}
+}
+
 func TestInspectNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -226,6 +243,8 @@ func TestLeasesInitAsks(t *testing.T) {
 	if granted() {
 		t.Fatal("the store was restarted, and grants before it was declared new")
 	}
+	// Without a terminal nobody can be asked.
+	s.Kazahanad("leases", "init", "--config", "none", "--provider", url).Fails(t, exitUsage, "--yes", "1 records")
 	for _, test := range []struct {
 		name, typed string
 		code        int
@@ -251,6 +270,7 @@ func TestLeasesInitAsks(t *testing.T) {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", test.name, code, out.String(), d.Log)
 		}
 	}
-	// Without a terminal nobody can be asked.
-	s.Kazahanad("leases", "init", "--config", "none", "--provider", url).Fails(t, exitUsage, "--yes", "2 records")
+	if said := s.Kazahanad("leases", "init", "--config", "none", "--provider", url).OK(t); !strings.Contains(said, "nothing is held back") {
+		t.Errorf("init says %q once more", said)
+	}
 }

@@ -82,9 +82,6 @@ func openLeasesInRedis(ctx context.Context, c redisLeases) (provider.Provider, e
 	if err == nil {
 		err = c.checkKeys(ctx, client)
 	}
-	if err == nil {
-		err = p.CheckTerms(ctx, c.services.All()...)
-	}
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

@@ -66,15 +66,13 @@ func (l *SQLiteLeases) Fenced() *provider.FencedError {
 
 // OpenLeaseFile opens the file, and creates it with its directory where it does not exist. It
 // waits for other processes that hold the file's lock until ctx ends.
-//
-// Errors wrap provider.ErrInvalid when a pool of the file does not grant on the services' terms.
 func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 	if err := cfg.Services.Validate(); err != nil {
 		return nil, err
 	}
 	area := pool.AreaOf(cfg.Services)
 	file, err := sqlitefile.Open(ctx, cfg.Path, &leaseFile, sqlitefile.Options{
-		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: area.MaxGrantMS, Check: cfg.checkPools, At: cfg.At,
+		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: area.MaxGrantMS, At: cfg.At,
 	})
 	if err != nil {
 		return nil, err
@@ -92,7 +90,8 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 	return &SQLiteLeases{p, file}, nil
 }
 
-// Check returns the error that OpenLeaseFile would have about the file's pools, and changes nothing.
+// Check returns, wrapping provider.ErrInvalid, why a pool of the file does not grant on the
+// services' terms, and changes nothing.
 func (c LeaseFile) Check(ctx context.Context) error {
 	return sqlitefile.ReadOnly(ctx, c.Path, false, c.checkPools)
 }

@@ -24,8 +24,7 @@ type Options struct {
 	// least for the longest term known of the file, for TermMS, and, if no watermark knows
 	// better, for MaxTermMS.
 	TermMS, MaxTermMS int64
-	// Check may refuse a file of the right kind. It is repeated while another process
-	// holds a lock.
+	// Check is called with each new session, which fails with its error. Only tests set it.
 	Check func(*Session) error
 	// At is called at each step of a transaction, which fails with its error. Only tests
 	// set it.
@@ -215,7 +214,7 @@ func (f *File) check(ctx context.Context) error {
 	if err := s.watchRows(f.kind); err != nil || f.opts.Check == nil {
 		return err
 	}
-	return retryBusy(stop, func() error { return f.opts.Check(s) })
+	return f.opts.Check(s)
 }
 
 // ready makes sure that there is a session: it opens a new one in place of one that was

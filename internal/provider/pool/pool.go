@@ -182,7 +182,11 @@ func (p *Provider) Look(ctx context.Context) error {
 
 // Ready implements provider.Provider. A pool that does not grant on the terms is not ready.
 func (p *Provider) Ready(ctx context.Context) error {
-	return p.CheckTerms(ctx, p.cfg.Services.All()...)
+	err := p.CheckTerms(ctx, p.cfg.Services.All()...)
+	if errors.Is(err, provider.ErrInvalid) {
+		return fmt.Errorf("%s: %w", p.cfg.Info.URL, err)
+	}
+	return err
 }
 
 // CheckTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.

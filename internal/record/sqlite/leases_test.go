@@ -183,11 +183,10 @@ func TestPoolOfOtherTerms(t *testing.T) {
 	services.Default.Timeline.EpochMS++
 	cfg := backend.LeaseFile{Path: path, Services: services}
 	p, err := backend.OpenLeaseFile(t.Context(), cfg)
-	if err == nil {
-		p.Close()
-	}
-	if !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), path) {
-		t.Errorf("Open: %v", err)
+	must.Succeed(t, err)
+	defer p.Close()
+	if err := p.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), path) {
+		t.Errorf("Ready: %v", err)
 	}
 	if err := cfg.Check(t.Context()); !errors.Is(err, provider.ErrInvalid) {
 		t.Errorf("Check: %v", err)
