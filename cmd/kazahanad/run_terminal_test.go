@@ -133,7 +133,9 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 			// With another key in the pool's head, the lease has another secret.
 			var head []byte
 			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", pool.HeadKey(provider.DefaultPool)).Scan(&head))
-			head[len(head)-1]++
+			for i := len(head) - 48; i < len(head); i++ { // the key, and a mark of 16 bytes
+				head[i]++
+			}
 			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, pool.HeadKey(provider.DefaultPool))
 			must.Succeed(s.T, err)
 		},
