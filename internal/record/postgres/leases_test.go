@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ import (
 type leasing struct {
 	*pool.Provider
 	sending func() // before a release is sent
-	sent    int
+	sent    atomic.Int64
 }
 
 func openLeases(cfg postgresconn.Config, services provider.Services) (*leasing, error) {
@@ -71,8 +72,8 @@ func (m marking) Close() error                   { return m.Store.Close() }
 func (m marking) Init(ctx context.Context) error { return m.Store.Init(ctx) }
 
 func (m marking) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
-	m.sent++
-	mark := record.Write{Key: fmt.Sprintf("mark/%p/%d", m.leasing, m.sent), Value: []byte(release), Frees: true}
+	n := m.sent.Add(1)
+	mark := record.Write{Key: fmt.Sprintf("mark/%p/%d", m.leasing, n), Value: []byte(release), Frees: true}
 	ask.Keys = append(slices.Clone(ask.Keys), mark.Key)
 	return m.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
 		writes, err := rule(v)
