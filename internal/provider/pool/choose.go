@@ -75,14 +75,25 @@ func earliest(nextMS, otherMS int64) int64 {
 	return otherMS
 }
 
-// freeIn returns what can be granted of a block, and otherwise when the first can be.
+// freeIn returns what can be granted of a block, and otherwise when the first can be. It is asked
+// for all blocks of a pool that is nearly full, so it looks at each grant once.
 func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, nextMS int64) {
 	low, end := r.in(block)
-	for id := low; id < end; id++ {
-		since := max(r.since, until(grants, r.slot(id)))
+	var some [1 << blockBits]int64
+	ends := some[:0]
+	for range end - low {
+		ends = append(ends, r.since)
+	}
+	for _, g := range grants {
+		slot := g.slot()
+		for id := max(slot.Start>>r.bitSeq, low); id <= min((slot.End-1)>>r.bitSeq, end-1); id++ {
+			ends[id-low] = max(ends[id-low], g.end)
+		}
+	}
+	for i, since := range ends {
 		switch {
 		case since <= nowMS:
-			all = append(all, free{block, id, since})
+			all = append(all, free{block, low + int64(i), since})
 		default:
 			nextMS = earliest(nextMS, since)
 		}

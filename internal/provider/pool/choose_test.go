@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"pgregory.net/rapid"
 )
 
 // Seeds 000-6.2-2, 001-11 and 001-16.
@@ -56,4 +57,34 @@ func TestBlocksAreDrawnEvenly(t *testing.T) {
 	if len(drawn) != 11 {
 		t.Errorf("blocks that the ring does not have: %v", drawn)
 	}
+}
+
+// What is free in a block is what no grant overlaps that has not ended, whatever their layouts.
+func TestFreeIsWhatNothingOverlaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bitSeq := rapid.IntRange(4, 12).Draw(t, "bitSeq")
+		h := head{layout: layout{bitSeq: 8}}
+		r := ring{ids: provider.IDRange{Low: 0, End: 4 << (12 - bitSeq)}, bitSeq: bitSeq, shift: h.shift(bitSeq), since: rapid.Int64Range(0, 3).Draw(t, "since")}
+		var grants []grant
+		for range rapid.IntRange(0, 20).Draw(t, "grants") {
+			width := rapid.IntRange(4, 12).Draw(t, "width")
+			id := rapid.Int64Range(0, 1<<(12-width)-1).Draw(t, "id")
+			grants = append(grants, grant{start: 1<<12 + id<<width, bitSeq: width, end: rapid.Int64Range(0, 9).Draw(t, "end")})
+		}
+		all, next := r.freeIn(1, grants, 4)
+		var want []free
+		first := int64(0)
+		low, end := r.in(1)
+		for id := low; id < end; id++ {
+			since := max(r.since, until(grants, r.slot(id)))
+			if since <= 4 {
+				want = append(want, free{1, id, since})
+			} else if first == 0 || since < first {
+				first = since
+			}
+		}
+		if !slices.Equal(all, want) || next != first {
+			t.Fatalf("free: %v, next %d; want %v, %d", all, next, want, first)
+		}
+	})
 }

@@ -114,6 +114,7 @@ func decodeEnds(r *record.Reader) (grants []grant, whole bool) {
 		r.Fail()
 	}
 	n := r.Number()
+	grants = make([]grant, 0, min(n, 1<<(2*blockBits)))
 	for i := int64(0); i < n && !r.Failed(); i++ {
 		grants = append(grants, grant{start: r.Number(), bitSeq: int(r.Byte()), end: r.Number()})
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -202,11 +201,16 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	var page []record.Head
-	for _, key := range slices.Sorted(maps.Keys(s.records)) {
-		if strings.HasPrefix(key, prefix) && key > after && len(page) < limit {
-			page = append(page, record.HeadOf(key, s.records[key].record(s.now())))
+	var keys []string
+	for key := range s.records {
+		if strings.HasPrefix(key, prefix) && key > after {
+			keys = append(keys, key)
 		}
+	}
+	slices.Sort(keys)
+	var page []record.Head
+	for _, key := range keys[:min(limit, len(keys))] {
+		page = append(page, record.HeadOf(key, s.records[key].record(s.now())))
 	}
 	return page, nil
 }
