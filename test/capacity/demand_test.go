@@ -6,7 +6,7 @@ import (
 	"sort"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
@@ -44,7 +44,11 @@ func roomy(t provider.Terms) provider.Terms {
 
 func inMemory(terms provider.Terms) func(func() int64) provider.Provider {
 	return func(nowMS func() int64) provider.Provider {
-		p, err := providertest.OverMemory(memory.New(nowMS), provider.Services{Default: terms})
+		services := provider.Services{Default: terms}
+		rnd := newRand(*seed, -1)
+		p, err := pool.New(pool.Config{
+			Records: memory.NewArea(pool.AreaOf(services), nowMS), Services: services, NowMS: nowMS, Info: provider.Info{Name: "memory"}, Random: rnd.Int64N,
+		})
 		if err != nil {
 			panic(err)
 		}
