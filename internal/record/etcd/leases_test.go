@@ -130,4 +130,4 @@ func (d dying) Change(ctx context.Context, ask record.Ask, rule record.Rule) (in
 }
 
 // Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.
-func TestLeasesConformance(t *testing.T) { providertest.Run(t, factory) }
+func TestLeasesConform(t *testing.T) { providertest.Run(t, factory) }

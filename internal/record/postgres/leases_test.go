@@ -112,7 +112,7 @@ func promote(s *postgrestest.Server, cfg postgresconn.Config) error {
 	return errors.Join(err, records.Close())
 }
 
-func TestLeases(t *testing.T) { providertest.Run(t, leases) }
+func TestLeasesConform(t *testing.T) { providertest.Run(t, leases) }
 
 // throughProxy is the server at the end of a proxy.
 func throughProxy(t *testing.T, s *postgrestest.Server, cfg postgresconn.Config) (*providertest.Proxy, postgresconn.Config) {
