@@ -35,7 +35,7 @@ func (w *world) openPool(services provider.Services, nowMS func() int64) provide
 	return h
 }
 
-// host is whoever makes the next call.
+// host is the host that makes the next call, at random.
 func (h *leaseHosts) host() *pool.Provider {
 	if h.w.rnd.IntN(50) == 0 {
 		h.records.fallBack(0)

@@ -37,7 +37,7 @@ type head struct {
 	timeline snowflake.Timeline
 	layout
 	key [32]byte // makes the secrets of leases
-	// mark is the Init that looks at the blocks. Whoever writes a block takes it away, and so
+	// mark is the Init that looks at the blocks. Each write of a block takes it away, and so
 	// the Init learns of that. Zero: there is none.
 	mark mark
 }

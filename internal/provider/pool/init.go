@@ -38,8 +38,8 @@ const renewTries = 3
 var errChanged = errors.New("leases were granted, extended or released meanwhile: try again")
 
 // renew gives the pool a layout on which the terms grant. It marks the head, sees when all grants
-// end, and then writes the new head if the mark is still there: whoever has written a block since
-// has taken it away.
+// end, and then writes the new head if the mark is still there: a write of a block in between
+// takes it away.
 //
 // Where the new layout begins, no lease of the old one is used, by the times in the records
 // and not by a clock: the head says when that is, and no grant is made before. The blocks of
