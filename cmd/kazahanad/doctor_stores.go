@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/issuer"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
@@ -120,7 +122,7 @@ func (x *examination) provider() {
 	if x.stranger || x.settings == nil {
 		return
 	}
-	p, err := openConfigured(x.settings.Provider, x.settings)
+	p, err := openConfigured(x.settings)
 	if doctor.LacksCredential(err) {
 		x.lacksCredential(step, err)
 		return
@@ -192,15 +194,25 @@ func checkRights(ctx context.Context, rawURL string) error {
 	return client.CheckRights(ctx)
 }
 
-// pool judges whether a machine ID is left.
+// pool judges whether a machine ID is left for each service.
 func (x *examination) pool(ctx context.Context, p provider.Provider) {
 	terms, err := backend.Terms(x.settings.Provider)
-	if err != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesIDs(x.settings.Provider) {
+	own, ownErr := backend.OwnTerms(x.settings.Provider, x.settings.Terms())
+	if errors.Join(err, ownErr) != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesTerms(x.settings.Provider) {
 		return
 	}
-	records, err := p.List(ctx, x.settings.DefaultService)
-	if u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); err == nil && u.Fullness() == "full" {
-		x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders.", "%d of %d machine IDs of %s can be granted", u.Free, u.Total, p.Info().URL)
+	services, judged := provider.Services{Default: terms, Named: own}, map[provider.Terms]bool{}
+	for _, service := range slices.Sorted(maps.Keys(x.settings.Services())) {
+		terms := services.Of(service)
+		if judged[terms] {
+			continue
+		}
+		judged[terms] = true
+		records, err := p.List(ctx, service)
+		if u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); err == nil && u.Fullness() == "full" {
+			x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: kazahanad leases --service "+service+" lists the holders.",
+				"service %s: %d of %d machine IDs of pool %s of %s can be granted", service, u.Free, u.Total, terms.Pool, p.Info().URL)
+		}
 	}
 }
 
@@ -230,7 +242,7 @@ func (x *examination) file(rawURL string) {
 	case isNew:
 		x.OK(step, "%s is not there yet: the first lease makes it (%s)", path, room)
 	default:
-		x.content(ctx, rawURL, path, do)
+		x.content(ctx, path, do)
 		if x.Of(step) == doctor.OK {
 			x.OK(step, "%s can be used (%s)", path, room)
 		}
@@ -238,7 +250,7 @@ func (x *examination) file(rawURL string) {
 }
 
 // content judges what a provider's file holds, and the fences of it and of the store beside it.
-func (x *examination) content(ctx context.Context, rawURL, path, do string) {
+func (x *examination) content(ctx context.Context, path, do string) {
 	const step = "provider"
 	if err := backend.CheckLeaseFile(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
 		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: it is not yet recovered from a crash, which the next start does, or a process has locked it", path)
@@ -247,7 +259,7 @@ func (x *examination) content(ctx context.Context, rawURL, path, do string) {
 		x.Fail(step, do, "%s: %v", path, err)
 		return
 	}
-	if err := checkPools(ctx, rawURL); err != nil {
+	if err := checkPools(ctx, x.settings); err != nil {
 		x.Fail(step, do, "%s: %v", path, err)
 	}
 	if x.status != nil {
@@ -284,13 +296,17 @@ func initOf(sequences bool) string {
 	return "leases init"
 }
 
-// checkPools compares a file's pools with what the URL asks for.
-func checkPools(ctx context.Context, providerURL string) error {
-	u, err := url.Parse(providerURL)
+// checkPools compares a file's pools with what the services ask for.
+func checkPools(ctx context.Context, settings *config.Serve) error {
+	u, err := url.Parse(settings.Provider)
 	if err != nil {
 		return err
 	}
-	cfg, err := backend.ParseLeaseFile(u, backend.ProviderOptions{})
+	services, err := backend.OwnTerms(settings.Provider, settings.Terms())
+	if err != nil {
+		return err
+	}
+	cfg, err := backend.ParseLeaseFile(u, backend.ProviderOptions{Services: services})
 	if err != nil {
 		return err
 	}

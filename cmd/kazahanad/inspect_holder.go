@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -14,6 +15,7 @@ import (
 
 // holderFlags ask a provider who made an ID.
 type holderFlags struct {
+	Config   string        `name:"config" placeholder:"FILE" help:"With --provider: the daemon's YAML file, for the pool and the terms of its services; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
 	Provider string        `name:"provider" placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
 	Service  string        `name:"service" default:"default" placeholder:"NAME" help:"The service that made the ID: its pool with --provider, its key with --external-secret-file."`
 	Timeout  time.Duration `name:"timeout" min:"1ms" default:"3s" help:"With --provider: time limit of one request to it."`
@@ -31,6 +33,17 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 		return nil, nil
 	}
 	st := &store{url: f.Provider, service: f.Service, timeout: f.Timeout}
+	if takesTerms(f.Provider) {
+		// Without a state directory nothing depends on who asks.
+		flags := serveFlags{Config: f.Config, Provider: f.Provider, StateDir: "none"}
+		settings, err := loadOnly(s, flags.args(), []string{"services"})
+		if err != nil {
+			return nil, err
+		}
+		if st.own, err = backend.OwnTerms(f.Provider, settings.Terms()); err != nil {
+			return nil, usageError{err}
+		}
+	}
 	if err := st.open(s.ctx); err != nil {
 		return nil, err
 	}

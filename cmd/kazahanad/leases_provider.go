@@ -34,9 +34,17 @@ type providerFlags struct {
 // others, also invalid ones.
 var providerKeys = []string{"state_dir", "live_dir", "provider", "store", "provider_timeout", "service", "meta", "max_keys", "max_disk"}
 
-// settings are the settings that a daemon started here would have.
-func (f *serveFlags) settings(s *system) (*config.Serve, error) {
-	return loadOnly(s, f.args(), providerKeys)
+// leaseKeys are the keys that say on what terms leases are granted, beside providerKeys: the terms of
+// services, and layout for the URL of the default provider. A provider that was named on the command
+// line, and takes no terms, is not held to those of the file.
+func (f *serveFlags) leaseKeys() []string {
+	switch {
+	case f.Provider == "":
+		return slices.Concat(providerKeys, []string{"services", "layout"})
+	case takesTerms(f.Provider):
+		return slices.Concat(providerKeys, []string{"services"})
+	}
+	return providerKeys
 }
 
 // args are the flags of serve that were given.
@@ -70,7 +78,8 @@ func (s *system) process(only ...string) config.Process {
 // store is a provider that a command has opened.
 type store struct {
 	provider.Provider
-	url     string // may hold a password
+	url     string                    // may hold a password
+	own     map[string]provider.Terms // of services that have some
 	service string
 	timeout time.Duration // of one call
 	limited bool          // to the records of the service, because it was named
@@ -78,11 +87,14 @@ type store struct {
 
 // open opens the provider. It does not create one.
 func (f *providerFlags) open(s *system) (*store, error) {
-	settings, err := f.settings(s)
+	settings, err := loadOnly(s, f.args(), f.leaseKeys())
 	if err != nil {
 		return nil, err
 	}
 	st := &store{url: settings.Provider, service: settings.DefaultService, timeout: settings.ProviderTimeout}
+	if st.own, err = backend.OwnTerms(settings.Provider, settings.Terms()); err != nil {
+		return nil, usageError{err}
+	}
 	if f.Service != "" {
 		st.service, st.limited = f.Service, true
 	}
@@ -90,7 +102,7 @@ func (f *providerFlags) open(s *system) (*store, error) {
 }
 
 func (st *store) open(ctx context.Context) error {
-	p, err := backend.OpenProvider(st.url, backend.ProviderOptions{})
+	p, err := backend.OpenProvider(st.url, backend.ProviderOptions{Services: st.own})
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
@@ -146,16 +158,16 @@ func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 	return all, wanted, nil
 }
 
-// terms returns the terms in the provider's URL; false if a server decides on them.
+// terms returns the service's; false if a server decides on them.
 func (st *store) terms() (provider.Terms, bool) {
-	if !takesIDs(st.url) {
+	if !takesTerms(st.url) {
 		return provider.Terms{}, false
 	}
 	t, err := backend.Terms(st.url)
-	return t, err == nil
+	return provider.Services{Default: t, Named: st.own}.Of(st.service), err == nil
 }
 
-// takesIDs reports whether ids= can limit the provider's range of machine IDs.
-func takesIDs(rawURL string) bool {
+// takesTerms reports whether the provider grants on the terms of the configuration, such as ids=.
+func takesTerms(rawURL string) bool {
 	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, schemeOf(rawURL))
 }

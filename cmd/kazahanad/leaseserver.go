@@ -136,13 +136,9 @@ func (l *leaseServerParts) readServices() error {
 	if err != nil {
 		return fmt.Errorf("provider: %w", err)
 	}
-	l.services = provider.Services{Default: base, Named: map[string]provider.Terms{}}
-	for name, t := range l.settings.Services() {
-		terms, err := backend.Override(base, t.Params, t.MaxLeases)
-		if err != nil {
-			return fmt.Errorf("services.%s: %w", name, err)
-		}
-		l.services.Named[name] = terms
+	l.services.Default = base
+	if l.services.Named, err = backend.OwnTerms(l.settings.Provider, l.settings.Terms()); err != nil {
+		return err
 	}
 	// Requests that name no service mean "default".
 	if terms, ok := l.services.Named["default"]; ok {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -61,17 +59,21 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	settings, err := loadOnly(s, append(c.args(), given("verify-interval", c.VerifyInterval)...), append([]string{"verify_interval"}, providerKeys...))
+	settings, err := loadOnly(s, append(c.args(), given("verify-interval", c.VerifyInterval)...), append([]string{"verify_interval"}, c.leaseKeys()...))
 	if err != nil {
 		return err
 	}
 	j := &job{runCmd: c, system: s, settings: settings, path: path, clock: clock.System{}, service: cmp.Or(c.Service, settings.DefaultService)}
 	j.describe()
-	url, err := withRange(settings.Provider, c.Min, c.Max)
+	url := settings.Provider
+	services, err := backend.OwnTerms(url, settings.Terms())
+	if err == nil {
+		services, err = withRange(url, services, j.service, c.Min, c.Max)
+	}
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{LiveDir: issuer.LiveDir(settings)}); err != nil {
+	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{Services: services, LiveDir: issuer.LiveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := child.Signals()
@@ -102,20 +104,16 @@ func (s *system) program(command []string, usage string) (path string, err error
 	return path, nil
 }
 
-// withRange limits the provider to the machine IDs from low to high.
-func withRange(rawURL string, low, high *int64) (string, error) {
-	if low == nil && high == nil || !takesIDs(rawURL) {
-		return rawURL, nil // suits refuses a machine ID beyond the limits
+// withRange limits the terms of the service to the machine IDs from low to high.
+func withRange(rawURL string, own map[string]provider.Terms, service string, low, high *int64) (map[string]provider.Terms, error) {
+	if low == nil && high == nil || !takesTerms(rawURL) {
+		return own, nil // suits refuses a machine ID beyond the limits
 	}
-	place, query, _ := strings.Cut(rawURL, "?") // package url cannot parse a list of hosts
-	q, err := url.ParseQuery(query)
+	base, err := backend.Terms(rawURL)
 	if err != nil {
-		return rawURL, nil // opening it gives an error without the password
+		return nil, fmt.Errorf("provider: %w", err)
 	}
-	terms, err := provider.ParseTerms(q)
-	if err != nil {
-		return "", fmt.Errorf("provider: %w", err)
-	}
+	terms := provider.Services{Default: base, Named: own}.Of(service)
 	all := terms.Range()
 	ids := all
 	if low != nil {
@@ -125,10 +123,13 @@ func withRange(rawURL string, low, high *int64) (string, error) {
 		ids.End = *high + 1
 	}
 	if ids.Low < all.Low || ids.End > all.End || ids.Low >= ids.End {
-		return "", fmt.Errorf("--min %d and --max %d: the provider has machine IDs %v, and --min must not be above --max", ids.Low, ids.End-1, all)
+		return nil, fmt.Errorf("--min %d and --max %d: the provider has machine IDs %v, and --min must not be above --max", ids.Low, ids.End-1, all)
 	}
-	q.Set("ids", ids.String())
-	return place + "?" + q.Encode(), nil
+	limited := map[string]provider.Terms{}
+	maps.Copy(limited, own)
+	terms.IDs = ids
+	limited[service] = terms
+	return limited, nil
 }
 
 // job runs CMD with a machine ID.

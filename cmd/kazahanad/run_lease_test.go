@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,28 +18,48 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// --min and --max bound every form of URL that can bound machine IDs.
+// --min and --max bound the machine IDs of every provider that takes a range, on the terms of the
+// service.
 // Seeds 001-3, 003-4.3-2 and 003-5-4.
 func TestRunRange(t *testing.T) {
 	low, high := int64(5), int64(9)
-	for url, want := range map[string]string{
-		"memory:":                              "memory:?ids=5-9",
-		"sqlite:/a b/l.db?term=1m":             "sqlite:/a b/l.db?ids=5-9&term=1m",
-		"redis://:a%2Fb@h/0?ids=0-9":           "redis://:a%2Fb@h/0?ids=5-9",
-		"redis+sentinel://a:1,b:2/m/0?term=5s": "redis+sentinel://a:1,b:2/m/0?ids=5-9&term=5s",
-		"etcd://a:1,b:2":                       "etcd://a:1,b:2?ids=5-9",
-		"http://h?token_file=/t":               "http://h?token_file=/t", // a lease server decides by itself
-		"static:7":                             "static:7",
+	slow := provider.DefaultTerms().WithBitSeq(10)
+	slow.Pool = "batch"
+	own := map[string]provider.Terms{"slow": slow}
+	slow.IDs = provider.IDRange{Low: 5, End: 10}
+	for url, change := range map[string]func(*provider.Terms){
+		"memory:":                              func(*provider.Terms) {},
+		"sqlite:/a b/l.db?term=1m":             func(t *provider.Terms) { t.Term, t.Quarantine = time.Minute, time.Minute },
+		"redis://:a%2Fb@h/0?ids=0-9":           func(*provider.Terms) {},
+		"redis+sentinel://a:1,b:2/m/0?pool=s0": func(t *provider.Terms) { t.Pool = "s0" },
+		"etcd://a:1,b:2":                       func(*provider.Terms) {},
+		"http://h?token_file=/t":               nil, // a lease server decides by itself
+		"static:7":                             nil,
 	} {
-		if got, err := withRange(url, &low, &high); err != nil || got != want {
-			t.Errorf("%s became %s (%v), want %s", url, got, err, want)
+		want := maps.Clone(own)
+		if change != nil {
+			terms := provider.DefaultTerms()
+			change(&terms)
+			terms.IDs = provider.IDRange{Low: 5, End: 10}
+			want["x"] = terms
 		}
-		if got, err := withRange(url, nil, nil); err != nil || got != url {
-			t.Errorf("%s became %s (%v) without bounds", url, got, err)
+		if got, err := withRange(url, own, "x", &low, &high); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v (%v), want %v", url, got, err, want)
+		}
+		if change != nil {
+			if got, err := withRange(url, own, "slow", &low, &high); err != nil || got["slow"] != slow {
+				t.Errorf("%s: %v (%v), want %v", url, got, err, slow)
+			}
+		}
+		if got, err := withRange(url, own, "x", nil, nil); err != nil || !maps.Equal(got, own) {
+			t.Errorf("%s: %v (%v) without bounds", url, got, err)
 		}
 	}
-	if got, err := withRange("etcd://a:1,b:2?ids=8-20", &low, &high); err == nil || !strings.Contains(err.Error(), "8-20") {
-		t.Errorf("%s, %v", got, err)
+	if own["slow"].IDs != (provider.IDRange{}) {
+		t.Error("the terms of the configuration were changed")
+	}
+	if got, err := withRange("etcd://a:1,b:2?ids=8-20", nil, "x", &low, &high); err == nil || !strings.Contains(err.Error(), "8-20") {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

@@ -111,21 +111,22 @@ func checkNamed(settings *config.Serve) error {
 // checkProvider checks the URL. It does not open the store: that could create it,
 // owned by the user who runs the check instead of the daemon's.
 func checkProvider(settings *config.Serve) error {
-	p, err := openConfigured(settings.Provider, settings)
+	p, err := openConfigured(settings)
 	if err != nil {
 		return usageError{err}
 	}
 	return p.Close()
 }
 
-// openConfigured opens the provider, which must fit the settings; nil for any.
-func openConfigured(url string, settings *config.Serve) (provider.Provider, error) {
-	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
+// openConfigured opens the provider, which must fit the settings.
+func openConfigured(settings *config.Serve) (provider.Provider, error) {
+	services, err := backend.OwnTerms(settings.Provider, settings.Terms())
+	if err != nil {
+		return nil, err
+	}
+	p, err := backend.OpenProvider(settings.Provider, backend.ProviderOptions{Services: services})
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
-	}
-	if settings == nil {
-		return p, nil
 	}
 	if err := issuer.OneServiceOnly(p.Info(), settings); err != nil {
 		return nil, errors.Join(err, p.Close())

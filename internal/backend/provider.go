@@ -25,7 +25,7 @@ import (
 // ProviderOptions are what a URL does not say.
 type ProviderOptions struct {
 	// Services has terms of single services; all others have those of the URL.
-	// static: and ip: grant to one service and take none.
+	// static:, ip:, none: and http: take none.
 	Services map[string]provider.Terms
 	// NowMS is the clock of providers that use this host's, in Unix
 	// milliseconds; nil means the wall clock.
@@ -94,16 +94,17 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	switch scheme {
 	case "memory":
 		return asProvider(openMemoryLeases(u, opts))
-	case "none":
-		return asProvider(static.FromNoneURL(u))
 	case "sqlite":
 		cfg, err := ParseLeaseFile(u, opts)
 		return onFirstUse(cfg, err, OpenLeaseFile, nil)
 	}
 	if len(opts.Services) > 0 {
-		return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)
+		return nil, fmt.Errorf("%s: coordinates no services, so it takes no terms of single ones: they need a provider that does", scheme)
 	}
-	if scheme == "ip" {
+	switch scheme {
+	case "none":
+		return asProvider(static.FromNoneURL(u))
+	case "ip":
 		return asProvider(static.FromIPURL(u, opts.NowMS, nil))
 	}
 	return asProvider(static.FromStaticURL(u, opts.NowMS))

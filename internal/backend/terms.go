@@ -22,10 +22,28 @@ func Terms(rawURL string) (provider.Terms, error) {
 	return provider.ParseTerms(own)
 }
 
-// Override is the base terms but for what the parameters say, which are those of
-// a URL. As there, a bit width that is not given follows from the other two, and
-// a quarantine that is not given from a term that is. 0 leaves maxLeases as it is.
-func Override(base provider.Terms, params url.Values, maxLeases int) (provider.Terms, error) {
+// OwnTerms are the terms of services that have some of their own, by the service's name. own says
+// them as parameters of the provider's URL, and max_leases_per_acquire.
+func OwnTerms(rawURL string, own map[string]url.Values) (map[string]provider.Terms, error) {
+	if len(own) == 0 {
+		return nil, nil
+	}
+	base, err := Terms(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("provider: %w", err)
+	}
+	all := map[string]provider.Terms{}
+	for name, params := range own {
+		if all[name], err = override(base, params); err != nil {
+			return nil, fmt.Errorf("services.%s: its terms together: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// override is the base terms but for what the parameters say. As in a URL, a bit width that is not
+// given follows from the other two, and a quarantine that is not given from a term that is.
+func override(base provider.Terms, params url.Values) (provider.Terms, error) {
 	q := url.Values{
 		"pool":  {base.Pool},
 		"epoch": {strconv.FormatInt(base.Timeline.EpochMS, 10)},
@@ -46,10 +64,11 @@ func Override(base provider.Terms, params url.Values, maxLeases int) (provider.T
 	maps.Copy(q, params)
 	out, err := provider.ParseTerms(q)
 	if err != nil {
-		return out, fmt.Errorf("its terms together: %w", err)
+		return out, err
 	}
-	if out.MaxLeasesPerAcquire = base.MaxLeasesPerAcquire; maxLeases > 0 {
-		out.MaxLeasesPerAcquire = maxLeases
+	out.MaxLeasesPerAcquire = base.MaxLeasesPerAcquire
+	if most := params.Get("max_leases_per_acquire"); most != "" {
+		out.MaxLeasesPerAcquire, err = strconv.Atoi(most)
 	}
-	return out, nil
+	return out, err
 }

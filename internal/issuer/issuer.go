@@ -153,8 +153,12 @@ func (i *Issuer) openServiceStates() (map[string]*state.Service, error) {
 func (i *Issuer) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own use the believed one: a wall clock that
 	// jumped must not date their grants.
+	services, err := backend.OwnTerms(i.opts.Settings.Provider, i.opts.Settings.Terms())
+	if err != nil {
+		return &SettingsError{err}
+	}
 	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, backend.ProviderOptions{
-		NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Log: i.opts.Log.With(zap.String("component", "provider")),
+		Services: services, NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Log: i.opts.Log.With(zap.String("component", "provider")),
 	})
 	if err != nil {
 		return &SettingsError{fmt.Errorf("provider: %w", err)}
@@ -196,7 +200,7 @@ func (i *Issuer) openServices(stored map[string]*state.Service) error {
 		svc, err := NewService(ServiceOptions{
 			Name: name, Settings: settings, Meta: LeaseMeta(name, i.opts.Version, s.Meta),
 			ProviderTimeout: s.ProviderTimeout, VerifyInterval: s.VerifyInterval,
-			Provider: i.traced, Origin: i.origin(), State: stored[name], Clock: i.Clock, Observer: i.opts.Observer(name), Log: i.opts.Log,
+			Provider: i.traced, Origin: i.origin(name), State: stored[name], Clock: i.Clock, Observer: i.opts.Observer(name), Log: i.opts.Log,
 		})
 		if err != nil {
 			return err
@@ -206,10 +210,14 @@ func (i *Issuer) openServices(stored map[string]*state.Service) error {
 	return nil
 }
 
-// origin identifies the provider: the configured URL and the provider's own form of
-// it, which for ip: names the machine ID.
-func (i *Issuer) origin() string {
-	return config.Redact(i.opts.Settings.Provider) + " " + i.Provider.Info().URL
+// origin identifies what grants to a service: the configured URL, the provider's own form of it,
+// which for ip: names the machine ID, and the service's own terms, which may name another pool.
+func (i *Issuer) origin(service string) string {
+	origin := config.Redact(i.opts.Settings.Provider) + " " + i.Provider.Info().URL
+	if own := i.opts.Settings.Terms()[service]; own != nil {
+		origin += " " + own.Encode()
+	}
+	return origin
 }
 
 // LeaseMeta describes the holder of a lease to the provider.

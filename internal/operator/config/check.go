@@ -10,6 +10,9 @@ import (
 
 // check refuses settings that contradict each other.
 func (s *Serve) check(now time.Time) error {
+	if err := s.checkTerms(now); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		if err := s.checkService(name, s.services[name], now); err != nil {
 			return err
@@ -88,6 +91,49 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 		return fmt.Errorf("%s %d and %s %s leave no time: timestamps ran out on %s",
 			s.citeIn(name, "bit_ts"), service.BitTS, s.citeIn(name, "default_epoch"),
 			service.DefaultEpoch.Format(time.RFC3339), end.Format(time.DateOnly))
+	}
+	return nil
+}
+
+// checkTerms refuses terms of services that are of no effect here.
+func (s *Serve) checkTerms(now time.Time) error {
+	why := whyNoTerms(s.Provider)
+	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
+		for _, v := range s.Overrides[name] {
+			switch {
+			case !slices.Contains(termsKeys(), v.name):
+			case why != nil && !slices.Contains(serviceKeys(), v.name): // bit_ts and layout also count before the first lease
+				return fmt.Errorf("%s cannot be set with %s %s: %s", s.citeIn(name, v.name), s.Cite("provider"), scheme(s.Provider), why(v))
+			case v.name == "epoch":
+				if err := checkEpoch(s.citeIn(name, v.name), s.terms[name].Epoch, now); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// coordinating are the providers that grant to several services.
+const coordinating = "sqlite:, redis:, etcd:, postgres:, kubernetes: or memory:"
+
+// whyNoTerms returns, for a provider that takes no terms of single services, what says where a
+// key would be right.
+func whyNoTerms(provider string) func(v value) string {
+	switch scheme := scheme(provider); scheme {
+	case "http:", "https:", "http+unix:":
+		return func(v value) string {
+			return fmt.Sprintf("the lease server decides on the terms, so set %s in services of its own configuration", v.name)
+		}
+	case "none:":
+		return func(value) string { return "it grants no leases; terms need one of " + coordinating }
+	case "static:", "ip:":
+		return func(v value) string {
+			if slices.Contains([]string{"pool", "ids", "max_leases_per_acquire"}, v.name) {
+				return fmt.Sprintf("it grants one machine ID to one service; %s needs one of %s", v.name, coordinating)
+			}
+			return fmt.Sprintf("it grants to one service, so write it into the provider's URL: ?%s=%s", v.name, quoteName(v.text))
+		}
 	}
 	return nil
 }

@@ -41,7 +41,16 @@ func TestFileErrors(t *testing.T) {
 		{"services:\n  orders: 5\n", "services.orders in FILE line 2: it is a single value, and must be a map"},
 		{"services:\n  orders:\n", "services.orders in FILE line 2: it has no value"},
 		{"services: a\n", `services in FILE line 1: "a" is not a map`},
-		{"services: {a: {term: 5m}}\n", "unknown key services.a.term in FILE line 1"}, // seed 000-6.4-3: a parameter of the provider's URL
+		{"services: {a: {term: 5}}\n", `services.a.term in FILE line 1: "5" has no unit`},
+		{"services: {a: {bit_sq: 9}}\n", "unknown key services.a.bit_sq in FILE line 1: did you mean bit_seq?"},
+		{"term: 5m\n", "unknown key term in FILE line 1"}, // a parameter of the provider's URL
+		{"provider: https://h\nservices: {a: {layout: js, term: 5m}}\n", "services.a.term (FILE line 2) cannot be set with provider (FILE line 1) https:: the lease server decides on the terms, so set term in services of its own configuration"},
+		{"provider: 'http+unix:/s'\nservices: {a: {pool: p}}\n", "http+unix:: the lease server decides"},
+		{"provider: 'none:'\nservices: {a: {quarantine: 5m}}\n", "services.a.quarantine (FILE line 2) cannot be set with provider (FILE line 1) none:: it grants no leases; terms need one of sqlite:, redis:"},
+		{"provider: static:5\nservices: {default: {term: 5m}}\n", "services.default.term (FILE line 2) cannot be set with provider (FILE line 1) static:: it grants to one service, so write it into the provider's URL: ?term=5m"},
+		{"provider: 'ip:'\nservices: {default: {ids: 0-9}}\n", "ip:: it grants one machine ID to one service; ids needs one of sqlite:, redis:"},
+		{"services: {a: {epoch: 2027-01-01T00:00:00Z}}\n", "services.a.epoch (FILE line 1) 2027-01-01T00:00:00Z is in the future"},
+		{"services: {a: {epoch: 2026-02-01T00:00:00Z, default_epoch: 2026-03-01T00:00:00Z}}\n", "services.a: epoch 2026-02-01T00:00:00Z and default_epoch 2026-03-01T00:00:00Z: set one of them"},
 		{"services: {a: {fallback: maybe}}\n", `services.a.fallback in FILE line 1: "maybe" is none of cached+random, cached, none`},
 		{"services: {a: {fallback: {b: c}}}\n", "services.a.fallback in FILE line 1: it is a map, and must be a single value"},
 		{"services: {a: {fallback: {b: {c: {d: e}}}}}\n", "too large or too deep"},

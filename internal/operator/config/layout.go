@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -39,9 +40,7 @@ func (s *Serve) settleLayout() error {
 // settleLayout makes layout and bit_ts of a service agree, one of which it may
 // have inherited.
 func (s *Service) settleLayout(overrides []value) error {
-	sets := func(name string) bool {
-		return slices.ContainsFunc(overrides, func(v value) bool { return v.name == name })
-	}
+	sets := func(name string) bool { return sets(overrides, name) }
 	switch {
 	case sets("layout") && s.Layout == LayoutJS && sets("bit_ts"):
 		return fmt.Errorf("layout %s and bit_ts: set one of them", s.Layout)
@@ -53,6 +52,23 @@ func (s *Service) settleLayout(overrides []value) error {
 		}
 	}
 	return nil
+}
+
+// settleEpoch makes timestamps start with the epoch of the service's leases, before there is one.
+func (s *Service) settleEpoch(overrides []value, terms Terms) error {
+	if !sets(overrides, "epoch") {
+		return nil
+	}
+	if sets(overrides, "default_epoch") && !s.DefaultEpoch.Equal(terms.Epoch) {
+		return fmt.Errorf("epoch %s and default_epoch %s: set one of them", terms.Epoch.Format(time.RFC3339), s.DefaultEpoch.Format(time.RFC3339))
+	}
+	s.DefaultEpoch = terms.Epoch
+	return nil
+}
+
+// sets reports whether the keys of a service have one of the name.
+func sets(overrides []value, name string) bool {
+	return slices.ContainsFunc(overrides, func(v value) bool { return v.name == name })
 }
 
 // becomeJS gives what layout js means. One lease is enough by default: a lease

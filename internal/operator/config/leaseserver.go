@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -96,6 +97,9 @@ type LeaseServer struct {
 
 // Services returns the entries of services, by name.
 func (s *LeaseServer) Services() map[string]Terms { return maps.Clone(s.ServiceTerms) }
+
+// Terms is Serve.Terms for the lease server.
+func (s *LeaseServer) Terms() map[string]url.Values { return s.ServiceTerms.params() }
 
 // Help is the text below the usage line.
 func (*LeaseServer) Help() string { return sourcesHelp("rate-limit") }

@@ -15,16 +15,24 @@ import (
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
-// setEntry sets the fields of an entry of a map from its keys.
-func setEntry(command string, entry any, members []value) error {
-	flags := flagsOf(entry)
+// setEntry sets the fields of an entry of a map from its keys. A key that several structs
+// have is set in each.
+func setEntry(command string, members []value, structs ...any) error {
+	var flags []*flag
+	for _, one := range structs {
+		flags = append(flags, flagsOf(one)...)
+	}
 	for _, v := range members {
-		f := flagNamed(flags, v.name)
-		if f == nil {
+		if flagNamed(flags, v.name) == nil {
 			return unknownKey(command, keysOf(flags), v)
 		}
-		if err := f.decode(v); err != nil {
-			return err
+		for _, f := range flags {
+			if f.key() != v.name {
+				continue
+			}
+			if err := f.decode(v); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -120,22 +128,37 @@ func (o *Overrides) decode(v value) error {
 				return m.errorf("%s cannot differ between services: set it at the top level", m.name)
 			}
 		}
-		return setEntry("serve", &Service{}, entry.members)
+		_, err := newTerms("serve", entry.members, &Service{})
+		return err
 	})
+}
+
+// onlyTerms leaves out what is not of terms.
+func (o Overrides) onlyTerms() {
+	for name, members := range o {
+		o[name] = slices.DeleteFunc(slices.Clone(members), func(v value) bool { return !slices.Contains(termsKeys(), v.name) })
+	}
 }
 
 // resolveServices applies the overrides to the top level.
 func (s *Serve) resolveServices() error {
-	s.services = map[string]Service{s.DefaultService: s.Service}
+	s.services, s.terms = map[string]Service{s.DefaultService: s.Service}, ServiceTerms{}
 	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
 		service := s.Service
-		if err := setEntry("serve", &service, s.Overrides[name]); err != nil {
+		terms, err := newTerms("serve", s.Overrides[name], &service)
+		if err != nil {
 			return err
 		}
 		if err := service.settleLayout(s.Overrides[name]); err != nil {
 			return fmt.Errorf("services.%s: %w", name, err)
 		}
+		if err := service.settleEpoch(s.Overrides[name], terms); err != nil {
+			return fmt.Errorf("services.%s: %w", name, err)
+		}
 		s.services[name] = service
+		if len(terms.Params) > 0 && whyNoTerms(s.Provider) == nil {
+			s.terms[name] = terms
+		}
 	}
 	return nil
 }
@@ -153,8 +176,8 @@ func (s *Serve) citeIn(service, key string) string {
 	return s.Cite(key)
 }
 
-// Terms are the settings of an entry of the lease server's services. What is not set there has the
-// provider URL's value.
+// Terms are on what terms one service is granted leases: keys of an entry of services, of a daemon
+// and of the lease server alike. What is not set there has the provider URL's value.
 type Terms struct {
 	// Params are those that are set, as parameters of a provider's URL.
 	Params url.Values
@@ -171,11 +194,32 @@ type Terms struct {
 	IDs        string        `name:"ids" type:"range"`                                           // LOW-HIGH
 }
 
+var termsKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Terms{})) })
+
+// newTerms reads the terms of an entry of services. beside are structs with its other keys.
+func newTerms(command string, members []value, beside ...any) (Terms, error) {
+	terms := Terms{Params: url.Values{}}
+	for _, v := range members {
+		if slices.Contains(termsKeys(), v.name) {
+			terms.Params.Set(v.name, v.text)
+		}
+	}
+	return terms, setEntry(command, members, append(beside, &terms)...)
+}
+
 // tenantService is the name of an entry of services: SERVICE, or TENANT/SERVICE.
 var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]{1,64}$`)
 
-// ServiceTerms are the lease server's services, by name.
+// ServiceTerms are the terms of services, by name.
 type ServiceTerms map[string]Terms
+
+func (t ServiceTerms) params() map[string]url.Values {
+	all := map[string]url.Values{}
+	for name, terms := range t {
+		all[name] = terms.Params
+	}
+	return all
+}
 
 // decode implements ownDecoder.
 func (t *ServiceTerms) decode(v value) error {
@@ -186,11 +230,7 @@ func (t *ServiceTerms) decode(v value) error {
 		}
 		return nil
 	}, func(entry value) error {
-		terms := Terms{Params: url.Values{}}
-		for _, v := range entry.members {
-			terms.Params.Set(v.name, v.text)
-		}
-		err := setEntry("lease-server", &terms, entry.members)
+		terms, err := newTerms("lease-server", entry.members)
 		(*t)[entry.name] = terms
 		return err
 	})
@@ -226,7 +266,7 @@ func (s *Sequences) decode(v value) error {
 		return nil
 	}, func(entry value) error {
 		one := Sequence{Prefix: entry.name}
-		err := setEntry("serve", &one, entry.members)
+		err := setEntry("serve", entry.members, &one)
 		*s = append(*s, one)
 		return err
 	})

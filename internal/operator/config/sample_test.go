@@ -32,6 +32,11 @@ func TestSampleAsInstalled(t *testing.T) {
 func TestSampleShowsDefaults(t *testing.T) {
 	sample := readSample(t)
 	checkSample(t, sample, &Serve{})
+	for _, key := range termsKeys() {
+		if !regexp.MustCompile(`(?m)^# .*\b` + key + `\b`).MatchString(sample[strings.Index(sample, "# Further services"):strings.Index(sample, "\n#services:")]) {
+			t.Errorf("the sample does not name the terms' %s", key)
+		}
+	}
 	// What has no fixed default is an example, except for these: root's own.
 	s := mustLoad(t, sourceTexts{file: disabledSetting.ReplaceAllString(sample, "$1")})
 	defaults := mustLoad(t, sourceTexts{})

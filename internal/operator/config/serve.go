@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/url"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
@@ -92,8 +93,12 @@ type Serve struct {
 
 	// Further services, with their own values for keys of the section "IDs"; {}
 	// changes nothing. Default: none. An override here outranks even a flag for the
-	// top level. Not with a provider static: or ip:.
-	Overrides Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs (default none)."`
+	// top level. Not with a provider static: or ip:. The terms of a service's leases
+	// are keys too, in place of the parameters of the provider's URL: epoch, layout,
+	// bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids.
+	// A lease server has them in its own services. Services in one pool have
+	// different machine IDs, and must agree on epoch and bit_ts.
+	Overrides Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  slow: {term: 5m, bit_seq: 10, pool: batch}\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs, and the terms of leases: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none)."`
 
 	// The version of UUIDs for requests that name none: 7, which sort by time, or 4,
 	// which are random.
@@ -137,6 +142,7 @@ type Serve struct {
 	Logging `group:"Operation"`
 
 	services map[string]Service // Service and Overrides together
+	terms    ServiceTerms       // of those that have some of their own
 }
 
 // Service are the keys that can differ between services.
@@ -191,6 +197,10 @@ type Service struct {
 // Services returns the settings of every service: the default one and those in
 // services. A service inherits the top level's value of a key that it does not set.
 func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
+
+// Terms returns the terms of services that have some of their own, as parameters of the
+// provider's URL, by the service's name.
+func (s *Serve) Terms() map[string]url.Values { return s.terms.params() }
 
 // Help is the text below the usage line.
 func (*Serve) Help() string { return sourcesHelp("max-backward") }
@@ -247,8 +257,14 @@ func (s *Serve) settle(p Process, env *environment) error {
 	if err := s.settleLayout(); err != nil {
 		return err
 	}
+	if len(p.Only) > 0 {
+		s.Overrides.onlyTerms()
+	}
 	if err := s.resolveServices(); err != nil {
 		return err
+	}
+	if len(p.Only) > 0 { // keys that contradict these may be among those that are ignored
+		return s.checkTerms(p.Now)
 	}
 	return s.check(p.Now)
 }
