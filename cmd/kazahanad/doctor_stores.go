@@ -128,7 +128,7 @@ func (x *examination) provider() {
 		return
 	}
 	if err != nil {
-		x.Fail(step, "Correct the provider URL.", "%v", err)
+		x.Fail(step, "Correct the provider URL, or the terms in services.", "%v", err)
 		return
 	}
 	defer p.Close()
