@@ -3,13 +3,9 @@ package sqlitefile
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
-
-// lastWord is how long a caller whose time is up waits for the worker's reason.
-const lastWord = 20 * time.Millisecond
 
 // work runs the operations one after the other: SQLite has one writer anyway. It has a
 // goroutine of its own, so that a caller need not wait for a disk that hangs in fsync.
@@ -89,28 +85,11 @@ func await[W, R any](ctx context.Context, f *File, queue chan<- W, what W, done 
 	case <-f.closing:
 		return none, connurl.NotSent(ErrClosed)
 	}
-	r, answered := lastWordOf(ctx, done)
-	if !answered {
-		return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", f.path, ctx.Err())
-	}
-	return r, nil
-}
-
-// lastWordOf waits for a result until ctx ends, and a moment longer: the worker stops
-// waiting for the same reason, and knows what it waited for.
-func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) {
 	select {
 	case r := <-done:
-		return r, true
+		return r, nil
 	case <-ctx.Done():
-	}
-	moment := time.NewTimer(lastWord)
-	defer moment.Stop()
-	select {
-	case r := <-done:
-		return r, true
-	case <-moment.C:
-		return r, false
+		return none, fmt.Errorf("sqlite:%s: the disk does not answer, or another process holds the file's lock: %w", f.path, ctx.Err())
 	}
 }
 
