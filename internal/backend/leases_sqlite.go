@@ -18,7 +18,6 @@ var leaseFile = sqlitefile.Kind{
 	Older: "a kazahanad from before leases were kept as records wrote it. End every process that uses it, wait until all leases " +
 		"granted from it have ended (20 minutes after the last grant or renewal, unless term= or quarantine= is set), and move it away: a new file is made",
 	Schema:  recorddb.Tables,
-	Probe:   "SELECT count(*) FROM (SELECT 1 FROM record LIMIT 1)",
 	Moved:   "put it back, or restart once the leases granted from it have ended",
 	Damaged: "restore it, without a -journal or -wal file beside it, or move it away once every lease granted from it has ended",
 }

@@ -87,20 +87,19 @@ func TestBackupOfAFileInUse(t *testing.T) {
 
 // A backup whose caller leaves while it begins is over: the next one can begin.
 func TestBackupThatIsGivenUp(t *testing.T) {
-	var check func()
-	f := openAt(t, newPath(t), Options{Check: func(*Session) error {
-		if check != nil {
-			check()
-		}
-		return nil
-	}})
+	path, fencing := newPath(t), func() {}
+	f := openAt(t, path, Options{At: func(string) error { fencing(); return nil }})
 	add(t, f, "x")
+	// The session is opened anew, and finds an older file.
 	_, err := inWorker(t.Context(), f, func() (struct{}, error) { return struct{}{}, f.closeSession() })
 	must.Succeed(t, err)
+	s, err := Connect(t.Context(), path)
+	must.Succeed(t, err)
+	must.Succeed(t, errors.Join(s.ExecOnce("UPDATE life SET commits = 0"), s.Close()))
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan struct{})
-	check = func() {
-		check = nil
+	fencing = func() {
+		fencing = func() {}
 		leave()
 		<-gone
 	}

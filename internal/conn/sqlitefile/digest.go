@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -18,21 +17,14 @@ import (
 // Kind.counted names. A commit adds what it wrote and takes away what it replaced, so
 // that its cost does not depend on the size of the file.
 
-var createTable = regexp.MustCompile(`(?i)^\s*CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?("(?:[^"]|"")+"|\w+)`)
-
 // counted are the tables of the schema whose rows are in the digest. Other programs may
 // add tables of their own: those are not.
 func (k *Kind) counted() (tables []string) {
 	for _, q := range k.Schema {
-		found := createTable.FindStringSubmatch(q)
-		if found == nil {
-			continue
+		if rest, found := strings.CutPrefix(q, "CREATE TABLE "); found {
+			name, _, _ := strings.Cut(rest, " ")
+			tables = append(tables, name)
 		}
-		name := found[1]
-		if inner, quoted := strings.CutPrefix(name, `"`); quoted {
-			name = strings.ReplaceAll(strings.TrimSuffix(inner, `"`), `""`, `"`)
-		}
-		tables = append(tables, name)
 	}
 	return tables
 }
@@ -47,11 +39,7 @@ func rowHash(buf []byte, table string, row []any) ([]byte, uint64) {
 		case int64:
 			buf = binary.LittleEndian.AppendUint64(append(buf, 1), uint64(v))
 		case float64:
-			// SQLite keeps a whole one as an integer, and the hook may see it so.
-			if whole := int64(v); float64(whole) == v {
-				buf = binary.LittleEndian.AppendUint64(append(buf, 1), uint64(whole))
-				continue
-			}
+			// Only a damaged file has one: no table has a column for it.
 			buf = binary.LittleEndian.AppendUint64(append(buf, 2), math.Float64bits(v))
 		case string:
 			// The driver's hook cuts text at a NUL byte.
@@ -132,7 +120,7 @@ func (s *Session) digest(k *Kind) (sum uint64, err error) {
 }
 
 func (s *Session) digestOf(table string) (sum uint64, err error) {
-	rows, err := s.conn.QueryContext(context.Background(), `SELECT * FROM "`+strings.ReplaceAll(table, `"`, `""`)+`"`)
+	rows, err := s.conn.QueryContext(context.Background(), "SELECT * FROM "+table)
 	if err != nil {
 		return 0, err
 	}

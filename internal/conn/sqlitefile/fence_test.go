@@ -20,7 +20,6 @@ import (
 var diskKind = Kind{
 	Name: "two tables", ApplicationID: 0x6469736b,
 	Schema: []string{"CREATE TABLE a (text TEXT) STRICT", "CREATE TABLE b (text TEXT) STRICT"},
-	Probe:  "SELECT count(*) FROM a",
 }
 
 // ownedKind is the same for a file that one process owns.

@@ -10,18 +10,16 @@ type Kind struct {
 	Area string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
-	// Version is that of the schema; 0 stands for 1. Older says of a file with an earlier one
-	// what made it, and what to do.
+	// Version is that of the schema. Older says of a file with an earlier one what made it, and
+	// what to do.
 	Version int32
 	Older   string
 	// Owned says that one process alone uses the file. Such a file has a log (WAL), which is
 	// faster. Others have a rollback journal.
 	Owned bool
-	// Schema are the statements that fill an empty database.
+	// Schema are the statements that fill an empty database. One that makes a table begins with
+	// CREATE TABLE and a name that needs no quotes.
 	Schema []string
-	// Probe is a query for one row of an important table, so that opening a file that was
-	// cut short fails.
-	Probe string
 	// Moved and Damaged say what to do about a file that was moved away while in use, and
 	// about a damaged one.
 	Moved, Damaged string
@@ -33,7 +31,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	statements = append(statements, k.Schema...)
 	statements = append(statements,
 		fmt.Sprintf("PRAGMA application_id=%d", k.ApplicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", k.version()))
+		fmt.Sprintf("PRAGMA user_version=%d", k.Version))
 	for _, q := range statements {
 		if err := s.ExecOnce(q); err != nil {
 			return err
@@ -69,8 +67,7 @@ func (k *Kind) check(s *Session) error {
 	if err := k.setMode(s); err != nil {
 		return err
 	}
-	var probed int64
-	return s.QueryRow(k.Probe, nil, &probed)
+	return k.current(s) // the first read makes the log
 }
 
 // setMode chooses between log and journal. The journal stays, with its room on the disk.
@@ -100,17 +97,14 @@ func (k *Kind) foreign(why string, args ...any) error {
 	return fmt.Errorf("this file is not a %s that can be used: %s", k.Name, fmt.Sprintf(why, args...))
 }
 
-// version is the version of the kind's schema.
-func (k *Kind) version() int32 { return max(k.Version, 1) }
-
-// SchemaError says that a file has another version than this program knows.
-type SchemaError struct {
+// schemaError says that a file has another version than this program knows.
+type schemaError struct {
 	Kind  *Kind
 	Found int32
 }
 
-func (e *SchemaError) Error() string {
-	known := e.Kind.version()
+func (e *schemaError) Error() string {
+	known := e.Kind.Version
 	why := fmt.Sprintf("its schema version is %d, which no kazahanad writes", e.Found)
 	switch {
 	case e.Found > known:
@@ -127,8 +121,8 @@ func (e *SchemaError) Error() string {
 func (k *Kind) current(s *Session) error {
 	var found int32
 	err := s.QueryRow("PRAGMA user_version", nil, &found)
-	if err == nil && found != k.version() {
-		err = &SchemaError{k, found}
+	if err == nil && found != k.Version {
+		err = &schemaError{k, found}
 	}
 	return err
 }

@@ -24,8 +24,6 @@ type Options struct {
 	// least for the longest term known of the file, for TermMS, and, if no watermark knows
 	// better, for MaxTermMS.
 	TermMS, MaxTermMS int64
-	// Check is called with each new session, which fails with its error. Only tests set it.
-	Check func(*Session) error
 	// At is called at each step of a transaction, which fails with its error. Only tests
 	// set it.
 	At func(step string) error
@@ -211,10 +209,7 @@ func (f *File) check(ctx context.Context) error {
 	if err := f.files.check(); err != nil {
 		return err
 	}
-	if err := s.watchRows(f.kind); err != nil || f.opts.Check == nil {
-		return err
-	}
-	return f.opts.Check(s)
+	return s.watchRows(f.kind)
 }
 
 // ready makes sure that there is a session: it opens a new one in place of one that was

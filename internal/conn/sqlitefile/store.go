@@ -17,9 +17,9 @@ func StoreBeside(leases string) string { return filepath.Join(filepath.Dir(lease
 func OpenStore(ctx context.Context, path string, opts Options, tables []string) (*File, error) {
 	return Open(ctx, path, &Kind{
 		Name: "store of locks and sequences", Area: "store", ApplicationID: 0x6b7a6873, // "kzhs"
+		Version: 1,
 		Owned:   true,
 		Schema:  tables,
-		Probe:   "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)",
 		Moved:   "put it back and restart",
 		Damaged: "restore it, or move it away if everything that it counted and locked may begin anew",
 	}, opts)

@@ -22,15 +22,15 @@ import (
 
 // Tables are the statements that make this package's part of a store file.
 var Tables = []string{
-	`CREATE TABLE IF NOT EXISTS record (
+	`CREATE TABLE record (
 		key    TEXT    PRIMARY KEY,
 		value  BLOB    NOT NULL,
 		end_ms INTEGER,
 		due_ms INTEGER,
 		mark   INTEGER NOT NULL
 	) STRICT, WITHOUT ROWID`,
-	`CREATE INDEX IF NOT EXISTS record_due ON record (due_ms) WHERE due_ms IS NOT NULL`,
-	`CREATE TABLE IF NOT EXISTS record_floor (
+	`CREATE INDEX record_due ON record (due_ms) WHERE due_ms IS NOT NULL`,
+	`CREATE TABLE record_floor (
 		one   INTEGER PRIMARY KEY CHECK (one = 1),
 		floor INTEGER NOT NULL,
 		keys  INTEGER NOT NULL

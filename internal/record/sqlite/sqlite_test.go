@@ -48,7 +48,7 @@ func open(path string, opts sqlitefile.Options) (owned, error) {
 // openShared opens a file that processes share, as another one.
 func openShared(path string, opts sqlitefile.Options) (owned, error) {
 	file, err := sqlitefile.Open(context.Background(), path, &sqlitefile.Kind{
-		Name: "file of records", ApplicationID: 0x7265636f, Schema: sqlite.Tables, Probe: "SELECT count(*) FROM record_floor",
+		Name: "file of records", ApplicationID: 0x7265636f, Schema: sqlite.Tables,
 	}, opts)
 	if err != nil {
 		return owned{}, err
