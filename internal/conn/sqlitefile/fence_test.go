@@ -133,8 +133,7 @@ const term = 60_000
 func TestMixtureUnderAProcess(t *testing.T) {
 	for name, kind := range map[string]*Kind{"shared": &diskKind, "owned": &ownedKind} {
 		t.Run(name, func(t *testing.T) {
-			disk, live := disktest.Ext4(t), disktest.Memory(t)
-			path := filepath.Join(disk.Dir(), "db")
+			live, path := disktest.Memory(t), newPath(t)
 			f := openOf(t, kind, path, inLive(live))
 			add(t, f, "old")
 			f.writeMain(t)
