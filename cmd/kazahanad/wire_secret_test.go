@@ -5,10 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 // In all bytes between daemon and lease server each secret is there once: in the
@@ -17,18 +16,15 @@ import (
 func TestSecretTravelsOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	through := func(terms string) *providertest.Proxy {
+	through := func(terms string) *proxytest.Proxy {
 		t.Helper()
-		proxy, err := providertest.NewProxy("tcp", s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?"+terms).Address)
-		must.Succeed(t, err)
-		t.Cleanup(proxy.Close)
-		return proxy
+		return proxytest.New(t, "tcp", s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?"+terms).Address)
 	}
-	seen := func(proxy *providertest.Proxy, text string, n int) {
+	seen := func(proxy *proxytest.Proxy, text string, n int) {
 		t.Helper()
 		await.Eventually(t, text, func() bool { return proxy.Count(text) >= n })
 	}
-	secrets := func(proxy *providertest.Proxy, least int) {
+	secrets := func(proxy *proxytest.Proxy, least int) {
 		t.Helper()
 		all := regexp.MustCompile(`"secret":"([0-9a-f]{32})"`).FindAllStringSubmatch(string(proxy.Recorded()), -1)
 		if len(all) < least {

@@ -1,11 +1,41 @@
 package provider_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
+
+// No signature of anything else is one of a request's.
+func TestForgedRequests(t *testing.T) {
+	l := provider.DefaultTerms().Grant(5, 1_800_000_000_000, provider.NewSecret())
+	held, at := provider.Record{Lease: l, End: l.ReservedUntil}, l.Created
+	release, verify, extend := lease.Sign(l.Secret, l.ID, at), provider.ClaimOf(l).Signature, lease.SignExtend(l.Secret, l.ID, at, l.Expired)
+	for _, signature := range []string{
+		"", "00", l.Secret, release, verify, extend, release[:len(release)-2], strings.ToUpper(release) + "Z",
+		lease.Sign("x", l.ID, at), lease.Sign(l.Secret, l.ID+1, at), lease.Sign(l.Secret, l.ID, at+1),
+		lease.SignVerify("x", l.ID, at), lease.SignVerify(l.Secret, l.ID+1, at), lease.SignVerify(l.Secret, l.ID, at+1),
+		lease.SignExtend("x", l.ID, at, l.Expired), lease.SignExtend(l.Secret, l.ID+1, at, l.Expired), lease.SignExtend(l.Secret, l.ID, at, l.Expired+1),
+	} {
+		_, _, err := provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: signature}.Apply(held, at)
+		if signature != release && !errors.Is(err, provider.ErrBadSignature) || signature == release && err != nil {
+			t.Errorf("a release that is signed with %q: %v", signature, err)
+		}
+		ask := provider.ExtendRequest{ID: l.ID, BitSeq: l.BitSeq, CreatedMS: at, ExpiredMS: l.Expired, Signature: signature}
+		_, err = ask.Apply(held, provider.DefaultTerms(), at)
+		if signature != extend && !errors.Is(err, provider.ErrBadSignature) || signature == extend && err != nil {
+			t.Errorf("an extension that is signed with %q: %v", signature, err)
+		}
+		claim := provider.Claim{ID: l.ID, BitSeq: l.BitSeq, CreatedMS: at, Signature: signature}
+		if lost := claim.Lost(&held, false); lost != (signature != verify) {
+			t.Errorf("of a claim that is signed with %q the lease is lost: %v", signature, lost)
+		}
+	}
+}
 
 // No extension takes a slot for longer than a fence lasts that knows its terms, whatever terms the
 // lease had before.

@@ -122,7 +122,6 @@ func TestConformance(t *testing.T) {
 			},
 			SetClock: clock.Store,
 			Checks:   25,
-			AnyFree:  true, RequestsEnd: true, History: 8,
 		}
 	})
 }

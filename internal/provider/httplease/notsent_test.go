@@ -13,26 +13,19 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 // behindProxy is a server, its provider, and a proxy in front of it.
-func behindProxy(t *testing.T) (near provider.Provider, proxy *providertest.Proxy, direct string) {
+func behindProxy(t *testing.T) (near provider.Provider, proxy *proxytest.Proxy, direct string) {
 	t.Helper()
 	services := provider.Services{Default: provider.DefaultTerms()}
 	near, err := providertest.OverMemory(memory.New(nil), services)
 	must.Succeed(t, err)
 	f, err := serve(options(near, services))
 	must.Succeed(t, err)
-	if proxy, err = providertest.NewProxy("tcp", strings.TrimPrefix(f.url, "http://")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		proxy.Close()
-		if err := f.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return near, proxy, f.url
+	t.Cleanup(func() { must.Succeed(t, f.close()) })
+	return near, proxytest.New(t, "tcp", strings.TrimPrefix(f.url, "http://")), f.url
 }
 
 func TestReleaseOnABadNetwork(t *testing.T) {
@@ -40,7 +33,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	providertest.RunRemote(t, providertest.Remote{
 		Proxy: proxy, Near: near,
 		Open: func() (provider.Provider, error) { return mustOpen(t, "http://"+proxy.Addr()), nil },
-		Mark: "DELETE /lease/", PerRelease: 1,
+		Mark: "DELETE /lease/",
 	})
 }
 
@@ -51,13 +44,13 @@ func releaseOf(l lease.Lease) provider.ReleaseRequest {
 // A release goes to the next server only where the one before got no byte of it.
 func TestReleaseAndSeveralServers(t *testing.T) {
 	for name, test := range map[string]struct {
-		fault func(*providertest.Proxy)
+		fault func(*proxytest.Proxy)
 		sent  bool
 		limit time.Duration
 	}{
-		"down":      {(*providertest.Proxy).Down, false, await.Patience},
-		"cuts":      {func(p *providertest.Proxy) { p.CutAt("DELETE") }, true, await.Patience},
-		"no answer": {(*providertest.Proxy).Mute, true, 10 * time.Second}, // half of it for the first server
+		"down":      {(*proxytest.Proxy).Down, false, await.Patience},
+		"cuts":      {func(p *proxytest.Proxy) { p.CutAt("DELETE") }, true, await.Patience},
+		"no answer": {(*proxytest.Proxy).Mute, true, 10 * time.Second}, // half of it for the first server
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, proxy, direct := behindProxy(t)

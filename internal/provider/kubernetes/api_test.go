@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/kubetest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 // withoutVerb are the shipped Role's verbs but one.
@@ -246,9 +247,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	r := newRig(t)
 	r.clock.Store(time.Now().UnixMilli())
 	r.Allow("", kubetest.Verbs(t)...) // without TLS no token is sent
-	proxy, err := providertest.NewProxy("tcp", r.Plain())
-	must.Succeed(t, err)
-	t.Cleanup(proxy.Close)
+	proxy := proxytest.New(t, "tcp", r.Plain())
 	open := func(address string) (provider.Provider, error) {
 		cfg := Config{Services: provider.Services{Default: provider.DefaultTerms()}}
 		cfg.Kubeconfig = kubetest.WriteKubeconfig(t, kubetest.KubeconfigText("http://"+address, "", kubetest.Namespace, nil))
@@ -258,10 +257,10 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	must.Succeed(t, err)
 	t.Cleanup(func() { near.Close() })
 	providertest.RunRemote(t, providertest.Remote{
-		Proxy: proxy, Near: near, Asks: true,
+		Proxy: proxy, Near: near,
 		Open:    func() (provider.Provider, error) { return open(proxy.Addr()) },
 		Sending: func(p provider.Provider, f func()) { p.(*Provider).releasing = f },
-		Mark:    `PUT /apis/coordination.k8s.io`, PerRelease: 1, LooksUp: true,
+		Mark:    `PUT /apis/coordination.k8s.io`, LooksUp: true,
 	})
 }
 

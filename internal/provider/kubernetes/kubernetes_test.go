@@ -64,7 +64,7 @@ func TestConformance(t *testing.T) {
 		return providertest.Store{
 			Open:     func(services provider.Services) (provider.Provider, error) { return opened(r.cfg(services)) },
 			SetClock: r.clock.Store,
-			Checks:   10, OneLayout: true, AnyFree: true, ForgetsRequests: true, History: keptGrants + 1,
+			Checks:   10, OneLayout: true,
 		}
 	})
 }

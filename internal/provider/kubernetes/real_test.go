@@ -39,7 +39,7 @@ func TestRealServer(t *testing.T) {
 					cfg.Services = services
 					return opened(cfg)
 				},
-				Checks: 3, OneLayout: true, AnyFree: true, ForgetsRequests: true, History: keptGrants + 1,
+				Checks: 3, OneLayout: true,
 			}
 		})
 	})

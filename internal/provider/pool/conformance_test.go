@@ -1,10 +1,24 @@
 package pool_test
 
 import (
+	"sync/atomic"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // Seeds 000-7.3-1 and 003-3.2-5.
-func TestConformance(t *testing.T) { providertest.Run(t, providertest.Memory) }
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		var clock atomic.Int64
+		store := memory.New(clock.Load)
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				return providertest.OverMemory(store, services)
+			},
+			SetClock: clock.Store,
+		}
+	})
+}

@@ -15,25 +15,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Seed 000-4.4-1.
-func testGrantFields(s *suite) {
-	c := s.open(lasting())
-	before := s.now()
-	a, b := c.one(), c.one() // the ledger checks the rest
-	if s.store.SetClock != nil && (a.Created != before || b.Created != before) {
-		s.Errorf("created is %d and %d at %d", a.Created, b.Created, before)
-	}
-	if a.ID == b.ID || a.Secret == b.Secret {
-		s.Errorf("two grants share a machine ID or a secret: %v, %v", a, b)
-	}
-	if len(a.Secret) < 32 {
-		s.Errorf("the secret has %d characters, fewer than 128 bits in hex", len(a.Secret))
-	}
-	if info := c.Info(); info.Name == "" || info.URL == "" || info.Scope == "" || !info.Coordinated {
-		s.Errorf("Info leaves something out: %+v", info)
-	}
-}
-
 func testInvalidRequests(s *suite) {
 	c := s.open(lasting())
 	invalid := func(req provider.AcquireRequest, field string) {
@@ -82,7 +63,6 @@ func testContextEnded(s *suite) {
 	cancel()
 	expired, cancelExpired := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancelExpired()
-	can := c.Info().Can
 	for _, test := range []struct {
 		ctx  context.Context
 		want error
@@ -93,14 +73,10 @@ func testContextEnded(s *suite) {
 		err = c.Release(test.ctx, SignedRelease(l, s.now()))
 		s.want(err, provider.ErrNotSent)
 		s.want(err, test.want)
-		if can.Verify {
-			_, err := provider.Verify(test.ctx, c, "", []lease.Lease{l})
-			s.want(err, test.want)
-		}
-		if can.List {
-			_, err := c.List(test.ctx, "")
-			s.want(err, test.want)
-		}
+		_, err = provider.Verify(test.ctx, c, "", []lease.Lease{l})
+		s.want(err, test.want)
+		_, err = c.List(test.ctx, "")
+		s.want(err, test.want)
 	}
 	c.full()
 	// An answer of the provider is no such error.
@@ -130,29 +106,6 @@ func testPools(s *suite) {
 	s.must(c.giveBackOf("b", b, s.now()))
 	if full := c.full(); full.Pool != terms.Pool || full.Slots != 1 {
 		s.Errorf("FullError is %+v", full)
-	}
-}
-
-// testDeadHolder: a machine ID that nothing gives back is granted again when the lease and its
-// quarantine are over, and not before.
-// Seeds 000-4.4-4, 000-A.12-1 and 001-10.
-func testDeadHolder(s *suite) {
-	if s.store.SetClock == nil {
-		s.Skip("the clock cannot be set")
-	}
-	terms := ids(lasting(), 5, 5)
-	dead := s.open(terms).one()
-	if want := dead.Created + (terms.Term + terms.Quarantine).Milliseconds(); dead.ReservedUntil != want {
-		s.Errorf("the machine ID is reserved until %d, want %d", dead.ReservedUntil, want)
-	}
-	c := s.open(terms)
-	s.reach(dead.ReservedUntil - 1)
-	if full := c.full(); full.NextEndMS != dead.ReservedUntil {
-		s.Errorf("the machine ID is free at %d, want %d", full.NextEndMS, dead.ReservedUntil)
-	}
-	s.reach(dead.ReservedUntil)
-	if next := c.one(); next.ID != dead.ID || next.Secret == dead.Secret {
-		s.Errorf("after %v comes %v", dead, next)
 	}
 }
 
@@ -194,16 +147,13 @@ func testRequest(s *suite) {
 }
 
 func testRequestConcurrently(s *suite) {
-	clients := []*client{s.open(lasting()), s.open(lasting())}
-	if s.store.ForgetsRequests {
-		clients[1] = clients[0]
-	}
+	c := s.open(lasting())
 	req := provider.AcquireRequest{ThroughputPerMS: 512, RequestID: provider.NewSecret(), Client: provider.KnownClient}
 	answers := make([][]lease.Lease, 8)
 	var wg sync.WaitGroup
 	for i := range answers {
 		wg.Go(func() {
-			leases, err := clients[i%2].try(req)
+			leases, err := c.try(req)
 			if err != nil {
 				s.Errorf("Acquire: %v", err)
 			}
@@ -218,32 +168,26 @@ func testRequestConcurrently(s *suite) {
 	}
 }
 
-// Seeds 000-4.5-2 and 000-7.2-2.
-func testReleaseForged(s *suite) {
-	c := s.open(ids(lasting(), 5, 5))
-	l := c.one()
-	at := s.now()
-	good := lease.Sign(l.Secret, l.ID, at)
-	for name, signature := range map[string]string{
-		"empty": "", "another secret": lease.Sign("x", l.ID, at), "another ID": lease.Sign(l.Secret, l.ID+1, at),
-		"another time": lease.Sign(l.Secret, l.ID, at+1), "cut": good[:len(good)-2], "upper case": strings.ToUpper(good) + "Z",
-	} {
-		err := c.release(l, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: signature})
-		if !errors.Is(err, provider.ErrBadSignature) {
-			s.Errorf("%s: the error is %v", name, err)
-		}
-	}
-	c.full()
-}
-
-func testReleaseNotFound(s *suite) {
+// testNoSuchSlot names slots that were never granted, and some that no pool has.
+func testNoSuchSlot(s *suite) {
 	c := s.open(ids(lasting(), 5, 5))
 	absent := func(id int64, bitSeq int) {
 		s.Helper()
-		s.want(c.giveBack(lease.Lease{ID: id, BitSeq: bitSeq, Secret: "x"}, s.now()), provider.ErrNotFound)
+		l := lease.Lease{ID: id, BitSeq: bitSeq, Created: s.now(), Expired: s.now() + 1, Secret: "x"}
+		s.want(c.giveBack(l, s.now()), provider.ErrNotFound)
+		if bitSeq == provider.AnyBitSeq {
+			return
+		}
+		_, err := c.extend("", l)
+		s.want(err, provider.ErrNotFound)
+		ctx, cancel := s.ctx()
+		defer cancel()
+		if lost, err := provider.Verify(ctx, c.Provider, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
+			s.Errorf("of %v are lost %v (%v)", l, lost, err)
+		}
 	}
 	absent(5, 8) // before there is a pool
-	c.one()
+	l := c.one()
 	absent(6, 8)
 	absent(6, provider.AnyBitSeq)
 	for _, id := range []int64{-1, 1 << 13, 1 << 40, 1<<63 - 1, -1 << 63} {
@@ -252,6 +196,11 @@ func testReleaseNotFound(s *suite) {
 	}
 	for _, bitSeq := range []int{9, 63, 1000, -2} {
 		absent(5, bitSeq)
+	}
+	for _, low := range []int64{-1, l.Slot().End, 1 << 21, 1 << 40, 1<<63 - 1} {
+		if got := c.locate(low, l.Created); len(got) > 0 {
+			s.Errorf("%v held the low bits %d", got, low)
+		}
 	}
 }
 
@@ -264,36 +213,6 @@ func (s *suite) layouts(t provider.Terms, fineIDs provider.IDRange, coarse int, 
 	fine, wide := t, t.WithBitSeq(coarse)
 	fine.IDs, wide.IDs = fineIDs, coarseIDs
 	return s.openServices(provider.Services{Default: fine, Named: map[string]provider.Terms{"coarse": wide}})
-}
-
-// Seed 000-4.2-5.
-func testManyFineInOneCoarse(s *suite) {
-	if s.store.OneLayout {
-		s.Skip("a pool has one layout")
-	}
-	c := s.layouts(lasting(), provider.IDRange{Low: 0, End: 16}, 12, provider.IDRange{Low: 0, End: 1})
-	var fine []lease.Lease
-	for len(fine) < 16 {
-		fine = append(fine, c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 4})...)
-	}
-	coarse := provider.AcquireRequest{Service: "coarse"}
-	base := s.now()
-	for i, l := range fine {
-		if _, err := c.try(coarse); err == nil {
-			s.Fatalf("the coarse slot was granted over %d fine ones", len(fine)-i)
-		}
-		s.must(c.giveBack(l, base+int64(i%7)))
-	}
-	s.reach(base + 7)
-	l := c.acquire(coarse)[0]
-	c.full()
-	at := s.now()
-	s.must(c.giveBackOf("coarse", l, at))
-	s.reach(at + 1)
-	c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 16})
-	if _, err := c.try(coarse); err == nil {
-		s.Errorf("the coarse slot was granted over 16 fine ones")
-	}
 }
 
 // Seed 000-6.3-1.
@@ -380,27 +299,36 @@ func testClockOutsideTimeline(s *suite) {
 	c.one()
 }
 
-// testCrash ends an acquire at each step; the same request then comes again, as from a
-// keeper that does not know what became of the first.
-func testCrash(s *suite) {
-	if s.store.Crash == nil {
-		s.Skip("a crash cannot be arranged")
-	}
-	terms := ids(lasting(), 0, int64(len(s.store.CrashSteps)))
-	for _, step := range s.store.CrashSteps {
-		req := provider.AcquireRequest{RequestID: provider.NewSecret()}
-		if err := s.store.Crash(step, provider.Services{Default: terms}, req); err != nil {
-			s.Fatalf("crash at %q: %v", step, err)
-		}
-		c := s.open(terms)
-		l := c.acquire(req)[0]
-		if again := c.acquire(req)[0]; again != l {
-			s.Errorf("after the crash at %q, one request gave %v and %v", step, l, again)
-		}
-	}
-	// Each request has taken one slot, whether its first attempt was lost before the grant
-	// or after, so that one is left.
+// testFenceByHand: the store is fenced and has kept its records. It neither repeats nor extends a
+// lease: while its clock was ahead, it may have granted the slot to another, and forgotten that.
+func testFenceByHand(s *suite) {
+	terms := ids(s.passing(), 0, 3)
 	c := s.open(terms)
-	c.one()
-	c.full()
+	if !c.Info().Can.Fence {
+		s.Skip("the provider is not fenced by hand")
+	}
+	l, other := c.acquire(provider.AcquireRequest{RequestID: "r"})[0], c.one()
+	ctx, cancel := s.ctx()
+	defer cancel()
+	until, err := c.Provider.Fence(ctx)
+	s.must(err)
+	refused := func(err error) {
+		s.Helper()
+		if fenced, ok := errors.AsType[*provider.FencedError](err); !ok || fenced.Reason == "" {
+			s.Fatalf("the error is %v, want a FencedError with a reason", err)
+		}
+	}
+	_, err = c.try(provider.AcquireRequest{})
+	refused(err)
+	_, err = c.try(provider.AcquireRequest{RequestID: "r"})
+	refused(err)
+	_, err = c.extend("", l)
+	refused(err)
+	if lost, err := provider.Verify(ctx, c.Provider, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
+		s.Errorf("while the store is fenced %v is lost: %v, %v", l, lost, err)
+	}
+	s.must(c.giveBack(other, s.now()))
+	s.reach(until.UntilMS)
+	_, err = c.extend("", l) // the fence has outlasted it
+	s.want(err, provider.ErrConflict)
 }

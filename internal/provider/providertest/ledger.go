@@ -44,6 +44,9 @@ func (g *ledger) granted(t provider.Terms, l lease.Lease) error {
 	if err := l.Validate(); err != nil {
 		return err
 	}
+	if len(l.Secret) < 32 {
+		return fmt.Errorf("the secret has %d characters, fewer than 128 bits in hex", len(l.Secret))
+	}
 	if want := t.Grant(l.ID, l.Created, l.Secret); l != want {
 		return fmt.Errorf("the lease is %+v, want %+v", l, want)
 	}

@@ -22,14 +22,7 @@ import (
 // provider did the right thing at that time.
 type model struct {
 	records []*modelGrant // the latest grant of each slot
-	cursors map[modelRing]int64
 	grants  []*modelGrant // all of them, oldest first
-	anyFree bool          // Store.AnyFree
-}
-
-type modelRing struct {
-	bitSeq int
-	ids    provider.IDRange
 }
 
 type modelGrant struct {
@@ -37,6 +30,7 @@ type modelGrant struct {
 	earlier  lease.Lease // as it was before the last extension
 	service  string
 	request  string
+	meta     map[string]string
 	end      int64
 	keptMS   int64 // until then the request is remembered
 	released bool
@@ -73,42 +67,21 @@ func (m *model) extend(g *modelGrant, nowMS int64, longer lease.Lease) error {
 	return nil
 }
 
-// choose returns the machine IDs that may be granted next, and their end: the one with
-// the least (end, distance), or, in a ring without a cursor, all with the least end.
-func (m *model) choose(t provider.Terms) (machineIDs []int64, end int64) {
-	ids := t.Range()
-	cursor, known := m.cursors[modelRing{t.BitSeq, ids}]
-	for step := int64(1); step <= ids.Count(); step++ {
-		id := step - 1 + ids.Low
-		if known {
-			id = ids.Low + (cursor-ids.Low+step)%ids.Count()
-		}
-		e := m.end(t.Layout().Slot(id))
-		switch {
-		case len(machineIDs) == 0 || e < end:
-			machineIDs, end = []int64{id}, e
-		case e == end && !known:
-			machineIDs = append(machineIDs, id)
-		}
+// freeFrom is when the first machine ID of the terms can be granted.
+func (m *model) freeFrom(t provider.Terms) int64 {
+	first := int64(math.MaxInt64)
+	for id := t.Range().Low; id < t.Range().End; id++ {
+		first = min(first, m.end(t.Layout().Slot(id)))
 	}
-	return machineIDs, end
+	return first
 }
 
 // grant carries out a grant that the provider made, or says why it was wrong.
-func (m *model) grant(t provider.Terms, g *modelGrant) error {
+func (m *model) grant(g *modelGrant) error {
 	l := g.lease
-	allowed, end := m.choose(t)
-	if end > l.Created {
-		return fmt.Errorf("machine ID %d was granted at %d; the first one is free at %d", l.ID, l.Created, end)
+	if end := m.end(l.Slot()); end > l.Created {
+		return fmt.Errorf("machine ID %d was granted at %d; it is free at %d", l.ID, l.Created, end)
 	}
-	if m.anyFree && m.end(l.Slot()) > l.Created {
-		return fmt.Errorf("machine ID %d was granted at %d; it is free at %d", l.ID, l.Created, m.end(l.Slot()))
-	}
-	if !m.anyFree && !slices.Contains(allowed, l.ID) {
-		return fmt.Errorf("machine ID %d, free since %d, was granted; it is the turn of %v, free since %d",
-			l.ID, m.end(l.Slot()), allowed, end)
-	}
-	m.cursors[modelRing{t.BitSeq, t.Range()}] = l.ID
 	g.end, g.earlier, g.keptMS = l.ReservedUntil, l, l.ReservedUntil
 	m.grants = append(m.grants, g)
 	m.records = slices.DeleteFunc(m.records, func(r *modelGrant) bool { return r.lease.ID == l.ID && r.lease.BitSeq == l.BitSeq })
@@ -116,17 +89,24 @@ func (m *model) grant(t provider.Terms, g *modelGrant) error {
 	return nil
 }
 
-// asked returns the earlier grants of the request, and whether all still live at nowMS.
-func (m *model) asked(service, request string, nowMS int64) (leases []lease.Lease, live bool) {
-	live = true
+// asked returns those leases of the request that live at nowMS, and whether they are all.
+func (m *model) asked(service, request string, nowMS int64) (living []lease.Lease, all bool) {
+	all = true
 	for _, g := range m.grants {
-		if g.request == request && g.service == service {
-			leases = append(leases, g.lease)
-			live = live && m.latest(g) && !g.released && nowMS < g.lease.Expired
+		if g.request != request || g.service != service {
+			continue
+		}
+		if m.latest(g) && !g.released && nowMS < g.lease.Expired {
+			living = append(living, g.lease)
+		} else {
+			all = false
 		}
 	}
-	return leases, live
+	return living, all
 }
+
+// history is how many grants of a slot Provider.Locate remembers.
+const history = 8
 
 // since is how many grants of its slot came after the grant.
 func (m *model) since(g *modelGrant) (n int) {
@@ -145,9 +125,20 @@ func (m *model) replaced(service, request string) bool {
 	})
 }
 
-// checkModel runs random operations on a store, by two providers, and compares it with
+// forget has the request not be repeated any more.
+func (m *model) forget(service, request string) {
+	for _, g := range m.grants {
+		if g.service == service && g.request == request {
+			g.request = ""
+		}
+	}
+}
+
+// testModel runs random operations on a store, by two providers, and compares it with
 // the model.
-func checkModel(t *rapid.T, s *suite) {
+// Seeds 000-4.1-1, 000-4.2-5, 000-4.4-1, 000-4.4-4, 000-4.5-2, 000-6.1-1, 000-6.2-3, 000-7.2-2, 000-A.1-2,
+// 000-A.12-1, 001-10 and 001-21.
+func testModel(t *rapid.T, s *suite) {
 	services := modelServices(s.store.SetClock != nil)
 	if s.store.OneLayout {
 		for name, t := range services.Named {
@@ -158,32 +149,24 @@ func checkModel(t *rapid.T, s *suite) {
 			services.Named[name] = one
 		}
 	}
-	c := &checker{suite: s, model: &model{cursors: map[modelRing]int64{}, anyFree: s.store.AnyFree}, client: s.openServices(services), other: s.openServices(services)}
+	c := &checker{suite: s, model: &model{}, client: s.openServices(services), other: s.openServices(services)}
 	actions := map[string]func(*rapid.T){
 		"acquire": c.acquire,
 		"repeat":  c.repeat,
 		"release": c.release,
+		"list":    c.list,
+		"verify":  c.verify,
+		"extend":  c.extend,
+		"locate":  c.locate,
 		"time":    func(t *rapid.T) { s.passes(drawStep(t, s.store.SetClock != nil)) },
-		"":        func(*rapid.T) { c.checkSometimes() },
+		"":        func(*rapid.T) { c.latest = max(c.latest, c.now()) },
 	}
 	actions["acquire again"] = c.acquire // as often as everything else together
-	can := c.client.Info().Can
-	for name, optional := range map[string]struct {
-		can bool
-		run func(*rapid.T)
-	}{
-		"list": {can.List, c.list}, "verify": {can.Verify, c.verify}, "extend": {can.Extend, c.extend}, "locate": {can.Locate, c.locate},
-	} {
-		if optional.can {
-			actions[name] = optional.run
-		}
-	}
 	t.Repeat(actions)
 	if s.store.SetClock != nil { // where time costs nothing, longer histories
 		t.Repeat(actions)
 		t.Repeat(actions)
 	}
-	c.check()
 }
 
 // modelServices is services in one small pool, in layouts whose slots overlap in every
@@ -262,6 +245,8 @@ func drawLatest[G any](t *rapid.T, all []G) G {
 	return all[n-1-rapid.IntRange(0, min(n-1, 30)).Draw(t, "grant (0 is the latest)")]
 }
 
+func drawForged(t *rapid.T) bool { return rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0 }
+
 // checker compares two providers on one store with the model.
 type checker struct {
 	*suite
@@ -269,7 +254,6 @@ type checker struct {
 	client, other *client // which take turns
 	latest        int64   // the clock at its most
 	counter       int     // of requests
-	steps         int
 }
 
 // turn is the provider whose turn it is.
@@ -281,11 +265,16 @@ func (c *checker) turn() *client {
 func (c *checker) acquire(t *rapid.T) {
 	c.counter++
 	req := drawRequest(t, c.client.services, c.counter)
-	terms := c.client.services.Of(req.Service)
 	before := c.now()
 	leases, err := c.turn().try(req)
+	c.answered(t, req, before, leases, err)
+}
+
+// answered compares the answer to a request that is no repetition.
+func (c *checker) answered(t *rapid.T, req provider.AcquireRequest, before int64, leases []lease.Lease, err error) {
+	terms := c.client.services.Of(req.Service)
 	if full, ok := errors.AsType[*provider.FullError](err); ok {
-		_, end := c.model.choose(terms)
+		end := c.model.freeFrom(terms)
 		if end <= before || *full != (provider.FullError{Pool: terms.Pool, Slots: terms.Range().Count(), NextEndMS: end}) {
 			t.Fatalf("%q at %d: FullError %+v; the first slot is free at %d", req.Service, before, full, end)
 		}
@@ -295,13 +284,13 @@ func (c *checker) acquire(t *rapid.T) {
 		t.Fatalf("Acquire: %v", err)
 	}
 	for _, l := range leases {
-		if err := c.model.grant(terms, &modelGrant{lease: l, service: req.Service, request: req.RequestID}); err != nil {
+		if err := c.model.grant(&modelGrant{lease: l, service: req.Service, request: req.RequestID, meta: req.Meta}); err != nil {
 			t.Fatalf("%q: %v", req.Service, err)
 		}
 	}
 	want := terms.LeaseCount(req.ThroughputPerMS)
 	// Fewer than requested: then no other one was free.
-	if _, end := c.model.choose(terms); len(leases) > want || len(leases) < want && end <= leases[0].Created {
+	if end := c.model.freeFrom(terms); len(leases) > want || len(leases) < want && end <= leases[0].Created {
 		t.Fatalf("%q: %d leases of %d were granted, and another one is free at %d", req.Service, len(leases), want, end)
 	}
 	if c.store.SetClock != nil && leases[0].Created != before {
@@ -309,43 +298,29 @@ func (c *checker) acquire(t *rapid.T) {
 	}
 }
 
+// repeat repeats a request. One that may have been forgotten is answered as before, or as a new
+// one: after a term and its quarantine, and once another grant has a slot of its leases.
 func (c *checker) repeat(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
-	forgotten := c.store.RequestsEnd && (c.latest >= g.keptMS || c.store.SetClock == nil && c.now() >= g.keptMS)
-	if forgotten || c.store.ForgetsRequests && c.model.replaced(g.service, g.request) {
-		t.Skip("the request may be forgotten")
+	if g.request == "" {
+		t.Skip("it may have been forgotten")
 	}
+	req := provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request, Client: provider.KnownClient}
 	before := c.now()
-	leases, err := c.turn().try(provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request, Client: provider.KnownClient})
-	want, live := c.model.asked(g.service, g.request, before)
-	if c.store.RequestsEnd && err == nil && c.now() >= g.keptMS && !slices.Equal(leases, want) {
-		c.forgotten(t, g, leases)
-		return
-	}
-	if _, still := c.model.asked(g.service, g.request, c.now()); live != still {
-		return // it ended meanwhile: either answer is right
-	}
-	if !live {
-		c.want(err, provider.ErrConflict)
-	} else if err != nil || !slices.Equal(leases, want) {
-		t.Fatalf("the repeated request gave %v and the error %v, want %v", leases, err, want)
-	}
-}
-
-// forgotten handles a repetition that came to the store when it had forgotten the request
-// meanwhile, so that it was another request. Only a running clock lets that happen.
-func (c *checker) forgotten(t *rapid.T, g *modelGrant, leases []lease.Lease) {
-	service, request := g.service, g.request
-	for _, g := range c.model.grants {
-		if g.service == service && g.request == request {
-			g.request = ""
-		}
-	}
-	for _, l := range leases {
-		err := c.model.grant(c.client.services.Of(service), &modelGrant{lease: l, service: service, request: request})
-		if err != nil {
-			t.Fatalf("%q: %v", service, err)
-		}
+	leases, err := c.turn().try(req)
+	c.latest = max(c.latest, c.now())
+	living, all := c.model.asked(g.service, g.request, before)
+	_, still := c.model.asked(g.service, g.request, c.now())
+	replaced := c.model.replaced(g.service, g.request)
+	switch {
+	case err == nil && slices.Equal(leases, living) && (all || replaced):
+	case errors.Is(err, provider.ErrConflict) && !still:
+	case replaced || c.latest >= g.keptMS:
+		c.model.forget(g.service, g.request)
+		req.RequestID = "" // from now on it is not repeated
+		c.answered(t, req, before, leases, err)
+	default:
+		t.Fatalf("the repeated request gave %v and the error %v; of its leases live %v, which are all: %v", leases, err, living, all)
 	}
 }
 
@@ -354,7 +329,7 @@ func (c *checker) release(t *rapid.T) {
 	l, now := g.lease, c.now()
 	req := drawRelease(t, g.service, l, now, c.store.SetClock != nil)
 	secret := l.Secret
-	if rapid.IntRange(0, 9).Draw(t, "forged if 0") == 0 {
+	if drawForged(t) {
 		secret = "forged"
 	}
 	req.Signature = lease.Sign(secret, l.ID, req.TimestampMS)
@@ -382,6 +357,12 @@ func (c *checker) release(t *rapid.T) {
 func (c *checker) extend(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
 	known := rapid.SampledFrom([]lease.Lease{g.lease, g.lease, g.earlier}).Draw(t, "known")
+	if drawForged(t) {
+		known.Secret = "forged"
+		_, err := c.turn().extend(g.service, known)
+		c.want(err, provider.ErrBadSignature)
+		return
+	}
 	terms := c.client.services.Of(g.service)
 	before := c.now()
 	longer, err := c.turn().extend(g.service, known)
@@ -416,7 +397,7 @@ func (c *checker) list(t *rapid.T) {
 		ok := slices.ContainsFunc(c.model.records, func(g *modelGrant) bool {
 			l := g.lease
 			l.Secret, l.ReservedUntil = "", r.Lease.ReservedUntil
-			return l == r.Lease && g.end == r.End && g.released == r.Released && g.service == r.Service
+			return l == r.Lease && g.end == r.End && g.released == r.Released && g.service == r.Service && maps.Equal(g.meta, r.Meta)
 		})
 		if !ok {
 			t.Fatalf("List has %+v, which is not as it should be", r)
@@ -426,10 +407,15 @@ func (c *checker) list(t *rapid.T) {
 
 func (c *checker) verify(t *rapid.T) {
 	var asked, want []lease.Lease
-	for _, g := range c.model.grants[max(0, len(c.model.grants)-20):] {
-		asked = append(asked, g.lease)
-		if !c.model.latest(g) || g.released {
-			want = append(want, g.lease)
+	forge := rapid.IntRange(0, 40).Draw(t, "forged")
+	for i, g := range c.model.grants[max(0, len(c.model.grants)-20):] {
+		claimed, forged := g.lease, i == forge
+		if forged {
+			claimed.Secret = "forged"
+		}
+		asked = append(asked, claimed)
+		if forged || !c.model.latest(g) || g.released {
+			want = append(want, claimed)
 		}
 	}
 	ctx, cancel := c.ctx()
@@ -446,7 +432,7 @@ func (c *checker) locate(t *rapid.T) {
 	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, c.now()}).Draw(t, "time")
 	held := map[int64]bool{} // by created: of two grants that overlap, only one holds the time
 	for _, g := range c.model.grants {
-		if n := c.store.History; n > 0 && c.model.since(g) >= n {
+		if c.model.since(g) >= history {
 			continue // it is forgotten
 		}
 		ended := g.lease.Expired
@@ -465,24 +451,5 @@ func (c *checker) locate(t *rapid.T) {
 	}
 	if len(found) != len(held) {
 		t.Fatalf("Locate(%d, %d) gave %+v, want %d grants", low, at, found, len(held))
-	}
-}
-
-// checkSometimes is check after some operations: what is wrong inside a store rarely
-// rights itself.
-func (c *checker) checkSometimes() {
-	c.latest = max(c.latest, c.now())
-	if c.steps++; c.steps%8 == 0 {
-		c.check()
-	}
-}
-
-// check asks the store about itself.
-func (c *checker) check() {
-	if c.store.Check == nil {
-		return
-	}
-	if err := c.store.Check(); err != nil {
-		c.Fatalf("the store is inconsistent: %v", err)
 	}
 }

@@ -10,20 +10,19 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 // Remote is a provider on a real server, with a proxy in between.
 type Remote struct {
-	Proxy *Proxy
+	Proxy *proxytest.Proxy
 	Open  func() (provider.Provider, error) // through the proxy
 	Near  provider.Provider                 // on the same server, without the proxy
-	// Asks is true for a provider that looks at the record before it sends the
-	// release. Sending then arranges that f is called between the two.
-	Asks    bool
+	// Sending is for a provider that looks at the record before it sends the release. It
+	// arranges that f is called between the two.
 	Sending func(p provider.Provider, f func())
-	// Mark is in the bytes of every release, and of nothing else that is sent, PerRelease times.
-	Mark       string
-	PerRelease int
+	// Mark is in the bytes of every release once, and of nothing else that is sent.
+	Mark string
 	// Repeats is true for a provider that may send a release several times where no answer comes,
 	// because the server carries out one of them at most.
 	Repeats bool
@@ -128,7 +127,7 @@ func (t *remoteTest) unsent(p provider.Provider, l lease.Lease, d time.Duration)
 // know that the connection leads nowhere.
 func (t *remoteTest) down() {
 	open := t.Open
-	if t.Asks {
+	if t.Sending != nil {
 		open = func() (provider.Provider, error) { return t.open(), nil }
 	}
 	p, err := open()
@@ -144,7 +143,7 @@ func (t *remoteTest) down() {
 func (t *remoteTest) neverAnswers() {
 	p, l := t.open(), t.acquire()
 	t.Proxy.Mute()
-	if t.Asks {
+	if t.Sending != nil {
 		t.unsent(p, l, soon)
 		p = t.open()
 		l = t.acquire()
@@ -158,7 +157,7 @@ func (t *remoteTest) neverAnswers() {
 // givenUp: the caller goes while the server still keeps the answer to the question
 // back. When it comes, no release follows it.
 func (t *remoteTest) givenUp() {
-	if !t.Asks {
+	if t.Sending == nil {
 		t.Skip("it does not ask before it releases")
 	}
 	p, l := t.open(), t.acquire()
@@ -185,7 +184,7 @@ func (t *remoteTest) givenUp() {
 func (t *remoteTest) unknown(p provider.Provider, l lease.Lease, fault func(), then func(cancel func())) {
 	t.Helper()
 	seen := t.seen()
-	if t.Asks {
+	if t.Sending != nil {
 		t.Sending(p, fault)
 		defer t.Sending(p, func() {})
 	} else {
@@ -207,7 +206,7 @@ func (t *remoteTest) unknown(p provider.Provider, l lease.Lease, fault func(), t
 }
 
 // seen is how many releases have come to the proxy.
-func (t *remoteTest) seen() int { return t.Proxy.Sent(t.Mark) / t.PerRelease }
+func (t *remoteTest) seen() int { return t.Proxy.Sent(t.Mark) }
 
 func (t *remoteTest) closesAfterReading() {
 	p, l := t.open(), t.acquire()

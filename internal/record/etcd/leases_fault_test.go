@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 func rawClient(t testing.TB, m *member) *clientv3.Client {
@@ -28,10 +29,8 @@ func rawClient(t testing.TB, m *member) *clientv3.Client {
 }
 
 // proxied is the shared server with a proxy in front, and the configuration for it.
-func proxied(t *testing.T, cfg etcdconn.Config) (*providertest.Proxy, etcdconn.Config) {
-	proxy, err := providertest.NewProxy("tcp", cfg.Endpoints[0])
-	must.Succeed(t, err)
-	t.Cleanup(proxy.Close)
+func proxied(t *testing.T, cfg etcdconn.Config) (*proxytest.Proxy, etcdconn.Config) {
+	proxy := proxytest.New(t, "tcp", cfg.Endpoints[0])
 	cfg.Endpoints = []string{proxy.Addr()}
 	return proxy, cfg
 }
@@ -80,10 +79,10 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	proxy, far := proxied(t, cfg)
 	providertest.RunRemote(t, providertest.Remote{
-		Proxy: proxy, Near: mustOpen(t, cfg, options{}), Asks: true, LooksUp: true, Repeats: true,
+		Proxy: proxy, Near: mustOpen(t, cfg, options{}), LooksUp: true, Repeats: true,
 		Open:    func() (provider.Provider, error) { return open(far, options{}) },
 		Sending: func(p provider.Provider, f func()) { p.(*leases).way().beforeCommit(f) },
-		Mark:    "}\n\x01", PerRelease: 1, // where a header and a block meet
+		Mark:    "}\n\x01", // where a header and a block meet
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
@@ -31,7 +30,6 @@ type options struct {
 	services provider.Services // the zero value: the default terms
 	nowMS    func() int64
 	random   func(n int64) int64
-	through  func(record.Store) record.Store // what calls of the store go through
 }
 
 func open(cfg etcdconn.Config, o options) (*leases, error) {
@@ -46,12 +44,8 @@ func open(cfg etcdconn.Config, o options) (*leases, error) {
 		return nil, err
 	}
 	records := etcd.New(conn, pool.AreaOf(o.services), o.nowMS)
-	used := record.Store(records)
-	if o.through != nil {
-		used = o.through(records)
-	}
 	p, err := pool.New(pool.Config{
-		Records: used, Services: o.services, NowMS: o.nowMS, Random: o.random,
+		Records: records, Services: o.services, NowMS: o.nowMS, Random: o.random,
 		Info:  provider.Info{Name: "etcd", URL: cfg.Place(), Scope: provider.ScopeShared},
 		Close: func() error { return errors.Join(records.Close(), conn.Close()) },
 	})
@@ -91,42 +85,8 @@ func factory(t *testing.T) providertest.Store {
 			// A failed history is played again.
 			return open(cfg, options{services: services, nowMS: clock.Load, random: func(int64) int64 { return 0 }})
 		},
-		SetClock: clock.Store, Checks: 10, AnyFree: true, RequestsEnd: true, History: 8,
-		CrashSteps: []string{beforeCommit, afterCommit},
-		Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
-			p, err := open(cfg, options{services: services, nowMS: clock.Load, through: func(s record.Store) record.Store { return dying{s, step} }})
-			if err != nil {
-				return err
-			}
-			if _, err := p.Acquire(testContext(t), req); !errors.Is(err, errCrash) {
-				return err
-			}
-			return p.Close()
-		},
+		SetClock: clock.Store, Checks: 10,
 	}
-}
-
-// Steps at which a process dies.
-const (
-	beforeCommit = "before the commit"
-	afterCommit  = "after the commit"
-)
-
-var errCrash = errors.New("the process is gone")
-
-// dying is the records of a process that dies at a step.
-type dying struct {
-	record.Store
-	step string
-}
-
-func (d dying) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
-	if d.step == afterCommit {
-		if _, err := d.Store.Change(ctx, ask, rule); err != nil {
-			return 0, err
-		}
-	}
-	return 0, errCrash
 }
 
 // Seeds 003-2-2, 003-4.4-1 and 003-4.4-2.

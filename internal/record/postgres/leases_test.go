@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
 // leasing is a provider of leases on the server, with what a test does to its records.
@@ -93,33 +94,17 @@ func leases(t *testing.T) providertest.Store {
 	return providertest.Store{
 		Open:     func(services provider.Services) (provider.Provider, error) { return openLeases(cfg, services) },
 		SetClock: set,
-		Forget:   func() error { return promote(s, cfg) },
 		Checks:   10,
-		AnyFree:  true, RequestsEnd: true, History: 8,
-		Close: func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
+		Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
 	}
-}
-
-// promote has the tables be those of a standby that was promoted, and lacks all records.
-func promote(s *postgrestest.Server, cfg postgresconn.Config) error {
-	records, err := open(cfg, pool.AreaOf(defaultServices()))
-	if err != nil {
-		return err
-	}
-	made := record.Write{Key: "this makes the tables", Value: []byte{1}}
-	_, err = records.Change(context.Background(), record.Ask{Keys: []string{made.Key}}, func(record.View) ([]record.Write, error) { return []record.Write{made}, nil })
-	s.SQL("DELETE FROM "+cfg.Schema+".leases_record", "UPDATE "+cfg.Schema+".life SET server = split_part(server, '/', 1) || '/0'")
-	return errors.Join(err, records.Close())
 }
 
 func TestLeasesConform(t *testing.T) { providertest.Run(t, leases) }
 
 // throughProxy is the server at the end of a proxy.
-func throughProxy(t *testing.T, s *postgrestest.Server, cfg postgresconn.Config) (*providertest.Proxy, postgresconn.Config) {
+func throughProxy(t *testing.T, s *postgrestest.Server, cfg postgresconn.Config) (*proxytest.Proxy, postgresconn.Config) {
 	t.Helper()
-	proxy, err := providertest.NewProxy("unix", s.Dir+"/.s.PGSQL."+postgrestest.Port)
-	must.Succeed(t, err)
-	t.Cleanup(proxy.Close)
+	proxy := proxytest.New(t, "unix", s.Dir+"/.s.PGSQL."+postgrestest.Port)
 	cfg.Dir, cfg.Hosts = "", []string{proxy.Addr()}
 	return proxy, cfg
 }
@@ -129,10 +114,10 @@ func TestLeasesOnABadNetwork(t *testing.T) {
 	cfg := s.Config()
 	proxy, far := throughProxy(t, s, cfg)
 	providertest.RunRemote(t, providertest.Remote{
-		Proxy: proxy, Near: mustOpenLeases(t, cfg), Asks: true, LooksUp: true,
+		Proxy: proxy, Near: mustOpenLeases(t, cfg), LooksUp: true,
 		Open:    func() (provider.Provider, error) { return openLeases(far, defaultServices()) },
 		Sending: func(p provider.Provider, f func()) { p.(*leasing).sending = f },
-		Mark:    release, PerRelease: 1,
+		Mark:    release,
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -191,9 +192,9 @@ func TestStaleConnections(t *testing.T) {
 // request without an ID.
 func TestAnswerLost(t *testing.T) {
 	s := redistest.New(t)
-	proxy := redistest.NewProxy(t, s)
+	proxy := proxytest.New(t, "unix", s.Sock)
 	p := newPool(t, s)
-	far := p.on(s, func(o *options) { o.Addrs = []string{proxy.Sock} })
+	far := p.on(s, func(o *options) { o.Scheme, o.Addrs = "redis", []string{proxy.Addr()} })
 	for want, request := range []string{provider.NewSecret(), "", ""} {
 		proxy.Lose(func() {})
 		_, err := far.Acquire(p.context(), provider.AcquireRequest{RequestID: request})

@@ -3,7 +3,6 @@ package redis_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -47,103 +46,39 @@ func openLeases(o options) (*pool.Provider, error) {
 	})
 }
 
-// changing is records whose changes are seen.
-type changing struct {
-	record.Store
-	before, after func() error // nil: nothing
-	written       func([]record.Write)
-}
-
-func (c changing) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
-	if c.before != nil {
-		if err := c.before(); err != nil {
-			return 0, err
-		}
-	}
-	at, err := c.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
-		writes, err := rule(v)
-		if err == nil && c.written != nil {
-			c.written(writes)
-		}
-		return writes, err
-	})
-	if err == nil && c.after != nil {
-		err = c.after()
-	}
-	return at, err
-}
-
 // keyed is a pool of keys of its own on a server.
 type keyed struct {
-	cfg              redisconn.Config
-	server           *redistest.Server
-	declared, forgot bool
+	cfg      redisconn.Config
+	server   *redistest.Server
+	declared bool
 }
 
-func (k *keyed) open(services provider.Services, around func(record.Store) record.Store) (*pool.Provider, error) {
-	p, err := openLeases(options{k.cfg, services, around, func(int64) int64 { return 0 }})
-	if err != nil || k.forgot || k.declared {
-		return p, err
+func (k *keyed) open(services provider.Services) (provider.Provider, error) {
+	p, err := openLeases(options{Config: k.cfg, services: services, random: func(int64) int64 { return 0 }})
+	if err != nil {
+		return nil, err
 	}
-	k.declared = true
-	return p, p.Init(context.Background(), "")
+	if !k.declared {
+		k.declared = true
+		err = p.Init(context.Background(), "")
+	}
+	return p, err
 }
 
-// forget deletes the keys, as FLUSHALL would if they were alone.
-func (k *keyed) forget() error {
-	k.forgot = true
+// remove deletes the keys.
+func (k *keyed) remove() {
 	c := k.server.Raw()
 	defer c.Close()
-	keys, err := c.Keys(context.Background(), k.cfg.Prefix+"*").Result()
-	if err != nil || len(keys) == 0 {
-		return err
+	if keys, err := c.Keys(context.Background(), k.cfg.Prefix+"*").Result(); err == nil && len(keys) > 0 {
+		_ = c.Del(context.Background(), keys...)
 	}
-	return c.Del(context.Background(), keys...).Err()
-}
-
-var errDied = errors.New("the process died")
-
-// The steps of an acquire at which a process dies.
-const (
-	stepAsked   = "asked"   // nothing was sent
-	stepGranted = "granted" // the caller does not know yet
-)
-
-// crash has a process die at a step of an acquire.
-func (k *keyed) crash(step string, services provider.Services, req provider.AcquireRequest) error {
-	die := func() error { return errDied }
-	p, err := k.open(services, func(s record.Store) record.Store {
-		if step == stepAsked {
-			return changing{Store: s, before: die}
-		}
-		return changing{Store: s, after: die}
-	})
-	if err != nil {
-		return err
-	}
-	if _, err = p.Acquire(context.Background(), req); !errors.Is(err, errDied) {
-		return fmt.Errorf("it did not die: %w", err)
-	}
-	return p.Close()
 }
 
 func leasesOn(settable bool) providertest.Factory {
 	return func(t *testing.T) providertest.Store {
 		k := &keyed{server: redistest.Shared(t)}
 		k.cfg = k.server.Config()
-		store := providertest.Store{
-			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := k.open(services, nil)
-				if err != nil {
-					return nil, err
-				}
-				return p, nil
-			},
-			CrashSteps: []string{stepAsked, stepGranted}, Crash: k.crash,
-			Forget: k.forget, Empty: k.forget, Checks: 25,
-			AnyFree: true, RequestsEnd: true, History: 8,
-			Close: func() { _ = k.forget() },
-		}
+		store := providertest.Store{Open: k.open, Checks: 25, Close: k.remove}
 		if settable {
 			clock := new(atomic.Int64)
 			store.SetClock, k.cfg.NowMS = clock.Store, clock.Load

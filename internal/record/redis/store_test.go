@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
+	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -36,7 +37,7 @@ func (r *rig) value(key string) string { return string(r.view(key).Records[key].
 // overwritten, the change does not succeed, and is not carried out twice.
 func TestLostAnswer(t *testing.T) {
 	server := redistest.New(t)
-	proxy := redistest.NewProxy(t, server)
+	proxy := proxytest.New(t, "unix", server.Sock)
 	for i, c := range []struct {
 		term      int64
 		meanwhile string // what others do before the retry
@@ -48,7 +49,7 @@ func TestLostAnswer(t *testing.T) {
 		r := newRig(t, server)
 		other := r.store
 		through := r.cfg
-		through.Addrs = []string{proxy.Sock}
+		through.Scheme, through.Addrs = "redis", []string{proxy.Addr()}
 		r.store = mustOpen(t, through)
 		if _, err := count(t, r.store, c.term); err != nil {
 			t.Fatal(err)
@@ -309,9 +310,9 @@ func TestUnconfirmed(t *testing.T) {
 		t.Error(err)
 	}
 	// What became of a change whose answer is lost with the replica, nobody knows.
-	proxy := redistest.NewProxy(t, primary)
+	proxy := proxytest.New(t, "unix", primary.Sock)
 	through := r.cfg
-	through.Addrs = []string{proxy.Sock}
+	through.Scheme, through.Addrs = "redis", []string{proxy.Addr()}
 	far := mustOpen(t, through)
 	if err := same(far); err != nil {
 		t.Error(err)

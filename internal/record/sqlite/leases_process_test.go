@@ -133,13 +133,28 @@ func childCrash(args childArgs) error {
 	return fmt.Errorf("still alive, with the error %w", err)
 }
 
-func crashAt(t *testing.T, args childArgs) error {
-	cmd := child(t, "crash", args)
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
-		return nil
+// A process dies at a step of an acquire. The same request, from another one, takes no second
+// machine ID, whether the first was granted it or not.
+func TestCrashDuringAnAcquire(t *testing.T) {
+	ring.All(t)
+	steps := []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked}
+	services := defaultServices()
+	services.Default.IDs = provider.IDRange{Low: 0, End: int64(len(steps))}
+	path, live := newPath(t), disktest.Memory(t)
+	for _, step := range steps {
+		req := provider.AcquireRequest{RequestID: provider.NewSecret()}
+		out, err := child(t, "crash", childArgs{Path: path, Services: services, Request: req, Step: step, LiveDir: live}).CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("the child ended with %v: %s", err, out)
+		}
+		p := openLeases(t, backend.LeaseFile{Path: path, Services: services, LiveDir: live})
+		first, err := p.Acquire(t.Context(), req)
+		must.Succeed(t, err)
+		if again, err := p.Acquire(t.Context(), req); err != nil || !slices.Equal(again, first) {
+			t.Errorf("after the crash at %q, one request gave %v and %v (%v)", step, first, again, err)
+		}
+		must.Succeed(t, p.Close())
 	}
-	return fmt.Errorf("the child ended with %v: %s", err, out)
 }
 
 // event is a line of what a churning child reports: a grant that it was given,

@@ -151,27 +151,13 @@ func leaseFiles(t *testing.T) providertest.Factory {
 		dir, err := os.MkdirTemp(ring.Dir(t), "leases-")
 		must.Succeed(t, err)
 		path := filepath.Join(dir, "leases.db")
-		open := func(path string, services provider.Services) (provider.Provider, error) {
-			return newLeases(context.Background(), backend.LeaseFile{Path: path, Services: services, NowMS: clock.Load, LiveDir: live})
-		}
 		return providertest.Store{
-			Open:     func(services provider.Services) (provider.Provider, error) { return open(path, services) },
+			Open: func(services provider.Services) (provider.Provider, error) {
+				return newLeases(context.Background(), backend.LeaseFile{Path: path, Services: services, NowMS: clock.Load, LiveDir: live})
+			},
 			SetClock: clock.Store,
 			Checks:   25,
-			AnyFree:  true, RequestsEnd: true, History: 8,
-			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked},
-			Empty: func() error { // the backup of an empty file is put back
-				empty, backup := filepath.Join(dir, "empty.db"), filepath.Join(dir, "backup.db")
-				p, err := open(empty, defaultServices())
-				if err != nil {
-					return err
-				}
-				return errors.Join(p.(*leases).Backup(context.Background(), backup), p.Close(), os.Rename(backup, path))
-			},
-			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
-				return crashAt(t, childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clock.Load(), LiveDir: live})
-			},
-			Close: func() { _ = os.RemoveAll(dir) }, // each file has room of its own
+			Close:    func() { _ = os.RemoveAll(dir) }, // each file has room of its own
 		}
 	}
 }

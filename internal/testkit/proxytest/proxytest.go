@@ -1,5 +1,5 @@
-// Package proxytest starts private HTTP proxies for tests: a real nginx and a real Apache httpd,
-// on free ports of loopback, that end with the test.
+// Package proxytest starts private proxies for tests, on free ports of loopback, that end with the
+// test: a real nginx, a real Apache httpd, and a Proxy of bytes that makes the faults of a network.
 package proxytest
 
 import (

@@ -1,4 +1,4 @@
-package providertest
+package proxytest
 
 import (
 	"bytes"
@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -19,11 +21,12 @@ type Proxy struct {
 	changed  sync.Cond // mode
 	mode     proxyMode
 	cutAt    string       // in the mode cutting
+	lose     func()       // nil: no answer is lost
 	listener net.Listener // nil while it is down
 	conns    map[net.Conn]bool
 	recorded []*bytes.Buffer // two per connection: what the client sends, and the answers
 	wg       sync.WaitGroup
-	addr     string
+	addr     string // never changes
 }
 
 type proxyMode int
@@ -35,26 +38,24 @@ const (
 	holding
 )
 
-// NewProxy listens in front of the server.
-func NewProxy(network, address string) (*Proxy, error) {
-	ports, err := ring.FreePorts(1) // such a port stays free while the proxy is down
-	if err != nil {
-		return nil, err
-	}
-	p := &Proxy{network: network, address: address, conns: map[net.Conn]bool{}, addr: fmt.Sprintf("127.0.0.1:%d", ports[0])}
+// New listens in front of the server until the test ends.
+func New(tb testing.TB, network, address string) *Proxy {
+	tb.Helper()
+	// Such a port stays free while the proxy is down.
+	p := &Proxy{network: network, address: address, conns: map[net.Conn]bool{}, addr: fmt.Sprintf("127.0.0.1:%d", ring.FreePort(tb))}
 	p.changed.L = &p.mu
-	return p, p.Up()
+	must.Succeed(tb, p.Up())
+	tb.Cleanup(func() {
+		p.Down()
+		p.wg.Wait()
+	})
+	return p
 }
 
 // Addr is where the proxy listens, host:port.
-func (p *Proxy) Addr() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.addr
-}
+func (p *Proxy) Addr() string { return p.addr }
 
-// Up has the proxy accept connections, at the same address as before, and pass
-// everything on.
+// Up has the proxy accept connections, and pass everything on.
 func (p *Proxy) Up() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +63,7 @@ func (p *Proxy) Up() error {
 	if err != nil {
 		return err
 	}
-	p.listener, p.addr, p.mode = l, l.Addr().String(), passing
+	p.listener, p.mode = l, passing
 	p.wg.Go(func() { p.accept(l) })
 	return nil
 }
@@ -79,12 +80,6 @@ func (p *Proxy) Down() {
 		c.Close()
 	}
 	p.set(passing)
-}
-
-// Close ends the proxy and waits for its goroutines.
-func (p *Proxy) Close() {
-	p.Down()
-	p.wg.Wait()
 }
 
 func (p *Proxy) set(mode proxyMode) {
@@ -114,6 +109,13 @@ func (p *Proxy) CutAt(text string) {
 
 // Hold keeps answers back until Pass.
 func (p *Proxy) Hold() { p.become(holding) }
+
+// Lose loses the next answer with its connection, after it has called then.
+func (p *Proxy) Lose(then func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = then
+}
 
 // Count is how often the text was seen, in either direction.
 func (p *Proxy) Count(text string) (n int) {
@@ -240,6 +242,13 @@ func (p *Proxy) answer(client net.Conn, record *bytes.Buffer, b []byte) (pass bo
 		p.changed.Wait()
 	}
 	if !p.conns[client] {
+		return false, errCut
+	}
+	if then := p.lose; then != nil {
+		p.lose = nil
+		p.mu.Unlock()
+		then()
+		p.mu.Lock()
 		return false, errCut
 	}
 	record.Write(b)

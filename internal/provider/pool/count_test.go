@@ -1,0 +1,65 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// Two processes count into one pool. What one has counted is written with its next grant.
+// Seed 001-7.
+func TestCounters(t *testing.T) {
+	s := newStage(t)
+	p, q := s.open(within(0, 1)), s.open(within(0, 1))
+	a, b := s.acquire(p, provider.AcquireRequest{})[0], s.acquire(q, provider.AcquireRequest{})[0]
+	for _, full := range []*Provider{p, q} {
+		if _, err := full.Acquire(t.Context(), provider.AcquireRequest{}); !errors.As(err, new(*provider.FullError)) {
+			t.Errorf("the error is %v, want a FullError", err)
+		}
+	}
+	s.clock.Add(1)
+	longer, err := provider.Extend(t.Context(), p, "", a)
+	must.Succeed(t, err)
+	forged := b
+	forged.Secret = "forged"
+	_, notOwner := provider.Extend(t.Context(), p, "", forged)
+	must.Succeed(t, p.Release(t.Context(), release(longer, begin)))
+	_, ended := provider.Extend(t.Context(), p, "", longer)
+	if !errors.Is(notOwner, provider.ErrBadSignature) || !errors.Is(ended, provider.ErrConflict) {
+		t.Errorf("the errors are %v and %v", notOwner, ended)
+	}
+	must.Succeed(t, p.Release(t.Context(), release(b, begin)))
+	s.clock.Add(1)
+	s.acquire(p, provider.AcquireRequest{})
+	s.acquire(q, provider.AcquireRequest{})
+	got, err := s.open(within(0, 1)).Counters(t.Context(), "")
+	must.Succeed(t, err)
+	want := map[string]int64{
+		"client_id_count": 2, "client_get_id_count": 6, "client_get_id_success": 4, "get_id_no_available_id": 2,
+		"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,
+	}
+	for _, name := range provider.CounterNames {
+		if n, counted := got[name]; !counted || n != want[name] {
+			t.Errorf("%s is %d (%v), want %d", name, n, counted, want[name])
+		}
+	}
+}
+
+// A lease server counts its clients, and not itself.
+// Seed 001-9.
+func TestCountersOfOthers(t *testing.T) {
+	s := newStage(t)
+	p := s.open(within(0, 9))
+	for i, client := range []provider.Client{
+		provider.KnownClient, provider.NewClient, provider.KnownClient, provider.NewClient, provider.OwnClient, provider.OwnClient,
+	} {
+		s.acquire(p, provider.AcquireRequest{Client: client})
+		counted, err := p.Counters(t.Context(), "")
+		must.Succeed(t, err)
+		if got, want := counted[provider.CountClients], []int64{0, 1, 1, 2, 3, 3}[i]; got != want {
+			t.Errorf("after %d acquires %s is %d, want %d", i+1, provider.CountClients, got, want)
+		}
+	}
+}
