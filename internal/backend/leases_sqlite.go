@@ -100,7 +100,7 @@ func (c LeaseFile) checkPools(s *sqlitefile.Session) error {
 	for _, t := range c.Services.All() {
 		head, err := recorddb.Value(s, pool.HeadKey(t.Pool))
 		if err == nil {
-			err = pool.Check(head, t)
+			err = pool.Check(sqlitefile.URL(c.Path), head, t)
 		}
 		if err != nil {
 			return err

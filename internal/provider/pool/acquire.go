@@ -231,7 +231,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		request = requestKey(x.req.Service, x.req.RequestID)
 		if before := v.Records[request].Value; before != nil {
 			if d.asked, err = parseAsked(before); err != nil {
-				return d, nil, err
+				return d, nil, x.p.unreadable(x.t.Pool, request, err)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -17,7 +18,22 @@ import (
 const format = 1
 
 // errFormat: a record cannot be read. Nothing is granted from its block.
-var errFormat = errors.New("a record of the pool cannot be read: it was damaged, or another version of kazahana wrote it")
+var errFormat = errors.New("cannot be read: it was damaged, or another version of kazahana wrote it")
+
+// unreadable is an error about a record of a pool: where it is, and what an operator does where it
+// cannot be read.
+func unreadable(place, pool, key string, err error) error {
+	if !errors.Is(err, errFormat) {
+		return err
+	}
+	return fmt.Errorf("%s: the record %q of pool %q %w; run that version, restore the store from a backup, or wait until every lease of the pool "+
+		"has ended and choose another pool", place, key, pool, err)
+}
+
+// unreadable is the same for a record of this provider's.
+func (p *Provider) unreadable(pool, key string, err error) error {
+	return unreadable(p.cfg.Info.URL, pool, key, err)
+}
 
 type nonce [16]byte
 

@@ -55,6 +55,38 @@ func TestDamagedBlockIsFull(t *testing.T) {
 	}
 }
 
+// An error about a record says where the record is, also where it is the head, and what to do.
+func TestUnreadableRecordsAreNamed(t *testing.T) {
+	terms := provider.DefaultTerms()
+	request := requestKey("", "r")
+	for key, call := range map[string]func(p *Provider) error{
+		HeadKey(terms.Pool): func(p *Provider) error { return p.Look(t.Context()) },
+		keys{pool: terms.Pool}.block(0): func(p *Provider) error {
+			_, err := p.List(t.Context(), "")
+			return err
+		},
+		keys{pool: terms.Pool}.blocks() + "?": func(p *Provider) error {
+			_, err := p.List(t.Context(), "")
+			return err
+		},
+		request: func(p *Provider) error {
+			_, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: "r"})
+			return err
+		},
+	} {
+		s := newStage(t)
+		p := s.open(terms)
+		s.acquire(p, provider.AcquireRequest{})
+		s.write(map[string][]byte{key: []byte("?")})
+		err := call(p)
+		for _, part := range []string{p.cfg.Info.URL, fmt.Sprintf("%q", key), `pool "default"`, "another version", "restore"} {
+			if !errors.Is(err, errFormat) || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q is missing in %v", key, part, err)
+			}
+		}
+	}
+}
+
 // fullBlock is a block that has grants of all layouts, with as much as there can be of everything,
 // and its past.
 func fullBlock(block int64, bitSeq int) (value, past []byte) {

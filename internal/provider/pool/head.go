@@ -79,14 +79,14 @@ func parseHead(value []byte) (h head, err error) {
 func HeadKey(pool string) string { return keys{pool: pool}.head() }
 
 // Check reports, wrapping provider.ErrInvalid, that a pool with this head does not grant on
-// these terms. No value, no pool.
-func Check(value []byte, t provider.Terms) error {
+// these terms. No value, no pool. place names the store in errors.
+func Check(place string, value []byte, t provider.Terms) error {
 	if value == nil {
 		return nil
 	}
 	h, err := parseHead(value)
 	if err != nil {
-		return err
+		return unreadable(place, t.Pool, HeadKey(t.Pool), err)
 	}
 	return h.check(t)
 }

@@ -105,7 +105,7 @@ func (p *Provider) changeHead(ctx context.Context, pool string, rule headRule) e
 			h, err = rule(v, h)
 		}
 		if err != nil {
-			return nil, err
+			return nil, p.unreadable(pool, key, err)
 		}
 		return []record.Write{{Key: key, Value: h.value()}}, nil
 	})
@@ -168,7 +168,7 @@ func (p *Provider) deleteBlocks(ctx context.Context, pool string, old head) erro
 		_, err := p.cfg.Records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
 			h, err := parseHead(v.Records[name.head()].Value)
 			if err != nil || h.number <= old.number { // of a pool that was lost
-				return nil, err
+				return nil, p.unreadable(pool, name.head(), err)
 			}
 			return writes, nil
 		})

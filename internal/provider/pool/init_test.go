@@ -186,8 +186,8 @@ func TestHead(t *testing.T) {
 	if read, err := parseHead(h.value()); err != nil || read != h {
 		t.Errorf("%+v is read as %+v (%v)", h, read, err)
 	}
-	must.Succeed(t, Check(h.value(), fine()))
-	if err := Check([]byte("?"), fine()); !errors.Is(err, errFormat) {
+	must.Succeed(t, Check("", h.value(), fine()))
+	if err := Check("", []byte("?"), fine()); !errors.Is(err, errFormat) {
 		t.Errorf("no head: %v", err)
 	}
 }

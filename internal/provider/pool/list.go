@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,7 +130,7 @@ func (p *Provider) heads(ctx context.Context, name keys) ([]listedBlock, error) 
 		for _, one := range page {
 			block, err := strconv.ParseInt(strings.TrimPrefix(one.Key, prefix), 16, 64)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", one.Key, errFormat)
+				return nil, p.unreadable(name.pool, one.Key, errFormat)
 			}
 			all = append(all, listedBlock{one, block})
 			after = one.Key
@@ -183,7 +182,7 @@ func (p *Provider) everyGrant(ctx context.Context, name keys, yield func(grant))
 	for _, one := range heads {
 		grants, err := decode(values[one.Key])
 		if err != nil {
-			return fmt.Errorf("%s: %w", one.Key, err)
+			return p.unreadable(name.pool, one.Key, err)
 		}
 		for _, g := range grants {
 			yield(g)

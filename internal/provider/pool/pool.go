@@ -229,6 +229,7 @@ func (p *Provider) learn(pool string, of layout) {
 type seenPool struct {
 	record.View
 	name   keys
+	place  string // of the store
 	head   head
 	exists bool
 	fenced *provider.FencedError
@@ -240,14 +241,14 @@ var errOtherBase = errors.New("the pool's layout is another one than was known")
 // seePool reads the head in a view. The error is errOtherBase where the keys of the ask were
 // made for another layout than the pool has.
 func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPool, err error) {
-	s = seenPool{View: v, name: base.keys(t.Pool), head: base, fenced: p.note(v)}
+	s = seenPool{View: v, name: base.keys(t.Pool), place: p.cfg.Info.URL, head: base, fenced: p.note(v)}
 	value := v.Records[s.name.head()].Value
 	if value == nil {
 		return s, nil
 	}
 	s.exists = true
 	if s.head, err = parseHead(value); err != nil {
-		return s, fmt.Errorf("pool %q: %w", t.Pool, err)
+		return s, p.unreadable(t.Pool, s.name.head(), err)
 	}
 	if s.head.layout != base.layout {
 		p.learn(t.Pool, s.head.layout)
@@ -274,7 +275,7 @@ type damagedError struct {
 }
 
 func (e *damagedError) Error() string {
-	return e.err.Error() + "; its machine IDs are not granted"
+	return e.err.Error() + "; its machine IDs are not granted, and others are"
 }
 
 func (e *damagedError) Unwrap() error { return e.err }
@@ -296,10 +297,7 @@ func (p *Provider) isDamaged(key string) bool {
 // grants are those of a record, of a block or a past.
 func (s seenPool) grants(key string) ([]grant, error) {
 	all, err := decode(s.Records[key].Value)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key, err)
-	}
-	return all, nil
+	return all, unreadable(s.place, s.name.pool, key, err)
 }
 
 // baseTries is how often an operation begins anew because the pool has another layout than was

@@ -71,7 +71,7 @@ func (s *stage) List(ctx context.Context, prefix, after string, limit int) ([]re
 // open opens a provider on these terms.
 func (s *stage) open(t provider.Terms) *Provider {
 	s.Helper()
-	p, err := New(Config{Records: s, Services: provider.Services{Default: t}, NowMS: s.clock.Load, Info: provider.Info{Name: "test"}})
+	p, err := New(Config{Records: s, Services: provider.Services{Default: t}, NowMS: s.clock.Load, Info: provider.Info{Name: "test", URL: "test:store"}})
 	must.Succeed(s, err)
 	return p
 }
