@@ -225,7 +225,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
 	d.AwaitLog(`"msg":"grants are held back"`)
-	for provider, want := range map[string]string{"static:17": "not an SQLite file", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
+	for provider, want := range map[string]string{"static:17": "not fenced by hand", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
 	}
 	s.Kazahanad("backup", "--config", "none", "--provider", "http://127.0.0.1:1", s.Path("c")).Fails(t, exitFailure, "provider http://127.0.0.1:1", "on its host")

@@ -8,12 +8,12 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// onlyFiles is the error for a provider that is not a file.
-func onlyFiles(what string, info provider.Info) error {
+// notFenced is the error for a provider that is not fenced by hand.
+func notFenced(info provider.Info) error {
 	if strings.HasPrefix(info.Name, "http") {
-		return fmt.Errorf("provider %s: %s where the lease server keeps its leases, with the URL that it has in the server's provider key", info.Name, what)
+		return fmt.Errorf("provider %s: fence it where the lease server keeps its leases, with the URL that it has in the server's provider key", info.Name)
 	}
-	return fmt.Errorf("provider %s: it is not an SQLite file; docs/changing-providers.md says how to back it up and restore it", info.Name)
+	return fmt.Errorf("provider %s: it is not fenced by hand; docs/changing-providers.md says how to restore it", info.Name)
 }
 
 type leasesFenceCmd struct{ providerFlags }
@@ -26,7 +26,7 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	}
 	defer st.Close()
 	if !st.Info().Can.Fence {
-		return onlyFiles("fence it", st.Info())
+		return notFenced(st.Info())
 	}
 	fenced, err := st.Fence(s.ctx)
 	if err != nil {
