@@ -205,7 +205,7 @@ type Info struct {
 
 // Can is which methods a provider has. One that reaches a server may learn later
 // that the server lacks one: the method then fails as if it were not there.
-type Can struct{ Verify, List, Extend, Locate, Count, Init, Fence bool }
+type Can struct{ Verify, List, Extend, Locate, Init, Fence bool }
 
 // Lacking is the methods of the provider with this name that it does not have. A
 // provider embeds it, and hides those that it has.

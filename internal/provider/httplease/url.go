@@ -53,6 +53,6 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: c.Servers[0].Scheme, URL: c.Names(),
 		Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
-		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true},
+		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true},
 	}
 }

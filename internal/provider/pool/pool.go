@@ -84,7 +84,7 @@ func byChance(n int64) int64 {
 // InfoOf is what a pool's provider can do beside what its caller says of it.
 func InfoOf(info provider.Info, fencedByHand bool) provider.Info {
 	info.Coordinated, info.History = true, History
-	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: fencedByHand}
+	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: fencedByHand}
 	return info
 }
 
