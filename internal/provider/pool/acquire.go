@@ -153,20 +153,25 @@ func (a *acquire) attempt(base head) *attempt {
 // change carries out as much of the request as one change can.
 func (a *acquire) change(ctx context.Context, base head) error {
 	x := a.attempt(base)
-	counted := x.pending.plus(a.counts)
+	counted := tally{counts: x.pending.plus(a.counts)}
 	var latest atomic.Pointer[decision] // a run may still be under way when the change has failed
 	_, err := a.p.cfg.Records.Change(ctx, x.ask(), func(v record.View) ([]record.Write, error) {
-		d, writes, err := x.rule(v, counted)
+		d, writes, err := x.rule(v, counted.counts)
 		if err == nil || errors.Is(err, errMiss) {
 			latest.Store(&d)
 		}
-		return writes, err
+		return counted.ran(writes, err)
 	})
 	d := latest.Load()
 	a.partly = a.partly || d != nil && len(d.asked.got) > len(d.mine)
 	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
+	if d != nil && len(d.asked.got) > len(a.mine)+len(d.mine) {
+		a.counts = counts{} // another call has counted the request
+	}
 	if d == nil || !carriedOut && !errors.Is(err, errMiss) {
-		a.p.count(a.t.Pool, x.pending)
+		if counted.isUnwritten(err) {
+			a.p.count(a.t.Pool, x.pending)
+		}
 		if damaged, ok := errors.AsType[*damagedError](err); ok {
 			a.p.damaged(damaged.key)
 		}
@@ -249,6 +254,9 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		writes = append(writes, d.asked.write(request, x.t))
 	}
 	if len(d.mine) > 0 {
+		if len(d.asked.got) > len(x.asked.got)+len(d.mine) {
+			counted = x.pending // the call that has made the other grants has counted the request
+		}
 		writes = append(writes, s.counted(x.p.shard, counted))
 		writes = append(writes, s.unmarked()...)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
@@ -87,6 +88,36 @@ func (p *Provider) uncounted(pool string) counts {
 	c := p.counts[pool]
 	p.counts[pool] = counts{}
 	return c
+}
+
+// tally is counts that a change writes, with what its rule has decided. A run of the rule may be
+// under way when the change has failed.
+type tally struct {
+	counts
+	sent    sending
+	refused atomic.Pointer[error] // what the latest run has returned
+}
+
+// ran notes a run of the rule, and returns what becomes of it.
+func (c *tally) ran(writes []record.Write, err error) ([]record.Write, error) {
+	c.refused.Store(&err)
+	if err == nil && len(writes) > 0 && !c.sent.decide() {
+		return nil, errAbandoned
+	}
+	return writes, err
+}
+
+// isUnwritten reports whether the change, which failed with the error, has certainly not written the
+// counts, and will not. Where its outcome is unknown they are given up: the counters may
+// lack what was counted, and have nothing twice.
+func (c *tally) isUnwritten(err error) bool {
+	for _, certain := range []error{record.ErrInvalid, record.ErrBusy, record.ErrCrowded, record.ErrTerm} {
+		if errors.Is(err, certain) {
+			return true
+		}
+	}
+	refused := c.refused.Load()
+	return refused != nil && *refused != nil && errors.Is(err, *refused) || c.sent.abandon()
 }
 
 // counted is the write that adds to a shard.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -60,6 +61,56 @@ func TestCountersOfOthers(t *testing.T) {
 		must.Succeed(t, err)
 		if got, want := counted[provider.CountClients], []int64{0, 1, 1, 2, 3, 3}[i]; got != want {
 			t.Errorf("after %d acquires %s is %d, want %d", i+1, provider.CountClients, got, want)
+		}
+	}
+}
+
+// What a change of unknown outcome has counted is not counted again, by its repetition neither.
+func TestUnknownOutcomesAreCountedOnce(t *testing.T) {
+	for _, unknown := range []error{errors.New("no answer"), record.ErrUnconfirmed} {
+		s := newStage(t)
+		p := s.open(provider.DefaultTerms())
+		p.count(provider.DefaultPool, counts{full: 1})
+		s.after = func() error { return unknown }
+		req := provider.AcquireRequest{RequestID: "r", Client: provider.OwnClient}
+		if _, err := p.Acquire(t.Context(), req); !errors.Is(err, unknown) {
+			t.Fatalf("the error is %v", err)
+		}
+		s.after = nil
+		l := s.acquire(p, req)[0]
+		s.clock.Add(1)
+		s.after = func() error { return unknown }
+		p.count(provider.DefaultPool, counts{full: 1})
+		if _, err := provider.Extend(t.Context(), p, "", l); !errors.Is(err, unknown) {
+			t.Fatalf("the error is %v", err)
+		}
+		s.after = nil
+		s.acquire(p, provider.AcquireRequest{RequestID: "another", Client: provider.OwnClient})
+		got, err := p.Counters(t.Context(), "")
+		for name, want := range map[string]int64{
+			provider.CountClients: 1, provider.CountGranted: 2, provider.CountFull: 2, provider.CountExtended: 1,
+		} {
+			if err != nil || got[name] != want {
+				t.Errorf("after %v: %s is %d (%v), want %d", unknown, name, got[name], err, want)
+			}
+		}
+	}
+}
+
+// What has certainly not been written is counted by the next change.
+func TestRefusedChangesLoseNoCounts(t *testing.T) {
+	for _, refusal := range []error{errors.New("not sent"), record.ErrBusy} {
+		s := newStage(t)
+		p := s.open(provider.DefaultTerms())
+		p.count(provider.DefaultPool, counts{full: 1})
+		s.before = func() error { return refusal }
+		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: "r"}); err == nil {
+			t.Fatal("it was granted")
+		}
+		s.before = nil
+		s.acquire(p, provider.AcquireRequest{RequestID: "r"})
+		if got, err := p.Counters(t.Context(), ""); err != nil || got[provider.CountFull] != 1 || got[provider.CountGranted] != 1 {
+			t.Errorf("after %v: %v (%v)", refusal, got, err)
 		}
 	}
 }

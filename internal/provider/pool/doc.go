@@ -22,7 +22,8 @@
 //   - A request: what was granted to it. It is kept for a term and its quarantine, and a
 //     repetition is answered by it.
 //   - Counters, in 16 shards. What a process has counted is written with its next
-//     grant or extension.
+//     grant or extension. Where the outcome of that is unknown, they are given up: counters may
+//     lack something, and nobody's repetition of an acquire counts twice. That of an extension does.
 //
 // # Requests
 //

@@ -10,10 +10,10 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// errAbandoned: the caller of a release was told that it was not sent.
-var errAbandoned = errors.New("the release was given up")
+// errAbandoned: the caller of a change was told that it was not sent.
+var errAbandoned = errors.New("the change was given up")
 
-// sending says how far a release is: a run of its rule may still be under way when the change
+// sending says how far a change is: a run of its rule may still be under way when the change
 // has failed.
 type sending struct{ atomic.Int32 }
 
@@ -22,10 +22,10 @@ const (
 	abandoned = 2 // none has, and none will
 )
 
-// decide reports whether a run may have the release written.
+// decide reports whether a run may have something written.
 func (s *sending) decide() bool { return s.CompareAndSwap(0, decided) || s.Load() == decided }
 
-// abandon reports whether no run has had it written. Then none will.
+// abandon reports whether no run has had anything written. Then none will.
 func (s *sending) abandon() bool { return s.CompareAndSwap(0, abandoned) }
 
 // Release implements provider.Provider.
@@ -119,7 +119,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 		return lease.Lease{}, err
 	}
 	t := p.cfg.Services.Of(req.Service)
-	pending := p.uncounted(t.Pool)
+	pending := tally{counts: p.uncounted(t.Pool)}
 	var latest atomic.Pointer[extension] // a run may still be under way when the change has failed
 	err := p.based(t, func(base head) error {
 		ask := record.Ask{Keys: []string{HeadKey(t.Pool), base.keys(t.Pool).count(p.shard)}, Fresh: true}
@@ -140,14 +140,16 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 				writes = append(writes, s.counted(p.shard, pending.plus(counts{extended: 1})))
 			}
 			latest.Store(&extension{longer, len(writes) > 0})
-			return writes, err
+			return pending.ran(writes, err)
 		})
 		return err
 	})
 	if err == nil && latest.Load().counted {
 		return latest.Load().lease, nil
 	}
-	p.count(t.Pool, pending)
+	if err == nil || pending.isUnwritten(err) {
+		p.count(t.Pool, pending.counts)
+	}
 	p.countExtend(t.Pool, err)
 	if err != nil {
 		return lease.Lease{}, failure(err)
