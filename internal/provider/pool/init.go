@@ -28,7 +28,7 @@ func (p *Provider) Init(ctx context.Context, service string) error {
 	if err := p.cfg.Records.Init(ctx); err != nil {
 		return failure(err)
 	}
-	return p.Look(ctx)
+	return p.deleteOld(ctx, t)
 }
 
 // renewTries is how often a pool is looked at anew because a block changed meanwhile.
@@ -43,7 +43,7 @@ var errChanged = errors.New("leases were granted, extended or released meanwhile
 //
 // Where the new layout begins, no lease of the old one is used, by the times in the records
 // and not by a clock: the head says when that is, and no grant is made before. The blocks of
-// the old layout have other keys, and are deleted.
+// the old layout have other keys, and Init deletes them.
 func (p *Provider) renew(ctx context.Context, t provider.Terms, refusal error) error {
 	for range renewTries {
 		before, err := p.mark(ctx, t)
@@ -56,10 +56,7 @@ func (p *Provider) renew(ctx context.Context, t provider.Terms, refusal error) e
 		}
 		sinceMS := before.head.unusedFrom(t.Timeline, max(endMS, before.head.sinceMS))
 		err = p.begun(ctx, t, before, sinceMS, refusal)
-		if err == nil {
-			return p.deleteBlocks(ctx, t.Pool, before.head)
-		}
-		if !errors.Is(err, errChanged) {
+		if err == nil || !errors.Is(err, errChanged) {
 			return err
 		}
 	}
@@ -147,6 +144,23 @@ func (p *Provider) begun(ctx context.Context, t provider.Terms, before markedPoo
 		p.learn(t.Pool, next.layout)
 	}
 	return err
+}
+
+// deleteOld deletes the blocks of all layouts before the present one: an Init may have failed before
+// it had deleted them.
+func (p *Provider) deleteOld(ctx context.Context, t provider.Terms) error {
+	s, err := p.read(ctx, t, nil)
+	if err != nil {
+		return err
+	}
+	for number := range s.head.number {
+		old := s.head
+		old.number = number
+		if err := p.deleteBlocks(ctx, t.Pool, old); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteBlocks deletes the blocks of a layout that a pool had. Nobody reads them: they only take

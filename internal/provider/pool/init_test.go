@@ -179,6 +179,31 @@ func TestNoIDRepeatsOnAnotherTimeline(t *testing.T) {
 	}
 }
 
+// What an Init could not delete of an old layout, the next one deletes.
+func TestInitDeletesWhatOneBeforeHasLeft(t *testing.T) {
+	s := newStage(t)
+	l := s.acquire(s.open(provider.DefaultTerms()), provider.AcquireRequest{ThroughputPerMS: 20 * 256})[0]
+	s.clock.Store(l.ReservedUntil)
+	q, changes, broken := s.open(fine()), 0, errors.New("broken")
+	s.before = func() error {
+		if changes++; changes > 2 { // the mark and the new head
+			return broken
+		}
+		return nil
+	}
+	if err := q.Init(t.Context(), ""); !errors.Is(err, broken) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.before = nil
+	if page, err := s.List(t.Context(), "block/", "", 10); err != nil || len(page) == 0 {
+		t.Fatalf("nothing is left: %v", err)
+	}
+	must.Succeed(t, q.Init(t.Context(), ""))
+	if page, err := s.List(t.Context(), "block/", "", 10); err != nil || len(page) > 0 {
+		t.Errorf("records are left: %v, %v", page, err)
+	}
+}
+
 // The head is read as it was written.
 func TestHead(t *testing.T) {
 	h := newHead(fine())
