@@ -56,6 +56,9 @@ func newDatabase(w *world, what string) *database {
 
 // at is called at each step of a write.
 func (d *database) at(step string) error {
+	if d.killed != nil {
+		return errKilled // the operation goes on, as no killed process does
+	}
 	if step == d.frozen {
 		d.w.count("SQLite file on a frozen disk")
 		d.frozen = ""
@@ -145,9 +148,9 @@ func (d *database) around(operation func()) {
 
 // restart has the next process find what the killed one left.
 func (d *database) restart() {
-	must(d.close(), nil)
 	killed := d.killed
 	d.killed = nil
+	must(d.close(), nil)
 	d.put(killed)
 	must(d.open(), nil)
 }
@@ -218,7 +221,7 @@ func (d *database) fallBack() bool {
 	switch {
 	case d.w.without(watermarkKept):
 		must(os.RemoveAll(d.live), nil)
-	case d.w.rnd.IntN(3) == 0 && d.loseWrites(now):
+	case d.w.rnd.IntN(4) > 0 && d.loseWrites(now):
 		return true
 	case d.w.rnd.IntN(2) == 0:
 		d.w.count("SQLite file replaced by an older copy")
@@ -229,6 +232,7 @@ func (d *database) fallBack() bool {
 	d.put(older)
 	must(d.open(), nil)
 	must(os.RemoveAll(d.path+".aside"), nil)
+	d.keep() // so that the disk can lose what is written from here on
 	return true
 }
 

@@ -131,6 +131,7 @@ func (t *lockTrail) deliver(m *message) {
 		t.w.placeTrail.membership(m, after, s)
 		m.told = m.err == nil
 	case m.request.Op != lock.Release && before.State == lock.Active:
+		s.LeftMS = before.RemainingMS // the disk may have frozen since the store has seen the lock
 		t.step(m, "Repeat", s)
 		t.w.placeTrail.repeated(m, after)
 		m.told = true
