@@ -11,15 +11,6 @@ import (
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 )
 
-// direct is a way on which nothing happens.
-type direct struct{ *records }
-
-func (direct) turn(context.Context, string) error { return nil }
-
-func (d direct) send(_ context.Context, _ string, do func(record.Store) error) error {
-	return do(d.records)
-}
-
 // open leaves the model open.
 type open struct{ record.Store }
 

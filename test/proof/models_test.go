@@ -22,7 +22,51 @@ type redisLives struct {
 
 func firstRedis(s *records) lives {
 	server := &redis.Server{RunID: "run 0", ReplID: "history 0", ReplIn: "0", NowMS: s.now()}
-	return redisLives{redis.FirstLife(*server, s.area), server}
+	l := redis.FirstLife(*server, s.area)
+	if s.trusting {
+		l = l.WithoutFence()
+	}
+	return redisLives{l, server}
+}
+
+// replicas are those of Redis.
+type replicas struct {
+	waits     bool // a change waits until all have it: min_replicas=
+	trusting  bool // so a failover begins no fence: failover_fence=0
+	confirmed int  // so many changes are on all
+}
+
+// drawReplicas says how the leases of a world are replicated: as chance has it, with confirmations,
+// or with no protection but these.
+func (s *records) drawReplicas() {
+	if s.kind != onRedis {
+		return
+	}
+	s.waits, s.trusting = s.w.rnd.IntN(3) > 0, s.w.rnd.IntN(2) == 0
+	switch s.w.focus {
+	case unconfirmedNotUsed:
+		s.waits, s.trusting = true, true
+	case forgottenLeasesFenced:
+		s.trusting = false
+	}
+	s.trusting = s.trusting && s.waits
+}
+
+// confirm waits for replicas after a change. What only ends something does not wait.
+func (s *records) confirm(writes []record.Write) error {
+	onlyEnds := len(writes) > 0 && !slices.ContainsFunc(writes, func(w record.Write) bool { return !w.Frees })
+	switch {
+	case !s.waits || onlyEnds:
+		return nil
+	case s.w.rnd.IntN(6) > 0:
+		s.confirmed = len(s.done)
+		return nil
+	}
+	s.w.count("Redis replicas did not confirm")
+	if s.w.without(unconfirmedNotUsed) {
+		return nil
+	}
+	return record.ErrUnconfirmed
 }
 
 // looked implements lives. The script compares this in each commit.
@@ -45,10 +89,18 @@ func (l redisLives) show(v *record.View)          { l.Show(v) }
 func (l redisLives) forget(s *records, changes int) {
 	number := s.w.number()
 	after := redis.Server{RunID: l.server.RunID, ReplID: fmt.Sprint("history ", number), ReplIn: l.server.ReplIn}
+	if s.trusting { // all servers have what was confirmed
+		changes = min(changes, len(s.done)-s.confirmed)
+		s.w.count("Redis failed over without a fence")
+	}
 	switch s.w.rnd.IntN(4) {
 	case 0:
 		s.w.count("Redis restarted")
 		after.RunID, after.ReplIn = fmt.Sprint("run ", number), "0"
+		if s.area != storeArea && !s.trusting && s.w.rnd.IntN(2) == 0 {
+			s.w.count("Redis started from an older dump")
+			changes = s.w.rnd.IntN(len(s.done) + 1)
+		}
 	case 1:
 		s.w.count("Redis replica promoted")
 		after.RunID, after.ReplIn, after.WasReplica = fmt.Sprint("run ", number), fmt.Sprint(number), true

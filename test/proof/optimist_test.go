@@ -148,12 +148,16 @@ func (s *records) asShown(k seen, nowMS int64, timed bool) record.Record {
 // Settled implements turns.Change.
 func (a *attempt) Settled(refused bool) bool { return a.sure && (refused || a.timed) }
 
-// Confirm implements turns.Change. etcd has to be asked once more how much is left of terms.
+// Confirm implements turns.Change. etcd has to be asked once more how much is left of terms, and the
+// replicas of Redis whether they have what was seen.
 func (a *attempt) Confirm(ctx context.Context) error {
 	before, wasSure := a.sight, a.sure
 	_, err := a.ride(ctx, "look ", nil)
+	if err == nil && !a.etcd() && wasSure {
+		err = a.s.confirm(nil)
+	}
 	same := slices.EqualFunc(before.records, a.sight.records, func(x, y seen) bool { return x.version == y.version && x.Over == y.Over })
-	a.timed = err == nil && (!a.etcd() || wasSure && same)
+	a.timed = err == nil && (!a.etcd() && !a.s.waits || wasSure && (same || !a.etcd()))
 	return err
 }
 
@@ -173,9 +177,9 @@ func (a *attempt) Commit(ctx context.Context, writes []record.Write) (atMS int64
 	case err != nil:
 		return 0, turns.Old, err
 	case done != nil:
-		return a.committed(done, writes), turns.Done, nil
+		return a.committed(done, writes), turns.Done, a.s.confirm(writes)
 	case lost && own >= 0: // the first try was carried out
-		return a.sight.records[own].atMS, turns.Done, nil
+		return a.sight.records[own].atMS, turns.Done, a.s.confirm(writes)
 	case lost:
 		return 0, turns.Old, record.ErrOutrun
 	case wasSure:
@@ -304,7 +308,7 @@ func (o *optimist) Read(ctx context.Context, ask record.Ask) (record.View, error
 		return record.View{}, err
 	}
 	a := &attempt{optimist: o, ask: ask, rule: func(record.View) ([]record.Write, error) { return nil, nil }}
-	for !a.timed {
+	for !a.sure || a.etcd() && !a.timed {
 		if err := a.Confirm(ctx); err != nil {
 			return record.View{}, err
 		}

@@ -50,6 +50,7 @@ type records struct {
 	lives    lives // nil: the model forgets nothing
 	first    lives // at the beginning
 	life     int   // how often it fell back
+	replicas       // of Redis
 	cluster  int   // etcd: how often it was restored, with all that it had
 	ahead    int64 // of the clock of the first server, in ms
 	rate     float64
@@ -233,7 +234,7 @@ func (s *records) shown(v record.View) record.View {
 	if s.w.without(floorOverLives) {
 		v.Floor = floor
 	}
-	if s.w.without(forgottenTermsFenced) {
+	if s.w.without(forgottenTermsFenced) && s.area == storeArea || s.w.without(forgottenLeasesFenced) && s.area != storeArea {
 		v.Fence.UntilMS = 0
 	}
 	if s.w.without(forgottenValuesFenced) {
@@ -274,6 +275,7 @@ func (s *records) fallBack(changes int) {
 func (s *records) lose(changes int) {
 	s.w.count("record stores fell back")
 	left := s.done[:max(0, len(s.done)-changes)]
+	s.confirmed = min(s.confirmed, len(left))
 	s.done, s.lives, s.stamps = nil, s.first, map[string]stamp{}
 	s.Store = memory.NewArea(s.area, s.now)
 	for _, c := range left {

@@ -20,7 +20,7 @@ type together struct {
 	kind       storeKind   // what keeps the records. Where that is SQLite, leases are in a file too, if real is set
 	databases  []*database // of SQLite
 	leases     *leaseFile  // nil: the leases are in none
-	leaseModel *leaseModel // of PostgreSQL; nil: the leases are in none
+	leaseModel *leaseModel // of a server; nil: the leases are in none
 	errands    []*errand
 	beliefs    map[string][]*belief
 	back       map[string]bool  // leases that their holders gave back
@@ -45,7 +45,9 @@ func (w *world) drawKind() storeKind {
 	switch {
 	case w.focus == watermarkKept:
 		return onSQLite
-	case w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced:
+	case w.focus == unconfirmedNotUsed:
+		kinds = kinds[:1]
+	case w.focus >= forgottenTermsFenced && w.focus <= forgottenLeasesFenced:
 		kinds = kinds[:2]
 	case w.dir == "": // there is no file system in memory
 		kinds = kinds[:3]
@@ -80,7 +82,7 @@ func (w *world) eventTogether() {
 		}
 	}
 	often := 300
-	if w.focus >= forgottenTermsFenced && w.focus <= forgottenValuesFenced || w.focus == watermarkKept || w.focus == restoredExtendsNothing {
+	if w.focus >= forgottenTermsFenced && w.focus <= unconfirmedNotUsed || w.focus == watermarkKept || w.focus == restoredExtendsNothing {
 		often = 60
 	}
 	if w.servers != nil && w.rnd.IntN(60) == 0 {
@@ -89,7 +91,7 @@ func (w *world) eventTogether() {
 	if w.forgets && w.rnd.IntN(often) == 0 {
 		w.records.fallBack(w.rnd.IntN(30))
 	}
-	if w.leaseModel != nil && w.rnd.IntN(often) == 0 {
+	if w.leaseModel != nil && w.kind != onEtcd && w.rnd.IntN(often/4) == 0 {
 		w.leaseModel.fallBack()
 	}
 	for _, f := range w.databases {
@@ -117,6 +119,8 @@ const (
 	forgottenTermsFenced rule = allRules + 1 + iota
 	floorOverLives
 	forgottenValuesFenced
+	forgottenLeasesFenced
+	unconfirmedNotUsed
 	termFromSending
 	lossObeyed
 	promiseEnds
@@ -130,6 +134,8 @@ var wholeRules = map[rule]struct{ rule, breach string }{
 	forgottenTermsFenced:  {"a store that may have forgotten grants no lock for a while", "it grants at once"},
 	floorOverLives:        {"tokens go on above the floor in a new life of the store", "above what is remembered"},
 	forgottenValuesFenced: {"a sequence that may have been forgotten hands out nothing", "it goes on from an earlier value"},
+	forgottenLeasesFenced: {"a store that may have forgotten grants no machine ID for a while", "it grants at once"},
+	unconfirmedNotUsed:    {"a lease that too few replicas have confirmed is not used", "it is, and a failover loses it"},
 	termFromSending:       {"a holder counts its term from before the request was sent", "from the answer"},
 	promiseEnds:           {"a process relies on an actor no longer than it was promised", "a term longer"},
 	watermarkKept:         {"a SQLite file is not put back while its watermark is lost", "both happen at once"},

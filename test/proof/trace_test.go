@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/test/trace"
@@ -27,7 +28,9 @@ type trail struct {
 	answered map[string]bool     // requests with a grant
 	carried  string              // the request that has arrived last: lease servers give it another ID
 	folders  map[*node]string
-	lives    int // of streams
+	// unsure are slots whose records may be those of grants that nobody was told of, with their created.
+	unsure map[snowflake.Slot]int64
+	lives  int // of streams
 }
 
 // granted is a lease with the request that it was granted to, and its latest end.
@@ -49,7 +52,7 @@ type trailed struct {
 }
 
 func newTrail(w *world) trail {
-	return trail{w: w, names: map[string]string{}, grants: map[string]granted{}, askers: map[string]*trailed{}, answered: map[string]bool{}, folders: map[*node]string{}}
+	return trail{w: w, names: map[string]string{}, grants: map[string]granted{}, askers: map[string]*trailed{}, answered: map[string]bool{}, folders: map[*node]string{}, unsure: map[snowflake.Slot]int64{}}
 }
 
 // note adds a step. Without one of the rules only equal IDs count.
@@ -120,7 +123,25 @@ func (n noted) Acquire(ctx context.Context, req provider.AcquireRequest) ([]leas
 	for _, l := range leases {
 		n.t.granted(l, n.t.carried)
 	}
+	if errors.Is(err, record.ErrUnconfirmed) {
+		records, failed := n.List(ctx, req.Service)
+		must(failed, nil)
+		n.t.unconfirmed(records)
+	}
 	return leases, err
+}
+
+// unconfirmed notes which records are those of grants that are not told to anyone yet.
+func (t *trail) unconfirmed(records []provider.Record) {
+	told := map[snowflake.Slot]int64{}
+	for _, g := range t.grants {
+		told[g.lease.Slot()] = max(told[g.lease.Slot()], g.lease.Created)
+	}
+	for _, r := range records {
+		if slot := r.Lease.Slot(); told[slot] != r.Lease.Created {
+			t.unsure[slot] = r.Lease.Created
+		}
+	}
 }
 
 // granted notes a grant, unless it was answered before.
@@ -224,7 +245,9 @@ func (t *trail) loses(s *stream, had []lease.Lease, hadCached *lease.Lease) {
 // lost notes that the stream hears of a lease that was taken over.
 func (t *trail) lost(s *stream, claim provider.Claim) {
 	if l, known := t.leaseOf(claim.ID, claim.BitSeq, claim.Signed); known && s.trail.uses[l.Secret] {
-		t.of(s, "Verify", l)
+		t.note(trace.PoolStep{
+			Do: "Verify", Proc: s.trail.name, Lease: t.names[l.Secret], Request: t.grants[l.Secret].request, Maybe: t.unsure[l.Slot()] > l.Created,
+		})
 		s.trail.uses[l.Secret] = false
 	}
 }

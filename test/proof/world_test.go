@@ -259,10 +259,8 @@ func (w *world) drawProvider(term, quarantine int64) {
 	switch {
 	case w.whole && w.kind == onSQLite:
 		w.provider = w.openLeases(services, clock)
-	case w.whole && w.kind == onEtcd:
+	case w.whole:
 		w.provider = w.openPool(services, clock)
-	case w.whole && w.kind == onPostgres:
-		w.provider = w.openLeasesOnModel(services, clock)
 	default:
 		records := memory.NewArea(pool.AreaOf(services), clock)
 		p, err := pool.New(pool.Config{

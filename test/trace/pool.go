@@ -37,7 +37,8 @@ type PoolStep struct {
 	// From is how many steps there were when the ID was asked for: it is made between then and
 	// now, and nobody saw when.
 	From int
-	// Maybe: nobody knows whether it was carried out.
+	// Maybe: nobody knows whether it was carried out. Verify: whether a grant has replaced the lease
+	// that no step tells of, since nobody was told of it.
 	Maybe bool
 }
 
@@ -225,7 +226,7 @@ func (p *pool) Extended(q *poolProc, s PoolStep) {
 
 // Verify: the process hears that the lease is lost, and drops it.
 func (p *pool) Verify(q *poolProc, s PoolStep) {
-	if l := p.lease(s); !l.lost {
+	if l := p.lease(s); !l.lost && !s.Maybe {
 		p.breaks("Verify: %s hears that %s is lost, and the store has it", s.Proc, s.Lease)
 	}
 	p.drop(q, s.Lease)

@@ -26,6 +26,12 @@ func FirstLife(s Server, area record.Area) Life {
 	return l.Trusted()
 }
 
+// WithoutFence is the life where failover_fence=0 says that no failover loses anything.
+func (l Life) WithoutFence() Life {
+	l.limits.fenceMS, l.limits.fenceSet = 0, true
+	return l
+}
+
 // Trusted is the life once an operator has said that nothing is missing.
 func (l Life) Trusted() Life {
 	l.state.trust()
