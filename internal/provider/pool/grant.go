@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"math"
 	"slices"
@@ -100,6 +101,24 @@ func compareGrants(a, b grant) int {
 	return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.bitSeq, b.bitSeq))
 }
 
+// castagnoli is the polynomial of checksums.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal ends a value with its checksum. A value that is damaged must not be read as another one, in
+// which a slot looks free.
+func seal(b []byte) []byte { return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) }
+
+// unseal reads what seal has made.
+func unseal(value []byte) record.Reader {
+	size := len(value) - crc32.Size
+	if size < 0 || binary.BigEndian.Uint32(value[size:]) != crc32.Checksum(value[:size], castagnoli) {
+		r := record.NewReader(nil)
+		r.Fail()
+		return r
+	}
+	return record.NewReader(value[:size])
+}
+
 // encode makes the value of grants. What a choice needs comes first, since lists cut values
 // off, and meta comes last.
 func encode(grants []grant) []byte {
@@ -120,7 +139,7 @@ func encode(grants []grant) []byte {
 		b = binary.AppendUvarint(b, uint64(len(g.meta)))
 		b = append(b, g.meta...)
 	}
-	return b
+	return seal(b)
 }
 
 // decodeEnds reads what comes first: slots and ends. whole is false where the value was cut
@@ -132,7 +151,11 @@ func decodeEnds(r *record.Reader) (grants []grant, whole bool) {
 	n := r.Number()
 	grants = make([]grant, 0, min(n, 1<<(2*blockBits)))
 	for i := int64(0); i < n && !r.Failed(); i++ {
-		grants = append(grants, grant{start: r.Number(), bitSeq: int(r.Byte()), end: r.Number()})
+		g := grant{start: r.Number(), bitSeq: int(r.Byte()), end: r.Number()}
+		if slot := g.slot(); slot.End <= slot.Start { // it would overlap nothing
+			r.Fail()
+		}
+		grants = append(grants, g)
 	}
 	return grants, !r.Failed()
 }
@@ -142,7 +165,7 @@ func decode(value []byte) ([]grant, error) {
 	if value == nil {
 		return nil, nil
 	}
-	r := record.NewReader(value)
+	r := unseal(value)
 	grants, _ := decodeEnds(&r)
 	for i := range grants {
 		g := &grants[i]

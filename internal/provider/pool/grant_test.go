@@ -55,6 +55,27 @@ func TestDamagedBlockIsFull(t *testing.T) {
 	}
 }
 
+// Whatever bit of a value is damaged, it is not read.
+func TestDamageIsSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		value []byte
+		read  func([]byte) error
+	}{
+		"a head":    {newHead(provider.DefaultTerms()).value(), func(v []byte) error { _, err := parseHead(v); return err }},
+		"a block":   {encode([]grant{{start: 7 << 8, bitSeq: 8, end: begin, service: "a"}}), func(v []byte) error { _, err := decode(v); return err }},
+		"a request": {asked{want: 1, got: []named{{start: 7 << 8, bitSeq: 8}}}.value(), func(v []byte) error { _, err := parseAsked(v); return err }},
+	} {
+		must.Succeed(t, c.read(c.value))
+		for bit := range 8 * len(c.value) {
+			c.value[bit/8] ^= 1 << (bit % 8)
+			if err := c.read(c.value); !errors.Is(err, errFormat) {
+				t.Errorf("%s with bit %d damaged: %v", name, bit, err)
+			}
+			c.value[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
 // An error about a record says where the record is, also where it is the head, and what to do.
 func TestUnreadableRecordsAreNamed(t *testing.T) {
 	terms := provider.DefaultTerms()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -56,11 +55,11 @@ func (h head) value() []byte {
 	b = append(b, byte(h.timeline.BitTS), byte(h.bitSeq))
 	b = binary.AppendUvarint(b, uint64(h.number))
 	b = binary.AppendUvarint(b, uint64(h.sinceMS))
-	return append(append(b, h.key[:]...), h.mark[:]...)
+	return seal(append(append(b, h.key[:]...), h.mark[:]...))
 }
 
 func parseHead(value []byte) (h head, err error) {
-	r := record.NewReader(value)
+	r := unseal(value)
 	if r.Byte() != format {
 		r.Fail()
 	}
@@ -69,7 +68,7 @@ func parseHead(value []byte) (h head, err error) {
 	h.number, h.sinceMS = r.Number(), r.Number()
 	h.key = [32]byte(r.Bytes(len(h.key)))
 	h.mark = mark(r.Bytes(len(h.mark)))
-	if r.Failed() || len(r.Rest()) > 0 {
+	if r.Failed() || len(r.Rest()) > 0 || h.timeline.Validate() != nil || h.bitSeq >= h.timeline.LowBits() {
 		return head{}, errFormat
 	}
 	return h, nil

@@ -41,7 +41,7 @@ func (a asked) value() []byte {
 		b = append(binary.AppendUvarint(b, uint64(g.start)), byte(g.bitSeq))
 		b = append(b, g.nonce[:]...)
 	}
-	return b
+	return seal(b)
 }
 
 // write records the request under its key.
@@ -50,7 +50,7 @@ func (a asked) write(key string, t provider.Terms) record.Write {
 }
 
 func parseAsked(value []byte) (a asked, err error) {
-	r := record.NewReader(value)
+	r := unseal(value)
 	if r.Byte() != format {
 		r.Fail()
 	}
