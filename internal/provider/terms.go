@@ -217,21 +217,52 @@ func (s Services) LongestMS() int64 {
 	return longest
 }
 
-// Validate reports, as an error, terms that are invalid by themselves, or two
-// that give one pool different timelines.
+// MaxApart is how far the bit_seq of a layout may be from that of its pool.
+const MaxApart = 4
+
+// Near returns the bit_seq nearest to t's from which no service of t's pool is further than
+// MaxApart.
+func (s Services) Near(t Terms) int {
+	least, most := t.BitSeq, t.BitSeq
+	for _, other := range s.All() {
+		if other.Pool == t.Pool {
+			least, most = min(least, other.BitSeq), max(most, other.BitSeq)
+		}
+	}
+	return min(max(t.BitSeq, most-MaxApart), least+MaxApart)
+}
+
+// Validate reports, as an error, terms that are invalid by themselves, and two services that
+// cannot have one pool.
 func (s Services) Validate() error {
 	if err := s.Default.Validate(); err != nil {
 		return err
 	}
-	timelines := map[string]snowflake.Timeline{s.Default.Pool: s.Default.Timeline}
-	for name, t := range s.Named {
-		if err := t.Validate(); err != nil {
+	before := []Terms{s.Default}
+	for _, name := range slices.Sorted(maps.Keys(s.Named)) {
+		t := s.Named[name]
+		err := t.Validate()
+		for _, other := range before {
+			if err == nil && other.Pool == t.Pool {
+				err = t.fits(other)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("service %q: %w", name, err)
 		}
-		if first, ok := timelines[t.Pool]; ok && first != t.Timeline {
-			return fmt.Errorf("service %q: %w", name, TimelineError(t.Pool, first, t.Timeline))
-		}
-		timelines[t.Pool] = t.Timeline
+		before = append(before, t)
+	}
+	return nil
+}
+
+// fits reports, as an error, that other terms cannot have the same pool.
+func (t Terms) fits(other Terms) error {
+	if t.Timeline != other.Timeline {
+		return TimelineError(t.Pool, other.Timeline, t.Timeline)
+	}
+	if apart := t.BitSeq - other.BitSeq; max(apart, -apart) > 2*MaxApart {
+		return fmt.Errorf("%w: pool %q has bit_seq %d for another service, and %d was asked for: within a pool they differ by at most %d; choose another pool",
+			ErrInvalid, t.Pool, other.BitSeq, t.BitSeq, 2*MaxApart)
 	}
 	return nil
 }

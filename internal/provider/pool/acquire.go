@@ -135,7 +135,7 @@ type decision struct {
 
 // attempt draws what the next change needs.
 func (a *acquire) attempt(base head) *attempt {
-	x := &attempt{p: a.p, t: a.t, req: a.req, name: base.keys(a.t.Pool), meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t)}
+	x := &attempt{p: a.p, t: a.t, req: a.req, name: base.keys(a.t.Pool), meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t.Timeline, a.p.cfg.Services.Near(a.t))}
 	rand.Read(x.nonce[:]) // never fails (crypto/rand ends the program instead)
 	if a.listed != nil && !a.last {
 		x.blocks, a.nextMS = a.listed.room(x.ring, a.nowMS, a.p.cfg.Random)
@@ -236,7 +236,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		request = requestKey(x.req.Service, x.req.RequestID)
 		if before := v.Records[request].Value; before != nil {
 			if d.asked, err = parseAsked(before); err != nil {
-				return d, nil, x.p.unreadable(x.t.Pool, request, err)
+				return d, nil, x.p.unreadableRequest(request, err)
 			}
 		}
 	}

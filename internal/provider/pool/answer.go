@@ -97,7 +97,7 @@ func (a *acquire) settle(ctx context.Context, refusal error) ([]lease.Lease, err
 		}
 		so, err := parseAsked(value)
 		if err != nil {
-			return nil, a.p.unreadable(a.t.Pool, request, err)
+			return nil, a.p.unreadableRequest(request, err)
 		}
 		isOver := so.over()
 		so.done = true

@@ -157,7 +157,7 @@ func TestPartOfAFencedRequest(t *testing.T) {
 func TestManyRoundsOfOneRequest(t *testing.T) {
 	s := newStage(t)
 	s.acquire(s.open(provider.DefaultTerms()), provider.AcquireRequest{})
-	terms := provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq + MaxApart)
+	terms := provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq + provider.MaxApart)
 	terms.MaxLeasesPerAcquire = 500
 	changes := s.failing(0, false, nil)
 	leases := s.acquire(s.open(terms), provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 500 << terms.BitSeq})

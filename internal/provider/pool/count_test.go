@@ -65,7 +65,7 @@ func TestCountersOfOthers(t *testing.T) {
 	}
 }
 
-// What a change of unknown outcome has counted is not counted again, by its repetition neither.
+// The counts of a change with an unknown outcome are given up, and its repetition does not count again.
 func TestUnknownOutcomesAreCountedOnce(t *testing.T) {
 	for _, unknown := range []error{errors.New("no answer"), record.ErrUnconfirmed} {
 		s := newStage(t)

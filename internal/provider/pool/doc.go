@@ -12,18 +12,18 @@
 //
 // # Records
 //
-//   - The head of a pool: its timeline, the bit_seq of its first layout, and a key. It is
+//   - The head of a pool: its timeline, a bit_seq, and a key. It is
 //     among the keys of each change. Init may begin another layout once all leases have
 //     ended: init.go says how.
-//   - A block: the latest grants of 16 neighbouring slots of the first layout. Layouts whose
-//     bit_seq differs from the first by at most 4 have their slots inside of one block, so
-//     that overlap is judged in one value. Its past, in a record beside it, has the seven
+//   - A block: the latest grants of 16 neighbouring slots of the head's bit_seq. That of each
+//     service differs from it by at most 4, so its slots lie inside of one block, and overlap is
+//     judged in one value. Its past, in a record beside it, has the seven
 //     grants before the latest of each slot.
 //   - A request: what was granted to it. It is kept for a term and its quarantine, and a
 //     repetition is answered by it.
 //   - Counters, in 16 shards. What a process has counted is written with its next
 //     grant or extension. Where the outcome of that is unknown, they are given up: counters may
-//     lack something, and nobody's repetition of an acquire counts twice. That of an extension does.
+//     lack something. A repeated acquire counts once, a repeated extension twice.
 //
 // # Requests
 //

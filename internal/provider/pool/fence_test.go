@@ -53,8 +53,7 @@ func TestLostPoolIsFenced(t *testing.T) {
 	}
 }
 
-// Who says that the store is new ends the fence. On a pool in use that changes nothing.
-// Seeds 000-11.1-1 and 001-3.
+// An operator who says that the store is new ends the fence. On a pool in use that changes nothing.
 func TestInitEndsTheFence(t *testing.T) {
 	s := newStage(t)
 	s.forget()

@@ -62,7 +62,7 @@ func grantsNothing(t *testing.T, key string, damage []byte) {
 }
 
 func FuzzHead(f *testing.F) {
-	seeds(f, newHead(provider.DefaultTerms()).value())
+	seeds(f, newHead(provider.DefaultTerms().Timeline, provider.DefaultTerms().BitSeq).value())
 	f.Fuzz(func(t *testing.T, damage []byte) {
 		for _, value := range [][]byte{damage, seal(bytes.Clone(damage))} {
 			if h, err := parseHead(value); err == nil {

@@ -31,6 +31,14 @@ func unreadable(place, pool, key string, err error) error {
 		"has ended and choose another pool", place, key, pool, err)
 }
 
+// unreadableRequest is the same for the record of a request, which belongs to no pool.
+func (p *Provider) unreadableRequest(key string, err error) error {
+	if !errors.Is(err, errFormat) {
+		return err
+	}
+	return fmt.Errorf("%s: the record %q %w; ask with another request ID, or once the longest term and its quarantine are over", p.cfg.Info.URL, key, err)
+}
+
 // unreadable is the same for a record of this provider's.
 func (p *Provider) unreadable(pool, key string, err error) error {
 	return unreadable(p.cfg.Info.URL, pool, key, err)

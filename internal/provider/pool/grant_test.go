@@ -61,7 +61,7 @@ func TestDamageIsSeen(t *testing.T) {
 		value []byte
 		read  func([]byte) error
 	}{
-		"a head":    {newHead(provider.DefaultTerms()).value(), func(v []byte) error { _, err := parseHead(v); return err }},
+		"a head":    {newHead(provider.DefaultTerms().Timeline, provider.DefaultTerms().BitSeq).value(), func(v []byte) error { _, err := parseHead(v); return err }},
 		"a block":   {encode([]grant{{start: 7 << 8, bitSeq: 8, end: begin, service: "a"}}), func(v []byte) error { _, err := decode(v); return err }},
 		"a request": {asked{want: 1, got: []named{{start: 7 << 8, bitSeq: 8}}}.value(), func(v []byte) error { _, err := parseAsked(v); return err }},
 	} {
@@ -100,7 +100,11 @@ func TestUnreadableRecordsAreNamed(t *testing.T) {
 		s.acquire(p, provider.AcquireRequest{})
 		s.write(map[string][]byte{key: []byte("?")})
 		err := call(p)
-		for _, part := range []string{p.cfg.Info.URL, fmt.Sprintf("%q", key), `pool "default"`, "another version", "restore"} {
+		parts := []string{p.cfg.Info.URL, fmt.Sprintf("%q", key), `pool "default"`, "another version", "restore"}
+		if key == request {
+			parts = append(parts[:2], "another request ID")
+		}
+		for _, part := range parts {
 			if !errors.Is(err, errFormat) || !strings.Contains(err.Error(), part) {
 				t.Errorf("%s: %q is missing in %v", key, part, err)
 			}
@@ -113,7 +117,7 @@ func TestUnreadableRecordsAreNamed(t *testing.T) {
 func fullBlock(block int64, bitSeq int) (value, past []byte) {
 	var grants, before []grant
 	low := block << (bitSeq + blockBits)
-	for fine := bitSeq - MaxApart; fine <= bitSeq+MaxApart; fine++ {
+	for fine := bitSeq - provider.MaxApart; fine <= bitSeq+provider.MaxApart; fine++ {
 		for start := low; start < low+1<<(bitSeq+blockBits); start += 1 << fine {
 			g := grant{
 				start: start, bitSeq: fine, created: begin - 3, expired: begin - 2, end: begin - 1, service: strings.Repeat("s", provider.MaxNameBytes),
@@ -147,7 +151,7 @@ func TestGreatestChange(t *testing.T) {
 	}
 	values[requestKey("", request)] = so.value()
 	s.write(values)
-	coarse := terms.WithBitSeq(terms.BitSeq + MaxApart)
+	coarse := terms.WithBitSeq(terms.BitSeq + provider.MaxApart)
 	coarse.IDs, coarse.MaxLeasesPerAcquire = provider.IDRange{Low: 5, End: 5 + maxBlocks}, 10*mostLeases
 	s.wrote = nil
 	meta := map[string]string{}

@@ -13,17 +13,13 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-const (
-	// blockBits says how many slots of the first layout a block has.
-	blockBits = 4
-	// MaxApart is how far the bit_seq of a layout may be from that of its pool's first one.
-	// A slot is then never wider than a block.
-	MaxApart = blockBits
-)
+// blockBits says how many slots of a pool's own layout a block has. No slot of a service is wider
+// than a block, since its bit_seq is near that of the pool.
+const blockBits = provider.MaxApart
 
 // layout says how a pool's blocks are cut, and from when on they count.
 type layout struct {
-	bitSeq int   // of the first layout of leases
+	bitSeq int   // from which that of all leases differs by provider.MaxApart at most
 	number int64 // of the layout, which is in the keys of the blocks; Init begins another one
 	// sinceMS is when all grants had ended that were made before the layout. It is as if they had
 	// all been of every slot.
@@ -44,8 +40,8 @@ type head struct {
 type mark [16]byte
 
 // newHead is the head of a pool that does not exist yet.
-func newHead(t provider.Terms) head {
-	h := head{timeline: t.Timeline, layout: layout{bitSeq: t.BitSeq}}
+func newHead(timeline snowflake.Timeline, bitSeq int) head {
+	h := head{timeline: timeline, layout: layout{bitSeq: bitSeq}}
 	rand.Read(h.key[:]) // never fails (crypto/rand ends the program instead)
 	return h
 }
@@ -94,9 +90,9 @@ func (h head) check(t provider.Terms) error {
 	if h.timeline != t.Timeline {
 		return provider.TimelineError(t.Pool, h.timeline, t.Timeline)
 	}
-	if t.BitSeq < h.bitSeq-MaxApart || t.BitSeq > h.bitSeq+MaxApart {
-		return fmt.Errorf("%w: the first layout of pool %q has bit_seq %d, and %d was asked for: all layouts of a pool differ from its first "+
-			"by at most %d; choose another pool", provider.ErrInvalid, t.Pool, h.bitSeq, t.BitSeq, MaxApart)
+	if t.BitSeq < h.bitSeq-provider.MaxApart || t.BitSeq > h.bitSeq+provider.MaxApart {
+		return fmt.Errorf("%w: pool %q began with bit_seq %d, and %d was asked for: all layouts of a pool differ from that by at most %d; "+
+			"choose another pool", provider.ErrInvalid, t.Pool, h.bitSeq, t.BitSeq, provider.MaxApart)
 	}
 	return nil
 }
@@ -110,7 +106,7 @@ func (h head) blockOf(low int64) int64 { return low >> (h.bitSeq + blockBits) }
 // has reports whether the pool may have granted the machine ID.
 func (h head) has(id int64, bitSeq int) bool {
 	apart := bitSeq - h.bitSeq
-	return -MaxApart <= apart && apart <= MaxApart && provider.Terms{Timeline: h.timeline}.HasSlot(id, bitSeq)
+	return -provider.MaxApart <= apart && apart <= provider.MaxApart && provider.Terms{Timeline: h.timeline}.HasSlot(id, bitSeq)
 }
 
 // secret is that of a grant.

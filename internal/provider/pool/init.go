@@ -127,7 +127,7 @@ func (p *Provider) mark(ctx context.Context, t provider.Terms) (markedPool, erro
 
 // begun writes the head of the new layout. The refusal is part of the error where there are leases.
 func (p *Provider) begun(ctx context.Context, t provider.Terms, before markedPool, sinceMS int64, refusal error) error {
-	next := newHead(t)
+	next := newHead(t.Timeline, p.cfg.Services.Near(t))
 	next.number, next.sinceMS = before.head.number+1, sinceMS
 	err := p.changeHead(ctx, t.Pool, func(v record.View, h head) (head, error) {
 		switch {

@@ -17,7 +17,7 @@ import (
 
 // fine is terms of another layout than DefaultTerms, too far away for one pool.
 func fine() provider.Terms {
-	return provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq - MaxApart - 1)
+	return provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq - provider.MaxApart - 1)
 }
 
 // A pool gets another layout by Init, once all of its leases have ended. The blocks of the old one
@@ -206,7 +206,7 @@ func TestInitDeletesWhatOneBeforeHasLeft(t *testing.T) {
 
 // The head is read as it was written.
 func TestHead(t *testing.T) {
-	h := newHead(fine())
+	h := newHead(fine().Timeline, fine().BitSeq)
 	h.number, h.sinceMS, h.mark = 300, begin, mark{1, 15: 2}
 	if read, err := parseHead(h.value()); err != nil || read != h {
 		t.Errorf("%+v is read as %+v (%v)", h, read, err)

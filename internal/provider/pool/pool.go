@@ -212,7 +212,7 @@ func (p *Provider) base(t provider.Terms) head {
 	defer p.mu.Unlock()
 	of, ok := p.bases[t.Pool]
 	if !ok {
-		of = layout{bitSeq: t.BitSeq}
+		of = layout{bitSeq: p.cfg.Services.Near(t)}
 	}
 	return head{timeline: t.Timeline, layout: of}
 }

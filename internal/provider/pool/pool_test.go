@@ -71,7 +71,12 @@ func (s *stage) List(ctx context.Context, prefix, after string, limit int) ([]re
 // open opens a provider on these terms.
 func (s *stage) open(t provider.Terms) *Provider {
 	s.Helper()
-	p, err := New(Config{Records: s, Services: provider.Services{Default: t}, NowMS: s.clock.Load, Info: provider.Info{Name: "test", URL: "test:store"}})
+	return s.openServices(provider.Services{Default: t})
+}
+
+func (s *stage) openServices(services provider.Services) *Provider {
+	s.Helper()
+	p, err := New(Config{Records: s, Services: services, NowMS: s.clock.Load, Info: provider.Info{Name: "test", URL: "test:store"}})
 	must.Succeed(s, err)
 	return p
 }
@@ -148,6 +153,11 @@ func TestManyLeasesOfOneRequest(t *testing.T) {
 	if _, err := p.Acquire(t.Context(), req); !errors.Is(err, provider.ErrConflict) {
 		t.Errorf("with a lease released: %v", err)
 	}
+	s.clock.Add(1)
+	taken := s.acquire(s.open(within(leases[7].ID, leases[7].ID)), provider.AcquireRequest{})[0]
+	if _, err := p.Acquire(t.Context(), req); !errors.Is(err, provider.ErrConflict) || taken.ID != leases[7].ID {
+		t.Errorf("with a lease that %+v has followed: %v", taken, err)
+	}
 }
 
 // Nothing that is written has the secret of a lease.
@@ -219,10 +229,29 @@ func TestLayoutsAreNear(t *testing.T) {
 	s.acquire(s.open(first), provider.AcquireRequest{})
 	for bitSeq := range 16 {
 		_, err := s.open(first.WithBitSeq(bitSeq)).Acquire(t.Context(), provider.AcquireRequest{})
-		near := first.BitSeq-MaxApart <= bitSeq && bitSeq <= first.BitSeq+MaxApart
+		near := first.BitSeq-provider.MaxApart <= bitSeq && bitSeq <= first.BitSeq+provider.MaxApart
 		if near && err != nil || !near && (!errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), "bit_seq 8")) {
 			t.Errorf("bit_seq %d: %v", bitSeq, err)
 		}
+	}
+}
+
+// Services of one pool find a layout between theirs, whichever comes first.
+func TestServicesOfOnePool(t *testing.T) {
+	terms := provider.DefaultTerms()
+	services := provider.Services{Default: terms, Named: map[string]provider.Terms{
+		"coarse": terms.WithBitSeq(terms.BitSeq + provider.MaxApart + 1), "fine": terms.WithBitSeq(terms.BitSeq + 1 - provider.MaxApart),
+	}}
+	names := []string{"", "coarse", "fine"}
+	for i := range names {
+		s := newStage(t)
+		for k := range names {
+			s.acquire(s.openServices(services), provider.AcquireRequest{Service: names[(i+k)%len(names)]})
+		}
+	}
+	services.Named["coarser"] = terms.WithBitSeq(terms.BitSeq + provider.MaxApart + 2)
+	if err := services.Validate(); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), `service "fine"`) {
+		t.Errorf("the error is %v", err)
 	}
 }
 

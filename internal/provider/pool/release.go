@@ -69,7 +69,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 // meant are the bit_seqs of the slots that a release may mean.
 func (h head) meant(req provider.ReleaseRequest) (bitSeqs []int) {
-	low, high := h.bitSeq-MaxApart, h.bitSeq+MaxApart
+	low, high := h.bitSeq-provider.MaxApart, h.bitSeq+provider.MaxApart
 	if req.BitSeq != provider.AnyBitSeq {
 		low, high = max(low, req.BitSeq), min(high, req.BitSeq)
 	}

@@ -52,7 +52,7 @@ func TestLeasesAfterARestart(t *testing.T) {
 
 // What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the
 // fence that is set are those of the client that finds it.
-// Seed 001-25.
+// Seeds 000-11.1-1, 001-3 and 001-25.
 func TestLeasesAreFenced(t *testing.T) {
 	const minute, hour = 60_000, 3600_000
 	for name, c := range map[string]struct {
@@ -71,6 +71,7 @@ func TestLeasesAreFenced(t *testing.T) {
 		"a clock that is behind":         {-1, []string{"restart"}, -hour, hour + longest, whyChanged},
 		"a longer term was granted":      {-1, []string{"long", "restart"}, 0, 3*hour + longest/2, whyChanged},
 		"init after a restart":           {-1, []string{"restart", "init"}, 0, 0, ""},
+		"init after a loss":              {-1, []string{"flush", "init"}, 0, 0, ""},
 		"init before any request":        {-1, []string{"unseen restart", "init"}, 0, 0, ""},
 		"restart after init":             {-1, []string{"restart", "init", "restart"}, 0, longest, whyChanged},
 	} {
