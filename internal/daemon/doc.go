@@ -13,6 +13,15 @@
 // requests and lets them wait for IDs, and gives a connection a goroutine for
 // anything else, until it rests again. Other systems do without.
 //
+// # The way of a NextID
+//
+// eventloop/loop_linux.go finds that a socket can be read, and calls fastpath_linux.go.
+// wire/plain.go recognises the request, and responder.go passes it to
+// generator/generator.go. That cuts the ID from the run that its queue.go and core.go
+// keep, at the time of clock/believed.go. For the first ID of a millisecond, supply.go
+// and millisecond.go open a run, snowflake/layout.go places the bits, and
+// state/service.go raises the mark. wire/outbox.go encodes the answer.
+//
 // # What it upholds
 //
 //   - The request path touches the generator only: no network, no wait for the

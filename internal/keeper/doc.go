@@ -7,6 +7,14 @@
 // action to take next. Keeper carries the actions out; the simulations of test/proof
 // and test/capacity have shells of their own around the same Core.
 //
+// # The way of a lease
+//
+// core.go asks for what due.go finds missing, acquire.go makes the request, and keeper.go
+// calls the provider. In a SQLite file, which backend/leases_sqlite.go opens,
+// provider/pool/acquire.go chooses (choose.go) and grants (grant.go, head.go). Its rule runs
+// in record/sqlite/sqlite.go, inside the transaction of conn/sqlitefile/group.go. acquire.go
+// here then judges the lease. state/live.go saves it, before generator/core.go uses it.
+//
 // # What it upholds
 //
 //   - Single user: before a lease is released the generator is sealed against
