@@ -161,7 +161,7 @@ var forbidden = map[string][]string{
 	"internal/daemon":            {"database/sql", "net/http"},
 	"internal/runner":            {"net", "os", "os/exec", "database/sql", "go.uber.org/zap"},
 	"internal/lock":              {"net", "os", "database/sql", "go.uber.org/zap"},
-	"internal/placement":         {"context", "net", "os", "sync", "database/sql", "go.uber.org/zap"},
+	"internal/placement":         {"context", "net", "net/http", "os", "sync", "database/sql", "log", "log/slog", "go.uber.org/zap"},
 	"internal/operator/logqueue": {"net", "os", "go.uber.org/zap"},
 	"internal/operator/metrics":  {"net", "os", "net/http"},
 	"internal/leaseapi":          {"net", "os", "go.uber.org/zap"},

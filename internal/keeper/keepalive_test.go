@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/generator"
@@ -42,8 +43,8 @@ func TestCircuitBreaks(t *testing.T) {
 				t.Errorf("%q is logged %d times, before the lease's end", breaks, n)
 			}
 			failed := len(r.logged(fails))
-			if failed == 0 {
-				t.Errorf("%q is not logged", fails)
+			if failed == 0 || r.logged(fails)[0].Level != zapcore.ErrorLevel {
+				t.Errorf("%q is not logged as an error", fails)
 			}
 			r.until(2 * term)
 			broken, more := len(r.logged(breaks)), len(r.logged(fails))-failed
@@ -112,5 +113,8 @@ func wantKeepAlive(t *testing.T, line, lease observer.LoggedEntry) {
 	got, want := line.ContextMap(), lease.ContextMap()
 	if got["worker_id"] != want["worker_id"] || got["key"] != fmt.Sprintf("%s:%v", service, want["worker_id"]) || line.Time.Before(lease.Time) {
 		t.Errorf("%q has %v at %v; the lease %v at %v", line.Message, got, line.Time, want, lease.Time)
+	}
+	if level := map[string]zapcore.Level{breaks: zapcore.ErrorLevel}[line.Message]; line.Level != level { // else info
+		t.Errorf("%q has the level %v, want %v", line.Message, line.Level, level)
 	}
 }

@@ -11,7 +11,7 @@ func (d *desk) seen(mine, others []string) {
 }
 
 // PL-4.2: a host owns what it has announced and still has a process for, and nothing else; what
-// nobody serves is refused, also by a host that only resolves.
+// nobody serves is refused.
 // Seeds 004-13 and 004-15.
 func TestKindsDecide(t *testing.T) {
 	rooms, carts := []string{"room"}, []string{"cart"}

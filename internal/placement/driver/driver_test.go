@@ -286,6 +286,9 @@ func TestClient(t *testing.T) {
 		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote {
 			t.Errorf("resolved to %+v, %v", r, err)
 		}
+		if _, err := c.Resolve(t.Context(), placement.Key{Kind: "cart", Identity: "1"}, 0); !errors.Is(err, placement.ErrUnserved) { // seed 004-15
+			t.Errorf("what nobody serves: %v", err)
+		}
 		if members := a.Overview().Members; len(members) != 1 {
 			t.Errorf("members are %v", members)
 		}

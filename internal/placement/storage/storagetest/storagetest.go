@@ -130,7 +130,8 @@ func testInvalid(s *suite) {
 	}
 }
 
-// testModel compares with placement.Put and Drop.
+// testModel compares with placement.Put and Drop. PL-C5: what is loaded is one record that was
+// stored.
 func (s *suite) testModel(histories int) {
 	rapid.Check(s, func(t *rapid.T) {
 		if histories--; histories < 0 {
