@@ -145,7 +145,6 @@ func TestNextIDAllocatesNothing(t *testing.T) {
 }
 
 // Two processes' generators on one file have machine IDs of their own.
-// Seed 003-6.1-4.
 func TestTwoOnOneProvider(t *testing.T) {
 	c := patient(t)
 	other := c

@@ -359,7 +359,6 @@ func TestClose(t *testing.T) {
 
 // A sequence's attempts carry one request ID, so that none takes values twice,
 // and two calls carry two.
-// Seed 003-3.2-3.
 func TestSequenceRepeatsItsRequestID(t *testing.T) {
 	var asked []string
 	take := func(answered bool) script {

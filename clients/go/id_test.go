@@ -67,7 +67,6 @@ func TestIDSpellings(t *testing.T) {
 }
 
 // What is known without a daemon agrees with what it says.
-// Seed 000-A.5-1.
 func TestOfflineAgreesWithTheDaemon(t *testing.T) {
 	c := newDaemon(t).client()
 	layout := DefaultLayout()

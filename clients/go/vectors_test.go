@@ -27,7 +27,7 @@ func checkVectors(t *testing.T, c ExternalCodec, all []vector) {
 }
 
 // The codec and the layout agree with the vectors that all languages share.
-// Seed 000-A.14-1.
+// Seeds 000-A.5-1 and 000-A.14-1.
 func TestVectors(t *testing.T) {
 	var f struct {
 		Plain     []vector

@@ -58,6 +58,8 @@ func anchors(page string) (all []string) {
 	return all
 }
 
+// Each link leads to a page that is there, and to a heading that it has.
+// Seeds 000-5.6-4, 000-12-1 and 003-9-1.
 func TestDocsLinks(t *testing.T) {
 	pages := docPages(t)
 	for _, others := range []string{"clients/*/README.md", "clients/*/docs/*.md", "examples/*/README.md"} {
@@ -91,7 +93,6 @@ func TestDocsLinks(t *testing.T) {
 }
 
 // Who begins with the README finds every page.
-// Seeds 000-5.6-4, 000-12-1 and 003-9-1.
 func TestDocsReachable(t *testing.T) {
 	pages := docPages(t)
 	found, look := map[string]bool{"CHANGELOG.md": true}, []string{"README.md"}

@@ -21,7 +21,7 @@ func listed(t provider.Terms, id, grantedMS int64, host string) provider.Record 
 	}
 }
 
-// Seeds 000-6.1-1 and 001-8.
+// Seed 000-6.1-1.
 func TestLeasesTable(t *testing.T) {
 	base := snowflake.DefaultEpochMS + 86_400_000
 	terms := provider.DefaultTerms()

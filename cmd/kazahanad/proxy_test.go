@@ -32,6 +32,7 @@ func TestDaemonBehindAProxy(t *testing.T) {
 }
 
 // To extend a lease, as run does, a token needs the scope run.
+// Seed 000-A.1-2.
 func TestScopeRun(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -83,7 +83,8 @@ func TestRunGivesAMachineID(t *testing.T) {
 		}
 	}
 	l := s.leasesJSON("--all", "--provider", "sqlite:"+s.Leases()).Leases[0]
-	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" {
+	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" ||
+		!strings.HasPrefix(l.Meta["client"], l.Meta["host"]+"-") {
 		t.Errorf("the record is %+v", l)
 	}
 	s.freedAtOnce(l)
@@ -171,7 +172,7 @@ func TestRunErrors(t *testing.T) {
 	run("--provider sqlite:"+s.Path("unusable.db")+" -- true").Says(t, exitFailure, "not an SQLite database")
 }
 
-// Seeds 000-A.1-2 and 003-4.3-3.
+// Seed 000-A.1-2.
 func TestRunExtends(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

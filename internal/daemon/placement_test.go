@@ -388,7 +388,7 @@ func TestTwoDaemons(t *testing.T) {
 }
 
 // Who waits for another host is told what for.
-// Seed 004-48.
+// Seeds 004-48 and 004-61.
 func TestPlacementPending(t *testing.T) {
 	s := newSite(t)
 	r := s.start("a:1").sees(1)
@@ -439,6 +439,9 @@ func TestPlacementEvents(t *testing.T) {
 			if token, _ := asInt(notice.Params[0]["token"]); want != "resolved" && int64(token) != a.params.Token {
 				t.Errorf("%s has the token %d", want, token)
 			}
+			if at, err := asInt(notice.Params[0]["observed_ms"]); err != nil || at < 1 { // seeds 004-3 and 004-57
+				t.Errorf("%s was observed at %d (%v)", want, at, err)
+			}
 		}
 	}
 	r.stopPlace()
@@ -488,7 +491,7 @@ func TestPlacementSnapshot(t *testing.T) {
 	}
 }
 
-// Seeds 004-6 and 004-61.
+// Seed 004-6.
 func TestPlacementRefusals(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	p := r.dial()

@@ -92,7 +92,6 @@ func (r *placed) local(kind, authority string) string {
 }
 
 // Each reason has a word, which is counted.
-// Seed 004-63.
 func TestPassivationReasons(t *testing.T) {
 	counts, all := metrics.NewPlacement(), metrics.New(metrics.Build{})
 	all.Placement(counts, func() metrics.PlacementSample { return metrics.PlacementSample{} })

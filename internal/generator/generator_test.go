@@ -229,7 +229,7 @@ func TestDeadlineIsHonoured(t *testing.T) {
 	})
 }
 
-// Seeds 000-5.6-1, 000-5.6-2, 000-10.5-1, 000-11.4-1 and 003-2-5.
+// Seeds 000-5.6-1, 000-5.6-2, 000-10.5-1, 000-11.4-1, 001-24 and 003-2-5.
 func TestBackwardClock(t *testing.T) {
 	for _, tc := range []struct {
 		limit, jump int64

@@ -62,7 +62,7 @@ func TestAllows(t *testing.T) {
 
 // TestSign holds the signatures to values computed elsewhere:
 // printf 7:1800000000000 | openssl dgst -sha256 -hmac s3cret
-// Seed 000-4.5-2.
+// Seeds 000-4.5-2 and 000-7.2-2.
 func TestSign(t *testing.T) {
 	const created, expired = 1_800_000_000_000, 1_800_000_600_000
 	for text, test := range map[string]struct{ got, want string }{

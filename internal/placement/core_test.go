@@ -302,7 +302,7 @@ func TestLockDenied(t *testing.T) {
 
 // In a handover another host is at work on the key, or has it: the denial is told with
 // its reason, and no failure.
-// Seeds 004-12, 004-35, 004-51 and 004-52.
+// Seeds 004-12, 004-51 and 004-52.
 func TestHandoverIsNoFailure(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -548,7 +548,7 @@ func TestPassivateIdle(t *testing.T) {
 }
 
 // PL-4.4: each resolve is told, in order, and everything else that happens.
-// Seeds 004-37 and 004-47.
+// Seeds 004-37, 004-47 and 004-63.
 func TestEvents(t *testing.T) {
 	d := newDesk(t)
 	d.member()

@@ -30,7 +30,7 @@ func TestParseTerms(t *testing.T) {
 	layout := func(ts, id, seq int) Terms {
 		return edit(func(t *Terms) { t.Timeline.BitTS, t.BitID, t.BitSeq = ts, id, seq })
 	}
-	// Seeds 000-2.1-1, 000-6.4-2, 000-10.2-1 and 000-A.12-1: the defaults.
+	// Seeds 000-2.1-1, 000-6.4-2, 000-10.2-1, 000-A.12-1 and 003-4.3-2: the defaults.
 	defaults := Terms{
 		Pool: "default", Timeline: snowflake.Timeline{EpochMS: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli(), BitTS: 41}, BitID: 14, BitSeq: 8,
 		Term: 10 * time.Minute, Quarantine: 10 * time.Minute, MaxLeasesPerAcquire: 256,
@@ -44,7 +44,7 @@ func TestParseTerms(t *testing.T) {
 		"term=5m&quarantine=0": edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 0 }),
 		"quarantine=1500ms":    edit(func(t *Terms) { t.Quarantine = 1500 * time.Millisecond }),
 		"pool=a.B_c-9":         edit(func(t *Terms) { t.Pool = "a.B_c-9" }),
-		// Seed 003-5-4: ranges.
+		// Seeds 003-4.3-2 and 003-5-4: ranges.
 		"ids=0-0":                             edit(func(t *Terms) { t.IDs = IDRange{0, 1} }),
 		"ids=0-8191":                          edit(func(t *Terms) { t.IDs = IDRange{0, 8192} }),
 		"epoch=1000":                          edit(func(t *Terms) { t.Timeline.EpochMS = 1000 }),
@@ -200,7 +200,6 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Seed 000-4.4-1.
 func TestNewSecret(t *testing.T) {
 	a, b := NewSecret(), NewSecret()
 	if len(a) != 32 || a == b {

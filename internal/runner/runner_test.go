@@ -188,6 +188,7 @@ func TestRun(t *testing.T) {
 			},
 		},
 		{
+			// Seed 003-4.3-3: after each third of the term.
 			name: "extended while it runs", stage: &stage{lives: 250 * time.Second},
 			want:  "0 start, 33 extended, 66 extended, 99 extended, 133 extended, 166 extended, 199 extended, 233 extended",
 			check: func(r Result, err error) bool { return err == nil && r.Exit.Code == 7 && r.Lost == nil },
@@ -408,7 +409,6 @@ func TestEndsDuringExtension(t *testing.T) {
 	})
 }
 
-// Seed 001-24.
 func TestCheckClock(t *testing.T) {
 	l := lease.Lease{Created: 1_000_000, Expired: 2_000_000}
 	if err := CheckClock(l, 1_999_999); err != nil {

@@ -68,7 +68,7 @@ var (
 	defaultLogging = Logging{LogLevel: "info", LogFormat: LogAuto}
 )
 
-// Seeds 000-5.1-1, 000-5.1-2 and 000-13-1.
+// Seeds 000-3.2-1, 000-5.1-1, 000-5.1-2 and 000-13-1.
 func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sourceTexts{})
 	want := &Serve{

@@ -223,6 +223,7 @@ func (s lateStore) Change(_ context.Context, ask record.Ask, rule record.Rule) (
 }
 
 // A pool's layouts are near its first one. Others are refused by name.
+// Seed 000-4.2-5.
 func TestLayoutsAreNear(t *testing.T) {
 	s := newStage(t)
 	first := provider.DefaultTerms()

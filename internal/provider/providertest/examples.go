@@ -91,7 +91,7 @@ func testContextEnded(s *suite) {
 	s.must(c.giveBack(l, s.now()))
 }
 
-// Seeds 000-6.2-3 and 000-6.4-1.
+// Seed 000-6.2-3.
 func testPools(s *suite) {
 	terms := ids(lasting(), 7, 7)
 	other := terms

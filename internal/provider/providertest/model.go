@@ -136,7 +136,7 @@ func (m *model) forget(service, request string) {
 
 // testModel runs random operations on a store, by two providers, and compares it with
 // the model.
-// Seeds 000-4.1-1, 000-4.2-5, 000-4.4-1, 000-4.4-4, 000-4.5-2, 000-6.1-1, 000-6.2-3, 000-7.2-2, 000-A.1-2,
+// Seeds 000-4.1-1, 000-4.2-5, 000-4.4-1, 000-4.4-4, 000-4.5-2, 000-6.1-1, 000-6.2-3, 000-6.4-1, 000-7.2-2,
 // 000-A.12-1, 001-10 and 001-21.
 func testModel(t *rapid.T, s *suite) {
 	services := modelServices(s.store.SetClock != nil)

@@ -87,11 +87,10 @@ func leasesOn(settable bool) providertest.Factory {
 	}
 }
 
-// Seeds 000-6.1-2, 000-6.2-1, 000-7.2-1, 001-13, 003-2-2, 003-4.3-2 and 003-6.1-1.
+// Seeds 000-7.2-1 and 003-2-2.
 func TestLeasesConform(t *testing.T) { providertest.Run(t, leasesOn(true)) }
 
 // By the server's own clock.
-// Seed 001-14.
 func TestLeasesConformInRealTime(t *testing.T) {
 	ring.Deep(t)
 	if testing.Short() {

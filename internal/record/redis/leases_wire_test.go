@@ -124,7 +124,7 @@ func commands(t *testing.T, s *redistest.Server) (scripts, all int) {
 // A single acquire takes three round trips at most, one of which looks at the server as a whole,
 // once a second. What it has the server do depends neither on the size of the layout nor on how
 // many leases are alive.
-// Seeds 000-6.1-2 and 003-4.3-1.
+// Seed 003-4.3-1.
 func TestAcquireTakesThreeRoundTrips(t *testing.T) {
 	huge := provider.DefaultTerms()
 	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, testTime-1000
@@ -156,7 +156,7 @@ func TestAcquireTakesThreeRoundTrips(t *testing.T) {
 }
 
 // A pool is granted to its last machine ID. redis-cli shows its records in order.
-// Seed 001-17.
+// Seeds 000-6.1-2 and 001-17.
 func TestNearlyFullPool(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s, func(o *options) { o.services.Default.IDs = provider.IDRange{Low: 0, End: 640} })

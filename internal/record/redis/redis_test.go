@@ -93,7 +93,7 @@ func TestConformance(t *testing.T) {
 
 // A change is not carried out where the stored record differs from what it was decided on, even
 // if its version is the same, as far as the version has half of its bytes: then all is compared.
-// Seed 000-7.2-2.
+// Seeds 000-6.2-1 and 001-13.
 func TestCommitComparesRecords(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)

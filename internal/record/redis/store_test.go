@@ -192,6 +192,7 @@ func serverTime(t *testing.T, server *redistest.Server) int64 {
 
 // TestPresentTime: a rule that compares times is shown the server's, whatever the process takes
 // for it.
+// Seed 001-14.
 func TestPresentTime(t *testing.T) {
 	server := redistest.Shared(t)
 	s := mustOpen(t, server.Config())

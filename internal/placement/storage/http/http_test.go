@@ -104,7 +104,7 @@ func connect(t testing.TB, urls ...string) storage.Storage {
 	return out
 }
 
-// Seed 004-39.
+// Seeds 004-39 and 004-60.
 func TestConformance(t *testing.T) {
 	storagetest.Run(t, connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil))))), 20)
 }
