@@ -41,7 +41,7 @@ func at(s State, nowMS int64) Known {
 	return k
 }
 
-// TestKnownToken is what the core makes of a store that deletes or forgets.
+// TestKnownToken is what the core makes of a store that deletes or forgets (LS-INV-002).
 func TestKnownToken(t *testing.T) {
 	micros := t0 * 1000
 	for _, test := range []struct {

@@ -134,7 +134,7 @@ func (r *rigged) do(q lock.Request) lock.Lease {
 }
 
 // In a new life the tokens of every key go on above all that may have been granted,
-// whether its record is known or not.
+// whether its record is known or not (LS-INV-002).
 func TestTokensOverLives(t *testing.T) {
 	r := newRigged(t)
 	r.do(r.request(lock.Acquire, ""))

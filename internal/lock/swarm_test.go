@@ -15,7 +15,7 @@ import (
 // TestNeverTwoHolders has clients of three hosts want the same locks for minutes,
 // while their ways to the store are cut, slow, or deliver late what they had given
 // up on. A client that believes that it holds a lock is the only one that does.
-// Seed 004-49.
+// LS-INV-001, and seed 004-49.
 func TestNeverTwoHolders(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

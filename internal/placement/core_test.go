@@ -178,7 +178,7 @@ func TestTopologyCounts(t *testing.T) {
 	d.expect(TryAcquire)
 }
 
-// A topology that takes nothing away leaves alone what is activated.
+// PL-1.2: a topology that takes nothing away leaves alone what is activated.
 func TestTopologyLeavesAlone(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -231,6 +231,7 @@ func TestNotReadyIsRefused(t *testing.T) {
 	refused(StateNotReady) // the membership has ended by this host's own clock
 }
 
+// PL-C1: who only resolves begins nothing.
 // Seeds 004-14 and 004-32.
 func TestClientResolves(t *testing.T) {
 	c := NewCore("", nil)

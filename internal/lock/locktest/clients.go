@@ -64,7 +64,8 @@ func testHistories(s *suite) {
 }
 
 // testLostAnswer has one client make a request whose answer is lost. Others make as many requests
-// as may come in between, at the same time, and another process repeats the first one.
+// as may come in between, at the same time, and another process repeats the first one (LS-ACQ-004,
+// LS-RNW-003, LS-REL-003, LS-ACC-04).
 func (s *suite) testLostAnswer(h *History, stores []lock.Store, op lock.Op, seed uint64) {
 	s.Helper()
 	key := fmt.Sprint("lost/", op)

@@ -28,7 +28,7 @@ func (r *reads) Load(ctx context.Context, tenant string, k placement.Key) (place
 	return r.Storage.Load(ctx, tenant, k)
 }
 
-// A remote actor's pid is read once in an interval, and no older than that.
+// PL-C11: a remote actor's pid is read once in an interval, and no older than that.
 // Seed 004-24.
 func TestRemotePID(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
