@@ -97,7 +97,7 @@ func (table chaosTable) print(t *testing.T) {
 // kills a lease server under many processes that use them. Without
 // -chaos.full it is a short scenario of each kind, so that the test itself is
 // kept in order.
-// Seeds 000-10.4-1, 001-25, 003-8.1-1 and 004-2.
+// Seeds 001-25, 003-8.1-1 and 004-2.
 func TestChaos(t *testing.T) {
 	ring.Deep(t)
 	if *chaosMany < 3 || *chaosTerm < time.Second || *chaosUse < time.Second {
