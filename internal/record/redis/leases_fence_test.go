@@ -166,7 +166,7 @@ func TestLeasesFromAnOldFile(t *testing.T) {
 	}
 }
 
-// The replica lacks the last grant when it becomes the primary. It grants nothing that overlaps it.
+// A replica that lacks the last grant becomes the primary: nothing is granted over it before it has ended.
 // Seed 001-25.
 func TestLeasesAfterAFailover(t *testing.T) {
 	primary, replica := redistest.Pair(t)
