@@ -1,5 +1,8 @@
 package redisconn
 
+// ServerSource is what every script begins with.
+var ServerSource = serverSource
+
 // MaxFlights is how many exchanges are under way at a time.
 const MaxFlights = maxFlights
 
