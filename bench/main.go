@@ -1,4 +1,4 @@
-// Command bench measures kazahana beside what it is compared with:
+// Command bench measures kazahana beside others:
 //
 //	make bin-bench && bin/bench SUITE [flags]
 //
@@ -59,8 +59,8 @@ func dispatch(args []string) error {
 	// stopped.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// Writing to what nobody reads fails, here as anywhere: a socket whose peer has hung up
-	// is no reason to end.
+	// Writing without a reader fails, here as anywhere: a socket with a peer that has hung up is
+	// no reason to end.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	err := suites[args[0]](ctx, args[1:])
 	if err != nil && ctx.Err() != nil {

@@ -10,11 +10,10 @@
 //	id, err := g.NextID(ctx)
 //
 // It is what kazahanad serve does, with the same keeper, the same local state, the same
-// fallback and the same promise: two regular IDs are never equal, whatever any clock does
-// and whichever process crashes, as far as the provider's scope reaches. The IDs of one
-// state directory strictly increase, also across restarts and kill -9.
-// docs/uniqueness.md has the proof, docs/embed.md says when to use this package and when a
-// daemon.
+// fallback and the same promise: two regular IDs are never equal, under any clock and
+// whichever process crashes, as far as the provider's scope reaches. The IDs of one state
+// directory strictly increase, also across restarts and kill -9. docs/uniqueness.md has
+// the proof, docs/embed.md says when to use this package and when a daemon.
 //
 // # What a process needs
 //

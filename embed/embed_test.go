@@ -23,7 +23,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// Whatever goroutines ask for, an ID is greater than all that were there before it was
+// With any requests of goroutines, an ID is greater than all that were there before it was
 // asked for, and none comes twice.
 // Seed 003-3.2-2.
 func TestIDsIncreaseAcrossGoroutines(t *testing.T) {
@@ -33,7 +33,7 @@ func TestIDsIncreaseAcrossGoroutines(t *testing.T) {
 	all := map[int64]bool{}
 	rapid.Check(t, func(rt *rapid.T) {
 		counts := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(1, 700), 1, 8), 1, 6).Draw(rt, "counts by goroutine")
-		var greatest atomic.Int64 // of those that are there
+		var greatest atomic.Int64 // of the present ones
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for _, asks := range counts {

@@ -80,7 +80,7 @@ func (e *LeaseAcquisitionError) Unwrap() error { return e.err }
 // TimeoutError: no ID came within DefaultTimeout. It also is context.DeadlineExceeded.
 type TimeoutError struct {
 	Waited time.Duration
-	Cause  string // what it waited for: clock, sequence or lease
+	Cause  string // the cause of the wait: clock, sequence or lease
 	err    error
 }
 

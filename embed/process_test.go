@@ -113,7 +113,7 @@ func TestKilledProgram(t *testing.T) {
 		last = note("life "+strconv.Itoa(life), m.next(t, 2000), last)
 		lastBeside = note("neighbour", beside.next(t, 1000), lastBeside)
 		m.kill()
-		last = note("life "+strconv.Itoa(life), rest(m), last) // what it had written when it died
+		last = note("life "+strconv.Itoa(life), rest(m), last) // its last writes
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // UUIDs makes UUIDs, which need neither Open nor a machine ID: chance keeps them apart.
 type UUIDs struct {
-	// Version is 7, whose UUIDs sort by their time in ms, or 4, which are random; 0 is 7.
+	// Version is 7, for UUIDs that sort by their time in ms, or 4, for random ones; 0 is 7.
 	Version int
 }
 

@@ -193,7 +193,7 @@ func (b *bench) measure(ctx context.Context, l language) error {
 	return nil
 }
 
-// print prints a line for each row, with the ratio of its rate to that of the echo and of UUIDs.
+// print prints a line for each row, with the ratio of its rate to the echo's and UUIDs'.
 func (b *bench) print(out io.Writer, r *suite.Run) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "client\twork\tIDs/s\tp50 µs\tp99 µs\tx echo\tx uuid\t")

@@ -18,14 +18,14 @@ const (
 	// throughput is what the daemon is given to issue per millisecond: the most
 	// that one acquire gets, 256 leases, in wideLayout. It is more than one core can send.
 	throughput = 256 << 10
-	// wideLayout is that of the recipe for high throughput: 1,024 IDs per
-	// millisecond and lease.
+	// wideLayout is the layout of the recipe for high throughput: 1,024 IDs per millisecond and
+	// lease.
 	wideLayout = "bit_id=12&bit_seq=10"
 	// startLimit is how long a server may take to be ready, or to answer.
 	startLimit = 15 * time.Second
 )
 
-// daemon is the one that is measured. All that it writes is in the run's directory.
+// daemon is the measured one. All that it writes is in the run's directory.
 type daemon struct {
 	*process.Service
 	socket, memcached string
@@ -61,7 +61,7 @@ func (b *bench) startDaemon(ctx context.Context, program, name string, throughpu
 	return d, nil
 }
 
-// server is the daemon as one of those that are compared.
+// server returns the daemon as one of the compared servers.
 func (d *daemon) server(name string) *server {
 	return &server{
 		name: name, dialect: load.RPC, service: d.Service,
@@ -71,7 +71,7 @@ func (d *daemon) server(name string) *server {
 	}
 }
 
-// daemonStatus is what is needed of the daemon's answer to Status.
+// daemonStatus is the needed part of the daemon's answer to Status.
 type daemonStatus struct {
 	Mode     string `json:"mode"`
 	Services []struct {

@@ -11,8 +11,8 @@ import (
 // echoSocket is a socket of the echo server.
 type echoSocket struct {
 	path string
-	// With sizes, each request of so many bytes is answered with itself and then zeros, in so many;
-	// without, whatever comes goes back at once.
+	// With sizes, each request of so many bytes is answered with itself and then zeros, in so
+	// many; without, all bytes go back at once.
 	request, answer int
 }
 

@@ -1,4 +1,4 @@
-// Package ids measures the daemon beside what it is compared with.
+// Package ids measures the daemon beside other makers of IDs.
 //
 // Every server is a process of its own, and so is the load generator, which is the same for all.
 // All are pinned to one core: on few cores, unpinned round trips vary several-fold with where the
@@ -27,7 +27,7 @@ var Parts = map[string]func(args []string) error{
 	greedyKey: part(greedyMain),
 }
 
-// part is a process whose options come as JSON, in one argument.
+// part is a process that gets its options as JSON, in one argument.
 func part[T any](run func(T) error) func(args []string) error {
 	return func(args []string) error {
 		var o T

@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/load"
 )
 
-// server is one of those that are compared.
+// server is one of the compared servers.
 type server struct {
 	name    string // as the table shows it
 	dialect string // of workloads that have none

@@ -117,8 +117,8 @@ func TestBefore(t *testing.T) {
 	b.measured(t, s)
 }
 
-// TestEchoWithoutRoom: when the client does not read, an echo server keeps what
-// it owes, and loses nothing.
+// TestEchoWithoutRoom: when the client does not read, an echo server keeps the bytes that it
+// owes, and loses nothing.
 func TestEchoWithoutRoom(t *testing.T) {
 	for _, name := range []string{goEcho, cEcho} {
 		t.Run(name, func(t *testing.T) {

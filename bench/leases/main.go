@@ -7,8 +7,7 @@
 // Each store is measured with all machine IDs of a pool, and with so few that 95% of them are
 // granted in the end.
 //
-// Load and server share the machine, so what is shown is less than the server
-// could do alone.
+// Load and server share the machine, so the figures are lower than for the server alone.
 package leases
 
 import (

@@ -17,7 +17,7 @@ const (
 	callTimeout = 20 * time.Second
 )
 
-// client is one that uses locks and sequences.
+// client uses locks and sequences.
 type client interface {
 	// acquire returns what releases the lock. A client that cannot wait answers
 	// errors.ErrUnsupported when it should.

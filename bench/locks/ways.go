@@ -94,7 +94,7 @@ func (b *bench) open(ctx context.Context, name string) error {
 	if err := b.addDaemon(ctx, name, ofDaemon); err != nil || name != stores.SQLite {
 		return err
 	}
-	return b.addServer(ctx, name) // one for all stores: what it costs is much the same
+	return b.addServer(ctx, name) // one for all stores: its cost is much the same
 }
 
 func (b *bench) file(name string) string { return "sqlite:" + filepath.Join(b.Dir, name) }

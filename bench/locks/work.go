@@ -100,7 +100,7 @@ func next(count, block int) func(context.Context, client, int, *shared) (int, ti
 	}
 }
 
-// errStop ends the wait of those who are still in line when the time is up.
+// errStop ends the wait of clients that are still in line when the time is up.
 var errStop = errors.New("the time is up")
 
 // measure has the clients work for the duration, and returns the quantities.

@@ -58,7 +58,7 @@ func Start(cmd *exec.Cmd) error {
 }
 
 // startBeside starts cmd on the cores that this process is not pinned to, if there are any: it
-// should not disturb those that are measured.
+// should not disturb the measured processes.
 func startBeside(cmd *exec.Cmd) error {
 	var own, others unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &own); err != nil {
@@ -87,14 +87,14 @@ func Environment(more ...string) []string {
 	return append(env, more...)
 }
 
-// Run runs cmd to its end, or to that of ctx, and returns what it prints.
+// Run runs cmd to its end, or to the end of ctx, and returns its output.
 func Run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if cmd.Env == nil {
 		cmd.Env = Environment()
 	}
-	// What it has started is in its process group.
+	// Its children are in its process group.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if err := Start(cmd); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func Run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Ask runs a part of this program to its end and decodes what it prints.
+// Ask runs a part of this program to its end and decodes its output.
 func Ask(ctx context.Context, limit time.Duration, into any, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v: the server does not answer", limit))
 	defer cancel()
@@ -140,7 +140,7 @@ func Launch(logPath, path string, args ...string) (*Service, error) {
 	return launch(Start, logPath, path, args)
 }
 
-// LaunchPart starts a part of this program, beside what is measured.
+// LaunchPart starts a part of this program, beside the measured ones.
 func LaunchPart(logPath string, args ...string) (*Service, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -256,8 +256,8 @@ func (s *Service) AwaitListening(ctx context.Context, limit time.Duration, netwo
 	})
 }
 
-// FreeAddress is a port of this host that nothing listens on at this moment. It is below
-// those that systems choose for connections, which could take it before its server does.
+// FreeAddress is a port of this host that nothing listens on at this moment. It is below the
+// ports that systems choose for connections, which could take it before its server does.
 func FreeAddress() (address string, err error) {
 	for range 1000 {
 		var l net.Listener

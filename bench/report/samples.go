@@ -1,4 +1,4 @@
-// Package report keeps what is measured, and judges and prints it.
+// Package report keeps the measurements, and judges and prints them.
 package report
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Series names what is measured once in each round.
+// Series names a measurement of each round.
 type Series struct {
 	Row      string
-	Subject  string // whose: a server's name
+	Subject  string // the owner: a server's name
 	Quantity string
 }
 

@@ -10,7 +10,7 @@ import (
 // the right side of a bound.
 type Target struct {
 	Work      string // as the table shows it
-	Criterion string // what is held against the bound
+	Criterion string // the measure that is held against the bound
 	Of        Series
 	To        Series // zero: Of itself, not a ratio
 	Bound     float64

@@ -29,11 +29,11 @@ type Suite struct {
 	Name, About string
 	Defaults    Plan
 	Flags       func(*flag.FlagSet) // of its own; may be nil
-	// Open starts what is measured, and says in the run's Absent what cannot be.
+	// Open starts the subjects, and lists in the run's Absent the ones it cannot start.
 	Open func(context.Context, *Run) error
 	Rows []Row
-	// Subjects are the columns of the table. A ratio is that of the first one to another, or,
-	// with OverFirst, of another to the first.
+	// Subjects are the columns of the table. A ratio compares the first one to another, or, with
+	// OverFirst, another to the first.
 	Subjects  []string
 	OverFirst bool
 	// Table prints the figures instead; nil: as report does.
@@ -57,7 +57,7 @@ type Plan struct {
 	Duration time.Duration // of one measurement
 	Core     int           // -1: not pinned
 	Daemon   string        // path of its program
-	Dir      string        // for the files; "" = that of temporary files
+	Dir      string        // for the files; "" = the one of temporary files
 	Check    bool
 	Short    bool
 }
@@ -180,8 +180,8 @@ func (s *Suite) choose(only string) ([]Row, error) {
 	}), nil
 }
 
-// Run carries the plan out and prints the tables. Whatever happens, it leaves no process and no
-// file behind. Its error is also that of missed targets, with -check.
+// Run carries the plan out and prints the tables. In all cases it leaves no process and no file
+// behind. Missed targets are an error too, with -check.
 func (s *Suite) Run(ctx context.Context, r *Run, out, progress io.Writer) (err error) {
 	if _, err := os.Stat(r.Daemon); err != nil {
 		return fmt.Errorf("there is no daemon to measure (make build builds it): %w", err)

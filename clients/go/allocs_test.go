@@ -11,8 +11,8 @@ import (
 // maxAllocs is the most that a call may allocate, with all goroutines of the client.
 const maxAllocs = 4
 
-// fixed answers each request for an ID without allocating. Its answers have the msgid of
-// the request, whose last bytes it does not read.
+// fixed answers each request for an ID without allocating. Its answers have the msgid of the
+// request; it does not read the request's last bytes.
 func fixed(conn net.Conn) {
 	request, answer := make([]byte, 4096), []byte{0x94, 1, 0xce, 0, 0, 0, 0, 0xc0, 0xcf, 1, 2, 3, 4, 5, 6, 7, 8}
 	for {

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// firstConnect is how long a call waits for a daemon that was never reached: long
-	// enough for one that is starting, and short enough to report a missing one soon.
+	// firstConnect is how long a call waits for a daemon that was never reached: long enough for
+	// a starting daemon, and short enough to report a missing one soon.
 	firstConnect = time.Second
 	// The pause before a connection is tried again doubles from one to the other.
 	minPause = 5 * time.Millisecond
 	maxPause = 200 * time.Millisecond
 )
 
-// errExpired is the error of an attempt whose time is up.
+// errExpired is the error of an attempt that is out of time.
 var errExpired = errors.New("the time is up")
 
 // again is the error of an attempt that is to be repeated over another connection.
@@ -82,7 +82,7 @@ func (c *channel) spawn(run func()) error {
 	return nil
 }
 
-// waiter returns one who waits. Whoever has got an answer may return it.
+// waiter returns a waiter. A caller that has got its answer may return it.
 func (c *channel) waiter(ctx context.Context, timeout time.Duration) *waiter {
 	w, _ := c.idle.Get().(*waiter)
 	if w == nil {

@@ -213,7 +213,7 @@ func TestDaemonIsToldTheTime(t *testing.T) {
 	}
 }
 
-// A daemon that was never there is given up soon, one that was there not.
+// A daemon that was never there is given up soon, an earlier one not.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		absent := errors.New("nobody there")

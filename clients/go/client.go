@@ -33,14 +33,14 @@ func New(opts ...Option) (*Client, error) {
 	}
 	if s.prefetch > 0 {
 		c.ahead = newPrefetcher(c.channel, s.prefetch, s.maxAge, func(n int) ([]ID, error) {
-			// Those who wait get the error of the fetch, and not that of their own time.
+			// Waiting callers get the error of the fetch, and not their own timeout's.
 			return some[ID](context.Background(), c, DaemonTime(c.timeout), n, c.defaults, readIDs)
 		})
 	}
 	return c, nil
 }
 
-// Close fails the calls under way with ErrClosed, and closes the connection. Those that
+// Close fails the calls under way with ErrClosed, and closes the connection. Connections that
 // Open returned stay open, and so locks stay held.
 func (c *Client) Close() error {
 	c.channel.close(nil)

@@ -26,8 +26,8 @@ const (
 	maxRefusal    = 1024 // bytes of an error's text that go to the daemon
 )
 
-// A Conn is one connection to the daemon. Client.Open returns one, for methods whose
-// effect ends with the connection. Calls may be concurrent: they are pipelined.
+// A Conn is one connection to the daemon. Client.Open returns one, for methods with an effect
+// that ends with the connection. Calls may be concurrent: they are pipelined.
 type Conn struct {
 	nc   net.Conn
 	told func(*Conn, *Message) // called for messages that are not answers; may be nil
@@ -43,7 +43,7 @@ type Conn struct {
 }
 
 // NewConn returns a Conn over a connection that is there already, for programs that talk
-// with a client as the daemon does, such as package kazahanatest. told is that of
+// with a client as the daemon does, such as package kazahanatest. told is as in
 // Client.Open.
 func NewConn(nc net.Conn, told func(*Conn, *Message)) *Conn {
 	c := &Conn{nc: nc, told: told, send: make(chan []byte, maxWaiting), done: make(chan struct{}), waiting: map[uint32]*waiter{}}
@@ -128,7 +128,7 @@ func (c *Conn) register(w *waiter, read reading) (uint32, error) {
 	return c.lastID, nil
 }
 
-// abandon forgets a call whose time is up, unless its answer has come meanwhile.
+// abandon forgets a call that is out of time, unless its answer has come meanwhile.
 func (c *Conn) abandon(id uint32, w *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +163,7 @@ func lost(err error) error {
 	return &DaemonUnavailableError{Err: fmt.Errorf("connection lost: %w", err)}
 }
 
-// readAll hands messages to those whom they are for, until the stream ends.
+// readAll hands messages to their receivers, until the stream ends.
 func (c *Conn) readAll() {
 	defer c.work.Done()
 	r := msgpack.NewReader(c.nc)
@@ -221,7 +221,8 @@ func (c *Conn) answer(id uint32, r *msgpack.Reader) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A daemon that turns a client away answers its first request only, whose ID is 1, and closes.
+	// A daemon that turns a client away answers its first request only, which has the ID 1, and
+	// closes.
 	if c.farewell = err; id > 1 || id == 1 && !errors.Is(err, ErrOverloaded) && !errors.Is(err, ErrPermissionDenied) {
 		c.farewell = nil
 	}

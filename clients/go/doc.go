@@ -12,8 +12,8 @@
 // A Client connects at its first call, and has one connection that all goroutines share:
 // their calls are pipelined. When the connection is lost, or the daemon answers that it is
 // stopping, the Client connects again and repeats the calls under way, for as long as the
-// context and the timeout allow. That is harmless: an ID whose answer is lost leaves a
-// gap, and a sequence recognises a repeated request by its request ID. So a restart of the
+// context and the timeout allow. That is harmless: an ID in a lost answer leaves a gap,
+// and a sequence recognises a repeated request by its request ID. So a restart of the
 // daemon costs callers time, but no errors. A Client that has never reached a daemon gives
 // up after a second. WithSingleAttempt switches all of this off.
 //

@@ -28,7 +28,7 @@ const (
 	ErrTimestampOverflow Code = "TIMESTAMP_OVERFLOW"  // the layout's time is used up
 	ErrUnknownService    Code = "UNKNOWN_SERVICE"     // the message names the existing ones
 	ErrUnknownMethod     Code = "UNKNOWN_METHOD"      // the daemon is older than this package
-	ErrInvalidParams     Code = "INVALID_PARAMS"      // the message says what is allowed
+	ErrInvalidParams     Code = "INVALID_PARAMS"      // the message says what would be allowed
 	ErrInvalidExternalID Code = "INVALID_EXTERNAL_ID" // likewise
 	ErrPermissionDenied  Code = "PERMISSION_DENIED"   // the daemon does not serve this user
 	ErrOverloaded        Code = "OVERLOADED"          // a limit of the daemon is reached
@@ -105,7 +105,7 @@ func (e *LeaseAcquisitionError) Unwrap() error { return e.Err }
 // RequestTimeoutError: the call's time ran out. It also is context.DeadlineExceeded.
 type RequestTimeoutError struct {
 	Waited time.Duration
-	Cause  string // clock, sequence or lease, if the daemon knows what it waited for
+	Cause  string // clock, sequence or lease, if the daemon knows the cause of the wait
 	Err    *Error
 }
 

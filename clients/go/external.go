@@ -81,7 +81,7 @@ func (c ExternalCodec) DecodeBefore(external string, layout Layout, latest time.
 	return id, err
 }
 
-// XTEA, whose blocks have 64 bits, as external IDs must.
+// XTEA has blocks of 64 bits, as external IDs must.
 const (
 	xteaRounds = 32
 	xteaDelta  = 0x9e3779b9

@@ -107,8 +107,8 @@ func TestDeadlineOfATrickle(t *testing.T) {
 	}
 }
 
-// FuzzAnswers plays any bytes to any call. An answer that is taken for an ID is one, and
-// an error is one of those that the package documents.
+// FuzzAnswers plays any bytes to any call. An answer that is taken for an ID is one, and an error
+// is a documented one of the package.
 func FuzzAnswers(f *testing.F) {
 	methods := slices.Sorted(maps.Keys(hostileCalls))
 	for _, h := range hostileAnswers(f) {
@@ -119,7 +119,7 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(message, uint8(max(slices.Index(methods, h.Method), 0)))
 	}
 	f.Fuzz(func(t *testing.T, answer []byte, method uint8) {
-		synctest.Test(t, func(t *testing.T) { // what is cut off costs no time
+		synctest.Test(t, func(t *testing.T) { // a cut-off answer costs no time
 			c := newClient(t, WithTimeout(time.Second), scripted(t, repeating(answer)))
 			err := hostileCalls[methods[int(method)%len(methods)]](t.Context(), c)
 			var refused *Error

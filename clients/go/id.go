@@ -32,8 +32,7 @@ func ParseID(s string) (ID, error) {
 // String returns the ID in decimal.
 func (id ID) String() string { return strconv.FormatInt(int64(id), 10) }
 
-// Time returns the ID's time, to the millisecond. The layout must be the one that the ID
-// was made with.
+// Time returns the ID's time, to the millisecond. The layout must be the ID's.
 func (id ID) Time(layout Layout) time.Time {
 	return time.UnixMilli(layout.unixMS(id)).UTC()
 }

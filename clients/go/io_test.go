@@ -84,7 +84,7 @@ func TestNoLockIsHeldDuringIO(t *testing.T) {
 	}
 }
 
-// All who wait for a refill get the error of the one who refills.
+// All who wait for a refill get the error of the refill.
 func TestWaitersGetTheRefillersError(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 1)
 	c := newClient(t, WithPrefetch(8, 0), WithSingleAttempt(), WithDialer(func(context.Context) (net.Conn, error) {
@@ -115,7 +115,7 @@ func TestWaitersGetTheRefillersError(t *testing.T) {
 	}
 }
 
-// A fetch whose time is over fails the calls that began before it, however that shows. A call
+// A fetch that is out of time fails the calls that began before it, however that shows. A call
 // that joined it later has time for the next one.
 func TestAFetchFailsOnlyThoseWhoseTimeIsOver(t *testing.T) {
 	refusing := func(after time.Duration, code Code) func(*peer, *message) bool {

@@ -152,7 +152,7 @@ func isGone(err error) bool {
 // Key returns the lock's name.
 func (l *Lock) Key() string { return l.lease.Key }
 
-// Token returns the fencing token: greater than that of every earlier holder.
+// Token returns the fencing token: greater than every earlier holder's.
 func (l *Lock) Token() int64 { return l.lease.Token }
 
 // LeaseID names this holding of the lock.

@@ -54,7 +54,7 @@ func (e *SequenceExhaustedError) Unwrap() error { return e.Err }
 type LockLostError struct {
 	Key    string
 	Reason string // expired, taken_over, refused, released (by another connection) or disconnected
-	Err    error  // what is known beyond that, or nil
+	Err    error  // further details, or nil
 }
 
 func (e *LockLostError) Error() string {

@@ -136,7 +136,7 @@ func TestLockLostWhenTheDaemonHangs(t *testing.T) {
 	}
 }
 
-// A release by the lease's name is a loss to the one who thinks that it holds it.
+// A release by the lease's name is a loss to the caller that thinks that it holds it.
 func TestLockReleasedBehindItsBack(t *testing.T) {
 	c := newDaemon(t).client()
 	l := mustLock(t, c, "k", LockOptions{TTL: 30 * time.Second})

@@ -1,6 +1,6 @@
 //go:build go1.25
 
-// For testing/synctest, whatever version go.mod asks for.
+// For testing/synctest, with any version in go.mod.
 //go:debug asynctimerchan=0
 
 package kazahana

@@ -103,8 +103,8 @@ func WithPrefetch(n int, maxAge time.Duration) Option {
 	}
 }
 
-// A CallOption is an option of a single call. The daemon refuses those that the method does
-// not have, with ErrInvalidParams. Sequences take WithRequestID, and ignore the others.
+// A CallOption is an option of a single call. The daemon refuses options that the method does not
+// have, with ErrInvalidParams. Sequences take WithRequestID, and ignore the others.
 type CallOption func(callOptions)
 
 // callOptions are sent by these names.

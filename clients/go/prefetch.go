@@ -44,7 +44,7 @@ type batch struct {
 	until     time.Duration // since start
 	wallUntil int64         // Unix ns
 	refillAt  int64         // fetch the next batch with this one of them
-	// used counts those who have got an ID, or wait for one: the first ones are theirs.
+	// used counts the callers that have got an ID, or wait for one: the first ones are theirs.
 	// Otherwise a goroutine that takes IDs without a pause would leave them none of any batch.
 	used atomic.Int64
 }
@@ -163,7 +163,7 @@ func (p *prefetcher) accept(b *batch, size int) {
 	defer close(b.came)
 	b.err = err
 	if p.next != b {
-		return // dropped: those who wait get none of it
+		return // dropped: waiting callers get none of it
 	}
 	b.ids, b.refillAt = ids, max(int64(len(ids)/refillPart), b.used.Load())
 	if err != nil || p.now.Load().isUsedUp() {
@@ -174,7 +174,7 @@ func (p *prefetcher) accept(b *batch, size int) {
 	}
 }
 
-// drop forgets what is here or on its way, because greater IDs have been handed out.
+// drop forgets IDs that are here or on their way, because greater IDs have been handed out.
 func (p *prefetcher) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -65,7 +65,7 @@ func (p *prefetcher) get(ctx context.Context) (ID, error) {
 	return (&Client{ahead: p, timeout: getTimeout}).NextID(ctx)
 }
 
-// batches are the sizes of those that were asked for.
+// batches are the requested sizes.
 func (s *source) batches() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +74,7 @@ func (s *source) batches() []int {
 
 func newSource(took time.Duration) *source { return &source{took: took, asked: map[ID]time.Time{}} }
 
-// An ID is never older than the age allowed when it is handed out, whatever the
-// pauses between calls.
+// An ID is never older than the age allowed when it is handed out, with any pauses between calls.
 func TestPrefetchedIDsAreFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxAge = 50 * time.Millisecond
@@ -205,7 +204,7 @@ func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 	})
 }
 
-// What is left of an answer comes before the next one, whatever gaps it has.
+// The rest of an answer comes before the next one, with any gaps.
 func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
 	p := newAhead(8, time.Hour, newSource(0).fetch)
 	here := func(ids ...ID) *batch {

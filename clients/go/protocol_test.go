@@ -124,7 +124,7 @@ func TestNetRPC(t *testing.T) {
 	d := newDaemon(t)
 	c := d.client()
 	before := nextID(t, c)
-	program := filepath.Join(t.TempDir(), "netrpc") // built first: Go tells what it downloads
+	program := filepath.Join(t.TempDir(), "netrpc") // built first: Go reports its downloads
 	build := exec.Command("go", "build", "-o", program, "./netrpc")
 	build.Dir = "programs"
 	if out, err := build.CombinedOutput(); err != nil {

@@ -63,7 +63,7 @@ func example(ctx context.Context, client *kazahana.Client, db *sql.DB, id kazaha
 // unused marks the variables that an example makes for its reader.
 var unused = regexp.MustCompile(`(?m)^(\w+(?:, \w+)*) := `)
 
-// The README's examples compile, and go vet has nothing against them: that of the release of
+// The README's examples compile, and go vet has nothing against them: the vet of the release of
 // Go that README_TOOLCHAIN names, if it does.
 func TestREADMECompiles(t *testing.T) {
 	page, err := os.ReadFile("README.md")

@@ -81,8 +81,7 @@ func decoded(t *testing.T, b []byte) any {
 	return v
 }
 
-// The client sends what was recorded, but for the msgid, and makes of the answer
-// what the file says.
+// The client sends the recorded bytes, but for the msgid, and reads the answer as the file says.
 // Seed 000-3.1-2.
 func TestRecordedExchanges(t *testing.T) {
 	for _, e := range exchanges(t) {

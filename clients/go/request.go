@@ -72,7 +72,7 @@ func (r request) encode(left time.Duration) (b []byte, err error) {
 	return b, nil
 }
 
-// waiter is one who waits, until a deadline: as a rule for the answer to a call, over all
+// waiter is a caller that waits until a deadline: as a rule for the answer to a call, over all
 // its attempts.
 type waiter struct {
 	ctx             context.Context
@@ -118,7 +118,7 @@ func (w *waiter) answer(value any, err error) {
 	w.done <- struct{}{}
 }
 
-// end is the error of a call whose time is up: that of the last attempt, if there is one.
+// end returns the error of a call that is out of time: the last attempt's, if there is one.
 func (w *waiter) end(what string, last error) error {
 	switch {
 	case w.ctx.Err() == context.Canceled:

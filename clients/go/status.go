@@ -2,7 +2,7 @@ package kazahana
 
 import "context"
 
-// Status is what the daemon tells of itself, a part of what kazahanad status
+// Status is the daemon's description of itself, a part of what kazahanad status
 // --json prints. Times are Unix milliseconds.
 type Status struct {
 	Version     string          `json:"version"`

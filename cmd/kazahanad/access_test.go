@@ -126,7 +126,7 @@ func TestSocketModeAndGroup(t *testing.T) {
 }
 
 // TestSocketGroupReachesTheSocket: the live directory is made first, in the directory of the
-// socket, which the group must pass whatever the umask is.
+// socket, which the group must pass under any umask.
 func TestSocketGroupReachesTheSocket(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -187,7 +187,7 @@ func TestAllowedUsers(t *testing.T) {
 }
 
 // Without any directory of their own, a user's daemon and clients meet below
-// /tmp, in a directory that nobody else can have made.
+// /tmp, in a directory that no other user can have made.
 func TestSocketBelowTmp(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

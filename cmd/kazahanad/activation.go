@@ -11,8 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
-// adopt sets the socket path to that of the service manager's socket, if there is
-// one.
+// adopt sets the socket path to the service manager's socket, if there is one.
 func adopt(settings *config.Serve, socket *unixsock.Listener) error {
 	if socket == nil {
 		return nil
@@ -38,8 +37,8 @@ func samePlace(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// warnOfIdleKeys warns of settings that the socket unit overrides. Those that also
-// apply to the socket of another listener are not idle.
+// warnOfIdleKeys warns of settings that the socket unit overrides. A setting that also applies to
+// the socket of another listener is not idle.
 func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
 	for _, address := range []string{settings.AdminListen, settings.MemcachedListen, settings.HTTPListen} {
 		if network, _ := admin.SplitAddress(address); network == "unix" {

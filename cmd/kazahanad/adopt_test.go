@@ -7,9 +7,9 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 )
 
-// TestLeaseOfAnotherProviderIsNotAdopted: what one provider granted means
-// nothing to another, nor to another range of the same one. Adopted all the
-// same, it would be a second user of whatever the new provider grants there.
+// TestLeaseOfAnotherProviderIsNotAdopted: a grant of one provider means nothing to
+// another, nor to another range of the same one. Adopted all the same, it would be a
+// second user of the new provider's grants there.
 func TestLeaseOfAnotherProviderIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	for name, urls := range map[string][2]string{

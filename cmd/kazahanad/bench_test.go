@@ -46,7 +46,7 @@ func TestBench(t *testing.T) {
 			l.P50 <= 0 || l.P90 < l.P50 || l.P99 < l.P90 || l.P999 < l.P99 || l.Max < l.P999 {
 			t.Errorf("%+v: %+v", load, r)
 		}
-		// Those of the warm-up, and those that came too late to count, are IDs as well.
+		// IDs of the warm-up, and IDs that came too late to count, are IDs as well.
 		if got := issued("orders") - before; got < uint64(r.IDs) {
 			t.Errorf("%+v: the daemon made %d IDs, and bench counts %d", load, got, r.IDs)
 		}
@@ -118,8 +118,8 @@ func TestBenchErrors(t *testing.T) {
 	d.Terminate()
 }
 
-// A signal ends the measurement, and what was measured is told. A daemon that
-// stops to answer meanwhile is not waited for beyond the timeout.
+// A signal ends the measurement, and the results so far are told. A daemon that stops to answer
+// meanwhile is not waited for beyond the timeout.
 func TestBenchEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fullPipe is a pipe that takes no further byte until somebody reads it.
+// fullPipe is a pipe that takes no further byte until it is read.
 func fullPipe(t *testing.T) (reader, writer *os.File) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
@@ -38,7 +38,7 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 	return reader, writer
 }
 
-// launchBlocked runs a command whose stderr is full.
+// launchBlocked runs a command with a full stderr.
 func (s *site) launchBlocked(args ...string) (d *testkit.Instance, reader *os.File) {
 	s.T.Helper()
 	reader, writer := fullPipe(s.T)
@@ -63,7 +63,7 @@ func droppedLines(t *testing.T, metrics string) int {
 	return n
 }
 
-// A daemon whose stderr takes nothing works on, and says later what is missing.
+// A daemon with a stderr that takes nothing works on, and says later which lines are missing.
 func TestBlockedLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -151,8 +151,7 @@ func TestBlockedLogAtTheEnd(t *testing.T) {
 	}
 }
 
-// What a daemon cannot start for is the last line of its log, behind what was
-// logged before.
+// The reason of a failed start is the last line of a daemon's log, behind the earlier lines.
 func TestStartErrorIsFlushed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -163,7 +162,7 @@ func TestStartErrorIsFlushed(t *testing.T) {
 	}
 }
 
-// Nobody reads the log any more: the daemon serves on.
+// Without a reader of the log, the daemon serves on.
 func TestLogReaderGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -235,8 +234,8 @@ func TestJournalPriorities(t *testing.T) {
 }
 
 // launchJournaled runs a command under a service manager that has connected its
-// stderr to the journal, or only says so. journal waits for the end and returns
-// what was logged.
+// stderr to the journal, or only says so. journal waits for the end and returns the
+// logged lines.
 func (s *site) launchJournaled(connected bool, args ...string) (d *testkit.Instance, journal func() string) {
 	s.T.Helper()
 	reader, writer, err := os.Pipe()

@@ -11,7 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// The page's example is one that daemons would start with, and counts right.
+// Daemons would start with the page's example, and it counts right.
 func TestChangingExample(t *testing.T) {
 	t.Parallel()
 	f := &fleet{t: t, home: newSite(t)}
@@ -25,8 +25,8 @@ func TestChangingExample(t *testing.T) {
 	}
 }
 
-// The checker of these tests finds what it looks for: two stores that grant the
-// same machine IDs at the same time.
+// The checker of these tests finds the fault: two stores that grant the same machine IDs at the
+// same time.
 func TestChangingCarelesslyRepeatsIDs(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -332,8 +332,8 @@ func TestHealth(t *testing.T) {
 	s.Kazahanad("health").Fails(t, exitFailure, s.Socket)
 }
 
-// The command waits for its answer as long as it was told to, and the daemon's
-// reason is what it shows when the daemon has one.
+// The command waits for its answer as long as it was told to, and it shows the daemon's reason
+// when there is one.
 func TestIDTimeout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

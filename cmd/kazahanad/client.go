@@ -21,7 +21,7 @@ type clientFlags struct {
 // longestCall is the longest timeout, longer than any wait for a lock.
 const longestCall = 48 * time.Hour
 
-// client returns a client whose calls take limit at most. They fail at once if no daemon
+// client returns a client that limits its calls to limit. They fail at once if no daemon
 // answers: a person or a probe waits for them.
 func (f *clientFlags) client(limit time.Duration) *caller.Client { return caller.New(f.Socket, limit) }
 

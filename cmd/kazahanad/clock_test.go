@@ -28,8 +28,8 @@ func TestClockJumps(t *testing.T) {
 		last = id
 	}
 
-	// The first of them may be what is left of the last millisecond; the rest
-	// must wait for the clock.
+	// The first of them may be the rest of the last millisecond; the rest must wait for the
+	// clock.
 	d.Set(-200 * time.Millisecond)
 	batch := c.IDs(600)
 	if first := snowflake.ID(batch[0]); first <= last {

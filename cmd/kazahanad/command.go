@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
-// subcommand is a struct whose tags are its flags and arguments (see package config). It can
+// subcommand is a struct; its tags are its flags and arguments (see package config). It can
 // have a method Help, the text below the usage line.
 type subcommand interface{ Run(s *system) error }
 
@@ -128,7 +128,7 @@ func names(group *cobra.Command) (all []string) {
 	return all
 }
 
-// wrong makes a usage error of what is wrong with the command line.
+// wrong makes a usage error of a fault of the command line.
 func (s *system) wrong(err error) error {
 	if err == nil {
 		return nil
@@ -142,7 +142,7 @@ func (s *system) wrong(err error) error {
 // widest is the longest line of a help text.
 const widest = 100
 
-// width is that of help texts.
+// width returns the width of help texts.
 func (s *system) width() int {
 	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); s.screen && err == nil && columns > 0 {
 		return min(columns, widest)

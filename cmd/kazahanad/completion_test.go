@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// completions are what is typed before the tabulator key, and what then stands on
-// the line. In all of them there is one way to go on.
+// completions are the text typed before the tabulator key, and the line after it. In all of them
+// there is one way to go on.
 var completions = []struct{ typed, want string }{
 	{"kazahanad statu", "kazahanad status"},
 	{"kazahanad pla", "kazahanad placement"},
@@ -144,7 +144,7 @@ func TestCompletionInZsh(t *testing.T) {
 	s.send("kazahanad state \t", "accept-epoch  -- Let a service go on")
 }
 
-// fish tells what it would offer.
+// fish tells its offers.
 func TestCompletionInFish(t *testing.T) {
 	t.Parallel()
 	fish := needShell(t, "fish")

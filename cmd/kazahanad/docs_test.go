@@ -164,7 +164,7 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 		if _, known := help[command]; !known {
 			words := strings.Fields(command)
 			if command == "leases" {
-				words = append(words, "show") // what it does by itself
+				words = append(words, "show") // its default
 			}
 			help[command] = s.Kazahanad(append(words, "--help")...).OK(t)
 		}

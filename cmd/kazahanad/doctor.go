@@ -39,7 +39,7 @@ func (*doctorCmd) Help() string {
 // doctorTimeout is how long the daemon, and the provider, may take to answer.
 const doctorTimeout = 10 * time.Second
 
-// Run takes the steps and prints what was found.
+// Run takes the steps and prints the findings.
 func (c *doctorCmd) Run(s *system) error {
 	ctx, cancel := context.WithTimeout(s.ctx, doctorTimeout)
 	defer cancel()
@@ -47,7 +47,7 @@ func (c *doctorCmd) Run(s *system) error {
 	env := x.environ()
 	x.load(env)
 	x.askDaemon()
-	if st := x.status; st != nil && st.StateDir != "" && x.settings != nil && !x.settings.Given("state_dir") { // its default depends on who asks
+	if st := x.status; st != nil && st.StateDir != "" && x.settings != nil && !x.settings.Given("state_dir") { // its default depends on the user
 		x.load(append([]string{"KAZAHANA_STATE_DIR=" + st.StateDir}, env...))
 	}
 	x.examine()
@@ -148,8 +148,8 @@ func (x *examination) environ() []string {
 	return env
 }
 
-// askDaemon asks at the configured socket or, if that does not exist, at the one that a
-// client of this user would find.
+// askDaemon asks at the configured socket or, if that does not exist, at the socket that a client
+// of this user would find.
 func (x *examination) askDaemon() {
 	if x.settings != nil {
 		x.path = x.settings.Socket
@@ -221,7 +221,7 @@ func mayRead(path string) error {
 	return f.Close()
 }
 
-// socket judges the socket of the running daemon and who may use it, or how the daemon would
+// socket judges the socket of the running daemon and its permissions, or how the daemon would
 // make it.
 func (x *examination) socket() {
 	const step = "socket"
@@ -272,8 +272,8 @@ func (x *examination) reach(step string, info os.FileInfo) {
 	}
 }
 
-// checkSocket returns the error of a start that makes a socket. What the running daemon has
-// made is in nobody's way.
+// checkSocket returns the error of a start that makes a socket. The running daemon's own socket
+// is not in the way.
 func (x *examination) checkSocket(path string, o unixsock.Options) error {
 	err := unixsock.Check(path, o, x.who.UID, x.who.Groups)
 	if used, ok := errors.AsType[*unixsock.InUseError](err); ok && x.status != nil && used.PID == x.peer.PID {
@@ -287,7 +287,7 @@ func (x *examination) checkSocket(path string, o unixsock.Options) error {
 
 func (x *examination) unit() { x.Units(x.units, x.status != nil) }
 
-// daemon judges what the running daemon says of itself.
+// daemon judges the running daemon's description of itself.
 func (x *examination) daemon() {
 	const step, mend = "daemon", "Mend what keeps leases from being granted; see the findings about the provider. Where no fallback ID may be made twice, set fallback: none until then."
 	if x.status == nil {

@@ -32,7 +32,7 @@ const (
 	stallNoticed = 5 * time.Second
 )
 
-// stateDir judges what the running daemon says of its state, and opens the state directory of
+// stateDir judges the running daemon's words about its state, and opens the state directory of
 // the next start.
 func (x *examination) stateDir() {
 	const step = "state"
@@ -94,7 +94,7 @@ func (x *examination) judgeState(path, live string) {
 	}
 }
 
-// judgeReport judges what the state directory holds.
+// judgeReport judges the content of the state directory.
 func (x *examination) judgeReport(report state.Report) {
 	const step = "state"
 	switch {
@@ -249,7 +249,8 @@ func (x *examination) file(rawURL string) {
 	}
 }
 
-// content judges what a provider's file holds, and the fences of it and of the store beside it.
+// content judges the content of a provider's file, and the fences of it and of the store beside
+// it.
 func (x *examination) content(ctx context.Context, path, do string) {
 	const step = "provider"
 	if err := backend.CheckLeaseFile(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {

@@ -112,7 +112,7 @@ func TestDoctorOfALostStateDirectory(t *testing.T) {
 	}
 }
 
-// systemd makes credentials at the start: before, nobody knows.
+// systemd makes credentials at the start: before, they are unknown.
 func TestDoctorOfCredentials(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -179,7 +179,7 @@ func TestDoctorAsSomebodyElse(t *testing.T) {
 	s.ExaminedBy(asNobody(t, s.Command("doctor", "--json")), nil).Has("socket warn")
 }
 
-// A daemon's user is that of its process, and not of a caller.
+// A daemon's user is its process's, and not a caller's.
 func TestDoctorOfADaemonWithAnotherUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -225,7 +225,7 @@ func TestDoctorFullDisk(t *testing.T) {
 	on(`mount -t tmpfs -o size=20m,mode=700 none "$1"`).Has("state ok", "no state fail")
 }
 
-// A daemon whose provider cannot be used: what it does meanwhile, and why.
+// A daemon with an unusable provider: its work meanwhile, and the reason.
 func TestDoctorOfADaemonWithoutLeases(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -299,7 +299,7 @@ func TestDoctorProviderURLs(t *testing.T) {
 		{"http://" + free() + ",http://" + free() + "?token_file=" + token, "provider fail"},
 		{"http+unix:" + s.Path("lease.sock"), "provider fail"},
 	} {
-		timeout := "100ms" // nobody answers
+		timeout := "100ms" // no daemon answers
 		if strings.HasPrefix(c.url, "sqlite:") {
 			timeout = "1m"
 		}

@@ -48,8 +48,8 @@ func (s *site) putBack() {
 	}
 }
 
-// A daemon on files that were put back grants nothing, and says so wherever somebody
-// may look. An operator ends it, and it says that, too.
+// A daemon on files that were put back grants nothing, and says so wherever an operator may look.
+// An operator ends it, and it says that, too.
 func TestFilesThatWerePutBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -231,7 +231,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("backup", "--config", "none", "--provider", "http://127.0.0.1:1", s.Path("c")).Fails(t, exitFailure, "provider http://127.0.0.1:1", "on its host")
 }
 
-// The pages show what is held back.
+// The pages show the fences.
 func lookAtFence(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	s.putBack()

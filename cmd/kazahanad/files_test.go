@@ -76,7 +76,7 @@ func TestOpenFilesOfALeaseServer(t *testing.T) {
 	}
 	await.Eventually(t, "it answers", answers)
 	flood(t, "unix", at, 400)
-	// It is of the same user as the flood, whose places are taken only once they are old.
+	// It is of the same user as the flood; the flood's places are taken only once they are old.
 	await.Eventually(t, "a newcomer is served", answers)
 	d.AwaitLog("a limit is reached: clients are refused")
 }

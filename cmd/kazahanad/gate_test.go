@@ -25,7 +25,7 @@ type breakage struct {
 	code   string // of the finding that says so
 	// strict says why doctor fails although serve makes regular IDs, or "".
 	strict string
-	// around is a shell command in whose mount namespace both run.
+	// around is a shell command with a mount namespace in which both run.
 	around string
 }
 
@@ -126,7 +126,7 @@ func (s *site) serves(cmd *exec.Cmd) (ok bool, how string) {
 	return ok, how
 }
 
-// own gives files to nobody.
+// own gives files to the user nobody.
 func (s *site) own(paths ...string) {
 	s.T.Helper()
 	for _, path := range paths {
@@ -182,7 +182,7 @@ func (s *site) folder() string {
 	return filepath.Join(s.Live, all[0].Name())
 }
 
-// taken is a port on which somebody listens.
+// taken is a port with a listener.
 func (s *site) taken() string {
 	s.T.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

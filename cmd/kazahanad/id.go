@@ -7,7 +7,7 @@ import (
 )
 
 // answerGrace is how much longer than --timeout this command waits for the answer:
-// the daemon's own TIMEOUT says what it waited for.
+// the daemon's own TIMEOUT names the cause of the wait.
 const answerGrace = 2 * time.Second
 
 type idCmd struct {

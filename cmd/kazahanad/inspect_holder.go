@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// holderFlags ask a provider who made an ID.
+// holderFlags ask a provider for the maker of an ID.
 type holderFlags struct {
 	Config   string        `name:"config" placeholder:"FILE" help:"With --provider: the daemon's YAML file, for the pool and the terms of its services; none reads no file (default $KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
 	Provider string        `name:"provider" placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
@@ -34,7 +34,7 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	}
 	st := &store{url: f.Provider, service: f.Service, timeout: f.Timeout}
 	if takesTerms(f.Provider) {
-		// Without a state directory nothing depends on who asks.
+		// Without a state directory nothing depends on the user.
 		flags := serveFlags{Config: f.Config, Provider: f.Provider, StateDir: "none"}
 		settings, err := loadOnly(s, flags.args(), []string{"services"})
 		if err != nil {
@@ -54,7 +54,7 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	return st, nil
 }
 
-// locate asks who held the ID's machine ID at the time, and refuses a pool with
+// locate asks for the holder of the ID's machine ID at the time, and refuses a pool with
 // another epoch or timestamp bits than the command's.
 func (st *store) locate(s *system, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
 	low := in.MachineID<<in.BitSeq | in.Sequence
@@ -81,7 +81,7 @@ func timelineHint(tl snowflake.Timeline) error {
 		snowflake.FormatMS(tl.EpochMS), tl.BitTS)}
 }
 
-// holdersOf says who made the ID, or who may have.
+// holdersOf returns the maker of the ID, or the possible makers.
 func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error) {
 	h := &holding{Holders: []leaseLine{}}
 	if in.Kind == snowflake.KindFallback {

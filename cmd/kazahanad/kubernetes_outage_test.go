@@ -78,8 +78,8 @@ func (f *kubeFleet) awaitCause(text string) {
 	})
 }
 
-// Whatever the API server does, no regular ID comes twice, and both daemons have leases again
-// once it works.
+// Under any fault of the API server, no regular ID comes twice, and both daemons have leases
+// again once it works.
 func TestKubernetesOutages(t *testing.T) {
 	t.Parallel()
 	all := func(f func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter, *http.Request) bool {
@@ -108,7 +108,7 @@ func TestKubernetesOutages(t *testing.T) {
 			f.api.Revive(f.t)
 		},
 		"frozen": faulty(func(_ *kubeFleet, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "deadline"),
-		// What it is asked for happens, and the answer comes too late.
+		// It carries out the request, and the answer comes too late.
 		"slow": faulty(func(f *kubeFleet, _ http.ResponseWriter, r *http.Request) {
 			f.api.Serve(httptest.NewRecorder(), r)
 			<-r.Context().Done()

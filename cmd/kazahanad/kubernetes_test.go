@@ -108,8 +108,7 @@ func ofKind(t *testing.T, all []manifest, kind, name string) manifest {
 	return all[i]
 }
 
-// pod is a pod of a manifest on this host: what it mounts are directories of the
-// site.
+// pod is a pod of a manifest on this host: its mounts are directories of the site.
 type pod struct {
 	*site
 	mounts map[string]string // directory here by the path in the container
@@ -427,8 +426,8 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 	return ids, machine
 }
 
-// seenByApplication has another user of the pod ask for an ID, through a mount
-// that is read-only; and one who is not in the volumes' group.
+// seenByApplication has another user of the pod ask for an ID, through a mount that is read-only;
+// and a user who is not in the volumes' group.
 func (p *pod) seenByApplication() {
 	p.T.Helper()
 	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
@@ -446,7 +445,7 @@ func (p *pod) seenByApplication() {
 	ask("--clear-groups").Fails(p.T, exitFailure, "permission denied")
 }
 
-// heldByPod asks, in the container, whose the machine ID is.
+// heldByPod asks, in the container, for the holder of the machine ID.
 func (p *pod) heldByPod(c container, machine int64) {
 	p.T.Helper()
 	var report leasesReport
@@ -566,8 +565,8 @@ esac; done
 	}
 }
 
-// memory_limit sets the collector's limit from that of the container: a manifest with a
-// number of its own would be forgotten when the limit changes.
+// memory_limit sets the collector's limit from the container's: a manifest with a number of its
+// own would be forgotten when the limit changes.
 func TestManifestsLeaveTheCollectorAlone(t *testing.T) {
 	files, err := filepath.Glob("../../packaging/*/k8s-*.yaml")
 	more, _ := filepath.Glob("../../packaging/k8s-*.yaml") // the pattern is well-formed

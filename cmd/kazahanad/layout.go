@@ -33,7 +33,7 @@ func (f *layoutFlags) layout() (snowflake.Layout, error) {
 	return l, nil
 }
 
-// timeline is that of a layout that is valid.
+// timeline returns the timeline of a valid layout.
 func (f *layoutFlags) timeline(l snowflake.Layout) snowflake.Timeline {
 	return snowflake.Timeline{EpochMS: f.Epoch.UnixMilli(), BitTS: l.BitTS}
 }

@@ -27,7 +27,7 @@ func (*layoutCmd) Help() string {
 	return "Shows what a layout holds and how long it lasts; with --check, whether its IDs sort above those of another system."
 }
 
-// Run prints what the layout holds, and how a sample of old IDs compares.
+// Run prints the layout's capacity, and how a sample of old IDs compares.
 func (c *layoutCmd) Run(s *system) error {
 	terms, err := c.terms()
 	if err != nil {

@@ -52,7 +52,7 @@ func (f *serveFlags) args() []string {
 	return slices.Concat(given("config", f.Config), given("state-dir", f.StateDir), given("provider", f.Provider))
 }
 
-// given is a flag of serve for one that was given.
+// given returns a flag of serve for a given one.
 func given(name, text string) []string {
 	if text == "" {
 		return nil
@@ -117,7 +117,7 @@ func (st *store) open(ctx context.Context) error {
 	return nil
 }
 
-// missingFile is the path of a URL sqlite:PATH whose file does not exist, else "".
+// missingFile returns the path of a URL sqlite:PATH if the file does not exist, else "".
 // A command that opened it would create it, owned by the command's user instead of
 // the daemon's.
 func missingFile(rawURL string) string {

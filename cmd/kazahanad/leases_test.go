@@ -208,7 +208,7 @@ func TestInspectNamesTheHolder(t *testing.T) {
 	if in := inspect(int64(id)); len(in.Holders) != 1 || !in.Holders[0].Released {
 		t.Errorf("after the lease was handed back: %+v", in)
 	}
-	// One that was handed back is nobody's cached lease.
+	// A lease that was handed back is no daemon's cached lease.
 	if in := inspect(idAt(held.ExpiredMS+1, slot|tl.FallbackBit())); len(in.Holders) != 0 {
 		t.Errorf("a fallback ID after the lease was handed back: %+v", in)
 	}
@@ -243,7 +243,7 @@ func TestLeasesInitAsks(t *testing.T) {
 	if granted() {
 		t.Fatal("the store was restarted, and grants before it was declared new")
 	}
-	// Without a terminal nobody can be asked.
+	// Without a terminal there is no one to ask.
 	s.Kazahanad("leases", "init", "--config", "none", "--provider", url).Fails(t, exitUsage, "--yes", "1 records")
 	for _, test := range []struct {
 		name, typed string

@@ -16,8 +16,8 @@ import (
 )
 
 // Daemons that reach one Redis directly and through a lease server are members of one
-// placement, with the same records; and whoever may use a daemon's socket makes no
-// member of it, though the daemon's users and its placement have the same token.
+// placement, with the same records; and a user of a daemon's socket makes no member of
+// it, though the daemon's users and its placement have the same token.
 // Seed 004-4.
 func TestPlacementThroughALeaseServer(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 	for i, s := range []*site{direct, through} {
 		client := clients[i]
 		locals := 0
-		for i := range 20 { // whose hosts follow from the names, and are both
+		for i := range 20 { // their hosts follow from the names, and are both
 			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i), resolveWait)
 			must.Succeed(t, err)
 			if r.IsLocal() {

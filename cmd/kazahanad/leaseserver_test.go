@@ -21,8 +21,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// What a browser sends for a page whose name was made to mean 127.0.0.1 has no mark
-// but the name.
+// A browser's request for a page with a name that was made to mean 127.0.0.1 has no mark but the
+// name.
 func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

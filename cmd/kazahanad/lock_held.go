@@ -95,7 +95,7 @@ func (h *heldLock) ask(ctx context.Context, wait time.Duration) error {
 }
 
 // count notes the earliest end: the remaining time in the answer, counted from
-// before the request. A store whose clock went back may name more than a term.
+// before the request. A store with a clock that went back may name more than a term.
 func (h *heldLock) count(sent time.Duration, l lock.Answer) {
 	h.end = sent + min(time.Duration(l.ExpiresInMS)*time.Millisecond, h.ttl)
 }
@@ -146,8 +146,8 @@ func repeat(ctx context.Context, call func() error) error {
 }
 
 // undo frees a lock that an abandoned acquire may have been granted. It repeats the
-// request to find out: the daemon answers only after it has finished with the one
-// whose connection was closed.
+// request to find out: the daemon answers only after it has finished with the request of
+// the closed connection.
 func (h *heldLock) undo(ctx context.Context) error {
 	h.close()
 	h.client = h.again()

@@ -131,8 +131,7 @@ func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 	}
 }
 
-// A signal that comes as the lock is granted: whichever is first, nobody has the
-// lock in the end.
+// A signal that comes as the lock is granted: whichever is first, no one has the lock in the end.
 func TestLockInterruptedAsItIsGranted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -154,7 +153,7 @@ func TestLockInterruptedAsItIsGranted(t *testing.T) {
 		if code := waiter.Code(); code <= 128 {
 			t.Errorf("it ended with %v\n%s", waiter.Cmd.ProcessState, waiter.Log)
 		}
-		// What is granted to nobody the daemon releases by itself, a moment later.
+		// The daemon releases a lock without a holder by itself, a moment later.
 		await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
 		var l lock.Answer
 		await.Eventually(t, "nobody holds the lock", func() bool { l = c.LockOf("k"); return l.State != lock.Active })

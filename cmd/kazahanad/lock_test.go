@@ -228,7 +228,7 @@ func lastNumber(t *testing.T, text string) (last int64) {
 	return last
 }
 
-// A lock that is somebody else's already ends CMD at once, and is left alone.
+// A lock that is another holder's already ends CMD at once, and is left alone.
 func TestLockTakenByAnother(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -246,7 +246,7 @@ func TestLockTakenByAnother(t *testing.T) {
 	c.WantLock("k", lock.Active, 2)
 }
 
-// Granted, and interrupted before the answer came: nobody has the lock then.
+// Granted, and interrupted before the answer came: no one has the lock then.
 func TestLockAbandonedIsReleased(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -263,7 +263,7 @@ func TestLockAbandonedIsReleased(t *testing.T) {
 	c.WantLock("k", lock.Released, 1)
 }
 
-// An acquire whose answer is lost is asked for again, not acquired again.
+// An acquire with a lost answer is asked for again, not acquired again.
 func TestLockAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// secret is that of a lease in JSON.
+// secret is the secret of a lease in JSON.
 var secret = regexp.MustCompile(`"secret":"([0-9a-f]{16,})"`)
 
 // secrets are those of the leases in the site's live directory: the provider's file has none.
@@ -94,7 +94,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// A password in the provider's URL is shown nowhere, whatever is wrong with it.
+// A password in the provider's URL is shown nowhere, with any fault of the URL.
 func TestPasswordIsNotShown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -95,7 +95,7 @@ func (s *system) logsJSON() bool {
 	return len(s.args) > 0 && daemons[s.args[0]] != "" && !slices.Contains(s.args, "--check") && s.format.Resolve(s.terminal) == config.LogJSON
 }
 
-// logFatal logs what a daemon ends for.
+// logFatal logs the reason of a daemon's end.
 func (s *system) logFatal(text string, code int) {
 	log := zap.New(zapcore.NewCore(newEncoder(config.LogJSON, s), zapcore.AddSync(s.err), zap.ErrorLevel))
 	log.Error("ended by an error", zap.String("component", daemons[s.args[0]]), zap.String("error", text), zap.Int("exit_code", code))

@@ -29,7 +29,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// event is one that docs/logs.md lists. Text that ends with "..." begins the message.
+// event is an event that docs/logs.md lists. Text that ends with "..." begins the message.
 type event struct{ level, component, text string }
 
 func (e event) is(message string) bool {
@@ -108,7 +108,7 @@ func loggedIn(t *testing.T, dir string) (all []event) {
 	return all
 }
 
-// literal is the text of an expression, or what it begins with.
+// literal is the text of an expression, or its beginning.
 func literal(e ast.Expr) (string, bool) {
 	if sum, ok := e.(*ast.BinaryExpr); ok {
 		text, ok := literal(sum.X)
@@ -166,8 +166,8 @@ func sourceOf(t *testing.T, path string) string {
 	return string(text)
 }
 
-// logsOf is what a process has logged, each line checked: one of everything that
-// every line has, and only what is listed, at its level and by its component.
+// logsOf returns the log of a process, each line checked: one of everything that every line has,
+// and only listed events, at its level and by its component.
 func logsOf(t *testing.T, log *testkit.Log) map[event]bool {
 	t.Helper()
 	documented := documentedEvents(t)
@@ -192,7 +192,7 @@ func logsOf(t *testing.T, log *testkit.Log) map[event]bool {
 	return seen
 }
 
-// uniqueFields reads a JSON object, none of whose names may come twice.
+// uniqueFields reads a JSON object; none of the names may come twice.
 func uniqueFields(line string) (map[string]string, error) {
 	fields := map[string]string{}
 	d := json.NewDecoder(strings.NewReader(line))
@@ -243,7 +243,7 @@ func namedElsewhere(t *testing.T) map[event][]string {
 	return all
 }
 
-// failingSequences logs what becomes of sequences whose store is away.
+// failingSequences logs what becomes of sequences without their store.
 func failingSequences(log *zap.Logger) {
 	away, after := errors.New("the store is away"), events.Sequences(log).After
 	after(context.Background(), sequence.Operation{

@@ -98,8 +98,8 @@ func run(s *system, args []string) int {
 	return code
 }
 
-// unlessInterrupted returns the error of a command, or the status of one that a signal
-// ended: the person who sent it needs no words.
+// unlessInterrupted returns the error of a command, or the status of a command that a signal
+// ended: the sender needs no words.
 func (s *system) unlessInterrupted(err error) error {
 	if errors.Is(err, context.Canceled) && s.ctx.Err() != nil && !errors.As(err, new(exitStatus)) {
 		if strings.HasPrefix(context.Cause(s.ctx).Error(), syscall.SIGTERM.String()) { // as signal.NotifyContext says it

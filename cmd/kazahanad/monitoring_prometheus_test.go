@@ -24,8 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// adminPort is an address at which the daemon's side door can be reached by those
-// who know no Unix sockets.
+// adminPort is an address at which the daemon's side door can be reached without Unix sockets.
 func (s *site) adminPort() string {
 	s.T.Helper()
 	unix := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -49,7 +48,7 @@ type prometheus struct {
 }
 
 // startPrometheus runs a server that scrapes the targets, by job, every second,
-// and goes by the alert rules, whose "for" it cuts to a second.
+// and goes by the alert rules, with their "for" cut to a second.
 func (s *site) startPrometheus(targets map[string]string) *prometheus {
 	s.T.Helper()
 	tool := ring.Program(s.T, "prometheus")
@@ -103,7 +102,7 @@ func (p *prometheus) ask(path string, params url.Values, data any) bool {
 	return true
 }
 
-// alert is one that is pending or firing.
+// alert is a pending or firing one.
 type alert struct {
 	State       string
 	Labels      map[string]string

@@ -187,8 +187,8 @@ func TestMonitoring(t *testing.T) {
 	}
 }
 
-// queryCheck holds queries against what is exported. That they are valid PromQL,
-// promtool and Prometheus say.
+// queryCheck holds queries against the exported series. That they are valid PromQL, promtool and
+// Prometheus say.
 type queryCheck struct {
 	exported
 	recorded map[string][]string // labels, by the name under which a rule records its result
@@ -282,7 +282,7 @@ func (c *queryCheck) alerts(t *testing.T) {
 	}
 }
 
-// dashboardModel is what is looked at of a Grafana dashboard.
+// dashboardModel is the checked part of a Grafana dashboard.
 type dashboardModel struct {
 	UID           string
 	Title         string

@@ -12,8 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// script is what a Neovim user would type. What it finds goes to a file, one
-// line a finding.
+// script is a Neovim user's typing. Its findings go to a file, one line a finding.
 const script = `
 let out = []
 try

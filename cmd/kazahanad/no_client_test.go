@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// noClientPage is docs/no-client.md with the sockets of a site, whose daemon runs.
+// noClientPage is docs/no-client.md with the sockets of a site and its running daemon.
 func noClientPage(t *testing.T) (s *testkit.Site, page string) {
 	t.Helper()
 	s = testkit.NewSite(t)

@@ -56,8 +56,8 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
-// TestWatchedParts: everything without which nobody is served is watched, of every
-// service, and goes on while the daemon works.
+// TestWatchedParts: every part that requests need is watched, of every service, and goes on while
+// the daemon works.
 func TestWatchedParts(t *testing.T) {
 	s := newSite(t)
 	settings := &config.Serve{}

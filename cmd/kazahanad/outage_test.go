@@ -145,7 +145,7 @@ func TestProviderUnusableAtStart(t *testing.T) {
 	}
 }
 
-// A file whose pool has another epoch will never do: that is a mistake in the
+// A file with a pool of another epoch will never do: that is a mistake in the
 // configuration, which stops the start. A start does not wait for long to learn
 // it, though: on a machine that is too busy the status has to tell.
 func TestProviderWithAnotherEpoch(t *testing.T) {

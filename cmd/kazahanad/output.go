@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a shell shows for a program that the signal ended. Where SIGPIPE is ignored, a
+// The status that a shell shows for a program that the signal ended. Where SIGPIPE is ignored, a
 // command ends in the same way when its reader has gone.
 const (
 	exitInterrupted = 128 + int(syscall.SIGINT)
@@ -19,8 +19,8 @@ const (
 	exitPipe        = 128 + int(syscall.SIGPIPE)
 )
 
-// output is stdout. It remembers its first failure: a command whose output is
-// incomplete does not succeed, whether or not it looked at each write.
+// output is stdout. It remembers its first failure: a command with incomplete output does not
+// succeed, whether or not it looked at each write.
 type output struct {
 	to      io.Writer
 	written bool

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// No command succeeds whose output is incomplete.
+// No command succeeds with incomplete output.
 func TestOutputIsWholeOrAnError(t *testing.T) {
 	t.Parallel()
 	ring.All(t)

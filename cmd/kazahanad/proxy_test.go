@@ -9,8 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 )
 
-// Behind a proxy that decodes paths, a daemon's users learn at once what is wrong, and so does doctor.
-// No daemon gets another key than its user has named.
+// Behind a proxy that decodes paths, a daemon's users learn of the fault at once, and so does
+// doctor. No daemon gets another key than its user has named.
 func TestDaemonBehindAProxy(t *testing.T) {
 	t.Parallel()
 	behind, direct := newSite(t), newSite(t)

@@ -171,7 +171,7 @@ func TestRecipesInAWorkerThatLivesOn(t *testing.T) {
 }
 
 // cutAnswers answers the worker in the daemon's place: half an answer is an error and no
-// ID, one that comes byte by byte is whole, and one that is late is not that of the next call.
+// ID, an answer that comes byte by byte is whole, and a late one is not the next call's.
 func cutAnswers(t *testing.T, s *testkit.Site, w *recipeWorker) {
 	t.Helper()
 	listener, err := net.Listen("unix", s.Socket)

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// handedOn are the variables of kazahana that CMD inherits: those that locate the
-// daemon and its configuration file, and those that an outer run or lock has set.
-// All others configure a daemon, and may hold a password.
+// handedOn are the variables of kazahana that CMD inherits: they locate the daemon and
+// its configuration file, or an outer run or lock has set them. All others configure a
+// daemon, and may hold a password.
 var handedOn = []string{
 	"KAZAHANA_SOCKET", "KAZAHANA_CONFIG", machineIDVariable, fencingTokenVariable, lockKeyVariable, leaseIDVariable,
 }
@@ -45,7 +45,7 @@ func (c *runCmd) withMachineID(text string, machineID int64) string {
 	return strings.ReplaceAll(text, c.Placeholder, strconv.FormatInt(machineID, 10))
 }
 
-// variables are those that are set for CMD: KAZAHANA_MACHINE_ID and what --env says.
+// variables returns the variables set for CMD: KAZAHANA_MACHINE_ID and those of --env.
 func (c *runCmd) variables(machineID int64) (map[string]string, error) {
 	number := strconv.FormatInt(machineID, 10)
 	all := map[string]string{machineIDVariable: number}

@@ -113,7 +113,7 @@ func (j *job) handBackUnused(l lease.Lease) {
 }
 
 // handBack releases the lease as of the first of the times that the provider
-// accepts. A lease whose release fails runs out by itself.
+// accepts. A lease runs out by itself if its release fails.
 func (j *job) handBack(l lease.Lease, times ...int64) {
 	atMS, err := runner.Release(j.ctx, j.provider, j.service, j.settings.ProviderTimeout, l, times...)
 	if err != nil {

@@ -30,7 +30,7 @@ func (s *site) launchRun(words string, args []string) *testkit.Instance {
 
 const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
 
-// The page's arithmetic of --delay is that of the code.
+// The page's arithmetic of --delay is the code's.
 func TestRunPageHasTheDelay(t *testing.T) {
 	page, err := os.ReadFile("../../docs/run.md")
 	must.Succeed(t, err)
@@ -42,8 +42,8 @@ func TestRunPageHasTheDelay(t *testing.T) {
 	}
 }
 
-// A holder whose lease the store has forgotten goes on as long as the fence stands,
-// and ends when an operator lifts it. A new run waits.
+// The holder of a lease that the store has forgotten goes on as long as the fence stands, and
+// ends when an operator lifts it. A new run waits.
 func TestRunUnderAFence(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -28,7 +28,7 @@ var rollReplicas = flag.Int("roll.replicas", 12, "programs of TestRunRolls, as m
 const rollAhead = "1s"
 
 // childForeign is a program that makes IDs by itself: it dates them in seconds, and
-// writes each second down. Its machine ID is held by nobody else, or it says so.
+// writes each second down. Its machine ID has no other holder, or it says so.
 func childForeign(args []string) error {
 	machineID, dir := args[0], args[1]
 	held, err := os.OpenFile(filepath.Join(dir, "held-"+machineID), os.O_CREATE|os.O_RDWR, 0o600)

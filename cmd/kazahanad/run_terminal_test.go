@@ -97,7 +97,7 @@ func TestTerminalOfAnotherJob(t *testing.T) {
 }
 
 // If another process of the job reads from the terminal while CMD has it, the kernel stops the
-// job. CMD, whose lease nobody extends meanwhile, stops as well.
+// job. CMD stops as well, since its lease is not extended meanwhile.
 func TestTerminalOfTheRestOfTheJob(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -188,7 +188,7 @@ func TestSuspendOnATerminalWhileWaiting(t *testing.T) {
 	on.ends()
 }
 
-// Where nobody could have a stopped job go on, Ctrl-Z stops nothing.
+// Where no shell could have a stopped job go on, Ctrl-Z stops nothing.
 func TestSuspendWithoutJobControl(t *testing.T) {
 	t.Parallel()
 	const script = `echo "CMD $$"; echo "kazahanad $PPID"; while read line; do echo "got $line"; done`

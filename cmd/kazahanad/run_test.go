@@ -119,7 +119,7 @@ func TestRunPlaceholder(t *testing.T) {
 	}
 }
 
-// A log whose reader has gone ends neither kazahanad nor CMD.
+// A log without its reader ends neither kazahanad nor CMD.
 func TestRunWithoutAReaderOfItsLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -225,7 +225,7 @@ func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
 	}
 }
 
-// Whatever becomes of kazahanad, nobody is left who makes IDs.
+// After any end of kazahanad, no process is left that makes IDs.
 func TestRunLeavesNobodyBehind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

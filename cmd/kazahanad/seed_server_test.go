@@ -36,7 +36,7 @@ func TestSeedOnlyServer(t *testing.T) {
 	}
 	s.Examined(nil, "--provider", server.URL).Has("provider ok", "no provider fail")
 	d.Terminate()
-	// One that has ended, on a machine that is too busy to renew it, is not given back.
+	// A lease that has ended, on a machine that is too busy to renew it, is not given back.
 	await.Eventually(t, "a lease is given back", func() bool {
 		if server.Count("released") == 0 {
 			again := s.Start(args...)

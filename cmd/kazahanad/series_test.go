@@ -9,15 +9,15 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// maxIdleSeries is what a daemon that nobody uses may cost Prometheus: it is stored for
-// each host of a fleet.
+// maxIdleSeries is the cost of an unused daemon for Prometheus at most: it is stored for each
+// host of a fleet.
 const maxIdleSeries = 90
 
-// firstActor are the metrics whose series begin with the first kind of actors.
+// firstActor are the metrics with series that begin with the first kind of actors.
 var firstActor = []string{"kazahana_placement_activations", "kazahana_placement_executors", "kazahana_placement_activations_total"}
 
-// scrapeIdle starts a daemon and returns what it shows once it has asked its provider
-// for everything that it asks it for without clients, and replaced a lease.
+// scrapeIdle starts a daemon and returns its metrics once it has asked its provider for
+// everything that it asks it for without clients, and replaced a lease.
 func scrapeIdle(t *testing.T, flags ...string) string {
 	s := newSite(t)
 	s.Start(s.Brief(append([]string{

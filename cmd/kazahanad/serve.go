@@ -352,14 +352,13 @@ func (d *daemonParts) run(ctx context.Context) error {
 	return errors.Join(err, parts.Wait())
 }
 
-// change puts into force what a running daemon can change.
+// change puts into force the settings that a running daemon can change.
 func (d *daemonParts) change(s *config.Serve) {
 	d.server.Allow(s.AllowUIDs, s.AllowGIDs)
 	d.sup.setLevel(s.LogLevel)
 }
 
-// close takes down what was assembled, the services first: they give their
-// leases back.
+// close takes down the assembled parts, the services first: they give their leases back.
 func (d *daemonParts) close() {
 	if d.issuer != nil {
 		d.issuer.Close()

@@ -27,7 +27,7 @@ type beside struct{ key, address string }
 
 func (b beside) flag() string { return "--" + strings.ReplaceAll(b.key, "_", "-") }
 
-// besides are those that are configured.
+// besides returns the configured ones.
 func besides(s *config.Serve) []beside {
 	all := []beside{{"admin_listen", s.AdminListen}, {"memcached_listen", s.MemcachedListen}, {"http_listen", s.HTTPListen}}
 	return slices.DeleteFunc(all, func(b beside) bool { return b.address == "" })
@@ -73,10 +73,10 @@ func explain(err error) error {
 	return err
 }
 
-// receiveBuffer is what the kernel is asked to keep of what a TCP peer has sent and nobody has read
-// yet. Linux keeps twice as much, and without such a bound up to tcp_rmem: megabytes for each
-// connection. With less, requests that are sent ahead come in so many pieces that others wait longer.
-// What waits in a Unix socket counts for the peer.
+// receiveBuffer is how many bytes of a TCP peer the kernel is asked to keep until they are read.
+// Linux keeps twice as much, and without such a bound up to tcp_rmem: megabytes for each
+// connection. With less, requests that are sent ahead come in so many pieces that others wait
+// longer. Bytes that wait in a Unix socket count for the peer.
 const receiveBuffer = 32 << 10
 
 // listen listens on HOST:PORT or unix:PATH.

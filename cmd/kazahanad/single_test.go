@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A second daemon names the process that has what it wants, and the setting.
+// A second daemon names the process that is in its way, and the setting.
 func TestSecondDaemon(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

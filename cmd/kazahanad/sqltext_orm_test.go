@@ -130,7 +130,7 @@ func ormRecipe(t *testing.T, name, language string) string {
 	return string(m[1])
 }
 
-// ormShows checks that the code that the page's table has for a name is that of the program.
+// ormShows checks that the page's table has the program's code for a name.
 func ormShows(t *testing.T, name, program string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/databases.md")

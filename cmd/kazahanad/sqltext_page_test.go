@@ -58,7 +58,7 @@ func TestThePage(t *testing.T) {
 	}
 }
 
-// runPage runs a section of the page. The plan of its query shows what is read.
+// runPage runs a section of the page. The plan of its query shows the reads.
 func runPage(t *testing.T, name, dialect, explain string, ask database) {
 	t.Helper()
 	parts := databasesSection(t, name)

@@ -92,7 +92,7 @@ func TestMySQL(t *testing.T) {
 func compareSQL(t *testing.T, dialect string, ask database) {
 	t.Helper()
 	for _, s := range splits {
-		if dialect != "sqlite" { // twice: the text replaces what it made before
+		if dialect != "sqlite" { // twice: the text replaces its earlier objects
 			ask(t, functions(t, dialect, s)+functions(t, dialect, s))
 		}
 		compareIDs(t, dialect, ask, s)

@@ -149,8 +149,7 @@ type stateAcceptCmd struct {
 	Force   bool   `name:"force" help:"Accept even if new IDs could be smaller than old ones, or equal."`
 }
 
-// Run shows what the refused timeline would do to the service's IDs, and moves the
-// service to it.
+// Run shows the effect of the refused timeline on the service's IDs, and moves the service to it.
 func (c *stateAcceptCmd) Run(s *system) error {
 	dir, opts, err := c.place(s)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestStateShow(t *testing.T) {
 }
 
 // TestStateOfTheConfiguration: the commands look where the daemon's configuration says, also if
-// another state is at the usual place, and whatever else is wrong with the configuration.
+// another state is at the usual place, and with any other fault of the configuration.
 func TestStateOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -177,8 +177,8 @@ func TestAcceptEpochThatRepeats(t *testing.T) {
 	}
 }
 
-// A host whose clock was ahead when it started has dated IDs ahead. With the
-// clock right it refuses until the operator gives up their order.
+// A host with a clock that was ahead at its start has dated IDs ahead. With the clock right it
+// refuses until the operator gives up their order.
 func TestResetFloor(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

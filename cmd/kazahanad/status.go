@@ -74,7 +74,7 @@ func describeStateDir(st daemon.StateStatus) string {
 	return text
 }
 
-// describeFence says what a fenced file refuses, and until when.
+// describeFence says which requests a fenced file refuses, and until when.
 func describeFence(file string, untilMS int64, reason string, sequences bool) string {
 	text := file + ": nothing is granted until " + snowflake.FormatMS(untilMS)
 	if sequences {

@@ -182,7 +182,7 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	x, y = cellOf(tab, wide.ID, part, 128)
 	tab.Point(x, y)
 	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to wide-01.example.net")`, detail, wide.ID))
-	// A search for what is not in this part leads out of it.
+	// A search for a slot outside of this part leads out of it.
 	search("machine", fmt.Sprint(outside.ID), "1 found", "wide-02.example.net")
 	tab.Eval(`document.querySelector("#search-answer button").click()`, nil)
 	tab.Await(`document.querySelector("#trail").innerText.includes("128 in each cell")`)
@@ -229,7 +229,7 @@ func onlyText(t *testing.T, tab *browser.Tab) {
 	}
 }
 
-// What clients say of themselves is text on the page, whatever it says.
+// The clients' words about themselves are text on the page, with any content.
 func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	const host, process = `<img src=x onerror=document.title="xss">`, `<script>document.title="xss"</script>&amp;`
 	s := newSite(t)

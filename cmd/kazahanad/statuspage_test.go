@@ -179,14 +179,14 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 			}
 		}
 	}
-	// What is left of the lease is what the bar shows.
+	// The bar shows the rest of the lease.
 	var left float64
 	tab.Eval(`parseFloat(document.querySelector(".lease .fill").style.width)`, &left)
 	if l := svc.Leases[0]; left > 100 || left < 50 || l.ExpiredMS-l.CreatedMS != 600_000 {
 		t.Errorf("the bar has %v%% left, of %+v", left, l)
 	}
 
-	// It follows what is issued.
+	// It follows the issued IDs.
 	tab.Await(`document.querySelector('.legend [data-kind="regular"]')?.innerText.includes("1,234 in all")`)
 	c.IDs(50_000)
 	c.Must("Lock.Acquire", nil, "nightly-report", map[string]any{"hold": "connection"})
@@ -196,7 +196,7 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 	readable(t, tab)
 	clean(t, tab, origin)
 
-	// It asks less often while nobody sees it.
+	// It asks less often while it is hidden.
 	tab.Eval(delays, nil)
 	tab.Await(`delays.includes(1000)`)
 	tab.Eval(`Object.defineProperty(document, "hidden", {configurable: true, get: () => true})`, nil)
@@ -279,8 +279,8 @@ func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 	}
 }
 
-// /status.json is status --json and more, and is not for pages whose site's name
-// was made to mean this address.
+// /status.json is status --json and more, and is not for pages of a site with a name that was
+// made to mean this address.
 func TestDaemonPageData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -60,7 +60,7 @@ const overlapped = `(() => {
 	}).map((e) => e.innerText);
 })()`
 
-// A finger does on a phone what the mouse does on a desk: it gives the token, tells who has
+// A finger does on a phone what the mouse does on a desk: it gives the token, tells the holder of
 // a slot, looks into a part of a large pool and comes back, and searches.
 func lookByTouch(t *testing.T, b *browser.Browser) {
 	s := newSite(t)

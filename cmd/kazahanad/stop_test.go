@@ -262,8 +262,8 @@ func TestStopDuringStart(t *testing.T) {
 	s := newSite(t)
 	for i := range 24 {
 		d := s.Launch()
-		// Its lock is the first thing that it takes; what it has done beyond
-		// differs from one start to the next.
+		// Its lock is the first thing that it takes; its further steps differ from one start to
+		// the next.
 		await.Eventually(t, "the start has begun", func() bool {
 			holder, err := os.ReadFile(s.State + "/lock")
 			return err == nil && strings.HasPrefix(string(holder), fmt.Sprint(d.PID(), " "))

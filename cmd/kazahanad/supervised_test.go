@@ -42,8 +42,8 @@ func (s *site) manage() (*net.UnixListener, *os.File) {
 	return l, f
 }
 
-// TestSocketActivation: whoever connects while no daemon runs is served by the
-// next one; the socket is nobody's but the manager's.
+// TestSocketActivation: a client that connects while no daemon runs is served by the next one;
+// the socket is the manager's alone.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -226,8 +226,8 @@ func TestLeaseServerNotifications(t *testing.T) {
 	}
 }
 
-// TestReload: a file that was changed is taken over as far as it can be, one that
-// is wrong not at all, and the log names the keys.
+// TestReload: a file that was changed is taken over as far as it can be, a faulty one not at all,
+// and the log names the keys.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -268,7 +268,7 @@ func TestReload(t *testing.T) {
 	d.Terminate()
 }
 
-// On a terminal SIGHUP means what it always did: that the terminal is gone.
+// On a terminal SIGHUP keeps its old meaning: that the terminal is gone.
 func TestHangupOfATerminal(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -294,7 +294,7 @@ func (s *site) onInput(input *os.File, args ...string) *testkit.Instance {
 	return s.LaunchCommand(cmd)
 }
 
-// Who has SIGHUP ignored, as nohup does, is not heard otherwise.
+// A user that has SIGHUP ignored, as nohup does, is not heard otherwise.
 func TestIgnoredHangup(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

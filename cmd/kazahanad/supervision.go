@@ -27,7 +27,7 @@ type supervision struct {
 	hangup  <-chan os.Signal // each signal asks for a reload of the configuration
 	level   zap.AtomicLevel  // of the log
 	log     *zap.Logger
-	status  func() string // what the process does, in one line
+	status  func() string // the process's work, in one line
 	files   []reloadedFile
 	refused atomic.Bool // the configuration that was read last
 }
@@ -45,8 +45,8 @@ func supervise(s *system, log *zap.Logger) (p *supervision, stop func()) {
 	return p, stop
 }
 
-// hangups catches SIGHUP. It does not where the process has a terminal, whose loss
-// the signal reports, or was started with SIGHUP ignored.
+// hangups catches SIGHUP. It does not where the process has a terminal, since the signal reports
+// its loss, or was started with SIGHUP ignored.
 func hangups() (_ <-chan os.Signal, stop func()) {
 	if signal.Ignored(syscall.SIGHUP) || term.IsTerminal(int(os.Stdin.Fd())) {
 		return nil, func() {}
@@ -109,8 +109,8 @@ type reloadable[S any] interface {
 	Reload(next S) (S, config.Reload)
 }
 
-// reloadOn reads the configuration again at each SIGHUP, until ctx is done. apply puts into
-// force what a running process can change.
+// reloadOn reads the configuration again at each SIGHUP, until ctx is done. apply puts into force
+// the settings that a running process can change.
 func reloadOn[S reloadable[S]](ctx context.Context, p *supervision, running S, load func() (S, error), apply func(S)) {
 	for {
 		select {
@@ -141,7 +141,7 @@ func (p *supervision) setLevel(level string) {
 	_ = p.level.UnmarshalText([]byte(level)) // the configuration takes no other words
 }
 
-// logReload logs what a reload has changed.
+// logReload logs the changes of a reload.
 func (p *supervision) logReload(r config.Reload) {
 	if len(r.Changed)+len(r.Restart) == 0 {
 		p.log.Info("configuration read again: nothing has changed")

@@ -24,7 +24,7 @@ func tracesOf(c *otlptest.Collector, service string) traces {
 	return all
 }
 
-// childOf finds the span of the name whose parent is that one, in its trace.
+// childOf finds the span with the name and that parent, in its trace.
 func (all traces) childOf(t *testing.T, parent otlptest.Span, name string) otlptest.Span {
 	t.Helper()
 	for _, s := range all[name] {

@@ -47,8 +47,8 @@ func TestStateThatNoRestartMends(t *testing.T) {
 	s.Launch("--socket", s.Path("other.sock")).FailsToStart(exitFailure)
 }
 
-// TestUnitKnowsTheExitCodes: systemd does not restart the daemon after those that
-// no restart mends, and after no other.
+// TestUnitKnowsTheExitCodes: systemd does not restart the daemon after codes that no restart
+// mends, and after no other.
 func TestUnitKnowsTheExitCodes(t *testing.T) {
 	unit, err := os.ReadFile(filepath.Join("..", "..", "packaging", "systemd", "kazahanad.service"))
 	must.Succeed(t, err)

@@ -16,7 +16,7 @@ type versionCmd struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
-// Run prints what this binary is.
+// Run prints this binary's version.
 func (c *versionCmd) Run(s *system) error {
 	if c.JSON {
 		return printJSON(s.out, map[string]string{"version": version, "commit": buildCommit(), "go_version": runtime.Version()})
@@ -25,8 +25,7 @@ func (c *versionCmd) Run(s *system) error {
 	return err
 }
 
-// buildCommit is the commit that the linker set, else the one that the Go tool
-// recorded.
+// buildCommit returns the commit that the linker set, else the commit that the Go tool recorded.
 func buildCommit() string {
 	if commit != "" {
 		return commit

@@ -45,7 +45,7 @@ func TestSecretTravelsOnce(t *testing.T) {
 	d.Terminate()
 	secrets(proxy, 3)
 
-	proxy = through("term=30s") // a program whose lease ends is ended
+	proxy = through("term=30s") // a program is ended with its lease
 	done := s.Path("done")
 	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", "http://"+proxy.Addr(), "--", "sh", "-c",
 		"while [ ! -e "+done+" ]; do sleep 0.05; done"))

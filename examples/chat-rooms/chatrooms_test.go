@@ -57,7 +57,7 @@ func TestRooms(t *testing.T) {
 	}
 	for i := range rooms {
 		url := fmt.Sprintf("http://127.0.0.1:%d/room-%d", port+1+i%3, i)
-		// What was said again, without an answer, may be there twice.
+		// A message said again, without an answer, may be there twice.
 		if got := slices.Compact(strings.Fields(ask(t, http.MethodGet, url, ""))); !slices.Equal(got, []string{"from-1", "from-2", "from-3"}) {
 			t.Errorf("%s has %q", url, got)
 		}
@@ -84,7 +84,7 @@ func awaitLine(out io.Reader, text string) string {
 	}
 }
 
-// say appends to a room, whose host may have to be found first.
+// say appends to a room; its host may have to be found first.
 func say(t *testing.T, url, text string) {
 	t.Helper()
 	await.Eventually(t, url+" takes a message", func() bool { return ask(t, http.MethodPost, url, text) == "" })

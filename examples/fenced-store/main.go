@@ -21,7 +21,7 @@ import (
 	"sync"
 )
 
-// maxValue bounds what is stored, in bytes.
+// maxValue bounds a stored value, in bytes.
 const maxValue = 1 << 20
 
 // store keeps each value together with the greatest token that was seen with it. A

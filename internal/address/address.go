@@ -44,7 +44,7 @@ func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 }
 
 // RuntimeDir is the user's runtime directory, "" if there is none. The error says why the
-// directory that XDG_RUNTIME_DIR names is not used: su and sudo -E keep that of another user.
+// directory that XDG_RUNTIME_DIR names is not used: su and sudo -E keep another user's.
 func RuntimeDir(lookup Lookup, uid int) (string, error) {
 	dir := Absolute(lookup, "XDG_RUNTIME_DIR")
 	if dir == "" {

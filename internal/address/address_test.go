@@ -111,7 +111,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// listen makes a socket and whatever directories it needs.
+// listen makes a socket and its directories.
 func listen(t *testing.T, path string) string {
 	t.Helper()
 	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))

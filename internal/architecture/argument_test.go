@@ -25,8 +25,8 @@ var (
 
 // argument is the part of docs/uniqueness.md that goes by the names of the specification.
 type argument struct {
-	text   string              // the rules, the argument, and what it says of leases and stores
-	holds  map[string][]string // the table of what holds in every state: what it rests on
+	text   string              // the rules, the argument, and the part about leases and stores
+	holds  map[string][]string // the table of invariants of every state: their reasons
 	code   map[string][]string // the table of steps: package: function
 	befall map[string]bool     // what no code does
 }
@@ -146,7 +146,7 @@ func TestArgumentNamesItsSteps(t *testing.T) {
 	}
 }
 
-// leadsToCode reports whether the table of steps has the name, or some of what it rests on.
+// leadsToCode reports whether the table of steps has the name, or one of its reasons.
 func (a argument) leadsToCode(name string) bool {
 	return a.code[name] != nil || slices.ContainsFunc(a.holds[name], func(step string) bool { return a.code[step] != nil })
 }
@@ -239,7 +239,7 @@ func functionsOf(t *testing.T, folder string) map[string]bool {
 	return all
 }
 
-// receiver is the name of the type whose method it is, "" for none.
+// receiver is the name of the type that has the method, "" for none.
 func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// codesIn are the error codes that the files declare, in whatever language.
+// codesIn returns the error codes that the files declare, in any language.
 func codesIn(t *testing.T, declaration string, files ...string) (codes []string) {
 	t.Helper()
 	for _, file := range files {

@@ -22,7 +22,7 @@ const (
 
 // own says which packages of this module each room may import; outside, which
 // other imports it must not have. A room that is not listed fails the test:
-// whoever adds one writes here what it may know.
+// its author writes here which packages it may know.
 var own = map[string][]string{
 	"cmd/kazahanad":                          {"*"},
 	"clients/go":                             {"clients/go/internal/boottime", "clients/go/internal/msgpack"},

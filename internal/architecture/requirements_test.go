@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// requirements are those that a page promises, and requirementTables lead from each to its code and
-// its tests.
+// requirements are the requirements that a page promises, and requirementTables lead from each to
+// its code and its tests.
 var requirements = map[string][]string{
 	// LS-SPEC-001.
 	"locks.md": {

@@ -139,7 +139,7 @@ func checkShown(t *testing.T, id, cell string) {
 	}
 }
 
-// TestNoManagers: a type of placement is named after what it does.
+// TestNoManagers: a type of placement is named after its task.
 // Seed 004-7.
 func TestNoManagers(t *testing.T) {
 	err := filepath.WalkDir(filepath.Join(root, "internal/placement"), func(path string, _ os.DirEntry, err error) error {

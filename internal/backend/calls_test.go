@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// stuck is a store whose calls wait until they are let through.
+// stuck is a store that holds calls until they are let through.
 type stuck struct {
 	record.Store
 	under atomic.Int64 // calls
@@ -59,7 +59,7 @@ func TestCallsAreBounded(t *testing.T) {
 	})
 }
 
-// A call whose time ends while it waits was not made, and the error says so.
+// A call that is out of time while it waits was not made, and the error says so.
 func TestCallsThatWaitTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newBoundedCalls(nil)

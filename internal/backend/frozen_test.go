@@ -16,7 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// briefly is a context like that of a keeper's call.
+// briefly returns a context like a keeper's call's.
 func briefly(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	t.Cleanup(cancel)

@@ -24,8 +24,8 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// lazyRecords is records that are opened at their first use: a daemon starts whatever state
-// its store is in.
+// lazyRecords is records that are opened at their first use: a daemon starts with its store in
+// any state.
 type lazyRecords struct{ *lazy.Value[*opened] }
 
 var _ record.Store = lazyRecords{}

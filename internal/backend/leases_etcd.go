@@ -57,7 +57,7 @@ func openEtcdLeases(rawURL string, opts ProviderOptions) (provider.Provider, err
 	}), nil
 }
 
-// etcdLeasesURL is the URL without secrets, and without what is as everywhere.
+// etcdLeasesURL is the URL without secrets, and without parameters that are the same everywhere.
 func etcdLeasesURL(conn etcdconn.Config, terms provider.Terms) string {
 	q := url.Values{}
 	if conn.Prefix != etcdconn.DefaultPrefix {

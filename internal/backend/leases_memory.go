@@ -28,8 +28,8 @@ func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) 
 	})
 }
 
-// servicesOf are the terms of all services: of those that have none of their own, what the
-// parameters of the URL say.
+// servicesOf returns the terms of all services: a service without terms of its own has those of
+// the URL's parameters.
 func servicesOf(u *url.URL, opts ProviderOptions) (provider.Services, error) {
 	q, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
 	if err != nil {

@@ -68,7 +68,7 @@ func TestLeasesOfAPromotedPostgres(t *testing.T) {
 	}
 	must.Succeed(t, after.Release(t.Context(), providertest.SignedRelease(held, time.Now().UnixMilli())))
 
-	// A process whose leases last longer may have had one that was forgotten.
+	// A process with longer leases may have had a lease that was forgotten.
 	long := provider.DefaultTerms()
 	long.Pool, long.Term, long.Quarantine = "long", 5*time.Hour, 5*time.Hour
 	longer := mustOpenLeases(t, url, map[string]provider.Terms{"long": long})

@@ -48,7 +48,7 @@ const (
 	ownerPatience = 30 * time.Second
 	// ownerCloseWait is how long Close waits for requests that wait for the disk.
 	ownerCloseWait = time.Second
-	// copySuffix follows the file's path in that of a directory for the copy of a backup. A
+	// copySuffix follows the file's path in the path of a directory for the copy of a backup. A
 	// process that was killed may leave it: the next owner removes it.
 	copySuffix = ".copy"
 )
@@ -63,8 +63,8 @@ type ownerSocket struct {
 	serving  sync.WaitGroup
 }
 
-// listenAsOwner makes the socket. One that is there was left by an owner that was killed: this
-// process has the file's lock.
+// listenAsOwner makes the socket. A present one was left by a killed owner: this process has the
+// file's lock.
 func (s *Store) listenAsOwner(socket, path string) (*ownerSocket, error) {
 	_ = os.Remove(socket)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})

@@ -20,7 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// ownedStore is a store whose file a process owns, and the store of a command beside it.
+// ownedStore is a store with a file that a process owns, and the store of a command beside it.
 func ownedStore(t *testing.T, live string) (owner, command *Store) {
 	t.Helper()
 	url := "sqlite:" + filepath.Join(t.TempDir(), sqlitefile.StoreName)

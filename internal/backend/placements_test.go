@@ -36,7 +36,7 @@ func places(t *testing.T, s *Store) {
 	if r, err := s.Placements.Load(ctx, "default", lobby); err != nil || r.Owner != first.Owner || r.PID != "p" || string(r.Snapshot) != "snap" {
 		t.Errorf("stored is %+v, %v", r, err)
 	}
-	if r, err := s.Placements.Load(ctx, "acme", lobby); err != nil || s.URL[:4] != "http" && r.Version != 0 { // there the credential says whose it is
+	if r, err := s.Placements.Load(ctx, "acme", lobby); err != nil || s.URL[:4] != "http" && r.Version != 0 { // there the credential names the owner
 		t.Errorf("another tenant has %+v, %v", r, err)
 	}
 	other := first

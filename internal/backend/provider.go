@@ -39,7 +39,7 @@ type ProviderOptions struct {
 }
 
 // OpenedProvider returns the provider itself, once its store can be reached: OpenProvider returns
-// one that is opened at its first use.
+// a provider that is opened at its first use.
 func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider, error) {
 	if o, ok := p.(*lazyProvider); ok {
 		return call(ctx, o, func(p provider.Provider) (provider.Provider, error) { return p, nil })
@@ -54,9 +54,8 @@ func Schemes() []string {
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
 // store is opened at its first use, and tried again at the next when it cannot
-// be, so that a daemon starts whatever state its store is in. The error names
-// what is wrong with the URL, and never repeats a part of it that may hold a
-// secret.
+// be, so that a daemon starts with its store in any state. The error names the fault of
+// the URL, and never repeats a part of it that may hold a secret.
 func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error) {
 	scheme, _, ok := strings.Cut(rawURL, ":")
 	if !ok || !validScheme(scheme) {
@@ -110,7 +109,7 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	return asProvider(static.FromStaticURL(u, opts.NowMS))
 }
 
-// config is that of a provider that needs its store.
+// config is the configuration of a provider that needs its store.
 type config interface{ Info() provider.Info }
 
 // onFirstUse returns a provider that is opened when it is first needed; reach, which may be
@@ -135,7 +134,7 @@ func onFirstUse[C config, P provider.Provider](
 	}), nil
 }
 
-// ignoring makes open one that takes a context: it waits for nothing.
+// ignoring gives open a context, which it ignores: it waits for nothing.
 func ignoring[C, P any](open func(C) (P, error)) func(context.Context, C) (P, error) {
 	return func(_ context.Context, cfg C) (P, error) { return open(cfg) }
 }

@@ -56,8 +56,8 @@ func request(op lock.Op, key, owner string, ttl time.Duration) lock.Request {
 	return lock.Request{Op: op, Tenant: "default", Key: key, Owner: owner, LeaseID: lock.NewLeaseID(), TTLMS: ttl.Milliseconds()}
 }
 
-// acquire takes the lock "report": by nobody's leave while another lease lasts, and
-// with a token that is greater than all before.
+// acquire takes the lock "report": never while another lease lasts, and with a token that is
+// greater than all before.
 func (s *shop) acquire(st *Store, owner string, ttl time.Duration) error {
 	s.Helper()
 	l, err := st.Locks.Do(s.Context(), request(lock.Acquire, "report", owner, ttl))
@@ -169,7 +169,7 @@ func (s *shop) complete(st *Store) {
 	}
 }
 
-// A store is put back in each way, while nobody has it open and while somebody has.
+// A store is put back in each way, while it is open and while it is not.
 func TestStoreIsPutBack(t *testing.T) {
 	for _, way := range disktest.Ways {
 		for _, when := range []string{"stopped", "running", "running, log left", "after a reboot"} {
@@ -273,7 +273,7 @@ func TestWhatAFencedStoreDoes(t *testing.T) {
 			t.Errorf("the next values: %v", err)
 		}
 	}
-	// A key with a TTL starts over once nobody can have used it for so long.
+	// A key with a TTL starts over once no client can have used it for so long.
 	from := s.clock.Load()
 	if _, err := s.next(st, "brief", brief); !errors.As(err, &doubt) || doubt.UntilMS != from+time.Minute.Milliseconds() {
 		t.Errorf("a key with a TTL: %v", err)

@@ -61,7 +61,7 @@ type Store struct {
 	asked      atomic.Pointer[Fence] // what the file's owner said; nil: nothing is held back
 }
 
-// Close ends the use of the store. What it holds stays.
+// Close ends the use of the store. The store's records stay.
 func (s *Store) Close() error { return s.records.Close() }
 
 // Init says of a store that may forget that it is new, or knows all there is to
@@ -72,7 +72,7 @@ func (s *Store) Init(ctx context.Context) error {
 	return err
 }
 
-// Declare is that of Sequences.
+// Declare is the Declare of Sequences.
 func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	_, err := s.orOwner(ctx, s.Sequences.Declare(ctx, d), ownerRequest{Op: ownerDeclare, Declare: &d}, nil)
 	return err
@@ -90,7 +90,7 @@ func (s *Store) Held(ctx context.Context) (held, blank bool, err error) {
 	return answer.Fence != nil, false, err
 }
 
-// Forgets reports whether the store may forget what it granted, so that Init has a meaning.
+// Forgets reports whether the store may forget grants, so that Init has a meaning.
 func (s *Store) Forgets() bool { return s.TellsFence() || strings.HasPrefix(s.URL, "redis") }
 
 // TellsFence reports whether the store says by itself that it is held back, and can be fenced
@@ -103,8 +103,8 @@ func (s *Store) TellsFence() bool {
 type Fence struct {
 	UntilMS int64  // Unix ms: until then no lock is granted
 	Reason  string // for people
-	// Sequences: those that were used before hand out nothing until an operator says
-	// how they go on, whatever the time.
+	// Sequences: used ones hand out nothing until an operator says how they go on, after any
+	// time.
 	Sequences bool
 }
 
@@ -121,8 +121,8 @@ func (s *Store) Fenced() *Fence {
 	return records.fences.known()
 }
 
-// Fence holds back what may have been forgotten as after a loss: for who has put
-// back an older state of the store in a way that it cannot notice.
+// Fence holds back all that may have been forgotten as after a loss: for use after an operator
+// has put back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
 	fences, err := s.fences(ctx)
 	if err == nil {
@@ -240,7 +240,7 @@ func Beside(providerURL, stateDir string) string {
 	case scheme == sqlitefile.Scheme:
 		leases, _, err := sqlitefile.ParseURL(providerURL, storeExample)
 		if err != nil {
-			return providerURL // opening it says what is wrong
+			return providerURL // opening it names the fault
 		}
 		return sqlitefile.URL(sqlitefile.StoreBeside(leases))
 	case scheme == "memory" || canShare(scheme):
@@ -256,8 +256,7 @@ func canShare(scheme string) bool {
 }
 
 // OpenStore returns the store that the URL names. It reaches out to nothing. The error
-// names what is wrong with the URL, and never repeats a part of it that may hold
-// a secret.
+// names the fault of the URL, and never repeats a part of it that may hold a secret.
 func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return time.Now().UnixMilli() }

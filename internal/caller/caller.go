@@ -38,8 +38,8 @@ func (e *UnavailableError) Error() string { return e.Err.Error() }
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // Call calls a method: see wire.Client.Call. The error is a *wire.Error if the daemon
-// answered with one, or did not answer in time; else an *UnavailableError, or that of a
-// ctx that was cancelled.
+// answered with one, or did not answer in time; else an *UnavailableError, or a cancelled
+// ctx's.
 func (c *Client) Call(ctx context.Context, method string, result any, params ...any) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)

@@ -102,8 +102,8 @@ func TestMonotonicIsNoWayAroundDisbelief(t *testing.T) {
 	}
 }
 
-// TestPreemptedReaderGetsNothingDisbelieved: whatever others find out between
-// the steps of a reading.
+// TestPreemptedReaderGetsNothingDisbelieved: with any findings of others between the steps of a
+// reading.
 func TestPreemptedReaderGetsNothingDisbelieved(t *testing.T) {
 	b, f := newMonotonic(Config{Hold: hold})
 	expectAt(t, "before", b, 0)
@@ -150,8 +150,8 @@ func TestSuspendIsSeenAtTheNextLook(t *testing.T) {
 	}
 }
 
-// TestPauseDuringALook: whoever is stopped for a while between the readings
-// of two clocks does not move the time, neither then nor at the next look.
+// TestPauseDuringALook: a reader that is stopped for a while between the readings of two clocks
+// does not move the time, neither then nor at the next look.
 func TestPauseDuringALook(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		b, f := newMonotonic(Config{Hold: hold})
@@ -171,8 +171,8 @@ func TestPauseDuringALook(t *testing.T) {
 	}
 }
 
-// TestTimeGoesBackOnlyWithTheWallClock: whatever pauses there are during looks,
-// all that the time loses is at most what the wall clock was set back by.
+// TestTimeGoesBackOnlyWithTheWallClock: with any pauses during looks, all that the time loses is
+// at most what the wall clock was set back by.
 func TestTimeGoesBackOnlyWithTheWallClock(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

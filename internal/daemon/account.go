@@ -13,10 +13,10 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// unknownUID is the user of peers whose credentials cannot be read.
+// unknownUID is the user of peers with unreadable credentials.
 const unknownUID = ^uint32(0)
 
-// owner is who a user is: a UID or, of peers on a network, an address.
+// owner identifies a user: a UID or, of peers on a network, an address.
 type owner struct {
 	uid  uint32
 	from netip.Prefix // valid: the address, and uid is unknownUID
@@ -33,8 +33,8 @@ func (o owner) String() string {
 // user is a user with open connections.
 type user struct {
 	owner
-	open        int      // connections, those that are being turned away included
-	connections int      // those that count
+	open        int      // connections, also ones being turned away
+	connections int      // the counted ones
 	groups      []uint32 // of the latest connection
 }
 
@@ -43,7 +43,7 @@ func (u *user) pays(ctx context.Context) context.Context {
 	return recordbounds.Pay(ctx, u.String())
 }
 
-// processID is which process a peer is. Those whose PID is not visible are one of their user.
+// processID is which process a peer is. Peers without a visible PID are one for each user.
 type processID struct {
 	owner
 	pid int
@@ -65,7 +65,7 @@ type process struct {
 	waiting     places // requests
 }
 
-// account is what one connection has of the bounds. It is the connection's wire.Memory,
+// account is one connection's part of the bounds. It is the connection's wire.Memory,
 // wherever the connection is served.
 type account struct {
 	bounds   *bounds
@@ -77,7 +77,7 @@ type account struct {
 	over     atomic.Pointer[wire.Error]
 
 	held         int64         // bytes of half messages and unread answers
-	place        *list.Element // among those that hold any
+	place        *list.Element // among the accounts that hold any
 	waitsForRoom int           // goroutines
 
 	waiting, upkeep places // requests

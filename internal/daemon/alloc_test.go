@@ -30,7 +30,7 @@ func inMemory(r *rig, method string, params ...any) *conn {
 	return c
 }
 
-// busy never lets a request wait, whatever the machine.
+// busy never lets a request wait, on any machine.
 func busy(s *setup) {
 	wide(s)
 	s.source = clock.System{}

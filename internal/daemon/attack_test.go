@@ -62,7 +62,7 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 				go func() { _, _ = p.Write(attack.message) }()
 			}
 			most := int64(0)
-			for range 100 { // long enough to see what it grows to, on any machine that is not at a standstill
+			for range 100 { // long enough to see its growth, on any machine that is not at a standstill
 				most = max(most, resident(t))
 				innocent.id()
 				innocent.result("Lock.Acquire", "mine")

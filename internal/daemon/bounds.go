@@ -41,12 +41,13 @@ const (
 	holdsOfConnection  = 1024
 	longWorkers        = 4
 	peerPatience       = 30 * time.Second
-	// sendBuffer is what the kernel takes of a connection's answers before the peer reads. The
-	// kernel counts about twice as much.
+	// sendBuffer is how many bytes of a connection's answers the kernel takes before the peer
+	// reads. The kernel counts about twice as much.
 	sendBuffer = 16 << 10
-	// waitingSize is what a request that waits costs, with a goroutine or with what came behind
-	// it, and rangeSize what each of its IDs does where there are more than smallBatch: it may
-	// get them one at a time, and each is a range of its own in a slice that grows.
+	// waitingSize is the cost of a request that waits, with a goroutine or with the bytes
+	// behind it, and rangeSize the cost of each of its IDs where there are more than
+	// smallBatch: it may get them one at a time, and each is a range of its own in a slice that
+	// grows.
 	waitingSize = 16 << 10
 	smallBatch  = 64
 	rangeSize   = 32
@@ -97,11 +98,11 @@ func (l *Limits) memory() int64 {
 	return max(l.MemoryLimit/memoryShare, 2*wire.MaxMessage)
 }
 
-// places are taken and given back by anybody, without a lock.
+// places are taken and given back by any goroutine, without a lock.
 type places struct{ taken atomic.Int64 }
 
-// take takes n places, if no more than most are taken then. Who gets none takes none, not even
-// for a moment: others would be refused for it.
+// take takes n places, if no more than most are taken then. A caller that gets none takes none,
+// not even for a moment: others would be refused for it.
 func (p *places) take(n, most int64) bool {
 	for {
 		taken := p.taken.Load()
@@ -123,7 +124,7 @@ type bounds struct {
 
 	waiting      places // requests
 	waitingBytes places // of these requests
-	upkeep       places // requests for the upkeep of locks, but for those that their connection waits with
+	upkeep       places // requests for the upkeep of locks, unless their connection waits with them
 
 	mu          sync.Mutex // guards all below, and the fields of users, processes and accounts
 	connections int        // admitted
@@ -235,8 +236,8 @@ func (a *account) hold() error {
 	return nil
 }
 
-// letGo counts what the connection holds no more.
+// letGo counts a lock or watch that the connection holds no more.
 func (a *account) letGo() { a.holds.give(1) }
 
-// inFlight is how many requests wait, for whatever it is.
+// inFlight is how many requests wait, for anything.
 func (b *bounds) inFlight() int64 { return b.waiting.taken.Load() + b.upkeep.taken.Load() }

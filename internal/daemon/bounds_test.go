@@ -123,7 +123,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 	waits(of(2, 0), 1, 0, "32 requests wait, and no more may: see max_in_flight")
 	end()
 	waits(of(2, 0), 1, 5, keyWaiting)
-	waits(of(2, 0), 1, 3, "UID 2 wait, a quarter") // processes whose PID is not visible are one
+	waits(of(2, 0), 1, 3, "UID 2 wait, a quarter") // processes without a visible PID are one
 	end()
 	const batch = 20_000
 	waits(of(3, 1), batch, room/(batch*rangeSize+waitingSize), "ask for fewer IDs at a time: see memory_limit")
@@ -203,7 +203,7 @@ func TestRequestsForLocksLeavePlaces(t *testing.T) {
 	}
 }
 
-// halting is a lock store whose upkeep waits while it halts.
+// halting is a lock store that lets upkeep wait while it halts.
 type halting struct {
 	lock.Store
 	halt  chan struct{} // closed when it goes on
@@ -255,7 +255,7 @@ func TestUpkeepIsNeverRefused(t *testing.T) {
 	await.Eventually(t, "none is under way", func() bool { return r.server.bounds.inFlight() == 0 })
 }
 
-// A connection has upkeepOfConnection of them, beside those that it waits with.
+// A connection has upkeepOfConnection of them, beside the ones that it waits with.
 func TestUpkeepOfAConnectionIsBounded(t *testing.T) {
 	b := newLedger()
 	b.limits.Store(&Limits{MaxInFlight: 10 * upkeepOfConnection})
@@ -369,7 +369,7 @@ func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
 	}
 }
 
-// onStore is a daemon whose locks and sequences are in a real store.
+// onStore is a daemon with its locks and sequences in a real store.
 func onStore(t *testing.T, url string, inFlight int) *rig {
 	t.Helper()
 	store, err := backend.OpenStore(url, backend.StoreOptions{})

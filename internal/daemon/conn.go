@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// stream is what a connection needs of a *net.UnixConn.
+// stream is the part of a *net.UnixConn that a connection needs.
 type stream interface {
 	io.ReadWriteCloser
 	syscall.Conn
@@ -30,7 +30,7 @@ type conn struct {
 	responder
 	net  stream
 	wire *wire.ServerConn
-	// mu guards the answers: the outbox of wire, what is written, and slow. The
+	// mu guards the answers: the outbox of wire, the bytes being written, and slow. The
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
 	unfinished
@@ -40,8 +40,8 @@ type conn struct {
 	until    time.Time // the write deadline as set
 	turned   bool      // the connection is being turned away, by a deadline of its own
 	end      MessageEnd
-	broken   bool // a write failed: nobody hears the answers
-	farewell bool // what is written says why the connection ends
+	broken   bool // a write failed: no peer hears the answers
+	farewell bool // the bytes being written say why the connection ends
 	warned   bool // the peer has had its time to hear of the drain
 
 	waiting atomic.Bool             // for IDs, or for slow requests after the last
@@ -50,7 +50,7 @@ type conn struct {
 	watches bool // the events of placement
 }
 
-// unfinished is what a connection has in hand when it leaves the fast path.
+// unfinished is the work of a connection that leaves the fast path.
 type unfinished struct {
 	input  []byte // not yet handled
 	output []byte // not yet sent
@@ -98,8 +98,8 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 			w.broken = true
 			return 0, err
 		}
-		// A cut before the line above set a deadline that is lost; one after
-		// it sets the one that holds.
+		// A cut before the line above set a deadline that is lost; a cut after it sets a deadline
+		// that holds.
 		if w.server.cut.Load() {
 			w.server.hurry(w.net.SetWriteDeadline)
 		}
@@ -181,8 +181,8 @@ func (c *conn) evict() {
 	}
 }
 
-// lastWord is the write deadline of a connection that ends for the memory it holds: none
-// of its answers is waited for, except the one that says why.
+// lastWord is the write deadline of a connection that ends for the memory it holds: none of its
+// answers is waited for, except the last one, which says why.
 func (w *patientWriter) lastWord() {
 	until := time.Now()
 	if w.farewell {
@@ -211,9 +211,9 @@ func (c *conn) rests() bool {
 	return c.mayPark && c.slow.rest() && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
 }
 
-// lastCall, once the daemon drains, gives the peer time to hear so: what it
-// sent while its request was under way has not been read yet, and the time
-// that the drain began with may be over.
+// lastCall, once the daemon drains, gives the peer time to hear so: its messages from the
+// time of its request have not been read yet, and the time that the drain began with may
+// be over.
 func (c *conn) lastCall() {
 	if !c.warned && c.server.draining.Load() {
 		c.warned = true
@@ -249,7 +249,7 @@ func (c *conn) finish(err error) {
 	c.discard()
 }
 
-// discard reads what the peer still sends, up to a limit of bytes and time.
+// discard reads the bytes that the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
 	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
 	if c.server.draining.Load() { // its deadline may just have been lost

@@ -116,8 +116,7 @@ func (s *Server) named(name []byte) (*issuer.Service, error) {
 		wire.Excerpt(name), strings.Join(s.names, ", "))
 }
 
-// options reads the options of a method: the service, and the known others, whose values
-// read takes.
+// options reads the options of a method: the service, and the known others, with values for read.
 func (s *Server) options(d *responder, read func(name string) error, known ...string) (*issuer.Service, error) {
 	var service []byte
 	err := d.eachOption(append([]string{"service"}, known...), func(name string) (err error) {
@@ -133,8 +132,7 @@ func (s *Server) options(d *responder, read func(name string) error, known ...st
 	return s.service(service)
 }
 
-// eachOption has read take the value of each option of a method, and refuses
-// those that it does not have.
+// eachOption has read take the value of each option of a method, and refuses unknown options.
 func (d *responder) eachOption(known []string, read func(name string) error) error {
 	if err := d.req.Options(); err != nil {
 		return err

@@ -22,13 +22,13 @@
 // and millisecond.go open a run, snowflake/layout.go places the bits, and
 // state/service.go raises the mark. wire/outbox.go encodes the answer.
 //
-// # What it upholds
+// # Guarantees
 //
 //   - The request path touches the generator only: no network, no wait for the
 //     keeper.
 //   - Nothing a peer sends holds memory beyond the limits: messages are bounded
-//     by the wire, connections and waiting requests by the configuration, a peer
-//     that does not read is cut off, and one that is gone waits for nothing.
+//     by the wire, connections and waiting requests by the configuration, a peer that
+//     does not read is cut off, and a peer that is gone waits for nothing.
 //   - Stopping reverses the flow: no new connections, then requests under way
 //     are answered and the rest told SHUTTING_DOWN, then the generators stop,
 //     then the leases go back.

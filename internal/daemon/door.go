@@ -29,8 +29,8 @@ type Door struct {
 	turnedOut int // connections that are being turned away; guarded by Server.mu
 }
 
-// NewDoor returns a door, whose name counts requests in the metrics. refusal is what a
-// connection that is turned away is sent.
+// NewDoor returns a door. Its name counts requests in the metrics. refusal makes the message to a
+// connection that is turned away.
 func (s *Server) NewDoor(name string, refusal func(*wire.Error) []byte) *Door {
 	return &Door{
 		server: s, name: name, succeeded: s.metrics.IDRequests(name), refusal: refusal,
@@ -60,7 +60,7 @@ func (g *Guest) abandon(why error) {
 	}
 }
 
-// Listener returns a listener whose connections are Guests. Its Accept fails only once
+// Listener returns a listener that gives out Guests as connections. Its Accept fails only once
 // l is closed.
 func (d *Door) Listener(l net.Listener) net.Listener { return &entrance{l, d} }
 
@@ -163,7 +163,7 @@ func (d *Door) turnAway(g *Guest, why []byte) {
 	})
 }
 
-// Wait returns when nobody is being turned away any more. The listener is closed.
+// Wait returns when no connection is being turned away any more. The listener is closed.
 func (d *Door) Wait() { d.turning.Wait() }
 
 // Stopping is the cause that ends waits when the daemon stops.
@@ -232,7 +232,8 @@ func (d *Door) ServiceOf(name []byte) (*issuer.Service, error) { return d.server
 // Named finds a service by its name; "" is no name.
 func (d *Door) Named(name []byte) (*issuer.Service, error) { return d.server.named(name) }
 
-// Room counts what the orders and IDs of a large request may take until done is called.
+// Room counts the memory that the orders and IDs of a large request may take until done is
+// called.
 func (g *Guest) Room(count int64) (done func()) {
 	const each, small = 24, 1024 // a range for each ID, at worst; an order is smaller
 	if count <= small {
@@ -279,7 +280,7 @@ func (d *Door) Answered(began time.Duration) {
 }
 
 // Failed counts a request that came at the time began, and returns the error that
-// answers it; nil if nobody waits for the answer any more.
+// answers it; nil if no peer waits for the answer any more.
 func (d *Door) Failed(err error, began time.Duration) *wire.Error {
 	s := d.server
 	s.requests.Add(1)

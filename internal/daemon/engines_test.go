@@ -163,7 +163,7 @@ func anyStream(t *testing.T, seed uint64, loop bool) (shapes []string) {
 	}
 	end := make(chan struct{})
 	moved := make(chan struct{})
-	go func() { // moves the clock for those who wait for it
+	go func() { // moves the clock for requests that wait for it
 		defer close(moved)
 		for {
 			select {

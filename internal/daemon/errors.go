@@ -22,7 +22,7 @@ const codeInternal wire.Code = "INTERNAL"
 // server until an operator mends something.
 const CodeNoStore wire.Code = "NO_STORE"
 
-// wireError turns what went wrong into what the peer is told.
+// wireError turns an error into the peer's answer.
 func (s *Server) wireError(err error) *wire.Error {
 	if limit := limitOf(err); limit != "" {
 		s.cfg.Refusals.Refuse(limit, err.Error())

@@ -59,7 +59,7 @@ func TestClockBackward(t *testing.T) {
 		r.clock.Jump(-test.backward)
 		got := p.call("NextID", options{"timeout_ms": 0})
 		if test.want == "" {
-			if got.err != nil { // what is left of the last millisecond
+			if got.err != nil { // the rest of the last millisecond
 				t.Errorf("%v back, %v allowed: %v", test.backward, test.limit, got.err)
 			}
 			continue
@@ -212,8 +212,8 @@ func TestParseErrors(t *testing.T) {
 		if got.id != 0 {
 			t.Errorf("%s: msgid %d", name, got.id)
 		}
-		// The daemon hears out what is still on its way, so that the close is
-		// no reset, which could overtake the answer.
+		// The daemon hears out bytes that are still on their way, so that the close is no reset,
+		// which could overtake the answer.
 		if _, err := p.Write([]byte("more")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

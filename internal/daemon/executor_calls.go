@@ -29,7 +29,7 @@ const pingTime = time.Second
 const maxRefusal = 1024
 
 // calls are requests to a peer. They are sent in their order by a goroutine of
-// their own, since a peer that does not read must keep nobody waiting.
+// their own, since a peer that does not read must keep no other waiting.
 type executorCalls struct {
 	conn *conn
 	more chan struct{} // something may be sent; has room for one
@@ -79,8 +79,8 @@ func newExecutorCalls(c *conn, hear func()) *executorCalls {
 // ask sends a request, and has its done called when its answer is in target, or there
 // is none within the time after it was sent.
 //
-// Errors: the peer's refusal; what close was given; errNotAsked; errSilent; one
-// that wraps driver.ErrUnknown where the peer may still carry it out.
+// Errors: the peer's refusal; the reason of close; errNotAsked; errSilent; an error that wraps
+// driver.ErrUnknown where the peer may still carry it out.
 func (a *executorCalls) ask(one *executorCall) {
 	a.mu.Lock()
 	refused := a.closed
@@ -111,7 +111,7 @@ func (a *executorCalls) prod() {
 	}
 }
 
-// send sends what is asked, until close.
+// send sends the questions, until close.
 func (a *executorCalls) send() {
 	for range a.more {
 		for one := a.next(); one != nil; one = a.next() {
@@ -127,8 +127,8 @@ func (a *executorCalls) send() {
 	}
 }
 
-// next is what is to be sent now. What nobody waits for any more is not, unless the
-// peer has to hear of it.
+// next returns the call to send now. It leaves out an abandoned one, unless the peer has to hear
+// of it.
 func (a *executorCalls) next() *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,12 +146,12 @@ func (a *executorCalls) next() *executorCall {
 		}
 	}
 	if len(a.unsent) == 0 {
-		a.unsent = nil // lets go of what it grew to
+		a.unsent = nil // lets go of its memory
 	}
 	return nil
 }
 
-// take ends the wait for an answer, and returns who waited, nil for nobody.
+// take ends the wait for an answer, and returns the waiting call, nil for none.
 func (a *executorCalls) take(id uint32) *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,7 +231,7 @@ func (a *executorCalls) isSilent() bool {
 	return a.silent
 }
 
-// answer takes a response of the peer. One that nobody waits for is ignored.
+// answer takes a response of the peer. It ignores a response without a waiting call.
 func (a *executorCalls) answer(r *wire.Request) {
 	a.answers()
 	one := a.take(r.ID)
@@ -254,7 +254,7 @@ func refusal(failure *wire.Error) error {
 	return errors.New(strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD"))
 }
 
-// close answers all that wait, and whoever asks from now on.
+// close answers all waiting calls, and all later ones.
 func (a *executorCalls) close(why error) {
 	a.mu.Lock()
 	waiting := a.waiting

@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// A process that does not read keeps nobody but itself waiting, and is asked
-// nothing that has become pointless.
+// A process that does not read keeps only itself waiting, and is asked nothing that has become
+// pointless.
 func TestExecutorThatDoesNotRead(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
@@ -42,7 +42,7 @@ func TestExecutorThatDoesNotRead(t *testing.T) {
 }
 
 // A crowd of requests waits for a process that is slow, each as long as it takes,
-// and it never has more than the window. What is not wanted any more is left out.
+// and it never has more than the window. Calls that are not wanted any more are left out.
 func TestCrowdWaitsForItsTurn(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()

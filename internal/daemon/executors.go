@@ -27,7 +27,7 @@ type executors struct {
 	driver   *driver.Driver               // set once, before the first connection
 }
 
-// newExecutors returns a registry that nobody has registered in.
+// newExecutors returns an empty registry.
 func newExecutors() *executors {
 	return &executors{
 		byConn: map[*conn]*executor{}, byKind: map[string]map[*executor]struct{}{}, assigned: map[placement.Key]assignment{},
@@ -43,7 +43,7 @@ type executor struct {
 	calls *executorCalls
 }
 
-// assignment is who runs, or is to run, an activation.
+// assignment names the executor that runs, or is to run, an activation.
 type assignment struct {
 	executor *executor
 	token    int64
@@ -87,8 +87,8 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 	return slices.Clone(e.kinds), nil
 }
 
-// room reports why more kinds would be too many, nil if they are not. e is nil for
-// who has none yet. mu is held.
+// room reports why more kinds would be too many, nil if they are not. e is nil for a peer that
+// has none yet. mu is held.
 func (x *executors) room(e *executor, kinds []string) error {
 	mine, all := map[string]bool{}, 0 // bytes of an announcement
 	for kind := range x.byKind {
@@ -117,7 +117,7 @@ func (x *executors) room(e *executor, kinds []string) error {
 	return nil
 }
 
-// kinds are those that somebody has registered for.
+// kinds returns the kinds with an executor.
 func (x *executors) kinds() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,8 +126,8 @@ func (x *executors) kinds() []string {
 	return kinds
 }
 
-// announce tells the driver for which kinds there is somebody who answers: of others a
-// host of a process that is frozen would keep the actors. mu is held.
+// announce tells the driver the kinds with an executor that answers: a host with a frozen process
+// would keep the actors of other kinds. mu is held.
 func (x *executors) announce() {
 	var kinds []string
 	for kind, all := range x.byKind {
@@ -186,8 +186,8 @@ func (x *executors) unregister(ctx context.Context, c *conn) (int, error) {
 	return len(ends), nil
 }
 
-// gone is at the end of a connection: what it ran has ended. The process has closed
-// it, or is dead, or has been silent for the server's patience, which is longer
+// gone is called at the end of a connection: its activations have ended. The process has
+// closed it, or is dead, or has been silent for the server's patience, which is longer
 // than any promise of Check lasts: it relies on nothing any more.
 func (x *executors) gone(c *conn) {
 	x.mu.Lock()
@@ -200,8 +200,8 @@ func (x *executors) gone(c *conn) {
 		x.unassign(key)
 	}
 	x.mu.Unlock()
-	// First of all: who hears of it by a call that failed asks again, and must not be told
-	// of what has ended.
+	// First of all: a caller that hears of it by a failed call asks again, and must not be told
+	// of an ended activation.
 	for key, token := range ended {
 		x.driver.Ended(key, token)
 	}
@@ -211,8 +211,8 @@ func (x *executors) gone(c *conn) {
 	x.announce()
 }
 
-// assign chooses who runs an activation: the one that has the fewest. One that does
-// not answer never has any, and is asked only where nobody else is.
+// assign chooses an executor for an activation: the one with the fewest. An executor that does
+// not answer never has any, and is asked only where there is no other.
 func (x *executors) assign(key placement.Key, token int64) (*executor, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -240,7 +240,7 @@ func (e *executor) before(other *executor) bool {
 	return len(e.keys) < len(other.keys)
 }
 
-// unassign forgets who runs an activation. mu is held.
+// unassign forgets the executor of an activation. mu is held.
 func (x *executors) unassign(key placement.Key) {
 	a, ok := x.assigned[key]
 	if !ok {
@@ -253,7 +253,7 @@ func (x *executors) unassign(key placement.Key) {
 	}
 }
 
-// release ends an assignment, if it is still that of the token.
+// release ends an assignment, if it still belongs to the token.
 func (x *executors) release(key placement.Key, token int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -262,7 +262,7 @@ func (x *executors) release(key placement.Key, token int64) {
 	}
 }
 
-// activateParams and passivateParams are what the process is asked.
+// activateParams and passivateParams are the parameters of the process's requests.
 type activateParams struct {
 	Kind     string `json:"kind"`
 	Identity string `json:"identity"`
@@ -322,7 +322,7 @@ func (x *executors) Passivate(key placement.Key, r placement.Record, within time
 	}})
 }
 
-// payer has the user pay for a snapshot whose process left it behind.
+// payer has the user pay for a snapshot that their process left behind.
 func (x *executors) payer(key placement.Key, token int64) context.Context {
 	if e := x.runs(key, token); e != nil {
 		return e.conn.account.user.pays(context.Background())
@@ -330,7 +330,7 @@ func (x *executors) payer(key placement.Key, token int64) context.Context {
 	return context.Background()
 }
 
-// runs is who runs the activation of a token, nil for nobody.
+// runs returns the executor of a token's activation, nil for none.
 func (x *executors) runs(key placement.Key, token int64) *executor {
 	x.mu.Lock()
 	defer x.mu.Unlock()

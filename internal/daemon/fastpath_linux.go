@@ -19,7 +19,7 @@ import (
 
 const (
 	// fastPathBuffer is read at a time, which is a connection's turn. Longer messages get a
-	// goroutine. What is left of it while a request waits is part of what the wait costs.
+	// goroutine. The bytes left in it while a request waits are part of the wait's cost.
 	fastPathBuffer = 8 << 10
 	// fastPathFull is after how many bytes of answers they are sent. The largest
 	// answer that is made here still fits behind them into a buffer that is
@@ -48,7 +48,7 @@ type eventPath struct {
 
 	// Of the loop's thread:
 	input     []byte
-	responder responder // answers for the connection whose turn it is
+	responder responder // answers for the connection that has its turn
 	split     wire.Splitter
 	requests  [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered  [2]int        // plain requests of this burst, by plainMethod
@@ -92,7 +92,7 @@ func (l *eventPath) park(from stream, a *account) bool {
 	}) != nil || err != nil {
 		return false
 	}
-	// The runtime's poller is not to be woken by what the fast path serves.
+	// The runtime's poller is not to be woken by connections of the fast path.
 	_ = from.Close()
 	p := &parked{path: l, fd: fd, account: a}
 	a.park(func() { l.loop.Post(p.evicted) })
@@ -160,7 +160,7 @@ func (p *parked) Ready(events uint32) {
 	}
 }
 
-// read takes what has come. What is left, if anything, comes in another turn.
+// read takes the bytes that have come. The rest, if any, comes in another turn.
 func (p *parked) read() {
 	input := p.path.input
 	begun := copy(input, p.rest)
@@ -175,8 +175,8 @@ func (p *parked) read() {
 		p.end()
 	default:
 		// A read that fills less took everything, except for the end. (Not where
-		// the peer passes descriptors, for which there is no use here: what it
-		// sends behind one is read together with what it sends next.)
+		// the peer passes descriptors, for which there is no use here: the bytes behind
+		// one are read together with the next message.)
 		n += begun
 		p.more = n == len(input) || p.half
 		p.serve(input[:n])
@@ -218,7 +218,7 @@ func (p *parked) serve(b []byte) {
 	}
 }
 
-// plainMethod are the methods whose requests are mostly plain.
+// plainMethod is a method that mostly gets plain requests.
 type plainMethod int
 
 const (
@@ -237,7 +237,7 @@ func (l *eventPath) beginBurst() {
 
 func (l *eventPath) timed() bool { return l.bursts%timedEvery == 1 }
 
-// endBurst counts what was answered.
+// endBurst counts the answers.
 func (l *eventPath) endBurst() {
 	s, plain := l.server, 0
 	for method, n := range l.answered {
@@ -316,8 +316,8 @@ func (l *eventPath) answerTogether(b []byte, n int, first *wire.Plain) int {
 	return l.ends[got.Count-1]
 }
 
-// plain answers a request for IDs without options. Those that are answered at once
-// are counted together, by endBurst.
+// plain answers a request for IDs without options. endBurst counts together the ones that are
+// answered at once.
 func (l *eventPath) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
 	r := &l.requests[method]
 	r.id, r.want.Count = id, count
@@ -338,7 +338,7 @@ func (p *parked) evicted() {
 }
 
 // send writes the answers that are ready, and reports whether the connection
-// is still here. b is what has not been answered yet.
+// is still here. b is the part that has not been answered yet.
 func (p *parked) send(b []byte) bool {
 	out := p.path.responder.out
 	unsent := out.Unsent()
@@ -362,7 +362,7 @@ func (p *parked) send(b []byte) bool {
 	return true
 }
 
-// served has the loop answer the request that has waited. Anybody may call it.
+// served has the loop answer the request that has waited. Any goroutine may call it.
 func (p *parked) served() {
 	p.path.loop.Post(func() {
 		if p.wait != nil { // else the connection is gone
@@ -381,7 +381,7 @@ func (p *parked) resume() {
 	p.serve(rest)
 }
 
-// end closes the connection. Nobody waits any more for a request that does.
+// end closes the connection, and gives up a request of it that waits.
 func (p *parked) end() {
 	s, a := p.path.server, p.account
 	if w := p.wait; w != nil {
@@ -401,7 +401,7 @@ func (p *parked) leave(u unfinished) {
 }
 
 // handOver gives a connection that the loop does not know a goroutine. To do so takes locks, for
-// which the loop does not wait: those who have them wait for their turn in the runtime.
+// which the loop does not wait: their holders wait for their turn in the runtime.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
 	l, a, out := p.path, p.account, p.path.responder.out
 	// The fast path uses its buffers again.

@@ -58,8 +58,7 @@ func unserved(t testing.TB) (client *peer, server *net.UnixConn) {
 	return newPeer(t, c), server
 }
 
-// take has the server serve it. Whatever has happened to it before is known at
-// the first look.
+// take has the server serve it. Earlier events are known at the first look.
 func (r *rig) take(server *net.UnixConn) {
 	r.t.Helper()
 	r.fastPath()
@@ -76,8 +75,8 @@ func (r *rig) fastPath() {
 	})
 }
 
-// A request that has to wait does so on the fast path, and whatever comes behind it
-// is answered behind it: with the same bytes, or while it waits.
+// A request that has to wait does so on the fast path, and later requests are answered behind it:
+// with the same bytes, or while it waits.
 func TestFastPathWaits(t *testing.T) {
 	r := newFastPathRig(t).start()
 	p := r.dial()
@@ -113,7 +112,7 @@ func TestFastPathWaits(t *testing.T) {
 	}
 }
 
-// Requests that come together share what is left of the millisecond, in their order; the first one
+// Requests that come together share the rest of the millisecond, in their order; the first one
 // without an ID waits, and the others behind it.
 func TestFastPathAnswersTogether(t *testing.T) {
 	for _, burst := range []int{2, 3, maxTogether - 1, maxTogether, maxTogether + 1, 2*maxTogether + 3} {
@@ -200,8 +199,8 @@ func TestFastPathReadsTheClockBehindTheRequest(t *testing.T) {
 	}
 }
 
-// Whoever hangs up while it waits is forgotten, whether it goes at once or
-// stops sending first, and costs others none of the IDs it did not get yet.
+// A peer that hangs up while it waits is forgotten, whether it goes at once or stops sending
+// first, and costs others none of the IDs it did not get yet.
 func TestFastPathPeerHangsUpWhileItWaits(t *testing.T) {
 	r := newFastPathRig(t).start()
 	other := r.dial()
@@ -227,7 +226,7 @@ func TestFastPathPeerHangsUpWhileItWaits(t *testing.T) {
 	}
 }
 
-// And so is whoever had gone before its request was even read.
+// And so is a peer that had gone before its request was even read.
 func TestFastPathPeerIsGoneBeforeItWaits(t *testing.T) {
 	for name, before := range map[string][]byte{"nothing to answer": nil, "an answer": request(1, "Ping", []any{})} {
 		t.Run(name, func(t *testing.T) {
@@ -326,7 +325,7 @@ func TestFastPathHeavyBatches(t *testing.T) {
 	}
 }
 
-// One that waits, and does not read what was ready before, waits elsewhere.
+// A peer that waits, and does not read earlier answers, waits elsewhere.
 func TestFastPathPeerThatDoesNotReadAndWaits(t *testing.T) {
 	r := newFastPathRig(t, func(s *setup) {
 		s.terms.BitSeq, s.terms.BitID = 11, snowflake.ValueBits-snowflake.DefaultBitTS-11
@@ -382,7 +381,7 @@ func TestFastPathHalfMessages(t *testing.T) {
 }
 
 // Connections that move between the engines are always all counted, and none
-// twice: at the limit nobody is turned away for a move, and one more always is.
+// twice: at the limit no peer is turned away for a move, and one more always is.
 func TestFastPathMaxConnections(t *testing.T) {
 	const connections, rounds = 6, 60
 	r := newFastPathRig(t, ample, func(s *setup) { s.MaxConnections = connections }).start()
@@ -472,8 +471,8 @@ func (r *rig) onFastPathAll(connections int, f func(*parked)) {
 	<-done
 }
 
-// Once it is handed over, a connection is the goroutine's alone, whatever is
-// still to come for it on the fast path: its request's end, or its turn.
+// Once it is handed over, a connection is the goroutine's alone, with anything still to come for
+// it on the fast path: its request's end, or its turn.
 func TestFastPathForgetsWhatItHandsOver(t *testing.T) {
 	r := newFastPathRig(t).start()
 	p := r.dial()
@@ -524,8 +523,8 @@ func TestFastPathMoreThanOneRead(t *testing.T) {
 	r.placed(1, 0)
 }
 
-// A message that a read cuts is read on, and its connection stays on the fast path. One that does
-// not end leaves it.
+// A message that a read cuts is read on, and its connection stays on the fast path. A message
+// that does not end makes it leave.
 func TestFastPathReadsOn(t *testing.T) {
 	r := newFastPathRig(t, ample).start()
 	client := r.dial()
@@ -581,7 +580,7 @@ func TestEndBehindACut(t *testing.T) {
 	r.placed(0, 0)
 }
 
-// records is a connection whose every write the peer sees by itself.
+// records is a connection that shows the peer each write by itself.
 func records(t *testing.T, r *rig) (client *net.UnixConn) {
 	t.Helper()
 	client, server := socketpair(t, syscall.SOCK_SEQPACKET)
@@ -751,8 +750,8 @@ func TestFastPathCounts(t *testing.T) {
 	}
 }
 
-// What one connection left is nobody else's: neither its bytes, nor its
-// answers, nor its place in the buffer that all share.
+// The remains of one connection reach no other: neither its bytes, nor its answers, nor its place
+// in the buffer that all share.
 func TestFastPathConnectionsShareNothing(t *testing.T) {
 	r := newFastPathRig(t).start()
 	var peers [8]*peer

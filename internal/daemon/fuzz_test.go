@@ -9,8 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// expected are the msgids of the answers that a peer is owed, and whether what
-// it sent ends in something that is no message.
+// expected are the msgids of the answers that a peer is owed, and whether its bytes end in
+// something that is no message.
 func expected(sent []byte) (ids []uint32, wrong bool) {
 	in := wire.NewInbox(wire.MaxMessage)
 	defer in.Release()
@@ -35,9 +35,9 @@ func expected(sent []byte) (ids []uint32, wrong bool) {
 	}
 }
 
-// Whatever a peer sends, every request gets its answer, in order; what is no
-// message gets one refusal and the end; another peer notices nothing; and all
-// of it is the same with an event loop and without.
+// With any bytes from a peer, every request gets its answer, in order; anything else gets
+// one refusal and the end; another peer notices nothing; and all of it is the same with
+// an event loop and without.
 func FuzzConnection(f *testing.F) {
 	var rigs []*rig
 	var others []*peer

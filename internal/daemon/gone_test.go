@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// leaving is a store whose callers are gone when it answers.
+// leaving is a store that answers after its callers have gone.
 type leaving struct {
 	lock.Store
 	leave func(key string)

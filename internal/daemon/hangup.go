@@ -13,10 +13,10 @@ import (
 // A request may wait for a clock or a lease as long as its timeout_ms says. The
 // goroutine that serves its connection sleeps meanwhile, and would not notice
 // that the peer is gone: clients that give up early and come again would fill
-// max_in_flight and max_connections with requests of nobody. So somebody looks
-// after them from time to time, which costs requests that do not wait nothing.
+// max_in_flight and max_connections with abandoned requests. So a goroutine looks after
+// them from time to time, which costs requests that do not wait nothing.
 
-// errHungUp ends the wait of a request whose peer is gone.
+// errHungUp ends the wait of a request after its peer has gone.
 var errHungUp = errors.New("the peer is gone")
 
 // watchHangups ends the waits of peers that are gone, until ctx is done.
@@ -42,15 +42,15 @@ func (s *Server) watchHangups(ctx context.Context) {
 	}
 }
 
-// Watched reports whether a wait of the guest ends when its peer is gone. Over TCP such a peer looks like one
-// that has merely stopped sending, until it is sent something.
+// Watched reports whether a wait of the guest ends when its peer is gone. Over TCP such a peer
+// looks like a peer that has merely stopped sending, until it is sent something.
 func (g *Guest) Watched() bool {
 	_, local := g.Conn.(*net.UnixConn)
 	return local
 }
 
-// hungUp reports whether the peer has closed its end. One that has merely
-// stopped sending still reads its answers.
+// hungUp reports whether the peer has closed its end. A peer that has merely stopped sending
+// still reads its answers.
 func hungUp(nc any) (gone bool) {
 	socket, ok := nc.(syscall.Conn)
 	if !ok {
@@ -61,8 +61,8 @@ func hungUp(nc any) (gone bool) {
 		return false
 	}
 	_ = raw.Control(func(fd uintptr) {
-		// Only writing is asked about: asked about reading, some systems report
-		// a peer that stopped sending as one that hung up.
+		// Only writing is asked about: asked about reading, some systems report a peer that
+		// stopped sending as gone.
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		n, err := unix.Poll(fds, 0)
 		gone = err == nil && n == 1 && fds[0].Revents&unix.POLLHUP != 0

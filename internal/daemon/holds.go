@@ -17,7 +17,7 @@ type holds struct {
 	mu      sync.Mutex // guards all below, and the fields of each hold
 	byLease map[string]*hold
 	byConn  map[*conn]*attachments
-	notices sync.WaitGroup // under way to those who watch
+	notices sync.WaitGroup // under way to watchers
 }
 
 // hold is one of them.
@@ -29,7 +29,7 @@ type hold struct {
 	over     bool
 }
 
-// attachments are what a connection has to do with, until it ends.
+// attachments are the locks and watches of a connection, until it ends.
 type attachments struct {
 	held, watched map[*hold]struct{}
 }
@@ -83,7 +83,7 @@ func (s *Server) attach(c *conn) *attachments {
 	return mine
 }
 
-// detach is at the end of a connection: what it held is released.
+// detach is called at the end of a connection: it releases the connection's locks.
 func (s *Server) detach(c *conn) {
 	s.holds.mu.Lock()
 	mine := s.holds.byConn[c]
@@ -150,8 +150,8 @@ func (t *holds) count() int {
 	return len(t.byLease)
 }
 
-// watch has the connection told when a lock is lost: one that it holds, or one
-// of the same owner whose lease it can name.
+// watch has the connection told when a lock is lost: its own lock, or a lock of the same owner if
+// it can name the lease.
 func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
 	mine := s.attach(c)
 	s.holds.mu.Lock()
@@ -226,11 +226,11 @@ func (s *Server) reportLoss(l lock.Lease, reason string, why error) {
 		zap.Int64("fencing_token", l.Token), zap.String("reason", reason), zap.Error(why))
 }
 
-// tellLoss tells those who watch, but not the one who knows. mu is held.
+// tellLoss tells the watchers, but not the connection that knows. mu is held.
 func (t *holds) tellLoss(h *hold, notice lostLock, knows *conn) {
 	for c := range h.watchers {
 		if c != knows {
-			// Aside: a peer that does not read keeps nobody else waiting.
+			// Aside: a peer that does not read keeps no other waiting.
 			t.notices.Go(func() { c.notify("Lock.Lost", notice) })
 		}
 	}

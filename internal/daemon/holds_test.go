@@ -18,14 +18,14 @@ func TestReleasedBeforeItWasHeld(t *testing.T) {
 	r, store := withLocks(t)
 	holder := r.dial()
 	holds, host := &r.server.holds, r.server.cfg.Locks.Host
-	holds.mu.Lock() // nobody gets any further than the grant
+	holds.mu.Lock() // no request gets any further than the grant
 	holder.ask("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 60_000})
 	change := lock.Request{Tenant: localTenant, Key: "k", Owner: fmt.Sprintf("alpha/%d", os.Getuid())}
 	await.Eventually(t, "the host keeps the lock", func() bool {
 		shorter := change
 		shorter.Op, shorter.TTLMS = lock.Renew, 30_000
 		_, err := host.Change(t.Context(), shorter)
-		return errors.Is(err, lock.ErrInvalid) // which is refused for what is held only
+		return errors.Is(err, lock.ErrInvalid) // which is refused for held locks only
 	})
 	change.Op = lock.Release
 	if _, err := host.Change(t.Context(), change); err != nil {

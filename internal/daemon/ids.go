@@ -72,8 +72,8 @@ func (s *Server) issue(d *responder, r *idRequest) error {
 }
 
 const (
-	// maxFastPathBatch is how many IDs of one request may be made on the fast path, where
-	// everybody else waits meanwhile.
+	// maxFastPathBatch is how many IDs of one request may be made on the fast path, where all
+	// other requests wait meanwhile.
 	maxFastPathBatch = 4096
 	// maxFastPathTexts is the same for IDs as text.
 	maxFastPathTexts = 256

@@ -134,8 +134,8 @@ func (s *Server) uuid(_ context.Context, d *responder) error {
 	return nil
 }
 
-// oneID reads the parameters of a method that takes an ID, and a service whose
-// codec reads an external one.
+// oneID reads the parameters of a method that takes an ID, and a service; the service's codec
+// reads an external ID.
 func (s *Server) oneID(d *responder) (*issuer.Service, snowflake.ID, error) {
 	if d.req.NumParams() == 0 {
 		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", d.req.Method)

@@ -45,7 +45,7 @@ func TestMaxInFlight(t *testing.T) {
 	r.clock.Advance(time.Millisecond)
 	waiting[0].succeeds()
 	r.clock.Advance(time.Millisecond)
-	p.ids(256, options{"timeout_ms": 0}) // nobody is left in the queue
+	p.ids(256, options{"timeout_ms": 0}) // no request is left in the queue
 }
 
 func TestMaxConnections(t *testing.T) {
@@ -70,7 +70,7 @@ func TestMaxConnections(t *testing.T) {
 	a.alive()
 }
 
-// Those who are turned away and do not ask have a limit of their own.
+// Peers that are turned away and do not ask have a limit of their own.
 func TestRefusalsAreLimited(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.MaxConnections, s.patience.refuse = 1, hang }).start()
 	r.dial().alive()
@@ -90,8 +90,7 @@ func TestRefusalsAreLimited(t *testing.T) {
 	}
 }
 
-// One that asks nothing is closed in the end, and one that talks nonsense at
-// once.
+// A peer that asks nothing is closed in the end, and a peer that talks nonsense at once.
 func TestRefusedPeersThatDoNotAsk(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.MaxConnections, s.patience.refuse = 0, time.Millisecond }).start()
 	r.dial().ends()
@@ -151,8 +150,8 @@ func TestPermission(t *testing.T) {
 }
 
 // A peer that asks for much and reads nothing is held at its first answers: it
-// costs little memory, makes no more IDs, keeps nobody from theirs, and is cut
-// off in the end.
+// costs little memory, makes no more IDs, keeps no other from theirs, and is cut off in
+// the end.
 func TestPeerThatDoesNotRead(t *testing.T) {
 	ring.All(t)
 	const peers = 8
@@ -204,8 +203,8 @@ func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 	r.dial().id()
 }
 
-// A message that begins and does not end holds its connection for a while, an
-// idle connection for ever, and one whose messages end as long as it likes.
+// A message that begins and does not end holds its connection for a while, an idle connection for
+// ever, and a connection with messages that end as long as it likes.
 func TestMessageThatDoesNotEnd(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.patience.message = time.Second }).start()
 	idle, whole, half := r.dial(), r.dial(), r.dial()
@@ -227,7 +226,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	whole.id()
 }
 
-// deadlines counts those that are set for reading.
+// deadlines counts the ones set for reading.
 type deadlines struct {
 	stream
 	set atomic.Int64
@@ -280,7 +279,7 @@ func (r *rig) issued(service string) uint64 {
 	return stats.Issued[0] + stats.Issued[1] + stats.Issued[2]
 }
 
-// Whoever is gone gets no further IDs made, however many it has asked for.
+// A peer that is gone gets no further IDs made, however many it has asked for.
 func TestPeerThatIsGone(t *testing.T) {
 	r := newRig(t, wide, func(s *setup) { s.source = clock.System{} })
 	client, server := socketpair(t, syscall.SOCK_STREAM)
@@ -294,8 +293,8 @@ func TestPeerThatIsGone(t *testing.T) {
 	}
 }
 
-// Whoever is gone while its request waits leaves its place to others; whoever
-// only stopped sending still gets its answer.
+// A peer that is gone while its request waits leaves its place to others; a peer that only
+// stopped sending still gets its answer.
 func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.MaxInFlight = 3

@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// localTenant is the tenant of everybody who comes through the socket.
+	// localTenant is the tenant of all peers of the socket.
 	localTenant = "default"
-	// defaultLockTTL is the term of a lock whose caller names none when it acquires it.
+	// defaultLockTTL is the term of a lock where the acquire names none.
 	defaultLockTTL = 30 * time.Second
 	// maxLockWait bounds wait_ms.
 	maxLockWait = 24 * time.Hour
 )
 
-// Locks is what the lock methods need.
+// Locks configures the lock methods.
 type Locks struct {
 	Host  *lock.Host
 	Store lock.Store
-	// Owner is who this host is to the store. What a peer holds belongs to
-	// Owner/UID.
+	// Owner is this host's name at the store. A peer's locks belong to Owner/UID.
 	Owner   string
 	Timeout time.Duration // of one call of the store
 }
@@ -216,7 +215,7 @@ func (s *Server) countLock(op string, err error) {
 	s.keyedStores.Lock(op, result)
 }
 
-// lockFailure tells what a store failed with from what it answered.
+// lockFailure tells a store's failures from its answers.
 func lockFailure(err error) error {
 	if lock.IsAnswer(err) || errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrOverloaded) ||
 		errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {

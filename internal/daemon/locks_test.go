@@ -124,7 +124,7 @@ func TestLockMethods(t *testing.T) {
 	}
 }
 
-// Pages show what is alive, in the order of the keys, each lock once.
+// Pages show live locks, in the order of the keys, each lock once.
 func TestLockList(t *testing.T) {
 	r, _ := withLocks(t)
 	p := r.dial()
@@ -219,7 +219,7 @@ func TestLockHeldByAConnection(t *testing.T) {
 	if n, _ := asInt(got["fencing_token"]); int64(n) != first+1 || got["state"] != "ACTIVE" {
 		t.Errorf("after token %d: %v", first, got)
 	}
-	// What is released by name is not released again with the connection.
+	// A lock released by name is not released again with the connection.
 	next.table("Lock.Release", "k")
 	last := r.dial()
 	last.table("Lock.Acquire", "k", options{"ttl_ms": 3_600_000})
@@ -243,7 +243,7 @@ func (p *peer) toldOfLoss(lease any, reason string) {
 	}
 }
 
-// A loss is told to those who asked to be told, and to nobody else.
+// A loss is told to the connections that asked for it, and to no others.
 func TestLockWatch(t *testing.T) {
 	r, store := withLocks(t)
 	holder, friend, stranger := r.dial(), r.dial(), r.dial()
@@ -291,7 +291,7 @@ func TestHeldLockReleasedByAnotherConnection(t *testing.T) {
 	if fields := r.logs.FilterMessage("lock lost").All()[0].ContextMap(); fields["key"] != "k" || fields["reason"] != "released" {
 		t.Errorf("the log has %v", fields)
 	}
-	// The holder's own release is none, to nobody.
+	// The holder's own release is none, to no connection.
 	lease = holder.table("Lock.Acquire", "k", options{"hold": "connection"})["lease_id"]
 	friend.table("Lock.Watch", "k", options{"lease_id": lease})
 	holder.table("Lock.Release", "k")
@@ -333,8 +333,8 @@ func TestLockHeldAgainElsewhere(t *testing.T) {
 	await.Eventually(t, "the lock is free", func() bool { return watcher.table("Lock.Get", "k")["state"] == "RELEASED" })
 }
 
-// Whoever waits for a lock hears at once that the daemon stops, and what
-// connections held is released by then.
+// A caller that waits for a lock hears at once that the daemon stops, and the locks of
+// connections are released by then.
 func TestLocksWhenTheDaemonStops(t *testing.T) {
 	r, store := withLocks(t)
 	holder, waiting := r.dial(), r.dial()

@@ -35,8 +35,8 @@ func (d *responder) asideLong(timeout time.Duration, work slowWork) error {
 // longAnswer is an answer that the account counts until it has been written.
 type longAnswer []byte
 
-// makeLong makes the answer when one of the workers is free. What it takes until its size
-// is known is bounded by their number.
+// makeLong makes the answer when one of the workers is free. Their number bounds its memory until
+// its size is known.
 func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, work slowWork) ([]byte, error) {
 	if ctx.Err() != nil { // the peer has gone
 		return nil, context.Cause(ctx)

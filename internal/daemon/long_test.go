@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// lengthy starts a server with a method Long, whose answer is as long as any socket's
-// buffer is not. Before each is made, it waits for a token.
+// lengthy starts a server with a method Long. The answer is longer than any socket's buffer.
+// Before each is made, it waits for a token.
 func lengthy(t *testing.T, changes ...func(*setup)) (r *rig, made *atomic.Int64, tokens chan struct{}) {
 	t.Helper()
 	r = newRig(t, changes...)

@@ -204,7 +204,7 @@ func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 	}
 }
 
-// step lets every keeper do what is due.
+// step lets every keeper take its due steps.
 func (r *rig) step() {
 	for _, svc := range r.services {
 		svc.Step(context.Background())
@@ -264,7 +264,7 @@ func (r *rig) waiters(n int) {
 	await.Eventually(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
 }
 
-// peer is a client that sees what is on the wire.
+// peer is a client that sees the wire.
 type peer struct {
 	t testing.TB
 	*net.UnixConn
@@ -272,7 +272,7 @@ type peer struct {
 	lastID uint32
 }
 
-// dial connects. Whatever a peer waits for in vain fails the test.
+// dial connects. A vain wait of a peer fails the test.
 func (r *rig) dial() *peer {
 	r.t.Helper()
 	p, err := dial(r.t, r.path)
@@ -384,7 +384,7 @@ func (p *peer) succeeds() {
 	}
 }
 
-// ask sends a request whose answer is received later.
+// ask sends a request; the answer is received later.
 func (p *peer) ask(method string, params ...any) {
 	p.t.Helper()
 	p.lastID++
@@ -404,7 +404,7 @@ func (p *peer) call(method string, params ...any) reply {
 	return r
 }
 
-// result is that of a call that succeeds.
+// result returns the result of a call that succeeds.
 func (p *peer) result(method string, params ...any) msgpack.RawMessage {
 	p.t.Helper()
 	r := p.call(method, params...)
@@ -525,8 +525,8 @@ type options = map[string]any
 // patient makes a request wait for as long as a test takes.
 func patient() options { return options{"timeout_ms": 3_600_000} }
 
-// socketpair returns the two ends of a connection without a listener. What is written
-// to one end before the server has the other comes in one read, if it fits.
+// socketpair returns the two ends of a connection without a listener. Bytes written to one end
+// before the server has the other come in one read, if they fit.
 func socketpair(t testing.TB, kind int) (client, server *net.UnixConn) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind, 0)

@@ -14,7 +14,7 @@ type memoryUse struct {
 	held    int64
 	leaving int64     // of these, of connections that are being closed
 	closed  uint64    // connections, for want of room
-	holders list.List // the other accounts that hold any, the one that has not moved for the longest time first
+	holders list.List // the other accounts that hold any, the longest without a move first
 	room    sync.Cond // some was given back
 }
 
@@ -81,7 +81,7 @@ func (b *bounds) noRoom(most int64) *wire.Error {
 		"half messages and unread answers fill the %d bytes for them, and this connection has moved least: send whole messages, and read the answers", most)
 }
 
-// add changes what the connection holds, which has moved. mu is held.
+// add changes the memory of the connection, which has moved. mu is held.
 func (a *account) add(n int64) {
 	m := &a.bounds.memory
 	a.held += n
@@ -120,14 +120,13 @@ func (a *account) progress() {
 func (a *account) Give(n int) {
 	a.bounds.mu.Lock()
 	defer a.bounds.mu.Unlock()
-	a.add(-min(int64(n), a.held)) // what was dropped is given back already
+	a.add(-min(int64(n), a.held)) // dropped memory is given back already
 }
 
 // drop takes back all that the connection holds. mu is held.
 func (a *account) drop() { a.add(-a.held) }
 
-// lose makes the connection end for the reason. What it holds counts until it is gone. mu
-// is held.
+// lose makes the connection end for the reason. Its memory counts until it is gone. mu is held.
 func (a *account) lose(why *wire.Error) {
 	a.over.Store(why)
 	a.bounds.memory.leaving += a.held

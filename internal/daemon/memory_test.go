@@ -37,7 +37,7 @@ func newLedger() *ledger {
 	return &ledger{bounds: newBounds(&limits, nil), evicted: map[*account]int{}}
 }
 
-// account is that of a new connection of the user.
+// account returns the account of a new connection of the user.
 func (b *ledger) account(uid uint32) *account {
 	a := b.openFor(owner{uid: uid}, 0)
 	a.moved(func() {
@@ -70,7 +70,7 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 	}
 }
 
-// The connection that has not moved for the longest time goes first, whatever it holds.
+// The connection that has not moved for the longest time goes first, even if it holds little.
 func TestConnectionsThatStandStillGiveWay(t *testing.T) {
 	b := newLedger()
 	const part = room / 4
@@ -134,8 +134,8 @@ func TestRoomIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Whatever of a connection waits for memory hears that the connection is made to end, and so does
-// who waits for what it holds.
+// All parts of a connection that wait for memory hear that the connection is made to end, and so
+// do others that wait for its memory.
 func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newLedger()
@@ -169,7 +169,7 @@ func TestAllWaitsOfAConnectionEndWithIt(t *testing.T) {
 	})
 }
 
-// What is held is the sum of what the connections hold, and within the bound.
+// The held memory is the sum of the connections' parts, and within the bound.
 func TestMemoryIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := newLedger()
@@ -255,8 +255,8 @@ func (r *rig) held() int64 {
 	return r.server.bounds.memory.held
 }
 
-// Half messages take no more than the budget: those that stand still lose theirs, and
-// hear why. A whole message always has room, however large, and all is given back.
+// Half messages take no more than the budget: messages that stand still lose theirs, and their
+// peers hear why. A whole message always has room, however large, and all is given back.
 func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 	const limit, connections = 32 << 20, 40
 	for _, engine := range engines {
@@ -299,7 +299,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 		other.id()
 		close(watched)
 		watching.Wait()
-		// The event loop does not wait until the victims of what it has read are gone.
+		// The event loop does not wait until the victims of its reads are gone.
 		const read = connections * (64 << 10)
 		if n := highest.Load(); n > most+read || n < most/2 || stayed.Load() > most {
 			t.Errorf("%s: %d bytes were held, %d of them by those who stay, and %d are allowed", engine.name, n, stayed.Load(), most)
@@ -311,7 +311,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 	}
 }
 
-// So do answers that nobody reads.
+// So do answers that no peer reads.
 func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 	const connections = 200
 	for _, engine := range engines {

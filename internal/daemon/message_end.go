@@ -7,7 +7,7 @@ import "time"
 type MessageEnd struct {
 	set  bool // there is a deadline
 	over bool // the message that it was set for has ended
-	last bool // it is that of a drain
+	last bool // a drain set it
 }
 
 // Ended says that a message has ended.
@@ -30,7 +30,7 @@ func (e *MessageEnd) Limit(partial bool, patience time.Duration, draining func()
 	return changed, err
 }
 
-// next returns the deadline, zero for none, and whether it differs from the one that is set.
+// next returns the deadline, zero for none, and whether it differs from the set one.
 func (e *MessageEnd) next(partial bool, patience time.Duration) (until time.Time, changed bool) {
 	if partial == e.set && !(partial && e.over) {
 		return time.Time{}, false

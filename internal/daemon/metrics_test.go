@@ -28,8 +28,8 @@ func (r *rig) families() map[string]*dto.MetricFamily {
 	return byName
 }
 
-// value is that of the metric with these label values, in the order of the
-// labels' names. A counter begins with its first event.
+// value returns the value of the metric with these label values, in the order of the labels'
+// names. A counter begins with its first event.
 func (r *rig) value(name string, labels ...string) float64 {
 	r.t.Helper()
 	for _, m := range r.families()[name].GetMetric() {

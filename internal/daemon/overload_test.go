@@ -12,7 +12,7 @@ import (
 )
 
 // Each refusal because a limit is reached is seen: in the status and as a metric by its key, and
-// in the log with who has used up how much.
+// in the log with the users and their shares.
 func TestRefusalsAreSeen(t *testing.T) {
 	me := fmt.Sprint("UID ", os.Getuid())
 	process := fmt.Sprintf("process %d of %s", os.Getpid(), me)

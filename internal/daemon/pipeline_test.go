@@ -24,8 +24,8 @@ func (c *counted) Write(b []byte) (int, error) {
 	return c.UnixConn.Write(b)
 }
 
-// serveBytes has a server answer what is there before it begins to read, and
-// returns a peer that sees the answers and the connection's writes.
+// serveBytes has a server answer bytes that are there before it begins to read, and returns a
+// peer that sees the answers and the connection's writes.
 func serveBytes(t *testing.T, r *rig, sent []byte) (*peer, *counted) {
 	t.Helper()
 	client, server := socketpair(t, syscall.SOCK_STREAM)
@@ -109,7 +109,7 @@ func TestReadyAnswersDoNotWait(t *testing.T) {
 	}
 }
 
-// A peer gets what it asked for and nothing else.
+// A peer gets its answers and nothing else.
 func TestNothingUnasked(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = 0 }) }).start()
 	p := r.dial()
@@ -131,7 +131,7 @@ func TestNothingUnasked(t *testing.T) {
 	if n := r.issued("default"); n != 0 {
 		t.Errorf("notifications made %d IDs", n)
 	}
-	// One that connects and says nothing hears nothing, whatever happens.
+	// A peer that connects and says nothing hears nothing, in all cases.
 	idle := r.dial()
 	idle.alive()
 	r.clock.Jump(-time.Hour)

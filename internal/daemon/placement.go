@@ -30,7 +30,7 @@ const (
 	defaultSnapshotPage = 100
 )
 
-// Placement is what the placement methods need.
+// Placement is the driver behind the placement methods.
 type Placement struct {
 	driver    *driver.Driver
 	executors *executors
@@ -43,8 +43,7 @@ type Placement struct {
 	lately    lately
 }
 
-// NewPlacement is what the placement methods need to serve a driver, which is made
-// here: its processes are the server's peers.
+// NewPlacement makes a driver for the placement methods: its processes are the server's peers.
 func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 	x := newExecutors()
 	p := &Placement{
@@ -57,14 +56,14 @@ func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 	return p
 }
 
-// Run is the life of the driver. It ends before the server does: what is activated
-// is passivated by the peers.
+// Run is the life of the driver. It ends before the server does: the peers passivate their
+// activations.
 func (p *Placement) Run(ctx context.Context) error {
 	p.driver.Run(ctx)
 	return nil
 }
 
-// executorOf is what the connection has registered as, nil if it has not.
+// executorOf returns the executor that the connection has registered, nil if it has not.
 func (s *Server) executorOf(c *conn) *executor {
 	if s.cfg.Placement == nil {
 		return nil
@@ -279,7 +278,7 @@ type SnapshotPage struct {
 	Activations []SnapshotActivation `json:"activations"`
 	Total       int                  `json:"activations_total"`
 	Ignored     uint64               `json:"ignored_results"`
-	Key         *SnapshotKey         `json:"key"` // the one that was asked for, else nil
+	Key         *SnapshotKey         `json:"key"` // the asked one, else nil
 }
 
 type SnapshotMember struct {
@@ -304,13 +303,13 @@ type SnapshotActivation struct {
 }
 
 type SnapshotKey struct {
-	Authority string             `json:"authority"` // "": nobody serves the kind
+	Authority string             `json:"authority"` // "": no host serves the kind
 	Locality  placement.Locality `json:"locality"`
 	Record    *SnapshotRecord    `json:"record"` // nil: none
 }
 
 type SnapshotRecord struct {
-	Owner   string `json:"owner"` // "": nobody
+	Owner   string `json:"owner"` // "": none
 	PID     string `json:"pid"`
 	Version int64  `json:"version"`
 	Token   int64  `json:"token"`

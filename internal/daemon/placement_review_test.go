@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// idleExecutor is the one that runs nothing.
+// idleExecutor returns the executor that runs nothing.
 func (r *placed) idleExecutor() *executor {
 	r.placement.executors.mu.Lock()
 	defer r.placement.executors.mu.Unlock()
@@ -28,8 +28,8 @@ func (r *placed) idleExecutor() *executor {
 	return nil
 }
 
-// late asks the process for what nobody waits for long, and waits for that, and for the
-// Ping that follows.
+// late asks the process for an answer that no call waits for long, and waits for that, and for
+// the Ping that follows.
 func (e *executor) late(t *testing.T, one executorCall) error {
 	told := make(chan error, 1)
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
@@ -50,7 +50,7 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 		t.Fatal("a process that does not answer has answered")
 	}
 	r.activate(good, "3")
-	// One that answers, be it late, is asked again.
+	// A process that answers, be it late, is asked again.
 	silent.answer(silent.want("Passivate", "2"), nil, nil)
 	if ping := silent.request(); ping.method != "Ping" {
 		t.Fatalf("the daemon asks for %s", ping.method)
@@ -100,8 +100,8 @@ func TestLongRefusalIsCut(t *testing.T) {
 	}
 }
 
-// A process that hangs in one callback and answers the Ping goes on to serve its kind; one
-// that does not loses what it has to others, until it answers.
+// A process that hangs in one callback and answers the Ping goes on to serve its kind; a process
+// that does not loses its actors to others, until it answers.
 func TestSilentExecutorServesNothing(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()

@@ -16,7 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// rogue is a peer that does whatever comes to its mind.
+// rogue is a peer that does random things.
 type rogue struct {
 	net  net.Conn
 	rand *rand.Rand
@@ -52,7 +52,7 @@ func (p *rogue) act(n int) {
 			p.send([]any{0, i, "Placement.Snapshot", []any{options{"limit": 1 + p.pick(10), "after": kind()}}})
 		case 5:
 			p.send([]any{0, i, "Placement.Check", []any{"room", room(), p.pick(100)}})
-		case 6: // answers to what was not asked
+		case 6: // answers without a question
 			p.send([]any{1, p.pick(20), nil, options{"pid": "odd", "snapshot": 5}})
 		case 7:
 			p.send([]any{2, "Placement.Register", []any{[]any{"room"}}})
@@ -108,7 +108,7 @@ func (p *rogue) answer() {
 	}
 }
 
-// Whatever peers do, the daemon serves the others, and forgets those who are gone.
+// With peers of all sorts, the daemon serves the others, and forgets peers that are gone.
 func TestRoguePeers(t *testing.T) {
 	ring.All(t)
 	s := newSite(t)
@@ -148,7 +148,7 @@ func TestRoguePeers(t *testing.T) {
 			return gone && h.placement.driver.Overview().Total == 0
 		})
 	}
-	// What is left of it stands in nobody's way.
+	// Its remains stand in no one's way.
 	c, err := net.Dial("unix", hosts[0].path)
 	must.Succeed(t, err)
 	good := &rogue{net: c, rand: rand.New(rand.NewPCG(0, 0)), tame: true}

@@ -42,7 +42,7 @@ type placed struct {
 	marks     int // of upToDate
 }
 
-// start begins a daemon of the name, "" for one that only resolves.
+// start begins a daemon of the name, "" for a daemon that only resolves.
 func (s *site) start(name string) *placed {
 	s.t.Helper()
 	believed := clock.NewBelieved(clock.System{}, clock.Config{})
@@ -97,7 +97,7 @@ func (p *peer) next() asked {
 	}
 }
 
-// request is the next one, whatever it is.
+// request returns the next one, of any method.
 func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
@@ -153,8 +153,8 @@ func (r *placed) knows(other *placed, kind string) bool {
 	})
 }
 
-// upToDate waits until the daemon has seen all that it has announced so far. Else who
-// registers again for a kind that was withdrawn could meet what was seen before that.
+// upToDate waits until the daemon has seen all that it has announced so far. Else a process that
+// registers again for a withdrawn kind could meet an older view.
 func (r *placed) upToDate() {
 	r.t.Helper()
 	r.marks++
@@ -233,14 +233,14 @@ func TestActivationFails(t *testing.T) {
 	if cause, _ := got.err.Detail("cause"); !strings.Contains(cause, "no such room") {
 		t.Errorf("the error is %v", got.err)
 	}
-	// An answer that nobody can read may mean that it is activated.
+	// An unreadable answer may mean that it is activated.
 	for _, odd := range []any{nil, 5, map[string]any{}, map[string]any{"pid": 5}, map[string]any{"pid": strings.Repeat("x", placement.MaxPID+1)}} {
 		p.ask("Placement.Resolve", "room", "1")
 		w.answer(w.want("Activate", "1"), nil, odd)
 		w.answer(w.want("Passivate", "1"), "also broken", nil)
 		p.wantError(p.receive(), wire.CodeActivationFailed)
 	}
-	// Nobody waits for these.
+	// No caller waits for these.
 	w.answer(asked{id: 1 << 30}, nil, nil)
 	w.answer(asked{id: 1}, nil, map[string]any{"pid": "late"})
 	p.answer(asked{id: 2}, nil, nil)
@@ -249,7 +249,7 @@ func TestActivationFails(t *testing.T) {
 	r.activate(w, "1")
 }
 
-// The end of the connection is the end of what ran by it, also of what was asked.
+// The end of the connection is the end of its actors, also of requested ones.
 func TestExecutorGone(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -343,7 +343,7 @@ func TestTwoDaemons(t *testing.T) {
 			t.Errorf("room %s: %v", room, got)
 		}
 	}
-	for range remote { // what is read is told
+	for range remote { // the read events are told
 		var notice []any
 		if err := watch.dec.Decode(&notice); err != nil || notice[1] != "Placement.Event" || !strings.Contains(fmt.Sprint(notice[2]), "pid_cached") {
 			t.Fatalf("told is %v, %v", notice, err)

@@ -14,14 +14,14 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/driver"
 )
 
-// Limits of what is shown to those who look at a daemon.
+// Limits of the view of a daemon.
 const (
 	maxLately      = 50
 	maxReasonBytes = 300
 	maxShown       = 100 // members, and kinds
 )
 
-// countResolve counts what a request to resolve has got.
+// countResolve counts the outcome of a request to resolve.
 func (p *Placement) countResolve(r placement.Resolution, err error) {
 	var held *lock.HeldError
 	var full *driver.OverloadedError
@@ -82,13 +82,13 @@ func passivationReason(e placement.Event) string {
 		placement.NoAuthority: "unserved",
 		placement.NotAskedFor: "idle", placement.LetGo: "released",
 	}
-	return cmp.Or(words[e.Reason], "failed") // an activation whose end was not known
+	return cmp.Or(words[e.Reason], "failed") // an activation with an unknown end
 }
 
 // counting has failures of the store counted, which failed is told of as well.
 func (p *Placement) counting(failed func(string, error)) func(string, error) {
 	return func(what string, err error) {
-		// An answer is none, but for that of a store which must not answer for a while.
+		// An answer is none, but for the answer of a store which must not answer for a while.
 		var fenced *lock.FencedError
 		if errors.As(err, &fenced) || !lock.IsAnswer(err) && !errors.Is(err, placement.ErrStale) && !errors.Is(err, placement.ErrUnserved) {
 			p.counts.StoreFailed(what)
@@ -119,13 +119,13 @@ func (x *executors) counts() (running, executors map[string]int) {
 	return maps.Clone(x.running), executors
 }
 
-// PlacementStatus is what the status page shows of placement.
+// PlacementStatus is placement on the status page.
 type PlacementStatus struct {
 	State        placement.State      `json:"state"`
 	Authority    string               `json:"authority"`
 	Members      []SnapshotMember     `json:"members"`
 	MembersTotal int                  `json:"members_total"`
-	Kinds        []PlacementKind      `json:"kinds"` // those with the most activations
+	Kinds        []PlacementKind      `json:"kinds"` // the ones with the most activations
 	KindsTotal   int                  `json:"kinds_total"`
 	Activations  int                  `json:"activations_total"`
 	Lately       []PlacementHappening `json:"lately"` // the latest first
@@ -149,7 +149,7 @@ type PlacementHappening struct {
 	Reason   string              `json:"reason"`
 }
 
-// Status is what the status page shows, nil where placement is off.
+// Status returns the figures for the status page, nil where placement is off.
 func (p *Placement) Status() *PlacementStatus {
 	if p == nil {
 		return nil
@@ -204,7 +204,7 @@ func (l *lately) add(e placement.Event) {
 	l.count++
 }
 
-// latest are those that are kept, the latest first.
+// latest returns the kept happenings, the latest first.
 func (l *lately) latest() []PlacementHappening {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -161,7 +161,7 @@ func TestStoreFailures(t *testing.T) {
 	}
 }
 
-// What is shown has bounds, whatever happens.
+// The view has bounds, with any events.
 func TestPlacementStatusIsBounded(t *testing.T) {
 	r := newSite(t).start("z:1")
 	r.stopPlace()

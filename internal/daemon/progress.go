@@ -7,7 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
-// progress counts the turns of the loops without which nobody is served.
+// progress counts the turns of the loops that serve all peers.
 type progress struct {
 	accept, fastPath atomic.Uint64
 	listener         atomic.Pointer[unixsock.Listener]

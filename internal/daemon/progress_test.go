@@ -18,7 +18,7 @@ func (r *rig) prodded() {
 	})
 }
 
-// Loops with nothing to do turn when they are prodded, and nobody is refused by it.
+// Loops with nothing to do turn when they are prodded, and no peer is refused by it.
 func TestProd(t *testing.T) {
 	r := newRig(t).start()
 	<-r.server.Serving()

@@ -83,6 +83,6 @@ func (c *conn) turnAway(refusal *wire.Error) {
 	_ = c.wire.Flush()
 }
 
-// hearOut gives a connection that will be turned away its time to ask. It is
-// called before the drain can see the connection, whose deadline is to win.
+// hearOut gives a connection that will be turned away its time to ask. It is called before the
+// drain can see the connection: the drain's deadline is to win.
 func (c *conn) hearOut() { _ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse)) }

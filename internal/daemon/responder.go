@@ -16,8 +16,8 @@ import (
 // for IDs leaves it as a waiting, and comes back to be concluded.
 type responder struct {
 	server  *Server
-	conn    *conn    // whose requests they are; nil: they are the fast path's
-	account *account // of the connection whose turn it is
+	conn    *conn    // the connection of the requests; nil: they are the fast path's
+	account *account // of the connection that has its turn
 	req     wire.Request
 	out     *wire.Outbox
 	ranges  []generator.Range // reused from request to request
@@ -29,7 +29,7 @@ type responder struct {
 func (s *Server) elapsed() time.Duration { return time.Since(s.started) }
 
 var (
-	// errWaits: the answer comes later; responder.waits is what it waits for.
+	// errWaits: the answer comes later; responder.waits is the waiting request.
 	errWaits = errors.New("the request waits")
 	// errHeavy: the request takes longer than others on the fast path may be kept waiting.
 	errHeavy = errors.New("the request is too much for the fast path")
@@ -47,11 +47,11 @@ type waiting struct {
 }
 
 // handle answers the present request. waits is the request if it has to wait for
-// IDs. here is false for one that is not for the fast path: it has not been answered.
+// IDs. here is false for a request that is not for the fast path: it has not been answered.
 func (d *responder) handle(ctx context.Context) (waits *waiting, here bool) {
 	s := d.server
 	if d.req.Type != wire.TypeRequest {
-		// In the fast path nobody is asked, and no lock may be waited for.
+		// The fast path asks no peer, and waits for no lock.
 		if d.req.Type == wire.TypeResponse && d.conn != nil {
 			if e := s.executorOf(d.conn); e != nil {
 				e.calls.answer(&d.req)
@@ -86,7 +86,7 @@ func (d *responder) settle(id uint32, m *countedMethod, began time.Duration, err
 		d.waits, w.method, w.began = nil, m, began
 		return w
 	case errors.Is(err, errHungUp):
-		return nil // nobody waits any more
+		return nil // no peer waits any more
 	default:
 		reply := s.wireError(err)
 		s.failed(m, reply.Code).Inc()
@@ -132,7 +132,7 @@ func (d *responder) conclude(w *waiting, ranges []generator.Range, err error) {
 	w.account.doneWaiting(w.bytes)
 }
 
-// giveUp ends a wait whose peer is gone.
+// giveUp ends a wait after its peer has gone.
 func (w *waiting) giveUp() {
 	w.pending.Cancel(errHungUp)
 	w.account.doneWaiting(w.bytes)

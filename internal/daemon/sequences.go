@@ -12,7 +12,7 @@ import (
 // longBatch is from how many values on an answer is a long one.
 const longBatch = 1000
 
-// Sequences is what the sequence methods need.
+// Sequences configures the sequence methods.
 type Sequences struct {
 	Store sequence.Store
 	// Options says how a key counts, unless the request does.
@@ -109,8 +109,8 @@ func (d *responder) sequenceOption(name string, r *sequence.Request) (err error)
 	return nil
 }
 
-// storeError is what a store failed with, as opposed to what it answered: nobody
-// knows what became of the request.
+// storeError is a failure of a store, as opposed to an answer: the outcome of the request is
+// unknown.
 type storeError struct{ error }
 
 func (e storeError) Unwrap() error { return e.error }

@@ -37,7 +37,7 @@ type patience struct {
 	write   time.Duration // for a peer to read its answers
 	refuse  time.Duration // for the request by which a peer that is turned away hears why
 	drain   time.Duration // for what peers had sent before they could know of the drain
-	hangup  time.Duration // before it looks whether those who wait are still there
+	hangup  time.Duration // before it looks whether waiting peers are still there
 }
 
 var defaultPatience = patience{
@@ -57,18 +57,18 @@ type Config struct {
 	Locks          *Locks              // nil: none
 	Sequences      *Sequences          // nil: none
 	Placement      *Placement          // nil: none
-	Refusals       *refusals.Counter   // counts what is refused because a limit is reached; nil: nothing is counted
+	Refusals       *refusals.Counter   // counts refusals because of a limit; nil: nothing is counted
 	// Fences are the files that are held back because they may have forgotten
 	// something; nil: there are no files.
 	Fences func() []metrics.Fence
-	// Trace returns what traces a request that is answered later, as it is called
-	// when one begins: the request's context, and what is told the code of its
-	// answer, "" for none. nil: nothing is traced.
+	// Trace begins the trace of a request that is answered later. It returns the
+	// request's context, and a function that takes the code of its answer, "" for none.
+	// nil: nothing is traced.
 	Trace func(ctx context.Context, method string) (context.Context, func(code string))
 }
 
-// fastPath serves connections that have no goroutine. Those that need one come
-// back through Server.unpark.
+// fastPath serves connections that have no goroutine. Connections that need one come back through
+// Server.unpark.
 type fastPath interface {
 	// park takes the stream over, or reports false.
 	park(stream, *account) bool
@@ -322,7 +322,7 @@ func (s *Server) unparkEnded(a *account) {
 	s.countConnections()
 }
 
-// drain lets every connection finish what it has begun.
+// drain lets every connection finish its requests.
 func (s *Server) drain(cancel context.CancelCauseFunc) {
 	s.draining.Store(true)
 	s.leave()
@@ -341,7 +341,7 @@ func (s *Server) drain(cancel context.CancelCauseFunc) {
 	}
 	s.log.Warn("drain timeout: requests still under way are cut off", zap.Int("connections", s.connections()))
 	s.cut.Store(true)
-	cancel(errShuttingDown) // those who wait for IDs get an error
+	cancel(errShuttingDown) // requests that wait for IDs get an error
 	s.eachConn(func(c *conn) { s.hurry(c.net.SetDeadline) })
 	<-finished
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // A service that starts on the state of an earlier life goes on above it,
-// though its clock was set back, and gives back what it holds when it closes.
+// though its clock was set back, and gives back its leases when it closes.
 func TestLivesOfAService(t *testing.T) {
 	dir := t.TempDir()
 	var last snowflake.ID
@@ -55,7 +55,7 @@ func TestLivesOfAService(t *testing.T) {
 	}
 }
 
-// The layout that Inspect uses is that of the leases, once there are any.
+// Inspect uses the layout of the leases, once there are any.
 func TestLayoutFollowsTheLease(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true

@@ -9,15 +9,14 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// A slow request waits for more than IDs: for a store, or for somebody else to
-// free a lock. It is answered beside the connection's other requests, which may
-// overtake it.
+// A slow request waits for more than IDs: for a store, or for another holder to free a
+// lock. It is answered beside the connection's other requests, which may overtake it.
 
 // errLater: the answer comes later, from the work that aside was given.
 var errLater = errors.New("the request is answered later")
 
-// slowWork finds the answer of a slow request. When ctx is done it returns soon,
-// and nobody hears the answer.
+// slowWork finds the answer of a slow request. When ctx is done it returns soon, and no peer
+// hears the answer.
 type slowWork func(ctx context.Context) (answer any, err error)
 
 // slowRequests are those of a connection. Its mu guards them.
@@ -29,7 +28,7 @@ type slowRequests struct {
 	turn    chan struct{} // has room for the long answer that is made or written; nil: there was none yet
 	isLong  bool          // the present request wants a long answer
 	long    int           // such requests under way
-	onClose []func()      // gives back what the peer holds while the connection lasts
+	onClose []func()      // gives back all that the peer holds while the connection lasts
 }
 
 func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
@@ -131,8 +130,8 @@ func (c *conn) countSlow() (alone bool, done func(), err error) {
 	return false, func() { c.account.doneWaiting(bytes) }, nil
 }
 
-// whileServing ends ctx when the daemon begins to stop: whoever waits is told so at
-// once. done is to be called at the end.
+// whileServing ends ctx when the daemon begins to stop: waiting callers hear so at once. done is
+// to be called at the end.
 func (s *Server) whileServing(ctx context.Context) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })
@@ -167,7 +166,7 @@ func (c *conn) attach(done func()) {
 // however it does. mu is held.
 func (c *conn) atEnd(done func()) { c.slow.onClose = append(c.slow.onClose, done) }
 
-// notify sends what the peer has asked to be told.
+// notify sends a notice that the peer has asked for.
 func (c *conn) notify(method string, params ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +196,7 @@ func (c *conn) outlast() {
 	if c.slow.n == 0 {
 		return
 	}
-	c.waiting.Store(true) // from now on somebody looks whether the peer is there
+	c.waiting.Store(true) // from now on a goroutine looks whether the peer is there
 	if hungUp(c.net) {
 		c.abandon(errHungUp)
 	}

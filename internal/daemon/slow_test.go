@@ -121,8 +121,8 @@ func TestSlowRequestEndsWithItsPeer(t *testing.T) {
 	await.Eventually(t, "nothing is left of it", func() bool { return r.awaiting() == 0 && r.server.connections() == 0 })
 }
 
-// Who has sent all there is to send still gets the answers; and who is gone
-// after that is noticed.
+// A peer that has sent all its requests still gets the answers; and its end after that is
+// noticed.
 func TestSlowRequestOfAHalfClosedPeer(t *testing.T) {
 	r, answers, ended := slowly(t)
 	for _, stays := range []bool{true, false} {
@@ -167,8 +167,8 @@ func TestSlowRequestIsCutOffByTheDrain(t *testing.T) {
 	p.ends()
 }
 
-// What a peer holds by its connection is given back when it ends, and the
-// notices that it asked for reach it and nobody else.
+// The locks that a peer holds by its connection are given back when it ends, and the notices that
+// it asked for reach it and no other.
 func TestWhatTheConnectionHolds(t *testing.T) {
 	r := newRig(t)
 	var held atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 )
 
-// Identity is what the daemon tells of itself.
+// Identity is the daemon's description of itself.
 type Identity struct {
 	Version, Commit, GoVersion string
 	Features                   []string
@@ -74,7 +74,7 @@ func (s *Server) stateStatus() StateStatus {
 	return st
 }
 
-// badness orders modes: the daemon shows that of its worst service.
+// badness orders modes: the daemon shows the mode of its worst service.
 var badness = map[generator.Mode]int{
 	generator.ModeRegular: 0, generator.ModeStarting: 1, generator.ModeFallbackCached: 2,
 	generator.ModeFallbackUncertain: 3, generator.ModeFallbackRandom: 4, generator.ModeUnavailable: 5,
@@ -120,7 +120,7 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// samples is what the services know, for the metrics.
+// samples returns the services' figures, for the metrics.
 func (s *Server) samples() (all []metrics.Sample) {
 	for _, name := range s.names {
 		svc := s.services[name]

@@ -24,8 +24,8 @@ func (p *peer) full(words string, method string, params ...any) {
 	}
 }
 
-// One user fills keys until it is refused. What it has can be renewed, released and asked
-// for, and another user's new keys are made.
+// One user fills keys until it is refused. Its own keys can be renewed, released and asked for,
+// and another user's new keys are made.
 func TestFullForAUser(t *testing.T) {
 	store := recordbounds.New(memory.New(nil), recordbounds.Limits{Keys: 26}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
 	r := newRig(t, func(s *setup) { s.keep(t, lock.OnRecords(store), sequence.OnRecords(store)) }).start()
@@ -50,9 +50,9 @@ func TestFullForAUser(t *testing.T) {
 	a.table("Lock.Acquire", "k0")
 }
 
-// The user that asks for an activation pays for its record and its lock, and the user whose
-// process leaves a snapshot pays for that. A snapshot that there is no room for is lost, and
-// the activation ends all the same.
+// The user that asks for an activation pays for its record and its lock, and the user of a
+// process that leaves a snapshot pays for that. A snapshot that there is no room for is
+// lost, and the activation ends all the same.
 func TestFullForPlacement(t *testing.T) {
 	const room = 64 << 10 / 3 * 4 // of which one user has 64 KiB
 	store := recordbounds.New(memory.New(nil), recordbounds.Limits{Keys: 16, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)

@@ -8,7 +8,7 @@ import (
 )
 
 // Name returns the known name that was probably meant, or "": one at a small
-// edit distance, or one that contains the text or is part of it.
+// edit distance, or a name that contains the text or is part of it.
 func Name(name string, known []string) string {
 	const longest = 64 // no key is that long, and the distance costs len * len
 	if len(name) > longest {

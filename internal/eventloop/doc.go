@@ -15,7 +15,7 @@
 // since, the loop cools down: it stops the timer and waits in an ordinary system call
 // without a limit.
 //
-// # Whose turn it is
+// # Turns
 //
 // Readiness is edge-triggered: a Handler must read until nothing is left, or ask for
 // another turn with Again. Its turn is after those of all that are ready, so Handlers are

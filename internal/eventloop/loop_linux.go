@@ -177,8 +177,8 @@ func (l *Loop) Again(fd int) {
 	}
 }
 
-// giveTurns gives each Handler that has asked for another turn one. Those that ask during
-// theirs are behind the events that have come meanwhile.
+// giveTurns gives each Handler that has asked for another turn one. A Handler that asks during
+// its own is behind the events that have come meanwhile.
 func (l *Loop) giveTurns() {
 	turns := l.again
 	l.again = l.spare[:0]
@@ -225,7 +225,7 @@ func (l *Loop) Post(f func()) bool {
 	}
 }
 
-// callPosted calls what was posted, in its order.
+// callPosted calls the posted functions, in their order.
 func (l *Loop) callPosted() {
 	if l.posts.last.Load() == nil {
 		return

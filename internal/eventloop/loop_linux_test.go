@@ -114,9 +114,9 @@ func TestRemoveInsideReady(t *testing.T) {
 	}
 }
 
-// Two descriptors are ready at once, and the first that is told removes the
-// other, whose event must not arrive any more: not at its own handler, and not
-// at that of a new socket that has got its number.
+// Two descriptors are ready at once, and the first that is told removes the other. The
+// other's event must not arrive any more: not at its own handler, and not at the handler
+// of a new socket that has got its number.
 func TestEventsOfTheRemoved(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		name := map[bool]string{false: "removed", true: "its number used again"}[again]

@@ -66,7 +66,7 @@ type handler func(events uint32)
 
 func (h handler) Ready(events uint32) { h(events) }
 
-// socketpair is closed when the test ends, but for what was closed before.
+// socketpair is closed when the test ends, but for ends that were closed before.
 func socketpair(t *testing.T) (here, there int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

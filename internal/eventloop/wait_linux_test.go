@@ -137,7 +137,7 @@ func TestCollectionWhileALoopWaits(t *testing.T) {
 	}
 }
 
-// A processor that a loop holds is missed by nobody, and given back.
+// A processor that a loop holds is not missed, and given back.
 func TestProcessors(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	var stops []func()
@@ -169,7 +169,7 @@ func TestNewWithoutDescriptors(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// The next one that is free, if those in use have no gaps.
+	// The next free one, if the numbers in use have no gaps.
 	next, err := unix.Dup(0)
 	must.Succeed(t, err)
 	_ = unix.Close(next)

@@ -1,5 +1,5 @@
 // Package folder makes directories with the modes that they are meant to have, and finds the
-// one that keeps a group from a file.
+// directory that keeps a group from a file.
 package folder
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Make makes the directory with the mode, and its missing parents with mode 0755, whatever the
-// umask is: others must reach a socket beside a directory of ours. It returns the directories
+// Make makes the directory with the mode, and its missing parents with mode 0755, under any
+// umask: others must reach a socket beside a directory of ours. It returns the directories
 // that it made. A directory that exists stays as it is.
 func Make(path string, mode fs.FileMode) (made []string, err error) {
 	if info, err := os.Stat(path); err == nil {

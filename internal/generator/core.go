@@ -94,12 +94,12 @@ type Core struct {
 // Stats count since the start.
 type Stats struct {
 	Issued         [kinds]uint64 // by Kind
-	Exhaustions    uint64        // milliseconds whose leases or MaxThroughput were used up
+	Exhaustions    uint64        // milliseconds that used up their leases or MaxThroughput
 	BackwardEvents uint64        // how often the clock was found behind
 }
 
-// NewCore returns a stream on the timeline whose IDs embed at least floor, the
-// mark of earlier lives (0 = none).
+// NewCore returns a stream on the timeline. Its IDs embed at least floor, the mark of earlier
+// lives (0 = none).
 func NewCore(cfg Config, tl snowflake.Timeline, floor int64, rnd *rand.Rand) *Core {
 	return &Core{cfg: cfg, tl: tl, rnd: rnd, floor: floor, ms: floor - 1, starting: !cfg.Standalone}
 }
@@ -119,7 +119,7 @@ func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
 		s.sort()
 	}
 	c.cause = cause
-	c.forget() // whatever it was cut from may be gone
+	c.forget() // the lease that it was cut from may be gone
 }
 
 // forget drops the values worked out from the leases so far.

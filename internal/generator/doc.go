@@ -7,9 +7,9 @@
 //
 // # Invariants
 //
-//   - Emit rule: a regular ID embeds a timestamp t with created <= t < expired
-//     of the lease whose slot its low bits lie in. It is the embedded timestamp
-//     that is checked, never a clock read before or after.
+//   - Emit rule: a regular ID embeds a timestamp t with created <= t < expired of the
+//     lease with the slot of its low bits. It is the embedded timestamp that is checked,
+//     never a clock read before or after.
 //   - Strict increase: the state is one pair, the last embedded (millisecond,
 //     low bits), and every ID is above it. There is no sequence per lease that
 //     could disagree: within a millisecond the low bits only rise, through the

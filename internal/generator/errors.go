@@ -60,7 +60,7 @@ func (e *LeaseAcquisitionError) Unwrap() error { return e.Cause }
 // TimeoutError: the caller's time ran out while it waited.
 type TimeoutError struct {
 	Waited time.Duration
-	For    Wait // what it waited for
+	For    Wait // the cause of the wait
 }
 
 func (e *TimeoutError) Error() string {

@@ -89,8 +89,8 @@ func (g *Generator) Next(ctx context.Context, req Request, dst []Range) ([]Range
 }
 
 // Start does what Next does as far as it can be done without waiting, by the
-// clock's reading at. Where Next would wait, it returns a Pending that stands
-// in the queue already, holds what was taken so far, and owns dst.
+// clock's reading at. Where Next would wait, it returns a Pending that stands in the
+// queue already, holds the IDs taken so far, and owns dst.
 //
 // A reading that is older than one which was used, or than the last change of
 // the leases, is not used, and none decides that a request fails or waits:

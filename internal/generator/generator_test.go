@@ -440,8 +440,8 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// TestRandomFallbackLooksUniform: random low bits, whatever the rate, are
-// spread over all 21 bits, and ascend within the millisecond.
+// TestRandomFallbackLooksUniform: random low bits, at any rate, are spread over all 21 bits, and
+// ascend within the millisecond.
 // Seed 000-2.3-2.
 func TestRandomFallbackLooksUniform(t *testing.T) {
 	for _, perMS := range []int64{1, 10, 256} {

@@ -1,10 +1,10 @@
 package generator
 
 // Without a spread start, a quiet service's IDs would all be multiples of
-// 2^bit_seq: that skews whoever shards by the ID's remainder, and it tells how
-// quiet the service is. Starting anywhere would waste throughput under load.
-// So a millisecond starts at a random place among the values that it will not
-// need, judged by what recent milliseconds took.
+// 2^bit_seq: that skews shards by the ID's remainder, and it tells how quiet the service
+// is. Starting anywhere would waste throughput under load. So a millisecond starts at a
+// random place among the values that it will not need, judged by the use of recent
+// milliseconds.
 
 const (
 	// reserveFactor times the recent use is kept free behind the start.

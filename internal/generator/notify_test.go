@@ -32,7 +32,7 @@ func ended(t *testing.T, r *rig, calls *atomic.Int32) {
 	if n := calls.Load(); n != 1 {
 		t.Errorf("told %d times", n)
 	}
-	time.Sleep(2 * time.Hour) // whatever else was to happen
+	time.Sleep(2 * time.Hour) // any other event
 	synctest.Wait()
 	if n := calls.Load(); n != 1 {
 		t.Errorf("told %d times in the end", n)
@@ -120,7 +120,7 @@ func TestCancel(t *testing.T) {
 		if ranges, err := p.Result(); !errors.Is(err, gone) || ranges != nil {
 			t.Errorf("%v, %v", ranges, err)
 		}
-		// What it did not get is for others.
+		// The IDs that it did not get are for others.
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		ids := r.next(t, 255)

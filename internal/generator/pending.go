@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Pending is a request that must wait, and what it has got so far. All fields
-// that change are guarded by the generator's lock.
+// Pending is a request that must wait, and its IDs so far. All fields that change are guarded by
+// the generator's lock.
 type Pending struct {
 	req             Request
 	start, deadline time.Time
-	cause           Wait // what it waited for when it joined the queue
+	cause           Wait // the cause of its wait when it joined the queue
 	need            int64
 	ranges          []Range
 	err             error // why it failed

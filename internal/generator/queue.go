@@ -45,8 +45,8 @@ type Queue struct {
 	// clockSince is when the queue began to wait for the clock; zero while it
 	// does not.
 	clockSince time.Time
-	// deadline is no later than the first timeout of a waiting request; it may be that
-	// of a request that has left.
+	// deadline is no later than the first timeout of a waiting request; it may be the timeout of
+	// a request that has left.
 	deadline time.Time
 	closed   bool
 
@@ -104,8 +104,8 @@ func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 	p.cause = q.stop.Wait
 }
 
-// Serve gives waiting requests what there is, and ends the wait of requests whose time
-// is over. It is due after Nap, and when the leases change.
+// Serve gives waiting requests the free IDs, and ends the wait of requests that are out of time.
+// It is due after Nap, and when the leases change.
 func (q *Queue) Serve(now Instant) {
 	q.nap = -1
 	if q.waiting.empty() {
@@ -126,7 +126,7 @@ func (q *Queue) Serve(now Instant) {
 	}
 }
 
-// expire ends the wait of requests whose time is over.
+// expire ends the wait of requests that are out of time.
 func (q *Queue) expire(now Instant) {
 	if now.Mono.Before(q.deadline) {
 		return
@@ -157,8 +157,8 @@ func (q *Queue) catchUp(now Instant) {
 }
 
 // share deals out one millisecond in rounds: in each, every request gets an equal part of
-// the rest. So a large batch leaves room for single IDs, and the first request next time is
-// the one that came away short. It reports whether all are served, or else why not. A
+// the rest. So a large batch leaves room for single IDs, and the request that came away
+// short is the first one next time. It reports whether all are served, or else why not. A
 // late millisecond yields regular IDs or nothing, no errors.
 func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
 	for !q.waiting.empty() {

@@ -163,8 +163,8 @@ func (p *player) collect(t *rapid.T, all bool) {
 	p.pendings = left
 }
 
-// TestGeneratorKeepsTheRules: with bursts whose readings are old, requests that
-// wait, leases that come and go, and a clock that jumps.
+// TestGeneratorKeepsTheRules: with bursts on old readings, requests that wait, leases that come
+// and go, and a clock that jumps.
 func TestGeneratorKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)

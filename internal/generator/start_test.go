@@ -27,8 +27,8 @@ func (c *handClock) at(ms float64) {
 	c.now = (testEpoch+1000)*int64(time.Millisecond) + int64(ms*float64(time.Millisecond))
 }
 
-// newByHand returns a generator whose lease, of 8 values, is valid from the
-// test's millisecond 0 to 1000.
+// newByHand returns a generator with a lease of 8 values, valid from the test's millisecond 0 to
+// 1000.
 func newByHand(t *testing.T, change func(*Config)) (*Generator, *handClock) {
 	t.Helper()
 	cfg := Config{MaxThroughput: 64, Fallback: FallbackCachedRandom}
@@ -91,8 +91,8 @@ func TestOvertakenReading(t *testing.T) {
 	}
 }
 
-// TestReadingOvertakenByALookThatMadeNothing: whoever has seen the time before
-// has it counted, even if no ID embeds it.
+// TestReadingOvertakenByALookThatMadeNothing: an earlier look at the time counts, even if no ID
+// embeds it.
 func TestReadingOvertakenByALookThatMadeNothing(t *testing.T) {
 	g, c := newByHand(t, func(c *Config) { c.Fallback = FallbackNone })
 	g.Update(nil, nil, nil)
@@ -111,7 +111,7 @@ func TestReadingOvertakenByALookThatMadeNothing(t *testing.T) {
 	}
 }
 
-// TestReadingFromBeforeTheLeases: whoever sees new leases gets IDs from them.
+// TestReadingFromBeforeTheLeases: a request that sees new leases gets IDs from them.
 func TestReadingFromBeforeTheLeases(t *testing.T) {
 	g, c := newByHand(t, nil)
 	g.Update(nil, nil, nil)
@@ -139,7 +139,7 @@ func TestUpdateEndsTheRun(t *testing.T) {
 	if kind, _ := begin(t, g, burst, 1); kind == Regular {
 		t.Error("a regular ID without a lease")
 	}
-	// The millisecond goes on in the fallback's half, whatever comes back.
+	// The millisecond goes on in the fallback's half, even if leases come back.
 	g.Update([]lease.Lease{validFrom(0)}, nil, nil)
 	if ranges, _, err := g.Start(burst, Request{Count: 1}, nil); err == nil {
 		t.Errorf("%v after a fallback ID of the same millisecond", ranges)

@@ -61,8 +61,8 @@ func drawLeases(t *rapid.T, now int64, most int) []lease.Lease {
 	return leases
 }
 
-// TestUsableAgainstScan: whatever the leases, and in whatever order the
-// milliseconds are asked for, the supply remembers what a scan finds.
+// TestUsableAgainstScan: with any leases, and milliseconds asked for in any order, the supply
+// remembers what a scan finds.
 // Seeds 000-4.2-5 and 000-A.4-1.
 func TestUsableAgainstScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -3,7 +3,7 @@
 // generator and a keeper. The daemon answers requests with it, and package embed puts
 // it into a program.
 //
-// # What it upholds
+// # Guarantees
 //
 //   - The lock of the state directory comes first: a second process must not read the
 //     leases.

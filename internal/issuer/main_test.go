@@ -34,7 +34,7 @@ func settings() config.Service {
 }
 
 // newService is a service on a memory provider, and on a state in memory if st is nil.
-// Its keeper does what is due at each Step.
+// Its keeper takes its due steps at each Step.
 func newService(t *testing.T, terms provider.Terms, st *state.Service) *Service {
 	t.Helper()
 	believed := clock.NewBelieved(clock.NewFake(startMS), clock.Config{MaxForward: time.Second, Hold: time.Minute})

@@ -12,8 +12,8 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// watchInterval is how often a service looks at what it can issue. Each look wakes an
-// idle daemon. What is over sooner is in the counters, not in the log.
+// watchInterval is how often a service looks at its mode. Each look wakes an idle daemon. A
+// shorter trouble is in the counters, not in the log.
 const watchInterval = time.Second
 
 // horizons are how long before the end of the layout's time the log warns.
@@ -30,7 +30,7 @@ var horizons = []struct {
 // when its time runs short.
 type modeWatch struct {
 	log      *zap.Logger
-	why      string             // the class of what was said last; "" = all is well
+	why      string             // the class of the last message; "" = all is well
 	timeline snowflake.Timeline // that was said last
 	horizon  int                // index of the horizon that was said last; len(horizons) = none
 }
@@ -66,7 +66,7 @@ func (s *Service) look(w *modeWatch) {
 	w.layout(s.Timeline(), s.clock.NowMS(), mode)
 }
 
-// mode says what is issued from now on, if that is something else.
+// mode logs the mode from now on, if it has changed.
 func (w *modeWatch) mode(mode generator.Mode, cause error, retry time.Duration) {
 	if errors.Is(cause, generator.ErrStopped) {
 		return

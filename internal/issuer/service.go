@@ -110,8 +110,8 @@ func (s *Service) supplyConfig(settings config.Service) keeper.Config {
 	return cfg
 }
 
-// Run supplies the service with leases, and tells the log what it can issue,
-// until ctx is done.
+// Run supplies the service with leases, and tells the log which IDs it can issue, until ctx is
+// done.
 func (s *Service) Run(ctx context.Context) error {
 	var parts errgroup.Group
 	parts.Go(func() error { return s.watch(ctx, s.log) })
@@ -169,9 +169,8 @@ func LoadCodec(path, service string) (snowflake.Codec, error) {
 	return codec, nil
 }
 
-// dropForeign forgets leases that another provider granted, or this one from
-// another pool or range: what it grants now knows nothing of them, and could
-// overlap them.
+// dropForeign forgets leases that another provider granted, or this one from another pool
+// or range: its grants now know nothing of them, and could overlap them.
 func dropForeign(o ServiceOptions) error {
 	saved := o.State.Load()
 	if saved.Origin == o.Origin {
@@ -186,9 +185,9 @@ func dropForeign(o ServiceOptions) error {
 	return o.State.Save(saved)
 }
 
-// settleTimeline decides which epoch and bit_ts the service starts with: those
-// that a lease has set, or those of the configuration, where they have never
-// been used or a change of them keeps the IDs increasing.
+// settleTimeline decides which epoch and bit_ts the service starts with: a lease's, or
+// the configuration's, where they have never been used or a change of them keeps the IDs
+// increasing.
 func settleTimeline(name string, settings config.Service, st *state.Service) (snowflake.Timeline, error) {
 	saved := st.Load()
 	wanted := snowflake.Timeline{EpochMS: settings.DefaultEpoch.UnixMilli(), BitTS: settings.BitTS}
@@ -223,8 +222,8 @@ func (s *Service) Timeline() snowflake.Timeline {
 	return s.timeline
 }
 
-// Layout is how the service's IDs are split now, as far as one answer is
-// right: that of the first lease, or the default while there was none.
+// Layout is how the service's IDs are split now, as far as one answer is right: the first lease's
+// layout, or the default while there was none.
 func (s *Service) Layout() snowflake.Layout {
 	tl := s.Timeline()
 	if s.keeper != nil {
@@ -262,7 +261,7 @@ func (s *Service) Codec() *snowflake.Codec { return s.external }
 // Settings are those in force.
 func (s *Service) Settings() config.Service { return s.settings }
 
-// Step lets the keeper do what is due: for tests that run nothing in the background.
+// Step lets the keeper take its due steps: for tests that run nothing in the background.
 func (s *Service) Step(ctx context.Context) {
 	if s.keeper != nil {
 		s.keeper.Step(ctx)

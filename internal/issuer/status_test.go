@@ -24,7 +24,7 @@ func TestLeasesAreSummedUp(t *testing.T) {
 		{0, 1, 1, 0},
 		{1, 0, 1, 0},
 		{3, MaxListedLeases - 3, MaxListedLeases, 0},
-		{3, MaxListedLeases - 1, MaxListedLeases, 0}, // one that has ended, then the usable ones
+		{3, MaxListedLeases - 1, MaxListedLeases, 0}, // an ended one, then the usable ones
 		{3, MaxListedLeases, MaxListedLeases, 3},
 		{MaxListedLeases + 9, 2, MaxListedLeases, 0},
 		{9, 75_000, MaxListedLeases, 9},

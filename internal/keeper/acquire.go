@@ -33,7 +33,7 @@ type asking struct {
 type answer struct {
 	asking
 	leases  []lease.Lease
-	heardMS int64 // what the clock showed when the answer came
+	heardMS int64 // the clock's time when the answer came
 	placed  bool  // it is settled on which timeline the service goes on
 }
 
@@ -335,8 +335,8 @@ func (c *Core) failed(err error) {
 	c.report.line(zap.ErrorLevel, "failed to allocate worker id", fields...)
 }
 
-// keptFields describe the lease whose keep alive has failed: the latest of this life, or
-// of the one before.
+// keptFields describe the lease that could not be kept alive: the latest of this life, or of the
+// one before.
 func (c *Core) keptFields() []zap.Field {
 	if c.kept != nil {
 		return c.leaseFields(*c.kept)

@@ -36,7 +36,7 @@ type Core struct {
 	at     Moment // of the present event
 	report Report
 
-	saved    state.Saved              // held and cached leases, timeline: what the store is to hold
+	saved    state.Saved              // held and cached leases, timeline: for the store to hold
 	request  *provider.AcquireRequest // sent, and not known to be granted or refused
 	askedMS  int64                    // Unix ms: when request was sent first
 	cause    error                    // why the last acquire failed
@@ -57,18 +57,18 @@ type Core struct {
 	growthShort int  // growth acquires in a row that brought less than asked
 	answered    bool // the provider has answered a call of this life
 	unsaved     bool // the store does not hold what saved has
-	loss        bool // nor may it hold what it holds: some of that is another client's
+	loss        bool // nor may it hold its leases: some of them are another client's
 
-	kept *lease.Lease // whose keep alive the log tells of; nil: none in this life
+	kept *lease.Lease // the log tells of its keep alive; nil: none in this life
 
-	// What the present turn has done and has yet to do.
+	// The present turn's work, done and still to do.
 	verified bool          // it has verified
 	asked    bool          // it has acquired
 	returned int           // refused leases it has given back
 	todo     []duty        // in this order, before anything else
 	leaving  []lease.Lease // sealed and forgotten once todo is done: to be released
 	refused  []lease.Lease // to be given back
-	back     lease.Lease   // whose release is under way
+	back     lease.Lease   // its release is under way
 	used     bool          // back was held, and not refused
 	asking   asking        // about the acquire under way
 	answer   *answer       // of an acquire, not judged yet
@@ -77,7 +77,7 @@ type Core struct {
 	stop *stopping // a stop has begun
 }
 
-// duty is what has to be done before anything else.
+// duty is work that comes before all else.
 type duty int
 
 const (
@@ -86,9 +86,8 @@ const (
 	toRebase
 )
 
-// NewCore returns a core that has what the store remembers, and what to publish
-// before the first event. Leases that expired stay until the first success, for
-// fallback.
+// NewCore returns a core with the store's leases, and the Publish to carry out before the first
+// event. Leases that expired stay until the first success, for fallback.
 func NewCore(cfg Config, saved state.Saved, rnd *rand.Rand, at Moment) (*Core, Publish) {
 	c := &Core{cfg: cfg, rnd: rnd, at: at, saved: saved}
 	c.nextVerify = at.Elapsed + cfg.VerifyEvery
@@ -120,7 +119,7 @@ func (c *Core) resumePace() {
 	}
 }
 
-// Report returns what the last transition has to say.
+// Report returns the report of the last transition.
 func (c *Core) Report() Report { return c.report }
 
 // Handle takes an event and returns what to do next. The action's outcome is the
@@ -235,7 +234,7 @@ func (c *Core) begin(l lease.Lease) {
 	c.kept = &l
 }
 
-// onSaved notes whether the store holds what it is to hold.
+// onSaved notes whether the store holds the wanted leases.
 func (c *Core) onSaved(err error) {
 	c.unsaved, c.nextSave = err != nil, c.at.Elapsed+saveInterval
 	c.loss = c.loss && err != nil
@@ -273,12 +272,12 @@ func (c *Core) all() []lease.Lease {
 	return all
 }
 
-// reserved is the leases whose reservation has not ended.
+// reserved returns the leases with a running reservation.
 func (c *Core) reserved() []lease.Lease {
 	return slices.DeleteFunc(c.all(), func(l lease.Lease) bool { return c.at.MS >= l.ReservedUntil })
 }
 
-// forget removes leases from what the store is to hold.
+// forget removes leases from the ones for the store to hold.
 func (c *Core) forget(leases []lease.Lease) {
 	c.saved.Held = slices.DeleteFunc(slices.Clone(c.saved.Held), func(l lease.Lease) bool { return has(leases, l) })
 	if c.saved.Cached != nil && has(leases, *c.saved.Cached) {

@@ -112,8 +112,8 @@ func TestHaltedKeeperCallsNobody(t *testing.T) {
 	tb.want(t, Stop{}, "Seal", "Done")
 }
 
-// TestStoppedInTheMiddleOfAHandBack: what is sealed and forgotten, and whose release was not
-// sent yet, is given back by the stop.
+// TestStoppedInTheMiddleOfAHandBack: the stop gives back a lease that is sealed and forgotten, if
+// its release was not sent yet.
 func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome, verified error
@@ -157,7 +157,7 @@ func TestBackoffHasJitter(t *testing.T) {
 	}
 }
 
-// Hosts that a provider has refused in one second come back over many, also those that have
+// Hosts that a provider has refused in one second come back over many, also hosts that have
 // failed for some time. Seed 000-5.7-1.
 func TestHostsComeBackApart(t *testing.T) {
 	for _, failures := range []int{0, 5} {

@@ -1,6 +1,6 @@
 // Package keeper keeps one service supplied with leases. It alone asks the provider
-// for them, and runs beside the request path, which never waits for it: what it has,
-// it publishes to the generator.
+// for them, and runs beside the request path, which never waits for it: it publishes its
+// leases to the generator.
 //
 // Core decides. It takes one event after the other (a tick, the provider's answer, a
 // write that is done, the stop of the daemon) with the time, and returns the one
@@ -15,7 +15,7 @@
 // in record/sqlite/sqlite.go, inside the transaction of conn/sqlitefile/group.go. acquire.go
 // here then judges the lease. state/live.go saves it, before generator/core.go uses it.
 //
-// # What it upholds
+// # Guarantees
 //
 //   - Single user: before a lease is released the generator is sealed against
 //     it, then it leaves the local state, then the release is sent, once, stamped

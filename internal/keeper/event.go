@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// Moment is what the clocks and the generator show when an event arrives.
+// Moment has the readings of the clocks and the generator when an event arrives.
 type Moment struct {
 	MS      int64         // the believed time, Unix ms
 	Elapsed time.Duration // by a clock that cannot be set
@@ -20,8 +20,8 @@ type Moment struct {
 	Halt    bool          // the keeper is to end: no further call may begin
 }
 
-// Event is what Core.Handle takes: a Tick or a Stop, or what came of the action
-// that it returned before.
+// Event is what Core.Handle takes: a Tick or a Stop, or the outcome of the action that it
+// returned before.
 type Event any
 
 // The events. Each action but Sleep and Done is answered by one of them.
@@ -52,7 +52,7 @@ type Action any
 
 // The actions.
 type (
-	// Publish replaces what the generator makes IDs from. Cause says why there is
+	// Publish replaces the leases that the generator makes IDs from. Cause says why there is
 	// no lease. The zero value seals it.
 	Publish struct {
 		Held   []lease.Lease
@@ -66,8 +66,7 @@ type (
 		Content   state.Saved
 		AfterLoss bool
 	}
-	// Confirm tells the clock what a provider with a clock of its own showed just
-	// now.
+	// Confirm tells the clock the present time of a provider with a clock of its own.
 	Confirm struct{ ProviderMS int64 }
 
 	// Acquire, Verify and Release are calls of the provider.
@@ -101,7 +100,7 @@ const (
 	ResultMismatch    = "mismatch"
 )
 
-// Report is what a transition has to say for the log and the metrics.
+// Report is a transition's report for the log and the metrics.
 type Report struct {
 	Lines []Line
 	Seen  []func(Observer)

@@ -65,8 +65,7 @@ func (c *Core) releaseNext() (action Action, again bool) {
 //
 // A refused lease was never published, so its own start bounds the times embedded
 // under it, and is near the provider's time however wrong this host's clock is;
-// but for one that was granted long ago and is told of only now, so is any later
-// time.
+// but for an old lease that is told of only now, so is any later time.
 func (c *Core) giveBackRefused() (action Action, again bool) {
 	c.returned++
 	c.used = false

@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
 
-// wantReleased compares the machine IDs whose release was sent so far.
+// wantReleased compares the machine IDs of the releases sent so far.
 func (r *rig) wantReleased(want ...int64) {
 	r.t.Helper()
 	var got []int64
@@ -69,7 +69,7 @@ func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 }
 
 // TestPartlyReplacedLeasesAreUsedToTheirEnd: where the pool has not enough for
-// the whole throughput, what a host has is more than what it would have left.
+// the whole throughput, a host has more than it would have left.
 // Seed 000-5.9-1.
 func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 }, func(t *testing.T, r *rig) {
@@ -110,8 +110,8 @@ func TestHandBackWaitsForAUsableSuccessor(t *testing.T) {
 	})
 }
 
-// TestHandBackWhenTheClockReachesTheSuccessor: on a host whose clock is a little
-// behind the provider's, that is the same little later.
+// TestHandBackWhenTheClockReachesTheSuccessor: on a host with a clock a little behind the
+// provider's, that is the same little later.
 func TestHandBackWhenTheClockReachesTheSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ahead = 20 * time.Second
@@ -232,10 +232,10 @@ func TestReplacementInTheSameSlot(t *testing.T) {
 	})
 }
 
-// TestNothingIsLeftWhenTheReplacementIsLost: a lease handed back does not come
-// back, whatever becomes of its successor. Until the next acquire fallback is
-// random then, as it is for the rest of every term: to keep a second lease for
-// this case would cost each host a second slot.
+// TestNothingIsLeftWhenTheReplacementIsLost: a lease handed back does not come back, even
+// if its successor is lost. Until the next acquire fallback is random then, as it is for
+// the rest of every term: to keep a second lease for this case would cost each host a
+// second slot.
 func TestNothingIsLeftWhenTheReplacementIsLost(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()

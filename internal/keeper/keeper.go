@@ -68,7 +68,7 @@ type Keeper struct {
 	status Status // guarded by mu
 }
 
-// New returns a keeper that has published what the store remembers.
+// New returns a keeper that has published the leases of the store.
 func New(cfg Config, deps Deps) *Keeper {
 	k := &Keeper{Deps: deps}
 	cfg.OwnClock = deps.Provider.Info().OwnClock
@@ -122,7 +122,7 @@ func (k *Keeper) step(ctx context.Context, tick Tick) time.Duration {
 // that costs the next start nothing. It is called after Run has returned.
 func (k *Keeper) Shutdown(ctx context.Context) { k.until(ctx, Stop{}) }
 
-// until carries out one action after the other, to the one that ends the turn.
+// until carries out one action after the other, until one ends the turn.
 func (k *Keeper) until(ctx context.Context, e Event) Action {
 	for {
 		k.turns.Add(1)
@@ -139,8 +139,8 @@ func (k *Keeper) moment(ctx context.Context) Moment {
 	return Moment{MS: k.Clock.NowMS(), Elapsed: k.Clock.Elapsed(), LastMS: k.Generator.LastMS(), Halt: ctx.Err() != nil}
 }
 
-// tell passes on what the core has to say. The status comes before the next action:
-// it must not show IDs without the lease they come from.
+// tell passes on the core's report. The status comes before the next action: it must not show IDs
+// without the lease they come from.
 func (k *Keeper) tell() {
 	k.mu.Lock()
 	k.status = k.core.Status()
@@ -154,8 +154,7 @@ func (k *Keeper) tell() {
 	}
 }
 
-// perform carries out one action, and returns what came of it: nil after Sleep and
-// Done.
+// perform carries out one action, and returns its outcome: nil after Sleep and Done.
 func (k *Keeper) perform(ctx context.Context, action Action) Event {
 	switch a := action.(type) {
 	case Publish:

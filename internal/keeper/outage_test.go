@@ -124,8 +124,8 @@ func TestSuccessResetsBackoff(t *testing.T) {
 	})
 }
 
-// TestHangingProvider: whoever asks for an ID does not notice that the provider
-// takes connections and never answers, neither at the start nor later.
+// TestHangingProvider: a caller that asks for an ID does not notice that the provider takes
+// connections and never answers, neither at the start nor later.
 // Seed 000-5.4-2.
 func TestHangingProvider(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
@@ -169,8 +169,8 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 }
 
 // TestFenceIsHonoured: a provider that says until when it grants nothing is
-// asked right then, and before only as often as one that is away: an operator may
-// have lifted the fence.
+// asked right then, and before only as often as an absent one: an operator may have
+// lifted the fence.
 func TestFenceIsHonoured(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		until := 5*time.Minute + 30*time.Second
@@ -192,8 +192,8 @@ func TestFenceIsHonoured(t *testing.T) {
 	})
 }
 
-// TestFenceIsReadOnTheProvidersClock: until is a time of the provider's, whose
-// clock a grant has shown to be ahead of this host's.
+// TestFenceIsReadOnTheProvidersClock: until is a time of the provider's clock, which a grant has
+// shown to be ahead of this host's.
 func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ahead = 30 * time.Second
@@ -293,8 +293,8 @@ func TestPruneOnlyOnSuccess(t *testing.T) {
 	})
 }
 
-// TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the
-// one that ended last, and the others go back.
+// TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the one with the last
+// end, and the others go back.
 // Seed 000-5.9-2.
 func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
@@ -416,8 +416,8 @@ func TestHangingVerifyAndRelease(t *testing.T) {
 	})
 }
 
-// TestRetryAfterIsHonoured: the longer wait holds, the backoff's or the one that the
-// provider asks for, which may mean milliseconds and say hours. This host's chance is 0.
+// TestRetryAfterIsHonoured: the longer wait holds, the backoff's or the provider's, which may
+// mean milliseconds and say hours. This host's chance is 0.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	for after, want := range map[time.Duration][]time.Duration{5 * time.Second: seconds(5, 5, 5, 8, 16), 1000 * time.Hour: seconds(600)} {
 		t.Run(after.String(), hosted(nil, func(t *testing.T, r *rig) {

@@ -16,8 +16,8 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// wantGivenBack checks that every lease granted so far was given back as one
-// that was never used: its slot is free from its own beginning on.
+// wantGivenBack checks that every lease granted so far was given back as a lease that was never
+// used: its slot is free from its own beginning on.
 func (r *rig) wantGivenBack(n int) {
 	r.t.Helper()
 	released := r.remote.of(providertest.OpRelease)
@@ -35,8 +35,8 @@ func (r *rig) wantGivenBack(n int) {
 	}
 }
 
-// TestClockAnHourOffBurnsNoSlot: a host whose clock is wrong gets leases that
-// it cannot use. It gives each one back as it was, backs off, and says so.
+// TestClockAnHourOffBurnsNoSlot: a host with a wrong clock gets leases that it cannot use. It
+// gives each one back as it was, backs off, and says so.
 func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		t.Run(name, hosted(func(s *setup) { s.clockOff = off }, func(t *testing.T, r *rig) {
@@ -129,8 +129,8 @@ func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
 	})
 }
 
-// TestClockOffByLittleIsNoReason to refuse a lease: one that begins ahead of
-// the clock is used when the clock has reached it.
+// TestClockOffByLittleIsNoReason to refuse a lease: a lease that begins ahead of the clock is
+// used when the clock has reached it.
 // Seed 001-24.
 func TestClockOffByLittleIsNoReason(t *testing.T) {
 	t.Run("provider ahead", hosted(nil, func(t *testing.T, r *rig) {
@@ -355,8 +355,8 @@ func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 	}
 }
 
-// TestMoveThatACrashCutsShort: whatever the store holds when the process dies, the next
-// life's IDs are greater than all before, whatever the clock shows then.
+// TestMoveThatACrashCutsShort: with anything in the store when the process dies, the next life's
+// IDs are greater than all before, under any clock.
 func TestMoveThatACrashCutsShort(t *testing.T) {
 	for name, other := range map[string]snowflake.Timeline{
 		"larger IDs":                        otherEpoch(-year),
@@ -430,9 +430,9 @@ func TestFirstLeaseOfTwoTimelines(t *testing.T) {
 	})
 }
 
-// TestRefusedLeasesHoldNothingUp: an answer with many leases of no use, from a
-// provider whose releases hang, costs one call's deadline. With one that answers,
-// all of them go back, and acquires and verifies come in between.
+// TestRefusedLeasesHoldNothingUp: an answer with many leases of no use, from a provider
+// with releases that hang, costs one call's deadline. With a provider that answers, all
+// of them go back, and acquires and verifies come in between.
 func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 	const many = 500
 	for name, c := range map[string]struct {

@@ -270,7 +270,7 @@ func provablyNotReleased(err error) bool {
 	return errors.Is(err, provider.ErrNotSent) || errors.Is(err, provider.ErrTimestampSkew) || errors.Is(err, provider.ErrInvalid)
 }
 
-// signed finds the lease with whose secret a request about it is signed.
+// signed finds the lease with the secret that signed a request about it.
 func (p *remote) signed(machineID int64, bitSeq int, with func(secret string) bool) (lease.Lease, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

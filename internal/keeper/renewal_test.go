@@ -205,8 +205,8 @@ func TestGrowthDoesNotDelayRenewal(t *testing.T) {
 	})
 }
 
-// TestGrowthWaitsForLeasesThatAreComing: a provider whose clock is ahead grants
-// what can only be used in a while. Until then there is no reason for more.
+// TestGrowthWaitsForLeasesThatAreComing: a provider with a clock that is ahead grants leases for
+// use only in a while. Until then there is no reason for more.
 func TestGrowthWaitsForLeasesThatAreComing(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.remote.jump(20 * time.Second)

@@ -71,10 +71,9 @@ type setup struct {
 // rig is a host: a real generator on a real believed clock, a keeper, a
 // durable state in memory, and a provider at the end of a line that can be cut.
 //
-// Whatever a test looks at, the rig checks all along that IDs strictly
-// increase and keep the emit rule, that each release is signed, sealed and
-// forgotten before it is sent, that a lease released or lost is never
-// published again, and that no log entry shows a secret.
+// In every test the rig checks all along that IDs strictly increase and keep the emit
+// rule, that each release is signed, sealed and forgotten before it is sent, that a lease
+// released or lost is never published again, and that no log entry shows a secret.
 type rig struct {
 	t     *testing.T
 	setup setup
@@ -288,8 +287,8 @@ func (r *rig) lastMS() int64 {
 const maxWait = 2 * time.Millisecond
 
 // traffic asks for single IDs all the time, as the request path of a daemon
-// does, until the function that it returns is called. No request but the first
-// may take longer than maxWait, whatever the provider does.
+// does, until the function that it returns is called. No request but the first may take
+// longer than maxWait, with any provider.
 func (r *rig) traffic(first time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -413,8 +412,8 @@ func (r *rig) checkLogs() {
 	}
 }
 
-// steady is a random source whose Float64 is always the same, and whose
-// numbers differ all the same, so that request IDs do.
+// steady is a random source with the same Float64 always, and still with different numbers, so
+// that request IDs differ.
 type steady struct{ n uint64 }
 
 func (s *steady) Uint64() uint64 {

@@ -7,7 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Status is what a keeper has and does, as of its last event.
+// Status is the state of a keeper, as of its last event.
 type Status struct {
 	Held     []lease.Lease
 	Cached   *lease.Lease

@@ -14,8 +14,8 @@ import (
 //
 // A stop is never worse than a kill -9, which keeps the leases: where the provider
 // does not answer a verify, all of them stay in the live state for the next start,
-// and so does each whose release was not sent or was refused. One whose release was
-// sent and not answered is gone: the provider may have taken it back.
+// and so does each lease with a release that was not sent or was refused. A lease with a
+// release that was sent and not answered is gone: the provider may have taken it back.
 type stopping struct {
 	asked  bool          // whether the leases are ours still
 	before state.Saved   // before the present chunk was forgotten

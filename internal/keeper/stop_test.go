@@ -12,10 +12,10 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 )
 
-// TestStopIsNeverWorseThanAKill: whatever the provider does to a verify and to a
-// release at the stop, a start without a provider goes on with regular IDs, as
-// after a kill -9. The one exception is a release that was sent and not answered,
-// beside releases that were answered.
+// TestStopIsNeverWorseThanAKill: with any answer to a verify and to a release at the
+// stop, a start without a provider goes on with regular IDs, as after a kill -9. The one
+// exception is a release that was sent and not answered, beside releases that were
+// answered.
 func TestStopIsNeverWorseThanAKill(t *testing.T) {
 	notSent := providertest.Fail(fmt.Errorf("%w: connection refused", provider.ErrNotSent))
 	fenced := providertest.Fail(&provider.FencedError{Reason: "a restart"})

@@ -31,7 +31,7 @@ const (
 	// saveInterval is how often a write of the local state that failed is
 	// tried again.
 	saveInterval = 10 * time.Second
-	// minNap keeps a keeper from spinning whatever it computes.
+	// minNap keeps a keeper from spinning in all cases.
 	minNap = time.Millisecond
 )
 

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Check says what is wrong with a name of 1 to most bytes of UTF-8. Names are shown in logs
+// Check returns the fault of a name of 1 to most bytes of UTF-8. Names are shown in logs
 // and on terminals, and one name must not look like another. So control characters are
 // refused, as are characters without a width or that change the direction of text
 // (Unicode's Cf), and every space but the ASCII one.

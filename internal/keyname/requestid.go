@@ -22,7 +22,7 @@ func NewRequestID() string {
 }
 
 // KeptRequestID is a request ID as records keep it: itself, or the first MaxKept bytes of its
-// SHA-256 if it is longer. Nobody can make a request ID that is kept as a given other one is.
+// SHA-256 if it is longer. No client can make a request ID that is kept as a given other one is.
 func KeptRequestID(id string) string {
 	if len(id) <= MaxKept {
 		return id

@@ -1,7 +1,7 @@
 // Package lazy opens things at their first use. A thing that cannot be opened
-// now is tried again at the next use, and a disk or a server that does not answer
-// holds nobody up: each caller waits as long as its own context lets it, and one without a
-// deadline that begins an attempt for attemptTimeout.
+// now is tried again at the next use, and a disk or a server that does not answer holds
+// no caller up: each caller waits as long as its own context lets it, and a caller
+// without a deadline that begins an attempt for attemptTimeout.
 package lazy
 
 import (
@@ -17,11 +17,11 @@ var ErrClosed = errors.New("closed")
 
 const (
 	// lastWord is how long a caller still listens after its deadline: the opening
-	// attempt ends at the same time, and its error says what it waited for.
+	// attempt ends at the same time, and its error names the cause of the wait.
 	lastWord = 50 * time.Millisecond
-	// closeWait is how long Close waits for somebody who opens.
+	// closeWait is how long Close waits for an attempt to open.
 	closeWait = time.Second
-	// attemptTimeout is how long an attempt has whose caller has no deadline.
+	// attemptTimeout is how long an attempt has if its caller has no deadline.
 	attemptTimeout = time.Minute
 )
 
@@ -32,7 +32,7 @@ type Value[T any] struct {
 	close func(T) error
 
 	mu      sync.Mutex
-	attempt *attempt[T] // the one under way, or the one that succeeded; guarded by mu, as is closed
+	attempt *attempt[T] // the one under way, or the successful one; guarded by mu, as is closed
 	closed  bool
 }
 
@@ -143,9 +143,9 @@ func (v *Value[T]) run(ctx context.Context, a *attempt[T]) {
 	close(a.done)
 }
 
-// Close ends the use of the value, and an attempt to open it. Where what it is on
-// does not answer, Close waits for a moment and returns an error: the value is
-// closed once it is open.
+// Close ends the use of the value, and an attempt to open it. Where its disk or server
+// does not answer, Close waits for a moment and returns an error: the value is closed
+// once it is open.
 func (v *Value[T]) Close() error {
 	v.mu.Lock()
 	a, again := v.attempt, v.closed

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// hanging is something that opens when it is let go, whatever its context says.
+// hanging is something that opens when it is let go, even after its context ends.
 type hanging struct {
 	tries, closed atomic.Int32
 	let           chan struct{}
@@ -120,7 +120,7 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
-// hangsOnce is a value whose first attempt to open does not end by itself.
+// hangsOnce is a value with a first attempt to open that does not end by itself.
 func hangsOnce() *Value[int] {
 	tries := 0
 	return New("x", func(ctx context.Context) (int, error) {

@@ -42,7 +42,7 @@ const (
 // ErrMalformed is wrapped by every error of Validate.
 var ErrMalformed = errors.New("malformed lease")
 
-// Validate returns an error if the lease is unusable, whatever the clock says.
+// Validate returns an error if the lease is unusable at any time.
 func (l Lease) Validate() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: machine ID %d: %s", ErrMalformed, l.ID, fmt.Sprintf(format, args...))

@@ -23,7 +23,7 @@ func TestValidate(t *testing.T) {
 		"bitReserve": func(l *Lease) { l.BitReserve = 0 },
 		"must be 63": func(l *Lease) { l.BitSeq = 9 },
 		"at least 1": func(l *Lease) { l.BitID, l.BitSeq = 0, 22 },
-		// Seeds 000-2.2-3 and 000-6.3-1: the first bit is that of fallback.
+		// Seeds 000-2.2-3 and 000-6.3-1: the first bit is fallback's.
 		"machine IDs 0 to 8191": func(l *Lease) { l.ID = 8192 },
 		"a layout of 41/14/8":   func(l *Lease) { l.ID = -1 },
 		"no secret":             func(l *Lease) { l.Secret = "" },

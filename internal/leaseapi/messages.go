@@ -63,8 +63,8 @@ type Granted struct {
 	Forgetful bool           `json:"forgetful"`
 }
 
-// GrantedLease is a lease whose ReservedUntil may be missing. Then it is only known that
-// no other holder comes before Expired.
+// GrantedLease is a lease that may lack ReservedUntil. Then it is only known that no other holder
+// comes before Expired.
 type GrantedLease struct {
 	lease.Lease
 	ReservedUntil *int64 `json:"reservedUntil"`
@@ -76,7 +76,7 @@ type ReleaseRequest struct {
 	Signature string `json:"signature"`
 	Timestamp *int64 `json:"timestamp"` // Unix ms
 	ServiceID string `json:"serviceId,omitempty"`
-	BitSeq    *int   `json:"bitSeq,omitempty"` // nil: the record whose secret verifies
+	BitSeq    *int   `json:"bitSeq,omitempty"` // nil: the record with the secret that verifies
 	AtEnd     bool   `json:"atEnd,omitempty"`  // Timestamp is the lease's last millisecond, however far ahead
 }
 
@@ -88,8 +88,7 @@ type Claim struct {
 	Signature string `json:"signature"`
 }
 
-// ExtendRequest is the body of POST /leases/extend. The signature is that of
-// lease.SignExtend.
+// ExtendRequest is the body of POST /leases/extend. The signature is lease.SignExtend's.
 type ExtendRequest struct {
 	Claim
 	Expired   *int64 `json:"expired"` // Unix ms: the end that the caller knows

@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// unavailableRetry is when to ask a server again whose provider failed.
+// unavailableRetry is when to ask a server again after its provider failed.
 const unavailableRetry = time.Second
 
 // FromError converts a provider's error to a problem. It hides the text of errors that

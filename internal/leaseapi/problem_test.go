@@ -66,8 +66,7 @@ func TestUnavailableTellsNothing(t *testing.T) {
 	}
 }
 
-// What was refused before anything was done is settled, and comes with the time
-// to come back.
+// A refusal before anything was done is settled, and comes with the time to come back.
 func TestRefusalsAreBusy(t *testing.T) {
 	for _, code := range []problem.Code{problem.RateLimited, problem.Overloaded} {
 		err := leaseapi.ToError(problem.New(code, "slowly").After(90 * time.Second))
@@ -80,7 +79,7 @@ func TestRefusalsAreBusy(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	// A server that does not have the path cannot, whatever it is asked next.
+	// A server that does not have the path cannot, at any later request.
 	for _, code := range []problem.Code{problem.NotSupported, problem.NotFound, problem.MethodNotAllowed} {
 		if err := leaseapi.ToError(problem.New(code, "no")); !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "no") {
 			t.Errorf("%s: %v", code, err)

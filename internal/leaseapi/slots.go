@@ -88,7 +88,7 @@ type Maker struct {
 // Forecast is when a pool will be used up, by its course so far.
 type Forecast struct {
 	FullAt  *int64  `json:"fullAt"`  // Unix ms; null: not to be expected, or not known
-	PerHour float64 `json:"perHour"` // by how many slots what is taken grows
+	PerHour float64 `json:"perHour"` // by how many the taken slots grow
 	Watched int64   `json:"watched"` // ms that the course is known for
 	Note    string  `json:"note"`    // for people
 }
@@ -96,7 +96,7 @@ type Forecast struct {
 // Pool is one pool of machine IDs.
 type Pool struct {
 	Pool        string   `json:"pool"`
-	Service     string   `json:"service"`  // whose layout the slots are counted in
+	Service     string   `json:"service"`  // the slots are counted in its layout
 	Services    []string `json:"services"` // the configured ones that are granted from it
 	Epoch       int64    `json:"epoch"`    // Unix ms
 	BitTS       int      `json:"bitTs"`

@@ -100,8 +100,8 @@ func (s *Server) pause(ctx context.Context) {
 	}
 }
 
-// ofRenamedPage reports whether the request comes from a browser whose page may be
-// another site's, with a name that DNS rebinding has pointed at this server.
+// ofRenamedPage reports whether the request comes from a browser page that may be another site's,
+// with a name that DNS rebinding has pointed at this server.
 func ofRenamedPage(r *http.Request) bool {
 	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
 		return false // not a browser

@@ -223,7 +223,7 @@ func extension(t testing.TB, l lease.Lease, secret string) string {
 	})
 }
 
-// A body is refused by what it says of its length, before a byte of it is read.
+// A body is refused by its declared length, before a byte of it is read.
 func TestBodyIsNotReadWhereItIsTooLong(t *testing.T) {
 	g := newRig(t, nil)
 	r := httptest.NewRequest("POST", "/lease", unread{t})

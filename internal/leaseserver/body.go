@@ -115,8 +115,8 @@ func decodeBody(r *http.Request, into any, check func([]byte) error) error {
 	return check(body.bytes)
 }
 
-// checkFields refuses fields that the request does not have, or has twice: a lock whose
-// wait_ms is misspelt would be asked for without waiting.
+// checkFields refuses fields that the request does not have, or has twice: a request with a
+// misspelt wait_ms would not wait for the lock.
 func checkFields(b []byte, into any) error {
 	known, seen := fieldNames(reflect.TypeOf(into).Elem()), map[string]bool{}
 	object := json.NewDecoder(bytes.NewReader(b))
@@ -202,7 +202,7 @@ func wholeNumber(text string) (n int64, ok bool) {
 	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// sameKey refuses a request whose path names another key than its body or its query. A proxy
+// sameKey refuses a request if its path names another key than its body or its query. A proxy
 // that decodes, merges or lowers paths would make it a request for another key.
 func sameKey(r *http.Request, name, inPath, inBody string) error {
 	q, err := readQuery(r)

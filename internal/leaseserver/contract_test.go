@@ -109,7 +109,7 @@ func (c *contract) schema(names ...string) (*jsonschema.Schema, error) {
 	return s, err
 }
 
-// operation is one that the file describes.
+// operation is an operation that the file describes.
 type operation struct{ method, path string }
 
 func (o operation) String() string { return o.method + " " + o.path }
@@ -150,7 +150,7 @@ func (c *contract) find(method, escapedPath string) (operation, bool) {
 	return best, found
 }
 
-// statuses are those that the operation can be answered with.
+// statuses are the possible statuses of the operation's answers.
 func (c *contract) statuses(o operation) (all []int) {
 	for status := range c.at(c.names(o, "responses")...).(map[string]any) {
 		n, _ := strconv.Atoi(status)
@@ -160,8 +160,7 @@ func (c *contract) statuses(o operation) (all []int) {
 	return all
 }
 
-// codes are those that problems of the response have, nil for an answer that is
-// no problem.
+// codes are the codes of the response's problems, nil for an answer that is no problem.
 func (c *contract) codes(response []string) (all []problem.Code) {
 	parts, _ := c.at(append(slices.Clone(response), "content", problem.MediaType, "schema", "allOf")...).([]any)
 	for _, part := range parts {
@@ -302,7 +301,7 @@ func (g *rig) recorded(next http.Handler) http.Handler {
 	})
 }
 
-// recorder keeps what is answered.
+// recorder keeps the answers.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -423,7 +422,7 @@ func TestContractHasTheRoutes(t *testing.T) {
 	g := newRig(t, nil)
 	var routes, described []string
 	for _, pattern := range g.server.patterns {
-		if pattern != "/" { // whatever else
+		if pattern != "/" { // anything else
 			routes = append(routes, strings.ReplaceAll(pattern, "{$}", ""))
 		}
 	}
@@ -436,7 +435,7 @@ func TestContractHasTheRoutes(t *testing.T) {
 	}
 }
 
-// TestContractSeesWhatIsWrong: the comparison is one that can fail.
+// TestContractSeesWhatIsWrong: the comparison can fail.
 func TestContractSeesWhatIsWrong(t *testing.T) {
 	c, err := theContract()
 	must.Succeed(t, err)

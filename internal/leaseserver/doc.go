@@ -10,8 +10,8 @@
 //
 //   - A tenant has services of its own: service S of tenant T is T/S in the services
 //     map, and a service that is not in the map is refused. The tenant default uses
-//     names without a slash; those that are not configured have the terms of the
-//     provider URL.
+//     names without a slash; names that are not configured have the terms of the provider
+//     URL.
 //   - A request ID reaches the provider as a digest of tenant, owner and ID, so that a
 //     client that guesses another's request ID does not get its lease. All instances in
 //     front of one store compute the same digest, so that a repetition may reach another

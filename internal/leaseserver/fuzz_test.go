@@ -15,8 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Whatever a request holds, the answer is one of those that are documented, and
-// no lease is granted twice.
+// To any request, the answer is a documented one, and no lease is granted twice.
 func FuzzRequests(f *testing.F) {
 	granted := provider.DefaultTerms().Grant(5, testNow, "secret")
 	f.Add(0, "", `{"serviceId":"orders","meta":{"host":"a"},"throughputPerMs":1024,"requestId":"abc"}`)

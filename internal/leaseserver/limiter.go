@@ -35,9 +35,9 @@ func newLimiter(perSecond float64, burst int) *limiter {
 // which one may.
 func (l *limiter) wait(client string, now time.Time) time.Duration { return l.take(client, 1, now) }
 
-// waitFor counts the leases of an acquire, whose first one was counted as the request. It
-// returns 0 if they may be granted, else the time after which the client may ask again. Nobody
-// is asked for more than a full bucket.
+// waitFor counts the leases of an acquire, except for the first one, which was counted as the
+// request. It returns 0 if they may be granted, else the time after which the client may ask
+// again. No client is asked for more than a full bucket.
 func (l *limiter) waitFor(leases int, client string, now time.Time) time.Duration {
 	more := min(leases, l.burst) - 1
 	wait := l.take(client, more, now)
@@ -75,7 +75,7 @@ func (l *limiter) of(client string, now time.Time) *rate.Limiter {
 	return fresh
 }
 
-// sweep forgets clients whose bucket is full again: a new bucket would be equal.
+// sweep forgets clients with a full bucket: a new bucket would be equal.
 func (l *limiter) sweep(now time.Time) {
 	for name, c := range l.clients {
 		if c.TokensAt(now) >= float64(l.burst) {

@@ -62,8 +62,8 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// An acquire costs as many requests as it takes leases, and waits for all of them. Nobody waits
-// for more than a full bucket.
+// An acquire costs as many requests as it takes leases, and waits for all of them. No client
+// waits for more than a full bucket.
 func TestLimiterCountsLeases(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLimiter(10, 5)
@@ -111,7 +111,7 @@ func TestClientKey(t *testing.T) {
 	}
 }
 
-// slow is a provider whose acquires wait to be let go.
+// slow is a provider with acquires that wait to be let go.
 type slow struct {
 	provider.Provider
 	entered chan struct{}
@@ -297,7 +297,7 @@ func TestRefusalsAreSeen(t *testing.T) {
 	}
 }
 
-// An acquire costs as many requests as it takes leases, whatever its answer is.
+// An acquire costs as many requests as it takes leases, with any answer.
 func TestAcquiresCostTheirLeases(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.options.RateLimit, g.options.RateBurst = 1e-9, 10 })
 	var pauses atomic.Int64

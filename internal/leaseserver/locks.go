@@ -64,7 +64,7 @@ func sameArea(r *http.Request, inBody string) error {
 	return nil
 }
 
-// calls is the request whose tenant pays for the keys that are made.
+// calls returns the request with its tenant as the payer of new keys.
 func (c Credential) calls(r *http.Request) *http.Request {
 	return r.WithContext(bounds.Pay(r.Context(), fmt.Sprintf("tenant %q", c.Tenant)))
 }

@@ -119,7 +119,7 @@ func TestLockAnswer(t *testing.T) {
 	}
 }
 
-// Any key arrives as it was meant, whatever is in it.
+// Any key arrives as it was meant, with any bytes.
 func TestLockKeys(t *testing.T) {
 	g := lockRig(t, nil)
 	keys := []string{
@@ -363,7 +363,7 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 	}
 }
 
-// TestWaitersKeepNoBodies: net/http has the request of one that waits, and its body is gone from it.
+// TestWaitersKeepNoBodies: net/http has the request of a waiter, and its body is gone from it.
 func TestWaitersKeepNoBodies(t *testing.T) {
 	g := lockRig(t, nil)
 	next, seen := g.server.handler, make(chan *http.Request, 2)
@@ -400,7 +400,7 @@ func TestWaitersHaveALimit(t *testing.T) {
 		r := g.sendFrom("127.0.0.1:9", "POST", "/v1/locks/k/acquire", token, `{"wait_ms": 1}`)
 		g.want("one more", r, problem.Overloaded)
 		select {
-		case d := <-paused: // else one that asks again at once keeps the server busy
+		case d := <-paused: // else a client that asks again at once keeps the server busy
 			if d != refusalPause {
 				t.Errorf("the refusal is answered after %v", d)
 			}
@@ -489,8 +489,8 @@ func TestUpkeepIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesTakeNoPlace: a request has a place when its body is there, whatever it asks
-// for. So one client that sends slowly keeps nobody from being served.
+// TestSlowBodiesTakeNoPlace: a request, of any kind, has a place when its body is there. So one
+// client that sends slowly keeps no other from being served.
 func TestSlowBodiesTakeNoPlace(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.options.MaxInFlight = 1
@@ -558,7 +558,7 @@ func TestWaitersAreToldOfTheStop(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheConnection: who has gone is given nothing.
+// TestWaitEndsWithTheConnection: a client that has gone is given nothing.
 func TestWaitEndsWithTheConnection(t *testing.T) {
 	g := lockRig(t, nil)
 	address := g.listening(Listening{})
@@ -574,8 +574,8 @@ func TestWaitEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestWaitReleasesWhatNobodyCanAskFor: what was granted to one who has gone is
-// released, unless the request ID lets it ask again.
+// TestWaitReleasesWhatNobodyCanAskFor: a lock granted to a client that has gone is released,
+// unless the request ID lets it ask again.
 func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 	for body, want := range map[string]lock.Status{
 		`{"wait_ms": 30000, "ttl_seconds": 3600}`: lock.Released, `{"wait_ms": 30000, "ttl_seconds": 3600, "request_id": "r"}`: lock.Active,
@@ -599,7 +599,7 @@ func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 	}
 }
 
-// TestHastyDoesNotOvertake: who does not wait is not served before those who do.
+// TestHastyDoesNotOvertake: a client that does not wait is not served before waiting ones.
 func TestHastyDoesNotOvertake(t *testing.T) {
 	slow := &slowLocks{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
 	g := lockRig(t, func(g *rig) {
@@ -623,7 +623,7 @@ func TestHastyDoesNotOvertake(t *testing.T) {
 	g.want("the hasty one", <-hasty, problem.LockHeld)
 }
 
-// slowLocks are locks whose acquires wait to be let go.
+// slowLocks are locks with acquires that wait to be let go.
 type slowLocks struct {
 	lock.Store
 	entered chan struct{}
@@ -640,8 +640,8 @@ func (s *slowLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 	return s.Store.Do(ctx, r)
 }
 
-// One tenant fills keys until it is refused: with when to come back, and with what limits it.
-// What it has can be renewed and released, and other tenants' new keys are made.
+// One tenant fills keys until it is refused: with when to come back, and with the limit's name.
+// Its keys can be renewed and released, and other tenants' new keys are made.
 func TestFullForATenant(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.tokens(keepingTokens)

@@ -32,7 +32,7 @@ const (
 	long    = await.Patience // anything, on a busy machine
 )
 
-// rig is a server in front of a memory provider, whose clock the test has.
+// rig is a server in front of a memory provider, with a clock that the test has.
 type rig struct {
 	t        *testing.T
 	clock    atomic.Int64
@@ -41,7 +41,7 @@ type rig struct {
 	server   *Server
 	stub     *stub // of contractRig
 
-	anyRequest bool // what is sent need not be as the API's description has it
+	anyRequest bool // requests need not be as the API's description has them
 }
 
 // newRig makes a server; change sees its options first.

@@ -10,7 +10,7 @@ import (
 // connectionSize is the memory of an idle connection with TLS.
 const connectionSize = 40 << 10
 
-// smallBody is what a body may have without being counted: more than hosts send.
+// smallBody is the size of a body that is not counted: more than hosts send.
 const smallBody = 4 << 10
 
 // connections is how many connections the memory allows: five eighths of it are theirs.

@@ -133,8 +133,8 @@ func (s *Server) granted() (leases, refused int64) {
 	return leases, refused
 }
 
-// lookEach is how often the pools are looked at, so that the log tells of one that fills
-// up although nothing reads the metrics.
+// lookEach is how often the pools are looked at, so that the log tells of a pool that fills up
+// although nothing reads the metrics.
 const lookEach = time.Minute
 
 func (s *Server) lookOver(ctx context.Context) {

@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// No answer to a tenant names a file of the server, whatever the store refuses or fails with.
+// No answer to a tenant names a file of the server, with any refusal or failure of the store.
 func TestPathsReachNoTenant(t *testing.T) {
 	dir := t.TempDir()
 	store, err := backend.OpenStore("sqlite:"+filepath.Join(dir, "store.db"), backend.StoreOptions{})

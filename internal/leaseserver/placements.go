@@ -21,7 +21,7 @@ func placementKey(r *http.Request) placement.Key {
 	return placement.Key{Kind: pathSegment(r, "kind", placementSegment), Identity: pathSegment(r, "identity", placementSegment+1)}
 }
 
-// samePlacement refuses a request whose path names another actor than its body or its query.
+// samePlacement refuses a request if its path names another actor than its body or its query.
 func samePlacement(r *http.Request, key placement.Key, inBody placementhttp.Removal) error {
 	return cmp.Or(sameKey(r, placementhttp.ParamKind, key.Kind, inBody.Kind), sameKey(r, placementhttp.ParamIdentity, key.Identity, inBody.Identity))
 }

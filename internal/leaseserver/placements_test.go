@@ -76,7 +76,7 @@ func TestPlacementAnswer(t *testing.T) {
 	}
 }
 
-// Any actor arrives as it was meant, whatever is in its name.
+// Any actor arrives as it was meant, with any bytes in its name.
 func TestPlacementKeys(t *testing.T) {
 	g := placementRig(t)
 	names := []string{"a", ".", "..", "-", "store", "%2F", "a b", "?x=1", "#", "ключ", "🔒", `\`, `"`, "a;b", "+"}
@@ -111,9 +111,9 @@ func TestPlacementKeys(t *testing.T) {
 	}
 }
 
-// TestLockArea: the locks that daemons hold for placement are out of reach for
-// those whose requests have no area, though they come with the same credential,
-// for credentials without the scope, and for other tenants.
+// TestLockArea: the locks that daemons hold for placement are out of reach for requests
+// without an area, though they come with the same credential, for credentials without the
+// scope, and for other tenants.
 func TestLockArea(t *testing.T) {
 	const daemon, user, theirs = "a-token-of-the-daemons-here", "a-token-of-a-program-here", "a-token-of-daemons-elsewhere"
 	g := lockRig(t, func(g *rig) {

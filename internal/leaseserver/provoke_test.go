@@ -76,7 +76,7 @@ var good = map[string]func(g *rig) request{
 	},
 }
 
-// granted is a lease of machine ID 7, granted past the server, whose stub may fail.
+// granted is a lease of machine ID 7, granted past the server; the server's stub may fail.
 func (g *rig) granted() lease.Lease {
 	g.t.Helper()
 	leases, err := g.stub.Provider.Acquire(context.Background(), provider.AcquireRequest{RequestID: "granted"})
@@ -363,8 +363,8 @@ var lapsed = on(nil, func(g *rig, o operation, r request) reply {
 
 // TestContractIsKept provokes every answer that the file describes, by operation,
 // status and code. Each that is described must have a way to be provoked, and each
-// way an answer that is described; what is answered meanwhile is held to the file
-// too, here as in every test of this package.
+// way an answer that is described; all other answers are held to the file too, here as in
+// every test of this package.
 // Seeds 000-4.2-1, 002-3-5 and 002-4-4.
 func TestContractIsKept(t *testing.T) {
 	c, err := theContract()

@@ -67,8 +67,8 @@ func proxies(t *testing.T, server string) []way {
 	}
 }
 
-// No proxy makes a request for another key than was asked for: it works, or ends with an error that
-// says what is wrong.
+// No proxy makes a request for another key than was asked for: it works, or ends with an error
+// that names the fault.
 func TestProxies(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.keep(lock.OnRecords(memory.New(nil)))
@@ -108,7 +108,7 @@ func TestProxies(t *testing.T) {
 }
 
 // A proxy that drops the query has no request about another area, and no page of a list, be taken
-// for what was asked for.
+// for the asked one.
 func TestProxyDropsTheQuery(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.keep(lock.OnRecords(memory.New(nil)))

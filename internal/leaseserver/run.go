@@ -22,7 +22,7 @@ const maxHeaderBytes = 32 << 10
 // byte a minute.
 type phases struct {
 	header, read, write, idle time.Duration // header is also the handshake of TLS; read is head and body; write begins at the head's end
-	refused                   time.Duration // the rest of a body whose request was refused
+	refused                   time.Duration // the rest of a refused request's body
 }
 
 // patience are the limits outside of tests. idle is longer than the clients' own limit,

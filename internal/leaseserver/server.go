@@ -57,7 +57,7 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
-	Refusals        *refusals.Counter // counts what is refused because a limit is reached. Optional
+	Refusals        *refusals.Counter // counts refusals because of a limit. Optional
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics
@@ -99,8 +99,8 @@ type Server struct {
 // overloadedRetry is when to come back to an overloaded server.
 const overloadedRetry = time.Second
 
-// refusalPause is how long a client that asks too often waits for the answer that says so: else
-// one that does not mind refusals would keep the server busy with them.
+// refusalPause is how long a client that asks too often waits for the answer that says so: else a
+// client that does not mind refusals would keep the server busy with them.
 const refusalPause = time.Second
 
 // unreadyAfterFailure is how long /readyz reports a failure of the provider, unless the
@@ -341,13 +341,13 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 	return err
 }
 
-// upstreamError is what a lease server behind this one said about this server: it is not about
-// the caller.
+// upstreamError is the answer of a lease server behind this one about this server: it is not
+// about the caller.
 type upstreamError struct{ err error }
 
 func (e *upstreamError) Error() string { return e.err.Error() }
 
-// Is passes on what does not depend on who asked.
+// Is passes on errors that do not depend on the caller.
 func (e *upstreamError) Is(target error) bool {
 	return (target == errors.ErrUnsupported || target == context.DeadlineExceeded || target == context.Canceled) && errors.Is(e.err, target)
 }

@@ -78,7 +78,7 @@ func readLimit(q url.Values, name string, most int64) (int64, error) {
 	return *n, nil
 }
 
-// state is the state of a slot whose latest grant is the record.
+// state returns the state of a slot with the record as its latest grant.
 func state(r provider.Record, nowMS int64) string {
 	switch {
 	case r.Held(nowMS):

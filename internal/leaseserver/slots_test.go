@@ -20,7 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
-// counted is a provider whose List counts, and can be held up.
+// counted is a provider with a List that counts, and can be held up.
 type counted struct {
 	provider.Provider
 	lists   atomic.Int64
@@ -58,7 +58,7 @@ func answered[T any](g *rig, target string) (out T) {
 	return out
 }
 
-// However many look, and at whatever, the store lists its pool once in a while.
+// However many look, at any pages, the store lists its pool once in a while.
 func TestManyViewersAreOneList(t *testing.T) {
 	g, c := countedRig(t, nil)
 	g.server.stats.fresh = time.Hour
@@ -100,7 +100,7 @@ func TestViewsAreSmall(t *testing.T) {
 	}
 }
 
-// The map agrees with what is known of each single machine ID.
+// The map agrees with the answer for each single machine ID.
 func TestMapAgreesWithSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const now, ids, bitSeq = 1000, 64, 4
@@ -252,7 +252,7 @@ func TestMaker(t *testing.T) {
 			t.Errorf("%s: note %q", text, m.Note)
 		}
 	}
-	// A fallback ID, a while after the lease's end: whose slot it was.
+	// A fallback ID, a while after the lease's end: the holder of its slot.
 	late := tl.ID(l.Expired+60_000, l.Slot().Start|tl.FallbackBit())
 	m := answered[leaseapi.Maker](g, fmt.Sprint("/leases/maker?id=", int64(late)))
 	if m.Kind != "fallback" || len(m.Holders) != 1 || m.Holders[0].Host != "web-1" || !strings.Contains(m.Note, "no lease stands behind") {

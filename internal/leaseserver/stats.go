@@ -10,10 +10,10 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// stats are what the server knows beside its stores: who has come, what was asked,
-// what the pools were when they were listed last, and whether the provider answers.
-// It is a step function: each call is an event or a question, with its time where
-// that counts. It has no clock, no lock and no I/O; Server.mu guards it.
+// stats are the server's knowledge beside its stores: the clients, their requests, the
+// pools as they were last listed, and whether the provider answers. It is a step
+// function: each call is an event or a question, with its time where that counts. It has
+// no clock, no lock and no I/O; Server.mu guards it.
 type stats struct {
 	limits   *limiter
 	counts   counts
@@ -30,7 +30,7 @@ type counts struct {
 	extends, extended, foreign, ended int64
 }
 
-// poolStats is what is known of one pool.
+// poolStats is the knowledge of one pool.
 type poolStats struct {
 	latest      *view
 	course      trend
@@ -54,14 +54,14 @@ func (b *stats) of(pool string) *poolStats {
 	return p
 }
 
-// maxSeen bounds the memory of which clients have come. Beyond it all are
-// forgotten, and those that do not say that they came before count once more.
+// maxSeen bounds the memory of which clients have come. Beyond it all are forgotten, and clients
+// that do not say that they came before count once more.
 const maxSeen = 1 << 16
 
-// arrived tells a client that was not counted in the pool from one that was. A
-// client that says that it has come before is believed, so that it counts once
-// whatever server it asks, and whenever that was started. Others are told apart
-// by what they say of themselves: a process is a client.
+// arrived tells a client that was not counted in the pool from a counted one. A client
+// that says that it has come before is believed, so that it counts once at all servers,
+// and after their restarts. Others are told apart by their word in the request: a process
+// is a client.
 func (b *stats) arrived(client uint64, saysNew bool) provider.Client {
 	_, known := b.seen[client]
 	if !known && len(b.seen) >= maxSeen {
@@ -144,7 +144,7 @@ func (b *stats) latest(pool string, at time.Time) (known *view, fresh bool) {
 	return known, b.fresh > 0 && known != nil && at.Sub(known.at) < max(b.fresh, viewPerTook*known.took)
 }
 
-// listed takes a new view of a pool of whose slots so many are taken.
+// listed takes a new view of a pool with so many taken slots.
 func (b *stats) listed(pool string, v *view, taken int64) {
 	p := b.of(pool)
 	p.latest = v
@@ -189,8 +189,8 @@ func (b *stats) fullest() (levels []provider.Fullness) {
 	return levels
 }
 
-// prospect is what is to come for a pool that has so many free slots: when it will
-// be full, and until when it is fenced; 0: it is not.
+// prospect returns the future of a pool that has so many free slots: when it will be full, and
+// until when it is fenced; 0: it is not.
 func (b *stats) prospect(pool string, nowMS, free int64) (f leaseapi.Forecast, fencedUntil int64) {
 	p := b.of(pool)
 	if p.fencedUntil > nowMS {

@@ -17,7 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// digest is by what a client of a pool is told apart.
+// digest tells a client of a pool from others.
 func (s *Server) digest(pool string, who Credential, remote string, in leaseapi.AcquireRequest) uint64 {
 	return maphash.String(s.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
 }
@@ -68,7 +68,7 @@ const (
 	sampleKept = 2 * time.Minute
 )
 
-// sample is what the metrics show of the pools, by their views.
+// sample returns the pools' figures for the metrics, by their views.
 func (s *Server) sample() metrics.PoolSample {
 	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
 	if !s.o.Provider.Info().Can.List {
@@ -108,7 +108,7 @@ func (s *Server) count(records []provider.Record, pool, service string, out *met
 	}
 }
 
-// pools maps each pool to the service whose layout its machine IDs are counted in: the
+// pools maps each pool to the service with the layout that its machine IDs are counted in: the
 // default service if it uses the pool, else the first by name.
 func (s *Server) pools() map[string]string {
 	out := map[string]string{s.o.Services.Default.Pool: ""}

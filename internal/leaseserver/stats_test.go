@@ -16,8 +16,8 @@ func acquired(b *stats, client uint64, saysNew bool, err error) {
 	b.acquired("default", client, kind, 1, err)
 }
 
-// A client counts once, whatever became of its acquires; and not before it is known
-// whether the store counted it.
+// A client counts once, with any outcome of its acquires; and not before it is known whether the
+// store counted it.
 func TestClientsAreCountedOnce(t *testing.T) {
 	b := newStats(newLimiter(0, 1))
 	acquired(&b, 1, true, errStore)

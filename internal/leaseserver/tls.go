@@ -15,7 +15,7 @@ type TLSFiles struct {
 	ClientCA  string // "" = clients need no certificate
 }
 
-// protocols is what the server offers: a client that knows only others is told so.
+// protocols are the server's offers: a client that knows only others is told so.
 var protocols = []string{"http/1.1"}
 
 // NewTLS loads the files. The configuration of ServerTLS follows their changes.

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// A histogram of nanoseconds has buckets whose width is at most 1/128 of their values:
+// A histogram of nanoseconds has buckets with a width of at most 1/128 of their values:
 // 128 buckets for each power of two, and exact ones below 256. Its size is fixed, so
 // that the cost of recording does not depend on the value.
 const (

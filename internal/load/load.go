@@ -75,7 +75,7 @@ func Put(ctx context.Context, o Options) (Result, error) {
 // longest is how many durations a measurement may take until something is answered.
 const longest = 50
 
-// tally is what was counted until a moment.
+// tally has the counts until a moment.
 type tally struct {
 	latencies    histogram
 	requests     int64
@@ -120,7 +120,7 @@ func (m *meter) report() {
 	m.next = m.ended + int64(time.Second)
 }
 
-// since is what was counted after last.
+// since returns the counts after last.
 func (t *tally) since(last *tally) *tally {
 	diff := &tally{latencies: t.latencies, requests: t.requests - last.requests, began: last.ended, ended: t.ended}
 	diff.latencies.total -= last.latencies.total
@@ -174,9 +174,9 @@ type session struct {
 	socket socket
 	talk   dialect
 	next   uint32 // number of the next request
-	due    uint32 // number of the request whose answer comes next
+	due    uint32 // number of the request with the next answer
 	sent   int64  // when the last requests were sent
-	left   int    // of their answers, those that are still to come
+	left   int    // of their answers, the ones still to come
 	out    []byte
 	in     []byte
 	have   int // bytes in in

@@ -15,7 +15,7 @@ type Answer struct {
 	// ExpiresInMS is how long the lease still lives, counted from the answer; 0
 	// when it is not ACTIVE.
 	ExpiresInMS int64 `json:"expires_in_ms"`
-	// Note is what a daemon announces with its membership: the kinds that it serves.
+	// Note is a daemon's announcement with its membership: the kinds that it serves.
 	Note string `json:"note,omitempty"`
 }
 

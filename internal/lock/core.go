@@ -26,12 +26,12 @@ type State struct {
 	Answers, Releases []Receipt
 }
 
-// Known is what a store knows of a key, and of itself, at one moment.
+// Known is a store's knowledge of a key, and of itself, at one moment.
 type Known struct {
 	// State is the zero value when there is no record. A lease that has ended by the
 	// store's judgement is EXPIRED.
 	State  State
-	LeftMS int64 // what is left of an ACTIVE lease, by the store's judgement
+	LeftMS int64 // the rest of an ACTIVE lease, by the store's judgement
 	NowMS  int64 // Unix ms
 
 	// Life is the store's present one. A key without a record, or with one from another
@@ -113,7 +113,7 @@ func (k Known) acquire(r Request) (State, error) {
 	return s, nil
 }
 
-// change renews or releases. Whose the lease is comes before its end.
+// change renews or releases. The lease's owner is checked before its end.
 func (k Known) change(r Request) (State, error) {
 	s := k.State
 	switch {

@@ -323,7 +323,7 @@ func (d deed) again(k Known, r Request) outcome {
 	return outcome{err: ErrNotOwned}
 }
 
-// Beyond the memory a renewal or a release is refused whose lease is not the owner's any more,
+// Beyond the memory a renewal or a release is refused if its lease is not the owner's any more,
 // and an acquire may take a free lock, under a new token.
 func TestOlderRequestsAreJudgedAnew(t *testing.T) {
 	state := State{}

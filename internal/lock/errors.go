@@ -10,8 +10,8 @@ import (
 
 // Errors without fields. Callers decide with errors.Is.
 var (
-	// ErrNotOwned: there is no lease, it is released, another owner's, or not the one
-	// that was named. LOCK_NOT_OWNED.
+	// ErrNotOwned: there is no lease, it is released, another owner's, or not the named one.
+	// LOCK_NOT_OWNED.
 	ErrNotOwned = errors.New("the lock is not held by this owner under this lease")
 	// ErrExpired: the lease was the caller's, and its term is over. LOCK_EXPIRED.
 	ErrExpired = errors.New("the lease has expired")
@@ -24,17 +24,17 @@ var (
 	ErrInvalid = errors.New("invalid request")
 )
 
-// HeldError: somebody holds the lock. LOCK_HELD.
+// HeldError: an owner holds the lock. LOCK_HELD.
 type HeldError struct {
 	Key         string
-	Owner       string // whose it is
+	Owner       string // the holder
 	Token       int64
 	ExpiresMS   int64 // Unix ms, the store's clock; a renewal moves it, a release frees the key sooner
 	RemainingMS int64 // how long that is away by the store's clock, at least 1
 
-	// RequestID is that of the acquire, as it is kept (keyname.KeptRequestID), and Mark what a
-	// lease server has put into it (keyname.MarkedRequestID). They are for the queue of a
-	// Host, which lets the holder itself ask again.
+	// RequestID is the acquire's, as it is kept (keyname.KeptRequestID), and Mark a lease
+	// server's addition to it (keyname.MarkedRequestID). They are for the queue of a Host,
+	// which lets the holder itself ask again.
 	RequestID, Mark string
 }
 

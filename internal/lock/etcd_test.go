@@ -71,8 +71,8 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// Clients of a cluster whose members are frozen and killed, one after the other, see one
-// lock, whatever became of the requests under way.
+// Clients of a cluster with members that are frozen and killed, one after the other, see one
+// lock, with any outcome of the requests under way.
 func TestEtcdChaos(t *testing.T) {
 	ring.Deep(t)
 	const (

@@ -91,7 +91,7 @@ func renewal(l Lease, ttl time.Duration) Request {
 	return Request{Op: Renew, Tenant: l.Tenant, Key: l.Key, Owner: l.Owner, LeaseID: l.LeaseID, TTLMS: ttl.Milliseconds()}
 }
 
-// start begins to renew, or releases what was granted too late.
+// start begins to renew, or releases a lease that was granted too late.
 func (g *Holding) start() error {
 	c := &g.host.core
 	before := c.held[g.name]
@@ -125,7 +125,7 @@ func (g *Holding) start() error {
 	return nil
 }
 
-// Lease is the lease as of the last renewal, and what is left of it as of now.
+// Lease returns the lease as of the last renewal, with its rest as of now.
 func (g *Holding) Lease() (l Lease) {
 	g.host.turn(func() { l = g.asOfNow() })
 	return l
@@ -160,7 +160,7 @@ func (g *Holding) end() {
 // loss.
 func (g *Holding) ending() bool { return g.releasing || g.asked > 0 }
 
-// step begins what is due, and sets the alarm. It ends every event of the holding, and
+// step begins the due calls, and sets the alarm. It ends every event of the holding, and
 // comes at least every watchInterval: an alarm stands still while the machine is suspended,
 // and the lease's end does not. A renewal may hang for longer than the lease lives.
 func (g *Holding) step() {
@@ -168,8 +168,8 @@ func (g *Holding) step() {
 	if g.over || g.releasing {
 		return
 	}
-	// A third of what was left at the last renewal: a longer term counts once it has
-	// been asked for here.
+	// A third of the rest at the last renewal: a longer term counts once it has been asked for
+	// here.
 	at := max(renewalAt(g.sent, g.lease.remaining()), g.retryAt)
 	switch {
 	case c.now >= g.until && g.ending(): // the holder itself is releasing the lock
@@ -249,8 +249,8 @@ func (g *Holding) Release(ctx context.Context) error {
 	}
 }
 
-// letGo begins to release, once. A release that the holder asked for by name goes first,
-// so that its answer tells what it did; but a host that is closing does not wait for it.
+// letGo begins to release, once. A release that the holder asked for by name goes first, so that
+// its answer tells its own effect; but a host that is closing does not wait for it.
 func (g *Holding) letGo() <-chan error {
 	c := &g.host.core
 	g.gone = true

@@ -26,17 +26,17 @@ type Clock interface {
 	Elapsed() time.Duration
 }
 
-// name is what a lock is called.
+// name is the name of a lock.
 type name struct{ tenant, key string }
 
-// Host is what the processes of one host, or the clients of one server, ask for
-// locks: a Store with waiting, and with renewal by the host.
+// Host gives locks to the processes of one host, or the clients of one server: a Store with
+// waiting, and with renewal by the host.
 //
-// Waiting is first come, first served per lock among those who ask this Host.
-// Only the first in the queue asks the store: at once when a lock is released through
-// this host, else when the store tells of a release (Store.Notify) or has waited by
-// itself (Store.Waits), else when the lease that stands in the way should end, and now
-// and then before, in case it was released.
+// Waiting is first come, first served per lock among the callers of this Host. Only the
+// first in the queue asks the store: at once when a lock is released through this host,
+// else when the store tells of a release (Store.Notify) or has waited by itself
+// (Store.Waits), else when the lease that stands in the way should end, and now and then
+// before, in case it was released.
 type Host struct {
 	store       Store
 	clock       Clock
@@ -44,7 +44,7 @@ type Host struct {
 
 	life   context.Context // ends with Close: nothing new is begun
 	stop   context.CancelFunc
-	final  context.Context // ends when Close gives up on what is still to be released
+	final  context.Context // ends when Close gives up on the releases still to come
 	giveUp context.CancelFunc
 
 	mu   sync.Mutex    // guards the core, with its queues, waiters and holdings
@@ -161,13 +161,13 @@ func (c withValues) Value(key any) any {
 // NewLeaseID returns the name of a lease that may be granted, or a request ID.
 func NewLeaseID() string { return keyname.NewRequestID() }
 
-// Acquire acquires the lock, whatever the request's Op is. An empty LeaseID stands for a new
-// one. When the context ends first, the caller leaves the queue, and what it may have been
-// granted meanwhile is released. A caller with a RequestID may ask again: a request of its own
-// whose outcome is unknown is left to it.
+// Acquire acquires the lock, with any Op in the request. An empty LeaseID stands for a new
+// one. When the context ends first, the caller leaves the queue, and a lease that it may have
+// been granted meanwhile is released. A caller with a RequestID may ask again: its own request
+// with an unknown outcome is left to it.
 //
-// The lease's remaining time is as of now, so a caller who waited may count it from
-// the moment of the answer.
+// The lease's remaining time is as of now, so a caller that waited may count it from the moment
+// of the answer.
 //
 // Errors: those of Store.Do, *HeldError when the wait is over, ErrExpired when the
 // answer came after the lease's end, the context's, and ErrClosed.
@@ -206,7 +206,7 @@ type granted struct {
 	sent  time.Duration // by the host's clock
 }
 
-// asOf is the lease with what is left of it by now, at least.
+// asOf returns the lease with the least rest that it has by now.
 func (g granted) asOf(now time.Duration) Lease {
 	l := g.lease
 	l.RemainingMS = max(0, (l.remaining() - (now - g.sent) - storeTick).Milliseconds())
@@ -303,7 +303,7 @@ func (h *Host) Close(ctx context.Context) error {
 	select {
 	case <-h.done:
 		return nil
-	case <-ctx.Done(): // a store may hang, whatever its context says
+	case <-ctx.Done(): // a store may hang, also after its context ends
 		return context.Cause(ctx)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 )
 
-// A host's line, and what it holds. Tokens are 1 for the first holder, 2 for the next.
+// A host's line, and its holdings. Tokens are 1 for the first holder, 2 for the next.
 var scenarios = map[string]struct{ kind, script string }{
 	"first come, first served": {"notified", `
 		first acquires
@@ -588,7 +588,7 @@ func TestEndOfAnotherHostsLease(t *testing.T) {
 }
 
 // A release that the store does not answer is repeated for as long as the lease can live.
-// Those who do not wait, and those whose wait ends meanwhile, hear of the failure.
+// Callers that do not wait, and callers with a wait that ends meanwhile, hear of the failure.
 func TestNobodyWaitsForAReleaseThatDoesNotComeThrough(t *testing.T) {
 	bubble(t, func(r *rig) {
 		h := r.host()
@@ -598,7 +598,7 @@ func TestNobodyWaitsForAReleaseThatDoesNotComeThrough(t *testing.T) {
 		if _, err := h.Acquire(r.Context(), long); !errors.Is(err, errDown) {
 			r.Fatal(err)
 		}
-		time.Sleep(time.Minute) // the host goes on releasing what it may have been granted
+		time.Sleep(time.Minute) // the host goes on releasing a lease that it may have been granted
 		for range 3 {
 			began := r.elapsed()
 			if _, err := h.Acquire(r.Context(), wanted("other", 0)); !errors.Is(err, errDown) || r.elapsed() != began {

@@ -8,14 +8,14 @@ import (
 
 // hostCore decides what a Host does: when a store is asked and for which waiter, when a
 // held lock is renewed, given up or released. It has no goroutine, no clock, no lock and
-// no I/O. Every event happens at now; what follows from it goes out as calls and alarms,
-// whose ends are events too. Wait queues and holdings are parts of it.
+// no I/O. Every event happens at now; its consequences go out as calls and alarms; their
+// ends are events too. Wait queues and holdings are parts of it.
 type hostCore struct {
 	now    time.Duration  // Elapsed, at this event
 	random func() float64 // in [0, 1)
 	waits  bool           // the store can wait by itself
 	closed bool           // nothing new is begun
-	gaveUp bool           // Close does not wait any more for what is still to be released
+	gaveUp bool           // Close does not wait any more for the releases still to come
 	open   int            // calls and releases that have begun and not ended
 
 	queues map[name]*waitQueue
@@ -30,7 +30,7 @@ type hostCore struct {
 // call is a request to the store, or the call of a holder's lost.
 type call struct {
 	request Request
-	values  context.Context // what it carries goes with the request; may be nil
+	values  context.Context // its values go with the request; may be nil
 	final   bool            // Close does not end it, but its context does
 	tell    func()          // instead of a request
 	ended   func(Lease, error)

@@ -9,7 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
-// Op is what a Request asks for.
+// Op is the operation of a Request.
 type Op uint8
 
 // The operations.
@@ -31,7 +31,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%d)", uint8(o))
 }
 
-// Limits of what a caller may name.
+// Limits of a caller's texts and times.
 const (
 	MaxKey       = 512                  // bytes of UTF-8
 	MaxRequestID = keyname.MaxRequestID // characters
@@ -73,12 +73,12 @@ type Request struct {
 	// Renew and Release: where it is not empty, the lease must be this one.
 	LeaseID string
 
-	// Announce gives those who watch a prefix of the key (Store.Changes) a token for an
-	// acquire and for another Note too, where the store can.
+	// Announce gives watchers of a prefix of the key (Store.Changes) a token for an acquire and
+	// for another Note too, where the store can.
 	Announce bool
 
-	// Note is what the lease is to show to those who list it, up to MaxNote bytes, of an
-	// Acquire or a Renew: the latest counts.
+	// Note is a text that lists show of the lease, up to MaxNote bytes, of an Acquire or a Renew:
+	// the latest counts.
 	Note string
 
 	// TTLMS is the term in ms from the store's now on, MinTTL to MaxTTL, of an Acquire or a
@@ -90,11 +90,11 @@ type Request struct {
 	Wait time.Duration
 
 	// Elsewhere is for a Host: a caller that gives up may ask again with the same RequestID
-	// on another one, so that what it was granted meanwhile must not be released.
+	// on another one, so that a lease granted meanwhile must not be released.
 	Elsewhere bool
 }
 
-// TTL is the term that the request asks for. One that no Duration can hold becomes the longest
+// TTL is the term that the request asks for. A term that no Duration can hold becomes the longest
 // Duration.
 func (r Request) TTL() time.Duration {
 	const most = math.MaxInt64 / int64(time.Millisecond)
@@ -127,8 +127,7 @@ func (r Request) Validate() error {
 	return nil
 }
 
-// CheckKey says what is wrong with the name of a lock; the error wraps
-// ErrInvalid.
+// CheckKey returns the fault of the name of a lock; the error wraps ErrInvalid.
 func CheckKey(tenant, key string) error {
 	if !keyname.Tenant.Matches(tenant) {
 		return fmt.Errorf("%w: tenant %q must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid, clip(tenant))
@@ -139,8 +138,7 @@ func CheckKey(tenant, key string) error {
 	return nil
 }
 
-// CheckPage says what is wrong with the parameters of a List; the error wraps
-// ErrInvalid.
+// CheckPage returns the fault of the parameters of a List; the error wraps ErrInvalid.
 func CheckPage(tenant, after string, limit int) error {
 	if limit < 1 || limit > MaxList {
 		return fmt.Errorf("%w: a page has 1 to %d locks, not %d", ErrInvalid, MaxList, limit)
@@ -148,7 +146,7 @@ func CheckPage(tenant, after string, limit int) error {
 	return CheckKey(tenant, cmp.Or(after, "-"))
 }
 
-// clip keeps what a caller sent from filling a message.
+// clip keeps a caller's text from filling a message.
 func clip(s string) string { return s[:min(len(s), 64)] }
 
 // Status is where a lease is in its life.
@@ -168,15 +166,15 @@ type Lease struct {
 	LeaseID string // 32 hexadecimal digits
 	Owner   string
 
-	// Token is the fencing token, 1 to MaxToken: greater than that of every
-	// earlier lease of the key.
+	// Token is the fencing token, 1 to MaxToken: greater than every earlier lease's token of the
+	// key.
 	Token int64
 
 	Note string // of the latest acquire or renewal
 
 	State      Status
 	AcquiredMS int64 // Unix ms, the store's clock
-	ExpiresMS  int64 // Unix ms, the store's clock; what was promised, also after a release
+	ExpiresMS  int64 // Unix ms, the store's clock; as promised, also after a release
 
 	// RemainingMS is how long the lease still lives, by the store's clock at the
 	// moment of the answer; 0 when it is not ACTIVE. Counted from before the

@@ -121,7 +121,7 @@ func (done Receipt) isOf(r Request) bool {
 	return done.Op == r.Op && done.Owner == ownerDigest(r.Owner) && (r.LeaseID == "" || r.LeaseID == leaseID(done.Lease))
 }
 
-// present is the answer to a request whose lease lives on.
+// present returns the answer to a request while its lease lives on.
 func (k Known) present(r Request) Lease {
 	l := k.State.Lease(r.Tenant, r.Key, k.LeftMS)
 	l.Repeated = true

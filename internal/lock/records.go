@@ -79,7 +79,7 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 	return l, err
 }
 
-// decision is what one run of the rule made of a request.
+// decision is the result of one run of the rule for a request.
 type decision struct {
 	write    *record.Write
 	repeated Lease // where there is nothing to write
@@ -121,7 +121,7 @@ func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 	return after.Lease(r.Tenant, r.Key, committed.LeftMS), err
 }
 
-// lasting is the write of a state whose lease was granted or renewed.
+// lasting returns the write of a state after a grant or a renewal.
 func (s State) lasting(r Request, before State) *record.Write {
 	return &record.Write{
 		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), GrantMS: s.TermMS,
@@ -129,8 +129,8 @@ func (s State) lasting(r Request, before State) *record.Write {
 	}
 }
 
-// released is the write of a state whose lease was released. The record is kept as long
-// as without the release.
+// released returns the write of a state after a release. The record is kept as long as without
+// the release.
 func (s State) released(before Known) *record.Write {
 	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true, Frees: true}
 }
@@ -152,7 +152,7 @@ func (s *Records) change(ctx context.Context, tenant, key string, step func(Know
 	})
 }
 
-// knownOf is what the view shows of a key.
+// knownOf returns the view's knowledge of a key.
 func knownOf(v record.View, path string) (Known, error) {
 	k := Known{Floor: v.Floor, Life: lifeOf(v.Life), NowMS: v.NowMS, FencedUntilMS: v.Fence.UntilMS, FenceReason: v.Fence.Reason}
 	found, ok := v.Records[path]
@@ -165,7 +165,7 @@ func knownOf(v record.View, path string) (Known, error) {
 	return k, err
 }
 
-// lifeOf is what a record remembers of a life's name.
+// lifeOf returns a record's memory of a life's name.
 func lifeOf(life string) uint64 {
 	if life == "" {
 		return 0

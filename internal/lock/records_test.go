@@ -72,7 +72,7 @@ func (f *forgetful) Read(ctx context.Context, ask record.Ask) (record.View, erro
 	return f.shown(v), err
 }
 
-// sweep has the store delete what is due: each change looks at some of its records.
+// sweep has the store delete due records: each change looks at some of its records.
 func sweep(records record.Store) error {
 	for range 100 {
 		if _, err := records.Change(context.Background(), record.Ask{Keys: []string{"swept"}}, func(record.View) ([]record.Write, error) {
@@ -91,7 +91,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// rigged is one store in memory, whose clock the test sets, and requests for it.
+// rigged is one store in memory, with a clock that the test sets, and requests for it.
 type rigged struct {
 	*testing.T
 	clock   atomic.Int64
@@ -282,8 +282,8 @@ func TestLongestTerm(t *testing.T) {
 	}
 }
 
-// Those who watch a prefix hear of locks that were announced, and of those that become
-// free; those who wait for one key hear of no other.
+// Watchers of a prefix hear of locks that were announced, and of locks that become free; waiters
+// for one key hear of no other.
 func TestTokensOfWatches(t *testing.T) {
 	r := newRigged(t)
 	members, err := r.store.Changes(t.Context(), tenant, "members/")
@@ -372,8 +372,8 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// The note of the latest acquire or renewal is shown to those who list, whatever else is
-// known of the key; those who watch hear of another one.
+// The note of the latest acquire or renewal is shown in lists, with any other knowledge of the
+// key; watchers hear of another one.
 func TestNote(t *testing.T) {
 	s := lock.OnRecords(memory.New(nil))
 	ctx := t.Context()

@@ -97,7 +97,7 @@ func (s State) latest() Receipt {
 	return Receipt{Owner: ownerDigest(s.Owner), Lease: leaseBytes(s.LeaseID), Token: s.Token}
 }
 
-// appendReceipt writes what a receipt does not share with the latest lease.
+// appendReceipt writes the part of a receipt that it does not share with the latest lease.
 func appendReceipt(b []byte, r, same Receipt) []byte {
 	flags := byte(r.Op)
 	if r.Op == Acquire {

@@ -22,7 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// area is that of the records in tests.
+// area is the area of the records in tests.
 var area = record.Area{Name: "store", MaxGrantMS: lock.MaxTTL.Milliseconds()}
 
 // inRedis closes the client with the store.
@@ -76,8 +76,8 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// Clients of a server that is frozen, or killed and started again, see one lock, whatever
-// became of the requests under way.
+// Clients of a server that is frozen, or killed and started again, see one lock, with any outcome
+// of the requests under way.
 func TestRedisChaos(t *testing.T) {
 	ring.Deep(t)
 	const (
@@ -97,7 +97,7 @@ func TestRedisChaos(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := persistent(t)
 			cfg := server.Config()
-			cfg.FailoverFenceSet = true // what was answered is on the disk
+			cfg.FailoverFenceSet = true // answered changes are on the disk
 			var stores []lock.Store
 			var seen outcomes
 			for range clients {
@@ -208,7 +208,7 @@ func TestFailoverHistory(t *testing.T) {
 	})
 	cfg := redisconn.Config{
 		Scheme: "redis+sentinel", Addrs: redistest.Sentinels(t, primary, 2, "", ""), Master: redistest.SentinelSet, Prefix: "{failover}:",
-		MinReplicas: 2, FailoverFenceSet: true, // whatever was answered, the heir has
+		MinReplicas: 2, FailoverFenceSet: true, // the heir has all answered changes
 	}
 	var stores []lock.Store
 	var answers atomic.Int64

@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
-// delayed is a store of records that shows the rule one more state before it commits, as one
-// does whose first commit was overtaken.
+// delayed is a store of records that shows the rule one more state before it commits, as a store
+// does after its first commit was overtaken.
 type delayed struct {
 	record.Store
 	overtake func()
@@ -30,8 +30,7 @@ func (d *delayed) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 	return d.Store.Change(ctx, ask, rule)
 }
 
-// The answer is that of the value that was committed, not of what an earlier run of the rule
-// would have made of the key.
+// The answer comes from the committed value, not from an earlier run of the rule.
 func TestAnswerIsThatOfTheCommit(t *testing.T) {
 	records := memory.New(nil)
 	other := lock.OnRecords(records)
@@ -63,7 +62,7 @@ func TestAnswerIsThatOfTheCommit(t *testing.T) {
 	}
 }
 
-// A release is answered the same whatever the store's clock shows, and whose a lock is comes
+// A release is answered the same at any time of the store's clock, and a lock's owner comes
 // before its end.
 func TestWhoseComesBeforeTime(t *testing.T) {
 	r := newRigged(t)
@@ -93,7 +92,7 @@ func TestWhoseComesBeforeTime(t *testing.T) {
 	}
 }
 
-// A renewal without a term that is made again is answered, whatever the lock is held for by then.
+// A renewal without a term that is made again is answered, under any holding of the lock by then.
 func TestRenewalMadeAgain(t *testing.T) {
 	bubble(t, func(r *rig) {
 		h := r.host()

@@ -12,10 +12,9 @@ import (
 
 // requirements is LS-SPEC-001 as far as a store has a part in it, and the rules about
 // request IDs. Each line is a request and its answer. A lease is shown as its state,
-// token, owner and what is left of it; "again" marks a repeated answer. Requests are
-// of owner a or b and have a request ID of their own, a lease ID of their own for an
-// acquire, a term of 1,000 ms and the key k, unless a field says otherwise. "+N" lets
-// N ms pass.
+// token, owner and rest; "again" marks a repeated answer. Requests are of owner a or b
+// and have a request ID of their own, a lease ID of their own for an acquire, a term of
+// 1,000 ms and the key k, unless a field says otherwise. "+N" lets N ms pass.
 var requirements = map[string]string{
 	"LS-INV-001, LS-ACQ-001, LS-ACQ-002, LS-REL-002: one ACTIVE lease, a new one after it": `
 		get = not found

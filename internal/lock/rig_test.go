@@ -63,10 +63,10 @@ type host struct {
 	*link
 }
 
-// host makes one that the store tells of releases.
+// host makes a host that the store tells of releases.
 func (r *rig) host() *host { return r.connect(&link{records: r.memory}, false) }
 
-// plain makes one that has to ask.
+// plain makes a host that has to ask.
 func (r *rig) plain() *host { return r.connect(&link{records: r.memory}, true) }
 
 func (r *rig) connect(l *link, plain bool) *host {

@@ -12,7 +12,7 @@ import (
 // soon after ctx is done, as a record.Store does. Package locktest is the suite that holds one to this.
 type Store interface {
 	// Do carries out one request, atomically per key, and answers when the result
-	// is as durable as the store ever makes it. Its own clock decides what has
+	// is as durable as the store ever makes it. Its own clock decides which leases have
 	// expired.
 	//
 	// Errors: *HeldError (acquire), *FencedError (acquire, on a store that may

@@ -160,7 +160,7 @@ func (c *swarmClient) hold(ctx, attempt context.Context, want lock.Request) {
 	_ = g.Release(release)
 }
 
-// use keeps to what is left of the lease.
+// use keeps to the rest of the lease.
 func (c *swarmClient) use(attempt context.Context, want lock.Request) {
 	l, err := c.host.Acquire(attempt, want)
 	if err != nil {

@@ -3,10 +3,10 @@ package lock
 import "time"
 
 const (
-	// renewPart: a held lease is renewed after this part of what is left of it.
+	// renewPart: a held lease is renewed after this part of its rest.
 	renewPart = 3
-	// marginPart of what is left of a lease is not relied on: the holder has to hear of
-	// the loss before the end, and clocks run at different speeds.
+	// marginPart of a lease's rest is not relied on: the holder has to hear of the loss before
+	// the end, and clocks run at different speeds.
 	marginPart = 20
 	// watchInterval is how often a held lease is looked at, at least: timers stand
 	// still while the machine is suspended, and the lease's end does not.
@@ -31,7 +31,7 @@ const (
 	MaxHeld = 10_000
 )
 
-// How often a store is asked whether a lock is free. One that tells of releases is still
+// How often a store is asked whether a lock is free. A store that tells of releases is still
 // asked once in noticeMost. Only tests change these.
 var (
 	pollFirst  = 20 * time.Millisecond
@@ -39,8 +39,8 @@ var (
 	noticeMost = 5 * time.Second
 )
 
-// reliedUntil is how long a holder relies on a lease: sent is when it asked, remaining
-// what the answer says is left.
+// reliedUntil is how long a holder relies on a lease: sent is when it asked, remaining the rest
+// in the answer.
 func reliedUntil(sent, remaining time.Duration) time.Duration {
 	return sent + remaining - remaining/marginPart
 }

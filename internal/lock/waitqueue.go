@@ -40,7 +40,7 @@ type waitQueue struct {
 // waiter is a request in a queue.
 type waiter struct {
 	request   Request
-	values    context.Context // the caller's, for what it carries besides its end: a trace
+	values    context.Context // the caller's, for its values besides its end: a trace
 	anonymous bool            // only the host knows the request ID
 	until     time.Duration   // the end of its wait
 
@@ -48,9 +48,9 @@ type waiter struct {
 	gone   bool          // it was answered, or has left
 	asking *call         // the store is being asked for it; it is the first in the queue
 	open   bool          // the store was asked, with an unknown outcome
-	clears bool          // what it was granted is being released
+	clears bool          // its granted lease is being released
 	sent   time.Duration // when the store was asked last
-	ends   time.Duration // until then what it was granted lives, if open
+	ends   time.Duration // until then its granted lease lives, if open
 	joined int           // how often the store had been asked when this one came
 
 	granted granted // written before done is closed
@@ -70,7 +70,7 @@ func newWaiter(ctx context.Context, r Request) *waiter {
 	return w
 }
 
-// join puts a waiter at the end of its queue, or in the place of one that it repeats.
+// join puts a waiter at the end of its queue, or in the place of the waiter that it repeats.
 func (c *hostCore) join(w *waiter, wait time.Duration) *waitQueue {
 	n := name{w.request.Tenant, w.request.Key}
 	q := c.queues[n]
@@ -158,7 +158,7 @@ func (q *waitQueue) ask(w *waiter) {
 	one := &call{request: w.request, values: w.values}
 	one.request.Wait = q.storeWait(w)
 	one.ended = func(lease Lease, err error) {
-		first := q.waiters[0] // w, or one that has taken over from it
+		first := q.waiters[0] // w, or a waiter that has taken over from it
 		q.busy, first.asking = false, nil
 		q.answered(first, one, lease, err)
 		if q.stale { // the answer may be from before
@@ -273,9 +273,9 @@ func (q *waitQueue) keep(w *waiter) {
 	q.admitHolder()
 }
 
-// clear releases the lease that a waiter who is gone may have been granted. Meanwhile the
-// waiter keeps its place, so that a repetition of its request does not get a lease that is
-// about to be released.
+// clear releases the lease that a waiter may have been granted before it left. Meanwhile
+// the waiter keeps its place, so that a repetition of its request does not get a lease
+// that is about to be released.
 //
 // The release is repeated for as long as a lease from the last question can live. An
 // acquire that arrives in the store even later stays unknown; its lease ends with its term.
@@ -311,9 +311,9 @@ func (w *waiter) repeats(earlier *waiter) bool {
 	return !earlier.clears && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
 }
 
-// takeOver puts w in the place of an earlier one that it repeats. The answer that this one is
-// to get, and the lease that it may have been granted, are w's. A store that waits is asked
-// anew, for as long as w does.
+// takeOver puts w in the place of the earlier waiter that it repeats. The answer that this
+// one is to get, and the lease that it may have been granted, are w's. A store that waits is
+// asked anew, for as long as w does.
 func (q *waitQueue) takeOver(place int, w *waiter) {
 	earlier := q.waiters[place]
 	w.asking, w.open, w.sent, w.ends = earlier.asking, earlier.open, earlier.sent, earlier.ends
@@ -331,8 +331,8 @@ func (q *waitQueue) news() {
 	q.step()
 }
 
-// subscribed is the event that the store tells of releases from now on. What was released
-// since an earlier subscription ended is asked for.
+// subscribed is the event that the store tells of releases from now on. It asks for releases
+// since an earlier subscription ended.
 func (q *waitQueue) subscribed() {
 	q.hears = true
 	if q.missed {
@@ -351,7 +351,7 @@ func (q *waitQueue) unsubscribed(byStore bool) {
 	}
 }
 
-// hurry answers the waiters whose time is over, or makes the next question due.
+// hurry answers the waiters that are out of time, or makes the next question due.
 func (q *waitQueue) hurry() {
 	switch known := q.known(); {
 	case known != nil:
@@ -363,7 +363,7 @@ func (q *waitQueue) hurry() {
 	}
 }
 
-// forget drops what is known of the lock, and makes the next question due.
+// forget drops the knowledge of the lock, and makes the next question due.
 func (q *waitQueue) forget() {
 	q.held, q.found, q.tryAt = nil, 0, 0
 	q.stale = true
@@ -422,8 +422,8 @@ func (q *waitQueue) drop(w *waiter) {
 	}
 }
 
-// late are the waiters whose time is over, apart from those that the store was asked for:
-// they get its answer.
+// late returns the waiters that are out of time, apart from the ones that the store was asked
+// for: they get its answer.
 func (q *waitQueue) late() (late []*waiter) {
 	for _, w := range q.waiters {
 		if w.late && !w.gone && w.asking == nil && !w.open && !q.isHolder(w) {
@@ -440,8 +440,8 @@ func (q *waitQueue) answerLate(err error) {
 	}
 }
 
-// answerHeld gives the late waiters the store's answer. It may be too old for one that came
-// after the question; that one gets only what is still known.
+// answerHeld gives the late waiters the store's answer. It may be too old for a waiter that came
+// after the question; that one gets only the present knowledge.
 func (q *waitQueue) answerHeld(answer *HeldError) {
 	known := q.known()
 	for _, w := range q.late() {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// step is what is under way for a key: one command, or none.
+// step is the work under way for a key: one command, or none.
 type step string
 
 const (
@@ -29,8 +29,8 @@ const (
 //	acquiring -> loading -> [checking] -> reserving -> ensuring -> recording -> releasing -> resting
 //	resting -> passivating -> removing -> gone
 //
-// The record names this host from reserving until removing: no other host activates the
-// key meanwhile, whatever fails or takes long.
+// The record names this host from reserving until removing: no other host activates the key
+// meanwhile, even if a step fails or takes long.
 type entry struct {
 	key       Key
 	serial    uint64
@@ -41,8 +41,8 @@ type entry struct {
 	ended     bool   // while the process was asked: its answer means nothing
 	reserved  bool   // the store's record may name this host
 	lease     Lease  // held if ID is not empty
-	record    Record // what is, or is to be, in the store
-	other     Record // checking: whose record is in the way
+	record    Record // the present or coming record in the store
+	other     Record // checking: the record in the way
 	failure   error  // why the activation under way has failed
 	denied    bool   // by another host, and that was told
 	why       string // it is to be passivated
@@ -137,8 +137,8 @@ func (c *Core) loaded(e *entry, r Result, now Moment) {
 	case !r.Found || r.Record.Owner.Authority == "":
 		c.reserve(e, r.Record, now)
 	case r.Record.Owner.Authority == c.self && r.Record.Owner.Token <= c.token:
-		// What this host began and could not clean up, in this membership or an
-		// earlier one, which has ended because there is this one.
+		// This host began an activation and could not clean up, in this membership or an earlier
+		// one, which has ended because there is this one.
 		c.reserve(e, r.Record, now)
 	default:
 		e.other = r.Record
@@ -184,7 +184,7 @@ func (c *Core) ensured(e *entry, r Result, now Moment) {
 	}
 	switch {
 	case r.Err != nil:
-		// What may have been activated has to be told that it must not be.
+		// An actor that may have been activated has to be told that it must not be.
 		e.activated = r.Unknown
 		if c.goesOn(e, now) {
 			c.fail(e, r.Err, now)
@@ -228,7 +228,7 @@ func (c *Core) goesOn(e *entry, now Moment) bool {
 	return false
 }
 
-// fail ends an activation that is under way, and takes back what it did.
+// fail ends an activation that is under way, and takes back its changes.
 func (c *Core) fail(e *entry, err error, now Moment) {
 	e.failure, e.unwanted, e.why = err, true, err.Error()
 	c.retreat(e, now)

@@ -9,8 +9,8 @@ import (
 // check asks for the activation of a token.
 func (d *desk) check(token int64) (time.Duration, bool) { return d.core.Check(room, token, d.now) }
 
-// A process may rely on what it is asked to activate, and on what it has
-// activated, as long as the membership lasts and no longer than MaxPromise.
+// A process may rely on actors that it is asked to activate, and on its own, as long as the
+// membership lasts and no longer than MaxPromise.
 func TestCheck(t *testing.T) {
 	d := newDesk(t)
 	d.reserved()
@@ -90,8 +90,7 @@ func TestEvict(t *testing.T) {
 	d.failed(ErrLost)
 }
 
-// A process that ends before its answer is told has activated nothing, whatever
-// the answer says.
+// A process that ends before its answer is told has activated nothing, with any answer.
 func TestEndedWhileItIsAsked(t *testing.T) {
 	d := newDesk(t)
 	d.reserved()
@@ -121,7 +120,7 @@ func TestUnusablePID(t *testing.T) {
 	}
 }
 
-// A late Store of what was not known yet does not undo a later one.
+// A late Store of new parts does not undo a later one.
 func TestLateStoreKeepsThePID(t *testing.T) {
 	early := Record{Owner: Member{"a", 1}, Version: 2, Token: 3}
 	known := early

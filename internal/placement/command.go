@@ -5,7 +5,7 @@ import "time"
 // RequestID pairs a command with its result. IDs of one core are never used twice.
 type RequestID uint64
 
-// Op is what a command asks for.
+// Op is the operation of a command.
 type Op string
 
 // The commands.
@@ -14,8 +14,8 @@ const (
 	TryAcquire Op = "try_acquire"
 	// Load reads the key's record. Result: Record and Found.
 	Load Op = "load"
-	// CheckOwner asks the store of memberships whether that of Record.Owner has
-	// ended. It reads what is so now, and nothing that was kept. Result: Ended.
+	// CheckOwner asks the store of memberships whether Record.Owner's has ended. It reads the
+	// present state, and nothing that was kept. Result: Ended.
 	CheckOwner Op = "check_owner"
 	// Store writes Record. Result: ErrStale where the stored one is newer.
 	Store Op = "store"
@@ -23,9 +23,8 @@ const (
 	// not begun at Until or later, by the host's own clock. Result: PID, or an
 	// error; with Unknown where the process may have done it all the same.
 	Ensure Op = "ensure"
-	// Passivate has the process end the activation of Record.Token. Result:
-	// Snapshot, nil for the one that is stored; or an error: the process does not
-	// answer, or is gone.
+	// Passivate has the process end the activation of Record.Token. Result: Snapshot, nil
+	// for the stored one; or an error: the process does not answer, or is gone.
 	Passivate Op = "passivate"
 	// Remove takes the owner out of the record, unless the stored one is newer than Record,
 	// and keeps version, token and snapshot: Record's, or with Keep the stored one.
@@ -91,8 +90,8 @@ type Event struct {
 	Took       time.Duration // Activated: since it was first asked for
 }
 
-// Why what was activated is so no more, as the Reason of Passivated tells it. There
-// are others, where something has failed.
+// Why an actor was passivated, as the Reason of Passivated tells it. There are others, where
+// something has failed.
 const (
 	HostStops       = "this host stops"
 	MembershipEnded = "this host's membership has ended"

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is what the coordinator can do at a moment.
+// State is the coordinator's ability at a moment.
 type State string
 
 // The states.
@@ -39,13 +39,13 @@ type Core struct {
 	ignored uint64
 
 	events   []Event
-	spare    []Event // what was drained last, to be used again
+	spare    []Event // the last drained events, to be used again
 	commands []Command
 	done     []Done
 }
 
 // NewCore makes a coordinator that is stopped. authority is the host's name among
-// the members, "" for one that only resolves. A strategy of nil is Rendezvous.
+// the members, "" for a host that only resolves. A strategy of nil is Rendezvous.
 func NewCore(authority string, s Strategy) *Core {
 	if s == nil {
 		s = Rendezvous
@@ -56,7 +56,7 @@ func NewCore(authority string, s Strategy) *Core {
 // Outcome is what to do after the core was told something.
 type Outcome struct {
 	Commands []Command // to carry out, those of one key in their order
-	Done     []Done    // keys whose activation was under way, and what became of it
+	Done     []Done    // keys with an activation under way, and its outcome
 }
 
 // Done ends the wait for an activation.
@@ -90,8 +90,8 @@ type Resolution struct {
 // Start begins to coordinate.
 func (c *Core) Start() { c.started = true }
 
-// Stop ends it: whatever is activated is passivated. The core has stopped when
-// Idle reports so; until then results are still due.
+// Stop ends it: all actors are passivated. The core has stopped when Idle reports so; until then
+// results are still due.
 func (c *Core) Stop(now Moment) Outcome {
 	c.started = false
 	c.loseAll(HostStops, now)
@@ -101,8 +101,8 @@ func (c *Core) Stop(now Moment) Outcome {
 // Idle reports whether nothing is activated or under way.
 func (c *Core) Idle() bool { return len(c.entries) == 0 }
 
-// SetKinds says for which kinds there is a process on this host. What it runs of
-// others is passivated.
+// SetKinds says for which kinds there is a process on this host. Actors of other kinds are
+// passivated.
 func (c *Core) SetKinds(kinds []string, now Moment) Outcome {
 	c.kinds = slices.Clone(kinds)
 	if c.topology != nil {
@@ -112,8 +112,8 @@ func (c *Core) SetKinds(kinds []string, now Moment) Outcome {
 }
 
 // SetMembership says that this host is a member under the token until a time
-// that it counts itself. Another token than before is another membership, and
-// what was activated under the one before has to go; token 0 is none.
+// that it counts itself. Another token than before is another membership, and the actors
+// from the one before have to go; token 0 is none.
 func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outcome {
 	if token != c.token {
 		c.loseAll(MembershipEnded, now)
@@ -134,8 +134,8 @@ func (c *Core) Tick(now Moment) Outcome {
 	return c.outcome()
 }
 
-// A store that is down is not asked for all at once; one that is back is asked for
-// more and more.
+// A store that is down is not asked for all at once; a store that is back is asked for more and
+// more.
 const (
 	tickRetries = 64 // at each Tick
 	nextRetries = 2  // for each that has succeeded
@@ -150,8 +150,8 @@ func (c *Core) retry(n int) {
 	c.retries = c.retries[n:]
 }
 
-// UpdateTopology says who the members are, and which kinds they announce. What this host
-// is not the authority of any more is passivated.
+// UpdateTopology says who the members are, and which kinds they announce. It passivates actors of
+// which this host is not the authority any more.
 func (c *Core) UpdateTopology(hosts []Host, now Moment) Outcome {
 	hosts = latest(hosts)
 	if c.topology == nil || !slices.EqualFunc(hosts, c.hosts, func(a, b Host) bool {
@@ -163,8 +163,8 @@ func (c *Core) UpdateTopology(hosts []Host, now Moment) Outcome {
 	return c.outcome()
 }
 
-// setTopology has this host serve what it has announced and still has a process for:
-// others know of the one, and nobody could run the rest.
+// setTopology has this host serve the kinds that it has announced and still has a process for:
+// others know of them, and no process could run the rest.
 func (c *Core) setTopology(now Moment) {
 	hosts := slices.Clone(c.hosts)
 	for i, h := range hosts {
@@ -175,7 +175,7 @@ func (c *Core) setTopology(now Moment) {
 	c.topology = NewTopology(hosts, c.strategy)
 	c.dropMovedPIDs(now)
 	if len(hosts) == 0 {
-		return // nobody else has them either
+		return // no other host has them either
 	}
 	for _, e := range c.which(func(e *entry) bool { return c.topology.Authority(e.key) != c.self }) {
 		why := OtherAuthority
@@ -201,8 +201,7 @@ func (c *Core) State(now Moment) State {
 	return StateMember
 }
 
-// isMember reports whether this host is a member by its own reckoning and by what
-// is known of the topology.
+// isMember reports whether this host is a member by its own reckoning and by the known topology.
 func (c *Core) isMember(now Moment) bool {
 	return c.token != 0 && now.Boot < c.until && c.topology != nil && c.topology.Has(Member{c.self, c.token})
 }
@@ -236,8 +235,8 @@ func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 	return Resolution{}, c.outcome(), ErrPending
 }
 
-// Known is Resolve for what can be answered with nothing to do: it is activated
-// here, or it is another host's. Otherwise nothing has happened.
+// Known is Resolve for a key that can be answered with nothing to do: it is activated here, or it
+// is another host's. Otherwise nothing has happened.
 func (c *Core) Known(key Key, now Moment) (r Resolution, ok bool) {
 	if s := c.State(now); key.Validate() != nil || s != StateMember && s != StateClient {
 		return r, false
@@ -271,7 +270,7 @@ func (c *Core) why(s State) string {
 	return MembershipEnded
 }
 
-// PassivateIdle passivates what has not been resolved for so long.
+// PassivateIdle passivates actors that have not been resolved for so long.
 func (c *Core) PassivateIdle(ttl time.Duration, now Moment) Outcome {
 	for _, e := range c.which(func(e *entry) bool { return e.activated && now.Boot-e.used >= ttl }) {
 		c.lose(e, NotAskedFor, now)
@@ -329,8 +328,8 @@ func (c *Core) loseAll(why string, now Moment) {
 	}
 }
 
-// which are some of the keys, in the order in which they came: what the core does
-// depends on what it was told alone.
+// which are some of the keys, in the order in which they came: the core's actions depend on its
+// inputs alone.
 func (c *Core) which(some func(*entry) bool) (entries []*entry) {
 	for _, e := range c.entries {
 		if some(e) {
@@ -363,10 +362,10 @@ func (c *Core) DrainEvents() []Event {
 	return events
 }
 
-// Activation is what a snapshot tells of one key.
+// Activation is one key in a snapshot.
 type Activation struct {
 	Key     Key
-	Doing   string // resting, or what is under way
+	Doing   string // resting, or the work under way
 	Active  bool
 	Record  Record
 	IdleFor time.Duration

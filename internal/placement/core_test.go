@@ -14,7 +14,7 @@ var (
 	errRefused = errors.New("held by another")
 )
 
-// desk is a core whose commands a test carries out by hand.
+// desk is a core with commands that a test carries out by hand.
 type desk struct {
 	*testing.T
 	core *Core
@@ -154,7 +154,7 @@ func TestResolveDecides(t *testing.T) {
 	d.idle() // remote: no commands
 }
 
-// PL-1.2: a changed topology counts from then on, also for what is activated.
+// PL-1.2: a changed topology counts from then on, also for present actors.
 // Seed 004-18.
 func TestTopologyCounts(t *testing.T) {
 	d := newDesk(t)
@@ -193,7 +193,7 @@ func TestTopologyLeavesAlone(t *testing.T) {
 	d.idle()
 }
 
-// PL-1.3: what is not known is refused.
+// PL-1.3: an unknown kind or key is refused.
 // Seeds 004-44, 004-62 and 004-65.
 func TestNotReadyIsRefused(t *testing.T) {
 	d := newDesk(t)
@@ -271,7 +271,7 @@ func TestActivation(t *testing.T) {
 	d.idle()
 }
 
-// PL-2.2: what is activated is used again, without any I/O.
+// PL-2.2: an activated actor is used again, without any I/O.
 // Seed 004-65.
 func TestActivationIsReused(t *testing.T) {
 	d := newDesk(t)
@@ -328,8 +328,8 @@ func TestHandoverIsNoFailure(t *testing.T) {
 	told("old:1")
 }
 
-// PL-3.5, PL-C6: the lock is given back, whatever fails and when, and what was begun is
-// taken back before. The failure is told with its reason.
+// PL-3.5, PL-C6: the lock is given back after any failure at any time, and begun steps are taken
+// back before. The failure is told with its reason.
 // Seeds 004-27 and 004-63.
 func TestWhateverFails(t *testing.T) {
 	ok := map[Op]Result{TryAcquire: {Lease: Lease{"l", 5}}, Load: {Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}},
@@ -425,7 +425,7 @@ func TestRemovedInTheEnd(t *testing.T) {
 	}
 	d.answer(Remove, Result{})
 	d.done = d.done[1:] // the activation
-	d.failed(ErrLost)   // for those who asked: they ask again
+	d.failed(ErrLost)   // for the callers: they ask again
 	d.pending()
 	d.expect(TryAcquire)
 }
@@ -458,7 +458,7 @@ func TestTokensGrow(t *testing.T) {
 	}
 }
 
-// PL-4.1: start and stop; stopping gives back what is activated.
+// PL-4.1: start and stop; stopping gives back all actors.
 func TestStartAndStop(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -530,7 +530,7 @@ func TestEnded(t *testing.T) {
 	d.failed(ErrLost)
 }
 
-// Only what is idle is passivated.
+// Only idle actors are passivated.
 // Seed 004-19.
 func TestPassivateIdle(t *testing.T) {
 	d := newDesk(t)

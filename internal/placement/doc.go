@@ -9,16 +9,16 @@
 //   - A driver carries out the commands, one for a key at a time, and hands their
 //     results back.
 //
-// # What it upholds
+// # Guarantees
 //
 //   - The authority of a key is a pure function of the key and the set of members:
 //     rendezvous hashing, see Topology.
-//   - The activation record of a key is the only truth about who runs it. A member
+//   - The activation record of a key is the only truth about its owner. A member
 //     writes its name into the record before it has the process activate, and does
-//     so only if the record names no owner, or itself, or a member whose membership
-//     has ended. So an owner that is alive, however slow, is never overtaken.
+//     so only if the record names no owner, or itself, or a member with an ended
+//     membership. So an owner that is alive, however slow, is never overtaken.
 //   - A member counts the end of its own membership from before the request that
-//     got it, and activates nothing after that end; what it runs it has passivated.
+//     got it, and activates nothing after that end; it has its actors passivated.
 //   - A store accepts no record that is older than the one it has, and tokens of a
 //     key strictly increase from one activation to the next: a process
 //     that was paused beyond all this is found out by a comparison of tokens.

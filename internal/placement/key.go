@@ -42,7 +42,7 @@ func ParseKey(s string) (Key, error) {
 	return k, k.Validate()
 }
 
-// Validate reports what is wrong with the key.
+// Validate returns the fault of the key.
 func (k Key) Validate() error {
 	if err := CheckKind(k.Kind); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (k Key) Validate() error {
 	return check("identity", k.Identity, MaxIdentity)
 }
 
-// CheckKind reports what is wrong with a kind's name.
+// CheckKind returns the fault of a kind's name.
 func CheckKind(kind string) error {
 	if strings.Contains(kind, "/") {
 		return fmt.Errorf("%w: the kind %q has a slash", ErrInvalid, kind)
@@ -90,7 +90,7 @@ type Record struct {
 	PID      string // "" while the process has not answered yet
 	Version  int64  // of activations of the key, from 1 on
 	Token    int64  // fencing token of the activation; grows with the version
-	Snapshot []byte // what the last passivation left behind
+	Snapshot []byte // left behind by the last passivation
 	// ObservedMS is when its owner decided on it, by that host's wall clock, Unix ms. It is for
 	// people: nothing is decided by it.
 	ObservedMS int64
@@ -105,10 +105,10 @@ type Lease struct {
 // Moment is when the core is told something.
 type Moment struct {
 	Boot   time.Duration // on the host's clock that counts suspend
-	UnixMS int64         // on the wall clock, for those who read events
+	UnixMS int64         // on the wall clock, for readers of events
 }
 
-// Validate reports what is wrong with a record that names an owner.
+// Validate returns the fault of a record that names an owner.
 func (r Record) Validate() error {
 	if err := check("owner", r.Owner.Authority, MaxAuthority); err != nil {
 		return err

@@ -84,7 +84,7 @@ func TestSnapshotsThatAreKept(t *testing.T) {
 	}
 }
 
-// What is not on record yet is not told to anybody: the store may yet refuse it.
+// An actor that is not on record yet is told to no one: the store may yet refuse it.
 func TestNothingIsResolvedBeforeItIsRecorded(t *testing.T) {
 	d := newDesk(t)
 	d.reserved()

@@ -28,7 +28,7 @@ type remotePID struct {
 	until  time.Duration
 }
 
-// forget removes one, and reports what it was.
+// forget removes one, and returns it.
 func (p *pids) forget(key Key) (was remotePID, ok bool) {
 	if was, ok = p.known[key]; ok {
 		delete(p.known, key)
@@ -38,15 +38,15 @@ func (p *pids) forget(key Key) (was remotePID, ok bool) {
 	return was, ok
 }
 
-// PID completes a resolution with what is remembered of a remote actor. ok reports whether
-// there is nothing more to learn: otherwise the record has to be read.
+// PID completes a resolution with the memory of a remote actor. ok reports whether there is
+// nothing more to learn: otherwise the record has to be read.
 func (c *Core) PID(r Resolution, now Moment) (_ Resolution, ok bool) {
 	if r.Locality != Remote {
 		return r, true
 	}
 	c.dropOldPIDs(now)
 	known, ok := c.pids.known[r.Key]
-	if ok && now.Boot >= known.until { // its read ended after that of a later one
+	if ok && now.Boot >= known.until { // its read ended after a later one's
 		c.dropPID(r.Key, PIDIsOld, now)
 		ok = false
 	}

@@ -58,7 +58,7 @@ func TestPIDIsRemembered(t *testing.T) {
 	d.core.RememberPID(r, record, d.now.Boot+time.Second, d.now)
 	d.cacheEvents()
 	d.now.Boot += time.Second
-	d.take(d.core.Tick(d.now)) // nobody asks
+	d.take(d.core.Tick(d.now)) // no caller asks
 	if got, want := d.cacheEvents(), fmt.Sprintf("pid_dropped %s p 9 %s;", r.Authority, PIDIsOld); got != want {
 		t.Errorf("told is %s, want %s", got, want)
 	}
@@ -95,7 +95,7 @@ func TestPIDOfNoOne(t *testing.T) {
 	}
 }
 
-// With the topology what is remembered of members that have gone goes too.
+// With the topology the memory of members that have gone goes too.
 func TestPIDsGoWithTheTopology(t *testing.T) {
 	for reason, change := range map[string]func(d *desk, authority string){
 		OtherAuthority: func(d *desk, _ string) { d.topology(others(d.T, true)...) },
@@ -118,7 +118,7 @@ func TestPIDsGoWithTheTopology(t *testing.T) {
 	}
 }
 
-// No more pids are remembered than there may be: the one that was read first goes.
+// No more pids are remembered than there may be: the first one read goes.
 func TestPIDsAreBounded(t *testing.T) {
 	d := newDesk(t)
 	d.far()
@@ -140,8 +140,8 @@ func TestPIDsAreBounded(t *testing.T) {
 	}
 }
 
-// Reads at the same time end in any order: one that began earlier does not make what is known
-// older, and does not live longer behind one that began later.
+// Reads at the same time end in any order: a read that began earlier does not replace newer
+// knowledge, and does not live longer behind a later one.
 func TestPIDsOfSlowReads(t *testing.T) {
 	d := newDesk(t)
 	r, record := d.far()

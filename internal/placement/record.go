@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// Put is what a store does with a Store command: next is what to keep instead of
-// stored, whose version is 0 where there is none.
+// Put is a store's rule for a Store command: next is the record to keep instead of stored, which
+// has version 0 where there is none.
 //
 // Errors: ErrStale: nothing is changed.
 func Put(stored, record Record) (next Record, err error) {
@@ -15,12 +15,12 @@ func Put(stored, record Record) (next Record, err error) {
 			stored.Version, stored.Token, record.Version, record.Token)
 	}
 	if again && record.PID == "" {
-		record.PID = stored.PID // it comes late, after the one that knew the process
+		record.PID = stored.PID // it comes late, after the record that knew the process
 	}
 	return record, nil
 }
 
-// Drop is what a store does with a Remove command.
+// Drop is a store's rule for a Remove command.
 func Drop(stored, record Record, keep bool) (next Record) {
 	newer := stored.Version > record.Version || stored.Token > record.Token
 	if newer || stored.Version == record.Version && stored.Owner != record.Owner {

@@ -8,7 +8,7 @@ import "github.com/cespare/xxhash/v2"
 // no actor is active twice.
 type Strategy func(authorities []string) func(Key) string
 
-// Rendezvous chooses the one whose score for the key is highest (highest random weight;
+// Rendezvous chooses the host with the highest score for the key (highest random weight;
 // Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998).
 //
 //	score(key, authority) = mix(XXH64(kind 0x00 identity) XOR XXH64(authority))

@@ -13,7 +13,7 @@ func TestStoreThatIsDownIsNotCrowded(t *testing.T) {
 	d.member()
 	const many = 10 * tickRetries
 	down := false
-	// work carries out what is to do, and returns how much that was.
+	// work carries out the commands, and returns how many there were.
 	work := func() (n int) {
 		for ; len(d.todo) > 0; n++ {
 			c := d.todo[0]

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Host is a member, and the kinds that it announces: those that a process of it has
+// Host is a member, and the kinds that it announces: the kinds that a process of it has
 // registered for.
 type Host struct {
 	Member
 	Kinds []string // sorted
 }
 
-// Topology is a set of hosts. The authority of a key is one of those that serve its
-// kind, by a Strategy: a host without processes owns nothing.
+// Topology is a set of hosts. The authority of a key is one of the hosts that serve its kind, by
+// a Strategy: a host without processes owns nothing.
 type Topology struct {
 	hosts  []Host // by name
 	choose map[string]func(Key) string
@@ -52,7 +52,7 @@ func (t *Topology) Has(m Member) bool {
 	return there && t.hosts[at].Token == m.Token
 }
 
-// Authority is the key's, "" where nobody serves its kind.
+// Authority returns the key's, "" where no host serves its kind.
 func (t *Topology) Authority(k Key) string {
 	if choose := t.choose[k.Kind]; choose != nil {
 		return choose(k)

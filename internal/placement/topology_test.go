@@ -14,8 +14,7 @@ import (
 
 const vectorFile = "testdata/rendezvous.json"
 
-// vectors are for those who write the same in another language. Hashes are in
-// hexadecimal.
+// vectors are for authors of the same in another language. Hashes are in hexadecimal.
 type vectors struct {
 	Scores     []scoreVector     `json:"scores"`
 	Placements []placementVector `json:"placements"`
@@ -139,7 +138,7 @@ func TestLatestMembershipCounts(t *testing.T) {
 	}
 }
 
-// PL-C4: what a store accepts is what is newer, and what it has, again.
+// PL-C4: a store accepts newer records, and its present one again.
 func TestPut(t *testing.T) {
 	stored := Record{Owner: Member{"a", 1}, Version: 3, Token: 30}
 	for _, test := range []struct {
@@ -169,8 +168,8 @@ func same(a, b Record) bool {
 	return a.Owner == b.Owner && a.PID == b.PID && a.Version == b.Version && a.Token == b.Token && slices.Equal(a.Snapshot, b.Snapshot)
 }
 
-// PL-C5: whatever order a store gets them in, a record that was
-// removed does not come back, and another's is not touched.
+// PL-C5: in any order of changes at a store, a record that was removed does not come back, and
+// another's is not touched.
 func TestDropStopsALatePut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.Int64Range(1, 4)

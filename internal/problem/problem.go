@@ -1,5 +1,5 @@
-// Package problem has the errors of the lease server's HTTP API: RFC 9457 problems whose
-// code says what to do. It does no I/O.
+// Package problem has the errors of the lease server's HTTP API: RFC 9457 problems with a code
+// that says what to do. It does no I/O.
 package problem
 
 import (
@@ -103,7 +103,7 @@ type Problem struct {
 
 	Setting string `json:"setting,omitempty"` // STORE_FULL: the limit's configuration key, unless the disk is full
 	Limit   int64  `json:"limit,omitempty"`   // STORE_FULL: its value, or the part of it that is the payer's
-	Payer   string `json:"payer,omitempty"`   // STORE_FULL: who has used it up; absent where all have
+	Payer   string `json:"payer,omitempty"`   // STORE_FULL: the payer that used it up; absent where all have
 
 	MaxValue int64  `json:"max_value,omitempty"` // SEQUENCE_EXHAUSTED
 	Left     *int64 `json:"left,omitempty"`      // SEQUENCE_EXHAUSTED: how many values are left

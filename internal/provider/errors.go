@@ -33,14 +33,14 @@ var (
 	ErrNotSent = connurl.ErrNotSent
 )
 
-// NotSent makes err one that wraps ErrNotSent.
+// NotSent returns err as an error that wraps ErrNotSent.
 func NotSent(err error) error { return connurl.NotSent(err) }
 
 // FullError: every slot of the pool is taken.
 type FullError struct {
 	Pool      string
 	Slots     int64 // how many slots the pool has in the layout asked for
-	NextEndMS int64 // Unix ms at which the next slot can be granted, if nobody releases one sooner; 0 when not known
+	NextEndMS int64 // Unix ms at which the next slot can be granted, if none is released sooner; 0 when not known
 }
 
 func (e *FullError) Error() string {
@@ -74,7 +74,7 @@ const (
 	// machine ID after 24 s to 42 s; where they came back in the second that the server asks
 	// for, after 116 s.
 	spread = 12 * time.Second
-	// mostRetry bounds what a provider may ask for, in whatever unit it meant it.
+	// mostRetry bounds the wait that a provider may ask for, in any unit that it meant.
 	mostRetry = 10 * time.Minute
 )
 

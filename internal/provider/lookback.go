@@ -9,7 +9,7 @@ import (
 const leastStep = time.Second
 
 // LookBack finds the grants that a fallback ID of the time may have been made
-// from: those that were valid then or, of those before, the last. A lease that
+// from: the grants that were valid then or, of those before, the last. A lease that
 // was handed back is none, as it is not kept for fallback. It looks at most steps
 // times, in steps of half the term, since an interval is a term long at least.
 func LookBack(atMS int64, term time.Duration, steps int, locate func(atMS int64) ([]Record, error)) ([]Record, error) {

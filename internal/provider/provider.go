@@ -3,12 +3,12 @@
 //
 // # The grant rule
 //
-// In a pool, two grants whose slots overlap have disjoint intervals. Every
-// coordinating provider keeps it like this:
+// In a pool, two grants with overlapping slots have disjoint intervals. Every coordinating
+// provider keeps it like this:
 //
 //   - There is one record per (slot start, bit_seq), never deleted. A grant
-//     replaces the record of the same slot only, and only when every record
-//     whose slot overlaps has end <= now. Check and write are one atomic step.
+//     replaces the record of the same slot only, and only when every record with an
+//     overlapping slot has end <= now. Check and write are one atomic step.
 //   - A grant sets end = expired + quarantine. A valid release sets
 //     end = max(timestamp+1, created), and never a later end than before.
 //   - Nothing trusts the clock: if it jumps ahead and back, slots look busy for
@@ -32,7 +32,7 @@ import (
 // an error that is errors.ErrUnsupported where Info.Can does not name them; see
 // Lacking.
 type Provider interface {
-	// Acquire grants leases of one service whose throughput together reaches
+	// Acquire grants leases of one service with a throughput that together reaches
 	// req.ThroughputPerMS, or as many as it can, but at least one.
 	//
 	// Asked again with the same RequestID it returns the same leases as long
@@ -47,16 +47,16 @@ type Provider interface {
 	Acquire(ctx context.Context, req AcquireRequest) ([]lease.Lease, error)
 
 	// Release gives a lease back before it ends; its slot is then free after
-	// req.TimestampMS. Releasing what is already released, with a valid
-	// signature, changes nothing and is no error.
+	// req.TimestampMS. Releasing a released lease, with a valid signature, changes
+	// nothing and is no error.
 	//
 	// The release is sent at most once: it is neither repeated nor sent to
 	// another server once a byte of it has left this process.
 	//
 	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature
 	// when the lease is not the caller's (any more), ErrTimestampSkew when
-	// the timestamp is further than ReleaseWindow from the provider's time and
-	// not the one that req.AtEnd allows.
+	// the timestamp is further than ReleaseWindow from the provider's time and req.AtEnd
+	// does not allow it.
 	//
 	// An error that wraps ErrNotSent means that the release was not sent.
 	// ErrTimestampSkew, *FencedError, *BusyError and ErrInvalid are refusals by
@@ -66,9 +66,9 @@ type Provider interface {
 
 	// Extend makes the lease last for one term from now, by the provider's
 	// clock; it never shortens it. A lease that lasts longer than req.ExpiredMS
-	// already stays as it is: the request is repeated, perhaps by somebody who
-	// has overheard it. Extend returns the lease with its present times, and
-	// without its secret. Function Extend extends a lease.
+	// already stays as it is: the request is repeated, perhaps by an eavesdropper. Extend
+	// returns the lease with its present times, and without its secret. Function Extend
+	// extends a lease.
 	//
 	// It is there for programs that cannot take a new machine ID while they run
 	// (seed 001); the keeper never extends (seed 000, A.1).
@@ -79,11 +79,10 @@ type Provider interface {
 	// extended: the caller keeps to the end it knows.
 	Extend(ctx context.Context, req ExtendRequest) (lease.Lease, error)
 
-	// Verify returns the positions of those claims whose lease is no longer the
-	// caller's: taken over, released, or forgotten by the store. A lease that
-	// merely expired is not among them, nor is one that was forgotten as long as
-	// the store is held back from granting for that reason. Function Verify asks
-	// about leases.
+	// Verify returns the positions of the claims on leases that are no longer the
+	// caller's: taken over, released, or forgotten by the store. A lease that merely
+	// expired is not among them, nor is a forgotten one as long as the store is held back
+	// from granting for that reason. Function Verify asks about leases.
 	//
 	// An error means that nothing is known.
 	Verify(ctx context.Context, service string, claims []Claim) (lost []int, err error)
@@ -91,23 +90,22 @@ type Provider interface {
 	// List returns one entry per slot that was ever granted, ordered by slot.
 	List(ctx context.Context, service string) ([]Record, error)
 
-	// Locate returns the grants of the service's pool whose slot covers the low
-	// bits and whose interval [created, expired) holds the time, the latest
-	// first, as far as Info.History reaches. A release before the time ends the
-	// interval there. None is no error.
+	// Locate returns the grants of the service's pool with a slot that covers the low
+	// bits and an interval [created, expired) that holds the time, the latest first, as
+	// far as Info.History reaches. A release before the time ends the interval there.
+	// None is no error.
 	Locate(ctx context.Context, service string, low, atMS int64) ([]Record, error)
 
-	// Counters returns what was counted in the service's pool since the store was
-	// new, by CounterNames; a provider may have more of its own.
+	// Counters returns the counts of the service's pool since the store was new, by CounterNames;
+	// a provider may have more of its own.
 	Counters(ctx context.Context, service string) (map[string]int64, error)
 
-	// Init declares that nobody holds a lease that the store does not know. A store
-	// that may forget must be told so before its first use, or it waits until every
-	// grant that could have been lost has ended. On a store that is in use and has
-	// lost nothing it changes nothing.
+	// Init declares that the store knows all held leases. A store that may forget must be
+	// told so before its first use, or it waits until every grant that could have been
+	// lost has ended. On a store that is in use and has lost nothing it changes nothing.
 	Init(ctx context.Context, service string) error
 
-	// Fence holds back grants as after a loss: for an operator who has put back an
+	// Fence holds back grants as after a loss: for use after an operator has put back an
 	// older state of the store in a way that it cannot notice. It returns until
 	// when.
 	Fence(ctx context.Context) (*FencedError, error)
@@ -126,7 +124,7 @@ type Provider interface {
 	// It does no I/O.
 	Info() Info
 
-	// Close frees what the provider holds open. Leases stay granted.
+	// Close frees the provider's connections and files. Leases stay granted.
 	Close() error
 }
 
@@ -137,13 +135,13 @@ const ReleaseWindow = 30 * time.Second
 // AcquireRequest asks for leases.
 type AcquireRequest struct {
 	Service         string            // service name; the provider maps it to a pool
-	Meta            map[string]string // who asks: host, pid, version, ...
+	Meta            map[string]string // the caller: host, pid, version, ...
 	ThroughputPerMS int64             // IDs per millisecond still missing; values below 1 mean 1
 	RequestID       string            // 128 random bits in hex; empty means the request is never repeated
 	Client          Client            // for a provider that counts clients
 }
 
-// Client says whose request an acquire is.
+// Client says which sort of client an acquire comes from.
 type Client int
 
 const (
@@ -168,7 +166,7 @@ type ReleaseRequest struct {
 	AtEnd bool
 }
 
-// AnyBitSeq in a ReleaseRequest means the record whose secret verifies.
+// AnyBitSeq in a ReleaseRequest means the record with the secret that verifies the signature.
 const AnyBitSeq = -1
 
 // Scope is how far a provider's promise of uniqueness reaches.
@@ -178,7 +176,7 @@ type Scope string
 const (
 	ScopeShared     Scope = "shared"     // every host that uses the same store
 	ScopeHost       Scope = "host"       // the processes of this host
-	ScopeUnverified Scope = "unverified" // nobody coordinates: the operator's promise
+	ScopeUnverified Scope = "unverified" // no coordination: the operator's promise
 	ScopeNone       Scope = "none"       // no provider: every ID is a fallback ID
 )
 
@@ -190,8 +188,8 @@ type Info struct {
 	// OwnClock reports whether lease times come from a clock other than this
 	// host's, so that a grant says something about this host's clock.
 	OwnClock bool
-	// Coordinated is false for providers that grant to whoever asks: a single
-	// service may use one, since nothing keeps two apart.
+	// Coordinated is false for providers that grant to every caller: a single service may use
+	// one, since nothing keeps two apart.
 	Coordinated bool
 	// Forgetful reports whether the store may lose a grant and grant the same
 	// slot again while the first holder goes on. Until that holder verifies its
@@ -203,17 +201,17 @@ type Info struct {
 	Can     Can
 }
 
-// Can is which methods a provider has. One that reaches a server may learn later
-// that the server lacks one: the method then fails as if it were not there.
+// Can is which methods a provider has. A provider may learn later that its server lacks one: the
+// method then fails as if it were not there.
 type Can struct{ Verify, List, Extend, Locate, Init, Fence bool }
 
-// Lacking is the methods of the provider with this name that it does not have. A
-// provider embeds it, and hides those that it has.
+// Lacking has the methods that the provider with this name lacks. A provider embeds it, and hides
+// it with its own methods.
 type Lacking string
 
 func (l Lacking) lack(what string) error { return &lackError{string(l), what} }
 
-// lackError: the provider cannot do what was asked. It is errors.ErrUnsupported.
+// lackError: the provider cannot carry out the call. It is errors.ErrUnsupported.
 type lackError struct{ provider, lacking string }
 
 func (e *lackError) Error() string        { return "the provider " + e.provider + ": " + e.lacking }
@@ -258,7 +256,7 @@ func (Lacking) Fenced() *FencedError { return nil }
 // Look implements Provider.
 func (l Lacking) Look(context.Context) error { return l.lack("it is not fenced by hand") }
 
-// Ready implements Provider, for one that reaches out to nothing, or has done so.
+// Ready implements Provider, for a provider that reaches out to nothing, or has done so.
 func (Lacking) Ready(context.Context) error { return nil }
 
 // Claim says that a lease is the caller's, and proves it without the secret.
@@ -269,11 +267,11 @@ type Claim struct {
 	Signature string // lease.SignVerify(secret, ID, CreatedMS)
 }
 
-// Record is what a provider remembers of a slot's latest grant. The JSON names are those of the
+// Record is a provider's memory of a slot's latest grant. The JSON names are those of the
 // objects of Kubernetes.
 type Record struct {
 	Lease    lease.Lease       `json:"lease"`             // without its secret
-	Service  string            `json:"service,omitempty"` // who asked
+	Service  string            `json:"service,omitempty"` // the caller
 	Meta     map[string]string `json:"meta,omitempty"`    // as given at the acquire
 	End      int64             `json:"end"`               // Unix ms; from then on the slot can be granted again
 	Released bool              `json:"released,omitempty"`
@@ -293,12 +291,12 @@ type ExtendRequest struct {
 const (
 	CountClients     = "client_id_count"            // processes that have asked for a machine ID
 	CountAcquires    = "client_get_id_count"        // requests for one
-	CountGranted     = "client_get_id_success"      // those that were granted
-	CountFull        = "get_id_no_available_id"     // those that found the pool full
+	CountGranted     = "client_get_id_success"      // granted ones
+	CountFull        = "get_id_no_available_id"     // calls that found the pool full
 	CountExtends     = "extend_ttl_count"           // requests to extend a lease
-	CountExtended    = "extend_ttl_success"         // those that were granted
-	CountNotOwner    = "extend_ttl_ownership_error" // those for a lease that is somebody else's
-	CountExtendEnded = "extend_ttl_expire_warning"  // those for a lease that has ended
+	CountExtended    = "extend_ttl_success"         // granted ones
+	CountNotOwner    = "extend_ttl_ownership_error" // calls for another holder's lease
+	CountExtendEnded = "extend_ttl_expire_warning"  // calls for a lease that has ended
 )
 
 // CounterNames are the counters that every provider has which counts.

@@ -15,9 +15,9 @@ func TermsParams() []string {
 	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout", "pool", "ids"}
 }
 
-// ParseTerms reads Terms from URL parameters; what is not given has its
-// default. A bit width that is not given follows from the other two, so that
-// bit_seq=9 alone means 41/13/9; layout names all three; quarantine follows term.
+// ParseTerms reads Terms from URL parameters; a missing one has its default. A bit width
+// that is not given follows from the other two, so that bit_seq=9 alone means 41/13/9;
+// layout names all three; quarantine follows term.
 func ParseTerms(q url.Values) (Terms, error) {
 	t := DefaultTerms()
 	if v, ok := given(q, "pool"); ok {
@@ -91,8 +91,8 @@ func parseIDRange(s string) (IDRange, error) {
 	return IDRange{Low: l, End: h + 1}, nil
 }
 
-// given looks up a parameter; one that is present but empty counts, so that
-// it is reported by whoever parses the value.
+// given looks up a parameter; an empty one counts too, so that the parser of the value reports
+// it.
 func given(q url.Values, name string) (string, bool) {
 	v, ok := q[name]
 	if !ok || len(v) == 0 {
@@ -131,7 +131,7 @@ func parseEpoch(v string) (int64, error) {
 	if ms, err := strconv.ParseInt(v, 10, 64); err == nil {
 		return ms, nil
 	}
-	// A '+' in a query is a space, and nobody writes %2B09:00.
+	// A '+' in a query is a space, and people do not write %2B09:00.
 	at, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(v, " ", "+"))
 	if err != nil || at.Nanosecond()%int(time.Millisecond) != 0 {
 		return 0, fmt.Errorf("epoch=%s: write a time in whole milliseconds as RFC 3339 (2026-01-01T00:00:00Z) or as Unix milliseconds", v)

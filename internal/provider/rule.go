@@ -25,8 +25,8 @@ func (r ReleaseRequest) Apply(to Record, nowMS int64) (after Record, changed boo
 	if !r.Signed(to.Lease.Secret) {
 		return Record{}, false, ErrBadSignature
 	}
-	// A release that took effect is not refused when it is repeated, whatever the
-	// clock shows by then: its holder would take the lease for its own.
+	// A release that took effect is not refused when it is repeated, at any time: its holder
+	// would take the lease for its own.
 	if to.Released {
 		return to, false, nil
 	}
@@ -54,8 +54,8 @@ func (r ExtendRequest) Apply(to Record, t Terms, nowMS int64) (Record, error) {
 }
 
 // Lost reports whether the claimed lease is no longer the claimant's, by the latest grant of its
-// slot with its secret, nil where there is none. What a fenced store lacks, or has an older grant
-// of, says nothing: the fence outlasts every lease that was lost.
+// slot with its secret, nil where there is none. A slot without a grant, or with an older one,
+// says nothing in a fenced store: the fence outlasts every lease that was lost.
 func (c Claim) Lost(latest *Record, fenced bool) bool {
 	switch {
 	case latest == nil:
@@ -105,7 +105,7 @@ func (r ReleaseRequest) CheckTime(nowMS, expiredMS int64) error {
 	return nil
 }
 
-// Limits on what a request may hold, so that one peer cannot fill a store.
+// Limits on the content of a request, so that one peer cannot fill a store.
 const (
 	MaxNameBytes = 200       // of a service name and of a request ID
 	MaxMetaBytes = 16 * 1024 // of all keys and values of meta together

@@ -37,8 +37,8 @@ func TestForgedRequests(t *testing.T) {
 	}
 }
 
-// No extension takes a slot for longer than a fence lasts that knows its terms, whatever terms the
-// lease had before.
+// No extension takes a slot for longer than a fence lasts that knows its terms, under any earlier
+// terms of the lease.
 func TestExtensionIsFenced(t *testing.T) {
 	const now = 1_000_000
 	terms := provider.DefaultTerms()

@@ -27,8 +27,7 @@ func ClaimOf(l lease.Lease) Claim {
 	return Claim{ID: l.ID, BitSeq: l.BitSeq, CreatedMS: l.Created, Signature: lease.SignVerify(l.Secret, l.ID, l.Created)}
 }
 
-// Verify asks the provider about leases, and returns those that are no longer the
-// caller's.
+// Verify asks the provider about leases, and returns the ones that are no longer the caller's.
 func Verify(ctx context.Context, p Provider, service string, leases []lease.Lease) ([]lease.Lease, error) {
 	claims := make([]Claim, len(leases))
 	for i, l := range leases {

@@ -31,16 +31,16 @@ const (
 	maxPoolName = 64
 )
 
-// Terms is what a provider that grants by itself grants to a service: from
-// which pool, in which layout, for how long.
+// Terms are the terms of a service's grants by a provider that grants by itself: from which pool,
+// in which layout, for how long.
 type Terms struct {
 	Pool     string
 	Timeline snowflake.Timeline // epoch and bit_ts; one per pool, for ever
 	BitID    int
 	BitSeq   int
 	Term     time.Duration // Expired - Created; whole milliseconds
-	// Quarantine is how long after its end the slot of a lease that nobody
-	// handed back stays taken; whole milliseconds, 0 for none.
+	// Quarantine is how long after its end the slot of a lease that was not handed back stays
+	// taken; whole milliseconds, 0 for none.
 	Quarantine          time.Duration
 	IDs                 IDRange // which machine IDs may be granted
 	MaxLeasesPerAcquire int
@@ -50,7 +50,7 @@ type Terms struct {
 // stands for all that the layout has.
 type IDRange struct{ Low, End int64 }
 
-// IsAll reports whether the range is the one that limits nothing.
+// IsAll reports whether the range limits nothing.
 func (r IDRange) IsAll() bool { return r == IDRange{} }
 
 // Contains reports whether the machine ID is in the range, which must not be

@@ -12,7 +12,7 @@ func (r Record) Held(nowMS int64) bool {
 type Usage struct {
 	Held  int64 // under leases that are valid
 	Free  int64 // can be granted
-	Total int64 // of the terms' layout and range; what is neither held nor free is in quarantine
+	Total int64 // of the terms' layout and range; the slots neither held nor free are in quarantine
 
 	// The shortest, median and longest time left of the leases held, in seconds;
 	// 0 where there are none.

@@ -7,8 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Machine IDs are counted once, whatever the layouts of the records that cover
-// them.
+// Machine IDs are counted once, under any layouts of the records that cover them.
 func TestUsage(t *testing.T) {
 	const now = snowflake.DefaultEpochMS + 1_000_000
 	terms := DefaultTerms()

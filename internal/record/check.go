@@ -26,7 +26,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// checkName says what is wrong with a key or a prefix.
+// checkName returns the fault of a key or a prefix.
 func checkName(what, name string, least int) error {
 	if len(name) < least || len(name) > MaxKey || !utf8.ValidString(name) {
 		return invalid("%s %.100q must be %d to %d bytes of UTF-8", what, name, least, MaxKey)
@@ -111,8 +111,7 @@ func (w Write) validate() error {
 	return nil
 }
 
-// ValidatePage says what is wrong with the arguments of Store.List; the error wraps
-// ErrInvalid.
+// ValidatePage returns the fault of the arguments of Store.List; the error wraps ErrInvalid.
 func ValidatePage(prefix, after string, limit int) error {
 	if err := checkName("prefix", prefix, 1); err != nil {
 		return err
@@ -126,8 +125,7 @@ func ValidatePage(prefix, after string, limit int) error {
 	return nil
 }
 
-// ValidatePrefix says what is wrong with the prefix of Store.Watch; the error wraps
-// ErrInvalid.
+// ValidatePrefix returns the fault of the prefix of Store.Watch; the error wraps ErrInvalid.
 func ValidatePrefix(prefix string) error { return checkName("prefix", prefix, 1) }
 
 // EndOf is the first name in the order of bytes that comes after all with the prefix.
@@ -144,10 +142,10 @@ func EndOf(prefix string) string {
 	return prefix[:len(prefix)-size] + string(last)
 }
 
-// afterSurrogates is the first rune after those that UTF-8 does not have.
+// afterSurrogates is the first rune after the gap in UTF-8.
 const afterSurrogates = 0xe000
 
-// HeadOf is what a list shows of a record.
+// HeadOf returns the part of a record that a list shows.
 func HeadOf(key string, r Record) Head {
 	r.Value = r.Value[:min(len(r.Value), MaxHead)]
 	return Head{key, r}

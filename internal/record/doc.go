@@ -6,17 +6,17 @@
 //
 // Store.Change shows a Rule the records that an Ask names, and carries
 // out the writes that the rule decides on, all of them or none. A change takes
-// effect as if it ran alone: what the rule was shown is still true at the commit.
-// That includes whether a record's term had ended, and which records were absent. A
-// rule may therefore run several times, and under the store's lock: it does no I/O,
-// keeps no state between its runs, and does not change what it is shown.
+// effect as if it ran alone: the view that the rule was shown is still true at the
+// commit. That includes whether a record's term had ended, and which records were absent.
+// A rule may therefore run several times, and under the store's lock: it does no I/O,
+// keeps no state between its runs, and does not change its view.
 //
 // The runs of one call come one after the other. Where Change returns no error, or
-// ErrUnconfirmed, what was carried out is what the last run returned, and no run comes
-// later: a caller may take its answer from that run. After any other error a run may still be
-// under way or begin, and after one that leaves the outcome open its writes may be carried out. So
-// a rule that leaves something behind for its caller does so in one step, and what it leaves
-// counts only where Change has returned.
+// ErrUnconfirmed, the store has carried out the writes of the last run, and no run comes later: a
+// caller may take its answer from that run. After any other error a run may still be under way or
+// begin, and after an error that leaves the outcome open its writes may be carried out. So a rule
+// that leaves something behind for its caller does so in one step, and what it leaves counts only
+// where Change has returned.
 //
 // A rule that returns an error, or no writes, changes nothing. Change then returns
 // the rule's error as it is, and the rule has seen the store as it was at a moment
@@ -40,8 +40,8 @@
 // An Area is an instance of a store, and several may be in one place: one Redis server, one
 // etcd cluster, one PostgreSQL database. In memory each instance is an area of its own, and on
 // SQLite each file. Records, lists, tokens of watches, the floor, the life and the fence belong
-// to an area, and Init ends the fence of one. So what is granted in one area holds back nothing
-// in another one.
+// to an area, and Init ends the fence of one. So a grant in one area holds back nothing in
+// another one.
 //
 // A fence lasts at least as long as the longest GrantMS that the area knows of, and knows it
 // before it is granted. Where the area does not know how long its grants last, the fence lasts
@@ -53,23 +53,23 @@
 // A rule may keep times in its values and compare them with View.NowMS, if it asks with
 // Ask.Fresh. Every run is then shown a time that was read after the call began, and the
 // moment of the commit, by the same clock, is not before the time that the last run was
-// shown. So what the rule found to have ended has ended at the commit. Read always shows
-// such a time.
+// shown. So a time that the rule found to have ended has ended at the commit. Read always
+// shows such a time.
 //
-// The clock is that of the server on PostgreSQL and Redis, where each first run costs a
-// round trip more; in a SQLite file that of the process that has the file's lock; in
-// memory the process's. It does not go back from one commit to the next; on Redis it may,
-// by a second. etcd has no clock: the time is that of the caller's host, read for each run,
-// and two hosts may differ by any amount. There the safety of a rule may rest on the order of
-// the times in its values, and on nothing else.
+// PostgreSQL and Redis use the server's clock, and each first run costs a round trip more; a
+// SQLite file uses the clock of the process that has the file's lock, and memory the
+// process's. It does not go back from one commit to the next; on Redis it may, by a second.
+// etcd has no clock: each run reads the clock of the caller's host, and two hosts may differ
+// by any amount. There the safety of a rule may rest on the order of the times in its
+// values, and on nothing else.
 //
 // In an area with FollowsClock the store holds no time back. View.NowMS of a rule that asks with
 // Ask.Fresh, and of Read, is what the clock shows during the call, also where an earlier commit
-// has a later time; and the moment of a commit may be before that of an earlier one. Within a
+// has a later time; and a commit may have an earlier moment than the one before it. Within a
 // call nothing changes: its commit is not before the time that its last run was shown, and
 // where the clock steps back between the two, the rule runs again. A fence does not follow the
 // clock back: it is counted from the latest moment that any commit had, as far as the
-// store knows it, since what was granted then ends that much later. Rules of such an area
+// store knows it, since a grant of that moment ends that much later. Rules of such an area
 // write no TermMS, and KeepMS may be counted by any time that the clock has shown.
 //
 // # Deletions and the floor

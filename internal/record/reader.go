@@ -15,7 +15,7 @@ type Reader struct {
 // NewReader returns a Reader of the value, which must not change.
 func NewReader(value []byte) Reader { return Reader{value: value, rest: value} }
 
-// Rest is what was not read.
+// Rest returns the bytes that were not read.
 func (r *Reader) Rest() []byte { return r.rest }
 
 // Failed reports whether a part was not there, or Fail was called.

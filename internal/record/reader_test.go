@@ -8,8 +8,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// A value is read as it was written, and one that is cut anywhere, or has a number that is too large,
-// fails and gives zero values from then on.
+// A value is read as it was written, and a value that is cut anywhere, or has a number that is
+// too large, fails and gives zero values from then on.
 func TestReader(t *testing.T) {
 	value := append([]byte{7}, "text"...)
 	value = binary.AppendUvarint(value, math.MaxInt64)

@@ -13,7 +13,7 @@ type Area struct {
 	// than those of the other areas in the place.
 	Name string
 	// MaxGrantMS is the longest GrantMS of a write; 0: MaxTermMS. All who open the area should
-	// have the same, or the fence of one whose grants are longer lasts longer.
+	// have the same, or a process with longer grants makes a longer fence.
 	MaxGrantMS int64
 	// FollowsClock: the store's time is what its clock shows, also where that has stepped back.
 	// The rules of the area rest on the order of the times in their values, and on nothing else. See
@@ -21,7 +21,7 @@ type Area struct {
 	FollowsClock bool
 }
 
-// Record is a value and what the store says of its term.
+// Record is a value and the store's word about its term.
 type Record struct {
 	Value []byte // never nil
 	// Over: the record had a term, which has ended.
@@ -30,12 +30,12 @@ type Record struct {
 	// the term. 0: the record has none. It is for people.
 	EndMS int64
 	// LeftMS is how long the term lasts from the moment of the view, and never more
-	// than that: a holder may rely on it. An error may rest on an estimate. A record
-	// whose term has not ended has at least 1.
+	// than that: a holder may rely on it. An error may rest on an estimate. During the
+	// term it is at least 1.
 	LeftMS int64
 }
 
-// Ask names what a rule is shown.
+// Ask names the records that a rule is shown.
 type Ask struct {
 	Keys []string
 	// Fresh: the rule compares times in its values with View.NowMS. Each run is shown a time
@@ -87,14 +87,14 @@ type Write struct {
 	// KeepMS is how long the record stays after its term, or after the commit where
 	// it has none. With neither it stays until it is deleted.
 	KeepMS int64
-	// Mark is what the floor rises to when the record is deleted.
+	// Mark is the floor's new height when the record is deleted.
 	Mark int64
-	// GrantMS is how long, from the commit, somebody relies on the record; 0: not at all.
+	// GrantMS is how long, from the commit, a holder relies on the record; 0: not at all.
 	// It ends nothing and keeps nothing. A store that may have forgotten such a write has
 	// a Fence that lasts at least as long. The area says how long it may be.
 	GrantMS int64
-	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
-	// need not look whether it may have forgotten something.
+	// Frees: the write gives nothing to anyone, and only ends a grant. A store need not look
+	// whether it may have forgotten something.
 	Frees bool
 	// Tell gives watchers a token.
 	Tell bool
@@ -102,8 +102,8 @@ type Write struct {
 	Unlisted bool
 }
 
-// Size is about what the record takes in a store: its key is in an index too, and there are
-// pages that are not full.
+// Size is about the room that the record takes in a store: its key is in an index too, and there
+// are pages that are not full.
 func (w Write) Size() int64 { return int64(256 + 2*len(w.Key) + len(w.Value)) }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
@@ -121,26 +121,26 @@ type Head struct {
 // after ctx is done; where it is cancelled before its deadline, they may wait for a server that was
 // asked, for seconds. Package recordtest holds them to the contract on the package's page.
 type Store interface {
-	// Change has the rule decide on what the ask names, and returns when its writes
+	// Change has the rule decide on the records that the ask names, and returns when its writes
 	// are as durable as the store ever makes them. atMS is the moment of the commit,
 	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrCrowded; ErrOutrun; ErrUnconfirmed;
 	// ErrTerm; anything else is an unknown outcome.
 	Change(ctx context.Context, ask Ask, rule Rule) (atMS int64, err error)
 
-	// Read returns what the ask names, as of one moment during the call.
+	// Read returns the records that the ask names, as of one moment during the call.
 	Read(ctx context.Context, ask Ask) (View, error)
 
-	// List returns the records whose keys have the prefix and come after the key
-	// after, in the order of their keys, limit of them at most; those that were written
-	// with Unlisted may be missing. A page is of one moment during the call. Pages of different moments may miss what
-	// changes meanwhile, and nothing else.
+	// List returns the records with the prefix and a key after the key after, in the order of their
+	// keys, limit of them at most; records that were written with Unlisted may be missing. A page
+	// is of one moment during the call. Pages of different moments may miss what changes meanwhile,
+	// and nothing else.
 	List(ctx context.Context, prefix, after string, limit int) ([]Head, error)
 
-	// Watch gives a token after each write with Tell, and each deletion of a record
-	// whose last write had it, where the key has the prefix; one token may stand for
-	// several of them, and for none. Where terms end without a client's doing, it tells
-	// of that too. A prefix that does not end in a slash may be taken for the key of one
-	// record. It is in effect when it returns. The channel is closed when ctx is done, and when the store has become blind. The error is
+	// Watch gives a token after each write with Tell, and each deletion of a record that was last
+	// written so, where the key has the prefix; one token may stand for several of them, and for
+	// none. Where terms end without a client's doing, it tells of that too. A prefix that does not
+	// end in a slash may be taken for the key of one record. It is in effect when it returns. The
+	// channel is closed when ctx is done, and when the store has become blind. The error is
 	// errors.ErrUnsupported where the store cannot tell.
 	Watch(ctx context.Context, prefix string) (<-chan struct{}, error)
 
@@ -154,7 +154,7 @@ type Store interface {
 
 // Settle calls try until its outcome is known: after ErrOutrun a receipt in the record tells
 // whether the change was carried out. A later try that fails without an answer says
-// nothing about the first one, whatever its error says of itself.
+// nothing about the first one, even where its error is sure of its own outcome.
 func Settle(try func() error, isAnswer func(error) bool) error {
 	err := try()
 	if !errors.Is(err, ErrOutrun) {
@@ -180,7 +180,7 @@ const (
 type FullError struct {
 	Setting string // "": the disk that the store is on is full
 	Limit   int64  // keys or bytes
-	Payer   string // whose limit it is, a part of that of all; "": of all
+	Payer   string // the owner of the limit, a part of the limit of all; "": of all
 }
 
 func (e *FullError) Error() string {

@@ -4,8 +4,8 @@ import "context"
 
 type upkeepKey struct{}
 
-// Upkeep says of a call that it keeps what was granted, gives it back or looks at it. It waits for
-// no other call of this process.
+// Upkeep says of a call that it keeps a grant, gives it back or looks at it. It waits for no
+// other call of this process.
 func Upkeep(ctx context.Context) context.Context { return context.WithValue(ctx, upkeepKey{}, true) }
 
 // IsUpkeep reports whether Upkeep has said so.

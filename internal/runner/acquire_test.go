@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// grantor is a provider whose acquires meet what the test says, in order; then,
+// grantor is a provider; its acquires have the outcomes that the test sets, in order; then,
 // always, the last one.
 type grantor struct {
 	provider.Provider
@@ -182,8 +182,8 @@ func TestEachRequestHasOneAge(t *testing.T) {
 	})
 }
 
-// A lease may have been granted to the first of many calls. One that may be old is
-// handed back, and another is asked for.
+// A lease may have been granted to the first of many calls. A lease that may be old is handed
+// back, and another is asked for.
 func TestStaleLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{began: time.Now()}

@@ -15,8 +15,8 @@
 //   - The program gets SIGTERM a safe margin before that end, and SIGKILL if it is
 //     still running shortly before the end.
 //   - The provider is asked regularly whether the lease is still this holder's, and a
-//     program whose lease is lost is ended. If a store can lose leases, a new holder
-//     waits for that first (RobberyDelay).
+//     program with a lost lease is ended. If a store can lose leases, a new holder waits
+//     for that first (RobberyDelay).
 //   - After the program's end, the machine ID is free from the latest time that the
 //     program may have dated an ID with. To know that time, the loop reads the clocks
 //     every second (dates.go); it misses a jump ahead and back between two readings.

@@ -33,11 +33,11 @@ func HoldLease(l lease.Lease, p provider.Provider, service string, source clock.
 	}
 }
 
-// RobberyDelay is how long a program waits for a former holder of its machine ID whose
-// grant the store has lost. That holder's last good answer may have been sent just
-// before this grant. It asks again after an interval, or when a hanging call is given
-// up; an extension may come in between. Then its program has a tenth of the term until
-// it is killed, see machine.terminated.
+// RobberyDelay is how long a program waits for a former holder of its machine ID after
+// the store has lost that one's grant. That holder's last good answer may have been sent
+// just before this grant. It asks again after an interval, or when a hanging call is
+// given up; an extension may come in between. Then its program has a tenth of the term
+// until it is killed, see machine.terminated.
 func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 	return max(verifyEvery, timeout) + 2*timeout + term/terminatePart
 }
@@ -45,9 +45,9 @@ func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 // Name implements Holding.
 func (h *LeaseHolding) Name() string { return fmt.Sprintf("the lease of machine ID %d", h.Lease.ID) }
 
-// Extend implements Holding. A provider whose clock jumps ahead names an end that is too
-// late: so the end moves by no more than the provider moved it, and no further than a
-// term from now.
+// Extend implements Holding. A provider with a clock that jumps ahead names an end that
+// is too late: so the end moves by no more than the provider moved it, and no further
+// than a term from now.
 func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (time.Duration, error) {
 	longer, err := h.extend(ctx)
 	switch {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The parts of a term after which, or before whose end, an action is due.
+// The parts of a term after which, or before the end of which, an action is due.
 const (
 	extendPart     = 3   // extend a third of a term after the last request
 	firstRetryPart = 60  // the wait after the first failure
@@ -67,7 +67,7 @@ type machine struct {
 	askedAt     time.Duration // boot time
 	nextExtend  time.Duration // boot time
 	failures    int           // of extensions, in a row
-	lastErr     error         // of the latest extension that failed; nil after one that did not
+	lastErr     error         // of the latest failed extension; nil after a good one
 	lost        error         // why it cannot be extended any more
 	verifyEvery time.Duration // 0 = never
 	nextVerify  time.Duration // boot time

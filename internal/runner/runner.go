@@ -36,7 +36,7 @@ type Program interface {
 	Start() error
 	// Signal passes a signal on to it.
 	Signal(syscall.Signal)
-	// Terminate sends SIGTERM, and Kill SIGKILL, to it and what it started.
+	// Terminate sends SIGTERM, and Kill SIGKILL, to it and its children.
 	Terminate()
 	Kill()
 	// Ended delivers how it ended, once.

@@ -280,8 +280,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A provider whose clock leaps ahead says that the lease lasts for longer than
-// it can; one whose clock went back, or whose term shrank, gives less.
+// A provider with a clock that leaps ahead says that the lease lasts for longer than it can; with
+// a clock that went back, or a shorter term, it gives less.
 func TestEndIsCountedHere(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -419,7 +419,7 @@ func TestCheckClock(t *testing.T) {
 	}
 }
 
-// lasting is a Holding whose extensions do as the test says.
+// lasting is a Holding with extensions that do as the test says.
 type lasting struct {
 	*stage
 	answers []func(sent, end time.Duration) (time.Duration, error)
@@ -434,8 +434,8 @@ func (l *lasting) Extend(_ context.Context, sent, end time.Duration) (time.Durat
 	return answer(sent, end)
 }
 
-// What a Holding answers is when it is over, be it sooner than before; and what it
-// says of a loss is what the caller is told.
+// A Holding answers when it is over, be it sooner than before; and the caller is told its words
+// about a loss.
 func TestHoldingSaysWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{}

@@ -16,8 +16,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// watchful is a stage whose provider can verify: it does as the test says, by the
-// time since the beginning.
+// watchful is a stage with a provider that can verify: it does as the test says, by the time
+// since the beginning.
 type watchful struct {
 	extending
 	ours func(at time.Duration) (bool, error)

@@ -12,12 +12,12 @@ import (
 )
 
 // maxBlocks is how many keys a host holds values of. Any of them that is not in use gives way,
-// and what was left of its block is a gap. With the calls of each they take some 30 MiB at most.
+// and the rest of its block is a gap. With the calls of each they take some 30 MiB at most.
 const maxBlocks = 4096
 
-// Blocks is a Store before another: it hands out values from blocks that it
-// takes in advance, for keys whose Options have a Block: one exchange with the
-// store for so many values, and one at a time.
+// Blocks is a Store before another: it hands out values from blocks that it takes in
+// advance, for keys with a Block in their Options: one exchange with the store for so
+// many values, and one at a time.
 //
 // No value is handed out twice, and each host hands out its own in order. The price of
 // the speed: between hosts there is no order, and the rest of a block is skipped when the
@@ -47,7 +47,7 @@ type block struct {
 	options string
 	left    Range
 	takenAt time.Duration
-	asked   *Request  // of the store, whose answer is not known
+	asked   *Request  // of the store, with an unknown answer
 	latest  []Receipt // of calls that were answered, oldest first
 }
 
@@ -139,8 +139,8 @@ func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	return got, nil
 }
 
-// fetch takes another block from the store. A call whose answer did not come is
-// repeated as it was, so that its values are not skipped.
+// fetch takes another block from the store. A call without an answer is repeated as it was, so
+// that its values are not skipped.
 func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
 	if k.asked == nil {
 		missing := r.Count - k.left.Count

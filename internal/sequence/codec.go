@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// The flags of a recorded state. What is as in most sequences takes no room.
+// The flags of a recorded state. The usual values of sequences take no room.
 const (
 	hasOptions = 1 << iota // else they are the default
 	isResetNot             // OnMax is Fail

@@ -21,7 +21,7 @@ type State struct {
 	StartsOver bool
 }
 
-// Known reports whether the state is that of a key that was used.
+// Known reports whether the state belongs to a key that was used.
 func (s State) Known() bool { return s.Options.Step != 0 }
 
 // Next is the transition that a request makes in a store as the view shows it: what the key's
@@ -82,9 +82,9 @@ func (s State) repeat(again Receipt, r Request, nowMS int64) (State, Range, erro
 	return s, rangeTo(again.Last, s.Options.Step, again.Count), nil
 }
 
-// inDoubt is the refusal of a key whose last values the store may have forgotten: it hands out
-// nothing that could be among them. A key with a TTL starts over once it must have been idle for
-// that long, and everything is known of it from then on.
+// inDoubt returns the refusal of a key if the store may have forgotten its last values: it hands
+// out nothing that could be among them. A key with a TTL starts over once it must have been idle
+// for that long, and everything is known of it from then on.
 func (s State) inDoubt(r Request, v record.View) error {
 	ttl := r.Options.ttlMS()
 	if s.Known() {

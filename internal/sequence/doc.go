@@ -1,7 +1,7 @@
 // Package sequence hands out the values of named sequences: 1, 2, 3, ... for
 // each key, across hosts.
 //
-// # What is promised
+// # Promises
 //
 // Within one run of a key, no value is handed out twice, and values come in
 // their order: a call that begins after another has answered gets greater ones.
@@ -10,10 +10,9 @@
 // a maximum and a TTL there is one run, for ever.
 //
 // Nothing is skipped, so that n values handed out are the first n of the run,
-// with these exceptions: a call whose answer was lost and that is not repeated;
-// a batch that does not fit before the maximum, which begins the next run as a
-// whole, because a batch is always n values one step apart; an operator's
-// Declare; and Blocks.
+// with these exceptions: a call with a lost answer that is not repeated; a batch that
+// does not fit before the maximum, which begins the next run as a whole, because a batch
+// is always n values one step apart; an operator's Declare; and Blocks.
 //
 // A call that is repeated with its RequestID gets the values of the first, so
 // that a lost answer need not leave a gap, as long as the key remembers it: the

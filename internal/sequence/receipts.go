@@ -7,8 +7,8 @@ import (
 	"github.com/kazahana/kazahana/internal/keyname"
 )
 
-// MaxReceipts is how many calls that had a request ID a key remembers. An older one that comes
-// again is a new call.
+// MaxReceipts is how many calls with a request ID a key remembers. A repetition of an older one
+// is a new call.
 const MaxReceipts = 128
 
 // usualReceipt is how long most receipts are at most: a request ID, a step to the next value
@@ -23,10 +23,10 @@ type Receipt struct {
 }
 
 // receipts are the latest calls as records keep them, oldest first: each is its request ID, how
-// far its last value is from that of the receipt before, and its count. A call adds one and
-// does not read the others. Those that are too many are left out when they are written.
+// far its last value is from the last value of the receipt before, and its count. A call adds
+// one and does not read the others. A write leaves out receipts that are too many.
 type receipts struct {
-	text  []byte // of those that were read
+	text  []byte // of the receipts that were read
 	added []byte // of later ones
 	count int
 	last  int64 // the last value of the newest
@@ -108,12 +108,12 @@ func (all receipts) appendLatest(b []byte) []byte {
 	return b
 }
 
-// find finds the receipt of a request, whose ID is as it is kept.
+// find finds the receipt of a request by the ID as it is kept.
 func (all receipts) find(requestID string) (found Receipt, ok bool) {
 	if id := []byte(requestID); !bytes.Contains(all.text, id) && !bytes.Contains(all.added, id) {
 		return Receipt{}, false
 	}
-	over := all.count - MaxReceipts // of those that are written none is older
+	over := all.count - MaxReceipts // none of the written ones is older
 	all.each(func(r Receipt, _, _ []byte) bool {
 		over--
 		if ok = over < 0 && r.RequestID == requestID; ok {

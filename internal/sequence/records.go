@@ -68,10 +68,10 @@ type decision struct {
 	startsOver bool
 }
 
-// carryOut carries requests for one key out in one change, one after the other. An answer of
-// errLater is never that of the first.
+// carryOut carries requests for one key out in one change, one after the other. The first answer
+// is never errLater.
 func (s *Records) carryOut(ctx context.Context, requests []Request) []answer {
-	// The answers are those of the run whose value was committed. Another one may still be under
+	// The answers are from the run with the committed value. Another one may still be under
 	// way when the change has failed.
 	var latest atomic.Pointer[decision]
 	err := s.change(ctx, requests[0].Tenant, requests[0].Key, func(before State, over bool, v record.View) (State, error) {

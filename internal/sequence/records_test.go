@@ -84,7 +84,7 @@ func TestLostAnswerLeavesNoGap(t *testing.T) {
 	}
 }
 
-// An error of a later try that nothing was sent does not say that of the first one.
+// An error that nothing was sent, from a later try, says nothing of the first one.
 func TestLostAnswerStaysUnknown(t *testing.T) {
 	notSent := connurl.NotSent(errors.New("there is no connection"))
 	tries := []error{record.ErrOutrun, record.ErrOutrun, notSent}
@@ -211,7 +211,8 @@ func TestDoubtWithoutTTL(t *testing.T) {
 	}
 }
 
-// A call whose receipt the store has lost is a new one after the declaration, with new values.
+// A call with a receipt that the store has lost is a new one after the declaration, with new
+// values.
 func TestDeclaredAfterALoss(t *testing.T) {
 	records := &doubtful{Store: memory.New(nil), life: "first"}
 	s := sequence.OnRecords(records)
@@ -228,8 +229,8 @@ func TestDeclaredAfterALoss(t *testing.T) {
 	}
 }
 
-// The record of a key has a limit, whatever its calls get: they are remembered in the order in
-// which they came, over the maximum and into the largest values.
+// The record of a key has a limit, under any calls: they are remembered in the order in which
+// they came, over the maximum and into the largest values.
 func TestSizeOfRecord(t *testing.T) {
 	const key = "seq/t/k"
 	for name, test := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
-// area is that of the records in tests.
+// area is the area of the records in tests.
 var area = record.Area{Name: "store", MaxGrantMS: time.Hour.Milliseconds()}
 
 // onRedis closes the client with the store.
@@ -102,7 +102,7 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	for _, key := range []string{"a", "lost", "new"} {
 		take(s, request(key, ""), 0)
 	}
-	take(s, request("a", "known"), 1) // what it remembers, it may repeat
+	take(s, request("a", "known"), 1) // a remembered call may be repeated
 	must.Succeed(t, s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "a", Options: sequence.DefaultOptions(), Last: 2}))
 	take(s, request("a", ""), 3)
 	take(s, request("lost", ""), 0)

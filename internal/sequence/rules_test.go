@@ -63,7 +63,7 @@ func TestRules(t *testing.T) {
 		{ask{Key: "again", Count: 2, Options: again}, []int64{math.MaxInt64 / 2, math.MaxInt64 - 1}, ""},
 		{ask{Key: "again", Count: 1, Options: again}, []int64{math.MaxInt64 / 2}, ""},
 
-		// A call that is repeated after the key started over gets what it got.
+		// A call that is repeated after the key started over gets its old values.
 		{ask{Key: "two", Count: 2, RequestID: "x", Options: two}, []int64{1, 2}, ""},
 		{ask{Key: "two", Count: 1, RequestID: "xx", Options: two}, []int64{1}, ""},
 		{ask{Key: "two", Count: 2, RequestID: "x", Options: two}, []int64{1, 2}, ""},

@@ -17,8 +17,8 @@ type Store interface {
 	// expired: a key no sooner than its TTL after its last use, and no later than
 	// half a TTL and some seconds after that.
 	//
-	// Errors: those that IsAnswer knows took nothing. Anything else means that
-	// values may or may not have been taken, or may yet be: the caller asks again
+	// Errors: after an error that IsAnswer knows, no value was taken. Anything else means
+	// that values may or may not have been taken, or may yet be: the caller asks again
 	// with the same RequestID.
 	Next(ctx context.Context, r Request) (Range, error)
 
@@ -99,8 +99,7 @@ func (d Declaration) Validate() error {
 	return nil
 }
 
-// CheckKey says what is wrong with the name of a sequence; the error wraps
-// ErrInvalid.
+// CheckKey returns the fault of the name of a sequence; the error wraps ErrInvalid.
 func CheckKey(tenant, key string) error {
 	if !keyname.Tenant.Matches(tenant) {
 		return fmt.Errorf("%w: the tenant must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid)

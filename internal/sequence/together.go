@@ -51,8 +51,8 @@ func newGroup(calls []*waiter) {
 	}
 }
 
-// together carries a call out: by itself where no other change is under way, and else
-// together with those that wait for the end of that one too.
+// together carries a call out: by itself where no other change is under way, and else together
+// with the calls that wait for the end of that one too.
 func (s *Records) together(ctx context.Context, r Request) answer {
 	c := &s.crowds
 	name := crowd{r.Tenant, r.Key, bounds.Payer(ctx)}
@@ -78,8 +78,8 @@ func (s *Records) together(ctx context.Context, r Request) answer {
 	}
 }
 
-// next ends a change and returns the calls of the next one. Those that come again are first. A
-// call whose time is up waits for nobody: it leaves.
+// next ends a change and returns the calls of the next one. Calls that come again are first. A
+// call that is out of time leaves at once.
 func (c *crowds) next(name crowd, again []*waiter) []*waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *waiter) late() bool {
 	return w.ctx.Err() != nil || limited && !time.Now().Before(end)
 }
 
-// leave is for a caller whose time is up. The error says whether the call may be carried out.
+// leave is for a caller that is out of time. The error says whether the call may be carried out.
 func (c *crowds) leave(name crowd, one *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *crowds) leave(name crowd, one *waiter) error {
 	return fmt.Errorf("sequence %q: the store has not answered yet: %w", name.key, one.ctx.Err())
 }
 
-// serve carries calls out that have waited, and those that wait meanwhile.
+// serve carries out the calls that have waited, and calls that wait meanwhile.
 func (s *Records) serve(name crowd, calls []*waiter) {
 	record.MakeRoom()
 	for len(calls) > 0 {
@@ -124,7 +124,7 @@ func (s *Records) serve(name crowd, calls []*waiter) {
 	}
 }
 
-// carryOutGroup carries out the calls of a group. It returns those that need another change.
+// carryOutGroup carries out the calls of a group. It returns the calls that need another change.
 func (s *Records) carryOutGroup(calls []*waiter) (again []*waiter) {
 	g := calls[0].group
 	defer g.cancel()

@@ -20,7 +20,7 @@ type gated struct {
 	record.Store
 	gate    chan struct{}
 	changes int
-	ended   int // whose context ended
+	ended   int // by the end of their contexts
 	fails   error
 }
 
@@ -98,8 +98,8 @@ func TestManyCallsInOneChange(t *testing.T) {
 	})
 }
 
-// A caller that leaves before its call is carried out takes nothing, and one that leaves later
-// holds up nobody. A change without callers ends.
+// A caller that leaves before its call is carried out takes nothing, and a caller that leaves
+// later holds up no other. A change without callers ends.
 func TestCallersLeaveACrowd(t *testing.T) {
 	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
 		var mu sync.Mutex
@@ -155,8 +155,8 @@ func TestCallersLeaveACrowd(t *testing.T) {
 	})
 }
 
-// A caller whose time ends with the change that it waits for leaves without asking the store,
-// whichever of the two events is noticed first.
+// A caller that is out of time at the end of the change that it waits for leaves without asking
+// the store, whichever of the two events is noticed first.
 func TestACrowdEndsAtOneMoment(t *testing.T) {
 	inCrowd(t, func(t *testing.T, g *gated, s *Records) {
 		end := time.Now().Add(time.Second)
@@ -266,7 +266,7 @@ func TestTogetherAsOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// outrun is a store whose changes fail before they have run.
+// outrun is a store with changes that fail before they have run.
 type outrun struct {
 	record.Store
 	late func() // runs the rule of the latest one
@@ -277,7 +277,7 @@ func (o *outrun) Change(_ context.Context, _ record.Ask, rule record.Rule) (int6
 	return 0, record.ErrOutrun
 }
 
-// What runs late of a change that has failed makes no answer: nobody knows whether it is committed.
+// A late run of a failed change makes no answer: it is unknown whether it is committed.
 func TestLateChangesAnswerNobody(t *testing.T) {
 	o := &outrun{}
 	one := Request{Tenant: "t", Key: "k", Count: 1, Options: DefaultOptions()}

@@ -24,7 +24,7 @@ const (
 // The default layout fills the 63 bits exactly.
 var _ = [1]struct{}{}[ValueBits-DefaultBitTS-DefaultBitID-DefaultBitSeq]
 
-// ID is a 64-bit identifier whose top bit is zero.
+// ID is a 64-bit identifier with a top bit of zero.
 //
 //	 63 62                                22 21 20           8 7        0
 //	┌──┬────────────────────────────────────┬──┬──────────────┬──────────┐

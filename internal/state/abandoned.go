@@ -12,7 +12,7 @@ import (
 // saved there. A daemon that comes back later starts from the floors in its state directory.
 const abandonedAfter = 24 * time.Hour
 
-// Sweep removes the folders beside this one whose daemons are gone, and touches this one: a daemon
+// Sweep removes the folders of dead daemons beside this one, and touches this one: a daemon
 // that has saved nothing for days may be killed, and must find its marks again. Run calls it a
 // second after the start, and each hour.
 func (s *State) Sweep() {

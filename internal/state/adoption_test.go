@@ -47,7 +47,7 @@ func identity(i Identity) func(*Options) {
 	return func(o *Options) { o.Identity = func() Identity { return i } }
 }
 
-// The live directory may outlast what it stands for: a container that moves, a
+// The live directory may outlast its machine or container: a container that moves, a
 // machine that is cloned while it runs. Where the boot ID cannot be read, nothing
 // tells this host from another. Containers often have no machine ID; the boot ID says
 // enough.
@@ -229,8 +229,8 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 	wantAdopted(t, p, saved)
 }
 
-// A state directory and a live directory belong together. One that goes back to a
-// live directory of before finds leases there that nobody has kept up to date.
+// A state directory and a live directory belong together. A state directory that goes back to a
+// live directory of before finds leases there that no process has kept up to date.
 func TestLiveDirectoryThatChanges(t *testing.T) {
 	p, saved := usedPlace(t)
 	there := place{p.dir, filepath.Join(disktest.Memory(t), "there")}
@@ -328,7 +328,7 @@ func (d crashDir) Replace(name string, content []byte) error {
 }
 
 // A crash in the middle of a save brings the old leases or the new ones, and after a loss the
-// new ones or none. What was there before that comes back at no step.
+// new ones or none. Earlier leases come back at no step.
 func TestCrashDuringASave(t *testing.T) {
 	oldest, old, next := savedWith(testLease(1, 1)), savedWith(testLease(2, 2)), savedWith(testLease(3, 3))
 	for _, loss := range []bool{false, true} {
@@ -381,7 +381,7 @@ func TestMarksOfAnotherFolder(t *testing.T) {
 	}
 	mustSave(t, other, savedWith(testLease(8, 8)))
 	other.RaiseMark(testMark + 100)
-	sv.RaiseMark(testMark + 1) // into marks that nobody goes on from
+	sv.RaiseMark(testMark + 1) // into marks that no daemon goes on from
 	if err := sv.Save(savedWith(testLease(3, 1000))); err == nil {
 		t.Error("saved beside marks that are gone")
 	}
@@ -390,7 +390,7 @@ func TestMarksOfAnotherFolder(t *testing.T) {
 	wantState(t, again, savedWith(testLease(8, 8)), testMark+100)
 }
 
-// Copies of the state directory, by whatever means they came to be.
+// Copies of the state directory, made by any means.
 func TestCopies(t *testing.T) {
 	ring.All(t)
 	t.Run("beside a running daemon", func(t *testing.T) {
@@ -451,7 +451,7 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// Only the marks have what was done since the state directory was synced last.
+// Only the marks have the changes since the state directory was synced last.
 func TestFloorIsTheGreaterOne(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)

@@ -226,8 +226,8 @@ func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
 	}
 }
 
-// The live directory fills up: IDs go on, a crash brings what was saved last, and once
-// there is space again, the next save succeeds.
+// The live directory fills up: IDs go on, a crash brings the last save, and once there is space
+// again, the next save succeeds.
 func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	root := disktest.Small(t, "1m")
 	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is a directory whose files are small, and read and written whole. The
-// state runs over two of them: one on a disk and one in memory. The directory
-// stays the same one when its name comes to mean another.
+// Dir is a directory of small files, which are read and written whole. The state runs
+// over two of them: one on a disk and one in memory. The directory stays the same one
+// when its name comes to mean another.
 type Dir interface {
 	// Path is the name under which the directory was opened.
 	Path() string
@@ -67,8 +67,7 @@ type SubDir struct {
 	Changed time.Time // when a file in it was made, renamed or removed, or it was touched
 }
 
-// Mapping is a file in memory. An access behind the end of one that was cut short ends the
-// process.
+// Mapping is a file in memory. An access behind the end of a shortened file ends the process.
 type Mapping struct {
 	Words []int64
 	ID    FileID

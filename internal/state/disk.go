@@ -84,7 +84,7 @@ const (
 // syncer writes the state to the disk, which may hang for ever.
 type syncer struct {
 	turn    chan struct{} // holds a token during a write
-	written []byte        // what the disk has; nil: not known
+	written []byte        // the content on the disk; nil: not known
 
 	mu    sync.Mutex // guards what follows
 	began time.Time  // of the write under way; zero: none

@@ -22,7 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// gateDir is a state directory whose disk can be frozen: everything waits then.
+// gateDir is a state directory on a disk that can be frozen: everything waits then.
 type gateDir struct {
 	Dir
 	mu     sync.Mutex
@@ -57,7 +57,7 @@ func (d *gateDir) Read(name string) ([]byte, error)     { d.wait(); return d.Dir
 func (d *gateDir) Identify(name string) (FileID, error) { d.wait(); return d.Dir.Identify(name) }
 func (d *gateDir) Current() error                       { d.wait(); return d.Dir.Current() }
 
-// openGated opens the place, whose disk is frozen already if frozen says so.
+// openGated opens the place, with a disk that is frozen already if frozen says so.
 func openGated(t *testing.T, p place, frozen time.Duration) (*testState, *gateDir) {
 	t.Helper()
 	disk, err := openStateDir(p.dir, true, zap.NewNop())
@@ -247,8 +247,8 @@ func stuck(t *testing.T, pid int) bool {
 	return false
 }
 
-// The real thing: a daemon whose disk is frozen goes on, is killed and cannot end.
-// The next one is refused while it hangs, and then has everything.
+// The real thing: a daemon on a frozen disk goes on, is killed and cannot end. The next one is
+// refused while it hangs, and then has everything.
 func TestKillOnAFrozenDisk(t *testing.T) {
 	ring.All(t)
 	disk := disktest.Ext4(t)

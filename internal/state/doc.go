@@ -24,17 +24,17 @@
 //     same name that another process made.
 //  5. Each save has 64 random bits, which the leases file names. The marks hold two
 //     words: next gets the bits before the file is written, done after the rename.
-//     Leases are adopted only from a file whose bits are one of the two, whose
-//     checksum, boot and machine fit, and which names the inodes of its folder and
-//     of the marks. Where none is adopted, new marks are made, which know no file, and
-//     the timelines are those of the state file.
+//     Leases are adopted only from a file with bits that are one of the two and with a
+//     fitting checksum, boot and machine, which names the inodes of its folder and of the
+//     marks. Where none is adopted, new marks are made, which know no file, and the
+//     timelines are those of the state file.
 //  6. A lease is released only when a save without it is done (Save returned nil).
 //  7. A lost lease does not come back, whether or not a write succeeds: SaveAfterLoss
 //     takes done away before it writes.
 //  8. The process that has the state directory's lock and finds the folder locked
 //     reads holder. If that names another state directory, its own one is a copy: it
-//     begins under a new identity, without leases. If it names its own one, the lock is
-//     that of a predecessor which is dying, and the process waits.
+//     begins under a new identity, without leases. If it names its own one, the lock
+//     belongs to a predecessor that is dying, and the process waits.
 //  9. Two daemons never take locks as one owner. The owner is adopted only under the
 //     identity, in the boot and in the directory, by its inode, that it was made for.
 //  10. The mark never goes down but by ResetFloor. Like AcceptTimeline, that gives the
@@ -42,11 +42,11 @@
 //  11. A damaged, foreign or newer state file is a FileError that names it and says
 //     what to do; it is never replaced. A damaged live file costs the leases in it:
 //     the error is logged, and the file is written anew.
-//  12. What is lost is lost: if live files are removed, moved or replaced under a running
+//  12. Lost files stay lost: if live files are removed, moved or replaced under a running
 //     daemon, IDs go on, the next save says so once in the log and in Health, and a crash
 //     adopts nothing.
-//  13. Close waits for a disk for a second at most. Then it warns, and succeeds: the
-//     marks have what the floors lack.
+//  13. Close waits for a disk for a second at most. Then it warns, and succeeds: the marks make
+//     up for the floors.
 //
 // # Why a file that fits may be adopted
 //

@@ -42,8 +42,8 @@ func killSometime(t *testing.T, c *child, atMost int) []byte {
 
 const kills = 30
 
-// A daemon that raises the mark and saves all the time is killed at any moment: what
-// it had reported is there.
+// A daemon that raises the mark and saves all the time is killed at any moment: its reported
+// saves are there.
 func TestKillLosesNothing(t *testing.T) {
 	ring.All(t)
 	p := inMemory(t)
@@ -58,7 +58,7 @@ func TestKillLosesNothing(t *testing.T) {
 		if first := int64(binary.NativeEndian.Uint64(reported)); first != previous+1 {
 			t.Fatalf("life %d began at %d, and the mark was %d", i, first, previous)
 		}
-		// Two readings: one from beside, and one that takes the directory.
+		// Two readings: one from beside, and one by a State that takes the directory.
 		report := p.inspect(t)
 		s := mustOpen(t, p)
 		mark, held := s.service("default").Mark(), s.service("default").Load().Held

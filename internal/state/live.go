@@ -25,8 +25,8 @@ var (
 	holderKind = kind{"kazahana-holder", 1}
 )
 
-// leasesFile holds the leases that make regular and cached fallback IDs, and says what
-// it belongs to: see requirement 5.
+// leasesFile holds the leases that make regular and cached fallback IDs, and names its owner: see
+// requirement 5.
 type leasesFile struct {
 	Machine  string              `json:"machine,omitempty"`
 	Boot     string              `json:"boot"`
@@ -116,7 +116,7 @@ func readHolder(dir Dir) (h holderFile) {
 	return h
 }
 
-// claim writes who holds the folder. If it fails, a successor that finds the folder locked
+// claim writes the folder's holder. If it fails, a successor that finds the folder locked
 // takes itself for a copy, which costs it the leases.
 func (s *State) claim(dir Dir) error {
 	self, err := s.self()

@@ -88,7 +88,7 @@ func (d *osDir) writeRecord(name string) error {
 	return nil
 }
 
-// readRecord reads who holds the directory, if it is locked. The holder is zero where that
+// readRecord reads the directory's holder, if it is locked. The holder is zero where that
 // cannot be read.
 func (d *osDir) readRecord(name string) Holder {
 	f, _, err := d.openRegular(name, os.O_RDONLY)

@@ -135,7 +135,7 @@ func TestFolderOfADyingPredecessor(t *testing.T) {
 }
 
 // A folder without a holder file, or with a damaged one, is another daemon's while it is locked:
-// nobody waits for a process that may live for ever.
+// no daemon waits for a process that may live for ever.
 func TestLockedFolderOfNobody(t *testing.T) {
 	for _, damage := range []func(string) error{os.Remove, func(path string) error { return os.WriteFile(path, []byte("?"), 0o600) }} {
 		p, saved := usedPlace(t)
@@ -187,7 +187,7 @@ func TestAbandonedFolders(t *testing.T) {
 }
 
 // The daemon of a folder comes back at the moment at which another one removes it
-// as abandoned: it has a folder that is there, and nobody else has it.
+// as abandoned: it has a folder that is there, and no other daemon has it.
 func TestRemovalRacesAnOpener(t *testing.T) {
 	p := inMemory(t)
 	mustOpen(t, p).crash()

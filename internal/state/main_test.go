@@ -150,7 +150,7 @@ func (c *child) ready(t *testing.T) {
 	}
 }
 
-// kill ends the child with SIGKILL and returns what it had still reported.
+// kill ends the child with SIGKILL and returns its last reports.
 func (c *child) kill(t *testing.T) []byte {
 	t.Helper()
 	must.Succeed(t, c.Process.Signal(syscall.SIGKILL))
@@ -167,7 +167,7 @@ func runChild(t *testing.T, mode string, p place, user *syscall.Credential) stri
 	c := startChild(t, mode, p, user)
 	said, err := io.ReadAll(c.stdout)
 	must.Succeed(t, err)
-	_ = c.Wait() // what it said tells how it ended
+	_ = c.Wait() // its reports tell how it ended
 	return string(said)
 }
 
@@ -228,7 +228,7 @@ func savedWith(held ...lease.Lease) Saved {
 	return Saved{Held: held, Timeline: testTimeline, Source: SourceLease}
 }
 
-// testState is a State whose log and errors are kept.
+// testState is a State that keeps its log and errors.
 type testState struct {
 	*State
 	t    testing.TB
@@ -363,8 +363,7 @@ const (
 	resetTo  = int64(1_700_000_000_000)
 )
 
-// usedPlace makes a place whose service "default" has leases and a mark, and whose
-// daemon was killed.
+// usedPlace makes a place of a killed daemon, where the service "default" has leases and a mark.
 func usedPlace(t testing.TB) (p place, saved Saved) {
 	t.Helper()
 	p = newPlace(t)

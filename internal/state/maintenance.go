@@ -87,7 +87,7 @@ func noState(disk *osDir) error {
 //
 // One write of the state file lowers the floor and changes the identity, and so drops the
 // leases of all services: later IDs are made under new grants and are therefore unique, but
-// may be smaller than those that were dated ahead.
+// may be smaller than the IDs that were dated ahead.
 //
 // Errors: *LockedError while a daemon runs, *FileError.
 func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
@@ -121,7 +121,7 @@ func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err 
 	return floors, m.m.Unmap()
 }
 
-// pick returns the names of all services, or checks the one that is given.
+// pick returns the names of all services, or checks the given one.
 func (s *State) pick(service string) ([]string, error) {
 	known := maps.Clone(s.floors)
 	for name := range s.saved {
@@ -164,8 +164,8 @@ func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport
 	return s.sync()
 }
 
-// Crossing compares the IDs made before a change of the timeline with those that
-// can be made after it.
+// Crossing compares the IDs made before a change of the timeline with the IDs that can be made
+// after it.
 type Crossing struct {
 	HasOld      bool         // old IDs may exist
 	LargestOld  snowflake.ID // the largest possible old ID
@@ -195,8 +195,8 @@ func (r ServiceReport) Crossing(next snowflake.Timeline) Crossing {
 }
 
 // CrossTimelines computes the Crossing from old to next of a service with that mark.
-// Every earlier timestamp is below the mark, and no later one is, whatever the clock
-// says, unless an operator has lowered the mark.
+// Every earlier timestamp is below the mark, and no later one is, under any clock, unless
+// an operator has lowered the mark.
 func CrossTimelines(old, next snowflake.Timeline, markMS int64) Crossing {
 	var c Crossing
 	if last := min(markMS, old.EndMS()) - 1; markMS > 0 && old.Contains(last) {

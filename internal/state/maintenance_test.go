@@ -197,8 +197,7 @@ func TestMaintenanceFindsTheLiveDirectory(t *testing.T) {
 }
 
 // The live directory is not there: after a boot, or because the command runs
-// outside the daemon's container. What is dropped does not come back when it is
-// there again.
+// outside the daemon's container. Dropped leases do not come back when it is there again.
 func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	for name, maintain := range map[string]func(t *testing.T, p place) error{
@@ -234,8 +233,8 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 	}
 }
 
-// A life that ended while it moved to another timeline leaves both, and the next one goes
-// on with the one whose IDs are the larger ones, also after a boot.
+// A life that ended while it moved to another timeline leaves both, and the next one goes on with
+// the one with the larger IDs, also after a boot.
 func TestMoveIsSettled(t *testing.T) {
 	later, earlier := testTimeline, testTimeline
 	later.EpochMS += 1000
@@ -380,7 +379,7 @@ func TestCrossTimelines(t *testing.T) {
 }
 
 // A command looks from another container, where live_dir's name leads to another
-// directory in memory: what it decides holds for the daemon all the same.
+// directory in memory: its decision holds for the daemon all the same.
 func TestAcceptTimelineFromElsewhere(t *testing.T) {
 	p, _ := usedPlace(t)
 	must.Succeed(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))

@@ -57,7 +57,7 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 	}
 	s.settle(file)
 	if s.live != nil {
-		_ = s.saveLive(false) // it tells; what is in the file now is not harmful
+		_ = s.saveLive(false) // it tells; the file's present content is not harmful
 	}
 	// A daemon that has run here before can start without writing to the disk.
 	if err := tellIfSlow(s.opts.Log, disk.Path(), s.sync); err != nil && !known {
@@ -84,7 +84,7 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 	return file, s.syncer.written != nil, err
 }
 
-// settle ends what the last life may have left in the middle.
+// settle ends a change that the last life may have left in the middle.
 func (s *State) settle(file stateFile) {
 	s.chooseOwner(file)
 	for name, saved := range s.saved {
@@ -168,7 +168,7 @@ func (s *State) openLive(ctx context.Context, known bool) error {
 }
 
 // renewMarks replaces the marks file by a new one with the same marks. Another process may use
-// the old one: somebody may have moved it here from its folder.
+// the old one: a user may have moved it here from its folder.
 func (s *State) renewMarks(dir Dir) error {
 	old := s.marks
 	var with map[string]int64

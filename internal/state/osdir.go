@@ -73,8 +73,8 @@ func (d *osDir) Path() string { return d.path }
 func (d *osDir) file(name string) string { return filepath.Join(d.path, name) }
 
 // createFile makes a new file that only the daemon can read. If root makes it in
-// another user's directory (`sudo kazahanad state ...`), it gives the file to that
-// user, whose daemon could not open it otherwise.
+// another user's directory (`sudo kazahanad state ...`), it gives the file to that user:
+// their daemon could not open it otherwise.
 func (d *osDir) createFile(name string) (*os.File, error) {
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

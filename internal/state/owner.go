@@ -24,8 +24,8 @@ type ownerRecord struct {
 	Inode  uint64 `json:"inode"`
 }
 
-// Owner is as whom this daemon takes locks: the host's name as it was when the owner was
-// made, and a random part. No other daemon has it.
+// Owner is the name under which this daemon takes locks: the host's name as it was when the owner
+// was made, and a random part. No other daemon has it.
 func (s *State) Owner() string { return s.owner.Name }
 
 // chooseOwner goes on with the owner in the state file, or makes one. The identity is chosen.

@@ -18,7 +18,7 @@ func TestOwner(t *testing.T) {
 	elsewhere := func(t *testing.T, p place) place { return place{p.dir, filepath.Join(disktest.Memory(t), "live")} }
 	for name, c := range map[string]struct {
 		change func(*testing.T, place) place
-		then   Identity // zero: that of now
+		then   Identity // zero: the present one
 		now    Identity
 		other  bool
 	}{

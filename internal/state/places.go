@@ -70,7 +70,8 @@ func openLiveDir(path string) (*osDir, error) {
 	return d, nil
 }
 
-// refuseLive refuses a directory whose files a disk holds up, or that others can change.
+// refuseLive refuses a directory on a disk, which can hold up its files, or that others can
+// change.
 func refuseLive(d *osDir, user int) error {
 	e := &FileError{Path: d.path, Remedy: liveRemedy}
 	switch uid, _ := owner(d.info); {

@@ -33,8 +33,8 @@ type Saved struct {
 	From *snowflake.Timeline
 	// Offered is the timeline of a refused lease, which an operator can accept.
 	Offered *snowflake.Timeline
-	// Largest is the largest ID that can have been made before an operator lowered the mark
-	// or accepted another timeline; 0: nobody has.
+	// Largest is the largest ID that can have been made before an operator lowered the mark or
+	// accepted another timeline; 0: none has.
 	Largest snowflake.ID
 	// Origin identifies the provider that granted the leases. Other providers do not
 	// know them: the caller drops those of another origin.

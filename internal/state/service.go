@@ -17,7 +17,7 @@ type Service struct {
 // Name is the name of the service.
 func (sv *Service) Name() string { return sv.name }
 
-// Load returns what was saved last, without the leases that were not adopted.
+// Load returns the last save, without the leases that were not adopted.
 func (sv *Service) Load() Saved {
 	sv.state.mu.Lock()
 	defer sv.state.mu.Unlock()
@@ -46,8 +46,7 @@ func (sv *Service) save(content Saved, loss bool) error {
 	return sv.state.save(sv.name, content.clone(), loss)
 }
 
-// Mark is a timestamp in Unix milliseconds above that of every ID so far; 0 if there
-// never was an ID.
+// Mark is a timestamp in Unix milliseconds above every ID's so far; 0 if there never was an ID.
 func (sv *Service) Mark() int64 { return sv.mark.Load() }
 
 // RaiseMark raises the mark to ms, unless it is there already. Before an ID with

@@ -84,7 +84,7 @@ func newState(opts Options, disk, base Dir) *State {
 // Service returns the state of the named service, the same one each time, and creates
 // it if it is new.
 //
-// Errors: one that wraps ErrTooManyServices, one about the name, *FileError, ErrClosed.
+// Errors: an error that wraps ErrTooManyServices, an error about the name, *FileError, ErrClosed.
 func (s *State) Service(name string) (*Service, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s *State) wake() {
 }
 
 // Close writes the floors to the disk and unlocks the directories. A disk that does not
-// answer within closePatience is worth a warning alone: the marks have what the floors lack.
+// answer within closePatience is worth a warning alone: the marks make up for the floors.
 // Generators must have stopped before: a later RaiseMark panics. Calling Close again does
 // nothing.
 func (s *State) Close() error {

@@ -61,8 +61,8 @@ func drawSaved(t *rapid.T) Saved {
 	return s
 }
 
-// What was saved and raised is there after a stop and after a crash, whatever the
-// order; compared with a model that is two maps. A boot costs the leases alone.
+// Saves and raised marks are there after a stop and after a crash, in any order; compared with a
+// model that is two maps. A boot costs the leases alone.
 func TestRoundTrip(t *testing.T) {
 	ring.All(t)
 	root := disktest.Memory(t)
@@ -134,7 +134,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// A caller may change what it gave to Save or got from Load.
+// A caller may change the values that it gave to Save or got from Load.
 func TestSavedIsCopied(t *testing.T) {
 	p, want := usedPlace(t)
 	sv := mustOpen(t, p).service("default")

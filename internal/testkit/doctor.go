@@ -40,8 +40,8 @@ func (s *Site) ExaminedBy(cmd *exec.Cmd, env []string) *Diagnosis {
 
 const SecretInURL = "hunter2hunter2"
 
-// Has checks that each of the steps has a finding of that level, as in "state fail". One
-// that begins with "no " must not.
+// Has checks that each of the steps has a finding of that level, as in "state fail". A step that
+// begins with "no " must not.
 func (d *Diagnosis) Has(findings ...string) {
 	d.T.Helper()
 	for _, want := range findings {

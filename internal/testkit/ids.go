@@ -15,7 +15,7 @@ func Ascending(ids []uint64) bool {
 	return true
 }
 
-// Duplicates sorts the IDs and counts those that are there more than once.
+// Duplicates sorts the IDs and counts repeated ones.
 func Duplicates(ids []uint64) (n int, first uint64) {
 	slices.Sort(ids)
 	for i := 1; i < len(ids); i++ {

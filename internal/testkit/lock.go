@@ -24,9 +24,9 @@ func (c *Client) WantLock(key string, state lock.Status, token int64) lock.Answe
 	return l
 }
 
-// AwaitWaiters returns when n requests wait, the last of them being that of a
-// process that was just started: before it asks, the count can be one too high,
-// because a request is counted until a moment after its answer.
+// AwaitWaiters returns when n requests wait, the last of them from a process that was
+// just started: before it asks, the count can be one too high, because a request is
+// counted until a moment after its answer.
 func (c *Client) AwaitWaiters(n int, last *Instance) {
 	c.T.Helper()
 	await.Eventually(c.T, "it asks", func() bool { return strings.Contains(last.Log.String(), "acquiring lock") })

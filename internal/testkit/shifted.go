@@ -10,14 +10,14 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Shifted is a daemon whose host's clock the test sets.
+// Shifted is a daemon on a host with a clock that the test sets.
 type Shifted struct {
 	*Instance
 	stdin  io.Writer
 	stdout *bufio.Reader
 }
 
-// LaunchShifted runs the daemon on a host whose clock is wrong by shift.
+// LaunchShifted runs the daemon on a host with a clock that is wrong by shift.
 func (s *Site) LaunchShifted(shift time.Duration, args ...string) *Shifted {
 	s.T.Helper()
 	cmd := exec.Command(hooked(), s.ServeArgs(args...)...)

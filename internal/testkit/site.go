@@ -47,8 +47,8 @@ func NewSite(t *testing.T) *Site {
 	return &Site{T: t, Dir: dir, Socket: filepath.Join(dir, "d.sock"), State: filepath.Join(dir, "state"), Live: siteLiveDir(t)}
 }
 
-// siteLiveDir names a live directory, which a daemon of any user can make. No test
-// uses one of those that the machine's own daemons have.
+// siteLiveDir names a live directory, which a daemon of any user can make. No test uses a
+// directory of the machine's own daemons.
 func siteLiveDir(t *testing.T) string {
 	t.Helper()
 	const shm = "/dev/shm"

@@ -16,7 +16,7 @@ func Pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// Monotonic is a clock that nobody sets, in nanoseconds.
+// Monotonic reads a clock that cannot be set, in nanoseconds.
 func Monotonic() (uint64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)

@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// A socket without a file is one that no client finds.
+// No client finds a socket without a file.
 func TestInheritRefusesAbstractSockets(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@kazahana-test-%d", os.Getpid())})
 	must.Succeed(t, err)

@@ -67,8 +67,8 @@ func TestInheritedSocketOutlivesClose(t *testing.T) {
 	}
 }
 
-// A daemon started by hand does not take the path of one that a service
-// manager listens on, even while no process accepts.
+// A daemon started by hand does not take the path of a socket that a service manager listens on,
+// even while no process accepts.
 func TestInheritedSocketIsNotTakenByListen(t *testing.T) {
 	manager, path := managed(t)
 	l, err := Inherit(given(t, manager))

@@ -1,6 +1,6 @@
 // Package unixsock makes the socket that the daemon listens on, and identifies its
-// peers. It replaces a socket that a crashed process left, but never one that is alive,
-// or a file that is not a socket.
+// peers. It replaces a socket that a crashed process left, but never a live one, or a
+// file that is not a socket.
 package unixsock
 
 import (
@@ -53,8 +53,8 @@ type Options struct {
 	Flag    string      // that names the path, for errors; --socket unless set
 }
 
-// Listener is a Unix socket whose path belongs to this process until Close, or an
-// inherited one.
+// Listener is a Unix socket with a path that belongs to this process until Close, or an inherited
+// one.
 type Listener struct {
 	*net.UnixListener
 	lock  *os.File    // nil: inherited
@@ -278,7 +278,7 @@ func mustBeSocket(path, flag string, info fs.FileInfo) error {
 		path, info.Mode(), flag)
 }
 
-// removeStale removes a socket whose process is gone.
+// removeStale removes a socket that a process left behind.
 func removeStale(path, flag string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,7 +11,7 @@ type Peer struct {
 	PID int // 0 = not known
 	UID uint32
 	GID uint32 // the primary group
-	// The supplementary groups, where the system tells them, without those that the user
+	// The supplementary groups, where the system tells them, without groups that the user
 	// namespace does not know. They must not be changed.
 	Groups []uint32
 	// The process has a user, or group, that this process's user namespace does not know.

@@ -78,7 +78,7 @@ func idleSize(burst int) int {
 	return smallBuffer
 }
 
-// nextSize is the next size after that of a buffer that was too small.
+// nextSize returns the next size after the size of a buffer that was too small.
 func nextSize(size int) int {
 	switch {
 	case size < smallBuffer:

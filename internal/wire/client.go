@@ -65,8 +65,8 @@ type answer struct {
 }
 
 // NewClient returns a Client on conn, which it owns from now on. Close of conn must end
-// blocked Reads and Writes, as that of a socket does. The Client must be closed. It
-// ignores notifications and requests from the peer.
+// blocked Reads and Writes, as a socket's does. The Client must be closed. It ignores
+// notifications and requests from the peer.
 func NewClient(conn io.ReadWriteCloser) *Client { return NewToldClient(conn, nil) }
 
 // NewToldClient is NewClient with a function that the reading goroutine calls with each

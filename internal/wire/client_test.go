@@ -18,8 +18,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// newPair returns a Client whose server is handle, running until the stream
-// ends. The server answers nothing by itself.
+// newPair returns a Client with handle as its server, running until the stream ends. The server
+// answers nothing by itself.
 func newPair(t *testing.T, handle func(*ServerConn, *Request)) *Client {
 	t.Helper()
 	near, far := net.Pipe()
@@ -184,7 +184,7 @@ func TestErrorsFromTheServer(t *testing.T) {
 	}
 }
 
-// script is a stream whose far side says given bytes and then hears nothing.
+// script is a stream with a far side that says given bytes and then hears nothing.
 type script struct {
 	io.Reader
 	closed chan struct{}
@@ -369,8 +369,8 @@ func TestDeadlines(t *testing.T) {
 		defer far.Close()
 		defer c.Close()
 
-		// Nobody reads at the far side: neither the writing nor the waiting for
-		// room may hold a caller beyond its deadline.
+		// The far side does not read: neither the writing nor the waiting for room may hold a
+		// caller beyond its deadline.
 		var all sync.WaitGroup
 		for range 3 * maxWaiting {
 			all.Go(func() {
@@ -405,8 +405,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// turnedAway is a stream whose server said its last word and closed: writes
-// fail, and what it said is read only later.
+// turnedAway is a stream to a server that said its last word and closed: writes fail, and that
+// word is read only later.
 type turnedAway struct {
 	*script
 	after time.Duration
@@ -471,7 +471,7 @@ func ExampleError() {
 	// Output: CLOCK_BACKWARD 5000
 }
 
-// Notifications go to the one who asked for them, between answers, in order.
+// Notifications go to the caller that asked for them, between answers, in order.
 func TestNotifications(t *testing.T) {
 	near, far := net.Pipe()
 	type notice struct {

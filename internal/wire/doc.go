@@ -6,9 +6,8 @@
 //	response      [1, msgid, error, result]
 //	notification  [2, method, params]
 //
-// The package knows what a message is, and nothing of what it means: no
-// sockets, no leases, no IDs. Its server side reads no clock and starts no
-// goroutine.
+// The package knows the form of a message, and nothing of its meaning: no sockets, no
+// leases, no IDs. Its server side reads no clock and starts no goroutine.
 //
 // # Layers
 //
@@ -22,7 +21,7 @@
 //	ServerConn  Inbox, Outbox, and blocking reads and writes
 //	Client      concurrent calls over one stream
 //
-// # What is accepted
+// # Accepted messages
 //
 // For the sake of real clients: msgid 0 is valid; a method and a name may come
 // as str or bin; a float that is a whole number is accepted wherever an

@@ -165,7 +165,7 @@ func FuzzClient(f *testing.F) {
 		used := allocated(func() {
 			c := NewClient(newServer(input))
 			defer c.Close()
-			// The stream ends, so the call does, with whatever result.
+			// The stream ends, so the call does, with any result.
 			err := c.Call(t.Context(), "m", fuzzTargets[int(target)%len(fuzzTargets)](), 1)
 			<-c.Done()
 			if !errors.Is(c.Err(), ErrConnectionLost) {

@@ -85,7 +85,7 @@ func cut(t *rapid.T, b []byte) *chunks {
 	return &c
 }
 
-// writes records what is written, call by call.
+// writes records the written bytes, call by call.
 type writes struct {
 	calls   int
 	largest int

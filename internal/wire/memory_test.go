@@ -37,7 +37,7 @@ func counted(size int) int {
 	return 0
 }
 
-// What is counted is the larger buffers that there are, whatever is read and answered.
+// The count is of the present larger buffers, with any reads and answers.
 func TestMemoryIsCounted(t *testing.T) {
 	var stream []byte
 	sizes := []int{0, 5000, 70_000, 1, 250_000, 300, 300}

@@ -50,8 +50,8 @@ func agrees(t testing.TB, b []byte) (Plain, int) {
 // boundaries are where an unsigned integer of 32 bits changes its form.
 var boundaries = []uint32{0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x10000, math.MaxUint32}
 
-// What nearly all clients send is recognised, whatever follows it, and only
-// when it is all there.
+// The request of nearly all clients is recognised, with any bytes after it, and only when it is
+// complete.
 func TestPlainRequests(t *testing.T) {
 	longest := string(bytes.Repeat([]byte("m"), 31))
 	for _, id := range boundaries {
@@ -61,7 +61,7 @@ func TestPlainRequests(t *testing.T) {
 				count   int64
 				message []byte
 			}
-			// The library writes an int in its shortest form, and a uint32 in that of its type.
+			// The library writes an int in its shortest form, and a uint32 in its type's.
 			messages := []form{{-1, request(t, int(id), method)}, {-1, request(t, id, method)}}
 			for _, count := range boundaries {
 				messages = append(messages, form{int64(count), request(t, id, method, int(count))}, form{int64(count), request(t, int(id), method, count)})
@@ -184,8 +184,8 @@ func anyMsgid() *rapid.Generator[uint32] {
 	return rapid.OneOf(rapid.SampledFrom(boundaries), rapid.Uint32())
 }
 
-// Whatever is answered, and whatever waits before it, the bytes are those of
-// the library, with a writer and without.
+// For any answer, and any bytes that wait before it, the bytes are the library's, with a writer
+// and without.
 func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var w writes
@@ -264,8 +264,7 @@ func TestAnswersAroundTheHighWaterMark(t *testing.T) {
 	}
 }
 
-// Bytes that came in another way are no different from those that are read,
-// wherever the cut is.
+// Bytes that came in another way are no different from read ones, wherever the cut is.
 func TestPreload(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var stream []byte

@@ -185,13 +185,13 @@ func (r *Request) Nil() bool {
 	return r.Skip() == nil
 }
 
-// Skip passes over the next value, whatever it is.
+// Skip passes over the next value, of any type.
 func (r *Request) Skip() error {
 	_, err := r.Raw()
 	return err
 }
 
-// Raw reads the next value, whatever it is, as its MessagePack bytes.
+// Raw reads the next value, of any type, as its MessagePack bytes.
 func (r *Request) Raw() ([]byte, error) {
 	if err := r.ready(); err != nil {
 		return nil, err
@@ -200,8 +200,8 @@ func (r *Request) Raw() ([]byte, error) {
 	return b, r.took(err)
 }
 
-// ArrayLen opens an array: the next reads take its elements, all of them
-// before whatever follows the array.
+// ArrayLen opens an array: the next reads take its elements, all of them before the values after
+// the array.
 func (r *Request) ArrayLen() (int, error) {
 	if err := r.ready(); err != nil {
 		return 0, err

@@ -39,7 +39,7 @@ func NewServerConn(r io.Reader, w io.Writer) *ServerConn {
 // SetMemory makes m count the larger buffers. It is called before anything else.
 func (c *ServerConn) SetMemory(m Memory) { c.in.memory, c.out.memory = m, m }
 
-// Discard drops what was read of a message, and its buffer. Read must not be called
+// Discard drops the part of a message that was read, and its buffer. Read must not be called
 // after it.
 func (c *ServerConn) Discard() {
 	c.in.start = c.in.end

@@ -57,7 +57,7 @@ func (v *values) reset(raw []byte) {
 
 func (v *values) pos() int { return len(v.raw) - v.reader.Len() }
 
-// seek goes to a position, which must be one that pos returned.
+// seek goes to a position, which pos must have returned.
 func (v *values) seek(pos int) {
 	if _, err := v.reader.Seek(int64(pos), io.SeekStart); err != nil {
 		panic("wire: seek in a message: " + err.Error())

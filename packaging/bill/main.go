@@ -1,8 +1,8 @@
 // Command bill describes the content of a built binary: a bill of materials in
-// CycloneDX's JSON form, and the licences of the linked modules, whose texts must be
-// passed on. It reads the binary itself and the module cache, so it needs no network
-// and lists only modules that were really linked. With -provenance it describes the
-// files of a release instead.
+// CycloneDX's JSON form, and the licences of the linked modules, which must be passed on
+// as texts. It reads the binary itself and the module cache, so it needs no network and
+// lists only modules that were really linked. With -provenance it describes the files of
+// a release instead.
 package main
 
 import (
@@ -183,7 +183,7 @@ func identify(text string) (ids []string) {
 		if slices.ContainsFunc(l.marks, func(mark string) bool { return !strings.Contains(text, mark) }) {
 			continue
 		}
-		if l.id != "BSD-2-Clause" || !slices.Contains(ids, "BSD-3-Clause") { // whose text contains it
+		if l.id != "BSD-2-Clause" || !slices.Contains(ids, "BSD-3-Clause") { // its text contains the other
 			ids = append(ids, l.id)
 		}
 	}

@@ -30,7 +30,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// A module that nobody has a licence of is an error, and not left out.
+// A module without a known licence is an error, and not left out.
 func TestUnknownLicence(t *testing.T) {
 	dir := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("All rights reserved."), 0o600))
@@ -66,7 +66,7 @@ func TestBill(t *testing.T) {
 	}
 }
 
-// The licences are those of what is linked in, each text once.
+// The licences are the linked modules', each text once.
 func TestLicenceTexts(t *testing.T) {
 	text := licenceTexts([]module{
 		{path: "a", version: "v1", spdx: []string{"MIT"}, files: []file{{"LICENSE", mit}}},

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// file is the one that was built and matches the pattern.
+// file returns the built one that matches the pattern.
 func file(t *testing.T, pattern string) string {
 	t.Helper()
 	ring.All(t)

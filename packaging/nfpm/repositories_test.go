@@ -63,8 +63,8 @@ func sign(dir, key string) ([]byte, error) {
 	return exec.Command(filepath.Join(root, "scripts", "release-sign"), dir, key).CombinedOutput()
 }
 
-// The commands of docs/packages.md accept a release as it was signed, and none that
-// somebody has touched since.
+// The commands of docs/packages.md accept a release as it was signed, and none that was touched
+// since.
 func TestVerifyARelease(t *testing.T) {
 	ring.Deep(t)
 	verify := fromDocs(t, "Verify", "sh")
@@ -99,7 +99,7 @@ func TestVerifyARelease(t *testing.T) {
 	}
 }
 
-// What is not on the list, or differs from it, is not signed.
+// A file that is not on the list, or differs from it, is not signed.
 func TestSignRefuses(t *testing.T) {
 	ring.Deep(t)
 	key := sshKey(t)
@@ -166,7 +166,7 @@ func (r *repository) publish() (string, error) {
 	return r.command(filepath.Join(root, "scripts", "repositories"), r.packages, r.site)
 }
 
-// apt runs apt-get with nothing of this host but what is installed: with the sources of
+// apt runs apt-get with nothing of this host but the installed packages: with the sources of
 // docs/packages.md, and a key.
 func (r *repository) apt(key string, args ...string) (string, error) {
 	r.t.Helper()
@@ -202,7 +202,7 @@ func (r *repository) dnf(key string) (string, error) {
 func TestRepositories(t *testing.T) {
 	ring.Deep(t)
 	r := newRepository(t)
-	for range 2 { // what is there already is no mistake
+	for range 2 { // a present one is no mistake
 		if out, err := r.publish(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -284,8 +284,8 @@ func TestReleaseEmptiesReleasesOnly(t *testing.T) {
 	}
 }
 
-// packagesAreSigned: rpm, which knows no key but this one, accepts each package, and
-// finds no signature in that of the release.
+// packagesAreSigned: rpm, which knows no key but this one, accepts each package, and finds no
+// signature in the release's.
 func (r *repository) packagesAreSigned(key string) {
 	r.t.Helper()
 	database := "--dbpath=" + r.t.TempDir()

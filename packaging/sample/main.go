@@ -80,7 +80,7 @@ type writer struct {
 	group   string
 }
 
-// keys writes the keys of a struct; its group is that of fields without one.
+// keys writes the keys of a struct; fields without a group have the struct's.
 func (w *writer) keys(of *ast.StructType, group string) {
 	for _, field := range of.Fields.List {
 		tag := reflect.StructTag("")
@@ -101,7 +101,7 @@ func (w *writer) keys(of *ast.StructType, group string) {
 	}
 }
 
-// width is that of a heading.
+// width is the width of a heading.
 const width = 78
 
 func (w *writer) heading(group string) {
@@ -113,8 +113,8 @@ func (w *writer) heading(group string) {
 	fmt.Fprintf(&w.text, "\n\n%s%s\n", line, strings.Repeat("-", width-len(line)))
 }
 
-// key writes what its comment says, and a line that sets it. A key without a comment shares
-// that of the key before.
+// key writes the comment of a key, and a line that sets it. A key without a comment shares the
+// comment of the key before.
 func (w *writer) key(key, doc string, tag reflect.StructTag) {
 	if doc != "" {
 		w.text.WriteString("\n")

@@ -145,7 +145,7 @@ type outcome struct {
 	out, err string
 }
 
-// command is one that runs on the host, as root.
+// command returns a command that runs on the host, as root.
 func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", h.leader, "-m", "-p", "-u", "-i", "-n", "-C", "-r", "-w"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
@@ -167,7 +167,7 @@ func (h *host) try(args ...string) outcome {
 	return outcome{cmd.ProcessState.ExitCode(), strings.TrimSpace(out.String()), strings.TrimSpace(errs.String())}
 }
 
-// do runs a command that must succeed, and returns what it prints.
+// do runs a command that must succeed, and returns its output.
 func (h *host) do(args ...string) string {
 	h.t.Helper()
 	o := h.try(args...)

@@ -60,7 +60,7 @@ func restartUnderLoad(h *host) {
 	h.t.Logf("%d IDs over %d restarts, the longest pause %d ms", count, restarts, longest)
 }
 
-// asking is a program that was started, and what it has said.
+// asking is a program that was started, and its output.
 type asking struct {
 	cmd  *exec.Cmd
 	mu   sync.Mutex // guards said

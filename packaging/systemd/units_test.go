@@ -138,7 +138,7 @@ func stage(t *testing.T) string {
 	}
 	copyTo("sysusers.d/kazahana.conf", "usr/lib/sysusers.d/kazahana.conf", 0o644)
 	copyTo("tmpfiles.d/kazahana.conf", "usr/lib/tmpfiles.d/kazahana.conf", 0o644)
-	// Those who ask: one of the group, and one who is not.
+	// The users that ask: one of the group, and one outside of it.
 	users := filepath.Join(root, "usr/lib/sysusers.d/zz-users.conf")
 	must.Succeed(t, os.WriteFile(users, []byte("u app -\nm app kazahana\nu stranger -\n"), 0o644))
 	return root
@@ -290,7 +290,7 @@ func sandbox(h *host) {
 	if got := h.shell("journalctl --no-pager -o cat -u kazahanad | grep -i 'not permitted\\|denied\\|\"level\":\"error\"' || true"); got != "" {
 		h.t.Errorf("something is forbidden to it: %s", got)
 	}
-	// Who asks is known by its own name, not by that of a user namespace.
+	// A caller is known by its own name, not by a user namespace's.
 	app := h.do("id", "-u", "app")
 	h.write("/etc/kazahana/kazahanad.yaml", "644", "allow_uids: ["+app+"]\n")
 	h.do("systemctl", "reload", service)
@@ -302,8 +302,8 @@ func sandbox(h *host) {
 	h.eventually("root may connect again", func() bool { return h.try("kazahanad", "id").code == 0 })
 }
 
-// What the unit gives is what the daemon takes for its limit. The figure is not that of
-// the shipped unit, which is also what a daemon takes that sees no limit.
+// The daemon takes the unit's figure for its limit. It is not the shipped unit's figure, which is
+// also the default of a daemon that sees no limit.
 func memoryLimit(h *host) {
 	const want = "671088640"
 	h.dropIn(service, "memory", "[Service]\nMemoryHigh="+want+"\nMemoryMax=800M\n")
@@ -344,7 +344,7 @@ func (h *host) loggedAsErrors(pattern string) {
 	}
 }
 
-// A secret that only root can read reaches the daemon, and nobody else.
+// A secret that only root can read reaches the daemon, and no other process.
 func credentials(h *host) {
 	h.write("/etc/kazahana/external-secret", "600", "correct horse\n")
 	h.dropIn(service, "secret", "[Service]\nLoadCredential=external-secret:/etc/kazahana/external-secret\nEnvironment=KAZAHANA_EXTERNAL_SECRET_FILE=%d/external-secret\n")
@@ -371,7 +371,7 @@ func watchdog(h *host) {
 	h.do("systemctl", "restart", service)
 	pid := h.freeze(service)
 	h.eventually("who asks is answered", func() bool { return h.as("app", "kazahanad", "id").code == 0 })
-	// It may have been the one that stood still: systemd ends it with SIGABRT, which a
+	// It may have been the process that stood still: systemd ends it with SIGABRT, which a
 	// stopped process gets together with SIGCONT.
 	h.eventually("the process is another one", func() bool { return h.show(service, "MainPID") != pid })
 	h.eventually("the other one answers", func() bool { return h.as("app", "kazahanad", "id").code == 0 })

@@ -101,7 +101,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// The image says what it is, by the keys of the OCI image specification.
+// The image names itself, by the keys of the OCI image specification.
 func TestImageLabels(t *testing.T) {
 	labels := readDockerfile(t).labels
 	for key, want := range map[string]string{
@@ -117,8 +117,8 @@ func TestImageLabels(t *testing.T) {
 	}
 }
 
-// Nothing is built from or run in an image whose name means another one tomorrow,
-// and the image is built by the Go that go.mod names.
+// Nothing is built from or run in an image with a name that means another one tomorrow, and the
+// image is built by the Go that go.mod names.
 func TestVersionsArePinned(t *testing.T) {
 	toolchain := regexp.MustCompile(`(?m)^toolchain go(\S+)$`).FindStringSubmatch(readText(t, "../../go.mod"))
 	version := regexp.MustCompile(`(?m)^ARG GO_IMAGE=golang:([^@\s]+)(?:@sha256:[0-9a-f]{64})?$`).FindStringSubmatch(readText(t, "../Dockerfile"))

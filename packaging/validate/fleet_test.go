@@ -33,7 +33,7 @@ const (
 	fleetMinutes = 90
 	// evaluated is how many minutes apart the rules are evaluated.
 	evaluated = 2
-	// fleetAlerts is how many alerts may fire at a time, whatever happens.
+	// fleetAlerts is how many alerts may fire at a time, under any fault.
 	fleetAlerts = 3
 	// maxSamples is how many samples a query may load: the default of Prometheus'
 	// --query.max-samples.
@@ -79,9 +79,9 @@ func oneWhile(is func(int) bool) func(int) float64 {
 	}
 }
 
-// life is what a host shows that has no lease in the minutes without, and whose
-// reservation is over in the minutes uncertain. Its acquires fail with result in the
-// minutes trying.
+// life is the series of a host that has no lease in the minutes without, and no
+// reservation in the minutes uncertain. Its acquires fail with result in the minutes
+// trying.
 func life(without, uncertain, trying func(int) bool, result string) map[string]func(int) float64 {
 	failed := func(is string) func(int) float64 {
 		if is == result {
@@ -159,8 +159,8 @@ var histories = map[string]history{
 		},
 		server: servers(func(m int) float64 { return max(0, 1600-40*float64(m)) }, between(trouble+20, fleetMinutes), "full"),
 	},
-	// 40 hosts a minute get a configuration with which the daemon does not start, until
-	// somebody stops the roll-out after ten minutes.
+	// 40 hosts a minute get a configuration with which the daemon does not start, until an
+	// operator stops the roll-out after ten minutes.
 	"a roll-out that does not start": {
 		host: func(i int) map[string]func(int) float64 {
 			shown := orderly(i)
@@ -171,8 +171,8 @@ var histories = map[string]history{
 		},
 		server: servers(half, never, "full"),
 	},
-	// 40 hosts a minute get the URL of another provider, whose leases have another epoch,
-	// until a quarter of them has it.
+	// 40 hosts a minute get the URL of another provider, which has leases of another epoch, until
+	// a quarter of them has it.
 	"a roll-out of the wrong provider": {
 		host: func(i int) map[string]func(int) float64 {
 			if i >= fleetHosts/4 {

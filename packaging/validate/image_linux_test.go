@@ -143,10 +143,10 @@ func authority(t *testing.T) (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// The image starts without any setting, as its user, in a root that holds
-// nothing but what was copied; its health check works; a lease server whose
-// certificate is of a public authority is trusted; and nothing is written outside of
-// the directories that are made for it.
+// The image starts without any setting, as its user, in a root that holds nothing but the
+// copied files; its health check works; a lease server with a certificate of a public
+// authority is trusted; and nothing is written outside of the directories that are made
+// for it.
 func TestImage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can change the root directory")
@@ -271,7 +271,7 @@ func appendTo(t *testing.T, path string, text []byte) {
 	}
 }
 
-// daemonStatus is what is looked at of kazahanad status --json.
+// daemonStatus is the checked part of kazahanad status --json.
 type daemonStatus struct {
 	Version, Mode, Scope string
 	LiveDir              string `json:"live_dir"`

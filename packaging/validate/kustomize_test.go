@@ -63,7 +63,7 @@ func TestLeaseServerOverlay(t *testing.T) {
 	}
 }
 
-// One server has the file, on a volume; what is left out is not asked for.
+// One server has the file, on a volume; a part that is left out is not asked for.
 func TestSQLiteOverlay(t *testing.T) {
 	server := find[*appsv1.Deployment](t, sqliteOverlay)[0].Spec
 	if *server.Replicas != 1 || server.Strategy.Type != appsv1.RecreateDeploymentStrategyType || server.Strategy.RollingUpdate != nil {

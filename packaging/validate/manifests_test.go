@@ -1,7 +1,7 @@
-// Package validate checks what packaging ships for containers: the manifests by
-// the Kubernetes API types and its pod security standards, the Dockerfile by its
-// own parser and by doing what it says; and the alerts of a fleet by Prometheus' own
-// evaluation. It is a module of its own so that these are no dependencies of kazahana.
+// Package validate checks the files of packaging for containers: the manifests by the
+// Kubernetes API types and its pod security standards, the Dockerfile by its own parser
+// and by carrying it out; and the alerts of a fleet by Prometheus' own evaluation. It is
+// a module of its own so that these are no dependencies of kazahana.
 package validate
 
 import (
@@ -185,8 +185,8 @@ func TestStrictDecoding(t *testing.T) {
 }
 
 // The admission controller of Kubernetes itself says that the sidecar and the
-// lease server run on its strictest level, and the namespaces enforce what is
-// possible. The DaemonSet needs a hostPath volume, and nothing else.
+// lease server run on its strictest level, and the namespaces enforce the strictest
+// possible one. The DaemonSet needs a hostPath volume, and nothing else.
 func TestPodSecurity(t *testing.T) {
 	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {

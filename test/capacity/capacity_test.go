@@ -147,9 +147,9 @@ func TestFitIsExact(t *testing.T) {
 	}
 }
 
-// TestPollsChangeNothing: a keeper that is woken only when something is due does
-// the same as one that looks every second. The slots are too few, so that
-// refusals and waits after them are compared as well.
+// TestPollsChangeNothing: a keeper that is woken only when something is due does the same
+// as a keeper that looks every second. The slots are too few, so that refusals and waits
+// after them are compared as well.
 func TestPollsChangeNothing(t *testing.T) {
 	ring.All(t)
 	s := rough()

@@ -25,8 +25,8 @@ const (
 // of this simulation are never set, so a world may leave those steps out.
 const poll = time.Second
 
-// How long a host is down: a process that was told to stop is started again at
-// once, one that was killed when somebody notices.
+// How long a host is down: a process that was told to stop is started again at once, a killed one
+// when an operator notices.
 const (
 	restartTakes = 10 * second
 	crashTakes   = 30 * second
@@ -162,8 +162,7 @@ func (s *service) start() {
 	s.step(s.life)
 }
 
-// step does what is due, unless the process is gone, and comes back for what
-// is due next.
+// step takes the due steps, unless the process is gone, and comes back for the next ones.
 func (s *service) step(life int) {
 	if life != s.life {
 		return
@@ -211,10 +210,10 @@ func (s *service) moment() keeper.Moment {
 	return keeper.Moment{MS: w.nowMS(), Elapsed: time.Duration(w.now) * time.Millisecond, LastMS: w.nowMS()}
 }
 
-// next is when the keeper is to be woken. It asked for a nap; one that is as
-// long as its poll says only that nothing is due, and then the next time at
-// which something can be is when a lease or the wait after a failure ends. A
-// test compares this with waking it at every poll.
+// next is when the keeper is to be woken. It asked for a nap; a nap as long as its poll
+// says only that nothing is due, and then the next time at which something can be is when
+// a lease or the wait after a failure ends. A test compares this with waking it at every
+// poll.
 func (s *service) next(nap time.Duration) int64 {
 	w := s.host.w
 	if w.everyPoll || nap < poll {

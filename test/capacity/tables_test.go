@@ -98,8 +98,8 @@ func formula(t *testing.T) {
 	t.Logf("the largest number of hosts on %d slots, 6 hours\n%s", slots, table.String())
 }
 
-// together shows what it costs that hosts start together: from then on they
-// renew together, and each takes two slots for as long as its release takes.
+// together shows the cost of hosts that start together: from then on they renew together, and
+// each takes two slots for as long as its release takes.
 func together(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%14s %14s | %16s | %16s\n", "start within", "release takes", "none is refused", "all keep a lease")

@@ -122,8 +122,8 @@ func (w *world) run() {
 	w.now = w.length
 }
 
-// at has do called at the time. What is to happen at one time happens in the
-// order in which it was asked for.
+// at has do called at the time. Events of one time happen in the order in which they were asked
+// for.
 func (w *world) at(t int64, do func()) {
 	w.queued++
 	heap.Push(&w.queue, event{at: t, order: w.queued, do: do})
@@ -180,7 +180,7 @@ func (q *queue) Pop() any {
 	return e
 }
 
-// newRand is a host's own source: what it draws depends on no other host.
+// newRand is a host's own source: its draws depend on no other host.
 func newRand(seed uint64, host int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(host)*0x9E3779B97F4A7C15+1))
 }

@@ -67,7 +67,7 @@ type chaos struct {
 	begun         time.Time
 	url           string // of the provider, for the daemons
 	hosts         []*chaosHost
-	victims       []*chaosHost // hosts whose daemons will be killed, in this order
+	victims       []*chaosHost // hosts of daemons that will be killed, in this order
 	stopAsking    context.CancelFunc
 	asking        sync.WaitGroup
 	breaking      time.Time // before the provider was broken
@@ -146,7 +146,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// begin prepares a scenario, and says what it is about.
+// begin prepares a scenario, and names its subject.
 func (c *chaos) begin(t *testing.T, s chaosScenario, how string) {
 	t.Helper()
 	h := fnv.New64a()
@@ -155,8 +155,7 @@ func (c *chaos) begin(t *testing.T, s chaosScenario, how string) {
 	c.say("%s: %s (seed %d, %s)", s.name, s.about, *chaosSeed, how)
 }
 
-// perform runs a scenario, and returns its line of the table and what is to be
-// said below that.
+// perform runs a scenario, and returns its line of the table and the text below that.
 func (c *chaos) perform(t *testing.T, s chaosScenario) (row string, violations []string) {
 	t.Helper()
 	c.term, c.daemons, c.record.gap = time.Second, 5, await.Patience
@@ -201,13 +200,13 @@ func (c *chaos) pause(d time.Duration) { testkit.Pause(c.T, d+time.Duration(c.rn
 func (c *chaos) outage() { c.pause(c.term + chaosGap) }
 
 // terms are the parameters of every provider's URL. There are just enough
-// machine IDs for all hosts to renew at once: what is granted twice is likely to
-// be of those in use.
+// machine IDs for all hosts to renew at once: a lease granted twice is likely to be one
+// in use.
 func (c *chaos) terms() string {
 	return fmt.Sprintf("term=%v&quarantine=%v&ids=0-%d", c.term, c.term, 2*(c.daemons+2)-1)
 }
 
-// breaks has f end all granting. What was granted before has ended a term later.
+// breaks has f end all granting. Earlier grants have ended a term later.
 func (c *chaos) breaks(f func()) {
 	c.breaking = time.Now()
 	f()

@@ -30,14 +30,14 @@ type chaosStream struct {
 	faults  []string // what no request may meet
 }
 
-// chaosRecord is what all hosts answered in a scenario, and what the scenario
-// knows of it. Unix milliseconds are compared with those that IDs embed.
+// chaosRecord has the answers of all hosts in a scenario, and the scenario's knowledge of it.
+// Unix milliseconds are compared with the ones that IDs embed.
 type chaosRecord struct {
 	streams     []chaosStream
 	from, until time.Duration // requests were made in between
 	gap         time.Duration // no host may be silent for longer
-	// In [quietFrom, quietTo) nobody can have a valid lease: all had ended, and
-	// none could be granted. An empty interval says nothing.
+	// In [quietFrom, quietTo) no host can have a valid lease: all had ended, and none could be
+	// granted. An empty interval says nothing.
 	quietFrom, quietTo int64
 	// A regular ID of this millisecond or later needs a lease that was granted
 	// after the fault.
@@ -61,7 +61,7 @@ const (
 // chaosShown is how many violations of a kind are described.
 const chaosShown = 3
 
-// findings are violations of what was promised.
+// findings are violations of the promises.
 type findings struct {
 	count      map[string]int // of violations, by what they are
 	violations []string       // the first of each kind
@@ -192,7 +192,7 @@ func (r chaosRecord) checkStream(res *chaosResult, s chaosStream) {
 }
 
 // chaosExample is a record without fault: two hosts, a fault from 3 s to 7 s,
-// and one whose clock is an hour ahead. Everybody answers every 100 ms.
+// and a host with a clock that is an hour ahead. Everybody answers every 100 ms.
 func chaosExample() chaosRecord {
 	r := chaosRecord{
 		until: 10 * time.Second, gap: time.Second, mended: 7 * time.Second,

@@ -33,7 +33,7 @@ const (
 type chaosHost struct {
 	*testkit.Site
 	shift   time.Duration
-	verify  time.Duration // how often it asks whose its leases are
+	verify  time.Duration // how often it asks for the holder of its leases
 	daemon  *testkit.Shifted
 	earlier []*testkit.Log // of the daemon's lives before
 	kills   int
@@ -44,9 +44,9 @@ type chaosHost struct {
 	unheard int         // connections that had not; likewise
 }
 
-// newHosts makes the hosts: two whose clocks are off by all that is allowed,
-// the others by less, and after them the two outliers. Every other one does not
-// find out before its lease ends that a provider has forgotten it.
+// newHosts makes the hosts: two with clocks that are off by all that is allowed, the
+// others by less, and after them the two outliers. Every other one does not find out
+// before its lease ends that a provider has forgotten it.
 func (c *chaos) newHosts() {
 	most := int64(c.term) * chaosSkewPercent / 100
 	add := func(name string, shift time.Duration, outlier bool) {
@@ -73,7 +73,7 @@ func (c *chaos) newHosts() {
 	c.rng.Shuffle(len(c.victims), func(i, j int) { c.victims[i], c.victims[j] = c.victims[j], c.victims[i] })
 }
 
-// regular are the hosts whose clocks do.
+// regular are the hosts with clocks that do.
 func (c *chaos) regular() []*chaosHost { return c.hosts[:c.daemons] }
 
 // launch starts a host's daemon, also anew.
@@ -230,8 +230,8 @@ func (c *chaos) end() chaosResult {
 	c.stopAsking()
 	c.asking.Wait()
 	for _, h := range c.hosts {
-		// While the kernel takes a killed process apart, its socket may still take a
-		// connection that nobody hears any more.
+		// While the kernel takes a killed process apart, its socket may still take a connection
+		// that no process hears any more.
 		if h.lost > h.kills || h.unheard > h.kills {
 			h.stream.faults = append(h.stream.faults, fmt.Sprintf("%d connections were lost, %d before their first answer, and the daemon was killed %d times", h.lost+h.unheard, h.unheard, h.kills))
 		}

@@ -106,7 +106,7 @@ func (load *freezeLoad) more(n int64) {
 	await.Eventually(load.t, fmt.Sprintf("%d more IDs", n), func() bool { return load.count.Load() >= from+n })
 }
 
-// freezeSpan is what was answered between two looks.
+// freezeSpan has the answers between two looks.
 type freezeSpan struct {
 	ids      []uint64
 	p50, p99 time.Duration

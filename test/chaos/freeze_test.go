@@ -25,7 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// freezeHost is a daemon whose state directory is on a disk that can be frozen.
+// freezeHost is a daemon with its state directory on a disk that can be frozen.
 type freezeHost struct {
 	*testkit.Site
 	disk           *disktest.Disk
@@ -34,14 +34,14 @@ type freezeHost struct {
 	daemon         *testkit.Instance
 	load           *freezeLoad
 	all            []uint64   // every ID of every life
-	before, during freezeSpan // what was answered before and during the freeze
+	before, during freezeSpan // the answers before and during the freeze
 }
 
-// freezeCase is what is on the disk, and how the daemon ends while it is frozen.
+// freezeCase says which files are on the disk, and how the daemon ends while it is frozen.
 type freezeCase struct {
 	name  string
 	short bool
-	store bool           // the provider's file is on the disk too, with that of locks and sequences
+	store bool           // the provider's file is on the disk too, with the file of locks and sequences
 	log   bool           // so is the daemon's log
 	end   syscall.Signal // while the disk is frozen; 0: none
 }

@@ -46,10 +46,10 @@ const (
 type lockResult struct {
 	findings
 	done                        map[string]int // operations that succeeded, by their names
-	asked, unknown, again, left int            // attempts; with unknown outcome; answered twice; grants whose lease ran out
+	asked, unknown, again, left int            // attempts; with unknown outcome; answered twice; grants with a lease that ran out
 	values                      int            // that were taken
-	stale, refusedLate          int            // writes refused; what was refused to those who had stood still
-	held                        int            // answers that somebody else has the lock, whose lease is known
+	stale, refusedLate          int            // writes refused; refusals to processes that had stood still
+	held                        int            // answers that another one has the lock, with a known lease
 	steps                       int            // that were followed through docs/model/Locks.tla
 	longestGap                  time.Duration
 	longestOf                   int
@@ -89,7 +89,7 @@ func (a *lockAsked) times() (n int) {
 	return n
 }
 
-// unsure reports whether nobody knows what became of an attempt.
+// unsure reports whether the outcome of an attempt is unknown.
 func (a *lockAsked) unsure() bool { return slices.ContainsFunc(a.attempts, lockAttempt.unsure) }
 
 // unsure is also a lock that was granted perhaps, and too late to be used.
@@ -169,7 +169,7 @@ func (r lockRecord) checkAnswers(res *lockResult) {
 	}
 }
 
-// byKey sorts what was asked.
+// byKey sorts the requests.
 func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked, writes map[string][]lockAttempt) {
 	locks, sequences, writes = map[string][]*lockAsked{}, map[string][]*lockAsked{}, map[string][]lockAttempt{}
 	known := map[string]*lockAsked{}
@@ -237,8 +237,8 @@ func apart(all []*lockAsked) []*lockAsked {
 	return all
 }
 
-// split takes from the request the attempts from the first one on whose answer shows that it
-// was carried out anew; nil for none.
+// split takes from the request the attempts from the first one on with an answer that shows that
+// it was carried out anew; nil for none.
 func (a *lockAsked) split() *lockAsked {
 	from := 0 // after the latest answer: an attempt without one may have been carried out anew
 	for i, t := range a.attempts {
@@ -380,8 +380,7 @@ func checkTokens(res *lockResult, key string, byToken []*lockGrant, asks int) {
 	}
 }
 
-// checkHolders: by the store's clock, and by that of the processes, which say
-// less and know better.
+// checkHolders: by the store's clock, and by the processes', which say less and know better.
 func checkHolders(res *lockResult, key string, byToken []*lockGrant) {
 	for i, a := range byToken {
 		if !a.released {
@@ -414,7 +413,7 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 	var answered []lockAttempt
 	for _, a := range all {
 		block = block || a.first().Block
-		if len(a.ok) == 0 || a.late { // what it was given may be lost
+		if len(a.ok) == 0 || a.late { // its grant may be lost
 			missing += a.first().Count * (len(a.attempts) - len(a.ok))
 		}
 		res.again += max(0, len(a.ok)-1)
@@ -446,7 +445,7 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 	checkOrder(res, key, answered)
 }
 
-// checkOrder: what is asked for after an answer is greater.
+// checkOrder: a value asked for after an answer is greater.
 func checkOrder(res *lockResult, key string, answered []lockAttempt) {
 	slices.SortFunc(answered, func(a, b lockAttempt) int { return cmp.Compare(a.Values[0], b.Values[0]) })
 	for i, soonest := len(answered)-1, (*lockAttempt)(nil); i >= 0; i-- {
@@ -550,8 +549,7 @@ func forgottenAcquire(first string, others int, early bool) lockRecord {
 }
 
 // lockExample is a record without fault: two processes use a lock and a sequence
-// in turn, each as a program does whose answers are lost now and then, and which
-// stands still once.
+// in turn, each as a program does that loses answers now and then, and stands still once.
 func lockExample() lockRecord {
 	const ms = int64(time.Millisecond)
 	r := lockRecord{until: 4000 * ms, gap: time.Second}
@@ -755,7 +753,7 @@ func TestLockChecker(t *testing.T) {
 	}
 }
 
-// A request that nobody knows the outcome of may have taken values, and a lock.
+// A request with an unknown outcome may have taken values, and a lock.
 func TestLockCheckerAllowsWhatIsUnknown(t *testing.T) {
 	r := lockExample()
 	early := &r.attempts[r.find("acquire", 2)].Got // granted when the one before was released, not when that ended

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// lockWorkers is how many locks a process wants at a time. Beside them it has
-	// one that takes values.
+	// lockWorkers is how many locks a process wants at a time. Beside them it has a worker that
+	// takes values.
 	lockWorkers = 3
 	// lockPace is the mean time of everything that a worker does between two
 	// requests, which leaves two cores mostly idle.
@@ -50,7 +50,7 @@ type lockPlan struct {
 	Keys, Sequences int
 	TTLMS           int64
 	Seed            uint64
-	File            string // for what was asked and answered
+	File            string // for requests and answers
 }
 
 // lockAttempt is a request that was sent, and what came of it. Times are on a
@@ -59,7 +59,7 @@ type lockAttempt struct {
 	Process        int
 	Op             string // of a lock; or get, write, next
 	Key, Request   string
-	Lease          string // the one that is named
+	Lease          string // the named one
 	TTLMS          int64
 	Count          int
 	Block          bool
@@ -224,8 +224,8 @@ func (p *lockProcess) write(l lock.Lease, may bool) {
 	}
 }
 
-// change asks until there is an answer, and now and then once again, as a
-// program does whose answer was lost.
+// change asks until there is an answer, and now and then once again, as a program does after its
+// answer was lost.
 func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Request, wait time.Duration) (lock.Lease, bool) {
 	r.RequestID, r.Wait = lock.NewLeaseID(), wait
 	a := lockAttempt{Op: r.Op.String(), Key: r.Key, Request: r.RequestID, Lease: r.LeaseID, TTLMS: r.TTLMS}

@@ -38,7 +38,7 @@ type lockPick struct {
 	made  chan struct{} // closed once key and token are set
 	key   string
 	token int64
-	goOn  bool // it was stopped, and somebody else has the lock
+	goOn  bool // it was stopped, and another one has the lock
 }
 
 // lockWrite is what a process tells what its lock protects.
@@ -53,7 +53,7 @@ type lockWrite struct {
 // lockWritten is the answer.
 type lockWritten struct {
 	Serial int64 // of all that was written or refused
-	Stale  bool  // refused: somebody with a greater token was here
+	Stale  bool  // refused: a process with a greater token was here
 	HoldOn bool  // do nothing under the lock until you may go on
 }
 
@@ -118,7 +118,7 @@ func (p *protected) write(w lockWrite) (a lockWritten) {
 	return a
 }
 
-// overtaken reports whether somebody else has used the lock since.
+// overtaken reports whether another process has used the lock since.
 func (p *protected) overtaken(pick *lockPick) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +131,7 @@ type lockFreeze struct {
 	process     int
 	key         string
 	token       int64
-	from, until int64 // as in lockAttempt; by until somebody else had used the lock
+	from, until int64 // as in lockAttempt; by until another one had used the lock
 }
 
 // freezer stops processes while they hold a lock, for longer than its term.
@@ -173,8 +173,8 @@ func (f *freezer) end() []lockFreeze {
 	return f.freezes
 }
 
-// stop stops one that has just been granted a lock, until its term is over and
-// somebody else has used the lock.
+// stop stops a process that has just been granted a lock, until its term is over and another one
+// has used the lock.
 func (f *freezer) stop(process int, lasts time.Duration) {
 	pick := &lockPick{made: make(chan struct{})}
 	p := f.protected
@@ -225,7 +225,7 @@ func (r lockRecord) awake(process int, from, until int64) time.Duration {
 }
 
 // checkWrites: what a lock protects is never changed under a token older than the
-// newest that it has seen, and whoever holds the lock for certain may change it.
+// newest that it has seen, and a certain holder of the lock may change it.
 func checkWrites(res *lockResult, key string, writes []lockAttempt, grants map[string]*lockGrant) {
 	slices.SortFunc(writes, func(a, b lockAttempt) int { return cmp.Compare(a.Serial, b.Serial) })
 	newest := int64(0)

@@ -7,8 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 )
 
-// checkHeld: that somebody has the lock is told only if he can have had it after
-// the question.
+// checkHeld: an answer names a holder only if that one can have had the lock after the question.
 func (r lockRecord) checkHeld(res *lockResult, key string, all []*lockAsked, grants map[string]*lockGrant) {
 	over := map[int64]int64{} // by the token: when the lease was over for certain
 	for _, g := range grants {

@@ -58,7 +58,7 @@ func (c *chaos) locksInEtcd() string { return etcdURL(etcdtest.Cluster(c.T, 3, "
 
 func (c *chaos) locksInPostgres() string { return postgrestest.New(c.T).URL() }
 
-// lockProcesses are those that use locks.
+// lockProcesses are the processes that use locks.
 type lockProcesses struct {
 	*chaos
 	procs []*testkit.Instance

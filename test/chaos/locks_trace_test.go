@@ -24,9 +24,9 @@ type lockCommit struct {
 	step trace.LockStep
 }
 
-// checkSteps follows what became of one lock through docs/model/Locks.tla. Nobody saw the
-// store: tokens, and its times within a lease, tell in which order it carried out what it
-// answered. A refusal changes nothing, so it is no step.
+// checkSteps follows what became of one lock through docs/model/Locks.tla. The store was
+// not seen: tokens, and its times within a lease, tell the order of the requests that it
+// carried out. A refusal changes nothing, so it is no step.
 func (r lockRecord) checkSteps(res *lockResult, key string, all []*lockAsked) {
 	t := &lockTrace{Locks: trace.Locks{Partial: true, Late: r.late, Jumps: r.jumps}, leases: map[string]lockAttempt{}}
 	for _, a := range all {
@@ -58,7 +58,7 @@ func (r lockRecord) checkSteps(res *lockResult, key string, all []*lockAsked) {
 // lockStepOrder is the order of steps at one moment.
 var lockStepOrder = []string{"Ask", "Again", "Commit", "Repeat", "Receive"}
 
-// step is a request as a step. It is not ok for one that is about no known lease.
+// step is a request as a step. It is not ok for a request about no known lease.
 func (t *lockTrace) step(a *lockAsked) (s trace.LockStep, ok bool) {
 	first := a.first()
 	s = trace.LockStep{Host: first.Request, Op: first.Op, Number: first.Request, Sent: time.Duration(first.Sent), TermMS: first.TTLMS}
@@ -151,7 +151,7 @@ func (t *lockTrace) relies(lease string, by lockAttempt, all []*lockAsked) {
 	}
 }
 
-// TestLockSteps: what no step of the specification allows is found, whatever else is judged.
+// TestLockSteps: a step that the specification does not allow is found, beside all other checks.
 func TestLockSteps(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	at := func(r *lockRecord, op string, n int) *lockAttempt { return &r.attempts[r.find(op, n)] }

@@ -50,7 +50,7 @@ type restoreResult struct {
 	first string // describes the first of them
 }
 
-// checkRestore counts the IDs of all lives, and those that met.
+// checkRestore counts the IDs of all lives, and the equal ones.
 func checkRestore(lives []restoreLife) (res restoreResult) {
 	var all []drawn
 	for i, l := range lives {
@@ -118,7 +118,7 @@ func askForRestore(socket string, d time.Duration) (ids []restoreID, err error) 
 }
 
 // classify says of which kind an ID is that was made between two looks at the
-// service. Only the test asks the daemon, so what it counts in between is exact.
+// service. Only the test asks the daemon, so the daemon's counts in between are exact.
 func classify(id uint64, before, after served.ServiceStatus) restoreID {
 	r := restoreID{id: id}
 	switch {
@@ -147,7 +147,7 @@ func classify(id uint64, before, after served.ServiceStatus) restoreID {
 	return r
 }
 
-// TestRestoreChecker: the checker finds what is put into a record.
+// TestRestoreChecker: the checker finds each fault that is put into a record.
 func TestRestoreChecker(t *testing.T) {
 	tl, at := snowflake.DefaultTimeline(), snowflake.DefaultEpochMS+1000
 	id := func(kind restoreKind, ms, low, reserved int64) restoreID {

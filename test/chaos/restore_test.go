@@ -148,7 +148,7 @@ var restoreSituations = []restoreSituation{
 	{"disk frozen", time.Minute, true, false, (*restoreWorld).diskFrozen},
 }
 
-// released has A take the lease, then B: what was copied in between is A's.
+// released has A take the lease, then B: the copy in between is A's.
 func (w *restoreWorld) released(row restoreRow) {
 	w.T.Helper()
 	w.took(row)
@@ -157,7 +157,7 @@ func (w *restoreWorld) released(row restoreRow) {
 	w.b.awaitMode("regular")
 }
 
-// took has A take the lease, and copies what it has.
+// took has A take the lease, and copies its files.
 func (w *restoreWorld) took(row restoreRow) {
 	w.T.Helper()
 	w.a.run(0)
@@ -214,8 +214,8 @@ func (w *restoreWorld) killedInFallback(row restoreRow, _ bool) {
 	w.again(row, time.Now())
 }
 
-// again has A, whose clock shows that time, make IDs, then crash and make IDs at
-// the same time by its clock.
+// again has A, with its clock at that time, make IDs, then crash and make IDs at the same time by
+// its clock.
 func (w *restoreWorld) again(row restoreRow, at time.Time) {
 	w.T.Helper()
 	w.asked(w.a)
@@ -392,7 +392,7 @@ func (row restoreRow) run(t *testing.T) string {
 		sum.kinds[restoreRegular], sum.kinds[restoreCached], sum.kinds[restoreRandom], sum.equal, strings.Join(said, "; "))
 }
 
-// situations are those that the row is played in.
+// situations are the situations that the row is played in.
 func (row restoreRow) situations() (all []restoreSituation) {
 	if row.play != nil {
 		play := func(w *restoreWorld, _ restoreRow, frozen bool) { row.play(w, frozen) }

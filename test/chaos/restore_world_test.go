@@ -43,7 +43,7 @@ type restoreWorld struct {
 	a, b          *issuer
 	tries         int // restores until the state file had an inode of before
 
-	// What was copied: A's state directory, and its folder in the live directory.
+	// The copy: A's state directory, and its folder in the live directory.
 	stateCopy, folder, folderCopy string
 	inodes                        map[uint64]bool // of the files in the state directory
 

@@ -20,8 +20,8 @@ const (
 	roomsFault      = "something else went wrong"
 )
 
-// roomGivenUp is how long a daemon waits for a process's answer. What it had sent
-// to a process that is frozen is found when that goes on.
+// roomGivenUp is how long a daemon waits for a process's answer. A frozen process finds its
+// message when it goes on.
 const roomGivenUp = 5 * time.Second
 
 // roomResult is what the checker found.
@@ -59,8 +59,8 @@ func (r roomRecord) check() roomResult {
 	return res
 }
 
-// checkAgreement: whoever answers names the authority that all others name, but
-// for a while after the members have changed.
+// checkAgreement: each answer names the authority that all others name, but for a while after the
+// members have changed.
 func (r roomRecord) checkAgreement(res *roomResult) {
 	for one := range r.hosts {
 		for other := range r.hosts {
@@ -105,8 +105,8 @@ func (r roomRecord) checkPair(res *roomResult, one, other, room int) {
 	}
 }
 
-// checkStore: what was accepted for a room never goes back to a lower token, and
-// each token is that of one activation.
+// checkStore: an accepted token of a room never goes back to a lower one, and each token belongs
+// to one activation.
 func (r roomRecord) checkStore(res *roomResult) {
 	newest := map[string]storeRequest{}
 	for _, s := range r.store {
@@ -131,8 +131,8 @@ func (r roomRecord) checkStore(res *roomResult) {
 	}
 }
 
-// checkActivations: by their tokens, each begins when the one before is over, and
-// nobody relies on one when the next has begun.
+// checkActivations: by their tokens, each begins when the one before is over, and no process
+// relies on one when the next has begun.
 func (r roomRecord) checkActivations(res *roomResult, room string, all []roomActivation) {
 	slices.SortFunc(all, func(a, b roomActivation) int { return cmp.Compare(a.token, b.token) })
 	for i, next := range all[1:] {
@@ -151,8 +151,8 @@ func (r roomRecord) checkActivations(res *roomResult, room string, all []roomAct
 			res.violates(roomsNumbers, "room %s: version %d has token %d, and version %d token %d", room, a.version, a.token, next.version, next.token)
 		case a.ended != 0 && a.ended <= next.begun:
 		case r.unaware(a):
-			// Nobody could tell its process, which can only find out by asking: what it
-			// did is judged above.
+			// No one could tell its process, which can only find out by asking: its writes are
+			// judged above.
 			res.unaware++
 		case a.ended == 0:
 			res.violates(roomsTwoLive, "room %s: %s never ended its activation of token %d, and %s began with token %d", room, a.writer, a.token, next.writer, next.token)
@@ -231,7 +231,7 @@ func (r roomRecord) backAt(step roomStep, room int) (at int64, why string) {
 		for i := len(spans) - 2; i >= 0 && spans[i].authority == where && spans[i+1].firstAnswered > since; i-- {
 			found = spans[i].firstAnswered
 		}
-		if since > step.at { // what it said before it was away counts for nothing
+		if since > step.at { // its words from before it was away count for nothing
 			i := slices.IndexFunc(spans, func(s roomSpan) bool { return s.firstAnswered >= since })
 			if i < 0 {
 				return 0, r.hosts[host] + " was not asked"
@@ -247,8 +247,8 @@ func (r roomRecord) isAway(host roomHostNumber, at int64) bool {
 	return slices.ContainsFunc(r.away, func(w roomAway) bool { return w.host == host && w.from < at && at <= w.until })
 }
 
-// checkMessages: what was answered is there, once, and in an order that those who
-// sent can have seen.
+// checkMessages: each answered message is there, once, and in an order that the senders can have
+// seen.
 func (r roomRecord) checkMessages(res *roomResult) {
 	sent := make([]map[string]roomMessage, len(r.kept)) // by room and text
 	for _, m := range r.messages {

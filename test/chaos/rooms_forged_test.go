@@ -24,7 +24,7 @@ type forgedAnswer struct {
 
 func sec(s float64) int64 { return int64(s * float64(time.Second)) }
 
-// forgeAnswer is one that takes a hundredth of a second.
+// forgeAnswer is an answer that takes a hundredth of a second.
 func forgeAnswer(host, room int, at float64, authority roomHostNumber, token int64) forgedAnswer {
 	a := forgedAnswer{host, room, roomSpan{authority: authority, token: token, firstSent: sec(at), firstAnswered: sec(at + 0.01)}}
 	a.lastSent, a.lastAnswered = a.firstSent, a.firstAnswered
@@ -34,8 +34,8 @@ func forgeAnswer(host, room int, at float64, authority roomHostNumber, token int
 	return a
 }
 
-// roomExample is two hosts. Room 0 lives on host 0, whose daemon is frozen from
-// 10 s to 25 s, then on host 1, and at 27 s it returns. Room 1 stays on host 1.
+// roomExample is two hosts. Room 0 lives on host 0, with a daemon that is frozen from 10 s to 25
+// s, then on host 1, and at 27 s it returns. Room 1 stays on host 1.
 func roomExample() *forgedRooms {
 	f := &forgedRooms{roomRecord: roomRecord{
 		hosts: []string{"a:1", "b:1"}, agree: 2 * time.Second, soon: true,
@@ -162,7 +162,7 @@ func TestRoomsChecker(t *testing.T) {
 	}
 }
 
-// What nobody can rule out is no violation.
+// A history that cannot be ruled out is no violation.
 func TestRoomsCheckerAllows(t *testing.T) {
 	for name, put := range map[string]func(f *forgedRooms){
 		"hosts disagree for a while":             func(f *forgedRooms) { f.between(1, 0, 27, 29, 1, 2) },

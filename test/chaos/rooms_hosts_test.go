@@ -44,13 +44,13 @@ type roomHost struct {
 type roomProcess struct {
 	*testkit.Instance
 	stdin   io.Closer
-	file    string // what it prints
+	file    string // for its output
 	address string
 }
 
 func (h *roomHost) String() string { return fmt.Sprintf("host %d", h.number) }
 
-// launchRooms starts the processes of a host whose daemon answers.
+// launchRooms starts the processes of a host once its daemon answers.
 func (h *roomHost) launchRooms(p roomPrograms, store string) {
 	h.T.Helper()
 	example := filepath.Join("..", "..", "examples", "chat-rooms")

@@ -18,7 +18,7 @@ import (
 // processes of the machine share, in nanoseconds.
 type roomRecord struct {
 	hosts       []string       // authorities
-	spans       [][][]roomSpan // what was resolved, by host and room, in order
+	spans       [][][]roomSpan // the resolves, by host and room, in order
 	activations []roomActivation
 	store       []storeRequest // in the order in which the store decided
 	messages    []roomMessage
@@ -36,7 +36,7 @@ type roomSpan struct {
 	authority                roomHostNumber
 	token                    int64  // where it is local
 	failure                  string // "" where there is an authority
-	life                     int    // of the daemon, as whoever asks sees it
+	life                     int    // of the daemon, as its callers see it
 	firstSent, firstAnswered int64
 	lastSent, lastAnswered   int64
 }
@@ -46,7 +46,7 @@ type roomHostNumber int8
 
 const noHost roomHostNumber = -1
 
-// roomNoDaemon is the failure where nobody answers.
+// roomNoDaemon is the failure where no daemon answers.
 const roomNoDaemon = "no daemon"
 
 // addAnswer logs one more answer.
@@ -73,7 +73,7 @@ type roomActivation struct {
 	relied         []int64
 }
 
-// storeRequest is one that the store of messages has logged.
+// storeRequest is a request that the store of messages has logged.
 type storeRequest struct {
 	Key      string
 	Token    int64
@@ -82,7 +82,7 @@ type storeRequest struct {
 	Accepted bool
 }
 
-// roomMessage is one that was sent to a room.
+// roomMessage is a message that was sent to a room.
 type roomMessage struct {
 	room           int
 	text           string

@@ -38,7 +38,7 @@ type chatRooms struct {
 	many          int
 	ttl, interval time.Duration
 	sweep         time.Duration // from one look at all rooms to the next
-	pause         time.Duration // more than that between two answers, and they say nothing of what was between
+	pause         time.Duration // more than that between two answers, and they say nothing of the time between
 	programs      roomPrograms
 	messages      *roomProcess // the store of those
 	messagesURL   string
@@ -128,7 +128,7 @@ func (c *chatRooms) step(what string, f func()) {
 	c.record.steps = append(c.record.steps, roomStep{what: what, at: at})
 	c.say("%s", what)
 	f()
-	time.Sleep(2 * c.interval) // what is found before that may be in the old place
+	time.Sleep(2 * c.interval) // an earlier find may be in the old place
 	settled := machineNow()
 	settles := func(r *roomResolver) bool { return c.away(r.host.number) || r.clean.Load() >= settled }
 	for deadline := time.Now().Add(roomPatience); !allOf(c.resolvers, settles); time.Sleep(await.Interval) {
@@ -174,7 +174,7 @@ func (c *chatRooms) start(hosts, begin int) {
 	c.say("all %d rooms are activated, and every host finds each, after %v", c.many, c.activated.Round(time.Millisecond))
 }
 
-// end stops everything, and returns what was logged.
+// end stops everything, and returns the logs.
 func (c *chatRooms) end() roomRecord {
 	c.T.Helper()
 	c.stopSending()

@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/test/trace"
 )
 
-// checkSteps follows what the processes logged of each room through docs/model/Placement.tla.
-// Nobody saw memberships and records.
+// checkSteps follows the processes' logs of each room through docs/model/Placement.tla.
+// Memberships and records were not seen.
 func (r roomRecord) checkSteps(res *roomResult) {
 	for _, room := range slices.Sorted(maps.Keys(res.activationsOf)) {
 		t := r.traceOf(res.activationsOf[room])
@@ -64,7 +64,7 @@ func (r roomRecord) traceOf(all []roomActivation) trace.Placement {
 	return t
 }
 
-// TestRoomsSteps: what no step of the specification allows is found, whatever else is judged.
+// TestRoomsSteps: a step that the specification does not allow is found, beside all other checks.
 func TestRoomsSteps(t *testing.T) {
 	if res := roomExample().check(); res.steps != 4+6+2 || res.count[roomsStep] > 0 {
 		t.Errorf("without fault: %d steps, %q", res.steps, res.violations)

@@ -63,8 +63,8 @@ type roomResolver struct {
 	faults []string
 }
 
-// run resolves until ctx is done: all rooms every now and then, and more often
-// those that were not found.
+// run resolves until ctx is done: all rooms every now and then, and more often the ones that were
+// not found.
 func (r *roomResolver) run(ctx context.Context) {
 	all := make([]int, len(r.spans))
 	for room := range all {
@@ -109,7 +109,7 @@ func (r *roomResolver) run(ctx context.Context) {
 	}
 }
 
-// look resolves some rooms, and returns those that were not found.
+// look resolves some rooms, and returns the ones that were not found.
 func (r *roomResolver) look(ctx context.Context, client *wire.Client, due []int) (missing []int) {
 	within, cancel := context.WithTimeout(ctx, await.Patience)
 	defer cancel()
@@ -125,7 +125,7 @@ func (r *roomResolver) look(ctx context.Context, client *wire.Client, due []int)
 				}
 				a, fault := r.resolve(within, client, due[i])
 				if ctx.Err() != nil {
-					return // whoever stops does not wait for the answer
+					return // a process that stops does not wait for the answer
 				}
 				r.spans[due[i]] = addAnswer(r.spans[due[i]], a, r.rooms.pause)
 				if a.authority == noHost || fault != "" || r.rooms.away(a.authority) {
@@ -215,7 +215,7 @@ func (s *roomSender) run(ctx context.Context, pace time.Duration) {
 	}
 }
 
-// send has a message appended, or not: nobody knows where there is no answer.
+// send has a message appended, or not: it is unknown without an answer.
 func (s *roomSender) send(room int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()

@@ -331,7 +331,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEachLemmaCanFail: a lemma that holds whatever the rules are says nothing.
+// TestEachLemmaCanFail: a lemma that holds under any rules says nothing.
 func TestEachLemmaCanFail(t *testing.T) {
 	ring.Deep(t)
 	need(t)

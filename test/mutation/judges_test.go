@@ -32,11 +32,11 @@ func (j judge) key() string { return strings.Join(j.packages, " ") }
 // roomTests is the name of the judge that is asked last.
 const roomTests = "tests of its room"
 
-// wholeOnly are the files whose rules only the whole worlds of test/proof run.
+// wholeOnly are the files with rules that only the whole worlds of test/proof run.
 var wholeOnly = regexp.MustCompile(`^internal/(lock|sequence|record|placement|conn/(sqlitefile|postgresconn))/`)
 
-// judges are asked in this order, until one catches the mutation. Those that do not
-// import the mutated package are left out.
+// judges are asked in this order, until one catches the mutation. Judges that do not import the
+// mutated package are left out.
 func judges(m mutation) []judge {
 	simulation := judge{"simulation", []string{"test/proof"}, []string{"-run=^TestNoTwoIDsAreEqual$", fmt.Sprint("-proof.seeds=", *seeds)}}
 	whole := judge{"whole simulation", []string{"test/proof"}, []string{"-run=^TestSimulation$", fmt.Sprint("-proof.seeds=", *seeds)}}
@@ -44,7 +44,7 @@ func judges(m mutation) []judge {
 	switch {
 	case wholeOnly.MatchString(m.file):
 		all = all[1:]
-	case path.Dir(m.file) != "internal/provider/pool": // whose rules of a fence only a SQLite file meets
+	case path.Dir(m.file) != "internal/provider/pool": // only a SQLite file meets its rules of a fence
 		all = all[:1]
 	}
 	return append(all,
@@ -53,8 +53,8 @@ func judges(m mutation) []judge {
 	)
 }
 
-// rooms are the packages whose tests are about the file: its own, and those that run its
-// rules in a real store.
+// rooms are the packages with tests of the file: its own, and packages that run its rules in a
+// real store.
 func rooms(file string) []string {
 	own := path.Dir(file)
 	switch own {

@@ -66,7 +66,7 @@ func (w *world) copyBeside(d *daemon) {
 	other.start()
 }
 
-// stopAhead stops a daemon whose clock is ahead, or was until now.
+// stopAhead stops a daemon with a clock that is ahead, or was until now.
 func (w *world) stopAhead(d *daemon) {
 	ahead := w.rnd.Int64N(20)
 	d.jump(ahead)
@@ -90,8 +90,8 @@ func (w *world) stopAndGoOn(d *daemon) {
 	}
 }
 
-// loseFolder moves the folder of a running daemon away, so that somebody else may
-// take its name, and perhaps back.
+// loseFolder moves the folder of a running daemon away, so that another daemon may take its name,
+// and perhaps back.
 func (w *world) loseFolder(d *daemon) {
 	folder, ok := d.ownFolder()
 	if !ok || w.rnd.IntN(3) > 0 {
@@ -186,7 +186,8 @@ func (w *world) putStoreBack(c content) {
 	w.trail.befalls("Restore")
 }
 
-// aheadAndBack has the store's clock go ahead and back, and the store forget what it granted then.
+// aheadAndBack has the store's clock go ahead and back, and the store forget its grants from
+// then.
 func (w *world) aheadAndBack() {
 	if w.store == nil || w.rnd.IntN(8) > 0 {
 		return

@@ -23,7 +23,7 @@ type actors struct {
 
 	mu    sync.Mutex
 	inbox []func()                // what the process was asked for, in order
-	live  map[placement.Key]int64 // tokens of what is activated
+	live  map[placement.Key]int64 // tokens of activations
 }
 
 const (
@@ -77,8 +77,8 @@ func (a *actors) Passivate(k placement.Key, r placement.Record, _ time.Duration,
 	}, func() { done(nil, driver.ErrUnknown) })
 }
 
-// ask sends the process a request, whose connection is in order and loses nothing, but
-// ends with the daemon.
+// ask sends the process a request, on a connection that is in order and loses nothing, but ends
+// with the daemon.
 func (a *actors) ask(do, gone func()) {
 	if a.link.gone.Load() {
 		gone()
@@ -89,7 +89,7 @@ func (a *actors) ask(do, gone func()) {
 	a.inbox = append(a.inbox, do)
 }
 
-// read has the process do what it was asked for first.
+// read has the process carry out its oldest request.
 func (a *actors) read() bool {
 	a.mu.Lock()
 	if len(a.inbox) == 0 || a.link.gone.Load() {
@@ -110,7 +110,7 @@ func (a *actors) belief(k placement.Key, token int64) *belief {
 	}
 }
 
-// useActors has a caller look for an actor, or a process act for one that it has.
+// useActors has a caller look for an actor, or a process act for one of its own.
 func (a *actors) useActors() {
 	w := a.d.w
 	k := pick(w, actorKeys)

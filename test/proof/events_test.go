@@ -26,7 +26,7 @@ func (w *world) event() {
 	case p < 178:
 		w.skew = w.rnd.Int64N(5) - 2
 	case p < 187:
-		d.offset.Store(pick(w, []int64{-1, 0, 0, 0, 1})) // somebody sets it right
+		d.offset.Store(pick(w, []int64{-1, 0, 0, 0, 1})) // an operator sets it right
 	case p < 188:
 		w.downUntil = w.nowMS() + w.pace*w.rnd.Int64N(100)
 	case p < 193:
@@ -83,7 +83,7 @@ func (w *world) sleep(d time.Duration) {
 // offGrid is when in a millisecond a world begins.
 const offGrid = 50 * time.Microsecond
 
-// stepSome lets some of the keepers do what is due.
+// stepSome lets some of the keepers take their due steps.
 func (w *world) stepSome() {
 	for _, d := range w.daemons {
 		if w.rnd.IntN(2) == 0 {
@@ -92,7 +92,7 @@ func (w *world) stepSome() {
 	}
 }
 
-// othersStep lets the keepers of the other daemons do what is due.
+// othersStep lets the keepers of the other daemons take their due steps.
 func (w *world) othersStep(d *daemon) {
 	for _, other := range w.daemons {
 		if other != d {
@@ -191,7 +191,7 @@ func (w *world) disaster(d *daemon) {
 	}
 }
 
-// longPause is one after which folders that nobody uses are removed.
+// longPause is a pause after which unused folders are removed.
 func (w *world) longPause() {
 	if w.whole { // receipts would all be gone
 		return
@@ -230,7 +230,7 @@ func (d *daemon) ask(most int64, fallback bool) {
 	}
 }
 
-// step lets the keeper of one of the services do what is due.
+// step lets the keeper of one of the services take its due steps.
 func (d *daemon) step() {
 	if s := d.stream(); s != nil {
 		s.step()
@@ -272,7 +272,7 @@ func (w *world) meanwhile(s *stream) {
 	}
 }
 
-// elsewhere is what another daemon, or somebody else, does during a call.
+// elsewhere is an act of another daemon, or of an operator, during a call.
 func (w *world) elsewhere(d *daemon) {
 	switch w.rnd.IntN(12) {
 	case 0:

@@ -57,7 +57,7 @@ func (x *extender) Wall() int64 { return (x.w.nowMS() + x.ahead) * int64(time.Mi
 // Boot implements clock.Source.
 func (x *extender) Boot() time.Duration { return time.Since(x.w.began) }
 
-// act does what is due.
+// act takes the due step.
 func (x *extender) act() {
 	switch x.rnd.IntN(40) {
 	case 0, 1:
@@ -202,7 +202,7 @@ func (x *extender) wire(send func() error) error {
 	return send()
 }
 
-// Acquire implements provider.Provider. What is granted without an answer runs out.
+// Acquire implements provider.Provider. A lease granted without an answer runs out.
 func (x *extender) Acquire(ctx context.Context, req provider.AcquireRequest) (leases []lease.Lease, err error) {
 	if x.rnd.IntN(20) == 0 || x.w.nowMS() < x.w.downUntil {
 		return nil, errLost

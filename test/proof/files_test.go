@@ -210,7 +210,7 @@ func (d *database) keep() {
 }
 
 // fallBack has an operator put an older copy back: over the file, or by a file that gets its
-// name. Or the disk loses what it said was written. It reports whether there is a copy.
+// name. Or the disk loses bytes that it said were written. It reports whether there is a copy.
 func (d *database) fallBack() bool {
 	if len(d.copies) == 0 {
 		return false
@@ -232,12 +232,12 @@ func (d *database) fallBack() bool {
 	d.put(older)
 	must(d.open(), nil)
 	must(os.RemoveAll(d.path+".aside"), nil)
-	d.keep() // so that the disk can lose what is written from here on
+	d.keep() // so that the disk can lose the writes from here on
 	return true
 }
 
-// loseWrites has the disk lose some of what was written to the log since the latest copy was
-// made. It does nothing where the log has begun anew since.
+// loseWrites has the disk lose some of the log's bytes since the latest copy was made. It does
+// nothing where the log has begun anew since.
 func (d *database) loseWrites(now copied) bool {
 	older := d.copies[len(d.copies)-1]
 	if len(now["-wal"]) == 0 || !bytes.Equal(now[""], older[""]) {
@@ -303,8 +303,8 @@ func (w *world) openLeases(services provider.Services, nowMS func() int64) provi
 	return f
 }
 
-// fallBack has the file be as it was. It is a restored store only if a record differs: what
-// the disk loses of a log may be what nobody reads.
+// fallBack has the file be as it was. It is a restored store only if a record differs: the disk
+// may lose a part of a log that is never read.
 func (f *leaseFile) fallBack() {
 	before := f.records()
 	if f.database.fallBack() && !reflect.DeepEqual(f.records(), before) {

@@ -106,7 +106,7 @@ func (f *fileSystem) id(n *node) state.FileID {
 	return state.FileID{Device: f.device, Inode: n.inode}
 }
 
-// put makes the name lead to the node, and lets go of what it led to.
+// put makes the name lead to the node, and lets go of the old one.
 func (f *fileSystem) put(in *node, name string, n *node) {
 	if old := in.entries[name]; old != nil && old != n {
 		f.free(old)
@@ -160,8 +160,8 @@ func (f *fileSystem) sync(n *node) {
 	}
 }
 
-// losePower leaves of each directory and file what was synced, or what it is:
-// the kernel may have written it out by itself.
+// losePower leaves of each directory and file its synced content, or the present one: the kernel
+// may have written it out by itself.
 func (f *fileSystem) losePower() {
 	f.frozen, f.full, f.scarce, f.stuck = false, false, false, nil
 	f.loseIn(f.root)
@@ -181,8 +181,8 @@ func (f *fileSystem) loseIn(n *node) {
 	}
 }
 
-// thaw ends a freeze: what was about to be written is written now, if the
-// process still holds the directory's lock. Processes that were killed meanwhile end.
+// thaw ends a freeze: pending writes are written now, if the process still holds the directory's
+// lock. Processes that were killed meanwhile end.
 func (f *fileSystem) thaw() {
 	f.frozen = false
 	stuck := f.stuck

@@ -49,10 +49,10 @@ func (l *life) openHost() {
 	synctest.Wait()
 }
 
-// Elapsed is the host's clock that nobody can set.
+// Elapsed is the host's clock that cannot be set.
 func (h *host) Elapsed() time.Duration { return time.Since(h.d.w.began) }
 
-// crash ends what is left of the process.
+// crash ends the rest of the process.
 func (h *host) crash() {
 	if h == nil || h.link.gone.Load() {
 		return
@@ -67,7 +67,7 @@ func (h *host) crash() {
 	synctest.Wait()
 }
 
-// stop is a planned end: the host releases what it keeps, for as long as it has patience.
+// stop is a planned end: the host releases its kept locks, for as long as it has patience.
 func (h *host) stop() {
 	w := h.d.w
 	w.disconnected(h)
@@ -136,7 +136,7 @@ func (w *world) settled() {
 // belief is that a process holds a lock.
 type belief struct {
 	who   string
-	by    *host // whose process it is; nil: it relies on the term, whatever becomes of the daemon
+	by    *host // the host of its process; nil: it relies on the term, even without the daemon
 	lease lock.Lease
 	ttl   time.Duration
 	kept  *lock.Holding // nil: the process renews by itself
@@ -291,7 +291,7 @@ func relied(l lock.Lease) time.Duration {
 	return left - left/20
 }
 
-// acquire takes a lock, whose holder relies on the term.
+// acquire takes a lock for a holder that relies on the term.
 func (h *host) acquire(want *wanted) {
 	var l lock.Lease
 	var err error
@@ -346,13 +346,13 @@ func (h *host) changeLock(b *belief) {
 	sent := time.Since(w.began)
 	r := lock.Request{Op: lock.Release, Tenant: "t", Key: b.lease.Key, Owner: b.lease.Owner, LeaseID: b.lease.LeaseID}
 	if b.kept == nil && w.rnd.IntN(3) == 0 {
-		r.Op, r.TTLMS = lock.Renew, b.ttl.Milliseconds() // a shorter one that comes late would end the lease before
+		r.Op, r.TTLMS = lock.Renew, b.ttl.Milliseconds() // a shorter renewal that comes late would end the lease before
 	}
 	if w.rnd.IntN(2) == 0 {
 		r.RequestID = h.d.requestID()
 	}
 	if r.Op == lock.Release {
-		w.ended(b, sent) // whatever becomes of it
+		w.ended(b, sent) // with any outcome
 	}
 	var l lock.Lease
 	var err error

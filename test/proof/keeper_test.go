@@ -15,7 +15,7 @@ import (
 // This file is what a stream's keeper has around it. The keeper is the product's; the world has its
 // turns come one at a time, in place of Keeper.Run, which waits for a timer and for growth.
 
-// newKeeper returns the stream's keeper, which has published what it found.
+// newKeeper returns the stream's keeper, which has published the leases that it found.
 func (s *stream) newKeeper() *keeper.Keeper {
 	return keeper.New(s.keeperConfig(), keeper.Deps{
 		Provider: remote{s.d.w.provider, s}, Generator: supplied{s}, Store: s, Clock: believed{s},
@@ -23,7 +23,7 @@ func (s *stream) newKeeper() *keeper.Keeper {
 	})
 }
 
-// turn lets the keeper do what is due, or stop, to the end.
+// turn lets the keeper take its due steps, or stop, to the end.
 func (s *stream) turn(do func(context.Context)) {
 	if s.busy {
 		return
@@ -98,7 +98,7 @@ func (g supplied) LastMS() int64 {
 	return g.s.gen.LastMS()
 }
 
-// believed is the keeper's clock. Here a clock is believed whatever it shows.
+// believed is the keeper's clock. Here a clock is believed at any time.
 type believed struct{ s *stream }
 
 func (c believed) NowMS() int64           { return c.s.d.clock() }

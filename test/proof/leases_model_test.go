@@ -12,11 +12,11 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// leaseModel is hosts that lease from one model of a store, by the product's pool. Each knows what it
-// saw last, and on etcd each goes by its own clock. A call is made by any of them. On the others,
-// the clock is the server's.
+// leaseModel is hosts that lease from one model of a store, by the product's pool. Each knows its
+// own last look, and on etcd each goes by its own clock. A call is made by any of them. On the
+// others, the clock is the server's.
 type leaseModel struct {
-	provider.Provider // the first host, for what is not changed
+	provider.Provider // the first host, for all unchanged methods
 	w                 *world
 	records           *records
 	all               []*pool.Provider
@@ -98,7 +98,7 @@ func (m *leaseModel) host() *pool.Provider {
 }
 
 // fallBack has the server forget. Of two servers, the clocks differ by less than any quarantine:
-// that of the second is not behind. Where nothing is lost that anybody relies on, it may be.
+// the second's is not behind. Where nothing is lost that anyone relies on, it may be.
 func (m *leaseModel) fallBack() {
 	w := m.w
 	switch {

@@ -34,7 +34,7 @@ func (m *machine) identity() state.Identity {
 	return state.Identity{MachineID: m.id, BootID: fmt.Sprint("boot ", m.boots)}
 }
 
-// daemon is one that a service manager starts and stops.
+// daemon is a daemon that a service manager starts and stops.
 type daemon struct {
 	w        *world
 	name     string
@@ -80,7 +80,7 @@ func (d *daemon) memory() *fileSystem {
 	return d.at.memory
 }
 
-// stopped is a context that is done: nobody waits for locks.
+// stopped is a context that is done: no caller waits for locks.
 var stopped = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -202,7 +202,7 @@ func (l *life) run(f func()) {
 
 func (l *life) over() bool { return l.p.gone || l.p.dying }
 
-// bury stops what is left of the process: its timers.
+// bury stops the rest of the process: its timers.
 func (l *life) bury() {
 	for _, s := range l.streams {
 		if s.gen != nil {

@@ -27,7 +27,7 @@ type lockTrail struct {
 	carried map[string]int
 }
 
-// leaseOf is whose a lease is: the number of the acquire that was granted it.
+// leaseOf returns the owner of a lease: the number of the acquire that was granted it.
 type leaseOf struct {
 	host  string
 	token int64 // 0: it was not granted
@@ -95,7 +95,7 @@ func (t *lockTrail) sends(fresh []*message) {
 	}
 }
 
-// deliver has the store carry the message out, and notes what it did.
+// deliver has the store carry the message out, and notes its effect.
 func (t *lockTrail) deliver(m *message) {
 	if m.request == nil {
 		t.w.placeTrail.deliver(m)
@@ -138,7 +138,7 @@ func (t *lockTrail) deliver(m *message) {
 	}
 }
 
-// givenBack notes that an acquire, of whose grant nobody was sure, has ended its lease.
+// givenBack notes that an acquire, with an uncertain grant, has ended its lease.
 func (t *lockTrail) givenBack(m *message, s trace.LockStep) {
 	s.Op, s.Number, s.Host, s.Sent, s.LeftMS = "release", t.calls[m.request]+" given back", t.calls[m.request], s.At, 0
 	for _, s.Do = range []string{"Discard", "Commit"} {
@@ -175,7 +175,7 @@ func (t *lockTrail) answers(m *message) {
 	t.w.placeTrail.joined(m)
 }
 
-// look notes what the store shows of a lock, and what it did by itself since the last look.
+// look notes the store's view of a lock, and the store's own acts since the last look.
 func (t *lockTrail) look(key string) {
 	if life := t.w.records.era(); life != t.life {
 		t.life = life

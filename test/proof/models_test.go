@@ -10,8 +10,9 @@ import (
 	"github.com/kazahana/kazahana/internal/record/redis"
 )
 
-// longestTerm is that of a lock in a whole world. The stores know it from the beginning, as
-// docs/providers advise: a term that is longer than all before it may be forgotten with its grant.
+// longestTerm is the longest of a lock in a whole world. The stores know it from the beginning,
+// as docs/providers advise: a term that is longer than all before it may be forgotten with its
+// grant.
 const longestTerm = 600
 
 // redisLives is what Redis has in the store's record. The rules are the product's.
@@ -89,7 +90,7 @@ func (l redisLives) show(v *record.View)          { l.Show(v) }
 func (l redisLives) forget(s *records, changes int) {
 	number := s.w.number()
 	after := redis.Server{RunID: l.server.RunID, ReplID: fmt.Sprint("history ", number), ReplIn: l.server.ReplIn}
-	if s.trusting { // all servers have what was confirmed
+	if s.trusting { // all servers have the confirmed changes
 		changes = min(changes, len(s.done)-s.confirmed)
 		s.w.count("Redis failed over without a fence")
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // network is the way between the processes and the store of records. The processes'
-// goroutines wait in it, and the world lets them go on one at a time: so one seed
-// replays one run, whatever the scheduler does.
+// goroutines wait in it, and the world lets them go on one at a time: so one seed replays
+// one run, under any scheduling.
 type network struct {
 	w     *world
 	loss  int        // so many messages of a hundred are lost or late
@@ -94,8 +94,8 @@ func (l *link) send(ctx context.Context, what string, do func(record.Store) erro
 	}
 }
 
-// turn returns when the world lets the call go on: those that come at one moment wait for each
-// other in an order that is the same each time.
+// turn returns when the world lets the call go on: calls of one moment wait for each other in an
+// order that is the same each time.
 func (l *link) turn(ctx context.Context, what string) error {
 	ctx = context.WithValue(context.WithValue(ctx, requestKey{}, nil), placedKey{}, nil)
 	return l.send(ctx, what, nil)
@@ -140,7 +140,7 @@ func (l *link) List(ctx context.Context, prefix, after string, limit int) (page 
 	return page, err
 }
 
-// Watch implements record.Store: nobody tells, so that hosts have to ask.
+// Watch implements record.Store: it tells nothing, so that hosts have to ask.
 func (l *link) Watch(context.Context, string) (<-chan struct{}, error) {
 	return nil, errors.ErrUnsupported
 }
@@ -255,7 +255,7 @@ func (n *network) answer(m *message) {
 	close(m.back)
 }
 
-// plain is an error without what it says of names, which chance made.
+// plain returns an error without its names, which chance made.
 func plain(err error) string {
 	if err == nil {
 		return "ok"

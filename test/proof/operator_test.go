@@ -30,7 +30,7 @@ func names(in *node, directories bool) []string {
 
 func pick[T any](w *world, of []T) T { return of[w.rnd.IntN(len(of))] }
 
-// place is a directory that somebody can reach.
+// place is a directory that a process can reach.
 type place struct {
 	fs   *fileSystem
 	up   *node // where its name is

@@ -13,11 +13,11 @@ import (
 	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
-// optimist is a process's client of Redis or etcd. Its rules run in the process, on what it saw
-// last, and the server compares that before it carries the writes out. Who has the turn, and
-// when a decision holds, is for the product's package turns to say.
+// optimist is a process's client of Redis or etcd. Its rules run in the process, on its last
+// look, and the server compares that before it carries the writes out. The product's package
+// turns says which call has the turn, and when a decision holds.
 type optimist struct {
-	record.Store // for what is not changed and read
+	record.Store // for all but changes and reads
 	s            *records
 	way          way
 	nowMS        func() int64 // the host's clock; it is the time where the server is etcd
@@ -34,7 +34,7 @@ type seen struct {
 	life string
 }
 
-// sight is what was seen of all that an ask names.
+// sight is a look at all that an ask names.
 type sight struct {
 	record.View
 	records []seen // in the order of the ask; version 0 is an absent one
@@ -49,7 +49,7 @@ func newOptimist(s *records, w way, rest record.Store, nowMS func() int64) *opti
 
 func (o *optimist) etcd() bool { return o.s.kind == onEtcd }
 
-// elapsed is the process's clock that nobody can set.
+// elapsed is the process's clock that cannot be set.
 func (o *optimist) elapsed() time.Duration { return time.Since(o.s.w.began) }
 
 // attempt is one call of Change. It implements turns.Change.
@@ -148,8 +148,8 @@ func (s *records) asShown(k seen, nowMS int64, timed bool) record.Record {
 // Settled implements turns.Change.
 func (a *attempt) Settled(refused bool) bool { return a.sure && (refused || a.timed) }
 
-// Confirm implements turns.Change. etcd has to be asked once more how much is left of terms, and the
-// replicas of Redis whether they have what was seen.
+// Confirm implements turns.Change. etcd has to be asked once more how much is left of terms, and
+// the replicas of Redis whether they have the sight.
 func (a *attempt) Confirm(ctx context.Context) error {
 	before, wasSure := a.sight, a.sure
 	_, err := a.ride(ctx, "look ", nil)
@@ -189,7 +189,7 @@ func (a *attempt) Commit(ctx context.Context, writes []record.Write) (atMS int64
 	return 0, turns.Old, nil
 }
 
-// committed takes what was written for seen, and returns when that was.
+// committed takes the writes for seen, and returns their moment.
 func (a *attempt) committed(done *committed, writes []record.Write) (atMS int64) {
 	atMS = cmp.Or(a.atMS, done.atMS)
 	a.sight.records = slices.Clone(a.sight.records)

@@ -154,8 +154,8 @@ func (t *placeTrail) membership(m *message, l lock.Lease, s trace.LockStep) {
 	t.all(step)
 }
 
-// repeated notes that the store says once more what it did with the lock of a membership. The host
-// may count what is left from now, or the term from before it asked first.
+// repeated notes that the store repeats its answer about the lock of a membership. The host may
+// count the rest from now, or the term from before it asked first.
 func (t *placeTrail) repeated(m *message, l lock.Lease) {
 	if !strings.HasPrefix(m.request.Key, membersPrefix) {
 		return

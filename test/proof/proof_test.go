@@ -141,7 +141,7 @@ func firstFault(t *testing.T, s setting) (seed uint64, fault string) {
 }
 
 // TestASeedRepeatsARun: one seed replays one run, with every rule kept or one of them
-// switched off. Otherwise nobody could look at a fault again.
+// switched off. Otherwise a fault could not be looked at again.
 func TestASeedRepeatsARun(t *testing.T) {
 	seeds := uint64(1)
 	if ring.IsDeep(t) {

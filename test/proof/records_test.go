@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
-// storeArea is the area of a world's records: the one that the product opens.
+// storeArea is the area of a world's records: the product opens the same.
 var storeArea = record.Area{Name: "store", MaxGrantMS: lock.MaxTTL.Milliseconds()}
 
 // storeKind is what keeps the records of a world.
@@ -30,12 +30,12 @@ const (
 
 func (k storeKind) String() string { return [...]string{"SQLite", "Redis", "etcd", "PostgreSQL"}[k] }
 
-// state is that of all daemons whose store is of the kind.
+// state is the state of all daemons with a store of the kind.
 func (k storeKind) state() string { return "on " + k.String() }
 
 // records is the store of records: a SQLite file, or the model of a server. A model is the
-// memory store, which the conformance suite accepts, with what is peculiar to its kind. It may
-// fall back to an earlier copy of itself.
+// memory store, which the conformance suite accepts, with the peculiarities of its kind. It
+// may fall back to an earlier copy of itself.
 type records struct {
 	w     *world
 	kind  storeKind
@@ -77,7 +77,7 @@ type lives interface {
 	forget(s *records, changes int)
 }
 
-// change is one that was carried out.
+// change is a change that was carried out.
 type change struct {
 	atMS   int64
 	ask    record.Ask
@@ -89,7 +89,7 @@ type change struct {
 // stamp is what a server knows of a record besides what a view shows.
 type stamp struct {
 	version int64
-	by      *attempt // whose write it is; nil: that of a process that runs its rules at the server
+	by      *attempt // the writer; nil: a process that runs its rules at the server
 	atMS    int64    // by the clock of the writer, or of the server
 	write   record.Write
 }
@@ -252,8 +252,8 @@ func (s *records) fenced() bool {
 	return v.NowMS < v.Fence.UntilMS
 }
 
-// fallBack puts the store back to what it was some changes ago, or to a copy that was made.
-// Nobody uses it meanwhile.
+// fallBack puts the store back to its state some changes ago, or to a copy that was made. No
+// process uses it meanwhile.
 func (s *records) fallBack(changes int) {
 	s.w.sleep(2 * time.Millisecond) // no two lives of a server begin in one millisecond
 	switch {

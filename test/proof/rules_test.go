@@ -1,6 +1,6 @@
 package proof
 
-// rule is one that can be switched off.
+// rule is a rule that can be switched off.
 type rule int
 
 const (
@@ -39,8 +39,8 @@ const (
 	allRules
 )
 
-// ruleTexts says for each rule what it demands, and what its breach does. The
-// table of docs/uniqueness.md has the same words.
+// ruleTexts has for each rule its demand, and the effect of its breach. The table of
+// docs/uniqueness.md has the same words.
 var ruleTexts = [allRules]struct{ rule, breach string }{
 	noRule: {"(every rule kept)", "-"},
 

@@ -18,7 +18,7 @@ import (
 )
 
 // servers are two lease servers before one provider, and the network to them: the
-// product's server and its client, whose requests are handed over in place of a
+// product's server and its client, with requests that are handed over in place of a
 // connection.
 type servers struct {
 	w       *world
@@ -44,7 +44,7 @@ func (w *world) serve(p provider.Provider, services provider.Services, nowMS fun
 	w.servers = s
 }
 
-// restart begins the servers anew: they forget what is not in the store.
+// restart begins the servers anew: they forget all that is not in the store.
 func (s *servers) restart() {
 	for host := range s.running {
 		o := s.options

@@ -30,15 +30,15 @@ func (s *records) client(w way, rest record.Store, nowMS func() int64) record.St
 	return rest
 }
 
-// session is a process's client of PostgreSQL: its rules run in the transaction, and it
-// remembers what it has seen of the server.
+// session is a process's client of PostgreSQL: its rules run in the transaction, and it remembers
+// its view of the server.
 type session struct {
 	record.Store
 	s      *records
 	way    way
 	memory postgresconn.Memory
-	// changed is its latest transaction, since there were so many fences, whose commit it was
-	// told of: for the world.
+	// changed is the latest transaction, since there were so many fences, that it knows to be
+	// committed: for the world.
 	changed, fences int64
 }
 

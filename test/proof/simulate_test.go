@@ -16,8 +16,8 @@ const (
 	manyWhole = 60
 )
 
-// TestSimulation runs whole worlds: IDs, locks and sequences of the same daemons, which
-// crash, and whose clocks, disks, networks and stores fail.
+// TestSimulation runs whole worlds: IDs, locks and sequences of the same daemons, which crash,
+// and have clocks, disks, networks and stores that fail.
 func TestSimulation(t *testing.T) {
 	seeds := *seedsFlag
 	if seeds == 0 && ring.IsDeep(t) {
@@ -92,7 +92,7 @@ var mustHappenOnRedis = []string{
 	"Redis replicas did not confirm", "Redis failed over without a fence", "Redis started from an older dump", "clock of Redis stepped during a call",
 }
 
-// mustHappenOnFiles is what those must have seen whose stores are SQLite files.
+// mustHappenOnFiles lists the faults that worlds with SQLite files as stores must have seen.
 var mustHappenOnFiles = []string{
 	"SQLite file overwritten with an older copy", "SQLite file replaced by an older copy", "SQLite process killed between two operations",
 	"SQLite process killed in the middle of a write", "SQLite log torn in the middle of a commit", "SQLite file on a frozen disk",

@@ -15,8 +15,8 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// stream is a service in one life of its daemon: the generator and the keeper, and
-// what is between the rooms, where most of the rules are switched off.
+// stream is a service in one life of its daemon: the generator and the keeper, and the code
+// between the rooms, where most of the rules are switched off.
 type stream struct {
 	*life
 	svc    *service
@@ -206,8 +206,8 @@ func (s *stream) ask(n int64, regularOnly bool) {
 }
 
 // openLeases hands the generator the leases that the clock allows now as if they
-// allowed everything, and lets time pass before an ID is made: what happens where
-// a lease is checked by a clock and not by what is embedded.
+// allowed everything, and lets time pass before an ID is made: the effect of a check of
+// leases by a clock and not by the embedded time.
 func (s *stream) openLeases() {
 	w, now := s.d.w, s.d.clock()
 	var open []lease.Lease
@@ -254,7 +254,7 @@ func (s *stream) got(r *request, ranges []generator.Range) {
 	s.svc.last = max(s.svc.last, before)
 }
 
-// impatient ends the wait of those who wait.
+// impatient ends the wait of waiting requests.
 func (s *stream) impatient() {
 	for _, r := range s.waiting {
 		r.pending.Cancel(context.Canceled)
@@ -262,7 +262,7 @@ func (s *stream) impatient() {
 	s.collect()
 }
 
-// step lets the keeper do what is due.
+// step lets the keeper take its due steps.
 func (s *stream) step() {
 	s.run(func() {
 		s.turn(s.doDue)

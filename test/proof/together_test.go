@@ -28,9 +28,9 @@ type together struct {
 	wanted     []*wanted        // requests for locks that may be repeated
 	taken      []*taken
 	given      map[string]map[int64]bool // values of sequences
-	most       map[string]int64          // the greatest of them, or of what was declared
+	most       map[string]int64          // the greatest of them, or of declared ones
 	meets      map[string]map[string]int // faults and the states they met
-	// lockTrail is what is known of the locks; lockSteps are those that were followed.
+	// lockTrail is the knowledge of the locks; lockSteps are the steps that were followed.
 	lockTrail *lockTrail
 	lockSteps int
 	// Likewise of the actors.
@@ -114,7 +114,7 @@ func (w *world) part() {
 	time.Sleep(time.Minute) // drivers try to clean up for some seconds
 }
 
-// rules of what is not about IDs, which can be switched off likewise.
+// rules that are not about IDs, which can be switched off likewise.
 const (
 	forgottenTermsFenced rule = allRules + 1 + iota
 	floorOverLives

@@ -28,7 +28,8 @@ type trail struct {
 	answered map[string]bool     // requests with a grant
 	carried  string              // the request that has arrived last: lease servers give it another ID
 	folders  map[*node]string
-	// unsure are slots whose records may be those of grants that nobody was told of, with their created.
+	// unsure are slots with records that may be of grants that no daemon was told of, with their
+	// created.
 	unsure map[snowflake.Slot]int64
 	lives  int // of streams
 }
@@ -69,7 +70,7 @@ func (t *trail) of(s *stream, do string, l lease.Lease) {
 // befalls notes what happens to files and copies.
 func (t *trail) befalls(do string) { t.note(trace.PoolStep{Do: do}) }
 
-// starts notes that the stream begins with what it has found.
+// starts notes that the stream begins with the leases that it has found.
 func (t *trail) starts(s *stream, found state.Saved, mark int64) {
 	t.lives++
 	s.trail = trailed{
@@ -228,8 +229,8 @@ func (t *trail) gets(s *stream, leases []lease.Lease) {
 	}
 }
 
-// loses notes that the generator is cut off from what it had, but for a lease that stays for
-// fallback. It has answered by now what it was asked before.
+// loses notes that the generator is cut off from its leases, but for one for fallback. It has
+// answered earlier requests by now.
 func (t *trail) loses(s *stream, had []lease.Lease, hadCached *lease.Lease) {
 	for _, l := range append(deref(hadCached), had...) {
 		if !contains(s.held, l) && !isCached(s.cached, l) && s.trail.uses[l.Secret] {
@@ -273,7 +274,7 @@ func (t *trail) saves(s *stream, content state.Saved) {
 	}
 }
 
-// saved notes what it lists no longer, for certain.
+// saved notes the leases that it lists no longer, for certain.
 func (t *trail) saved(s *stream, content state.Saved) {
 	for _, secret := range slices.Sorted(maps.Keys(s.trail.lists)) {
 		if l := t.grants[secret].lease; !contains(content.Held, l) && !isCached(content.Cached, l) {

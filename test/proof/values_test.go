@@ -16,8 +16,8 @@ type counter struct {
 
 var counters = []counter{{"bills", 0}, {"rows", 10}}
 
-// declaredAbove is how far above the last value that anybody got, or that another one has
-// declared, an operator has a sequence go on: values whose answers are under way are below.
+// declaredAbove is how far above the last value that any caller got, or another operator has
+// declared, an operator has a sequence go on: values with answers under way are below.
 const declaredAbove = 10_000
 
 // taken is a request for values that may be made again.

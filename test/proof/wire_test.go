@@ -14,7 +14,7 @@ import (
 // own clock jumps and callers take IDs; requests and answers get lost, arrive late
 // or twice, and the process may be gone when the answer comes.
 
-// answer is one that the network has seen.
+// answer is an answer that the network has seen.
 type answer struct {
 	request string
 	leases  []lease.Lease

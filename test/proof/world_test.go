@@ -31,7 +31,7 @@ type setting struct {
 }
 
 // world is the machines, the daemons, the provider, the true time, and every ID
-// so far. Time is that of the synctest bubble in which a world runs.
+// so far. Time is the time of the synctest bubble in which a world runs.
 type world struct {
 	setting
 	rnd      *rand.Rand
@@ -61,7 +61,7 @@ type world struct {
 	numbers     int
 
 	backups []backup
-	asides  []place // what was moved away and may come back
+	asides  []place // folders that were moved away and may come back
 	onDisk  []onDisk
 
 	seen      map[snowflake.ID]origin
@@ -144,7 +144,7 @@ func newWorld(s setting) *world {
 	quarantine := pick(w, []int64{0, w.pace * w.rnd.Int64N(40), 3 * term})
 	w.fallbacks = []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
 	if w.certain = w.rnd.IntN(3) == 0; w.certain {
-		w.fallbacks = w.fallbacks[1:] // nobody goes on beyond a reservation
+		w.fallbacks = w.fallbacks[1:] // no daemon goes on beyond a reservation
 	}
 	w.plain, w.disasters = w.rnd.IntN(8) == 0, pick(w, []int{0, 1, 3, 8, 16})
 	w.alike = w.focus >= adoptedFromLiveStateOnly && w.focus <= bootAndMachine && w.rnd.IntN(4) > 0
@@ -182,8 +182,8 @@ func newWorld(s setting) *world {
 	return w
 }
 
-// serviceNames are those that the daemons of a world may have; each has a layout
-// of its own.
+// serviceNames are the services that the daemons of a world may have; each has a layout of its
+// own.
 var serviceNames = []string{"a", "b", "c"}
 
 func (w *world) drawDaemons() {

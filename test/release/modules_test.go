@@ -23,7 +23,7 @@ const (
 	version      = "v0.1.0"
 )
 
-// runIn runs a program that must succeed, and returns what it prints.
+// runIn runs a program that must succeed, and returns its output.
 func runIn(t *testing.T, dir string, env []string, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -119,8 +119,8 @@ func main() {
 }
 `
 
-// TestModules: the command can be installed from a proxy, and the client changes no version
-// of its user's, who has older ones than the daemon.
+// TestModules: the command can be installed from a proxy, and the client changes no version of
+// its user's; these are older than the daemon's.
 func TestModules(t *testing.T) {
 	ring.Deep(t)
 	env := published(t)

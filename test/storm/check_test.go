@@ -39,7 +39,7 @@ type row struct {
 type totals struct {
 	rows   []row
 	ids    []uint64
-	calls  []call // but for what was fetched ahead, which may be older than the call
+	calls  []call // but for IDs fetched ahead, which may be older than the call
 	errors int
 }
 
@@ -71,7 +71,7 @@ func (total *totals) add(t *testing.T, p *process) {
 	total.errors += r.errors
 }
 
-// read takes in the records of one file, and says what is wrong with them.
+// read takes in the records of one file, and names their faults.
 func (total *totals) read(r *row, words []uint64) (fault string) {
 	last := map[uint64]uint64{} // by caller
 	for len(words) > 0 {
@@ -100,8 +100,8 @@ func (total *totals) read(r *row, words []uint64) (fault string) {
 	return fault
 }
 
-// disorder compares calls of different processes: one that began after another had ended
-// gets greater IDs.
+// disorder compares calls of different processes: a call that began after another had ended gets
+// greater IDs.
 func disorder(calls []call) string {
 	bySending := slices.SortedFunc(slices.Values(calls), func(a, b call) int { return cmp.Compare(a.sent, b.sent) })
 	byArrival := slices.SortedFunc(slices.Values(calls), func(a, b call) int { return cmp.Compare(a.received, b.received) })
@@ -131,7 +131,7 @@ func (total *totals) table() string {
 	return b.String()
 }
 
-// The checker finds what it is there for.
+// The checker finds the faults it is there for.
 func TestChecker(t *testing.T) {
 	record := func(head, sent, received uint64, ids ...uint64) []uint64 {
 		return append([]uint64{head | uint64(len(ids)), sent, received}, ids...)

@@ -57,7 +57,7 @@ func TestStorm(t *testing.T) {
 	s.run(askers)
 }
 
-// storm is a daemon and those who ask it.
+// storm is a daemon and its callers.
 type storm struct {
 	*testkit.Site
 	lasts     time.Duration

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Locks is the trace of one lock. Each of its steps must be one that docs/model/Locks.tla
-// allows after the steps before it.
+// Locks is the trace of one lock. docs/model/Locks.tla must allow each of its steps after the
+// steps before it.
 //
-// Two clocks measure it, which need not agree: that of the hosts, and that of the store. The
-// specification has one time, but no rule of it compares the two.
+// Two clocks measure it, which need not agree: the hosts', and the store's. The specification has
+// one time, but no rule of it compares the two.
 type Locks struct {
 	Steps  []LockStep
 	Relied []Reliance
-	// Partial: nobody saw the store. A request without an answer may have been carried out,
+	// Partial: the store was not seen. A request without an answer may have been carried out,
 	// and nothing is known of floors.
 	Partial bool
 	// Late: the store may be late to see that a lease has ended. Until it grants the lock to
-	// another, nobody is harmed.
+	// another, this does no harm.
 	Late bool
 	// Jumps: the store may forget its leases, and go on with much greater tokens.
 	Jumps bool
-	// Memory is how many answers the store remembers; 0: nobody knows.
+	// Memory is how many answers the store remembers; 0: unknown.
 	Memory int
 }
 
@@ -32,13 +32,13 @@ type Locks struct {
 type LockStep struct {
 	Do      string        // the action in Locks.tla
 	At      time.Duration // by the clock of the hosts
-	StoreMS int64         // by the store's, Unix ms; 0: nobody knows
+	StoreMS int64         // by the store's, Unix ms; 0: unknown
 	Host    string
 	Op      string // acquire, renew or release
 	Number  string // of the request
 	// Sent is when the try was sent that is carried out, or answered.
 	Sent time.Duration
-	// Token is that of the lease which the request names, the step leaves in the record, or
+	// Token is the token of the lease which the request names, the step leaves in the record, or
 	// the store shows.
 	Token  int64
 	TermMS int64 // Commit: of the lease from then on
@@ -48,7 +48,7 @@ type LockStep struct {
 	EndMS, Floor, FenceMS int64 // EndMS: of an active lease
 }
 
-// Reliance is a time in which somebody relied on the lease of a host.
+// Reliance is a time in which a holder relied on the lease of a host.
 type Reliance struct {
 	Host        string
 	Token       int64
@@ -102,7 +102,7 @@ type locks struct {
 }
 
 // lockActions are the actions of Locks.tla. Tick and Save need no step: time passes between
-// steps, and each state is one that the store may fall back to.
+// steps, and the store may fall back to each state.
 var lockActions = map[string]func(*locks, LockStep){
 	"Tick": (*locks).Tick, "Ask": (*locks).Ask, "Again": (*locks).Again, "GiveUp": (*locks).GiveUp, "Discard": (*locks).Discard,
 	"Receive": (*locks).Receive, "Commit": (*locks).Commit, "Repeat": (*locks).Repeat, "Look": (*locks).Look, "Delete": (*locks).Delete,
@@ -163,7 +163,7 @@ func (l *locks) sends(s LockStep) {
 	l.asked[s.Number] = &asked{LockStep: s, tries: map[time.Duration]bool{s.At: true}, answers: map[time.Duration]lockAnswer{}, open: true}
 }
 
-// Again is the same request once more. Clients may repeat one that was answered: the
+// Again is the same request once more. Clients may repeat an answered request: the
 // specification has that as a try that arrives late.
 func (l *locks) Again(s LockStep) {
 	q := l.asked[s.Number]
@@ -301,7 +301,7 @@ func (l *locks) granted(q *asked, s LockStep, active bool) {
 	q.answers[s.Sent] = lockAnswer{s.Token, s.TermMS}
 }
 
-// Repeat: the store answers again, with what is left of the lease.
+// Repeat: the store answers again, with the rest of the lease.
 func (l *locks) Repeat(s LockStep) {
 	q := l.asked[s.Number]
 	switch {
@@ -331,7 +331,7 @@ func (l *locks) Look(s LockStep) {
 	l.floor = max(l.floor, s.Floor)
 }
 
-// Delete: the store deletes what is idle.
+// Delete: the store deletes an idle record.
 func (l *locks) Delete(s LockStep) {
 	switch {
 	case l.rec.token == 0 || l.active(s.StoreMS):
@@ -366,7 +366,7 @@ func (l *locks) Forget(s LockStep) {
 		l.rec = l.earlier[at]
 	}
 	l.life++
-	l.floor, l.fenceMS, l.latest = s.Floor, s.FenceMS, nil // what it remembers is as old
+	l.floor, l.fenceMS, l.latest = s.Floor, s.FenceMS, nil // its memory is as old
 }
 
 // relied judges who relied on what: on no lease but what the host had been told by then, and

@@ -115,7 +115,8 @@ func TestLocks(t *testing.T) {
 	}, locksExample, func(x Locks) Result { return x.Check() })
 }
 
-// A store that is late may renew what has ended by its own clock, but not what it has ended.
+// A store that is late may renew a lease that has ended by its own clock, but not one that it has
+// ended.
 func TestLocksLate(t *testing.T) {
 	x := locksExample()
 	x.Late = true
@@ -132,7 +133,7 @@ func TestLocksLate(t *testing.T) {
 	}
 }
 
-// What nobody saw may have happened: where the trace is partial, a request without an answer
+// Unseen events may have happened: where the trace is partial, a request without an answer
 // may have been carried out.
 func TestLocksPartial(t *testing.T) {
 	x := locksExample()
@@ -141,7 +142,7 @@ func TestLocksPartial(t *testing.T) {
 	if r := x.Check(); len(r.Broken) > 0 {
 		t.Errorf("an unseen release: %q", r.Broken)
 	}
-	x.without("Ask", 2) // nobody has asked for it
+	x.without("Ask", 2) // no client has asked for it
 	if r := x.Check(); len(r.Broken) == 0 {
 		t.Error("without a release the lock was granted, and nothing is wrong")
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Placement is the trace of one actor. Each of its steps must be one that
-// docs/model/Placement.tla allows after the steps before it.
+// Placement is the trace of one actor. docs/model/Placement.tla must allow each of its steps
+// after the steps before it.
 //
 // A host is one life of a daemon. The specification's tokens are versions here: the product
 // counts both, and the tokens come from a lock.
@@ -17,7 +17,7 @@ type Placement struct {
 	Promise time.Duration // how long a process may rely on an answer to Check
 	// Patience is how long a host waits for a silent process.
 	Patience time.Duration
-	// Partial: nobody saw memberships and records. Each host is a member for as long as it
+	// Partial: memberships and records were not seen. Each host is a member for as long as it
 	// acts like one.
 	Partial bool
 }
@@ -28,7 +28,7 @@ type PlaceStep struct {
 	At        time.Duration // by the clock of the hosts
 	StoreMS   int64         // by the store's, Unix ms
 	Host      string        // one life of a daemon, with its process
-	Authority string        // whose membership it is
+	Authority string        // the member
 	Life      int64         // the membership's token
 	TermMS    int64         // Grant
 	Sent      time.Duration // Joined: when the host asked
@@ -81,8 +81,7 @@ var placeActions = map[string]func(*placement, *placeHost, PlaceStep){
 	"Stop": (*placement).Stop, "Remove": (*placement).Remove, "Crash": (*placement).Crash, "Die": (*placement).Die,
 }
 
-// Check follows the trace. Grants counts the activations, and Emits what was promised to
-// processes.
+// Check follows the trace. Grants counts the activations, and Emits the promises to processes.
 func (t Placement) Check() (r Result) {
 	p := &placement{Placement: &t, member: map[string]placeMember{}, hosts: map[string]*placeHost{}, breaks: r.breaks}
 	steps := slices.Clone(t.Steps)
@@ -162,7 +161,7 @@ func (p *placement) free(s PlaceStep) bool {
 	return r.owner == "" || r.owner == s.Authority && r.life <= s.Life || p.member[r.owner].life != r.life || !p.living(r.owner, s.StoreMS)
 }
 
-// Write: the host has read the record, and sends the next. One that is not newer, because the
+// Write: the host has read the record, and sends the next. A write that is not newer, because the
 // record has changed meanwhile, comes to nothing.
 func (p *placement) Write(h *placeHost, s PlaceStep) {
 	h.write, h.written = placeRecord{s.Authority, s.Life, s.Version, s.Token}, false
@@ -245,7 +244,7 @@ func (p *placement) Check(h *placeHost, s PlaceStep) {
 	h.last, h.relies = s.At, max(h.relies, s.Until)
 }
 
-// Passivate: the host ends what it runs.
+// Passivate: the host ends its actor.
 func (p *placement) Passivate(h *placeHost, s PlaceStep) {
 	if h.down || h.owns == 0 {
 		p.breaks("Passivate: %s ends token %d, which it does not have", s.Host, s.Token)

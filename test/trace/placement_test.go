@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// placementExample is an actor that a has, and gives up; then b has it, whose daemon is killed.
+// placementExample is an actor that a has, and gives up; then b has it, and b's daemon is killed.
 // When its membership has ended, c takes over, outrunning d, and a joins again.
 func placementExample() Placement {
 	steps := []PlaceStep{

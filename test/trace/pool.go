@@ -8,8 +8,8 @@ import (
 )
 
 // Pool is the trace of a pool that is seen whole: its store, its wire, its daemons and their
-// folders. Each of its steps must be one that docs/model/Pool.tla allows after the steps before
-// it. Trace is for what is seen of a pool from outside.
+// folders. docs/model/Pool.tla must allow each of its steps after the steps before it. Trace is
+// for a pool that is seen from outside.
 //
 // The checker knows what each process wrote to its folder. It does not look at what accidents
 // made of that: a process that adopts something else than the last one wrote there is refused.
@@ -35,10 +35,10 @@ type PoolStep struct {
 	ID, Low int64 // Emit
 	Cached  bool  // Emit: a cached fallback ID
 	// From is how many steps there were when the ID was asked for: it is made between then and
-	// now, and nobody saw when.
+	// now, at an unknown moment.
 	From int
-	// Maybe: nobody knows whether it was carried out. Verify: whether a grant has replaced the lease
-	// that no step tells of, since nobody was told of it.
+	// Maybe: it is unknown whether it was carried out. Verify: whether a grant has replaced the
+	// lease that no step tells of, since no client was told of it.
 	Maybe bool
 }
 
@@ -123,7 +123,7 @@ func (t Pool) Check() (r Result) {
 	return r
 }
 
-// lease is the one that a step is about. One that was never granted is refused.
+// lease returns the lease of a step. A lease that was never granted is refused.
 func (p *pool) lease(s PoolStep) *poolLease {
 	l := p.leases[s.Lease]
 	if l == nil {
@@ -136,7 +136,7 @@ func (p *pool) lease(s PoolStep) *poolLease {
 
 func (q *poolProc) uses(lease string) bool { return q.held[lease] || q.cached == lease && lease != "" }
 
-// user is a process that uses the lease, beside one that may; "": none does.
+// user returns a process that uses the lease, other than beside, which may; "": none does.
 func (p *pool) user(lease string, beside *poolProc) string {
 	for _, name := range slices.Sorted(maps.Keys(p.procs)) {
 		if q := p.procs[name]; q != beside && !q.down && q.uses(lease) {
@@ -146,8 +146,8 @@ func (p *pool) user(lease string, beside *poolProc) string {
 	return ""
 }
 
-// Grant: the store has a record of its own for each grant here. Nobody sees the order of two
-// grants if the process of the store was killed between them and their answers.
+// Grant: the store has a record of its own for each grant here. The order of two grants is not
+// seen if the process of the store was killed between them and their answers.
 func (p *pool) Grant(q *poolProc, s PoolStep) {
 	p.r.Grants++
 	q.asked[s.Request] = true
@@ -357,7 +357,8 @@ func (p *pool) Unanswered(q *poolProc, s PoolStep) {
 	delete(q.leaving, s.Lease)
 }
 
-// Restore: the store falls back. The fence outlasts what it may have forgotten (rule 6).
+// Restore: the store falls back. The fence outlasts the grants that it may have forgotten (rule
+// 6).
 func (p *pool) Restore(*poolProc, PoolStep) {
 	for _, l := range p.order {
 		l.lost = true
@@ -402,7 +403,7 @@ func (p *pool) Emit(q *poolProc, s PoolStep) {
 	}
 }
 
-// under is the lease under which the ID was made: the latest one that allows it and that the
+// under is the lease under which the ID was made: the latest lease that allows it and that the
 // process has used since it was asked.
 func (p *pool) under(q *poolProc, s PoolStep) (found *poolLease) {
 	to := q.regular

@@ -52,7 +52,7 @@ func (p *pool) adopts(q *poolProc, f *poolFolder, l *poolLease, s PoolStep) {
 	}
 }
 
-// Kill: the process ends, in whatever way.
+// Kill: the process ends, in any way.
 func (p *pool) Kill(q *poolProc, s PoolStep) {
 	if q.down {
 		p.breaks("Kill: %s is killed, and does not run", s.Proc)
@@ -70,7 +70,7 @@ func (p *pool) runsIn(folder string, beside *poolProc) string {
 	return ""
 }
 
-// Boot: what is left of the machine's folders is of another boot (rule 21).
+// Boot: the rest of the machine's folders is of another boot (rule 21).
 func (p *pool) Boot(_ *poolProc, s PoolStep) {
 	for _, name := range slices.Sorted(maps.Keys(p.procs)) {
 		if q := p.procs[name]; !q.down && p.folder(q.folder).machine == s.Machine {

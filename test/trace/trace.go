@@ -1,10 +1,10 @@
 // Package trace holds what happened to a pool against docs/model/Pool.tla: every grant that
 // daemons tell of, and every regular ID, must be a step that the specification allows.
 //
-// Nobody sees the order in which things happened on several hosts, and no clock tells it. It
-// is not needed: of two grants that overlap, the specification lets the later one begin no
-// earlier than the first one ends (Free, Grant), so their beginnings are in the order of the
-// grants. What nobody saw, as a release whose answer was lost, may have happened.
+// The order of events on several hosts is not seen, and no clock tells it. It is not needed:
+// of two grants that overlap, the specification lets the later one begin no earlier than the
+// first one ends (Free, Grant), so their beginnings are in the order of the grants. Unseen
+// events, such as a release with a lost answer, may have happened.
 package trace
 
 import (
@@ -68,7 +68,7 @@ func (t Trace) Check() (r Result) {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { // one that began and ended in a moment comes before the next
+	slices.SortFunc(order, func(a, b int) int { // a lease that began and ended in a moment comes before the next
 		return cmp.Or(cmp.Compare(t.Grants[a].Created, t.Grants[b].Created), cmp.Compare(last[a], last[b]))
 	})
 	for i, at := range order {
@@ -88,7 +88,7 @@ func apart(r *Result, g, h Grant, lastMS int64) {
 	switch {
 	case h.Created < g.Created:
 		panic("trace: grants are followed in their order")
-	case h.Created <= lastMS: // whatever a release set: its time is at least the last one (Send, Ended)
+	case h.Created <= lastMS: // after any release: its time is at least the last one (Send, Ended)
 		r.breaks("Free: %v came while %s embedded %s under an earlier one, %v", h, g.By, snowflake.FormatMS(lastMS), g)
 	case !g.Left && h.Created < g.ReservedUntil:
 		r.breaks("Free: %v came while the slot was reserved until %s for %v", h, snowflake.FormatMS(g.ReservedUntil), g)

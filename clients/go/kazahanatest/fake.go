@@ -85,8 +85,8 @@ func (f *Fake) locked(change func()) {
 	change()
 }
 
-// Handle makes the function answer a method: one that the Fake does not have, or has
-// otherwise. Its error is an answer, as that of Fail is; its result may be a Later.
+// Handle makes the function answer a method, in place of the Fake's own answer if it has one. Its
+// error is an answer, as Fail's is; its result may be a Later.
 func (f *Fake) Handle(method string, handle func(Request) (any, error)) {
 	f.locked(func() { f.handlers[method] = handle })
 }
@@ -196,7 +196,7 @@ func (f *Fake) Calls() (all []string) {
 	return all
 }
 
-// await frees what a client leaves behind.
+// await frees the locks that a client leaves behind.
 func (f *Fake) await(c *kazahana.Conn) {
 	<-c.Done()
 	_ = c.Close() // waits for the request that is being handled

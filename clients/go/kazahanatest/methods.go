@@ -55,7 +55,7 @@ func (q query) answer(method func(query) any) (result any, err error) {
 	return method(q), nil
 }
 
-// must returns what the client's own functions return, and refuses what they refuse.
+// must returns the results of the client's own functions, and refuses where they do.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -92,7 +92,7 @@ func (q query) count(i int) int {
 	return int(n)
 }
 
-// numeral is what a text is that can be no external ID, unless it has the length of one.
+// numeral matches a text that can be no external ID, unless it has the length of one.
 var numeral = regexp.MustCompile("^([0-9]+$|0[xX])")
 
 // id is the first parameter: an integer, or a text that is decimal, hexadecimal or external.

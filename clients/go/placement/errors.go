@@ -50,7 +50,7 @@ func (e *ActivationFailedError) Unwrap() error { return e.Err }
 type ActivationEndedError struct {
 	Kind, Identity string
 	Reason         string // passivated, disconnected, refused (by the daemon) or unanswered
-	Err            error  // what is known beyond that, or nil
+	Err            error  // further details, or nil
 }
 
 func (e *ActivationEndedError) Error() string {
@@ -68,7 +68,7 @@ func (e *ActivationEndedError) Is(target error) bool { return target == ErrActiv
 // WatchEndedError: the daemon sends no more events. Some events may be missing.
 type WatchEndedError struct {
 	Reason string // too_slow: events were not read in time; stopping or disconnected: the daemon
-	Err    error  // what is known beyond that, or nil
+	Err    error  // further details, or nil
 }
 
 func (e *WatchEndedError) Error() string {

@@ -138,7 +138,7 @@ func (r *Registration) failed(err error) {
 	r.err = err
 }
 
-// sweep ends the activations whose connections are lost.
+// sweep ends the activations of lost connections.
 func (r *Registration) sweep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,8 +321,8 @@ func (r *Registration) Activations() []*Activation {
 
 // Close passivates all activations, so that their snapshots are kept, for as long as ctx
 // and the Client's timeout allow, and calls Ended for the rest. It returns when the
-// Executor's functions have returned, for which it waits 5 s more. The error says what was
-// not done. Only the first call has an effect.
+// Executor's functions have returned, for which it waits 5 s more. The error says which
+// part failed. Only the first call has an effect.
 func (r *Registration) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {
@@ -360,7 +360,7 @@ func (r *Registration) Close(ctx context.Context) error {
 type Activation struct {
 	Kind, Identity string
 	Version        int64  // number of the actor's activation, from 1 on
-	Token          int64  // fencing token: greater than that of every earlier activation
+	Token          int64  // fencing token: greater than every earlier activation's
 	Snapshot       []byte // last result of Passivate; empty: none
 
 	conn    *kazahana.Conn

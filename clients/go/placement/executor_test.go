@@ -17,7 +17,7 @@ import (
 	"github.com/kazahana/kazahana/clients/go/internal/clienttest"
 )
 
-// peer is a daemon whose every word is the test's.
+// peer is a daemon that the test scripts word by word.
 type peer struct {
 	t *testing.T
 	*clienttest.Peer
@@ -120,7 +120,7 @@ func TestExecutorIsTooLate(t *testing.T) {
 }
 
 // With the connection all is over, and Ended says so at once: not only when there
-// is another connection, and also of what was being activated.
+// is another connection, and also for activations under way.
 func TestEndedComesWithTheEndOfTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost, over := make(chan struct{}), make(chan struct{})
@@ -184,8 +184,8 @@ func TestCloseOfAnExecutorThatHangs(t *testing.T) {
 	})
 }
 
-// A promise counts from before it was asked for: one that took longer than it
-// holds is none.
+// A promise counts from before it was asked for: a promise that took longer than it holds is
+// none.
 func TestCheckCountsFromBeforeTheRequest(t *testing.T) {
 	for name, test := range map[string]struct {
 		valid   int
@@ -232,7 +232,7 @@ func TestCheckCountsFromBeforeTheRequest(t *testing.T) {
 	}
 }
 
-// What was passivated is over, whatever was promised before.
+// A passivated actor is over, with any earlier promise.
 func TestCheckAfterPassivate(t *testing.T) {
 	checked, passivated := make(chan struct{}), make(chan struct{})
 	c := newClient(t, registered(t, func(p *peer) {
@@ -248,7 +248,7 @@ func TestCheckAfterPassivate(t *testing.T) {
 	}))
 	s := newStage(t)
 	s.passivates(func(ctx context.Context, a *Activation) ([]byte, error) {
-		if err := a.Check(ctx); err != nil { // what was promised is promised
+		if err := a.Check(ctx); err != nil { // a promise stays a promise
 			t.Error(err)
 		}
 		return make([]byte, MaxSnapshot+1), nil
@@ -275,8 +275,7 @@ func only(t *testing.T, r *Registration) *Activation {
 	return r.Activations()[0]
 }
 
-// A registration whose answer was not heard is made again, and what was activated
-// under it has ended.
+// A registration without an answer is made again, and the actors from it have ended.
 func TestRegistersUntilItIsHeard(t *testing.T) {
 	s := newStage(t)
 	c := newClient(t, scripted(t, func(conn net.Conn) {

@@ -185,7 +185,7 @@ type notice struct {
 // connection of its own, until the iteration ends or ctx is done. The result is an
 // iter.Seq2[Event, error].
 //
-// The iteration ends with an error: that of ctx, or a *WatchEndedError. Some events may be
+// The iteration ends with an error: the context's, or a *WatchEndedError. Some events may be
 // missing then: to go on, subscribe again and then read the Snapshot.
 func (p *Placement) Events(ctx context.Context, names ...string) (func(yield func(Event, error) bool), error) {
 	notices := make(chan notice, eventsAhead)

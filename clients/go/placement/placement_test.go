@@ -34,7 +34,7 @@ func placed(t *testing.T) (*clienttest.Daemon, *Placement) {
 	return d, c
 }
 
-// stage is an Executor that notes what it is told.
+// stage is an Executor that notes its calls.
 type stage struct {
 	t *testing.T
 
@@ -67,7 +67,7 @@ func (s *stage) say(what string, a *Activation) {
 	s.more = make(chan struct{})
 }
 
-// expect waits until what was said since it was last asked is this.
+// expect waits until the calls since the last look are these.
 func (s *stage) expect(want ...string) {
 	s.t.Helper()
 	timer := time.NewTimer(patience)
@@ -92,7 +92,7 @@ func (s *stage) expect(want ...string) {
 	}
 }
 
-// take is what was said since it was last asked.
+// take returns the calls since the last look.
 func (s *stage) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +138,8 @@ func mustRegister(t *testing.T, c *Placement, e Executor) *Registration {
 	return r
 }
 
-// upToDate waits until the daemon has seen what it has announced so far. Else who registers
-// again for a kind that was withdrawn could meet what was seen before that.
+// upToDate waits until the daemon has seen its own announcements. Else a client that registers
+// again for a withdrawn kind could meet an older view.
 func upToDate(t *testing.T, c *Placement) {
 	t.Helper()
 	mustRegister(t, c, newStage(t).executor("mark"))
@@ -164,8 +164,8 @@ func expectEnded(t *testing.T, err error, reason string) {
 	}
 }
 
-// The first resolve activates, those that follow find it; what Close leaves behind
-// is what the next activation begins with.
+// The first resolve activates, later ones find it; the next activation begins with the
+// snapshot that Close leaves behind.
 // Seed 004-40.
 func TestPlacement(t *testing.T) {
 	_, c := placed(t)
@@ -311,9 +311,9 @@ func TestExecutorFails(t *testing.T) {
 	if _, err := c.Resolve(t.Context(), "room", "1"); !errors.As(err, &failed) {
 		t.Errorf("%v", err)
 	}
-	s.expect(`activate room/1 v2 ""`, `passivate room/1 v2 ""`) // it may act, whatever it is called
+	s.expect(`activate room/1 v2 ""`, `passivate room/1 v2 ""`) // it may act, under any name
 
-	// The snapshot stays what it was, unless Passivate returns another one. The daemon may
+	// The snapshot stays the same, unless Passivate returns another one. The daemon may
 	// move the actor while its host announces the kind anew, so each round has at least one
 	// activation.
 	s.activates(nil)
@@ -353,8 +353,8 @@ func TestExecutorFails(t *testing.T) {
 	}
 }
 
-// A process that is gone has nothing any more, and an Executor whose connection is
-// lost hears so, and registers again.
+// A process that is gone has nothing any more, and an Executor hears that its connection is lost,
+// and registers again.
 func TestExecutorIsGone(t *testing.T) {
 	d, c := placed(t)
 	s := newStage(t)
@@ -426,7 +426,7 @@ func TestPlacementEvents(t *testing.T) {
 	mustResolve(t, c, "room", "1")
 	var ended *WatchEndedError
 
-	// The end of the daemon is seen by those who read, in each way.
+	// All readers see the end of the daemon, each in its way.
 	nextEvent(t, next) // activated
 	d.Terminate()
 	for range 2 {

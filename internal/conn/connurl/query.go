@@ -13,8 +13,8 @@ import (
 
 // ParseQuery parses the query of a provider URL. Every parameter must be an allowed one,
 // and may occur once. Errors name parameters and never repeat a value: a misspelt
-// "pasword=" still holds a password. Nor do they repeat what may be the rest of a password
-// with a '?' in it.
+// "pasword=" still holds a password. Nor do they repeat a text that may be the rest of a
+// password with a '?' in it.
 func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
 	q, err := url.ParseQuery(rawQuery)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s Secret) Password(file string) (string, error) {
 }
 
 // Address returns the host and port in a URL's list of hosts; false if it is malformed.
-// What it was is not for errors: a password that is not percent-encoded may be in it.
+// The text is not for errors: a password that is not percent-encoded may be in it.
 func Address(text, defaultPort string) (string, bool) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil { // no port, or no address

@@ -115,7 +115,7 @@ func (c *Client) Close() error {
 	return c.closeErr
 }
 
-// Config is what the client was opened with.
+// Config returns the client's configuration.
 func (c *Client) Config() Config { return c.cfg }
 
 // Get reads a key, or the range that the options name.

@@ -3,7 +3,7 @@
 //
 // # Contract
 //
-// Client.Call tries a call at several members within its deadline, since one that hangs
+// Client.Call tries a call at several members within its deadline, since a hanging member
 // must not use up all the time. Its error says where etcd is and what to do. The call must
 // be idempotent, such as a transaction that compares versions.
 //

@@ -24,7 +24,7 @@ type login struct {
 	done  bool // the server has answered: with a token, or that it needs none
 }
 
-// authService is the service whose requests carry no token.
+// authService is the service that takes requests without a token.
 const authService = "/etcdserverpb.Auth"
 
 func newLogin(cfg Config) *login { return &login{cfg: cfg, turn: make(chan struct{}, 1)} }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The caller gets back what it named, and nothing of the connection's own.
+// The caller gets back its own parameters, and nothing of the connection's own.
 func TestParseURLLeavesTheRest(t *testing.T) {
 	cfg, rest, err := ParseURL("etcd://a,b:7?term=5m&prefix=/x/&tls=true&pool=p", []string{"term", "pool"})
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 	maxIdlePerHost = 64
 	maxHeaderBytes = 64 << 10
 	maxTokenBytes  = 16 << 10
-	// callTimeout bounds a call whose context has no deadline, beside its Patience.
+	// callTimeout bounds a call without a deadline, beside its Patience.
 	callTimeout = 30 * time.Second
 )
 
@@ -133,10 +133,10 @@ type Call struct {
 	SentOnce bool
 }
 
-// Do asks the servers, beginning with the one that answered last, until one answers for
-// the store. The error is ErrClosed, the context's, or the errors of all servers; Settled
-// says whether it is an answer. It wraps connurl.ErrNotSent if no byte of the request was
-// sent to any server.
+// Do asks the servers, beginning with the last server that answered, until one answers
+// for the store. The error is ErrClosed, the context's, or the errors of all servers;
+// Settled says whether it is an answer. It wraps connurl.ErrNotSent if no byte of the
+// request was sent to any server.
 func (c *Client) Do(ctx context.Context, k Call) error {
 	if c.life.Err() != nil {
 		return connurl.NotSent(ErrClosed)

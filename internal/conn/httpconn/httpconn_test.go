@@ -58,7 +58,7 @@ func refuse(w http.ResponseWriter, p *problem.Problem) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-// A segment arrives as it is, behind whatever path the server's URL has.
+// A segment arrives as it is, behind any path of the server's URL.
 func TestPaths(t *testing.T) {
 	var got atomic.Value
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {

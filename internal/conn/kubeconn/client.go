@@ -159,7 +159,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]coordinationv1.Leas
 }
 
 // CheckRights asks the server whether the caller has every right on the leases of the
-// namespace that this package uses. Its error names those that are missing. No right is
+// namespace that this package uses. Its error names the missing rights. No right is
 // needed for the question.
 func (c *Client) CheckRights(ctx context.Context) error {
 	var missing []string
@@ -206,7 +206,7 @@ func (c *Client) allowed(ctx context.Context, verb string) (bool, error) {
 	return out.Status.Allowed, err
 }
 
-// path is that of an object, or of all.
+// path returns the path of an object, or of all.
 func (c *Client) path(name string) string {
 	path := "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(c.namespace) + "/leases"
 	if name != "" {

@@ -15,13 +15,13 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
-// Scheme is that of the URLs.
+// Scheme is the scheme of the URLs.
 const Scheme = "kubernetes"
 
 // Config says which API server and which namespace to use.
 type Config struct {
-	// Namespace holds the Lease objects; "" is the pod's own, or that of the kubeconfig's
-	// context.
+	// Namespace holds the Lease objects; "" is the pod's own, or the namespace of the
+	// kubeconfig's context.
 	Namespace string
 	// Kubeconfig and Context are for programs outside of the cluster. Without a file, a pod
 	// uses its service account; other programs use what kubectl would.

@@ -87,5 +87,5 @@ func statusOf(res *http.Response, verb, namespace string) *StatusError {
 	return e
 }
 
-// longestRetry bounds what a server may ask for.
+// longestRetry bounds the wait that a server may ask for.
 const longestRetry = 5 * time.Minute

@@ -105,8 +105,8 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 	}
 }
 
-// The store knows the longest that a grant lasts before the grant is made, whatever
-// becomes of its commit.
+// The store knows the longest that a grant lasts before the grant is made, also where its commit
+// fails.
 func TestLongestIsKnownFirst(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()

@@ -52,7 +52,7 @@ func Open(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, pool: pool}, nil
 }
 
-// Config is what the client was opened with.
+// Config returns the client's configuration.
 func (c *Client) Config() Config { return c.cfg }
 
 // Close ends the sessions. It waits for calls under way.
@@ -106,7 +106,7 @@ func (c Config) poolConfig() (*pgxpool.Config, error) {
 	return pc, nil
 }
 
-// What a session notes: a warning of the server, and when the session began.
+// The notes of a session: a warning of the server, and when the session began.
 const (
 	warning = "warning"
 	began   = "began"

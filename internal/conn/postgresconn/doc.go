@@ -28,5 +28,5 @@
 // # Time
 //
 // The server's clock_timestamp() is the time. The sequence last_ms keeps the latest time
-// of a change, for stores whose clock must not go back.
+// of a change, for stores that need a clock that never goes back.
 package postgresconn

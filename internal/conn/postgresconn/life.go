@@ -28,10 +28,10 @@ const lifeTable = `CREATE TABLE IF NOT EXISTS life (
 	bounded    boolean NOT NULL DEFAULT false
 )`
 
-// format is that of all tables of a kind. In 1, leases had a table for each thing.
+// format is the format of all tables of a kind. In 1, leases had a table for each thing.
 const format = "2"
 
-// lastTable is the latest time of a change: a sequence, whose changes wait for nobody.
+// lastTable is the latest time of a change: a sequence, since its changes do not wait.
 const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
 
 // Fence says whether a store may have forgotten something.
@@ -53,15 +53,15 @@ type Fence struct {
 // Holds reports whether nothing may be granted now.
 func (f Fence) Holds(nowMS int64) bool { return nowMS < f.UntilMS }
 
-// life is a row, and what the session says beside it.
+// life is a row, and the session's words beside it.
 type life struct {
 	Fence
 	fences    int64  // how many there were
-	server    string // whose life the row is of
+	server    string // the server of the row's life
 	longestMS int64  // the longest that anything lasts that was ever granted
 
 	session string // the life of the session's server
-	logEnd  int64  // of what the server has on its disk, in bytes
+	logEnd  int64  // of the server's log on its disk, in bytes
 	nowMS   int64
 	lastMS  int64 // of the latest change
 	nextXID int64 // above those of all transactions that have ended
@@ -89,7 +89,7 @@ func (k Kind) why(reason string) string {
 	return strings.ReplaceAll(reason+reasonEnd, "AREA", k.Name)
 }
 
-// memory is what this process has seen of a store: the latest, and the greatest times.
+// memory is this process's view of a store: the latest, and the greatest times.
 type memory struct {
 	life
 	at      time.Time        // when that was
@@ -145,8 +145,8 @@ func (s *Store) checkMissing(ctx context.Context, conn *pgx.Conn) error {
 	return checkFormat(written)
 }
 
-// remembered is what this process had seen before a transaction began. What it learns
-// meanwhile may be newer than what the transaction reads.
+// remembered returns the memory of this process from before a transaction began. It may learn
+// meanwhile of newer rows than the transaction reads.
 func (s *Store) remembered() memory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,8 +155,8 @@ func (s *Store) remembered() memory {
 	return m
 }
 
-// doubt says why the store may have forgotten something, "" where it has not. What this
-// process knows to be missing comes before what a promotion may have lost.
+// doubt says why the store may have forgotten something, "" where it has not. A certain loss
+// comes before one that a promotion may have caused.
 func (m memory) doubt(l life) string {
 	known := l.fences == m.fences // where there are more, another process has begun a fence
 	switch {
@@ -180,7 +180,7 @@ func (s *Store) note(l life) {
 		return // another transaction has seen more
 	}
 	if l.fences > s.seen.fences {
-		s.seen.changed, s.seen.ends[l.session] = 0, 0 // what was lost before is settled
+		s.seen.changed, s.seen.ends[l.session] = 0, 0 // earlier losses are settled
 		s.seen.since = time.Now()
 	}
 	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
@@ -243,7 +243,7 @@ func (s *Store) setup(ctx context.Context) error {
 	})
 }
 
-// latest is what this process has seen of the store.
+// latest returns this process's latest view of the store.
 func (s *Store) latest() life {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *Store) beginFence(ctx context.Context, before life, reason string) erro
 		if l.Life != before.Life {
 			return "", nil
 		}
-		// What the URL says of a failover holds for a standby of the same server.
+		// The URL's word about a failover holds for a standby of the same server.
 		bounded := s.client.cfg.FailoverFenceSet && reason == reasonServer && sameSystem(l.server, l.session)
 		lasts := s.longest(l)
 		if bounded {
@@ -312,8 +312,8 @@ func (s *Store) alter(ctx context.Context, change func(life) (sql string, args [
 	})
 }
 
-// Fence holds back grants as after a loss: for an operator who has put back an older
-// state of the database in a way that cannot be noticed.
+// Fence holds back grants as after a loss: for use after an operator has put back an older state
+// of the database in a way that cannot be noticed.
 func (s *Store) Fence(ctx context.Context) (Fence, error) {
 	f, err := s.made(ctx)
 	if err == nil {
@@ -325,7 +325,7 @@ func (s *Store) Fence(ctx context.Context) (Fence, error) {
 	return f.Fence, err
 }
 
-// made looks at the store, whose tables it makes first where there are none.
+// made looks at the store. It makes the tables first where there are none.
 func (s *Store) made(ctx context.Context) (Moment, error) {
 	m, err := s.Look(ctx, nil)
 	if err == nil && m.Fence.Life == "" {

@@ -35,14 +35,14 @@ func openAs(t *testing.T, cfg postgresconn.Config, kind postgresconn.Kind) *post
 	return client.Use(kind)
 }
 
-// longer is a kind whose grants last for five hours.
+// longer is a kind with grants that last for five hours.
 func longer() postgresconn.Kind {
 	k := kind
 	k.LongestMS = 5 * hour
 	return k
 }
 
-// used opens a store that a row is written to, and shows what it is then.
+// used opens a store that a row is written to, and shows its moment then.
 func used(t *testing.T, cfg postgresconn.Config) (s *postgresconn.Store, before postgresconn.Moment) {
 	t.Helper()
 	s = open(t, cfg)
@@ -95,7 +95,7 @@ func TestNewStore(t *testing.T) {
 	}
 }
 
-// Transactions of one process overtake each other: one that has read less than another
+// Transactions of one process overtake each other: a transaction that has read less than another
 // is no sign of a loss.
 func TestManyAtOnce(t *testing.T) {
 	s, before := used(t, postgrestest.Shared(t).Config())
@@ -113,7 +113,7 @@ func TestManyAtOnce(t *testing.T) {
 	same(t, before, look(t, s))
 }
 
-// A standby that is promoted may lack what was committed last.
+// A standby that is promoted may lack the last commits.
 func TestPromotedStandby(t *testing.T) {
 	primary := postgrestest.New(t)
 	cfg := primary.Config()
@@ -152,8 +152,7 @@ func TestFailoverWithoutAFence(t *testing.T) {
 	same(t, before, look(t, open(t, far)))
 }
 
-// What was committed is on the disk: a crash is no reason for a fence, unless fsync is
-// off.
+// Committed changes are on the disk: a crash is no reason for a fence, unless fsync is off.
 func TestCrash(t *testing.T) {
 	for _, fsync := range []string{"on", "off"} {
 		server := postgrestest.New(t, "-c", "fsync="+fsync)

@@ -67,8 +67,8 @@ func TestOldPrimaryComesBack(t *testing.T) {
 	fenced(t, promoted, look(t, s), lacks)
 }
 
-// A process that has not seen the tables before makes them anew and trusts them; one
-// that has seen them does not.
+// A process that has not seen the tables before makes them anew and trusts them; a process that
+// has seen them does not.
 func TestTablesAreMadeAnewByAnother(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
@@ -97,8 +97,8 @@ func TestLookMakesNoTables(t *testing.T) {
 	}
 }
 
-// The tables of another version are refused by name, and left as they are, whatever of this
-// version's is missing.
+// The tables of another version are refused by name, and left as they are, also where tables of
+// this version are missing.
 func TestTablesOfAnotherVersion(t *testing.T) {
 	server := postgrestest.Shared(t)
 	cfg := server.Config()
@@ -126,7 +126,7 @@ func raised(t *testing.T, cfg postgresconn.Config) int64 {
 	return f.UntilMS - f.FromMS
 }
 
-// Another process may begin the fence for a loss, and know only what is left. A process
+// Another process may begin the fence for a loss, and know only the remaining rows. A process
 // that has seen a longer term makes the fence last longer.
 func TestFenceOfTheLongestThatWasLost(t *testing.T) {
 	server := postgrestest.Shared(t)
@@ -178,8 +178,8 @@ func TestFenceOfTheLongestWithFailoverFence(t *testing.T) {
 	}
 }
 
-// A crash may take a transaction with it whose commit is under way. The server gives its
-// number to another one then, and what becomes of that says nothing of the first.
+// A crash may take a transaction with it while its commit is under way. The server gives its
+// number to another one then, and that one's outcome says nothing of the first.
 func TestNumberOfALostTransaction(t *testing.T) {
 	server := postgrestest.New(t)
 	cfg := server.Config()

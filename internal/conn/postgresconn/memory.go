@@ -1,10 +1,10 @@
 package postgresconn
 
-// Row is what a transaction reads of a store's life.
+// Row is the part of a store's life that a transaction reads.
 type Row struct {
 	Fence
 	Fences    int64  // how many there were
-	Server    string // whose life the row is of
+	Server    string // the server of the row's life
 	LongestMS int64
 	// Session is the life of the session's server, LogEnd the end of its log, and NextXID
 	// above the numbers of all transactions that have ended.
@@ -20,11 +20,11 @@ func (r Row) life() life {
 	}
 }
 
-// Memory is what a process remembers of a store, and the rules by which it doubts that the
-// store has kept that, without a server: a simulation of servers that forget runs them.
+// Memory is a process's memory of a store, and the rules by which it doubts that the store has
+// kept that, without a server: a simulation of servers that forget runs them.
 type Memory struct{ store *Store }
 
-// NewMemory is that of a process that has seen nothing.
+// NewMemory returns the memory of a process that has seen nothing.
 func NewMemory() Memory { return Memory{&Store{seen: memory{ends: map[string]int64{}}}} }
 
 // Doubt says why the store may have forgotten something. Where it has not, that is "", and

@@ -15,11 +15,11 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// TestSecure uses TLS and passwords, and says in plain words what is wrong with them.
+// TestSecure uses TLS and passwords, and names their faults in plain words.
 func TestSecure(t *testing.T) {
 	server := postgrestest.New(t)
 	ca, other := certtest.New(t, "ca"), certtest.New(t, "other")
-	// The server's user reads them, as nobody else may.
+	// The server's user reads them, and no other user may.
 	certFile, keyFile := server.Own(ca.Issue("server", "localhost"))
 	server.SQL("CREATE ROLE app LOGIN PASSWORD 'right'", "CREATE DATABASE app OWNER app", "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 OWNER app")
 	server.Stop()

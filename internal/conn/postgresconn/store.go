@@ -15,12 +15,12 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
-// Kind is what a store is for.
+// Kind describes a kind of store.
 type Kind struct {
 	Name   string   // in table life, and of the commands that fence the store and end its fence
 	Tables []string // the statements that make its tables; they change nothing at the second time
-	// LongestMS is how long anything lasts at most that this process grants, whatever
-	// Tx.Lasts says, and MaxMS what is taken for the longest where nothing is known.
+	// LongestMS is how long the grants of this process last at most, under any Tx.Lasts, and
+	// MaxMS is taken for the longest where nothing is known.
 	LongestMS, MaxMS int64
 }
 
@@ -84,15 +84,15 @@ func (s *Store) take(ctx context.Context, keys []string) (give func(), err error
 // Client is the client that the store uses.
 func (s *Store) Client() *Client { return s.client }
 
-// Moment is what a transaction begins with.
+// Moment is the state of a store at the beginning of a transaction.
 type Moment struct {
 	NowMS  int64 // by the server's clock
 	LastMS int64 // of the latest change, or later
 	Fence  Fence
 }
 
-// Tx is a transaction that has read what it asked for. What is queued in it is carried
-// out by its commit.
+// Tx is a transaction that has read the rows it asked for. Its commit carries out the queued
+// statements.
 type Tx struct {
 	Moment
 	*pgx.Batch
@@ -101,8 +101,8 @@ type Tx struct {
 	tells  []string
 }
 
-// Confirm has the commit wait for a standby as if something was written: what was read
-// may be a change whose own commit was not confirmed.
+// Confirm has the commit wait for a standby as if something was written: it may have read a
+// change with a commit that was not confirmed.
 func (t *Tx) Confirm() { t.Queue("SELECT pg_current_xact_id()") }
 
 // Lasts says that the transaction grants something that lasts so long.
@@ -238,7 +238,7 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		ask(b)
 	}
 	s.lifeQuery(b, "", &l)
-	if do != nil { // its number is what a lost commit is looked up by
+	if do != nil { // a lost commit is looked up by its number
 		b.Queue("SELECT pg_current_xact_id()::text::bigint, (pg_control_checkpoint()).checkpoint_lsn::text").
 			QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid, &l.checkpoint) })
 	} else {

@@ -36,7 +36,7 @@ const (
 
 // Config says which PostgreSQL to use, and how far it is trusted.
 type Config struct {
-	Hosts    []string // host:port; of several, the one that takes writes is used
+	Hosts    []string // host:port; of several, the one for writes is used
 	Dir      string   // of the Unix socket, instead of Hosts
 	Port     string   // of the Unix socket
 	Database string
@@ -75,7 +75,8 @@ func Params() []string {
 
 // ParseURL reads postgres://USER@HOST:PORT,.../DATABASE?... . also names the parameters
 // that the caller takes besides those of Params; it gets them back as rest. ParseURL
-// touches neither the network nor a file. Errors do not repeat what may be a password.
+// touches neither the network nor a file. Errors do not repeat a text that may be a
+// password.
 func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error) {
 	_, place, ok := strings.Cut(raw, "://")
 	if !ok {
@@ -170,7 +171,7 @@ func (c *Config) parseParams(q url.Values) error {
 	return cmp.Or(err1, err2)
 }
 
-// isLocal reports whether the server is on this host, where nobody listens in between.
+// isLocal reports whether the server is on this host, with no listener in between.
 func (c Config) isLocal() bool {
 	for _, h := range c.Hosts {
 		host, _, _ := net.SplitHostPort(h)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// longestCall bounds an operation whose caller sets no deadline.
+	// longestCall bounds an operation without a deadline.
 	longestCall = 30 * time.Second
-	// lastWord is how long a caller whose time is up still waits for the reason.
+	// lastWord is how long a caller that is out of time still waits for the reason.
 	lastWord = 20 * time.Millisecond
 )
 
@@ -48,7 +48,7 @@ func Open(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, redis: client, closing: make(chan struct{})}, nil
 }
 
-// Config is what the client was opened with.
+// Config returns the client's configuration.
 func (c *Client) Config() Config { return c.cfg }
 
 // Close ends the connections. Operations under way fail.
@@ -85,7 +85,7 @@ func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	return run(ctx, c, times, func(ctx context.Context) (T, error) { return onConn(ctx, c, op) })
 }
 
-// RunAnywhere is Run for an operation whose commands need not use the same connection.
+// RunAnywhere is Run for an operation with commands that need not use the same connection.
 func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
 	return run(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
 }
@@ -176,7 +176,7 @@ func (c *Client) told(ctx context.Context, err error) error {
 	return explained
 }
 
-// ended is why ctx has ended, or nil. Its timer may be later than that of a connection, which has the
+// ended is why ctx has ended, or nil. Its timer may be later than a connection's, which has the
 // same deadline.
 func ended(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {

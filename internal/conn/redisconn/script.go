@@ -14,8 +14,8 @@ import (
 var serverSource string
 
 // NewScript joins the parts of a script after the common beginning, server.lua: the
-// arguments by name as A, int, clock, server, acl. A script answers with an
-// array whose first word is the kind of the answer; only Redis's own refusals are errors.
+// arguments by name as A, int, clock, server, acl. A script answers with an array that
+// begins with the kind of the answer; only Redis's own refusals are errors.
 func NewScript(parts ...string) *redis.Script {
 	return redis.NewScript(serverSource + strings.Join(parts, ""))
 }

@@ -44,8 +44,8 @@ type passenger struct {
 
 // Process carries a command out, on any connection. Where enough exchanges are under way, it
 // waits for the end of one, and goes together with others that wait: many callers then cost
-// the server and this process fewer system calls. Its error is the command's, or that of ctx,
-// after which the command is not the caller's any more. It is for operations, whose context has a
+// the server and this process fewer system calls. Its error is the command's, or the context's,
+// after which the command is not the caller's any more. It is for operations: their context has a
 // deadline.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	f := &c.flights
@@ -74,7 +74,7 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// leave is for a caller who waits no longer. Its command is not sent, unless it is on its way.
+// leave is for a caller that waits no longer. Its command is not sent, unless it is on its way.
 func (f *flights) leave(p *passenger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,9 +92,9 @@ func (f *flights) takeWarm() *redis.Conn {
 	return conn
 }
 
-// keepWarm is for a connection whose exchange has ended with that error. After any error the
-// pool decides what becomes of it: it may be broken, or lead to a server that is no longer the
-// primary.
+// keepWarm takes a connection after an exchange that ended with that error. After any error
+// the pool decides what becomes of it: it may be broken, or lead to a server that is no longer
+// the primary.
 func (c *Client) keepWarm(conn *redis.Conn, err error) {
 	f := &c.flights
 	f.mu.Lock()

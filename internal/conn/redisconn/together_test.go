@@ -52,7 +52,7 @@ func TestProcessTogether(t *testing.T) {
 	for i := range many {
 		all.Go(func() {
 			word := fmt.Sprint("word ", i)
-			if i%10 == 3 { // an error is nobody else's
+			if i%10 == 3 { // an error is no other command's
 				if _, err := do(t.Context(), "GETRANGE", word); err == nil {
 					t.Errorf("%d got no error", i)
 				}

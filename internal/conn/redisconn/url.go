@@ -40,7 +40,7 @@ const (
 type Config struct {
 	Scheme string
 	Addrs  []string // host:port, of the server or of the sentinels; or the path of a Unix socket
-	Master string   // what the sentinels call the set; empty without sentinels
+	Master string   // the sentinels' name of the set; empty without sentinels
 	DB     int
 	Prefix string // of all keys
 
@@ -55,8 +55,8 @@ type Config struct {
 	// MinReplicas is how many replicas must confirm a write that is promised.
 	MinReplicas int
 	// FailoverFence is how long a user of the store waits where another
-	// incarnation may have forgotten something, instead of what the user would
-	// choose, where FailoverFenceSet.
+	// incarnation may have forgotten something, instead of the user's choice, where
+	// FailoverFenceSet.
 	FailoverFence    time.Duration
 	FailoverFenceSet bool
 	// MaxLockTTL is the longest term of a lock in this store; 0
@@ -94,7 +94,7 @@ func isTLS(scheme string) bool { return scheme == schemeTLS || scheme == schemeS
 
 // ParseURL reads a URL of Redis. also names the parameters that the caller takes
 // besides those of Params; it gets them back as rest. ParseURL touches neither
-// the network nor a file. Errors do not repeat what may be a password.
+// the network nor a file. Errors do not repeat a text that may be a password.
 //
 // It takes the URL as text, since package net/url refuses a list of hosts.
 func ParseURL(rawURL string, also []string) (cfg Config, rest url.Values, err error) {
@@ -128,7 +128,7 @@ func ParseURL(rawURL string, also []string) (cfg Config, rest url.Values, err er
 }
 
 // namesValues reports whether the query can be shown in errors as far as names
-// go. What comes after a '?' in a password is no parameter.
+// go. The text after a '?' in a password is no parameter.
 func namesValues(rawQuery string) bool {
 	for part := range strings.SplitSeq(rawQuery, "&") {
 		name, _, ok := strings.Cut(part, "=")
@@ -139,7 +139,7 @@ func namesValues(rawQuery string) bool {
 	return true
 }
 
-// parsePlace reads what comes between scheme and query.
+// parsePlace reads the text between scheme and query.
 func (c *Config) parsePlace(place string) error {
 	authority, path := "", place
 	if after, ok := strings.CutPrefix(place, "//"); ok {

@@ -120,7 +120,7 @@ func (f *File) stepCopy(c *copying) (more bool, err error) {
 	return false, f.endCopy()
 }
 
-// endCopy ends the backup under way, if there is one. One that is not complete is nothing.
+// endCopy ends the backup under way, if there is one. An incomplete copy is worth nothing.
 func (f *File) endCopy() error {
 	c := f.copying
 	if f.copying = nil; c == nil {

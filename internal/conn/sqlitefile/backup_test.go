@@ -85,7 +85,7 @@ func TestBackupOfAFileInUse(t *testing.T) {
 	}
 }
 
-// A backup whose caller leaves while it begins is over: the next one can begin.
+// A backup is over if its caller leaves while it begins: the next one can begin.
 func TestBackupThatIsGivenUp(t *testing.T) {
 	path, fencing := newPath(t), func() {}
 	f := openAt(t, path, Options{At: func(string) error { fencing(); return nil }})

@@ -14,11 +14,11 @@ import (
 )
 
 // The digest of a file is the sum of a hash of every row of the tables that
-// Kind.counted names. A commit adds what it wrote and takes away what it replaced, so
-// that its cost does not depend on the size of the file.
+// Kind.counted names. A commit adds the rows that it wrote and takes away the rows that
+// it replaced, so that its cost does not depend on the size of the file.
 
-// counted are the tables of the schema whose rows are in the digest. Other programs may
-// add tables of their own: those are not.
+// counted returns the tables of the schema that the digest covers. It does not cover tables that
+// other programs add.
 func (k *Kind) counted() (tables []string) {
 	for _, q := range k.Schema {
 		if rest, found := strings.CutPrefix(q, "CREATE TABLE "); found {
@@ -56,7 +56,7 @@ func rowHash(buf []byte, table string, row []any) ([]byte, uint64) {
 	return buf, xxhash.Sum64(buf)
 }
 
-// changes is what a session's statements have done since the last reset.
+// changes are the effects of a session's statements since the last reset.
 type changes struct {
 	counted []string // the tables that are in the digest
 	delta   uint64   // of the digest

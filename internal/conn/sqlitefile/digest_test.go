@@ -18,7 +18,7 @@ var thingKind = Kind{
 	},
 }
 
-// counted checks that the digest that commits have added up is that of the rows.
+// counted checks that the digest that commits have added up is the rows' digest.
 func counted(t *testing.T, f *File) {
 	t.Helper()
 	_, err := Read(context.Background(), f, func(s *Session) (struct{}, error) {
@@ -36,7 +36,7 @@ func counted(t *testing.T, f *File) {
 	}
 }
 
-// Whatever statements do, and whatever is undone, the digest follows.
+// The digest follows all statements, also undone ones.
 func TestDigestFollowsEveryStatement(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	f, err := Open(t.Context(), newPath(t), &thingKind, Options{})

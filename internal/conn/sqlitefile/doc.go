@@ -7,12 +7,12 @@
 // transaction that holds the file's write lock from its beginning (BEGIN IMMEDIATE) and reads
 // the clock under the lock, so that each condition still holds when it writes, between all
 // processes. Writes that arrive while another commit is on its way to the disk share the next
-// transaction, one after the other, because the sync is most of the cost. One that fails is
-// undone alone, and none is answered before its commit.
+// transaction, one after the other, because the sync is most of the cost. A write that fails
+// is undone alone, and none is answered before its commit.
 //
 // A file is of one of two sorts (Kind.Owned). Leases are in a file that many processes of a
 // host use at once, with a rollback journal: readers and a commit wait for each other. Locks
-// and sequences are in a file that one process owns, with a log whose index is in that
+// and sequences are in a file that one process owns, with a log and its index in that
 // process's memory. SQLite maps neither file into memory: see below why.
 //
 // A file that is not a healthy database of the Kind, in the known version, is an error and
@@ -39,13 +39,13 @@
 //
 // # A disk that does not answer
 //
-// An operation ends for its caller when the caller's context does, whatever the disk does.
-// A goroutine waits for a frozen disk in a system call and never in a page fault: during a
-// page fault Go's garbage collector would stop the whole process.
+// An operation ends for its caller when the caller's context does, also where the disk
+// hangs. A goroutine waits for a frozen disk in a system call and never in a page fault:
+// during a page fault Go's garbage collector would stop the whole process.
 //
 // # How an operation may end
 //
 // An operation that returns nil is committed. Its error undoes it alone, but for an error of
-// SQLite itself, or one that wraps ErrInconsistent: that ends the transaction for all that share
-// it.
+// SQLite itself, or an error that wraps ErrInconsistent: that ends the transaction for all that
+// share it.
 package sqlitefile

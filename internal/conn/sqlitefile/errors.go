@@ -75,7 +75,7 @@ func Busy(err error) bool {
 }
 
 // Unrecovered reports that a file cannot be read without a change: a process was killed while
-// it wrote, and the next one that opens the file for writing recovers it.
+// it wrote, and the next process that opens the file for writing recovers it.
 func Unrecovered(err error) bool {
 	return errors.Is(err, errUnrecovered) || primaryCode(err) == sqlite3.SQLITE_READONLY
 }

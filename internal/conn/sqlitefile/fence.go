@@ -115,7 +115,7 @@ func (f *File) verifyLocked(stop func() error, opening bool) error {
 	return f.session.rollback()
 }
 
-// unlike says why the row cannot be the one that was last written, or "".
+// unlike says why the row cannot be the last one written, or "".
 func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	switch {
 	case !f.id.is(row.File):

@@ -325,8 +325,8 @@ func TestFenceDuringAFence(t *testing.T) {
 	}
 }
 
-// A fence lasts for the longest term of all processes that use the file: also of one that comes
-// later, and whose operation is refused. Nothing of that operation is kept.
+// A fence lasts for the longest term of all processes that use the file: also of a process that
+// comes later, and has its operation refused. Nothing of that operation is kept.
 func TestFenceOfALongerTerm(t *testing.T) {
 	path := newPath(t)
 	f := openAt(t, path, Options{TermMS: term})
@@ -414,8 +414,7 @@ func TestFenceByManyAtOnce(t *testing.T) {
 	}
 }
 
-// Another healthy file of the kind in the place of the one that was in use knows
-// nothing of what that granted.
+// Another healthy file of the kind in the place of the used one knows nothing of its grants.
 func TestAnotherFileInItsPlace(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	wrote(t, path, inLive(live), "x")
@@ -514,8 +513,8 @@ func TestCloseOfAHangingFile(t *testing.T) {
 	mustClose(t, f)
 }
 
-// A commit waits for a reader in another process, and is on the disk once that is gone. A
-// group whose callers have all gone is undone.
+// A commit waits for a reader in another process, and is on the disk once that is gone. A group
+// is undone when its callers have all gone.
 func TestCommitWaitsForAReader(t *testing.T) {
 	path := newPath(t)
 	written := make(chan struct{}, 1)

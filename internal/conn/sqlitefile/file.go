@@ -34,8 +34,8 @@ func CheckFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// One that is no link was made by another process between the two looks;
-		// createFile leaves it in place.
+		// Another process made an entry that is no link between the two looks; createFile leaves
+		// it in place.
 		if entry, err := os.Lstat(path); err == nil && entry.Mode().Type() == fs.ModeSymlink {
 			return errors.New("it is a symbolic link to a file that does not exist")
 		}

@@ -206,8 +206,8 @@ func allOver(group []*job) bool {
 }
 
 // beginGroup begins the transaction of a group, and returns the file's row. While another
-// process has the lock, jobs whose callers have gone leave the group; it fails when none is
-// left.
+// process has the lock, jobs leave the group when their callers have gone; it fails when
+// none is left.
 func (f *File) beginGroup(group []*job) (row life, err error) {
 	return f.begin(context.Background(), "BEGIN IMMEDIATE", func() error {
 		for _, j := range group {

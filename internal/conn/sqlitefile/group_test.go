@@ -111,7 +111,7 @@ func TestGroupFailsTogether(t *testing.T) {
 	}
 }
 
-// Nobody is told of a write before it is on the disk, whoever shares its commit.
+// No caller is told of a write before it is on the disk, also where callers share a commit.
 func TestGroupCommitFails(t *testing.T) {
 	stop := errors.New("the power fails")
 	failing := true
@@ -132,8 +132,8 @@ func TestGroupCommitFails(t *testing.T) {
 	}
 }
 
-// Those that wait while another process has the lock leave when their time is
-// up, and the others are served when it is free.
+// Jobs that wait while another process has the lock leave when their time is up, and the others
+// are served when it is free.
 func TestGroupWaitsForTheLock(t *testing.T) {
 	path := newPath(t)
 	f := mustOpen(t, path, Options{})

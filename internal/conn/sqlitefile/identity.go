@@ -15,11 +15,11 @@ type identity struct {
 	BornNS int64 // Unix ns; 0 if the file system does not record it
 	// sure says that no copy can have the same identity. It is not stored.
 	sure bool
-	// device is that of the file system. It is not stored in the file.
+	// device is the file system's. It is not stored in the file.
 	device uint64
 }
 
-// is reports whether the file is the one that was recorded.
+// is reports whether the file is the recorded one.
 func (i identity) is(recorded identity) bool {
 	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
 }

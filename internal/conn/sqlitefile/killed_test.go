@@ -14,9 +14,10 @@ import (
 )
 
 // A process is killed while it commits: while it writes its journal, while it writes the main
-// file, before it ends the journal, and after it wrote its log. Nothing that was answered is
-// missing, and nothing is fenced. Where an older copy takes the file's place, in whatever way,
-// with and without what the process left beside it, the file is fenced, or refused as damaged.
+// file, before it ends the journal, and after it wrote its log. No answered write is missing,
+// and nothing is fenced. Where an older copy takes the file's place, in any way, with and
+// without the files that the process left beside it, the file is fenced, or refused as
+// damaged.
 func TestKilledInACommit(t *testing.T) {
 	ring.All(t)
 	for _, kind := range []*Kind{&diskKind, &ownedKind} {

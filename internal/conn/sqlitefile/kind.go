@@ -6,19 +6,19 @@ import "fmt"
 type Kind struct {
 	// Name completes "this file is not a ... that can be used".
 	Name string
-	// Area is what the commands begin with that fence it and end its fence: leases, or store.
+	// Area is the first word of the commands that fence it and end its fence: leases, or store.
 	Area string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
-	// Version is that of the schema. Older says of a file with an earlier one what made it, and
-	// what to do.
+	// Version is the schema's. Older says of a file with an earlier one what made it, and what to
+	// do.
 	Version int32
 	Older   string
 	// Owned says that one process alone uses the file. Such a file has a log (WAL), which is
 	// faster. Others have a rollback journal.
 	Owned bool
-	// Schema are the statements that fill an empty database. One that makes a table begins with
-	// CREATE TABLE and a name that needs no quotes.
+	// Schema are the statements that fill an empty database. A statement that makes a table
+	// begins with CREATE TABLE and a name that needs no quotes.
 	Schema []string
 	// Moved and Damaged say what to do about a file that was moved away while in use, and
 	// about a damaged one.
@@ -47,7 +47,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	return s.ExecOnce("COMMIT")
 }
 
-// Recognise returns an error if the file's header is not that of this kind.
+// Recognise returns an error if the file's header belongs to another kind.
 func (k *Kind) Recognise(s *Session) error {
 	var id int32
 	if err := s.QueryRow("PRAGMA application_id", nil, &id); err != nil {

@@ -212,8 +212,7 @@ func (f *File) check(ctx context.Context) error {
 	return s.watchRows(f.kind)
 }
 
-// ready makes sure that there is a session: it opens a new one in place of one that was
-// given up.
+// ready makes sure that there is a session: it opens a new one in place of an abandoned one.
 func (f *File) ready(ctx context.Context) error {
 	if err := f.moved(); err != nil || f.session != nil {
 		return err
@@ -283,7 +282,7 @@ func (f *File) Close() error {
 	}
 }
 
-// MaxTermMS is that of the options.
+// MaxTermMS returns the options' MaxTermMS.
 func (f *File) MaxTermMS() int64 { return f.opts.MaxTermMS }
 
 // Socket is where the process that owns the file takes requests of others, which an OwnedError

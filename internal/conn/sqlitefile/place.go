@@ -244,7 +244,7 @@ func (r record) owner() error {
 	return e
 }
 
-// socketSuffix follows the watermark's path in that of the owner's socket.
+// socketSuffix follows the watermark's path in the path of the owner's socket.
 const socketSuffix = ".sock"
 
 // there returns an error if the file has lost its name, so that others would meet elsewhere.

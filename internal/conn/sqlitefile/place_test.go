@@ -31,8 +31,8 @@ func mustNotShare(t *testing.T, path, live string) {
 	t.Log(err)
 }
 
-// A process without a live directory uses the watermark of the processes that have
-// the file open, and that of earlier ones.
+// A process without a live directory uses the watermark of the processes that have the file open,
+// and of earlier ones.
 func TestWatermarkOfOthers(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	f := openAt(t, path, Options{LiveDir: live})
@@ -49,8 +49,8 @@ func TestWatermarkOfOthers(t *testing.T) {
 	mustBeFenced(t, openAt(t, path, Options{TermMS: term}), reasonOlder)
 }
 
-// Another live directory that can be reached is shared: by the processes that have the file
-// open, and by those that come later.
+// Another live directory that can be reached is shared: by the processes that have the file open,
+// and by later ones.
 func TestAnotherLiveDirectory(t *testing.T) {
 	first, second, path := disktest.Memory(t), disktest.Memory(t), newPath(t)
 	a := openAt(t, path, Options{LiveDir: first})
@@ -70,8 +70,8 @@ func TestAnotherLiveDirectory(t *testing.T) {
 	mustBeFenced(t, b, reasonOlder)
 }
 
-// A process that cannot reach the watermark of the others that have the file open is refused,
-// in whatever order they come.
+// A process that cannot reach the watermark of the others that have the file open is refused, in
+// any order.
 func TestUnreachableWatermark(t *testing.T) {
 	ring.All(t)
 	live, path := disktest.Memory(t), newPath(t)
@@ -120,7 +120,7 @@ func TestWatermarkOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// The watermark of a file on one device is not that of its clone on another.
+// A file on one device and its clone on another have different watermarks.
 func TestWatermarkOfAClone(t *testing.T) {
 	live := disktest.Memory(t)
 	path := filepath.Join(disktest.Ext4(t).Dir(), "db")
@@ -137,7 +137,7 @@ func TestWatermarkOfAClone(t *testing.T) {
 	mustNotBeFenced(t, f)
 }
 
-// A folder that was removed gives its inode to a new one, whose database has seen nothing.
+// A folder that was removed gives its inode to a new one, with a database that has seen nothing.
 func TestWatermarkOfAnotherFolder(t *testing.T) {
 	live, folder := disktest.Memory(t), filepath.Join(disktest.Ext4(t).Dir(), "state")
 	var before identity

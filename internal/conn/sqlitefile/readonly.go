@@ -8,7 +8,7 @@ import (
 )
 
 // ReadOnly has look read a file of the sort that owned says, and changes nothing. A file with a
-// log is owned by a process, or was by one that was killed, and cannot be read.
+// log is owned by a process, or was by a killed one, and cannot be read.
 func ReadOnly(ctx context.Context, path string, owned bool, look func(*Session) error) error {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	// logRoom is the room of the log or journal. It is for more pages than maxLog: the log's
 	// length is asked for now and then only, and a commit may be large.
 	logRoom = 6 << 20
-	// mainRoom is the room of the main file, beyond all pages, also those that only the log
+	// mainRoom is the room of the main file, beyond all pages, also the pages that only the log
 	// has. It is made anew when less than leastRoom is left.
 	mainRoom, leastRoom = 3 << 20, 2 << 20
 	// lastRoom is the part of it that new records leave to others.

@@ -31,7 +31,7 @@ func onAFullDisk(t *testing.T, kind *Kind, path string) {
 	renew := func(f *File, times int) {
 		t.Helper()
 		for i := range times {
-			// An index by end: what is renewed moves to its other side.
+			// An index by end: a renewed row moves to its other side.
 			if err := write(f, fmt.Sprintf("UPDATE a SET text = printf('%%0200d', 100000 + %d) WHERE rowid = %d", i, 1+i%10000)); err != nil {
 				t.Fatalf("renewal %d: %v", i, err)
 			}

@@ -12,8 +12,8 @@ const StoreName = "store.db"
 func StoreBeside(leases string) string { return filepath.Join(filepath.Dir(leases), StoreName) }
 
 // OpenStore opens the file of a store, with the tables that the statements make. One process
-// alone can have it open: the error of another is an OwnedError. Its application ID is not
-// that of a file of leases: neither is ever taken for the other.
+// alone can have it open: the error of another is an OwnedError. A file of leases has
+// another application ID: neither is ever taken for the other.
 func OpenStore(ctx context.Context, path string, opts Options, tables []string) (*File, error) {
 	return Open(ctx, path, &Kind{
 		Name: "store of locks and sequences", Area: "store", ApplicationID: 0x6b7a6873, // "kzhs"

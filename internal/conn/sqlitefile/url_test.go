@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A file's URL leads back to the file, whatever its path is made of.
+// A file's URL leads back to the file, with any bytes in its path.
 func TestURL(t *testing.T) {
 	for _, path := range []string{"/a.db", "/with space/a.db", "/100%/a?b#c&d=e@f:g.db", "/l\u00e4/a.db", "/a%20b.db"} {
 		got, query, err := ParseURL(URL(path)+"?ids=0-3", "")

@@ -27,7 +27,7 @@ type watermark struct {
 	file   *os.File
 }
 
-// sight is what a watermark remembers of the database.
+// sight is a watermark's memory of the database.
 type sight struct {
 	// Done is the latest commit, and Main the main file after it. Next is the commit that
 	// may be under way: its process raises Next before it commits, and Done afterwards.
@@ -122,8 +122,8 @@ func openWatermark(path string) (*watermark, error) {
 }
 
 // watermarkOf opens the watermark of the database at path in the live directory. It makes a
-// missing one, and replaces one that is damaged. It belongs to the folder and the name: so a
-// file that takes the place of another has the same one.
+// missing one, and replaces a damaged one. It belongs to the folder and the name: so a file
+// that takes the place of another has the same one.
 func watermarkOf(live, path string, id identity) (*watermark, error) {
 	if !filepath.IsAbs(live) {
 		return nil, fmt.Errorf("the live directory %s: its path must be absolute", live)

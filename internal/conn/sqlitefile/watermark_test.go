@@ -71,7 +71,7 @@ func TestWatermarkBeingWritten(t *testing.T) {
 	}
 }
 
-// The numbers of a watermark never go down, in whatever order processes raise it.
+// The numbers of a watermark never go down, in any order of processes that raise it.
 func TestWatermarkRises(t *testing.T) {
 	first, second := newMark(), newMark()
 	seen := sight{}.done(life{ID: first, Commits: 5, LatestEndMS: 70, LongestMS: 3}, stamp{Size: 1})
@@ -89,8 +89,8 @@ func TestWatermarkRises(t *testing.T) {
 	}
 }
 
-// A watermark that was removed under processes is still theirs: they notice what is put back.
-// A process that comes later cannot reach it.
+// A watermark that was removed under processes is still theirs: they notice an older file in its
+// place. A process that comes later cannot reach it.
 func TestLostWatermark(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
 	wrote(t, path, inLive(live), "x")

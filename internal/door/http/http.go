@@ -46,7 +46,7 @@ const (
 func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured string, log *zap.Logger) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	errorLog, err := zap.NewStdLogAt(log, zapcore.DebugLevel) // peers choose what is in it
+	errorLog, err := zap.NewStdLogAt(log, zapcore.DebugLevel) // peers choose its text
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		waits, over := context.WithTimeout(work, timeout)
 		defer over()
 		if server.Shutdown(waits) != nil {
-			cancel(d.Stopping()) // those who wait for IDs are told so
+			cancel(d.Stopping()) // callers that wait for IDs are told so
 			soon, over := context.WithTimeout(context.WithoutCancel(work), time.Second)
 			defer over()
 			_ = server.Shutdown(soon)
@@ -87,7 +87,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	return err
 }
 
-// entrance is a listener whose connections count what the library holds for them.
+// entrance is a listener of connections that count the library's memory for them.
 type entrance struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -225,8 +225,8 @@ func wantsJSON(accept string) bool {
 	return false
 }
 
-// refuseBody reads the body, which must say nothing: a client that puts a parameter there would not get
-// what it asks for. Many clients send an empty object where their user gives no body.
+// refuseBody reads the body, which must say nothing: a client that puts a parameter there would
+// not get its wish. Many clients send an empty object where their user gives no body.
 func refuseBody(r *http.Request) error {
 	const most = 16
 	if r.ContentLength == 0 {
@@ -290,8 +290,8 @@ func (q ask) lines(w http.ResponseWriter, ranges []generator.Range, before, betw
 	_, _ = w.Write(append(out, after...)) // an error means that the peer has gone
 }
 
-// read understands the path and the query, whose names and limits are those of NextID's
-// and NextIDs' options.
+// read understands the path and the query. The query has the names and limits of NextID's and
+// NextIDs' options.
 func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
 	q.Request = generator.Request{Count: 1, Timeout: daemon.DefaultTimeout}
 	values, err := url.ParseQuery(r.URL.RawQuery)

@@ -120,7 +120,7 @@ func notKept(t *testing.T, got answer) {
 	}
 }
 
-// TestBodies: a body that says nothing is welcome, another one is refused, whatever way it comes; the
+// TestBodies: a body that says nothing is welcome, another one is refused, in any form; the
 // connection goes on.
 func TestBodies(t *testing.T) {
 	r := start(t, doortest.Options{})
@@ -274,7 +274,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// A connection that is evicted gives back what it holds, although its request waits for IDs.
+// A connection that is evicted gives back its memory, although its request waits for IDs.
 func TestEvictedRequestsEnd(t *testing.T) {
 	o := doortest.Options{Clock: clock.NewFake(snowflake.DefaultEpochMS + 1000)}
 	o.AllowUIDs = []uint32{uint32(os.Getuid())}
@@ -312,7 +312,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestStop: a request under way is answered; one that outlasts the drain is told so.
+// TestStop: a request under way is answered; a request that outlasts the drain is told so.
 func TestStop(t *testing.T) {
 	for _, timeout := range []time.Duration{doortest.Patience, time.Millisecond} {
 		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
@@ -337,8 +337,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever a peer sends, another one is served, and what is answered is
-// HTTP.
+// FuzzRequest: after any bytes of a peer, another one is served, and the answers are HTTP.
 func FuzzRequest(f *testing.F) {
 	r := start(f, doortest.Options{Services: []string{"orders"}})
 	c := client(f, r)
@@ -364,7 +363,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// A page of another site gets no ID, on whatever address the listener is.
+// A page of another site gets no ID, with the listener on any address.
 func TestPagesOfOtherSites(t *testing.T) {
 	r := start(t, doortest.Options{})
 	got := fetch(t, client(t, r), "GET", "/id", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors")

@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// TestMemoryOfAConnection: the accept loop waits for no memory, and a connection that is
-// evicted ends, whatever deadlines the library sets.
+// TestMemoryOfAConnection: the accept loop waits for no memory, and a connection that is evicted
+// ends, under any deadlines of the library.
 func TestMemoryOfAConnection(t *testing.T) {
 	o := doortest.Options{}
 	o.AllowUIDs = []uint32{uint32(os.Getuid())}

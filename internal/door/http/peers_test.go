@@ -81,7 +81,7 @@ func TestHalfClosedOverTCP(t *testing.T) {
 	}
 }
 
-// pipes is a listener without the kernel, so that a bubble's time passes while somebody waits.
+// pipes is a listener without the kernel, so that a bubble's time passes while a peer waits.
 type pipes struct {
 	dialed chan net.Conn
 	closed chan struct{}
@@ -101,8 +101,8 @@ func (l *pipes) Accept() (net.Conn, error) {
 func (l *pipes) Close() error   { close(l.closed); return nil }
 func (l *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "door"} }
 
-// TestAnswersThatNobodyReads: a peer that does not read an answer is cut off. That holds for all answers,
-// also for those that the library makes.
+// TestAnswersThatNobodyReads: a peer that does not read an answer is cut off. That holds for all
+// answers, also for the library's own.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	for _, request := range []string{
 		"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -229,5 +229,5 @@ func (c *conn) shrink() {
 	}
 }
 
-// hurry leaves the peer a moment for what it had sent before the drain.
+// hurry leaves the peer a moment for requests from before the drain.
 func (c *conn) hurry() { _ = c.guest.SetReadDeadline(c.server.late()) }

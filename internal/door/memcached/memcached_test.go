@@ -75,7 +75,7 @@ func (p *peer) line() string {
 
 var valueLine = regexp.MustCompile(`^VALUE (\S+) 0 (\d+)( \d+)?$`)
 
-// ids reads the answer to a get, whose keys are as they were sent.
+// ids reads the answer to a get, with the keys as they were sent.
 func (p *peer) ids(keys ...string) (ids []snowflake.ID) {
 	p.t.Helper()
 	for _, key := range keys {
@@ -113,7 +113,7 @@ func (p *peer) ends() {
 	}
 }
 
-// TestProtocol: what is answered, and whether the connection lives on.
+// TestProtocol: the answers, and whether the connection lives on.
 func TestProtocol(t *testing.T) {
 	const id = `(\d{17,19})`
 	value := func(key string) string { return "VALUE " + key + ` 0 1\d\r\n` + id + `\r\n` }
@@ -137,7 +137,7 @@ func TestProtocol(t *testing.T) {
 		{sent: "get id:" + long + "k\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
 		{sent: "get a\tb\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
 		{sent: "get order\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: .*there is no service "order"; there are a\.b-c_1, default, orders\r\n`},
-		// Prefixes of clients: the name of a service is one, whatever follows.
+		// Prefixes of clients: the name of a service is one, with any text behind it.
 		{sent: "get id:1:orders orders:1:id default: id::x new:x id7:x\r\n", want: value("id:1:orders") + value("orders:1:id") + value("default:") + value("id::x") + value("new:x") + value("id7:x") + `END\r\n`},
 		{sent: "get :1:orders\r\n", want: prefixed(":1:orders", "")}, // Django's, without a prefix of its own
 		{sent: "get id :id\r\n", want: prefixed(":id", "")},
@@ -293,7 +293,7 @@ func counted(t *testing.T, r *doortest.Rig, code string) float64 {
 	return m.Counter.GetValue()
 }
 
-// TestGone: a peer that is gone leaves its place among those that wait.
+// TestGone: a peer that is gone leaves its place among waiting ones.
 func TestGone(t *testing.T) {
 	fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
 	r := start(t, doortest.Options{Clock: fake})
@@ -352,7 +352,7 @@ func TestReloadEndsConnections(t *testing.T) {
 	p.ends()
 }
 
-// TestCommandsStayInTheSocket: short commands behind one that waits take no memory of the daemon.
+// TestCommandsStayInTheSocket: short commands behind a waiting one take no memory of the daemon.
 func TestCommandsStayInTheSocket(t *testing.T) {
 	fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
 	r := start(t, doortest.Options{Clock: fake})
@@ -373,7 +373,7 @@ func TestCommandsStayInTheSocket(t *testing.T) {
 	_ = p.Close()
 }
 
-// TestEvictedRequestsEnd: a connection that is evicted gives back what it holds, although its get
+// TestEvictedRequestsEnd: a connection that is evicted gives back its memory, although its get
 // waits for IDs.
 func TestEvictedRequestsEnd(t *testing.T) {
 	fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
@@ -480,7 +480,8 @@ func TestStopCuts(t *testing.T) {
 	}
 }
 
-// FuzzLines: whatever a peer sends, its connection ends when it has sent all, and another one is served.
+// FuzzLines: after any bytes of a peer, its connection ends when it has sent all, and another one
+// is served.
 func FuzzLines(f *testing.F) {
 	r := start(f, doortest.Options{Services: []string{"orders"}})
 	for _, seed := range []string{
@@ -557,8 +558,8 @@ func (p *peer) stat(name string) (value string) {
 	}
 }
 
-// TestHalfClosedPeerThatDoesNotRead: a connection whose peer sends no more is closed, and the peer
-// still reads its answers.
+// TestHalfClosedPeerThatDoesNotRead: a connection is closed when its peer sends no more, and the
+// peer still reads its answers.
 func TestHalfClosedPeerThatDoesNotRead(t *testing.T) {
 	o := doortest.Options{}
 	o.MemoryLimit = 64 << 20

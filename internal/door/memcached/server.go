@@ -94,7 +94,7 @@ func (s *server) each(do func(*conn)) {
 	}
 }
 
-// late is how long a peer has whose connection ends.
+// late is how long a peer has when its connection ends.
 func (s *server) late() time.Time {
 	late, _ := s.door.Drain()
 	return time.Now().Add(late)

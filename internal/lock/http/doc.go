@@ -1,14 +1,13 @@
 // Package http is locks over HTTP: the messages of the lease server's lock
 // service, and the Store that asks such a server.
 //
-// # Whose locks they are
+// # Tenants and owners
 //
-// Tenant and owner are those of the client's credential, which the client need not
-// know. An owner that a Request names is sent as owner_suffix, which the server
-// puts behind the credential's owner and a slash; answers show the owners of this
-// credential without that, as the requests had them, and others in full. The
-// tenant that a Request names is not sent: whatever it says, the credential's is
-// meant.
+// The client's credential sets tenant and owner; the client need not know them. An owner
+// that a Request names is sent as owner_suffix, which the server puts behind the
+// credential's owner and a slash; answers show the owners of this credential without
+// that, as the requests had them, and others in full. The tenant that a Request names is
+// not sent: the credential's is always meant.
 //
 // # Several servers
 //

@@ -84,8 +84,8 @@ func (s *site) lossy(f *front) (url string, passed *atomic.Int64) {
 	return proxy.URL, passed
 }
 
-// A request whose answer was lost is repeated at the next server, and was carried out
-// once. One that would be answered otherwise a second time is sent once: its outcome stays
+// A request with a lost answer is repeated at the next server, and was carried out once. A
+// request that would be answered otherwise a second time is sent once: its outcome stays
 // open.
 func TestAnswerIsLost(t *testing.T) {
 	s := newSite(t)

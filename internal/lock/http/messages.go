@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
-// Path is that of the locks, below the server's URL: GET lists. GET Path/{key}
-// shows one, POST Path/{key}/{operation} changes it.
+// Path is the path of the locks, below the server's URL: GET lists. GET Path/{key} shows one,
+// POST Path/{key}/{operation} changes it.
 const Path = "/v1/locks"
 
 // Names of query parameters: of the list, and of all requests.
@@ -27,8 +27,8 @@ const (
 	// daemon has one credential for these and for its users' locks: in the same
 	// area, every user of its socket could make a member.
 	AreaPlacement = "placement"
-	// PlacementTenants is what the names of tenants end in by which stores know
-	// that area. No tenant of a credential has such a name.
+	// PlacementTenants is the end of the names of tenants by which stores know that area. No
+	// tenant of a credential has such a name.
 	PlacementTenants = "@" + AreaPlacement
 )
 
@@ -122,7 +122,7 @@ func FromError(err error) *problem.Problem {
 	return nil
 }
 
-// refusals are those that have no members of their own.
+// refusals are the refusals without members of their own.
 var refusals = []struct {
 	err  error
 	code problem.Code

@@ -34,8 +34,8 @@ func New(client *httpconn.Client) *Store { return &Store{client} }
 // Waits implements lock.Store.
 func (s *Store) Waits() bool { return true }
 
-// Do implements lock.Store. RemainingMS has what the server waited added to it, because it is
-// counted from before the request was sent.
+// Do implements lock.Store. RemainingMS includes the server's wait, because it is counted from
+// before the request was sent.
 func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	if err := r.Validate(); err != nil {
 		return lock.Lease{}, err

@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 )
 
-// The shape of one history. There are few calls on each key, because the calls whose
-// outcome is unknown multiply the possibilities.
+// The shape of one history. There are few calls on each key, because the calls with an unknown
+// outcome multiply the possibilities.
 const (
 	historyClients = 4
 	historyCalls   = 6 // of each client
@@ -120,7 +120,7 @@ func (l losing) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 }
 
 // Hammer runs random clients, one for each store, until ctx is done, while the caller
-// does harm to the backend. It judges what the clients saw, and returns how many calls
+// does harm to the backend. It judges the clients' history, and returns how many calls
 // they made and how many of those have an unknown outcome. short is the shortest term,
 // patience the timeout of one call.
 func Hammer(ctx context.Context, stores []lock.Store, allowed Allowed, short, patience time.Duration) (calls, unknown int, err error) {
@@ -180,7 +180,7 @@ type sentRequests struct {
 	all []lock.Request
 }
 
-// orAgain is the request, or now and then one that was sent before, by any client.
+// orAgain returns the request, or now and then an earlier one of any client.
 func (s *sentRequests) orAgain(r lock.Request, random *rand.Rand) lock.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +260,7 @@ type faulty struct {
 	next   chan struct{} // closed by the next request
 }
 
-// faultyAll returns the stores with faults. settled waits for what is late.
+// faultyAll returns the stores with faults. settled waits for late calls.
 func faultyAll(stores []lock.Store, seed uint64) (through []lock.Store, settled func()) {
 	var all []*faulty
 	for i, s := range stores {

@@ -19,7 +19,7 @@ import (
 // too much open.
 const checkTime = 2 * time.Minute
 
-// Allowed is what a history may show of a backend that others may not.
+// Allowed says which exceptions a history may show for a backend.
 type Allowed struct {
 	// Jumps: the backend may forget: its tokens may grow by more than one, and its
 	// clock may be another one after a failover.
@@ -30,17 +30,17 @@ type Allowed struct {
 	NoClock bool
 
 	// Resends: the store may send a request again by itself, after an attempt that
-	// got no answer, and answer with what the second one met.
+	// got no answer, and answer with the second one's outcome.
 	Resends bool
 
-	// Forgets reports whether the backend may still forget what it has not confirmed. Looks
+	// Forgets reports whether the backend may still forget unconfirmed changes. Looks
 	// and refusals of calls that begin until then may speak of that, and are not judged.
 	// nil: it forgets nothing.
 	Forgets func() bool
 }
 
-// History is what concurrent clients asked of a backend, and what they saw. Its model is
-// the specification, written a second time without a look at package lock, with the
+// History has the requests of concurrent clients to a backend, and the answers. Its model
+// is the specification, written a second time without a look at package lock, with the
 // store's clock as far as answers tell it.
 type History struct {
 	Allowed
@@ -65,7 +65,7 @@ type call struct {
 
 func (c call) unknown() bool { return !lock.IsAnswer(c.err) }
 
-// unconfirmed reports that the answer may speak of what the backend has forgotten since.
+// unconfirmed reports that the answer may speak of a change that the backend has forgotten since.
 func (c call) unconfirmed() bool {
 	return c.forgets && !c.unknown() && (c.err != nil || c.request.Op == 0)
 }
@@ -117,8 +117,8 @@ func (h *History) end(i int, l lock.Lease, err error) {
 	}
 }
 
-// Add records a call that was made elsewhere, for example in another process. called and
-// returned are by one clock for all calls, which is not that of Client.
+// Add records a call that was made elsewhere, for example in another process. called and returned
+// are by one clock for all calls, which is not Client's.
 func (h *History) Add(client int, r lock.Request, called, returned int64, l lock.Lease, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,9 +161,9 @@ func (h *History) Check() error {
 	return nil
 }
 
-// resent reports that an earlier attempt of the call may have been carried out: its answer
-// is that of a repeated request. To a renewal whose lease is over by then the store does
-// not tell that it is repeated.
+// resent reports that an earlier attempt of the call may have been carried out: it gets
+// the answer of a repeated request. The store does not tell a renewal that it is repeated
+// once its lease is over.
 func (h *History) resent(c call) bool {
 	over := c.request.Op == lock.Renew && (errors.Is(c.err, lock.ErrExpired) || errors.Is(c.err, lock.ErrNotOwned))
 	return h.Resends && c.request.RequestID != "" && (c.lease.Repeated || over || errors.Is(c.err, lock.ErrRequestReused))

@@ -1,8 +1,8 @@
 // Package locktest holds every lock store to one behaviour. The rules of a lock are the
-// same code for all stores, and package lock tests them once; package recordtest shows what
-// the records below promise. Run shows that every operation passes through a store, that it
-// judges the end of a term, that it keeps what it answered, and that histories of concurrent
-// clients are those of a lock. A History judges any other history.
+// same code for all stores, and package lock tests them once; package recordtest shows the
+// promises of the records below. Run shows that every operation passes through a store,
+// that it judges the end of a term, that it keeps its answers, and that histories of
+// concurrent clients are possible for a lock. A History judges any other history.
 package locktest
 
 import (
@@ -25,7 +25,7 @@ type Backend struct {
 	Open func() (lock.Store, error)
 
 	// Restart stops the backend, in the hardest way that it promises to survive,
-	// and starts it again. nil for one that promises nothing. The suite opens new
+	// and starts it again. nil for a backend that promises nothing. The suite opens new
 	// clients afterwards.
 	Restart func() error
 
@@ -121,7 +121,7 @@ func (s *suite) context() context.Context {
 	return ctx
 }
 
-// do carries out what must succeed, and checks the answer.
+// do carries out a request that must succeed, and checks the answer.
 func (s *suite) do(r lock.Request, state lock.Status, repeated bool) lock.Lease {
 	s.Helper()
 	l, err := s.store.Do(s.context(), r)
@@ -218,7 +218,7 @@ func testOperations(s *suite) {
 	}
 }
 
-// short is a term whose end a test waits for.
+// short is a term that ends during a test.
 func (s *suite) short() int64 { return max(lock.MinTTL, s.backend.MinTTL).Milliseconds() }
 
 // testTerms lets leases end by the store's own judgement.
@@ -298,7 +298,7 @@ func testKeys(s *suite) {
 	}
 }
 
-// testRestart is that a backend keeps what it answered (LS-INV-002).
+// testRestart checks that a backend keeps its answers (LS-INV-002).
 // Seed 002-4-1.
 func testRestart(s *suite) {
 	if s.backend.Restart == nil {

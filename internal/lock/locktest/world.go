@@ -21,7 +21,7 @@ func (g guess) see(n int64) (guess, bool) {
 	return guess{n: n}, n == g.n || g.loose && n >= g.n
 }
 
-// world is what can be known of one key.
+// world is the possible knowledge of one key.
 type world struct {
 	jumps   bool
 	noClock bool
@@ -31,8 +31,8 @@ type world struct {
 	status  lock.Status // "" before the first lease
 	expires guess
 	now     int64 // the store's clock shows this or more
-	// What was carried out under a request ID, as far as it is remembered: the acquire of the
-	// latest lease, the latest earlier acquires and renewals, and the latest releases.
+	// The deeds under a request ID, as far as they are remembered: the acquire of the latest
+	// lease, the latest earlier acquires and renewals, and the latest releases.
 	acquired          deed
 	answers, releases []deed
 }
@@ -143,7 +143,7 @@ func (w world) find(request string) (deed, bool) {
 	return deed{}, false
 }
 
-// same reports whether the request is the one that was carried out.
+// same reports whether the request is the same as the deed's.
 func (d deed) same(r lock.Request) bool {
 	return d.op == r.Op && d.owner == r.Owner && d.ttl == r.TTLMS && (r.Op == lock.Acquire || r.LeaseID == "" || r.LeaseID == d.lease)
 }

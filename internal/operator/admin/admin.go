@@ -40,7 +40,7 @@ const (
 type Options struct {
 	Registry *prometheus.Registry
 	Ready    func() error                // why no ID can be issued now; nil = one can
-	Alive    func(context.Context) error // optional: what has stopped working; called with a timeout
+	Alive    func(context.Context) error // optional: names a part that has stopped working; called with a timeout
 	Details  func() []string             // optional: what an operator should know though IDs can be issued
 	Pprof    bool
 	Page     http.Handler // optional: the status page, at /
@@ -145,7 +145,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, counter *refusal
 	return nil
 }
 
-// private keeps pages of other sites from reading what is here, and caches from keeping it.
+// private keeps pages of other sites from reading these pages, and caches from keeping them.
 func private(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")

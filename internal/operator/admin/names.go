@@ -13,7 +13,7 @@ import (
 // Otherwise a page of another site could use DNS rebinding, have the same origin as
 // this server, and read everything. A request without a host comes from no browser, but
 // from a health check in HTTP/1.0, and is answered. Handlers on Unix sockets, which browsers cannot
-// reach, and on other addresses, whose names are unknown here, answer to any name.
+// reach, and on other addresses, which may have any names, answer to any name.
 func OwnNames(on net.Addr, configured string, h http.Handler) http.Handler {
 	address, err := netip.ParseAddrPort(on.String())
 	if err != nil || !address.Addr().Unmap().IsLoopback() {
@@ -41,7 +41,7 @@ func hostOf(address string) string {
 }
 
 // FromOtherSite reports whether a browser says that a page of another site sent the
-// request. A link that a user follows passes: what it opens does not reach the other
+// request. A link that a user follows passes: the opened page does not reach the other
 // site's page.
 func FromOtherSite(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A page whose site's name was made to mean 127.0.0.1 gets nothing.
+// A page of a site with a name that was made to mean 127.0.0.1 gets nothing.
 func TestRenamedPagesAreRefused(t *testing.T) {
 	tcp := func(text string) net.Addr {
 		a, err := net.ResolveTCPAddr("tcp", text)

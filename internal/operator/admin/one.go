@@ -6,7 +6,7 @@ import (
 )
 
 // oneAtATime makes answers one after the other: many at once would take the processors from
-// the daemon's clients. A peer that does not read its answer keeps nobody waiting.
+// the daemon's clients. A peer that does not read its answer keeps no other waiting.
 func oneAtATime(next http.Handler) http.Handler {
 	place := make(chan struct{}, 1)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -24,8 +24,8 @@ func (g *gathering) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(prometheus.NewDesc("large", text, nil, nil), prometheus.GaugeValue, 1)
 }
 
-// However many ask for metrics or for the page's data, they are made for one at a time; and
-// who does not read them keeps nobody waiting.
+// However many ask for metrics or for the page's data, they are made for one at a time; and a
+// peer that does not read them keeps no other waiting.
 func TestAnswersAreMadeOneAtATime(t *testing.T) {
 	for _, path := range []string{"/metrics", StatusPath} {
 		t.Run(path, func(t *testing.T) { oneAnswerAtATime(t, path) })

@@ -55,8 +55,9 @@ func userStateDir(lookup Lookup, uid int) (string, error) {
 }
 
 // usable returns why the user should not keep anything in the directory, which may be
-// missing: su and sudo may keep the HOME of another user. Directories of root, and those that
-// the user may write to as a member of a group, may be meant for others, as in containers.
+// missing: su and sudo may keep the HOME of another user. Directories of root, and
+// directories that the user may write to as a member of a group, may be meant for others, as
+// in containers.
 func usable(dir string, uid int) error {
 	for dir != "/" {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {

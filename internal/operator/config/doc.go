@@ -6,15 +6,15 @@
 //   - A key has one name everywhere: max_backward in the file, --max-backward as
 //     a flag, KAZAHANA_MAX_BACKWARD in the environment. It is written once, as a field
 //     of Serve or LeaseServer: its tags have its flag, its bounds and its default,
-//     and its comment is what the packaged sample says of it.
+//     and its comment is its text in the packaged sample.
 //   - Flags outrank the environment, which outranks the file, which outranks the
 //     default. A source that sets a list or a map replaces the whole of it.
 //   - Unknown keys and variables, duplicate keys, wrong types, values out of range
 //     and contradictions stop the start. The error names the key, where it was
-//     set, the value, and what is allowed. A value that another source overrides
-//     is checked too.
-//   - An environment variable that is empty counts as unset. The word none
-//     switches off a key whose default is none.
+//     set, the value, and what is allowed. A value that another source overrides is
+//     checked too.
+//   - An environment variable that is empty counts as unset. The word none switches off a key
+//     with the default none.
 //   - No error shows a password: every value passes through Redact.
 //   - Settings are values. This package opens no socket, asks no provider and reads
 //     no clock; the caller passes the environment, the user ID and the time. It
@@ -23,8 +23,8 @@
 //
 // # Flags and the sources
 //
-// A struct's tags are its flags (flags.go): package pflag reads the command line, and every
-// value, of whatever source, is decoded by one of the kinds in kinds.go. Values of the file
-// know their lines. Nothing here calls a method by its name: the linker would then keep every
-// exported method of the program.
+// A struct's tags are its flags (flags.go): package pflag reads the command line, and one of
+// the kinds in kinds.go decodes every value, of any source. Values of the file know their
+// lines. Nothing here calls a method by its name: the linker would then keep every exported
+// method of the program.
 package config

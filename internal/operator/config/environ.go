@@ -78,8 +78,8 @@ func suggest(command, name string, known []string, spell func(string) string) st
 // variable is the name of the environment variable of a key.
 func variable(key string) string { return variablePrefix + strings.ToUpper(key) }
 
-// isServiceLink reports whether Kubernetes made the variable for a Service whose
-// name begins with kazahana: every pod of the namespace gets KAZAHANA_SERVICE_HOST,
+// isServiceLink reports whether Kubernetes made the variable for a Service with a name
+// that begins with kazahana: every pod of the namespace gets KAZAHANA_SERVICE_HOST,
 // KAZAHANA_PORT and the like.
 func (e *environment) isServiceLink(name string) bool {
 	if _, inside := e.lookup("KUBERNETES_SERVICE_HOST"); !inside {

@@ -36,7 +36,8 @@ func flagsOf(structure any) []*flag {
 	return fields(reflect.ValueOf(structure).Elem(), "name", "")
 }
 
-// fields are those that have the tag, also in embedded structs, whose group they share.
+// fields returns the fields with the tag, also those in embedded structs, which share their
+// group.
 func fields(structure reflect.Value, tag, group string) (all []*flag) {
 	for i := range structure.NumField() {
 		field := structure.Type().Field(i)
@@ -134,7 +135,7 @@ func (f *flag) Set(text string) error {
 	return nil
 }
 
-// spelling is what a user writes.
+// spelling returns the flag as a user writes it.
 func (f *flag) spelling() string {
 	switch {
 	case f.among == nil:
@@ -191,7 +192,7 @@ func bind(set *pflag.FlagSet, flags []*flag) {
 	}
 }
 
-// FlagError says what is wrong with a flag. It shows no value that may be a password.
+// FlagError returns the fault of a flag. It shows no value that may be a password.
 func FlagError(err error, set *pflag.FlagSet) error {
 	var (
 		unknown   *pflag.NotExistError
@@ -222,7 +223,7 @@ func FlagError(err error, set *pflag.FlagSet) error {
 }
 
 // Arguments are the positional arguments of a command: the fields of its struct with the tag
-// arg. The tag optional marks those that need not be given; a list takes all that are left.
+// arg. The tag optional marks arguments that need not be given; a list takes all that are left.
 type Arguments []*flag
 
 // ArgumentsOf returns the arguments of a struct.

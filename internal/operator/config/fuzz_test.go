@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whatever the file holds, Load neither panics nor reports more than one line,
-// and what it accepts keeps the promises that the rest of the daemon builds on.
+// With any file, Load neither panics nor reports more than one line, and an accepted one keeps
+// the promises that the rest of the daemon builds on.
 func FuzzYAML(f *testing.F) {
 	sample, err := os.ReadFile(samplePath)
 	if err != nil {

@@ -38,7 +38,7 @@ var kinds = map[string]decoder{
 	"range":        single(alone(parseRange)),
 }
 
-// alone makes a parser of one that needs no tags.
+// alone makes a parser of a function that needs no tags.
 func alone[T any](parse func(string) (T, error)) func(string, *flag) (T, error) {
 	return func(text string, _ *flag) (T, error) { return parse(text) }
 }
@@ -125,7 +125,7 @@ func parseDuration(text string, f *flag) (time.Duration, error) {
 	return duration(bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestDuration, time.ParseDuration))(text)
 }
 
-// parseMilliseconds accepts what a provider can grant a lease for.
+// parseMilliseconds accepts durations that a provider can grant a lease for.
 func parseMilliseconds(text string, f *flag) (time.Duration, error) {
 	d, err := duration(bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestTerm, time.ParseDuration))(text)
 	if err == nil && d%time.Millisecond != 0 {

@@ -12,10 +12,10 @@ import (
 
 // settleLayout makes layout, bit_ts and the provider's URL say the same. The URL
 // decides which IDs a lease makes, so layout js must stand there too, unless a
-// lease server has the terms; what the URL says counts before the first lease.
+// lease server has the terms; the URL's layout counts before the first lease.
 func (s *Serve) settleLayout() error {
 	_, query, _ := strings.Cut(s.Provider, "?")
-	params, _ := url.ParseQuery(query) // the provider reports what is wrong with it
+	params, _ := url.ParseQuery(query) // the provider reports its faults
 	if !s.Given("layout") && !s.Given("bit_ts") && params.Get("layout") == snowflake.NameJS {
 		s.Layout = LayoutJS
 	}

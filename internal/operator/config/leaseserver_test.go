@@ -141,7 +141,7 @@ func TestLeaseServerInsecure(t *testing.T) {
 	}
 }
 
-// A lease server would keep what the tenants of another one have as that of one tenant.
+// A lease server would keep the records of another one's tenants as one tenant's.
 func TestLeaseServerBehindAnother(t *testing.T) {
 	for _, test := range []struct {
 		file string

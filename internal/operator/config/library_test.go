@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A program with package embed takes machine IDs from the file of its user's daemon. What
-// is meant for a daemon, or for the program's own unit, says nothing to it.
+// A program with package embed takes machine IDs from the file of its user's daemon. Settings for
+// a daemon, or for the program's own unit, say nothing to it.
 func TestLibrary(t *testing.T) {
 	daemon := []string{"KAZAHANA_PROVIDER=none:", "KAZAHANA_NONSENSE=1", "STATE_DIRECTORY=/var/lib/shop", "HOME=/home/a", "XDG_RUNTIME_DIR=/" + strings.Repeat("x", 120)}
 	for _, test := range []struct {

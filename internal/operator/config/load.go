@@ -120,8 +120,8 @@ func (p Process) parse(grammar any, args []string, settings any, from *origins) 
 	return env, nil
 }
 
-// given is what the sources beside the command line set, the weakest first, and the file
-// that was read, "" for none.
+// given returns the settings of the sources beside the command line, the weakest first, and the
+// file that was read, "" for none.
 func (p Process) given(c command, flags []*flag, env *environment, config *pflag.Flag) (all []value, file string, err error) {
 	if p.library {
 		return p.ofFields(), "", nil

@@ -416,7 +416,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// The layout without a lease is the one that IDs are explained by.
+// The layout without a lease is the layout that IDs are explained by.
 func TestDefaultLayout(t *testing.T) {
 	base := mustLoad(t, sourceTexts{})
 	if base.BitTS != snowflake.DefaultBitTS || base.DefaultEpoch.UnixMilli() != snowflake.DefaultEpochMS {

@@ -133,7 +133,7 @@ func (o *Overrides) decode(v value) error {
 	})
 }
 
-// onlyTerms leaves out what is not of terms.
+// onlyTerms leaves out all keys but the terms.
 func (o Overrides) onlyTerms() {
 	for name, members := range o {
 		o[name] = slices.DeleteFunc(slices.Clone(members), func(v value) bool { return !slices.Contains(termsKeys(), v.name) })
@@ -176,10 +176,10 @@ func (s *Serve) citeIn(service, key string) string {
 	return s.Cite(key)
 }
 
-// Terms are on what terms one service is granted leases: keys of an entry of services, of a daemon
-// and of the lease server alike. What is not set there has the provider URL's value.
+// Terms are the terms of one service's leases: keys of an entry of services, of a daemon and of
+// the lease server alike. A key that is not set there has the provider URL's value.
 type Terms struct {
-	// Params are those that are set, as parameters of a provider's URL.
+	// Params are the set terms, as parameters of a provider's URL.
 	Params url.Values
 
 	Epoch      time.Time     `name:"epoch" type:"epoch"`

@@ -21,12 +21,11 @@ var (
 const secretWords = "pass|pwd|token|secret|credential|auth"
 
 // Redact returns the URL without its secrets, for messages, logs and status: the
-// password in its userinfo, and the value of every query parameter whose name
-// contains a word for password, token or secret. The URL may be malformed. Redact
-// hides too much rather than too little: a password with an unescaped @, / or ? is
-// hidden together with the text around it, and so is what follows "password=" in a
-// connection string of words. Text without secrets comes back
-// unchanged.
+// password in its userinfo, and the value of every query parameter with a word for
+// password, token or secret in its name. The URL may be malformed. Redact hides too much
+// rather than too little: a password with an unescaped @, / or ? is hidden together with
+// the text around it, and so is the text after "password=" in a connection string of
+// words. Text without secrets comes back unchanged.
 func Redact(u string) string {
 	u = secretWord.ReplaceAllString(u, "${1}${2}"+mask)
 	scheme := schemeStart.FindString(u)

@@ -59,7 +59,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// Whatever stands around a password, and whatever is in it, none of it shows.
+// With any text around a password, and any bytes in it, none of it shows.
 func TestRedactHides(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// Letters that no other part of the URL has, among the worst separators.

@@ -28,7 +28,7 @@ func (s *LeaseServer) Reload(next *LeaseServer) (*LeaseServer, Reload) {
 	return &merged, takeOver(&merged, next)
 }
 
-// takeOver compares settings key by key, and copies what is live from next.
+// takeOver compares settings key by key, and copies live ones from next.
 func takeOver[T any](settings, next *T) (r Reload) {
 	after := flagsOf(next)
 	for i, f := range flagsOf(settings) {
@@ -47,7 +47,7 @@ func takeOver[T any](settings, next *T) (r Reload) {
 	return r
 }
 
-// withoutPlaces is what a key says, without the lines where it says so.
+// withoutPlaces returns the value of a key, without its lines in the file.
 func withoutPlaces(setting reflect.Value) any {
 	overrides, is := setting.Interface().(Overrides)
 	if !is {

@@ -142,7 +142,7 @@ type Serve struct {
 	Logging `group:"Operation"`
 
 	services map[string]Service // Service and Overrides together
-	terms    ServiceTerms       // of those that have some of their own
+	terms    ServiceTerms       // of services with terms of their own
 }
 
 // Service are the keys that can differ between services.
@@ -207,7 +207,7 @@ func (*Serve) Help() string { return sourcesHelp("max-backward") }
 
 // Load reads the command line of grammar, which is s or holds s, with the environment, the
 // file and the defaults, and checks the result. The error is one line that says what to
-// change. s must be new: Load does not forget what it held.
+// change. s must be new: Load does not forget old values.
 func (s *Serve) Load(grammar any, args []string, p Process) error {
 	env, err := p.parse(grammar, args, s, &s.origins)
 	if err != nil {
@@ -225,8 +225,8 @@ func (s *Serve) LoadFields(fields map[string]string, p Process) error {
 }
 
 // LoadDirectories sets the state directory, "" for none, and the live directory, "" if none
-// is set. Other settings are not looked at: what is wrong with them does not keep anybody
-// from the state.
+// is set. Other settings are not looked at: faults in them do not keep anyone from the
+// state.
 func (s *Serve) LoadDirectories(args []string, p Process) error {
 	p.Only = []string{"state_dir", "live_dir"}
 	env, err := p.parse(s, args, s, &s.origins)
@@ -263,7 +263,7 @@ func (s *Serve) settle(p Process, env *environment) error {
 	if err := s.resolveServices(); err != nil {
 		return err
 	}
-	if len(p.Only) > 0 { // keys that contradict these may be among those that are ignored
+	if len(p.Only) > 0 { // keys that contradict these may be among the ignored ones
 		return s.checkTerms(p.Now)
 	}
 	return s.check(p.Now)
@@ -275,8 +275,8 @@ const inPod = "a SQLite file in each pod would hand out the same machine IDs in 
 	`{apiGroups: ["coordination.k8s.io"], resources: ["leases"], verbs: ["get", "list", "create", "update"]}, ` +
 	"or sqlite:PATH if one pod is all there is"
 
-// verifyKubernetes is the default of verify_interval with the provider kubernetes:, whose
-// API server serves a whole cluster.
+// verifyKubernetes is the default of verify_interval with the provider kubernetes: the API server
+// serves a whole cluster.
 const verifyKubernetes = 5 * time.Minute
 
 // Access are the keys of who may connect to a socket.

@@ -131,7 +131,7 @@ func (v value) eachEntry(what string, check, read func(entry value) error) error
 	return nil
 }
 
-// none switches off a key whose default is none.
+// none switches off a key without a default.
 const none = "none"
 
 // plain refuses an empty text, which is more likely a mistake than intended, and

@@ -101,7 +101,7 @@ func (r *yamlReader) parse(data []byte, key string) (value, error) {
 func (r *yamlReader) fault(err error) error {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	if strings.Contains(message, "mapping values are not allowed") {
-		// The parser's message does not explain what is wrong with "provider: none:".
+		// The parser's message does not explain the fault of "provider: none:".
 		message += `; a value that ends in a colon needs quotes: provider: "none:"`
 	}
 	if strings.HasPrefix(message, "line ") {

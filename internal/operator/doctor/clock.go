@@ -6,7 +6,7 @@ import "time"
 type Clock struct {
 	Known        bool // the kernel was asked whether it is synchronised
 	Synchronised bool
-	Compared     string        // whose clock it was compared with; "" = none
+	Compared     string        // the owner of the clock it was compared with; "" = none
 	Ahead        time.Duration // of that clock, at the middle of the request
 	Within       time.Duration // the error of Ahead at most
 }

@@ -28,7 +28,7 @@ func (r *Report) Room(step, path string) string {
 	return fmt.Sprintf("%d MiB free", free>>20)
 }
 
-// Scope judges how far the provider's promise reaches. scope is that of provider.Info.
+// Scope judges how far the provider's promise reaches. scope is provider.Info's.
 func (r *Report) Scope(scope, provider string, inPod bool) {
 	const step = "scope"
 	switch {

@@ -1,6 +1,6 @@
 // Package doctor has what "kazahanad doctor" looks at beside the steps of a start: the
 // host's clock and file systems, systemd's units, and the way to a lease server. It only reads.
-// What comes slowly, as the end of a layout or of a certificate does, is left to the alerts.
+// Slow troubles, such as the end of a layout or of a certificate, are left to the alerts.
 package doctor
 
 import (
@@ -28,7 +28,7 @@ var levels = []Level{OK, Unknown, Warn, Fail}
 type Finding struct {
 	Step  string `json:"step"`
 	Level Level  `json:"level"`
-	Says  string `json:"says"`         // what was found, with names and numbers
+	Says  string `json:"says"`         // the finding, with names and numbers
 	Do    string `json:"do,omitempty"` // what to do about it
 }
 
@@ -38,7 +38,7 @@ type Report []Finding
 // OK adds that a step works.
 func (r *Report) OK(step, format string, args ...any) { r.add(step, OK, "", format, args...) }
 
-// Unknown, Warn and Fail add what is wrong, and what to do about it.
+// Unknown, Warn and Fail add a fault, and what to do about it.
 func (r *Report) Unknown(step, do, format string, args ...any) {
 	r.add(step, Unknown, do, format, args...)
 }

@@ -118,7 +118,7 @@ func (u Unit) Account() (who Account, known bool) {
 	return Account{numbers(user[2:3])[0], numbers(groups)}, true
 }
 
-// entry is what the name services know of a user or a group, which may be in no file.
+// entry returns the name services' entry of a user or a group, which may be in no file.
 func entry(database, name string) []string {
 	if name == "" {
 		return nil
@@ -127,7 +127,7 @@ func entry(database, name string) []string {
 	return strings.FieldsFunc(string(out), func(r rune) bool { return strings.ContainsRune(": \n", r) })
 }
 
-// numbers leaves out what is no number.
+// numbers leaves out texts that are no numbers.
 func numbers(texts []string) (all []int) {
 	for _, text := range texts {
 		if n, err := strconv.Atoi(text); err == nil {

@@ -145,7 +145,7 @@ func TestFailuresAreSparing(t *testing.T) {
 	})
 }
 
-// What is not logged costs nothing: not a byte for a request that goes well, or that
+// An event that is not logged costs nothing: not a byte for a request that goes well, or that
 // is refused.
 func TestSilenceIsFree(t *testing.T) {
 	log, _ := logged(zap.InfoLevel)

@@ -19,7 +19,7 @@ type Limits struct {
 // Refusal says which limit a connection was above.
 type Refusal struct {
 	Limit   int
-	Address netip.Prefix // whose limit PerAddress it is; invalid: it is the limit of all
+	Address netip.Prefix // the address of the limit PerAddress; invalid: it is the limit of all
 }
 
 // String is for operators.
@@ -30,8 +30,8 @@ func (r Refusal) String() string {
 	return fmt.Sprintf("address %v has %d connections, as many as one may have", r.Address.Addr(), r.Limit)
 }
 
-// sendBuffer bounds what the kernel keeps of answers that a peer over TCP does not read, which
-// could be megabytes for each connection otherwise.
+// sendBuffer bounds the bytes that the kernel keeps of answers that a peer over TCP does not
+// read, which could be megabytes for each connection otherwise.
 const sendBuffer = 64 << 10
 
 // listener counts the connections that it has accepted.
@@ -42,12 +42,12 @@ type listener struct {
 
 	mu        sync.Mutex
 	open      int
-	addresses map[netip.Prefix]int // those that have open connections
+	addresses map[netip.Prefix]int // the ones with open connections
 }
 
-// New returns a listener whose open connections are within the limits. Connections over a Unix
-// socket have no address, and count among all. refused is called for each connection that is
-// closed at once; it must not block.
+// New returns a listener that keeps its open connections within the limits. Connections over a
+// Unix socket have no address, and count among all. refused is called for each connection that
+// is closed at once; it must not block.
 func New(l net.Listener, limits Limits, refused func(Refusal)) net.Listener {
 	return &listener{Listener: l, limits: limits, refused: refused, addresses: map[netip.Prefix]int{}}
 }

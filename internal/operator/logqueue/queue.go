@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Limits of the queue; the one that is reached first counts.
+// Limits of the queue; the first one reached counts.
 const (
 	MaxLines = 4096
 	MaxBytes = 1 << 20
@@ -38,7 +38,7 @@ type Queue struct {
 	closed  bool
 }
 
-// New returns a queue in front of out, whose writes may block.
+// New returns a queue in front of out. Writes to out may block.
 func New(out io.Writer) *Queue {
 	q := &Queue{out: out}
 	q.changed.L = &q.mu

@@ -65,7 +65,7 @@ func TestNothingIsLost(t *testing.T) {
 }
 
 // While the reader takes nothing, writers go on. Afterwards one line says how
-// many lines are missing, behind those that were kept.
+// many lines are missing, behind the kept ones.
 func TestBlockedReader(t *testing.T) {
 	for name, text := range map[string]string{"lines": "line", "bytes": strings.Repeat("x", 5000)} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestBlockedReader(t *testing.T) {
 	}
 }
 
-// Sync and Close wait for a slow reader, and not for one that is stuck.
+// Sync and Close wait for a slow reader, and not for a stuck one.
 func TestFlushIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReader()
@@ -157,8 +157,7 @@ func TestFlushWaitsForTheReport(t *testing.T) {
 	})
 }
 
-// A failed write loses its line. The next one that succeeds begins a line, and
-// the loss is told.
+// A failed write loses its line. The next successful one begins a line, and the loss is told.
 func TestFailingReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReader()

@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 )
 
-// Help writes what a command does, its subcommands, and its flags by their headings.
+// Help writes the purpose of a command, its subcommands, and its flags by their headings.
 func Help(w io.Writer, c *cobra.Command, width int) {
 	_, after, _ := strings.Cut(c.Use, " ")
 	fmt.Fprintln(w, strings.TrimSpace("Usage: "+c.CommandPath()+" [flags] "+after))

@@ -37,7 +37,7 @@ func Of(root fs.FS) int64 {
 }
 
 // candidates are the files that may hold a limit: of the process's groups and of all
-// above them. A container may see its own group as the root, whatever its name.
+// above them. A container may see its own group as the root, under any name.
 func candidates(groups []byte) (files []string) {
 	lines := bufio.NewScanner(bytes.NewReader(groups))
 	for lines.Scan() {

@@ -13,11 +13,11 @@ import (
 type Histogram struct {
 	desc   *prometheus.Desc
 	bounds []time.Duration // ascending
-	counts []atomic.Uint64 // one for each bound, and one for what is above
+	counts []atomic.Uint64 // one for each bound, and one for all above
 	sum    atomic.Int64    // nanoseconds
 }
 
-// newHistogram returns a histogram whose bounds grow from first by the factor.
+// newHistogram returns a histogram with bounds that grow from first by the factor.
 func newHistogram(name, help string, first time.Duration, factor, bounds int) *Histogram {
 	h := &Histogram{desc: prometheus.NewDesc(name, help, nil, nil), counts: make([]atomic.Uint64, bounds+1)}
 	for range bounds {

@@ -22,8 +22,7 @@ func collected(t *testing.T, c prometheus.Collector) *dto.Histogram {
 	return m.GetHistogram()
 }
 
-// Whatever is observed, a scrape sees what the client library's own histogram
-// would show.
+// After any observations, a scrape sees the same as in the client library's own histogram.
 func TestHistogramIsLikeTheLibrarys(t *testing.T) {
 	const first, factor, bounds = time.Microsecond, 4, 13
 	for seed := range uint64(200) {
@@ -66,8 +65,7 @@ func TestHistogramIsLikeTheLibrarys(t *testing.T) {
 	}
 }
 
-// What is counted while somebody scrapes is in this scrape or in the next, and
-// every scrape is whole.
+// A count during a scrape is in this scrape or in the next, and every scrape is whole.
 func TestHistogramIsScrapedWhileItCounts(t *testing.T) {
 	const observers, observations = 4, 5000
 	h := newHistogram("a", "b", time.Microsecond, 4, 13)

@@ -52,7 +52,7 @@ func TestKeeping(t *testing.T) {
 	wantSeries(t, m, want)
 }
 
-// To count costs an atomic addition: no memory, whatever is counted.
+// To count costs an atomic addition: no memory, for any count.
 func TestKeepingIsCheap(t *testing.T) {
 	k := New(Build{}).KeyedStores(func() int { return 0 })
 	if n := testing.AllocsPerRun(100, func() {

@@ -22,7 +22,7 @@ type LeaseServer struct {
 	refusals      *prometheus.CounterVec
 }
 
-// The results whose series exist from the start.
+// The results with series from the start.
 var (
 	serverAcquireResults = []string{"ok", "full", "fenced", "busy", "conflict", "refused", "unavailable", "timeout"}
 	serverReleaseResults = []string{"ok", "refused", "unavailable", "timeout"}

@@ -47,7 +47,7 @@ type activationResults struct{ ok, held, failed prometheus.Counter }
 type PlacementSample struct {
 	State       string
 	Members     int
-	Activations map[string]int // by kind, also those that are being activated
+	Activations map[string]int // by kind, also ones being activated
 	Executors   map[string]int // processes by the kinds that they have registered for
 	Ignored     uint64         // results that came too late
 }

@@ -69,7 +69,7 @@ func TestPlacement(t *testing.T) {
 	}
 	wantSeries(t, m, want)
 
-	now = PlacementSample{} // nobody is registered any more: their series stay
+	now = PlacementSample{} // no process is registered any more: their series stay
 	for _, name := range []string{"state{state=member}", "members{}", "ignored_results_total{}", "activations{kind=room}", "executors{kind=room}", "executors{kind=user}"} {
 		want["kazahana_placement_"+name] = 0
 	}

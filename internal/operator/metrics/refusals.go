@@ -10,8 +10,8 @@ import (
 // fleet; the log, health and the status page say which limit it is.
 const other = "other"
 
-// The limits, by configuration key, whose series exist from the start, so that a first refusal is
-// an increase.
+// The limits, by configuration key, with series from the start, so that a first refusal is an
+// increase.
 var (
 	limits = []string{
 		"max_connections", "max_connections_per_user", "max_disk", "max_in_flight", "max_keys", "max_waiting", "memory_limit", other,
@@ -36,7 +36,7 @@ func (m *Metrics) WatchMemory(ask func() Memory) {
 	onScrape(m.Registry, func(emit emitter) { emit(ended, prometheus.CounterValue, float64(ask().Ended)) }, ended)
 }
 
-// WatchMemory registers what the bodies of requests hold; ask is called at each scrape.
+// WatchMemory registers the memory of the bodies of requests; ask is called at each scrape.
 func (m *LeaseServer) WatchMemory(ask func() Memory) {
 	watchMemory(m.process, "kazahana_server_memory", "bodies that are being read", ask)
 }

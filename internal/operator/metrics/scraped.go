@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// scraped is a collector whose numbers are asked for at each scrape.
+// scraped is a collector that asks for its numbers at each scrape.
 type scraped struct {
 	descs []*prometheus.Desc
 	read  func(emit emitter)
@@ -67,7 +67,7 @@ func (s *some) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// process is what the metrics of every process have.
+// process is the common part of every process's metrics.
 type process struct{ Registry *prometheus.Registry }
 
 func newProcess(b Build) process {
@@ -92,8 +92,8 @@ func (p process) WatchLog(dropped func() uint64) {
 	}, func() float64 { return float64(dropped()) }))
 }
 
-// Configuration registers whether what was read last is in force; refused is called at
-// each scrape.
+// Configuration registers whether the configuration that was read last is in force; refused is
+// called at each scrape.
 func (p process) Configuration(refused func() bool) {
 	p.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kazahana_config_last_reload_successful", Help: "0 if the configuration that was read last was refused.",

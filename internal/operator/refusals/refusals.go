@@ -1,5 +1,5 @@
-// Package refusals counts what is refused because a limit is reached. From here it reaches
-// the log, the metrics, health, readyz, doctor and the status page.
+// Package refusals counts refusals because of a limit. From here they reach the log, the metrics,
+// health, readyz, doctor and the status page.
 package refusals
 
 import (
@@ -38,7 +38,7 @@ const Recently = time.Minute
 // logRepeat is the least time between two lines about one limit.
 const logRepeat = time.Minute
 
-// Counter counts refusals. Limits are few, whatever clients do. nil counts nothing.
+// Counter counts refusals. Limits are few, and clients cannot add any. nil counts nothing.
 type Counter struct {
 	log   *zap.Logger
 	count func(limit string)
@@ -58,7 +58,7 @@ func New(log *zap.Logger, count func(limit string)) *Counter {
 	return &Counter{log: log.With(zap.String("component", "refusals")), count: count, limits: map[string]*entry{}}
 }
 
-// Refuse counts a refusal. why is for the log: it says who has used up how much. It does not
+// Refuse counts a refusal. why is for the log: it names the users and their shares. It does not
 // block.
 func (c *Counter) Refuse(limit, why string) {
 	if c == nil {

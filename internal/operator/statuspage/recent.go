@@ -35,7 +35,7 @@ type Recent struct {
 	events []Event // the latest last
 }
 
-// Tee returns a logger that also fills r, whatever level the log has.
+// Tee returns a logger that also fills r, at any level of the log.
 func (r *Recent) Tee(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewTee(core, &recentCore{LevelEnabler: zapcore.WarnLevel, recent: r})

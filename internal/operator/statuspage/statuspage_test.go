@@ -74,8 +74,8 @@ func TestPagesAreSelfContained(t *testing.T) {
 	}
 }
 
-// Warnings and errors are kept, and nothing below; those that are the same are
-// one, and there are never more than so many.
+// Warnings and errors are kept, and nothing below; equal ones are one, and there are never more
+// than so many.
 func TestRecent(t *testing.T) {
 	core, written := observer.New(zapcore.ErrorLevel)
 	r := &Recent{}

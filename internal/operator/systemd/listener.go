@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Listener counts the turns of a loop that accepts connections. The loop never rests: what is
-// above a limit, it accepts and closes (see package limitlistener).
+// Listener counts the turns of a loop that accepts connections. The loop never rests: it accepts
+// connections above a limit and closes them (see package limitlistener).
 type Listener struct {
 	net.Listener
 	deadline func(time.Time) error

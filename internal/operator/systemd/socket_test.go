@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { await.Main(m) }
 
-// TestNotify: what is sent arrives in one message at a real socket, and nobody
-// is told where there is none.
+// TestNotify: a notice arrives in one message at a real socket, and there is none without a
+// socket.
 func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if told, err := Notify(Ready); told || err != nil {
@@ -60,7 +60,7 @@ func TestOnlyOneSocket(t *testing.T) {
 }
 
 // TestListenerCountsTheLoopsTurns: a loop that waits turns when it is prodded,
-// as often as it is, and one that does something else does not.
+// as often as it is, and a loop that does something else does not.
 func TestListenerCountsTheLoopsTurns(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
@@ -87,7 +87,7 @@ func TestListenerCountsTheLoopsTurns(t *testing.T) {
 	must.Succeed(t, err)
 	defer out.Close()
 	in := <-accepted
-	if _, is := in.(*net.TCPConn); !is { // whose buffers a limit sets
+	if _, is := in.(*net.TCPConn); !is { // a limit sets its buffers
 		t.Errorf("the connection is a %T", in)
 	}
 	before := l.Turns()

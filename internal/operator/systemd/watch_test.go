@@ -71,7 +71,7 @@ func (m *manager) statuses() (all []string) {
 	return all
 }
 
-// watched runs a Watch in a bubble while do looks at what it says.
+// watched runs a Watch in a bubble while do looks at its messages.
 func watched(t *testing.T, w Watch, do func(m *manager, log *observer.ObservedLogs)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestStuckPartStarvesTheWatchdog(t *testing.T) {
 	}
 }
 
-// A part whose turns take long by their nature is given its time.
+// A part with turns that take long by their nature is given its time.
 func TestPatienceOfAPart(t *testing.T) {
 	var keeper worker
 	part := keeper.part("keeper")
@@ -164,7 +164,7 @@ func TestPatienceOfAPart(t *testing.T) {
 }
 
 // TestStuckStatusStarvesTheWatchdog: the status is asked of the process's own
-// locks. One that nobody gives back any more stops the feeding too.
+// locks. A lock that is never given back stops the feeding too.
 func TestStuckStatusStarvesTheWatchdog(t *testing.T) {
 	lock := sync.OnceValue(func() chan struct{} { return make(chan struct{}, 1) }) // made in the bubble
 	status := func() string {
@@ -188,7 +188,7 @@ func TestStuckStatusStarvesTheWatchdog(t *testing.T) {
 	})
 }
 
-// TestStoppedMachineBlamesNobody: whoever did not run cannot have taken turns.
+// TestStoppedMachineBlamesNobody: a part that did not run cannot have taken turns.
 func TestStoppedMachineBlamesNobody(t *testing.T) {
 	var w worker
 	now := time.Unix(1e9, 0)
@@ -265,7 +265,7 @@ func TestManagerThatIsGone(t *testing.T) {
 	})
 }
 
-// A probe names the part that does not answer, and waits for one that takes its time.
+// A probe names the part that does not answer, and waits for a part that takes its time.
 func TestAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

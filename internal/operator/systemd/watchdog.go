@@ -80,8 +80,8 @@ func (p *Progress) prod() {
 	}
 }
 
-// Alive prods the parts once, and returns an error with the name of one that has taken
-// no turn when ctx is done. It is for probes, where no watchdog is.
+// Alive prods the parts once, and returns an error with the name of a part that has taken no turn
+// when ctx is done. It is for probes, where no watchdog is.
 func Alive(ctx context.Context, parts []Part) error {
 	p := NewProgress(0, parts, time.Now())
 	for i, part := range parts {

@@ -2,7 +2,7 @@ package tracing
 
 import "time"
 
-// SetCloseTimeout sets closeTimeout, and returns what it was.
+// SetCloseTimeout sets closeTimeout, and returns the old value.
 func SetCloseTimeout(d time.Duration) (was time.Duration) {
 	was, closeTimeout = closeTimeout, d
 	return was

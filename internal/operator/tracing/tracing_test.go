@@ -157,7 +157,7 @@ func TestFailedCall(t *testing.T) {
 	}
 }
 
-// Stores whose errors name the key, as those of real ones do.
+// Stores with errors that name the key, as real ones' do.
 type (
 	failingLocks     struct{ lock.Store }
 	failingSequences struct{ sequence.Store }
@@ -212,7 +212,7 @@ func TestLocksAndSequences(t *testing.T) {
 	}
 }
 
-// Without an endpoint nothing is made, and what is given comes back as it is.
+// Without an endpoint nothing is made, and the given store comes back as it is.
 func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 	for what, variables := range map[string]map[string]string{
 		"nothing set":     {},
@@ -414,13 +414,12 @@ func TestMethod(t *testing.T) {
 	}
 }
 
-// A collector that takes everything and never answers holds nobody up, and fills no
-// log.
+// A collector that takes everything and never answers holds no caller up, and fills no log.
 func TestHangingCollector(t *testing.T) {
 	ring.All(t)
 	tracing.SetCloseTimeout(shipped)
 	defer tracing.SetCloseTimeout(await.Patience)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // nothing accepts
 	must.Succeed(t, err)
 	defer listener.Close()
 	for _, protocol := range []string{"grpc", "http/protobuf"} {

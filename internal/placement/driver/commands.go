@@ -18,7 +18,7 @@ const (
 	activationPrefix = "activation/"
 )
 
-// callProcess begins what is up to a process.
+// callProcess begins a command that is up to a process.
 func (d *Driver) callProcess(c placement.Command) {
 	if c.Op == placement.Passivate {
 		if d.cfg.Payer != nil {
@@ -42,7 +42,7 @@ func (d *Driver) callProcess(c placement.Command) {
 	})
 }
 
-// callStore carries out what is up to a store.
+// callStore carries out a command that is up to a store.
 func (d *Driver) callStore(life context.Context, c placement.Command) {
 	d.mu.Lock()
 	payer := d.payers[c.Key]
@@ -63,7 +63,7 @@ func (d *Driver) finish(c placement.Command, r placement.Result) {
 	}
 	d.step(func(now placement.Moment) Effects {
 		if c.Op == placement.Remove && (r.Err == nil || placement.IsRefusal(r.Err)) {
-			delete(d.payers, c.Key) // who asks next pays, also for what is left of this one
+			delete(d.payers, c.Key) // the next caller pays, also for the rest of this one
 		}
 		return d.core.Finished(c, r, now)
 	})
@@ -98,8 +98,8 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 	return r
 }
 
-// ask sends a request to the store of locks, which carries it out once. While its outcome
-// is unknown, the same request is sent again, but for one that went astray.
+// ask sends a request to the store of locks, which carries it out once. While its outcome is
+// unknown, the same request is sent again, unless it went astray.
 func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
 	if r.Op == lock.Acquire {

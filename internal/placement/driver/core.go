@@ -16,10 +16,10 @@ const (
 	maxBegun     = 1024 // activations under way at once; others wait
 	// renewPart: a membership is renewed after this part of its term.
 	renewPart = 3
-	// marginPart of what is left of it is not relied on: clocks run at different
-	// speeds, and processes have to be told.
+	// marginPart of its rest is not relied on: clocks run at different speeds, and processes have
+	// to be told.
 	marginPart = 10
-	// idlePart of IdleTTL is between looks for what is idle.
+	// idlePart of IdleTTL is between looks for idle actors.
 	idlePart = 10
 	// stopTimeout bounds how long the end waits for processes and stores.
 	stopTimeout = 8 * time.Second
@@ -33,9 +33,8 @@ var errStopping = errors.New("this host stops")
 
 // Core decides what the driver of one host does: which commands of placement.Core
 // are carried out when, when the membership is asked for and renewed, and when the
-// members are looked at. It has no goroutine, no clock and no I/O: what happens
-// comes in with the time, and what is to be done goes out as Effects. It is not
-// safe for concurrent use.
+// members are looked at. It has no goroutine, no clock and no I/O: events come in with
+// the time, and actions go out as Effects. It is not safe for concurrent use.
 type Core struct {
 	*placement.Core
 	terms Terms
@@ -63,9 +62,9 @@ type Core struct {
 	stopBy                 time.Duration // not 0: a stop has begun
 }
 
-// Terms are what a core goes by.
+// Terms are the settings of a core.
 type Terms struct {
-	Authority string // this host's name among the members; "" for one that only resolves
+	Authority string // this host's name among the members; "" for a host that only resolves
 	TTL       time.Duration
 	Interval  time.Duration
 	IdleTTL   time.Duration // 0: never
@@ -98,12 +97,12 @@ func (c *Core) Start(now placement.Moment) Effects {
 	return c.Tick(now)
 }
 
-// Stop passivates what is activated and gives the membership back, as far as that
-// takes no longer than stopTimeout. Effects.Over tells the end.
+// Stop passivates the actors and gives the membership back, as far as both take no longer than
+// stopTimeout. Effects.Over tells the end.
 func (c *Core) Stop(now placement.Moment) Effects {
 	c.stopBy = now.Boot + stopTimeout - releaseTime
 	c.follow(c.Core.Stop(now))
-	// What has not begun is of no use any more, and the store may be slow.
+	// A command that has not begun is of no use any more, and the store may be slow.
 	for _, command := range c.fresh {
 		c.follow(c.HandleResult(placement.Result{ID: command.ID, Err: errStopping}, now))
 	}
@@ -129,7 +128,7 @@ func (c *Core) Due() time.Duration {
 	return due
 }
 
-// Tick does what is due.
+// Tick takes the due actions.
 func (c *Core) Tick(now placement.Moment) Effects {
 	if now.Boot >= c.tickAt {
 		c.tickAt = now.Boot + tickInterval
@@ -176,8 +175,8 @@ func (c *Core) Changed(now placement.Moment) Effects {
 	return c.Tick(now)
 }
 
-// Looked has the members, or why they are not known. What was seen a term ago says
-// nothing of who is there now.
+// Looked has the members, or why they are not known. A look of a term ago says nothing of the
+// present members.
 func (c *Core) Looked(members []placement.Host, err error, now placement.Moment) Effects {
 	c.looking = false
 	switch {
@@ -233,8 +232,8 @@ func (c *Core) Answered(op lock.Op, l lock.Lease, err error, now placement.Momen
 		c.follow(c.SetMembership(0, 0, now))
 		c.request, pause = c.newMembership(), retryMost
 	default:
-		// The same request again: its outcome is not known. One that is too old to be
-		// of use is given up; Tick ends the membership by the clock.
+		// The same request again: its outcome is not known. A request that is too old to be of
+		// use is given up; Tick ends the membership by the clock.
 		pause = retryMost
 		if now.Boot >= c.until && c.held.Token != 0 {
 			c.held, c.request = lock.Lease{}, c.newMembership()
@@ -244,8 +243,8 @@ func (c *Core) Answered(op lock.Op, l lock.Lease, err error, now placement.Momen
 	return c.Tick(now)
 }
 
-// leave gives the membership back, so that others need not wait for its end. They
-// have to, where a process may still run what it has not let go of.
+// leave gives the membership back, so that others need not wait for its end. They have to, where
+// a process may still run actors that it has not let go of.
 func (c *Core) leave(now placement.Moment) {
 	c.leaving = true
 	if c.held.Token == 0 || !c.Idle() {
@@ -346,7 +345,7 @@ func (c *Core) nextCommand() (command placement.Command, ok bool) {
 		command, c.fresh = c.fresh[0], c.fresh[1:]
 		c.begun[command.Key] = struct{}{}
 	default:
-		c.queue = nil // lets go of what it grew to
+		c.queue = nil // lets go of its memory
 		return command, false
 	}
 	return command, true

@@ -88,7 +88,7 @@ func TestStopBeginsNothing(t *testing.T) {
 	}
 }
 
-// Those who do not wait cannot pile up activations without end.
+// Callers that do not wait cannot pile up activations without end.
 func TestQueueIsBounded(t *testing.T) {
 	a := newAlone(t)
 	n := 0
@@ -102,9 +102,8 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// The membership is given back when nothing is activated any more. A host whose
-// process has not let go in time keeps it:
-// others wait for its end.
+// The membership is given back when nothing is activated any more. A host with a process
+// that has not let go in time keeps it: others wait for its end.
 func TestMembershipIsGivenBackAtTheEnd(t *testing.T) {
 	a := newAlone(t)
 	for _, c := range a.resolve(1) {
@@ -133,8 +132,8 @@ func TestMembershipIsGivenBackAtTheEnd(t *testing.T) {
 	}
 }
 
-// Kinds are announced by a renewal at once, but not too often; what was announced while a
-// request was under way follows it.
+// Kinds are announced by a renewal at once, but not too often; a kind announced while a request
+// was under way follows it.
 func TestKindsAreAnnounced(t *testing.T) {
 	a := newAlone(t)
 	answer := func(note string) Effects {

@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 )
 
-// What a driver does by default, and bounds.
+// The defaults of a driver, and bounds.
 const (
 	DefaultTTL      = 10 * time.Second // of a membership, and of the lock of an activation
 	DefaultInterval = time.Second      // between looks at the members
@@ -28,8 +28,8 @@ const (
 	// MaxWaiting is how many callers may wait for activations at once, and how many
 	// activations for their turn.
 	MaxWaiting = 10_000
-	// unservedPause is how long one event tells that nobody serves a kind, and maxUnserved
-	// for how many kinds there may be one meanwhile.
+	// unservedPause is how long one event tells that no host serves a kind, and maxUnserved for
+	// how many kinds there may be one meanwhile.
 	unservedPause = time.Second
 	maxUnserved   = 64
 )
@@ -53,25 +53,25 @@ type Executor interface {
 	// Activate has a process activate the key under the record's version and token,
 	// with its snapshot; pid is how the process calls it.
 	//
-	// Errors: any; one that wraps ErrUnknown leaves open whether it is activated.
+	// Errors: any; an error that wraps ErrUnknown leaves open whether it is activated.
 	Activate(key placement.Key, r placement.Record, within time.Duration, done func(pid string, err error))
 
-	// Passivate has it end the activation. It may leave a snapshot behind; nil
-	// leaves the one that is there.
+	// Passivate has it end the activation. It may leave a snapshot behind; nil leaves the present
+	// one.
 	Passivate(key placement.Key, r placement.Record, within time.Duration, done func(snapshot []byte, err error))
 }
 
 // ErrUnknown: a process may have activated the key all the same.
 var ErrUnknown = errors.New("nobody knows whether it was carried out")
 
-// Config is what a driver needs.
+// Config is the configuration of a driver.
 type Config struct {
 	Tenant    string
-	Authority string // this host's name among the members; "" for one that only resolves
+	Authority string // this host's name among the members; "" for a host that only resolves
 	Owner     string // as whom locks are taken
 	TTL       time.Duration
 	Interval  time.Duration
-	IdleTTL   time.Duration      // what was not resolved for so long is passivated; 0: never
+	IdleTTL   time.Duration      // an actor not resolved for so long is passivated; 0: never
 	Strategy  placement.Strategy // nil: placement.Rendezvous
 	Locks     lock.Store         // where it tells of changes, members are looked at at once, not only after Interval
 	Records   storage.Storage
@@ -79,8 +79,8 @@ type Config struct {
 	Clock     lock.Clock   // counts suspend
 	NowMS     func() int64 // wall clock, for events
 	Failed    func(what string, err error)
-	// Payer returns the values of a context for what the process of an activation leaves
-	// behind. Optional.
+	// Payer returns the values of a context for the snapshot that the process of an activation
+	// leaves behind. Optional.
 	Payer func(key placement.Key, token int64) context.Context
 	// Observe is told of every event, in their order. It returns at once, and asks
 	// the driver nothing.
@@ -96,11 +96,11 @@ type Driver struct {
 	core    *Core
 	waiting map[placement.Key][]chan placement.Done
 	callers int                               // that wait
-	payers  map[placement.Key]context.Context // who pays for what is written of a key, as values
-	life    context.Context                   // of what is carried out; nil before Run and after it
+	payers  map[placement.Key]context.Context // the payer of a key's writes, as values
+	life    context.Context                   // of the commands; nil before Run and after it
 	over    chan struct{}                     // closed when the stop is complete
 	timer   *time.Timer
-	work    sync.WaitGroup // what is carried out; added to under mu, while life is not nil
+	work    sync.WaitGroup // running commands; added to under mu, while life is not nil
 	feed    feed
 
 	unserved      map[string]struct{} // kinds of which an event has told
@@ -125,7 +125,7 @@ func (d *Driver) step(f func(now placement.Moment) Effects) {
 	d.perform(f(d.now()))
 }
 
-// publish tells what has happened. mu is held.
+// publish tells of the events. mu is held.
 func (d *Driver) publish(events []placement.Event) {
 	d.feed.publish(events)
 	if d.cfg.Observe != nil {
@@ -135,8 +135,7 @@ func (d *Driver) publish(events []placement.Event) {
 	}
 }
 
-// perform does what the core wants. mu is held, so whatever may take time runs in
-// a goroutine.
+// perform carries out the core's wishes. mu is held, so slow work runs in a goroutine.
 func (d *Driver) perform(fx Effects) {
 	d.publish(fx.Events)
 	for _, done := range fx.Done {
@@ -164,8 +163,8 @@ func (d *Driver) perform(fx Effects) {
 	d.wakeAt(d.core.Due())
 }
 
-// begin carries commands out: each call of a store in a goroutine, what is up to
-// processes one after the other, as that is only begun.
+// begin carries commands out: each call of a store in a goroutine, calls of processes one after
+// the other, as they are only begun.
 func (d *Driver) begin(life context.Context, commands []placement.Command) {
 	var processes []placement.Command
 	for _, c := range commands {
@@ -304,7 +303,7 @@ func (d *Driver) ResolvePID(ctx context.Context, key placement.Key, wait time.Du
 	return r, nil
 }
 
-// pid is what is remembered of a resolution's actor.
+// pid returns the memory of a resolution's actor.
 func (d *Driver) pid(r placement.Resolution) (_ placement.Resolution, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -376,8 +375,8 @@ func (d *Driver) passes(err error) bool {
 	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.Is(err, placement.ErrStale) || errors.As(err, &held) || errors.As(err, &fenced)
 }
 
-// pending is the error of one who has waited in vain; last is why, nil for nothing
-// in particular.
+// pending returns the error of a caller that has waited in vain; last is the reason, nil for
+// nothing in particular.
 func pending(last error) error {
 	switch {
 	case last == nil:
@@ -388,7 +387,7 @@ func pending(last error) error {
 	return fmt.Errorf("%w: %w", placement.ErrPending, last)
 }
 
-// try resolves once, and joins those who wait where there is something to wait for.
+// try resolves once, and joins the waiting callers where there is something to wait for.
 func (d *Driver) try(ctx context.Context, key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

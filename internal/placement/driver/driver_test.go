@@ -276,7 +276,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// One that only resolves is no member.
+// A host that only resolves is no member.
 // Seeds 004-14, 004-15 and 004-41.
 func TestClient(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
@@ -297,7 +297,7 @@ func TestClient(t *testing.T) {
 	})
 }
 
-// A host whose wall clock is an hour off is a member like any other, and runs new actors.
+// A host with a wall clock that is an hour off is a member like any other, and runs new actors.
 func TestWallClockDecidesNothing(t *testing.T) {
 	for _, off := range []time.Duration{-time.Hour, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestWallClockDecidesNothing(t *testing.T) {
 	}
 }
 
-// Callers that ask on and on for what nobody serves do not drown other events: there is one per
+// Callers that ask on and on for unserved kinds do not drown other events: there is one per
 // kind and second, and for so many kinds.
 func TestUnservedEventsAreFew(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {

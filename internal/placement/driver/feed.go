@@ -17,7 +17,7 @@ const (
 type feed struct {
 	mu     sync.Mutex
 	subs   map[*Subscription]struct{}
-	byKind map[placement.EventKind]map[*Subscription]struct{} // who wants them
+	byKind map[placement.EventKind]map[*Subscription]struct{} // their subscribers
 	closed bool
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 )
 
-// Run is the life of the driver. When ctx is done, what is activated is passivated
-// and the membership given back, as far as that takes no longer than stopTimeout.
+// Run is the life of the driver. When ctx is done, the actors are passivated and the membership
+// is given back, as far as both take no longer than stopTimeout.
 func (d *Driver) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -44,11 +44,11 @@ func (d *Driver) hear(ctx context.Context) {
 			d.failed("watch", err)
 		}
 		if err == nil && again {
-			d.step(d.core.Changed) // what was missed
+			d.step(d.core.Changed) // missed changes
 		}
 		for open := err == nil; open; {
 			_, open = <-tokens
-			d.step(d.core.Changed) // also at the end: what came before it may not be told
+			d.step(d.core.Changed) // also at the end: earlier events may not be told
 		}
 		// The look after each interval goes on meanwhile.
 		select {
@@ -59,7 +59,7 @@ func (d *Driver) hear(ctx context.Context) {
 	}
 }
 
-// look reads who is a member.
+// look reads the members.
 func (d *Driver) look(ctx context.Context) {
 	members, err := d.members(ctx)
 	if ctx.Err() == nil && err != nil {
@@ -68,7 +68,7 @@ func (d *Driver) look(ctx context.Context) {
 	d.step(func(now placement.Moment) Effects { return d.core.Looked(members, err, now) })
 }
 
-// members reads who is a member, from the locks that they hold.
+// members reads the members, from the locks that they hold.
 func (d *Driver) members(ctx context.Context) (members []placement.Host, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (d *Driver) members(ctx context.Context) (members []placement.Host, err err
 	}
 }
 
-// hostOf reads what a membership announces.
+// hostOf reads the announcement of a membership.
 func hostOf(authority string, l lock.Lease) placement.Host {
 	h := placement.Host{Member: placement.Member{Authority: authority, Token: l.Token}}
 	if l.Note != "" {

@@ -108,8 +108,8 @@ func TestChangesAreHeard(t *testing.T) {
 	})
 }
 
-// Who asks right after the start waits until the host is ready; who asks one that
-// stops does not.
+// A caller that asks right after the start waits until the host is ready; a caller of a stopping
+// host does not.
 func TestReadinessIsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		fence := &fencedStore{Store: s.locks}
@@ -143,7 +143,7 @@ func (o *overtaken) Store(ctx context.Context, tenant string, key placement.Key,
 	return o.Storage.Store(ctx, tenant, key, r)
 }
 
-// A resolve whose activation was overtaken by another host's asks again.
+// A resolve asks again after its activation was overtaken by another host's.
 func TestOvertakenIsAskedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.Records = &overtaken{Storage: s.records} })
@@ -166,7 +166,7 @@ func (s stuckStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 	return s.Store.Do(ctx, r)
 }
 
-// A key whose store does not answer keeps no other key waiting.
+// A key keeps no other key waiting if its store does not answer.
 func TestStuckCommandDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.Locks = stuckStore{s.locks} })
@@ -193,7 +193,7 @@ func (s strayStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 	return s.Store.Do(ctx, r)
 }
 
-// An activation whose lock goes astray ends at once, by the clock of the bubble.
+// An activation ends at once if its lock goes astray, by the clock of the bubble.
 func TestStrayEndsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.Locks = strayStore{s.locks} })

@@ -72,8 +72,8 @@ func (n *node) on(ms int64, do func()) {
 	n.after(ms, try)
 }
 
-// within has the daemon give up waiting after simDeadline by the host's clock, and
-// returns what is to be called with the answer.
+// within has the daemon give up waiting after simDeadline by the host's clock, and returns the
+// function to call with the answer.
 func (n *node) within(answer func(error)) func(error) {
 	over, life, end := false, n.life, n.boot()+simDeadline*time.Millisecond
 	finish := func(err error) {
@@ -135,7 +135,7 @@ func (n *node) toProcess(conn int, do func(), answer func(error)) {
 	})
 }
 
-// read has the process do what it was asked for, in order.
+// read has the process carry out its requests, in order.
 func (n *node) read() {
 	if n.frozen > n.now {
 		n.after(n.frozen-n.now, n.read)

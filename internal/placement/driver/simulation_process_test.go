@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 )
 
-// live is an activation as its process knows it. The process relies on it for as
-// long as Check has promised, whatever happens to the connection or to the daemon.
+// live is an activation as its process knows it. The process relies on it for as long as Check
+// has promised, even without the connection or the daemon.
 type live struct {
 	conn  int
 	token int64
@@ -22,8 +22,8 @@ type live struct {
 }
 
 // activate is the process's part. Each activation leaves its token behind as its
-// snapshot. One that was frozen may come to it when another has taken over long
-// ago: it will be promised nothing.
+// snapshot. A frozen process may come to it when another has taken over long ago: it will
+// be promised nothing.
 func (n *node) activate(c placement.Command) (pid string) {
 	n.stats.activated++
 	if before := n.latest[c.Key]; c.Record.Token > before.Token {
@@ -97,7 +97,7 @@ func (n *node) check(k placement.Key, token int64) time.Duration {
 	return valid
 }
 
-// rely takes the answer, if the process still has what it asked for.
+// rely takes the answer, if the process still has the actor that it asked about.
 func (n *node) rely(k placement.Key, token int64, until time.Duration) {
 	if n.frozen > n.now {
 		n.after(n.frozen-n.now, func() { n.rely(k, token, until) })
@@ -198,8 +198,7 @@ func (n *node) answers(yes bool) {
 	}
 }
 
-// leave has the process go politely, when what it runs is passivated. There is another
-// one later.
+// leave has the process go politely, when its actors are passivated. There is another one later.
 func (n *node) leave() {
 	if n.core == nil || n.paused > n.now || n.registered == nil {
 		return

@@ -35,12 +35,12 @@ var errNoAnswer = errors.New("no answer in time")
 // careless is what a world leaves out, to show that it is needed.
 type careless struct {
 	trusting    bool // the store says of every owner that its membership has ended
-	overwriting bool // it replaces a record by one that is not newer
+	overwriting bool // it replaces a record by another that is not newer
 	forgetting  bool // it keeps nothing of a record that is removed
 	optimistic  bool // a membership is counted from the answer on, with no margin
 	late        bool // what the membership allowed is done after its end
 	generous    bool // a membership is given back while something is activated
-	hasty       bool // a process that cannot be reached is taken for one that has ended all
+	hasty       bool // an unreachable process is taken as having ended all
 	unlimited   bool // Check promises more than placement.Passivate waits for
 	claiming    bool // a host announces kinds that no process of it has registered for
 	patient     bool // a host announces the kinds of a process that does not answer
@@ -287,8 +287,8 @@ func simulate(t *testing.T, seed uint64, without careless, sum *stats) *world {
 	return w
 }
 
-// settled judges a world whose last fault is over: every key whose kind is served is
-// resolved from everywhere, all agree on where it is, and it is activated there alone.
+// settled judges a world after its last fault: every key of a served kind is resolved from
+// everywhere, all agree on where it is, and it is activated there alone.
 func (w *world) settled() {
 	for i := range int64(simKeys) {
 		if w.violated != nil {
@@ -337,7 +337,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulationWithoutAGuard: whatever guard is left out, some world shows it.
+// TestSimulationWithoutAGuard: without any one of the guards, some world shows the lack.
 // Seed 004-59.
 func TestSimulationWithoutAGuard(t *testing.T) {
 	ring.WithoutRace(t)

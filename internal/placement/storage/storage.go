@@ -18,8 +18,8 @@ type Storage interface {
 	Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error)
 
 	// Store replaces the key's record, and is done when that is as durable as it
-	// ever will be. The same record may be stored again, also with what was not
-	// known before (PID, Snapshot).
+	// ever will be. The same record may be stored again, also with new parts (PID,
+	// Snapshot).
 	//
 	// Errors: placement.ErrStale, where the stored record is not older, and
 	// placement.ErrInvalid, and placement.ErrNoRoom: nothing was changed. After any other it may have been,

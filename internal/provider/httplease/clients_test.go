@@ -15,9 +15,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// What is counted are the clients of lease servers and not the servers, each once:
-// whatever server it asks, in however many pools' names, and although servers are
-// started anew.
+// The counts are of the clients of lease servers and not of the servers, each once: at
+// any server, in however many pools' names, and although servers are started anew.
 // Seed 001-9.
 func TestClientsOfServersAreCounted(t *testing.T) {
 	kept := memory.New(nil)
@@ -69,12 +68,11 @@ func TestClientsOfServersAreCounted(t *testing.T) {
 	acquire()
 	counted(3)
 	stop(a)
-	a = start(strings.TrimPrefix(a.url, "http://")) // which remembers nobody
+	a = start(strings.TrimPrefix(a.url, "http://")) // which remembers no client
 	acquire()
 	counted(3)
 
-	// A program that follows the seed says nothing of that: it is told apart by what
-	// it says of itself.
+	// A program that follows the seed says nothing of that: it is told apart by its own word.
 	for _, body := range []string{`{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"y"}}`} {
 		res, err := http.Post(a.url+"/lease", "application/json", strings.NewReader(body))
 		must.Succeed(t, err)

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// What a lease server may lack: seed 000, sections 4.2 and 7.1, asks for none of it.
+// The possible lacks of a lease server: seed 000, sections 4.2 and 7.1, asks for none of it.
 const (
 	lackRequestID = "requestId in the answer to POST /lease"
 	lackReserved  = "reservedUntil in leases"
@@ -22,13 +22,13 @@ var (
 	errNoRequest    = errors.New("the answer has no requestId, and this server has repeated it before: its leases are not used")
 )
 
-// foreign is what is known of servers that others may have written.
+// foreign is the knowledge about servers that others may have written.
 type foreign struct {
 	log *zap.Logger
 
 	mu       sync.Mutex
 	echoes   map[string]bool // servers that have repeated a requestId, by URL
-	lacking  map[string]bool // what was seen to be lacking; true when that was logged
+	lacking  map[string]bool // the lacks that were seen; true when logged
 	acquires int
 }
 
@@ -66,8 +66,8 @@ func (f *foreign) lack(what string) {
 	}
 }
 
-// acquired is called after an acquire. What is lacking then is told after the first
-// verify, which follows soon and may find more; without one, after the next acquire.
+// acquired is called after an acquire. A lack is told after the first verify, which follows soon
+// and may find more; without one, after the next acquire.
 func (f *foreign) acquired() {
 	f.mu.Lock()
 	f.acquires++
@@ -78,7 +78,7 @@ func (f *foreign) acquired() {
 	}
 }
 
-// tell logs what is lacking, once.
+// tell logs each lack once.
 func (f *foreign) tell() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -72,7 +72,7 @@ func (o *otherServer) set(change func()) {
 	change()
 }
 
-// openLogged opens a provider whose log the test reads.
+// openLogged opens a provider with a log for the test to read.
 func openLogged(t *testing.T, urls string) (*httplease.Provider, *observer.ObservedLogs) {
 	t.Helper()
 	cfg, err := httplease.ParseURL(urls)
@@ -94,7 +94,7 @@ func acquireOne(t *testing.T, p *httplease.Provider, requestID string) (lease.Le
 }
 
 // Leases in an answer to another request are neither used nor released nor verified.
-// The same request is sent again, since nobody knows what became of it.
+// The same request is sent again, since its outcome is unknown.
 func TestAnswerToAnotherRequest(t *testing.T) {
 	o := newOtherServer(t)
 	p, _ := openLogged(t, o.URL)
@@ -115,8 +115,8 @@ func TestAnswerToAnotherRequest(t *testing.T) {
 	}
 }
 
-// A server that has repeated a request ID must always; one that never does is
-// accepted. Each is held to its own past.
+// A server that has repeated a request ID must always; a server that never does is accepted. Each
+// is held to its own past.
 func TestServerThatHasRepeated(t *testing.T) {
 	none := func(string) string { return "" }
 	repeats, never := newOtherServer(t), newOtherServer(t)
@@ -196,7 +196,7 @@ func TestWhatIsLackingIsToldOnce(t *testing.T) {
 	}
 }
 
-// A server that lacks nothing is not talked about, nor is one that merely fails.
+// A server that lacks nothing is not talked about, nor is a server that merely fails.
 func TestNothingIsLacking(t *testing.T) {
 	o := newOtherServer(t)
 	p, logs := openLogged(t, o.URL)
@@ -230,7 +230,7 @@ func TestNothingIsLacking(t *testing.T) {
 	}
 }
 
-// A server that cannot extend says so: the holder has to know, and nobody else.
+// A server that cannot extend says so: the holder has to know, and no one else.
 func TestExtendIsLacking(t *testing.T) {
 	for _, status := range []int{404, 405, 501} {
 		o := newOtherServer(t)
@@ -265,7 +265,7 @@ func leaseJSON(field, value string) string {
 	return `{"leases":[{` + strings.Join(parts, ",") + `}]}`
 }
 
-// Whatever overflows is called malformed, here or by the lease's own check.
+// An overflowing field is called malformed, here or by the lease's own check.
 func TestOverflowingFields(t *testing.T) {
 	for _, field := range []string{"id", "created", "expired", "reservedUntil", "customEpoch", "bitReserve", "bitTs", "bitId", "bitSeq"} {
 		for _, value := range []string{fmt.Sprint(math.MaxInt64), fmt.Sprint(math.MinInt64), "9223372036854775808", "1e300", "-1", `"7"`, "null", "1.5"} {

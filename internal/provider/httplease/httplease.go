@@ -37,7 +37,7 @@ type Provider struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// Limits of what a server may answer.
+// Limits of a server's answers.
 const (
 	maxAnswer  = 64 << 10
 	grantBytes = 2 << 10   // more, for each lease that an acquire can need
@@ -126,7 +126,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 }
 
 // grantLimit is how many bytes the answer may have. Each lease adds to the
-// throughput, so that this is how many can be needed, whatever their layout.
+// throughput, so that this is how many can be needed, in any layout.
 func grantLimit(req provider.AcquireRequest) int64 {
 	return min(max(req.ThroughputPerMS, 1), maxGrants/grantBytes)*grantBytes + maxAnswer
 }
@@ -149,7 +149,7 @@ func (p *Provider) granted(server string, req provider.AcquireRequest, answer le
 		} else {
 			l.ReservedUntil = *granted.ReservedUntil
 		}
-		// A well-formed lease of a century is one whose times are no milliseconds.
+		// A well-formed lease of a century has times that are no milliseconds.
 		if l.Validate() == nil && max(l.Term(), l.ReservedUntil-l.Expired) > provider.MaxTerm.Milliseconds() {
 			return nil, fmt.Errorf("%w: machine ID %d: it lasts from %d to %d and is reserved until %d, and neither may take more than %v: are these milliseconds?",
 				lease.ErrMalformed, l.ID, l.Created, l.Expired, l.ReservedUntil, provider.MaxTerm)
@@ -170,8 +170,8 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
 
-// Verify implements provider.Provider. A server that cannot verify is asked again
-// after the next acquire: it may have become one that can.
+// Verify implements provider.Provider. A server that cannot verify is asked again after the next
+// acquire: an upgrade may have taught it.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if p.unverifiable.Load() {
 		return nil, fmt.Errorf("%s: it cannot verify leases: %w", p.info.URL, errors.ErrUnsupported)

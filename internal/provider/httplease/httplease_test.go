@@ -168,8 +168,8 @@ func TestMalformedAnswers(t *testing.T) {
 	}
 }
 
-// A server that cut the connection may have granted. What the next one says of the
-// request does not settle that; what it says of the store does.
+// A server that cut the connection may have granted. The next one's answer to the request does
+// not settle that; its word about the store does.
 func TestUncertainUntilTheStoreAnswers(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second http.HandlerFunc

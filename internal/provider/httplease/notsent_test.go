@@ -74,8 +74,8 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 	}
 }
 
-// No byte of a request is sent to a server whose certificate is unknown, or that
-// takes no part in the handshake.
+// No byte of a request is sent to a server with an unknown certificate, or that takes no part in
+// the handshake.
 func TestHandshakeSendsNothing(t *testing.T) {
 	near, proxy, _ := behindProxy(t)
 	leases, err := near.Acquire(t.Context(), provider.AcquireRequest{})

@@ -67,8 +67,8 @@ func acquireOnce(t *testing.T, raw string) (string, error) {
 	return leases[0].Secret, nil
 }
 
-// A client that would rather speak HTTP/2 speaks HTTP/1.1, and one that speaks nothing else
-// is refused in words that it knows, with TLS, and without asking what is spoken.
+// A client that would rather speak HTTP/2 speaks HTTP/1.1, and a client that speaks nothing else
+// is refused in words that it knows, with TLS, and without a negotiation.
 func TestHTTP2IsRefused(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	cert, key := authority.Issue("server")

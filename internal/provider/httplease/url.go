@@ -17,14 +17,13 @@ type Config struct {
 	Log *zap.Logger // nil: none
 }
 
-// SchemeUnix is that of a lease server which listens on a Unix socket.
+// SchemeUnix is the scheme of a lease server on a Unix socket.
 const SchemeUnix = httpconn.SchemeUnix
 
 // Schemes returns the schemes that ParseURL knows.
 func Schemes() []string { return httpconn.Schemes() }
 
-// ParseURL is httpconn.ParseURL. Terms are not among the parameters: the server
-// decides what it grants.
+// ParseURL is httpconn.ParseURL. Terms are not among the parameters: the server decides on them.
 func ParseURL(raw string) (Config, error) {
 	cfg, err := httpconn.ParseURL(raw)
 	if err != nil {

@@ -62,7 +62,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 // unused.
 var errReplaced = errors.New("the pool was closed meanwhile")
 
-// acquire grants leases, or finds those that were granted for the request before.
+// acquire grants leases, or finds the leases that an earlier call granted for the request.
 func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req provider.AcquireRequest, known *asked) (*head, []slot, error) {
 	h, found, err := p.before(ctx, q, req, known)
 	if err != nil {
@@ -93,7 +93,7 @@ func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req p
 	return p.confirm(ctx, s)
 }
 
-// before reads what was granted for the request before, and the head. The head comes last: a write
+// before reads the earlier grants for the request, and the head. The head comes last: a write
 // of an earlier call may have been under way, and counts if the head was read after it.
 func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (*head, []slot, error) {
 	found, err := p.found(ctx, q, req, known)
@@ -107,8 +107,8 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 	return h, found, err
 }
 
-// found is what was granted for the request before. This process remembers its own requests;
-// of those that another may have carried out, the objects say what came of them.
+// found returns the earlier grants for the request. This process remembers its own requests;
+// where another process may have carried one out, the objects say what came of it.
 func (p *Provider) found(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (found []slot, err error) {
 	if len(known.attempts) == 0 && req.RequestID != "" && req.Client != provider.OwnClient {
 		label := requestLabel(req.Service, req.RequestID)

@@ -200,7 +200,7 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// A request whose answer is lost finds its grant in the memory of this process, and another
+// A request with a lost answer finds its grant in the memory of this process, and another
 // process finds it by its label.
 func TestARepeatedRequest(t *testing.T) {
 	r := newRig(t)

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// asked is what this process knows of a request.
+// asked is this process's memory of a request.
 type asked struct {
 	turn     chan struct{} // has one element: of several calls with one request, one runs
 	attempts []attempt
@@ -21,11 +21,10 @@ type attempt struct {
 	nonce string
 }
 
-// keptRequests is how many requests are remembered before those that have ended go.
+// keptRequests is how many requests are remembered before the ended ones go.
 const keptRequests = 256
 
-// enter returns what is known of the request, once no other call with it runs. leave ends
-// the call.
+// enter returns the memory of the request, once no other call with it runs. leave ends the call.
 func (q *pool) enter(ctx context.Context, label string, nowMS int64) (a *asked, leave func(), err error) {
 	q.mu.Lock()
 	if len(q.asked) > keptRequests {

@@ -26,8 +26,8 @@
 //
 // Either the closer's list has the holder's slot, or the holder reads a head that was
 // closed after it began: another generation, or another head. It then gives the grant back
-// unused. So a fence and a change of the layout know every grant that is ever used. Who
-// finds the head closed, as its closer may have died, lists and opens it.
+// unused. So a fence and a change of the layout know every grant that is ever used. A
+// process that finds the head closed, as its closer may have died, lists and opens it.
 //
 // No grant ends after the head's bound, which is raised first. The head names one slot as a
 // witness: a process that finds it missing closes the pool, and if no slot is left, the

@@ -50,7 +50,7 @@ func (r *rig) head() head {
 	return h
 }
 
-// before calls f before the next request with this method whose path ends so.
+// before calls f before the next request with this method and this end of the path.
 func (r *rig) before(method, suffix string, f func()) {
 	var done atomic.Bool
 	r.Fault(func(_ http.ResponseWriter, req *http.Request) bool {
@@ -130,7 +130,7 @@ func TestAHeadThatIsMadeAnewMeanwhile(t *testing.T) {
 	}
 }
 
-// Who opens a pool lists what is there, and not what the server's cache has.
+// The opener of a pool lists the store's slots, and not the server's cache.
 func TestACloserReadsNoCache(t *testing.T) {
 	r := newRig(t)
 	r.Freeze()
@@ -221,14 +221,13 @@ func TestACloserThatDies(t *testing.T) {
 	}
 }
 
-// A pool whose slots are all gone waits until every lease has ended that they may have
-// recorded.
+// A pool without any slots waits until every lease has ended that they may have recorded.
 func TestAllSlotsAreGone(t *testing.T) {
 	r := newRig(t)
 	p := r.open(only(0, 7))
 	l, kept := r.one(p), r.one(p)
 	r.Delete(slotName("default", l.ID))
-	r.one(r.open(only(0, 7))) // one that an operator deletes counts as never granted
+	r.one(r.open(only(0, 7))) // an object that an operator deletes counts as never granted
 	for id := range int64(8) {
 		r.Delete(slotName("default", id))
 	}
@@ -417,8 +416,8 @@ func TestLayout(t *testing.T) {
 	must.Succeed(t, coarse.Release(ctx(t), providertest.SignedRelease(wide, wide.Created)))
 }
 
-// Leases of another layout have other objects. Whatever a clock shows, no grant begins before
-// they have ended, nor after an operator has lifted the fence.
+// Leases of another layout have other objects. Under any clock, no grant begins before they have
+// ended, nor after an operator has lifted the fence.
 func TestAnotherLayoutAndTheClock(t *testing.T) {
 	for name, change := range map[string]func(r *rig, l lease.Lease, coarse *Provider){
 		"changed by init": func(r *rig, l lease.Lease, coarse *Provider) {
@@ -470,7 +469,7 @@ func TestAnotherLayoutWhileTheBoundIsRaised(t *testing.T) {
 	r.one(coarse)
 }
 
-// A fence that somebody asks for while the layout changes is not dropped: the pool is opened
+// A fence that an operator asks for while the layout changes is not dropped: the pool is opened
 // by it, and then closed again.
 func TestAFenceWhileTheLayoutChanges(t *testing.T) {
 	r := newRig(t)
@@ -493,8 +492,8 @@ func TestAFenceWhileTheLayoutChanges(t *testing.T) {
 	}
 }
 
-// A grant begins at the time that the fence was compared with, whatever the clock shows when
-// its object is written.
+// A grant begins at the time that the fence was compared with, not at the clock's time when its
+// object is written.
 func TestAClockThatGoesBackMeanwhile(t *testing.T) {
 	r := newRig(t)
 	p := r.open(only(0, 1))
@@ -587,7 +586,7 @@ func TestAStaleCache(t *testing.T) {
 	must.Succeed(t, p.Release(ctx(t), providertest.SignedRelease(l, l.Created)))
 	r.clock.Add(1)
 	r.one(other)
-	// And what it shows as free may be taken.
+	// And a slot that it shows as free may be taken.
 	if leases, err := p.Acquire(ctx(t), provider.AcquireRequest{}); err == nil {
 		t.Errorf("%v was granted twice", leases)
 	}

@@ -133,8 +133,8 @@ func (p *Provider) Look(ctx context.Context) error {
 	return nil
 }
 
-// Init implements provider.Provider: it ends a fence, and gives a pool whose leases have all
-// ended the service's layout.
+// Init implements provider.Provider: it ends a fence, and gives a pool the service's layout once
+// all of its leases have ended.
 func (p *Provider) Init(ctx context.Context, service string) error {
 	t := p.cfg.Services.Of(service)
 	q := p.pools[t.Pool]

@@ -38,8 +38,8 @@ func slotOf(pool, name string) (id int64, ok bool) {
 	return id, ok && err == nil && id >= 0 && slotName(pool, id) == name
 }
 
-// readSlot is what the object of a machine ID records. A foreign or unreadable one is taken
-// for ever.
+// readSlot returns the slot that the object of a machine ID records. A foreign or unreadable one
+// is taken for ever.
 func readSlot(l *coordinationv1.Lease, id int64) slot {
 	var s slot
 	err := json.Unmarshal([]byte(l.Annotations[annotationGrant]), &s)
@@ -50,7 +50,7 @@ func readSlot(l *coordinationv1.Lease, id int64) slot {
 	return s
 }
 
-// object is the slot as it is written. What it says in its spec is for people.
+// object is the slot as it is written. Its spec is for people.
 func (s slot) object(pool string) *coordinationv1.Lease {
 	out := annotated(s.read, pool, slotName(pool, s.Lease.ID), annotationGrant, s)
 	delete(out.Labels, labelRequest)
@@ -94,7 +94,7 @@ func microTime(unixMS int64) *metav1.MicroTime {
 
 func pointer[T any](v T) *T { return &v }
 
-// readHead is what the head object records.
+// readHead returns the head that its object records.
 func readHead(l *coordinationv1.Lease) (head, error) {
 	var h head
 	if err := json.Unmarshal([]byte(l.Annotations[annotationPool]), &h); err != nil || h.Key == "" || h.Generation < 1 {
@@ -114,8 +114,8 @@ func (h head) object(pool string) *coordinationv1.Lease {
 	return annotated(h.read, pool, headName(pool), annotationPool, h)
 }
 
-// holderOf is who is shown as a lease's holder: namespace/pod where they are known, else the
-// host.
+// holderOf returns the name shown as a lease's holder: namespace/pod where they are known, else
+// the host.
 func holderOf(meta map[string]string) string {
 	if meta["pod"] != "" && meta["namespace"] != "" {
 		return meta["namespace"] + "/" + meta["pod"]

@@ -10,10 +10,10 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// pool is what this process knows of a pool. All of it may be out of date.
+// pool is this process's knowledge of a pool. All of it may be out of date.
 type pool struct {
 	name  string
-	terms provider.Terms // of its services: those with the longest leases
+	terms provider.Terms // of its services: the terms with the longest leases
 
 	mu     sync.Mutex
 	head   *head             // nil = not read yet
@@ -78,7 +78,8 @@ func (p *Provider) openHead(ctx context.Context, q *pool) (*head, error) {
 	return p.opened(ctx, q, h)
 }
 
-// opened is the head once it is there and open. h is what was read, nil where there is none.
+// opened is the head once it is there and open. h is the head that was read, nil where there is
+// none.
 func (p *Provider) opened(ctx context.Context, q *pool, h *head) (*head, error) {
 	for range conflicts {
 		var err error
@@ -112,8 +113,8 @@ func (p *Provider) reopen(ctx context.Context, q *pool, h *head) (*head, error) 
 	return p.writeHead(ctx, q, h.opened(slots, now, lasting(q.terms), q.terms.Term.Milliseconds()))
 }
 
-// writeHead makes the head, or replaces the one that was read. Where there is another one by
-// now, it returns that one instead.
+// writeHead makes the head, or replaces the read one. Where there is another one by now, it
+// returns that one instead.
 func (p *Provider) writeHead(ctx context.Context, q *pool, h head) (*head, error) {
 	object, err := p.put(ctx, h.read, h.object(q.name))
 	if kubeconn.IsConflict(err) {
@@ -125,7 +126,7 @@ func (p *Provider) writeHead(ctx context.Context, q *pool, h head) (*head, error
 	return q.note(object)
 }
 
-// put makes the object, or replaces the one that was read.
+// put makes the object, or replaces the read one.
 func (p *Provider) put(ctx context.Context, read, object *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	if read == nil {
 		return p.api.Create(ctx, object)
@@ -133,8 +134,8 @@ func (p *Provider) put(ctx context.Context, read, object *coordinationv1.Lease) 
 	return p.api.Update(ctx, object)
 }
 
-// closeHead closes the pool, and opens it again by what is listed then. One that is closed
-// already is opened first: what it was closed for is not dropped.
+// closeHead closes the pool, and opens it again by a list of that moment. A pool that is closed
+// already is opened first: the earlier reason is not dropped.
 func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq int) (*head, error) {
 	for range conflicts {
 		h, err := p.openHead(ctx, q)
@@ -154,7 +155,7 @@ func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq in
 	return nil, errContended
 }
 
-// lookForWitness closes a pool whose witness is gone: its opener lists the slots that are left. It
+// lookForWitness closes a pool without its witness: its opener lists the slots that are left. It
 // looks once, and again when an object of this process's was found missing.
 func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *head) (*head, error) {
 	if q.hasLooked() || h.Witness == nil {
@@ -183,7 +184,7 @@ func (q *pool) setLooked(looked bool) {
 	q.looked = looked
 }
 
-// slots lists those of the pool, whatever their labels are unless the options select some.
+// slots lists the slots of the pool, with any labels unless the options select some.
 func (p *Provider) slots(ctx context.Context, q *pool, o kubeconn.ListOptions) ([]slot, error) {
 	objects, err := p.api.List(ctx, o)
 	if err != nil {

@@ -107,8 +107,8 @@ func realManyAtOnce(t *testing.T, cfg Config) {
 }
 
 // realColdStart: many hosts begin at the same moment in a pool that is new, and each gets a
-// machine ID of its own, though the API server asks most of them to come back later. What it
-// takes is in the log. The hosts share a connection.
+// machine ID of its own, though the API server asks most of them to come back later. Its
+// duration is in the log. The hosts share a connection.
 func realColdStart(t *testing.T, cfg Config) {
 	const hosts = 1000
 	cfg.Services.Default = provider.DefaultTerms()

@@ -25,7 +25,7 @@ func (p *Provider) readSlot(ctx context.Context, q *pool, id int64) (*slot, erro
 	return q.noteSlot(object, id), nil
 }
 
-// writeSlot makes the object of the slot, or replaces the one that was read.
+// writeSlot makes the object of the slot, or replaces the read one.
 func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error) {
 	object, err := p.put(ctx, s.read, s.object(q.name))
 	if err != nil {
@@ -41,8 +41,8 @@ func (q *pool) noteSlot(object *coordinationv1.Lease, id int64) *slot {
 	return &s
 }
 
-// headOf is the head that has the key of the slot's secret: the one that is known, if it allowed
-// the grant, else the present one; nil where there is none.
+// headOf is the head that has the key of the slot's secret: the known one, if it allowed the
+// grant, else the present one; nil where there is none.
 func (p *Provider) headOf(ctx context.Context, q *pool, s *slot) (*head, error) {
 	if h := q.known(); h != nil && h.UID == s.Head {
 		return h, nil
@@ -85,7 +85,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	return provider.NotSent(errContended)
 }
 
-// released asks what became of a release whose answer is lost, or was an error.
+// released asks what became of a release after a lost answer, or an error.
 func (p *Provider) released(ctx context.Context, q *pool, after slot, failed error) error {
 	if kubeconn.IsSettled(failed) || errors.Is(failed, provider.ErrNotSent) {
 		return p.failure(failed)

@@ -20,7 +20,7 @@ import (
 // This file has the rules, as functions of values that were read. It does no I/O and reads
 // no clock.
 
-// format is that of slots and heads. A slot of another format is taken, and a head of
+// format is the format of slots and heads. A slot of another format is taken, and a head of
 // another one refused.
 const format = 1
 
@@ -49,12 +49,12 @@ func emptySlot(id, end int64) slot {
 	return slot{Record: provider.Record{Lease: lease.Lease{ID: id}, End: end}}
 }
 
-// head is what the head object of a pool records. All times are Unix ms.
+// head is the record in the head object of a pool. All times are Unix ms.
 type head struct {
 	Format int    `json:"format"`
 	UID    string `json:"-"` // of the object; "" before it is written
-	// Closed says why no grant may begin to be used; "" = the pool is open. Who finds it
-	// closed opens it.
+	// Closed says why no grant may begin to be used; "" = the pool is open. A process that finds
+	// it closed opens it.
 	Closed string `json:"closed,omitempty"`
 	// Generation goes up whenever the pool is closed.
 	Generation int64  `json:"generation"`
@@ -66,10 +66,10 @@ type head struct {
 	Key        string `json:"key"`   // makes the secrets of leases
 	Bound      int64  `json:"bound"` // no grant ends later
 	Longest    int64  `json:"longest"`
-	// Since is the greatest end of all grants in other layouts. Nothing lifts it: their
-	// objects have other names than those that a grant in this layout looks at.
+	// Since is the greatest end of all grants in other layouts. Nothing lifts it: their objects
+	// have other names than the objects that a grant in this layout looks at.
 	Since int64 `json:"since,omitempty"`
-	// NotBefore is the end of a fence, and Reason what it is for.
+	// NotBefore is the end of a fence, and Reason its cause.
 	NotBefore int64  `json:"notBefore,omitempty"`
 	Reason    string `json:"reason,omitempty"`
 	// Witness is a machine ID that has an object, nil while none is known to have one. Where
@@ -112,8 +112,8 @@ func (h head) closing(why string) head {
 	return h.written()
 }
 
-// opened is the head as it is opened again, by what was listed after it was closed.
-// longest is the longest time from a grant to its end that the caller knows.
+// opened returns the head opened again, by the slots listed after it was closed. longest is the
+// longest time from a grant to its end that the caller knows.
 func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 	var greatest int64
 	unreadable := false
@@ -201,7 +201,7 @@ func (h head) known(t provider.Terms) error {
 	return nil
 }
 
-// secret is that of the grant with the nonce. No object holds it.
+// secret returns the secret of the grant with the nonce. No object holds it.
 func (h head) secret(nonce string) string {
 	mac := hmac.New(sha256.New, []byte(h.Key))
 	mac.Write([]byte(nonce))
@@ -284,7 +284,7 @@ func (h head) extended(s *slot, t provider.Terms, req provider.ExtendRequest, no
 	return out, after.Lease.Expired != before.Lease.Expired || after.End != before.End, err
 }
 
-// lost returns the positions of the claims whose lease is no longer the claimant's.
+// lost returns the positions of the claims on leases that are no longer the claimant's.
 func (h head) lost(claims []provider.Claim, slots []*slot, fenced bool) (positions []int) {
 	for i, c := range claims {
 		if c.Lost(h.grant(slots[i], c.ID, c.BitSeq), fenced) {
@@ -341,7 +341,7 @@ func checkClocks(offset int64, t provider.Terms) error {
 }
 
 // living reports, as ErrConflict, that a lease of a repeated request has ended or was given
-// back. In a pool that was closed since, who closed it may not have seen the grant.
+// back. In a pool that was closed since, the closer may not have seen the grant.
 func (h head) living(found []slot, nowMS int64) error {
 	for _, s := range found {
 		if s.Released || nowMS >= s.Lease.Expired || s.Head != h.UID || s.Generation != h.Generation {

@@ -17,7 +17,7 @@ type search struct {
 	pool  *pool
 	head  *head
 	terms provider.Terms
-	nowMS int64 // the time that no fence holds back: grants begin then, whatever the clock shows by now
+	nowMS int64 // the time that no fence holds back: grants begin then, not at the clock's time by now
 	req   provider.AcquireRequest
 	asked *asked
 	got   []slot // grants that were written
@@ -40,8 +40,8 @@ func (s *search) run(ctx context.Context) error {
 		}
 	}
 	var next int64
-	// The server's cache costs its store nothing. That all are taken needs a list that
-	// holds what was released a moment ago.
+	// The server's cache costs its store nothing. That all are taken needs a list that holds the
+	// slots released a moment ago.
 	for _, cached := range []bool{true, false} {
 		if s.done() {
 			return nil
@@ -74,8 +74,8 @@ func (s *search) guess() (int64, bool) {
 	return 0, false
 }
 
-// listed grants what a list of the pool shows to be free, in random order. It returns when
-// the next machine ID is free, 0 if that is not known.
+// listed grants machine IDs that a list of the pool shows to be free, in random order. It returns
+// when the next machine ID is free, 0 if that is not known.
 func (s *search) listed(ctx context.Context, cached bool) (next int64, err error) {
 	slots, err := s.slots(ctx, s.pool, kubeconn.ListOptions{Cached: cached})
 	if err != nil {

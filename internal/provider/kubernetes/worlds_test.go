@@ -22,10 +22,10 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// A world is a few processes on one API server, whose requests are carried out one at a
-// time, in an order that chance decides. Requests and answers get lost, processes give up,
-// clocks are wrong and jump, pools are fenced and change their layout, and an operator
-// deletes the head. Whatever happens, no two leases that were handed out overlap.
+// A world is a few processes on one API server, with requests that are carried out one at
+// a time, in an order that chance decides. Requests and answers get lost, processes give
+// up, clocks are wrong and jump, pools are fenced and change their layout, and an operator
+// deletes the head. In every world, no two leases that were handed out overlap.
 type world struct {
 	*rig
 	rand   *rand.Rand
@@ -45,7 +45,7 @@ type process struct {
 	asking *asking     // the request that waits for its turn
 	busy   bool
 	cancel context.CancelFunc
-	again  string // a request whose outcome is not known
+	again  string // a request with an unknown outcome
 	held   []*handed
 }
 
@@ -114,7 +114,7 @@ func (w *world) tell(format string, args ...any) {
 	w.story = append(w.story, fmt.Sprintf(format, args...))
 }
 
-// settle waits until the process asks, or has done what it does.
+// settle waits until the process asks, or has finished its step.
 func (w *world) settle(q *process) {
 	select {
 	case q.asking = <-q.asks:

@@ -51,7 +51,7 @@ type acquire struct {
 
 	began  time.Time
 	asked  asked    // as of the last change
-	mine   []grant  // of the asked ones, those that this call has made
+	mine   []grant  // of the asked ones, this call's own
 	partly bool     // the request was granted leases, by this call or another
 	head   head     // as of the last change
 	counts counts   // of this request, until a change has written them
@@ -90,8 +90,8 @@ func (a *acquire) run(ctx context.Context) ([]lease.Lease, error) {
 	return a.fail(ctx, fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
 }
 
-// list gets a list of the pool after a miss. A list of before the call may lead to what is free,
-// but that nothing is free must be seen during the call.
+// list gets a list of the pool after a miss. A list from before the call may lead to free slots,
+// but only one made during the call proves that nothing is free.
 func (a *acquire) list(ctx context.Context) (err error) {
 	if a.listed == nil {
 		if a.listed, err = a.p.ends(ctx, a.t, a.nowMS, time.Time{}); err != nil {
@@ -104,8 +104,8 @@ func (a *acquire) list(ctx context.Context) (err error) {
 	return err
 }
 
-// attempt is a change that is tried: with what was drawn for it, so that its rule is pure. The
-// request is as it was before.
+// attempt is one try of a change, with its random draws made beforehand, so that its rule is
+// pure. The request is as it was before.
 type attempt struct {
 	p       *Provider
 	t       provider.Terms
@@ -124,7 +124,7 @@ type attempt struct {
 	pending counts // to be written
 }
 
-// decision is what one run of the rule made of an attempt.
+// decision is the result of one run of an attempt's rule.
 type decision struct {
 	asked asked
 	mine  []grant
@@ -133,7 +133,7 @@ type decision struct {
 	nowMS int64
 }
 
-// attempt draws what the next change needs.
+// attempt makes the random draws for the next change.
 func (a *acquire) attempt(base head) *attempt {
 	x := &attempt{p: a.p, t: a.t, req: a.req, name: base.keys(a.t.Pool), meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t.Timeline, a.p.cfg.Services.Near(a.t))}
 	rand.Read(x.nonce[:]) // never fails (crypto/rand ends the program instead)
@@ -205,7 +205,8 @@ func (x *attempt) ask() record.Ask {
 	return ask
 }
 
-// rule grants what is free of what was asked for. It is pure but for what the provider has seen.
+// rule grants the free ones of the slots that were asked for. It is pure but for the provider's
+// memory.
 func (x *attempt) rule(v record.View, counted counts) (d decision, writes []record.Write, err error) {
 	s, err := x.p.seePool(v, x.t, x.base)
 	// A repeated request is no exception: its lease may have been given back since, and granted
@@ -322,7 +323,7 @@ func (x *attempt) grant(s seenPool, d *decision, chosen []free) ([]record.Write,
 			start: l.Slot().Start, bitSeq: x.t.BitSeq, created: l.Created, expired: l.Expired, end: l.ReservedUntil,
 			nonce: x.nonce, service: x.req.Service, meta: x.meta,
 		}
-		// This does not rely on what has chosen the machine ID.
+		// This does not rely on the choice of the machine ID.
 		if ends := max(s.head.sinceMS, until(grants, g.slot())); ends > s.NowMS {
 			return nil, fmt.Errorf("machine ID %d of pool %q was chosen and is taken until %d: nothing is granted", f.id, x.t.Pool, ends)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// answer is the leases of the request. Those that another call has made are read: they may have
-// ended.
+// answer returns the leases of the request. It reads the leases that another call has made: they
+// may have ended.
 func (a *acquire) answer(ctx context.Context) ([]lease.Lease, error) {
 	if len(a.mine) < len(a.asked.got) {
 		return a.p.replay(ctx, a.t, a.asked)
@@ -66,9 +66,9 @@ func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lea
 	return leases, nil
 }
 
-// fail is the answer after an error. A caller repeats a request whose outcome is not known, and
-// none that was refused. So what a request was granted before a refusal is its answer: nobody
-// would ask for these leases again.
+// fail is the answer after an error. A caller repeats a request with an unknown outcome, and
+// none that was refused. So the grants before a refusal are the answer: no caller would ask for
+// these leases again.
 func (a *acquire) fail(ctx context.Context, err error) ([]lease.Lease, error) {
 	if errors.Is(err, record.ErrUnconfirmed) {
 		return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
@@ -84,8 +84,8 @@ func (a *acquire) fail(ctx context.Context, err error) ([]lease.Lease, error) {
 	return nil, err
 }
 
-// settle ends a request that the store was too busy for: what it was granted so far is the answer,
-// also of its repetitions. The refusal is the answer where that is nothing.
+// settle ends a request that the store was too busy for: its grants so far are the answer, also
+// of its repetitions. Without any, the refusal is the answer.
 func (a *acquire) settle(ctx context.Context, refusal error) ([]lease.Lease, error) {
 	request := requestKey(a.req.Service, a.req.RequestID)
 	var latest atomic.Pointer[asked] // a run may still be under way when the change has failed
@@ -120,7 +120,7 @@ func (a *acquire) settle(ctx context.Context, refusal error) ([]lease.Lease, err
 
 // unconfirmed says what becomes of grants that too few replicas have confirmed. With a request ID
 // they stay: a repetition may have been answered with them by now, and the caller's own repetition
-// is, once the replicas confirm them. Otherwise nobody has seen them, and they end.
+// is, once the replicas confirm them. Otherwise no caller has seen them, and they end.
 func (a *acquire) unconfirmed(ctx context.Context) string {
 	if a.req.RequestID != "" {
 		return "the same request gets the leases once they are confirmed"

@@ -29,7 +29,7 @@ func (s *stage) failing(n int, more bool, err error) *int {
 	return changes
 }
 
-// held compares the leases that are recorded with those that were answered.
+// held compares the recorded leases with the answered ones.
 func (s *stage) held(p *Provider, leases []lease.Lease) {
 	s.Helper()
 	records, err := p.List(s.Context(), "")
@@ -40,7 +40,7 @@ func (s *stage) held(p *Provider, leases []lease.Lease) {
 	}
 }
 
-// What replicas have not confirmed is given back where nobody can ask for it again.
+// A grant that replicas have not confirmed is given back where no caller can ask for it again.
 func TestUnconfirmedGrantsAreGivenBack(t *testing.T) {
 	s := newStage(t)
 	p := s.open(within(0, 0))
@@ -107,8 +107,8 @@ func TestPartOfABusyRepetition(t *testing.T) {
 	s.held(p, s.acquire(other, many("r")))
 }
 
-// A request that was granted a part is repeated, and not given up, where the store stays busy. One
-// that was granted nothing is refused.
+// A request that was granted a part is repeated, and not given up, where the store stays busy. A
+// request that was granted nothing is refused.
 func TestPartOfARequestThatStaysBusy(t *testing.T) {
 	s := newStage(t)
 	p := s.open(provider.DefaultTerms())

@@ -24,7 +24,8 @@ type ring struct {
 	since  int64 // as of layout.sinceMS
 }
 
-// ringOf is that of the terms. Of a layout that the pool refuses it has no blocks of the pool.
+// ringOf returns the ring of the terms. For a layout that the pool refuses, it has no blocks of
+// the pool.
 func (h head) ringOf(t provider.Terms) ring {
 	return ring{t.Range(), t.BitSeq, max(h.shift(t.BitSeq), 0), h.sinceMS}
 }
@@ -75,8 +76,8 @@ func earliest(nextMS, otherMS int64) int64 {
 	return otherMS
 }
 
-// freeIn returns what can be granted of a block, and otherwise when the first can be. It is asked
-// for all blocks of a pool that is nearly full, so it looks at each grant once.
+// freeIn returns the slots of a block that can be granted, and otherwise when the first can be.
+// It is asked for all blocks of a pool that is nearly full, so it looks at each grant once.
 func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, nextMS int64) {
 	low, end := r.in(block)
 	var some [1 << blockBits]int64
@@ -101,8 +102,8 @@ func (r ring) freeIn(block int64, grants []grant, nowMS int64) (all []free, next
 	return all, nextMS
 }
 
-// choose takes up to n of what is free: what has been free for longest, and of equals the
-// first after the machine ID from. No more than maxBlocks have a part.
+// choose takes up to n free slots: the longest free ones, and of equals the first after the
+// machine ID from. No more than maxBlocks have a part.
 func choose(all []free, from int64, n int) []free {
 	slices.SortFunc(all, func(a, b free) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(flag(a.id < from), flag(b.id < from)), cmp.Compare(a.id, b.id))

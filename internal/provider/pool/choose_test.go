@@ -59,7 +59,7 @@ func TestBlocksAreDrawnEvenly(t *testing.T) {
 	}
 }
 
-// What is free in a block is what no grant overlaps that has not ended, whatever their layouts.
+// A slot of a block is free where no grant overlaps it that has not ended, in any layouts.
 func TestFreeIsWhatNothingOverlaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bitSeq := rapid.IntRange(4, 12).Draw(t, "bitSeq")

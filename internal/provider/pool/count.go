@@ -48,7 +48,7 @@ func (c counts) value() []byte {
 	return b
 }
 
-// parseCounts reads a value. One that cannot be read counts nothing: no decision rests on it.
+// parseCounts reads a value. A damaged value counts nothing: no decision rests on it.
 func parseCounts(value []byte) (c counts) {
 	r := record.NewReader(value)
 	if r.Byte() != format {
@@ -74,14 +74,15 @@ func (c counts) names() map[string]int64 {
 	return all
 }
 
-// count adds to what the next grant or extension of the pool writes.
+// count adds to the counts that the next grant or extension of the pool writes.
 func (p *Provider) count(pool string, more counts) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts[pool] = p.counts[pool].plus(more)
 }
 
-// uncounted takes what is not written yet. A caller that does not write it gives it back with count.
+// uncounted takes the counts that are not written yet. A caller that does not write them gives
+// them back with count.
 func (p *Provider) uncounted(pool string) counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +96,7 @@ func (p *Provider) uncounted(pool string) counts {
 type tally struct {
 	counts
 	sent    sending
-	refused atomic.Pointer[error] // what the latest run has returned
+	refused atomic.Pointer[error] // the error of the latest run
 }
 
 // ran notes a run of the rule, and returns what becomes of it.
@@ -108,8 +109,8 @@ func (c *tally) ran(writes []record.Write, err error) ([]record.Write, error) {
 }
 
 // isUnwritten reports whether the change, which failed with the error, has certainly not written the
-// counts, and will not. Where its outcome is unknown they are given up: the counters may
-// lack what was counted, and have nothing twice.
+// counts, and will not. Where its outcome is unknown they are given up: the counters may lack a
+// count, and have none twice.
 func (c *tally) isUnwritten(err error) bool {
 	for _, certain := range []error{record.ErrInvalid, record.ErrBusy, record.ErrCrowded, record.ErrTerm} {
 		if errors.Is(err, certain) {
@@ -140,7 +141,7 @@ func (p *Provider) known(pool string, c provider.Client) {
 	p.joined[pool] = p.joined[pool] || c == provider.OwnClient
 }
 
-// countExtend counts an extension with this outcome. One that is no answer is not counted.
+// countExtend counts an extension with this outcome. An error that is no answer is not counted.
 func (p *Provider) countExtend(pool string, err error) {
 	var c counts
 	switch {
@@ -154,7 +155,8 @@ func (p *Provider) countExtend(pool string, err error) {
 	p.count(pool, c)
 }
 
-// Counters implements provider.Provider. What this process has not written yet is among them.
+// Counters implements provider.Provider. Counts that this process has not written yet are among
+// them.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	t := p.cfg.Services.Of(service)
 	var names []string

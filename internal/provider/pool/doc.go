@@ -3,12 +3,12 @@
 //
 // # The grant rule
 //
-// In a pool, two grants whose slots overlap have disjoint intervals [created, end). There
-// is one grant recorded per slot (its start and bit_seq), and it is never deleted. A grant
-// replaces that of its own slot only, and only when every recorded grant whose slot
-// overlaps has an end of at most now; it is created now. The rule compares values, and
-// rests on no clock and on no term of a record. The store commits a change only if all
-// that the rule was shown is still so, which makes the check and the write one step.
+// In a pool, two grants with overlapping slots have disjoint intervals [created, end).
+// There is one grant recorded per slot (its start and bit_seq), and it is never deleted. A
+// grant replaces the grant of its own slot only, and only when every recorded grant with
+// an overlapping slot has an end of at most now; it is created now. The rule compares
+// values, and rests on no clock and on no term of a record. The store commits a change
+// only if the rule's view still holds, which makes the check and the write one step.
 //
 // # Records
 //
@@ -29,20 +29,20 @@
 //
 // The leases of a request are its caller's to ask for again, also where replicas have not
 // confirmed them: then they stay as they are, and the same request gets them later. Only
-// what was granted without a request ID is given back. A request that was granted a part, and
-// then found the store busy or fenced, is answered with the part.
+// grants without a request ID are given back. A request that was granted a part, and then
+// found the store busy or fenced, is answered with the part.
 //
 // # Which slot
 //
-// An acquire looks at a few random blocks. Of what is free there it takes what has been
-// free for longest. If nothing is, it lists the ends of all blocks, and remembers them for a
-// second. That nothing is free is seen in a list of its own.
+// An acquire looks at a few random blocks. There it takes the slots that have been free for
+// longest. If none is free, it lists the ends of all blocks, and remembers them for a
+// second. Only a list of its own tells it that nothing is free.
 //
 // # Secrets
 //
 // The secret of a lease is a MAC of its grant's nonce and slot by the pool's key. So no
-// record has it, and nothing sends it to the store or back. The key is part of the head: who
-// may read the area can compute all secrets. Writing the head sends the key, so who sees the
-// commands that a store gets (MONITOR on Redis) sees it when a pool is made, and when Init
-// begins another layout.
+// record has it, and nothing sends it to the store or back. The key is part of the head: a
+// reader of the area can compute all secrets. Writing the head sends the key, so an observer
+// of a store's commands (MONITOR on Redis) sees it when a pool is made, and when Init begins
+// another layout.
 package pool

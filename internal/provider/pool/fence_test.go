@@ -27,7 +27,7 @@ func (s *stage) fenced(p *Provider, req provider.AcquireRequest) int64 {
 }
 
 // A pool that was lost grants, repeats and extends nothing until each lease that may have been lost
-// has ended. What it lacks is not lost meanwhile.
+// has ended. A lease that it lacks is not lost meanwhile.
 func TestLostPoolIsFenced(t *testing.T) {
 	s := newStage(t)
 	terms := within(0, 0)
@@ -68,8 +68,8 @@ func TestInitEndsTheFence(t *testing.T) {
 	}
 }
 
-// A request whose process died is carried on, or answered, by the one that repeats it: it takes
-// no machine ID twice.
+// A dead process's request is carried on, or answered, by the process that repeats it: it
+// takes no machine ID twice.
 func TestRequestAfterACrash(t *testing.T) {
 	died := errors.New("the process died")
 	for _, carriedOut := range []bool{false, true} {

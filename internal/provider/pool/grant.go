@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// format is that of all values. Another one is refused.
+// format is the format of all values. Another one is refused.
 const format = 1
 
 // errFormat: a record cannot be read. Nothing is granted from its block.
@@ -59,7 +59,7 @@ type grant struct {
 	meta     []byte // as encodeMeta makes it; nil in a past
 }
 
-// slot names what a grant is of.
+// slot returns the slot of a grant.
 func (g grant) slot() snowflake.Slot {
 	return snowflake.Slot{Start: g.start, End: g.start + 1<<g.bitSeq}
 }
@@ -127,7 +127,7 @@ func unseal(value []byte) record.Reader {
 	return record.NewReader(value[:size])
 }
 
-// encode makes the value of grants. What a choice needs comes first, since lists cut values
+// encode makes the value of grants. The fields for a choice come first, since lists cut values
 // off, and meta comes last.
 func encode(grants []grant) []byte {
 	b := binary.AppendUvarint([]byte{format}, uint64(len(grants)))
@@ -150,7 +150,7 @@ func encode(grants []grant) []byte {
 	return seal(b)
 }
 
-// decodeEnds reads what comes first: slots and ends. whole is false where the value was cut
+// decodeEnds reads the first fields: slots and ends. whole is false where the value was cut
 // off before.
 func decodeEnds(r *record.Reader) (grants []grant, whole bool) {
 	if r.Byte() != format {

@@ -11,7 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// write puts values into the store, whatever they are.
+// write puts any values into the store.
 func (s *stage) write(values map[string][]byte) {
 	s.Helper()
 	for key, value := range values {
@@ -55,7 +55,7 @@ func TestDamagedBlockIsFull(t *testing.T) {
 	}
 }
 
-// Whatever bit of a value is damaged, it is not read.
+// With any bit damaged, a value is not read.
 func TestDamageIsSeen(t *testing.T) {
 	for name, c := range map[string]struct {
 		value []byte

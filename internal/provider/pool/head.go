@@ -26,8 +26,8 @@ type layout struct {
 	sinceMS int64
 }
 
-// head is what a pool has recorded of itself. It is written with the first grant, and changes
-// when Init begins another layout.
+// head is a pool's record of itself. It is written with the first grant, and changes when Init
+// begins another layout.
 type head struct {
 	timeline snowflake.Timeline
 	layout
@@ -109,7 +109,7 @@ func (h head) has(id int64, bitSeq int) bool {
 	return -provider.MaxApart <= apart && apart <= provider.MaxApart && provider.Terms{Timeline: h.timeline}.HasSlot(id, bitSeq)
 }
 
-// secret is that of a grant.
+// secret returns the secret of a grant.
 func (h head) secret(g grant) string {
 	mac := hmac.New(sha256.New, h.key[:])
 	mac.Write(g.nonce[:])

@@ -163,7 +163,7 @@ func (p *Provider) deleteOld(ctx context.Context, t provider.Terms) error {
 	return nil
 }
 
-// deleteBlocks deletes the blocks of a layout that a pool had. Nobody reads them: they only take
+// deleteBlocks deletes the blocks of a layout that a pool had. No call reads them: they only take
 // room where this fails.
 func (p *Provider) deleteBlocks(ctx context.Context, pool string, old head) error {
 	name := old.keys(pool)

@@ -56,7 +56,7 @@ func TestInitBeginsAnotherLayout(t *testing.T) {
 	}
 }
 
-// What is granted, extended or released while an Init looks at the blocks is seen by it.
+// An Init sees grants, extensions and releases from the time while it looks at the blocks.
 func TestInitSeesWhatChangesMeanwhile(t *testing.T) {
 	s := newStage(t)
 	p, q := s.open(provider.DefaultTerms()), s.open(fine())

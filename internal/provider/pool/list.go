@@ -20,7 +20,7 @@ const listedFor = time.Second
 type listing struct {
 	at    time.Time // by this process
 	nowMS int64     // by the store
-	base  head      // whose blocks they are
+	base  head      // the head of the blocks
 
 	mu   sync.Mutex
 	ends map[int64][]grant

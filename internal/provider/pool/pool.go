@@ -15,7 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// Config says where leases are recorded, and what is granted.
+// Config says where leases are recorded, and the terms of grants.
 type Config struct {
 	// Records is an area of its own, as AreaOf says.
 	Records  record.Store
@@ -26,7 +26,7 @@ type Config struct {
 	NowMS func() int64
 	// Fence holds the area back by hand; nil where that cannot be done.
 	Fence func(context.Context) error
-	// Close closes what is below the records; it may be nil.
+	// Close closes the layer below the records; it may be nil.
 	Close func() error
 	// Random is a number from 0 to n-1, by which machine IDs are chosen; nil: by chance.
 	Random func(n int64) int64
@@ -49,7 +49,7 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	bases  map[string]layout   // by pool, as far as is known
-	counts map[string]counts   // by pool: what is not written yet
+	counts map[string]counts   // by pool: counts not written yet
 	joined map[string]bool     // pools that have counted this process
 	lists  map[string]*listing // by pool: the ends of all blocks
 	broken map[string]bool     // keys of blocks that cannot be read, and were named in an error
@@ -81,7 +81,7 @@ func byChance(n int64) int64 {
 	return int64(binary.NativeEndian.Uint64(b[:]) % uint64(n))
 }
 
-// InfoOf is what a pool's provider can do beside what its caller says of it.
+// InfoOf adds the abilities of a pool's provider to the caller's info.
 func InfoOf(info provider.Info, fencedByHand bool) provider.Info {
 	info.Coordinated, info.History = true, History
 	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: fencedByHand}
@@ -205,8 +205,8 @@ func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error 
 	return nil
 }
 
-// base is the layout of the terms' pool, as far as is known: else that of the terms, which will
-// be the first one.
+// base is the layout of the terms' pool, as far as is known: else the terms' own layout, which
+// will be the first one.
 func (p *Provider) base(t provider.Terms) head {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,7 +235,7 @@ type seenPool struct {
 	fenced *provider.FencedError
 }
 
-// otherBase: the pool's blocks are others than those that were asked for.
+// otherBase: the pool has other blocks than the asked ones.
 var errOtherBase = errors.New("the pool's layout is another one than was known")
 
 // seePool reads the head in a view. The error is errOtherBase where the keys of the ask were
@@ -268,7 +268,7 @@ func (s seenPool) unmarked() []record.Write {
 }
 
 // damagedError: a block cannot be read. The acquire that finds it fails with it. For later ones
-// the block is full, and they get what is free elsewhere.
+// the block is full, and they get free slots elsewhere.
 type damagedError struct {
 	key string
 	err error

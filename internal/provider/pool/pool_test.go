@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { await.Main(m) }
 
 const begin = 1_800_000_000_000
 
-// stage is records in memory whose writes are seen, and can fail.
+// stage is records in memory that show their writes, which can fail.
 type stage struct {
 	*testing.T
 	record.Store

@@ -81,8 +81,8 @@ func (h head) meant(req provider.ReleaseRequest) (bitSeqs []int) {
 	return bitSeqs
 }
 
-// released is the write that the release leaves: of the grants that it may mean, it ends the one
-// that it is signed for. It is nil where that was released before.
+// released returns the write of the release: of the grants that it may mean, it ends the one with
+// its signature. It is nil where that was released before.
 func (s seenPool) released(req provider.ReleaseRequest) (*record.Write, error) {
 	refused := provider.ErrNotFound
 	if !s.exists {
@@ -157,10 +157,10 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	return latest.Load().lease, nil
 }
 
-// extension is what one run of the rule made of a request.
+// extension is the result of one run of the rule for a request.
 type extension struct {
 	lease   lease.Lease
-	counted bool // with it, what was not written yet
+	counted bool // with it, counts not written yet
 }
 
 // extended moves the end of a living lease, and returns it without its secret. There is nothing

@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// A release that is repeated has the answer that it had, whatever its time says by then, and also
-// while there is a fence. Whose the lease is counts before the time.
+// A release that is repeated has the answer that it had, at any later time, and also while there
+// is a fence. The lease's owner counts before the time.
 func TestReleaseIsRepeated(t *testing.T) {
 	s := newStage(t)
 	p := s.open(within(0, 3))
@@ -52,7 +52,7 @@ func (s twiceStore) Change(ctx context.Context, ask record.Ask, rule record.Rule
 	return at, err
 }
 
-// An answer is what was committed, and not what another run of the rule decided on.
+// An answer is the committed decision, and not another run's of the rule.
 func TestAnswerIsWhatWasCommitted(t *testing.T) {
 	s := newStage(t)
 	p := s.open(provider.DefaultTerms())

@@ -23,7 +23,7 @@ type named struct {
 	nonce  nonce
 }
 
-// mostLeases bounds a request, whose record has to fit into one change.
+// mostLeases bounds a request: its record has to fit into one change.
 const mostLeases = 4096
 
 // clipped is the same for one run of a rule: what another one adds to it is not seen.

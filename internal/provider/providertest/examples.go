@@ -38,7 +38,7 @@ func testInvalidRequests(s *suite) {
 	})
 }
 
-// testReopen: a closed provider does nothing, and the store keeps what it granted.
+// testReopen: a closed provider does nothing, and the store keeps its grants.
 func testReopen(s *suite) {
 	terms := ids(lasting(), 0, 0)
 	c := s.open(terms)

@@ -62,7 +62,7 @@ func Change(edit func(*lease.Lease)) Fault {
 	}}
 }
 
-// Shifted makes an acquire return leases whose times are off by d, as from a provider with
+// Shifted makes an acquire return leases with times that are off by d, as from a provider with
 // a wrong clock; shifted far enough back, they have expired.
 func Shifted(d time.Duration) Fault {
 	return Change(func(l *lease.Lease) {
@@ -89,8 +89,8 @@ func NewFaulty(inner provider.Provider) *Faulty {
 	return &Faulty{Provider: inner, next: map[Op][]Fault{}, always: map[Op]Fault{}, calls: map[Op]int{}}
 }
 
-// Next adds faults for the next calls of op, one each, after those that were added
-// before. Fault{} lets one pass.
+// Next adds faults for the next calls of op, one each, after the faults that were added before.
+// Fault{} lets one pass.
 func (f *Faulty) Next(op Op, faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -169,8 +169,8 @@ func testModel(t *rapid.T, s *suite) {
 	}
 }
 
-// modelServices is services in one small pool, in layouts whose slots overlap in every
-// way: 64 of the finest, 4 of the coarsest.
+// modelServices is services in one small pool, in layouts with slots that overlap in every way:
+// 64 of the finest, 4 of the coarsest.
 func modelServices(settable bool) provider.Services {
 	base := provider.DefaultTerms()
 	base.Timeline.BitTS = snowflake.ValueBits - 7
@@ -256,7 +256,7 @@ type checker struct {
 	counter       int     // of requests
 }
 
-// turn is the provider whose turn it is.
+// turn picks the provider of the next step.
 func (c *checker) turn() *client {
 	c.client, c.other = c.other, c.client
 	return c.client
@@ -298,8 +298,8 @@ func (c *checker) answered(t *rapid.T, req provider.AcquireRequest, before int64
 	}
 }
 
-// repeat repeats a request. One that may have been forgotten is answered as before, or as a new
-// one: after a term and its quarantine, and once another grant has a slot of its leases.
+// repeat repeats a request. A request that may have been forgotten is answered as before, or as a
+// new one: after a term and its quarantine, and once another grant has a slot of its leases.
 func (c *checker) repeat(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
 	if g.request == "" {
@@ -342,7 +342,7 @@ func (c *checker) release(t *rapid.T) {
 		if !errors.Is(err, provider.ErrTimestampSkew) { // which of two faults is reported is open
 			c.want(err, provider.ErrBadSignature)
 		}
-	case g.released: // whatever the clock shows by now
+	case g.released: // at any time
 		c.must(err)
 	case !inTime:
 		c.want(err, provider.ErrTimestampSkew)
@@ -352,8 +352,8 @@ func (c *checker) release(t *rapid.T) {
 	}
 }
 
-// extend sometimes knows only what the lease was before the last extension: then the
-// lease stays as it is.
+// extend sometimes knows only the lease from before the last extension: then the lease stays as
+// it is.
 func (c *checker) extend(t *rapid.T) {
 	g := drawLatest(t, c.model.grants)
 	known := rapid.SampledFrom([]lease.Lease{g.lease, g.lease, g.earlier}).Draw(t, "known")

@@ -36,9 +36,9 @@ type remoteTest struct {
 	Remote
 }
 
-// RunRemote holds a provider to what it says of a release on a bad network:
-// ErrNotSent where the release was not sent, another error where it may have been,
-// and in no case a second one.
+// RunRemote holds a provider to its word about a release on a bad network: ErrNotSent
+// where the release was not sent, another error where it may have been, and in no case a
+// second one.
 func RunRemote(t *testing.T, r Remote) {
 	for _, test := range []struct {
 		name string

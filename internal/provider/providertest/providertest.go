@@ -2,9 +2,8 @@
 // Run is its conformance suite, called in the same way for each. Faulty makes
 // any provider fail as the tests of its users need it.
 //
-// Whatever a test looks at, its end re-checks the grant rule over all grants
-// and releases that it made: two grants whose slots overlap have disjoint
-// intervals [created, end).
+// The end of every test re-checks the grant rule over all grants and releases that it
+// made: two grants with overlapping slots have disjoint intervals [created, end).
 package providertest
 
 import (
@@ -36,7 +35,7 @@ type Store struct {
 
 	// SetClock sets the provider's clock, in Unix milliseconds. nil when it
 	// cannot be set: tests that need time to pass then use short terms and
-	// wait, and those that need a clock to jump are skipped.
+	// wait, and tests that need a clock to jump are skipped.
 	SetClock func(unixMS int64)
 
 	// Checks is how many random histories the property test runs; 0: as many as package
@@ -55,7 +54,7 @@ type Store struct {
 type Factory func(t *testing.T) Store
 
 // OverMemory returns a provider over records in memory: all on one store are like hosts that
-// share a server. Of what has been free for equally long it grants the lowest machine ID.
+// share a server. Of machine IDs that have been free for equally long it grants the lowest.
 func OverMemory(store *memory.Store, services provider.Services) (*pool.Provider, error) {
 	records := store.As(pool.AreaOf(services))
 	return pool.New(pool.Config{
@@ -216,7 +215,7 @@ func (s *suite) passes(ms int64) {
 // lasting is terms for leases that must not end during the test.
 func lasting() provider.Terms { return provider.DefaultTerms() }
 
-// passing is terms for leases whose end the test reaches.
+// passing returns terms for leases that end during the test.
 func (s *suite) passing() provider.Terms {
 	t := provider.DefaultTerms()
 	if s.store.SetClock == nil {
@@ -251,14 +250,14 @@ func (s *suite) openServices(services provider.Services) *client {
 	return c
 }
 
-// client is a provider whose grants and releases are noted in the ledger.
+// client is a provider that notes its grants and releases in the ledger.
 type client struct {
 	provider.Provider
 	suite    *suite
 	services provider.Services
 }
 
-// try acquires, checks what a grant must look like, and notes it.
+// try acquires, checks the form of the grant, and notes it.
 func (c *client) try(req provider.AcquireRequest) ([]lease.Lease, error) {
 	ctx, cancel := c.suite.ctx()
 	defer cancel()

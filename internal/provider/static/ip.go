@@ -29,7 +29,7 @@ type HostAddress struct {
 }
 
 // FromIPURL opens ip:. It fails when the host has no IPv4 address to take the
-// machine ID from. addresses lists what the host has; nil means the kernel's
+// machine ID from. addresses lists the host's addresses; nil means the kernel's
 // interfaces that are up.
 //
 // The address is looked up again at each acquire, because the address plan is

@@ -1,5 +1,5 @@
 // Package static has the providers without coordination: static:ID grants the machine ID in
-// its URL, ip: the one that follows from the host's IPv4 address, none: grants nothing.
+// its URL, ip: the machine ID that follows from the host's IPv4 address, none: grants nothing.
 //
 // # What keeps two holders apart
 //
@@ -9,12 +9,12 @@
 // one slot.
 //
 // A renewal grants the same slot anew, while the former lease still runs. That is safe for
-// the one generator that holds both: the values that it emits strictly increase, whatever its
-// leases are.
+// the one generator that holds both: the values that it emits strictly increase, also across
+// leases.
 //
 // # Created never goes back
 //
-// Within a process a grant's created is never below that of an earlier grant, nor below the
+// Within a process a grant's created is never below an earlier grant's, nor below the
 // timestamp of a release plus one, even if the clock is. So a clock that stepped back does not
 // open again a stretch of time that was granted before, and the next holder begins behind
 // everything that its predecessor embedded. After a step back a lease may begin in the future;
@@ -138,8 +138,8 @@ func (p *Provider) begin(ctx context.Context) error {
 	return provider.NotSent(ctx.Err())
 }
 
-// Acquire implements provider.Provider. It grants one lease, whatever
-// throughput is asked for: there is one slot.
+// Acquire implements provider.Provider. It grants one lease for any throughput: there is one
+// slot.
 func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 			err = provider.ErrBadSignature
 			continue
 		}
-		if g.released { // whatever the clock shows by now
+		if g.released { // at any time
 			return nil
 		}
 		if err := req.CheckTime(p.nowMS(), g.lease.Expired); err != nil {

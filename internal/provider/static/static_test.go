@@ -99,7 +99,7 @@ func TestStaticRelease(t *testing.T) {
 	if err := release(p, second, start+30_001); !errors.Is(err, provider.ErrTimestampSkew) {
 		t.Errorf("skewed: %v", err)
 	}
-	// The one that was replaced can be given back without touching the other.
+	// The replaced one can be given back without touching the other.
 	if err := release(p, first, start+20_000); err != nil {
 		t.Error(err)
 	}
@@ -249,7 +249,7 @@ func TestIPFollowsTheAddress(t *testing.T) {
 	}
 }
 
-// The kernel's own list can be read, whatever is in it here.
+// The kernel's own list can be read, with any content.
 func TestHostAddresses(t *testing.T) {
 	all, err := hostAddresses()
 	must.Succeed(t, err)

@@ -1,17 +1,17 @@
 // Package bounds keeps a record store from growing without end: it refuses new records once
 // there are so many, or once they take so much.
 //
-// The limits are of all records together. A store that says how many it has and what they
-// take (record.View) is asked; for others, this process counts what was made through it. One
+// The limits are of all records together. A store that counts its records and their bytes
+// (record.View) is asked; for others, this process counts the records made through it. One
 // payer gets three quarters of a limit. A payer is a user of the daemon's socket, or a tenant
 // of the lease server: the name that Pay puts into the context of a Change. A Change without a
 // payer is not limited, and not counted.
 //
 // Only new records are refused, and large ones that grow by much: a renewal or a release
 // never is. A change counts after its commit, so that changes that are under way at the same
-// time may exceed a limit together, by what they make.
+// time may exceed a limit together, by their new records.
 //
-// The ledger of what each payer has made is in memory. A record counts for the payer that
+// The ledger of each payer's records is in memory. A record counts for the payer that
 // wrote it last through this process, until its term and the time for which it is kept have
 // passed. A record without either counts for the payer that made it, until the process ends:
 // no rule deletes it.
@@ -33,11 +33,11 @@ const (
 	// smallValue is the size up to which a value may always grow. A lock with all of its
 	// receipts has less, so that a renewal or a release is never refused.
 	smallValue = 8 << 10
-	// smallGrowth is by how much a larger one may grow: a new owner of what a process left
-	// behind writes its name.
+	// smallGrowth is by how much a larger one may grow: a new owner of a record that a process
+	// left behind writes its name.
 	smallGrowth = 1 << 10
-	// looks is how many records of the ledger a change looks at to drop those that have
-	// ended: more than it can make.
+	// looks is how many records of the ledger a change looks at to drop ended ones: more than it
+	// can make.
 	looks = 2 * record.MaxWrites
 	// fullLook is how long a refusal relies on the last look at the whole ledger.
 	fullLook = time.Second
@@ -54,7 +54,7 @@ type Limits struct {
 
 type payerKey struct{}
 
-// Pay returns a context in which what is made counts for the payer, a name for people.
+// Pay returns a context in which new records count for the payer, a name for people.
 func Pay(ctx context.Context, payer string) context.Context {
 	return context.WithValue(ctx, payerKey{}, payer)
 }
@@ -80,7 +80,7 @@ type Store struct {
 	looked time.Duration     // when a refusal looked at all of them
 }
 
-// sum is how many records count, and what they take.
+// sum is how many records count, and their bytes.
 type sum struct{ keys, bytes int64 }
 
 // payer is what counts for one.
@@ -101,7 +101,7 @@ func New(store record.Store, limits Limits, elapsed func() time.Duration) *Store
 	return &Store{Store: store, limits: limits, elapsed: elapsed, seed: maphash.MakeSeed(), payers: map[string]*payer{}, ending: map[uint64]ending{}}
 }
 
-// run is what the last run of a rule saw and wrote.
+// run has the view and the writes of a rule's last run.
 type run struct {
 	seen   map[string]record.Record
 	writes []record.Write
@@ -202,10 +202,10 @@ func (s *Store) exceeded(name string, v record.View, more sum) *record.FullError
 	return nil
 }
 
-// share is what one payer may have of a limit.
+// share is one payer's part of a limit.
 func share(limit int64) int64 { return limit - limit/4 }
 
-// count notes what a change has written, or may have.
+// count notes the writes that a change has made, or may have.
 func (s *Store) count(name string, r *run, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +257,8 @@ func (s *Store) forget(hash uint64) {
 	}
 }
 
-// drop looks at so many records, and forgets those that have ended. A map that has become
-// almost empty is exchanged: a look at it walks through all of its room. mu is held.
+// drop looks at so many records, and forgets the ended ones. A map that has become almost empty
+// is exchanged: a look at it walks through all of its room. mu is held.
 func (s *Store) drop(looks int) {
 	seconds := int32(s.elapsed() / time.Second)
 	for hash, e := range s.ending {

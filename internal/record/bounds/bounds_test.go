@@ -89,7 +89,7 @@ func (r *rig) counts(payer string, keys int64) {
 	}
 }
 
-// What is refused, by the limits, what the store says, and what a payer has made.
+// Refusals, by the limits, the store's counts, and a payer's records.
 func TestLimits(t *testing.T) {
 	const size = 10_000 // of each record, and somewhat more
 	keys, disk, user := record.SettingKeys, record.SettingDisk, "user 1"
@@ -183,8 +183,8 @@ func TestKeysThatEnd(t *testing.T) {
 	r.counts("user 1", 3)
 }
 
-// What was refused or not carried out does not count, however often the rule ran; what may
-// have been carried out does: once, however often it is tried, and for a time.
+// A change that was refused or not carried out does not count, however often the rule ran; a
+// change that may have been carried out does: once, however often it is tried, and for a time.
 func TestUnknownOutcomes(t *testing.T) {
 	r := newRig(t, Limits{Keys: 100})
 	for err, keys := range map[error]int64{record.ErrBusy: 0, record.ErrInvalid: 0, record.ErrTerm: 0, record.ErrCrowded: 0, record.ErrUnconfirmed: 1, errors.New("no answer"): 1} {
@@ -262,8 +262,8 @@ func TestRuleThatRefuses(t *testing.T) {
 	}
 }
 
-// When most of many records have ended, the map of those that end is exchanged for a small
-// one, and payers without a record are forgotten.
+// When most of many records have ended, the map of ending records is exchanged for a small one,
+// and payers without a record are forgotten.
 func TestRoomOfEndedRecords(t *testing.T) {
 	r := newRig(t, Limits{Keys: 10_000})
 	for i := range 1000 {

@@ -25,7 +25,7 @@ type change struct {
 	*Store
 	ask    record.Ask
 	rule   record.Rule
-	nonce  string // the version of what it writes
+	nonce  string // the version of its writes
 	seen   sight
 	sure   bool             // seen was the present during the call
 	leases map[string]lease // that the call made or kept alive, by key
@@ -126,7 +126,7 @@ func (c *change) look(ctx context.Context) error {
 	return nil
 }
 
-// now takes what was seen for the present.
+// now takes the sight for the present.
 func (c *change) now(seen sight) {
 	for i := range seen.records {
 		k := &seen.records[i]
@@ -186,7 +186,7 @@ func (c *change) commit(ctx context.Context, writes []record.Write, atMS int64) 
 	return false, nil
 }
 
-// committed takes what was written at that revision for known.
+// committed takes the writes at that revision for known.
 func (c *change) committed(after []known, raised, rev int64) {
 	if raised != 0 {
 		c.floor.Store(&floor{raised, rev})
@@ -209,8 +209,8 @@ func (c *change) committed(after []known, raised, rev int64) {
 	}
 }
 
-// prepare makes the operations of the writes, with the leases that they need. raised is
-// what they raise the floor to, 0 where they do not.
+// prepare makes the operations of the writes, with the leases that they need. raised is the new
+// floor, 0 where they do not raise it.
 func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64) (after []known, ops []clientv3.Op, raised int64, err error) {
 	for _, w := range writes {
 		before := c.seen.records[slices.Index(c.ask.Keys, w.Key)]
@@ -256,8 +256,8 @@ func (c *change) puts(before, after known) (ops []clientv3.Op) {
 }
 
 // leaseFor returns a lease that lasts for the write's term from now on, and when it was
-// last kept alive; none where there is no term. It uses the record's own lease, one that
-// the call has made for an earlier try, or a spare one, before it makes one.
+// last kept alive; none where there is no term. It uses the record's own lease, the lease
+// of an earlier try of the call, or a spare one, before it makes one.
 func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id clientv3.LeaseID, aliveAt time.Duration, err error) {
 	if w.TermMS == 0 {
 		return 0, 0, nil

@@ -3,12 +3,12 @@
 //
 // # One round trip
 //
-// A rule runs in this process. Its first run is on what this process knows of the
-// records from its latest change of them, or on their absence where it knows nothing.
-// One transaction then compares everything that the rule was shown, and carries out
-// its writes or returns the present state, on which the rule runs again. Only writes
-// may rest on an old view, because only they are compared: before a refusal, or a
-// decision not to write, the records are read.
+// A rule runs in this process. Its first run is on this process's memory of the records
+// from its latest change of them, or on their absence where it knows nothing. One
+// transaction then compares everything that the rule was shown, and carries out its
+// writes or returns the present state, on which the rule runs again. Only writes may rest
+// on an old view, because only they are compared: before a refusal, or a decision not to
+// write, the records are read.
 //
 // Callers of one process take turns at a key, so that only processes race. They pause
 // between tries, for longer each time; a process that has won a race pauses before its

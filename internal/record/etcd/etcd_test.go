@@ -121,7 +121,7 @@ type counting struct {
 
 func (c *counting) Txn(ctx context.Context) clientv3.Txn { c.n++; return c.KV.Txn(ctx) }
 
-// A change is one round trip where nobody else was there, also of a new record.
+// A change is one round trip where no other client was there, also of a new record.
 func TestOneRoundTrip(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
 	mustPut(t, s, record.Write{Key: "first", Value: []byte("1")}) // learns the life
@@ -145,7 +145,7 @@ func TestOneRoundTrip(t *testing.T) {
 	}
 }
 
-// What is known of records in another cluster is not used in this one.
+// The memory of records in another cluster is not used in this one.
 func TestAnotherCluster(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
 	mustPut(t, s, record.Write{Key: "k", Value: []byte("1")})
@@ -209,7 +209,7 @@ func TestLeases(t *testing.T) {
 	w.TermMS = 3_600_000
 	mustPut(t, s, w)
 	left(4220, 4321)
-	// What it knows is of a term that is over.
+	// Its memory is of a term that is over.
 	expire(t, s, "k")
 	for range 2 {
 		mustPut(t, s, w)
@@ -240,7 +240,7 @@ func TestOneLeaseForAllTries(t *testing.T) {
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
 	leases := &countingLeases{Lease: s.conn.KV.Lease}
 	s.conn.KV.Lease = leases
-	for before, want := range []int{1, 0} { // the second has that of the first to spare
+	for before, want := range []int{1, 0} { // the second has the first one's to spare
 		before := int64(before) * 1_000_000
 		mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
 		leases.n = 0
@@ -257,7 +257,7 @@ func TestOneLeaseForAllTries(t *testing.T) {
 }
 
 // A lease that no record uses any more serves the next record with the same term, and a
-// process keeps a few of them. One that another process may still use is not among them.
+// process keeps a few of them. A lease that another process may still use is not among them.
 func TestSpareLeases(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
@@ -419,7 +419,7 @@ func TestSweep(t *testing.T) {
 	if keys, floor := left(); !slices.Equal(keys, []string{"ever", "held", "over, kept"}) || floor != 100 {
 		t.Errorf("%q are left, and the floor is %d", keys, floor)
 	}
-	// One that is used again meanwhile is not deleted.
+	// A record that is used again meanwhile is not deleted.
 	clock.Store(began + 1001_000)
 	mustPut(t, s, record.Write{Key: "over, kept", Value: []byte("again")})
 	if err := s.remove(testContext(t), "over, kept"); err != nil || value(t, s, "over, kept") != "again" {
@@ -427,7 +427,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Making records deletes those that are due.
+// Making records deletes the due ones.
 func TestNewRecordsSweep(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
 	var clock atomic.Int64

@@ -86,7 +86,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	})
 }
 
-// A database over its quota refuses all that writes, and says so. What is granted stays, and can be
+// A database over its quota refuses all that writes, and says so. Granted leases stay, and can be
 // verified.
 func TestLeasesWithoutSpace(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
@@ -176,8 +176,8 @@ func TestLeasesDuringCompaction(t *testing.T) {
 	}
 }
 
-// A cluster is restored from what it had before, under the same name. Its revisions come once more:
-// a process that has gone on meanwhile does not take another's block for the one that it knows.
+// A cluster is restored from an older state, under the same name. Its revisions come once more:
+// a process that has gone on meanwhile does not take another's block for the block that it knows.
 func TestLeasesInARestoredCluster(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
 	cfg := configOf(m)

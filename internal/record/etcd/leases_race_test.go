@@ -104,7 +104,7 @@ func TestLeaseCostsThreeRoundTrips(t *testing.T) {
 	}
 }
 
-// While a lease is being granted, another host is granted one that overlaps.
+// While a lease is being granted, another host is granted an overlapping one.
 func TestGrantSeesWhatOthersDo(t *testing.T) {
 	terms := of(provider.DefaultTerms(), 5, 6)
 	for name, other := range map[string]provider.Terms{
@@ -125,7 +125,7 @@ func TestGrantSeesWhatOthersDo(t *testing.T) {
 	}
 }
 
-// While a lease is being extended, a host whose clock is ahead is granted a slot of another
+// While a lease is being extended, a host with a clock that is ahead is granted a slot of another
 // layout that overlaps it.
 func TestExtensionSeesWhatOthersDo(t *testing.T) {
 	for _, bitSeq := range []int{6, 10} {
@@ -166,7 +166,7 @@ func TestPoolIsReplacedMeanwhile(t *testing.T) {
 	}
 }
 
-// clockedHost is a host whose clock is off by so much, and jumps.
+// clockedHost is a host with a clock that is off by so much, and jumps.
 type clockedHost struct {
 	*leases
 	off atomic.Int64
@@ -178,8 +178,8 @@ type held struct {
 	end   int64
 }
 
-// Hosts whose clocks are hours apart, and jump by hours, are granted nothing that overlaps in slot
-// and time: what is granted begins at the recorded end of the grant before, or later.
+// Hosts with clocks that are hours apart, and jump by hours, are granted nothing that overlaps in
+// slot and time: a grant begins at the recorded end of the grant before, or later.
 func TestClocksThatAreApart(t *testing.T) {
 	terms := of(provider.DefaultTerms(), 4, 12)
 	services := provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": of(terms.WithBitSeq(9), 2, 6)}}

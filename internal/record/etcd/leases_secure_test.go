@@ -116,7 +116,7 @@ func TestLeasesWithTLSAndPassword(t *testing.T) {
 
 	for name, bad := range map[string]struct{ url, want string }{
 		"wrong password": {strings.Replace(good, file("password"), write("wrong", "hunter2"), 1), "username and password_file"},
-		// The client certificate stands for a user here, whom nobody knows.
+		// The client certificate stands for a user here, which the server does not know.
 		"no user":          {strings.Split(good, "&username")[0], "permission denied"},
 		"other prefix":     {good + "&prefix=/other/", "grant its role"},
 		"other authority":  {strings.Replace(good, ca.File, other.File, 1), "certificate"},

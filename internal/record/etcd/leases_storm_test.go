@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// storm has n acquires begin at once, spread over the hosts, and returns what was granted.
+// storm has n acquires begin at once, spread over the hosts, and returns the grants.
 func storm(t testing.TB, hosts []*leases, n int) (all []lease.Lease) {
 	t.Helper()
 	ctx := testContext(t)

@@ -19,7 +19,7 @@ import (
 
 type member = etcdtest.Member
 
-// leases is a pool in etcd, with what it is made of.
+// leases is a pool in etcd, with its parts.
 type leases struct {
 	*pool.Provider
 	conn *etcdconn.Client

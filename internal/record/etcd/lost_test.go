@@ -54,7 +54,7 @@ func count(t *testing.T, s record.Store, term int64) (runs int, err error) {
 	return runs, err
 }
 
-// The client repeats a transaction whose answer was lost. What the first one wrote is
+// The client repeats a transaction after its answer was lost. The first one's write is
 // recognised by its version; where it was overwritten, the change does not succeed, and
 // is not carried out twice.
 func TestLostAnswer(t *testing.T) {
@@ -81,7 +81,7 @@ func TestLostAnswer(t *testing.T) {
 			if got := value(t, other, "n"); got != want {
 				t.Errorf("term %d, outrun %v: %s was counted, want %s", term, outrun, got, want)
 			}
-			// What is known of it now is right, or is not relied on.
+			// The memory of it is now right, or is not relied on.
 			if _, err := count(t, s, term); err != nil || value(t, other, "n") != want+"I" {
 				t.Errorf("term %d, outrun %v: then it is %s (%v)", term, outrun, value(t, other, "n"), err)
 			}
@@ -89,7 +89,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// What was written may be gone again before the transaction is repeated.
+// The written record may be gone again before the transaction is repeated.
 func TestLostAnswerOfARecordThatIsGone(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
 		s := mustOpen(t, etcdtest.Shared(t))
@@ -137,7 +137,8 @@ func (b *briefly) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Leas
 	return &clientv3.LeaseTimeToLiveResponse{TTL: b.ttl}, nil
 }
 
-// A view shows no more left of a term than etcd says, whatever the clocks of hosts do. An error may rest on an estimate.
+// A view shows no more left of a term than etcd says, under any clocks of hosts. An error may
+// rest on an estimate.
 func TestLeftIsWhatEtcdSays(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	mustPut(t, mustOpen(t, cfg), record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1000})

@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// header is what is stored in front of a value.
+// header stands in front of a stored value.
 type header struct {
 	Writer string `json:"w"` // the version: drawn for each change
 	AtMS   int64  `json:"a"` // Unix ms, by the writer's clock
@@ -32,7 +32,7 @@ func (h header) vanishes() bool {
 // marked reports whether a marker says that the record's term has not ended.
 func (h header) marked() bool { return h.TermMS > 0 && !h.vanishes() }
 
-// known is what was seen of one record.
+// known is a record as it was last seen.
 type known struct {
 	header
 	line      []byte // the header as it is stored, which names the version
@@ -57,8 +57,8 @@ func (k known) over() bool { return k.marked() && k.markerRev == 0 }
 // runs reports whether the record has a term that has not ended.
 func (k known) runs() bool { return k.TermMS > 0 && !k.over() }
 
-// record is what a rule is shown. The clocks of hosts tell how much of a term is left as
-// far as they agree with etcd.
+// record returns the record that a rule is shown. The clocks of hosts tell how much of a term is
+// left as far as they agree with etcd.
 func (k known) record(nowMS int64) record.Record {
 	r := record.Record{Value: bytes.Clone(k.value), Over: k.over()}
 	if k.TermMS > 0 {
@@ -74,7 +74,7 @@ func (k known) record(nowMS int64) record.Record {
 	return r
 }
 
-// sight is what was seen of all that an ask names.
+// sight is a look at all that an ask names.
 type sight struct {
 	records []known // in the order of the ask
 	floor   floor
@@ -168,7 +168,7 @@ func encode(w record.Write, nonce string, atMS int64) (h header, line []byte, er
 // afterLine is a byte that comes after that at the end of a line.
 const afterLine = "\x0b"
 
-// view is what a rule is shown of the sight.
+// view returns the view of the sight that a rule is shown.
 func (seen sight) view(nowMS int64) record.View {
 	v := record.View{Records: map[string]record.Record{}, NowMS: nowMS, Floor: seen.floor.value, Life: seen.life}
 	for _, k := range seen.records {

@@ -19,7 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
-// Store implements record.Store in etcd, whose client it does not own.
+// Store implements record.Store in etcd. It does not own the client.
 type Store struct {
 	conn   *etcdconn.Client
 	area   record.Area
@@ -102,9 +102,9 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 // errEnded: a term has ended since it was seen.
 var errEnded = errors.New("a term has ended")
 
-// time asks etcd how much is left of the terms that run. A lease may have ended whose
-// marker is there until etcd removes it: again says that the record was read once more
-// since, and then the term has a moment left.
+// time asks etcd how much is left of the terms that run. The marker of an ended lease is
+// there until etcd removes it: again says that the record was read once more since, and
+// then the term has a moment left.
 func (s *Store) time(ctx context.Context, seen *sight, again bool) error {
 	for i := range seen.records {
 		k := &seen.records[i]
@@ -173,8 +173,8 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	return page, nil
 }
 
-// page reads records whose keys have the prefix, with their markers, from one key on. A
-// damaged record has an error, and its key.
+// page reads the records under the prefix, with their markers, from one key on. A damaged record
+// has an error, and its key.
 func (s *Store) page(ctx context.Context, from, prefix string, limit int) (iter.Seq2[known, error], error) {
 	part := func(path func(string) string) clientv3.Op {
 		return clientv3.OpGet(path(from), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(prefix))), clientv3.WithLimit(int64(limit)))

@@ -17,7 +17,7 @@ const (
 )
 
 // due reports whether the record may be deleted. How long it is kept after its term is
-// counted by the clocks of hosts: one that is ahead costs what the record remembered,
+// counted by the clocks of hosts: a clock that is ahead costs the record's memory,
 // and nothing that the floor does not know.
 func (k known) due(nowMS int64) bool {
 	return k.TermMS+k.KeepMS > 0 && (k.over() || k.TermMS == 0) && nowMS >= k.AtMS+k.TermMS+k.KeepMS
@@ -32,7 +32,7 @@ func (s *Store) made() {
 		defer s.tasks.Done()
 		ctx, cancel := context.WithTimeout(s.lifetime, sweepTime)
 		defer cancel()
-		_, _ = s.sweep(ctx) // what it did not do, the next one does
+		_, _ = s.sweep(ctx) // the next sweep does the rest
 	}()
 }
 

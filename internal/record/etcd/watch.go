@@ -61,7 +61,7 @@ type watch struct {
 }
 
 // next waits for something that watchers are told of, and reports whether there is any
-// more. What belongs to one revision, or to one before, has one token.
+// more. Events of one revision, or of one before, have one token.
 func (w *watch) next() bool {
 	for {
 		var answer clientv3.WatchResponse
@@ -85,8 +85,7 @@ func (w *watch) next() bool {
 	}
 }
 
-// tells reports whether watchers are told of the event. One that cannot be read is none
-// too few.
+// tells reports whether watchers are told of the event. They are told of a damaged one too.
 func (s *Store) tells(e *clientv3.Event) bool {
 	if e.Type == clientv3.EventTypeDelete {
 		return true

@@ -7,11 +7,12 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// fence is what a store knows of grants, and what follows when it is fenced. Times are Unix ms.
+// fence is a store's knowledge of grants, and the rules that follow when it is fenced. Times are
+// Unix ms.
 type fence struct {
 	lives           int   // how often it has lost everything
-	unnoticed       bool  // it has, and nobody has used it since
-	longestMS       int64 // of those that have used it: the longest GrantMS of their areas
+	unnoticed       bool  // it has, and no call has used it since
+	longestMS       int64 // the longest GrantMS of the areas that have used it
 	latestMS        int64 // when all ends that was granted
 	fromMS, untilMS int64 // 0: there is no fence
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// sweepLooks is how many records a change looks at to delete those that are due: more
-// than it can make.
+// sweepLooks is how many records a change looks at to delete due ones: more than it can make.
 const sweepLooks = 2 * record.MaxWrites
 
 // sweepPause is how long a change that has no room relies on the last look at all records.
@@ -58,7 +57,7 @@ func (k entry) record(nowMS int64) record.Record {
 	return record.WithTerm(slices.Clone(k.Value), k.endMS, nowMS)
 }
 
-// New returns an empty store, whose writes grant for as long as any store allows.
+// New returns an empty store. Its writes grant for as long as any store allows.
 func New(nowMS func() int64) *Store { return NewArea(record.Area{}, nowMS) }
 
 // NewArea returns an empty store. nowMS is its clock in Unix ms; nil means the wall
@@ -70,7 +69,7 @@ func NewArea(area record.Area, nowMS func() int64) *Store {
 	return &Store{area, &kept{nowMS: nowMS, records: map[string]entry{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}}
 }
 
-// As is the same store for a process whose area is another one.
+// As is the same store for a process with another area.
 func (s *Store) As(area record.Area) *Store { return &Store{area, s.kept} }
 
 // NowMS is the store's clock.
@@ -126,7 +125,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	return v.NowMS, nil
 }
 
-// sweep looks at so many records, and deletes those that are due.
+// sweep looks at so many records, and deletes the due ones.
 func (s *Store) sweep(nowMS int64, looks int) {
 	for key, k := range s.records {
 		if looks--; looks < 0 {

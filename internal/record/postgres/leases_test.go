@@ -63,7 +63,7 @@ func mustOpenLeases(t *testing.T, cfg postgresconn.Config) *leasing {
 // release is in the bytes of every release, and of nothing else.
 const release = "this is a release"
 
-// marking has each release write one more record, whose key is new and whose value is release.
+// marking has each release write one more record, with a new key and the value release.
 type marking struct {
 	record.Store
 	*leasing

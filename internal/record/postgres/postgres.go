@@ -7,7 +7,7 @@
 // An area has tables, locks and a channel of its own, which have its name, and a row in the
 // table life of package postgresconn.
 //
-// Records that are due are deleted by later changes, where nobody else uses their keys.
+// Later changes delete due records, where no other change uses their keys.
 package postgres
 
 import (
@@ -22,9 +22,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// The tables of an area, whose name is {area}. Names sort by their bytes, whatever the language
-// of the database. Indexes are constraints: a statement that makes one would wait for those who
-// use the table.
+// The tables of the area {area}. Names sort by their bytes, in a database of any language.
+// Indexes are constraints: a statement that makes one would wait for all users of the table.
 var tables = []string{
 	`CREATE TABLE IF NOT EXISTS {area}_record (
 		key    text COLLATE "C" PRIMARY KEY,
@@ -43,7 +42,7 @@ var tables = []string{
 const sweepMax = 2 * record.MaxWrites
 
 const (
-	// lockOf is the lock of a key in a schema. The second argument is what it is for.
+	// lockOf is the lock of a key in a schema. The second argument is its purpose.
 	lockOf    = "hashtextextended(current_schema() || '/{area}/' || key, 3)"
 	lockSQL   = "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT " + lockOf + " h FROM unnest($1::text[]) key ORDER BY h) sorted"
 	readSQL   = "SELECT key, value, coalesce(end_ms, 0), mark, tell FROM {area}_record WHERE key = ANY ($1)"
@@ -52,8 +51,8 @@ const (
 	writeSQL  = `INSERT INTO {area}_record (key, value, end_ms, due_ms, mark, tell)
 		SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
 		ON CONFLICT (key) DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark, tell = excluded.tell`
-	// sweepSQL deletes records that are due and that nobody uses, and raises the floor for
-	// these and for what the change itself has deleted.
+	// sweepSQL deletes due records that are not in use, and raises the floor for these and for
+	// the deletions of the change itself.
 	sweepSQL = `WITH due AS (
 			SELECT key FROM {area}_record WHERE due_ms <= $1 AND pg_try_advisory_xact_lock(` + lockOf + `) ORDER BY due_ms LIMIT $2 FOR UPDATE SKIP LOCKED
 		), gone AS (
@@ -84,12 +83,12 @@ type Store struct {
 	watchers *watchers
 }
 
-// New uses the client, whose owner closes it after the store. A fence lasts as long as what was
-// granted.
+// New uses the client; the client's owner closes it after the store. A fence lasts as long as the
+// grants.
 func New(client *postgresconn.Client, area record.Area) *Store { return NewLasting(client, area, 0) }
 
-// NewLasting is New for a process whose grants last for longestMS at most. A fence lasts as long
-// once the process has seen it, even if the server has forgotten how long its grants lasted.
+// NewLasting is New for a process with grants that last for longestMS at most. A fence lasts as
+// long once the process has seen it, even if the server has forgotten how long its grants lasted.
 func NewLasting(client *postgresconn.Client, area record.Area, longestMS int64) *Store {
 	kind := postgresconn.Kind{Name: area.Name, LongestMS: longestMS, MaxMS: area.Longest()}
 	for _, table := range tables {
@@ -105,11 +104,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// seen is what a transaction has read of the records.
+// seen are the records as a transaction has read them.
 type seen struct {
 	view record.View
 	ends map[string]int64
-	gone map[string]gone // what a deletion has to do
+	gone map[string]gone // the work of a deletion
 }
 
 type gone struct {
@@ -137,8 +136,8 @@ func (sql statements) reads(b *pgx.Batch, ask record.Ask, into *seen) {
 	b.Queue(sql.floor).QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
 }
 
-// now is the server's clock. It does not go back where the area has terms: one that ended
-// would last again, and one that began then would be shorter.
+// now is the server's clock. It does not go back where the area has terms: an ended term would
+// last again, and a term that began then would be shorter.
 func (s *Store) now(m postgresconn.Moment) int64 {
 	if s.area.FollowsClock {
 		return m.NowMS
@@ -146,7 +145,7 @@ func (s *Store) now(m postgresconn.Moment) int64 {
 	return max(m.NowMS, m.LastMS)
 }
 
-// at completes the view with what the store says of itself at the time.
+// at completes the view with the store's own state at the time.
 func (s *seen) at(nowMS int64, f postgresconn.Fence) record.View {
 	s.view.NowMS, s.view.Life = nowMS, f.Life
 	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
@@ -176,7 +175,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 			return err
 		}
 		if len(writes) == 0 {
-			tx.Confirm() // the answer rests on what is there
+			tx.Confirm() // the answer rests on the present record
 			return nil
 		}
 		tx.NowMS = atMS

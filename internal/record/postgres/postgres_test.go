@@ -66,8 +66,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestGrants: a fence lasts as long as the longest grant, with a term or without. Terms that
-// nobody relies on do not count.
+// TestGrants: a fence lasts as long as the longest grant, with a term or without. Terms without a
+// holder do not count.
 func TestGrants(t *testing.T) {
 	cfg := postgrestest.Shared(t).Config()
 	s, err := open(cfg, recordtest.One)

@@ -29,7 +29,7 @@ type watchers struct {
 	tasks  sync.WaitGroup
 }
 
-// listener is the session, and those whom it tells.
+// listener is the session, and the watches that it tells.
 type listener struct {
 	ready  chan struct{} // closed when err is final
 	err    error
@@ -37,7 +37,7 @@ type listener struct {
 	tokens map[chan struct{}]watch // guarded by watchers.mu; nil: it is blind
 }
 
-// watch is one of those whom a listener tells.
+// watch is one of the watches that a listener tells.
 type watch struct {
 	prefix string
 	stop   func() bool // ends what its context would do
@@ -143,7 +143,7 @@ func (w *watchers) listen(ctx context.Context, l *listener) {
 	}
 }
 
-// tell gives a token to those whose prefix fits.
+// tell gives a token to the watchers with a fitting prefix.
 func (w *watchers) tell(l *listener, fits func(prefix string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

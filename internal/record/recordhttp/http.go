@@ -1,4 +1,4 @@
-// Package recordhttp is what the clients of a lease server share: how refusals and a store's lack
+// Package recordhttp is shared by the clients of a lease server: how refusals and a store's lack
 // of room travel to them, and that something in between changes their requests.
 package recordhttp
 

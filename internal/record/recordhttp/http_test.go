@@ -14,7 +14,7 @@ import (
 
 var errNo = errors.New("no")
 
-// Refusals and a lack of room arrive, and what is none stays as it is.
+// Refusals and a lack of room arrive, and other errors stay as they are.
 func TestRefusalsTravel(t *testing.T) {
 	for _, want := range []*record.FullError{
 		{}, {Setting: record.SettingKeys, Limit: 1 << 40}, {Setting: record.SettingDisk, Limit: 5, Payer: `tenant "acme"`},

@@ -30,7 +30,7 @@ func (r *rig) seeList(want ...string) {
 	}
 }
 
-// apart: what is done to a key in one area happens to none in another one.
+// apart: a change of a key in one area changes none in another one.
 func apart(r *rig) {
 	two := r.beside()
 	r.write(text("a/1", "one"))
@@ -107,7 +107,7 @@ func granted(value string, d time.Duration) record.Write {
 	return record.Write{Key: "granted", Value: []byte(value), GrantMS: d.Milliseconds()}
 }
 
-// fence has the area forget, perhaps, and returns what it says then.
+// fence has the area forget, perhaps, and returns its view then.
 func (r *rig) fence() record.View {
 	r.Helper()
 	must.Succeed(r, r.target.Fence(r.area))
@@ -185,7 +185,7 @@ func longest(r *rig) {
 		}
 		one.see("granted", "long")
 		idle := granted("idle", 0)
-		idle.TermMS = record.MaxTermMS // nobody relies on it
+		idle.TermMS = record.MaxTermMS // no holder relies on it
 		one.write(idle)
 		if one.target.Fence == nil {
 			continue

@@ -13,7 +13,7 @@ import (
 )
 
 // concurrent: callers of several clients count in two records, both of which each
-// change moves on. Nothing is lost, nobody starves, and the two never differ.
+// change moves on. Nothing is lost, no caller starves, and the two never differ.
 func concurrent(r *rig) {
 	const clients, callers, calls = 3, 4, 25
 	ask := record.Ask{Keys: []string{"n", "twin"}}
@@ -94,8 +94,8 @@ func tokens(r *rig) {
 }
 
 // interfered runs a rule that writes, and has another client change something after the
-// rule's first run on the present. It returns what the rule was shown each time from
-// then on, as text.
+// rule's first run on the present. It returns the rule's view of each run from then on,
+// as text.
 func (r *rig) interfered(ask record.Ask, writes []record.Write, meanwhile func()) (runs []string) {
 	r.Helper()
 	present := showView(ask, r.read(ask), r.base)
@@ -114,7 +114,7 @@ func (r *rig) interfered(ask record.Ask, writes []record.Write, meanwhile func()
 	return runs
 }
 
-// between: what a rule was shown is compared at the commit, all of it.
+// between: the rule's view is compared at the commit, all of it.
 func between(r *rig) {
 	if !r.target.Between {
 		r.Skip("its rules run under its lock")
@@ -126,7 +126,7 @@ func between(r *rig) {
 		before    []record.Write
 		ask       record.Ask
 		meanwhile func()
-		want      string // what the last run was shown
+		want      string // the view of the last run
 		deletes   bool   // instead of writing
 	}{
 		{"the version", []record.Write{text("a", "1")}, record.Ask{Keys: []string{"a"}},
@@ -161,14 +161,14 @@ func between(r *rig) {
 		}
 		other.write(record.Write{Key: c.ask.Keys[0]})
 	}
-	// What was not asked for is not compared.
+	// A record outside of the ask is not compared.
 	if runs := r.interfered(record.Ask{Keys: []string{"holder"}}, []record.Write{text("holder", "")}, func() { other.write(text("beside", "1")) }); len(runs) != 1 {
 		r.Errorf("a change of another record was compared: %q", runs)
 	}
 }
 
-// confirmed: a refusal, and a rule without writes, is of the present, whatever a client
-// knows from before.
+// confirmed: a refusal, and a rule without writes, is of the present, also where a client knows
+// an older state.
 func confirmed(r *rig) {
 	ask := record.Ask{Keys: []string{"a"}}
 	other := &rig{T: r.T, target: r.target, area: r.area, store: r.open(), base: r.base}
@@ -198,7 +198,7 @@ func confirmed(r *rig) {
 	}
 }
 
-// lastRun: what was carried out is what the last run of a rule decided.
+// lastRun: the store carries out the decision of a rule's last run.
 func lastRun(r *rig) {
 	const callers, changes = 4, 25
 	stores := []record.Store{r.store, r.open()}

@@ -46,8 +46,8 @@ func (n *naive) remove(key string, mark int64) {
 	}
 }
 
-// show is what a view must be, as text. What is due may be gone: seen says which of
-// those there still were.
+// show returns the right view, as text. A due record may be gone: seen says which of them there
+// still were.
 func (n *naive) show(ask record.Ask, seen record.View) string {
 	var b strings.Builder
 	for key, kept := range n.records {

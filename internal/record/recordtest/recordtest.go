@@ -20,7 +20,8 @@ import (
 
 // Target is a place for areas, which are empty at first.
 type Target struct {
-	// Open opens an area once more, as another process would. Run closes what it opens.
+	// Open opens an area once more, as another process would. Run closes the stores that it
+	// opens.
 	Open func(area record.Area) (record.Store, error)
 	// Advance moves the store's clock, back too. It is nil where the clock cannot be set;
 	// then Expire ends the term of one record in the area One.
@@ -32,7 +33,7 @@ type Target struct {
 	// Follows: areas with FollowsClock follow a clock that Advance moves back.
 	Follows bool
 	// Between: rules run outside of the store's lock, so that others can change the
-	// records between what a rule is shown and its commit.
+	// records between a rule's view and its commit.
 	Between bool
 }
 
@@ -98,7 +99,7 @@ func (r *rig) context() context.Context {
 	return ctx
 }
 
-// write changes one or more records, whatever they are.
+// write changes one or more records, without a look at them.
 func (r *rig) write(writes ...record.Write) {
 	r.Helper()
 	var ask record.Ask
@@ -119,8 +120,8 @@ func (r *rig) read(ask record.Ask) record.View {
 	return v
 }
 
-// see compares a record with what is wanted of it: its value, which has an
-// exclamation mark at its end where the term is over, or "-" for none.
+// see compares a record with the wanted text: its value, which has an exclamation mark at its end
+// where the term is over, or "-" for none.
 func (r *rig) see(key, want string) {
 	r.Helper()
 	if got := shown(r.read(record.Ask{Keys: []string{key}}), key); got != want {
@@ -172,20 +173,20 @@ func records(r *rig) {
 	r.write(record.Write{Key: "a"}) // there is nothing to delete
 	r.write(text("a", "again"))
 	r.see("a", "again")
-	// What was shown is the caller's.
+	// The shown value is the caller's.
 	shown := r.read(record.Ask{Keys: []string{"a"}}).Records["a"].Value
 	shown[0] = 'X'
 	r.see("a", "again")
 }
 
-// together: all writes of a rule, or none, and what the rule was shown.
+// together: all writes of a rule, or none, and the rule's view.
 func together(r *rig) {
 	r.write(text("a", "1"), text("b", "1"))
 	ask := record.Ask{Keys: []string{"a", "b", "c"}}
 	before := r.read(ask).NowMS
 	at, err := r.store.Change(r.context(), ask, func(v record.View) ([]record.Write, error) {
 		if shown(v, "a") != "1" || shown(v, "b") != "1" || shown(v, "c") != "-" {
-			return nil, nil // an old view; one that does not write is confirmed
+			return nil, nil // an old view; a run without writes is confirmed
 		}
 		return []record.Write{text("a", "2"), {Key: "b"}, text("c", "2")}, nil
 	})
@@ -299,7 +300,7 @@ func (*lasting) Value(any) any                      { return nil }
 
 var never = make(chan struct{})
 
-// AfterFunc is what the package context calls.
+// AfterFunc is called by the package context.
 func (c *lasting) AfterFunc(func()) (stop func() bool) {
 	c.waiting.Add(1)
 	return sync.OnceValue(func() bool { c.waiting.Add(-1); return true })
@@ -333,7 +334,7 @@ func lists(r *rig) {
 	if !slices.Equal(got, want) || pages != 3 {
 		r.Errorf("%d pages have %q", pages, got)
 	}
-	// What comes right before and right after those with a prefix, by their bytes.
+	// The keys right before and right after the ones with a prefix, by their bytes.
 	for prefix, beside := range map[string][2]string{
 		"q/": {"q.\U0010ffff", "q0"}, "r\x7f": {"r~\U0010ffff", "r\u0080"}, "s\ud7ff": {"s\ud7fe\U0010ffff", "s\ue000"},
 		"t\U0010ffff": {"t\U0010fffe\U0010ffff", "u"}, "\U0010ffff": {"\U0010fffe\U0010ffff", ""},

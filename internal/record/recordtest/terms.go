@@ -36,7 +36,7 @@ func (r *rig) left(key string, atMS int64, term time.Duration) {
 	if err != nil || len(page) != 1 || page[0].EndMS != found.EndMS || page[0].LeftMS < 1 || page[0].LeftMS > ms {
 		r.Errorf("the list has %+v (%v), want the end %d", page, err, found.EndMS)
 	}
-	// A rule that does not write may rest on what is left, too.
+	// A rule that does not write may rest on the rest of a term, too.
 	var shown record.Record
 	if _, err := r.store.Change(r.context(), record.Ask{Keys: []string{key}}, func(v record.View) ([]record.Write, error) {
 		shown = v.Records[key]
@@ -121,7 +121,7 @@ func terms(r *rig) {
 }
 
 // back: a clock that steps back makes no term shorter, also when it steps ahead again,
-// and what is over stays so.
+// and an ended term stays so.
 func back(r *rig) {
 	if r.target.Advance == nil {
 		r.Skip("its clock cannot be set")
@@ -147,7 +147,7 @@ func back(r *rig) {
 	r.see("k", "1!")
 }
 
-// fresh: a rule that compares times is shown those that are read during the call, and its commit
+// fresh: a rule that compares times is shown times that are read during the call, and its commit
 // is not before the last one.
 func fresh(r *rig) {
 	other := &rig{T: r.T, target: r.target, area: r.area, store: r.open()}
@@ -167,7 +167,7 @@ func fresh(r *rig) {
 		return runs
 	}
 	nothing := func() {}
-	change(nil, nothing) // what this client knows of the time is old from now on
+	change(nil, nothing) // this client's time is old from now on
 	if r.target.Advance != nil {
 		r.target.Advance(time.Hour)
 	}
@@ -176,15 +176,16 @@ func fresh(r *rig) {
 	if r.target.Advance == nil || !r.target.Between {
 		return
 	}
-	// A clock that steps back by less than what the store takes note of.
+	// A clock that steps back by less than the store takes note of.
 	r.target.Advance(500 * time.Millisecond)
 	if runs := change(nil, func() { r.target.Advance(-500 * time.Millisecond) }); len(runs) < 2 {
 		r.Errorf("a commit before the time that the rule was shown, %v, was carried out", runs)
 	}
 }
 
-// followed: where the area says so, the time goes back as far as the clock does, in a call no commit is
-// before what its rule was shown, and a fence covers what was granted while the clock was ahead.
+// followed: where the area says so, the time goes back as far as the clock does, in a call no
+// commit is before the time that its rule was shown, and a fence covers grants from the time
+// while the clock was ahead.
 func followed(r *rig) {
 	if r.target.Advance == nil || !r.target.Follows {
 		r.Skip("its clock cannot be set, or is not followed")
@@ -241,7 +242,7 @@ func (r *rig) sweepAway(key string) {
 	}
 }
 
-// idle: what is due is deleted, and nothing else.
+// idle: due records are deleted, and no others.
 func idle(r *rig) {
 	if r.target.Advance == nil {
 		// Nothing of such a record is wanted after its term.

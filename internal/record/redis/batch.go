@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// batch is the arguments of a commit, and what the records are afterwards.
+// batch has the arguments of a commit, and the records afterwards.
 type batch struct {
 	codes    []byte // of the writes
 	texts    []any  // of the writes that are no deletions
@@ -29,7 +29,7 @@ type batch struct {
 	}
 }
 
-// What a script is for.
+// The purposes of scripts.
 const (
 	changes = iota
 	looks   // nothing is carried out
@@ -101,8 +101,8 @@ func (c *change) prepare(writes []record.Write) *batch {
 	return b
 }
 
-// expires reports whether the record is one that Redis deletes by itself: by its own
-// clock, and not by one that was set.
+// expires reports whether Redis deletes the record by itself: by its own clock, and not by a
+// configured one.
 func (s *Store) expires(k known) bool { return k.vanishes() && s.cfg.NowMS == nil }
 
 // entries makes the commands that change a record's entries in the sorted sets.
@@ -160,7 +160,7 @@ func (c *change) words(b *batch) []any {
 	return append(append(words, b.texts...), b.commands...)
 }
 
-// answer is what the script returned.
+// answer is the script's answer.
 type answer struct {
 	done        bool
 	unconfirmed error // done, but not by replicas
@@ -220,7 +220,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	})
 }
 
-// parse reads what the script returned.
+// parse reads the script's answer.
 func (s *Store) parse(got any) (a answer, err error) {
 	switch got := got.(type) {
 	case int64:
@@ -243,7 +243,7 @@ func (s *Store) parse(got any) (a answer, err error) {
 	return answer{}, fmt.Errorf("a script gave an answer that this version does not know: %.100q", fmt.Sprint(got))
 }
 
-// understand takes what the script returned for the present.
+// understand takes the script's answer for the present.
 func (c *change) understand(a answer) error {
 	text, _ := a.present[0].(string)
 	records, _ := a.present[1].([]any)
@@ -265,7 +265,7 @@ func (c *change) understand(a answer) error {
 	return nil
 }
 
-// committed takes what was written for known.
+// committed takes the writes for known.
 func (c *change) committed(b *batch, atMS int64) {
 	for _, w := range b.after {
 		if !w.known.absent() {

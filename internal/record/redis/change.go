@@ -29,7 +29,7 @@ type change struct {
 	ask   record.Ask
 	nonce nonce
 	life  *life // nil before the server is known
-	// What was seen: the records of the ask, the time, and the floor.
+	// The sight: the records of the ask, the time, and the floor.
 	seen  []known
 	one   [1]known // has room for seen
 	nowMS int64
@@ -37,7 +37,7 @@ type change struct {
 	// sure: that was the present during the call. confirmed: replicas have it.
 	sure, confirmed bool
 	extra           [][]any // commands of the store's own, carried out with the writes
-	batch           batch   // what is sent next, or was last
+	batch           batch   // the next batch to send, or the last one sent
 }
 
 // spare has changes that have ended: their room is used again.
@@ -106,8 +106,8 @@ func (c *change) View() (v record.View, ok bool) {
 	return v, true
 }
 
-// Settled implements turns.Change. A repetition of what was carried out before is
-// answered when replicas know of that.
+// Settled implements turns.Change. A repetition of an earlier change is answered when replicas
+// know of that.
 func (c *change) Settled(refused bool) bool {
 	return c.sure && (refused || c.confirmed || c.cfg.MinReplicas == 0)
 }
@@ -180,7 +180,7 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 	return 0, o, nil
 }
 
-// search finds out whether an earlier try, whose answer was lost, was carried out. err says
+// search finds out whether an earlier try, with a lost answer, was carried out. err says
 // why the present is not seen. Without a lost answer nothing may be looked for: short
 // versions of two calls can be the same.
 func (c *change) search(ctx context.Context, err error) (atMS int64, o turns.Outcome, _ error) {
@@ -193,8 +193,7 @@ func (c *change) search(ctx context.Context, err error) (atMS int64, o turns.Out
 	return 0, turns.Old, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 }
 
-// found is the end of a change that was carried out by an earlier try, whose answer was
-// lost.
+// found ends a change that an earlier try, with a lost answer, has carried out.
 func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcome, err error) {
 	atMS = c.nowMS
 	if k.timed {
@@ -214,8 +213,8 @@ func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcom
 	return atMS, turns.Done, err
 }
 
-// lengthen records how long the grants among the writes last, before they are made. It
-// reports whether what was seen still counts.
+// lengthen records how long the grants among the writes last, before they are made. It reports
+// whether the sight still counts.
 func (c *change) lengthen(ctx context.Context, writes []record.Write) (same bool, err error) {
 	var most int64
 	for _, w := range writes {

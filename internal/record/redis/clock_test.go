@@ -12,7 +12,7 @@ import (
 var followed = record.Area{Name: "followed", MaxGrantMS: maxGrant.Milliseconds(), FollowsClock: true}
 
 // The clock steps back. The time of an area that follows it does so too, in each look, commit and
-// list; that of another area stands still.
+// list; another area's stands still.
 func TestAreaFollowsClock(t *testing.T) {
 	r := newRig(t, redistest.New(t, "--appendonly", "yes", "--appendfsync", "always"))
 	back := int64(began - 30*minute)
@@ -74,8 +74,8 @@ func TestFenceAfterTheLatestTime(t *testing.T) {
 	}
 }
 
-// Leases: a fence lasts at least for what this process grants, whatever is recorded; a process
-// that grants for longer makes it longer, also afterwards, unless an operator says what was lost.
+// Leases: a fence lasts at least as long as this process's grants, with any record; a process
+// that grants for longer makes it longer, also afterwards, unless an operator names the loss.
 func TestSettleLeases(t *testing.T) {
 	const hour = 60 * minute
 	one, two := server{runID: "one", replID: "1", nowMS: began}, server{runID: "two", replID: "2", nowMS: began + minute}

@@ -32,6 +32,6 @@
 //
 // Channels are called @AREA:tell:N. A message is the key of a record.
 //
-// Redis itself deletes a record of which nothing is left to do then: one that has no
-// mark and no watchers, and that is in no list.
+// Redis itself deletes a record of which nothing is left to do then: a record without a mark and
+// watchers, and in no list.
 package redis

@@ -20,8 +20,8 @@ const (
 )
 
 // A server that has no record of the store is fenced for as long as any client grants.
-// One that has, for as long as the longest grant that it knows of; further changes only
-// lengthen that. The floor is above everything that came before.
+// A server that has one, for as long as the longest grant that it knows of; further
+// changes only lengthen that. The floor is above everything that came before.
 func TestSettle(t *testing.T) {
 	const hour, day = 60 * minute, 24 * 60 * minute
 	one := server{runID: "one", replID: "1", nowMS: began}
@@ -86,7 +86,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestFloorsRise: the tokens of a life are above those of all before it, also of those that the
+// TestFloorsRise: the tokens of a life are above those of all before it, also of lives that the
 // server has forgotten.
 func TestFloorsRise(t *testing.T) {
 	next := func(before state, name string, afterMS int64) state {
@@ -105,7 +105,7 @@ func TestFloorsRise(t *testing.T) {
 	}
 }
 
-// rig is a store, whose clock the test sets, on servers that come and go.
+// rig is a store with a clock that the test sets, on servers that come and go.
 type rig struct {
 	*testing.T
 	atomic.Int64 // the clock, in Unix ms
@@ -185,8 +185,8 @@ func TestEmptiedServer(t *testing.T) {
 	}
 }
 
-// What a server still knows after a restart is there, in another life, with a fence for
-// the longest grant, rounded up. Terms that nobody relies on do not count.
+// The records that a server still knows after a restart are there, in another life, with a fence
+// for the longest grant, rounded up. Terms without a holder do not count.
 func TestRestart(t *testing.T) {
 	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
 	r := newRig(t, server)
@@ -199,7 +199,7 @@ func TestRestart(t *testing.T) {
 	if v.Life == before.Life || v.Floor <= before.Floor || string(v.Records["k"].Value) != "1" {
 		t.Errorf("after a restart: %+v, before: %+v", v, before)
 	}
-	if _, err := put(t, other, grant("k", time.Minute)); err != nil { // on what it remembers
+	if _, err := put(t, other, grant("k", time.Minute)); err != nil { // on its memory
 		t.Error(err)
 	}
 	mustInit(t, other)

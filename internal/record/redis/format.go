@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// The flags of a record. One that has times begins with the moment of its commit, six
-// bytes whose first bit is 0; then come the flags.
+// The flags of a record. A record with times begins with the moment of its commit, six bytes with
+// a first bit of 0; then come the flags.
 const (
 	isUntimed   = 1 << 7 // also tells a record without times from one with them
 	isLong      = 1 << 6 // the version has 8 bytes, not 4
@@ -47,10 +47,10 @@ func moment(text string) int64 {
 	return int64(binary.BigEndian.Uint64(all[:]))
 }
 
-// nonce is the version of what a call writes. Short records have the first half of it.
+// nonce is the version of a call's writes. Short records have the first half of it.
 type nonce [8]byte
 
-// known is what was seen of one record. Its bytes are never changed.
+// known is a record as it was last seen. Its bytes are never changed.
 type known struct {
 	tag     []byte // the part that is compared; none: it is absent
 	value   []byte
@@ -90,7 +90,7 @@ func (k known) wrote(n nonce) bool { return !k.absent() && bytes.Equal(k.version
 // size is about how many bytes the record takes here.
 func (k known) size() int { return len(k.tag) + len(k.value) }
 
-// record is what a rule is shown.
+// record returns the record that a rule is shown.
 func (k known) record(nowMS int64) record.Record {
 	return record.WithTerm(slices.Clip(k.value), k.endMS(), nowMS)
 }

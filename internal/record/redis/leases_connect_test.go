@@ -147,8 +147,8 @@ func TestTLS(t *testing.T) {
 	refused(t, "redis://"+at)
 }
 
-// A server that hangs takes no longer than the caller's deadline, and somewhat longer for one that
-// gives up without a deadline.
+// A server that hangs takes no longer than the caller's deadline, and somewhat longer for a
+// caller that gives up without a deadline.
 func TestHungServer(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s)
@@ -188,8 +188,8 @@ func TestStaleConnections(t *testing.T) {
 	}
 }
 
-// The answer is lost with the connection. The store recognises its own grant, also that of a
-// request without an ID.
+// The answer is lost with the connection. The store recognises its own grant, also for a request
+// without an ID.
 func TestAnswerLost(t *testing.T) {
 	s := redistest.New(t)
 	proxy := proxytest.New(t, "unix", s.Sock)

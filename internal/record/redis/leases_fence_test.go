@@ -229,7 +229,7 @@ func TestReplicaComesAndGoes(t *testing.T) {
 }
 
 // A client with a longer term that comes after a restart may have lost grants of its own, also
-// if it only verifies. One whose operator confirms every write has not.
+// if it only verifies. A client has not where its operator confirms every write.
 func TestLongerTermAfterARestart(t *testing.T) {
 	for name, set := range map[string]bool{"fenced": false, "failover_fence=0": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
-// deciding is records whose changes are seen before they are sent.
+// deciding is records that show their changes before they are sent.
 type deciding struct {
 	record.Store
 	decided func([]record.Write)

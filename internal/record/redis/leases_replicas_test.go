@@ -38,7 +38,7 @@ func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 	hasty := p.on(primary, impatient)
 	replica.Signal(stop)
 	for range 3 { // each time both machine IDs are free again
-		p.unconfirmed(hasty, "", "the leases were given back") // nobody can ask for them again
+		p.unconfirmed(hasty, "", "the leases were given back") // no caller can ask for them again
 	}
 	records, err := p.provider.List(p.context(), "")
 	must.Succeed(t, err)
@@ -54,8 +54,8 @@ func TestUnconfirmedLeasesAreGivenBack(t *testing.T) {
 	}
 }
 
-// Nothing is granted, and what was is given back: a lost release only leaves the machine ID taken
-// for longer.
+// Nothing is granted, and earlier grants are given back: a lost release only leaves the machine
+// ID taken for longer.
 // Seed 001-19.
 func TestTooFewReplicasConnected(t *testing.T) {
 	primary, _ := redistest.Pair(t)
@@ -106,8 +106,8 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 }
 
 // Two callers are answered with one lease, as happens when a request is
-// repeated while its first attempt is still waiting for replicas. The one whose
-// replicas do not confirm must not give back what the other uses.
+// repeated while its first attempt is still waiting for replicas. The one without a
+// confirmation by replicas must not give back the other's lease.
 func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
 	primary, _ := redistest.Pair(t)
 	silent := redistest.NewWithPort(t)

@@ -31,7 +31,8 @@ const (
 // longest is term and quarantine of a pool's default terms, in ms.
 var longest = provider.DefaultTerms().LongestMS()
 
-// leasing is one pool of machine IDs, whose clock the test sets, on servers that come and go.
+// leasing is one pool of machine IDs, with a clock that the test sets, on servers that come and
+// go.
 type leasing struct {
 	*testing.T
 	clock    atomic.Int64

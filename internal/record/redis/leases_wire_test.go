@@ -122,7 +122,7 @@ func commands(t *testing.T, s *redistest.Server) (scripts, all int) {
 }
 
 // A single acquire takes three round trips at most, one of which looks at the server as a whole,
-// once a second. What it has the server do depends neither on the size of the layout nor on how
+// once a second. The server's work for it depends neither on the size of the layout nor on how
 // many leases are alive.
 // Seed 003-4.3-1.
 func TestAcquireTakesThreeRoundTrips(t *testing.T) {

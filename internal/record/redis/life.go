@@ -2,14 +2,14 @@ package redis
 
 import "github.com/kazahana/kazahana/internal/record"
 
-// Life is what the store's record says of its present life, and the rules by which that
-// changes, without a server: a simulation of servers that forget runs them.
+// Life is the store's record of its present life, and the rules by which that changes, without a
+// server: a simulation of servers that forget runs them.
 type Life struct {
 	state  state
 	limits limits
 }
 
-// Server is what a server says of itself.
+// Server is a server's description of itself.
 type Server struct {
 	RunID, ReplID, ReplIn string
 	WasReplica            bool
@@ -18,7 +18,7 @@ type Server struct {
 
 func (s Server) server() server { return server{s.RunID, s.ReplID, s.ReplIn, s.WasReplica, s.NowMS} }
 
-// FirstLife is that of a store of which an operator has said that it is new.
+// FirstLife is the life of a store that an operator has declared new.
 func FirstLife(s Server, area record.Area) Life {
 	l := Life{limits: limitsOf(area)}
 	l.state, _ = settle(nil, s.server(), l.limits)
@@ -50,7 +50,7 @@ func (l Life) Granting(grantMS int64) Life {
 	return l
 }
 
-// Show completes a view, whose time is the server's.
+// Show completes a view; its time is the server's.
 func (l Life) Show(v *record.View) {
 	v.Life, v.Floor, v.Fence = l.state.life(), max(v.Floor, l.state.floor), l.state.fence(l.limits, v.NowMS)
 }

@@ -22,7 +22,7 @@ var (
 	restateScript = redis.NewScript(source("restate"))
 )
 
-// commands is what the scripts and this package run: what an ACL must allow.
+// commands are the commands of the scripts and of this package, which an ACL must allow.
 const commands = "info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait"
 
 func source(name string) string {
@@ -33,7 +33,7 @@ func source(name string) string {
 	return string(text)
 }
 
-// fill replaces what the text of a script names in double braces.
+// fill replaces the names in double braces in the text of a script.
 func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
@@ -63,11 +63,11 @@ type life struct {
 	seenFloor atomic.Int64
 }
 
-// changed: the server or the state is not what this process knew.
+// changed: the server or the state is not the known one.
 var errChanged = errors.New("the store has another life")
 
-// hello asks the server what it is, and settles the store's state with it. It returns
-// what was known before where that is still so.
+// hello asks the server for its identity, and settles the store's state with it. It returns the
+// life that was known before where that still holds.
 func (s *Store) hello(ctx context.Context, conn redis.Cmdable) (*life, error) {
 	return s.settle(ctx, conn, func(*facts) {}, func() error { return nil })
 }
@@ -79,7 +79,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 	})
 }
 
-// settle brings the store's state and what is known of it up to date, and calls written
+// settle brings the store's state and the known copy of it up to date, and calls written
 // after it has changed the state.
 func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*facts), written func() error) (*life, error) {
 	for range maxLooks {
@@ -119,7 +119,8 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 	return nil, errors.New("others change the store's state all the time")
 }
 
-// ask is what the server and the store's record say; found is nil where there is none.
+// ask returns the words of the server and of the store's record; found is nil where there is
+// none.
 func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv server, text string, err error) {
 	var args redisconn.Args
 	args.Set("commands", commands)

@@ -22,8 +22,8 @@ const (
 	// than a clock is behind the one before. It is the same in each life. Where it added up
 	// from life to life, lives that are forgotten would have had floors above later ones.
 	aheadMS = 60_000
-	// hiddenTokens is how far the floor is above that of the life before at least: more than
-	// the tokens of the second in which a clock that is behind may not show.
+	// hiddenTokens is the least distance of the floor from the floor of the life before: more
+	// than the tokens of the second in which a clock that is behind may not show.
 	hiddenTokens = 100_000
 	// leastLongestMS is the first of the doubling steps that Facts.LongestMS takes.
 	leastLongestMS = 60_000
@@ -76,7 +76,7 @@ func (s state) text() string {
 	return string(append(b, text...))
 }
 
-// head reads what comes before the facts.
+// head reads the part before the facts.
 func head(text string) (s state, ok bool) {
 	if len(text) < factsAt {
 		return state{}, false
@@ -103,40 +103,40 @@ func parseState(key, text string) (state, error) {
 	return s, nil
 }
 
-// server is what a server says of itself.
+// server is a server's description of itself.
 type server struct {
 	runID, replID, replIn string
 	wasReplica            bool // and knows the replication ID from before its promotion
 	nowMS                 int64
 }
 
-// forgetful reports whether the server may have other data than what was last written
-// under those facts: it is another process (RunID), or the same one that was a replica in
-// between. A promotion gives a new replication ID and keeps the one before it. Gaining the
-// first replica, or having had none for repl-backlog-ttl, gives a new one too, and clears the
-// one before it, also that of a promotion: then a replica is known by what it has read from
-// its primary.
+// forgetful reports whether the server may have other data than the data last written under
+// those facts: it is another process (RunID), or the same process was a replica in between. A
+// promotion gives a new replication ID and keeps the one before it. Gaining the first
+// replica, or having had none for repl-backlog-ttl, gives a new one too, and clears the one
+// before it, also the ID from before a promotion: then the bytes read from its primary tell a
+// replica.
 func (s server) forgetful(f facts) bool {
 	return f.RunID != s.runID || f.ReplID != s.replID && (s.wasReplica || f.ReplIn != s.replIn)
 }
 
-// limits are what this process was told of the fence.
+// limits are this process's settings of the fence.
 type limits struct {
 	area string
 	// maxGrantMS is how long grants may last of which nothing is known.
 	maxGrantMS int64
 	// leastMS is how long a fence lasts at least: grants of this process may be among the
-	// lost, and with them what was recorded of their length. 0: maxGrantMS is no more than a
-	// bound, and what is recorded counts.
+	// lost, and with them the records of their length. 0: maxGrantMS is no more than a
+	// bound, and the recorded length counts.
 	leastMS int64
-	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator
-	// says with it what a change may lose.
+	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator bounds
+	// with it the loss by a change.
 	fenceMS  int64
 	fenceSet bool
 }
 
-// limitsOf are those of an area. The processes that use one which follows the clock grant for
-// MaxGrantMS: it is that of leases.
+// limitsOf returns the limits of an area. An area that follows the clock holds leases, and its
+// processes grant for MaxGrantMS.
 func limitsOf(area record.Area) limits {
 	l := limits{area: area.Name, maxGrantMS: area.Longest()}
 	if area.FollowsClock {
@@ -145,8 +145,8 @@ func limitsOf(area record.Area) limits {
 	return l
 }
 
-// settle is the state of the store on that server: before, or that of a new life where the
-// server may have forgotten something. before is nil where the store has no record.
+// settle returns the state of the store on that server: before, or a new life's where the server
+// may have forgotten something. before is nil where the store has no record.
 func settle(before *state, s server, l limits) (after state, changes bool) {
 	switch {
 	case before == nil:
@@ -158,8 +158,8 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		}}
 	case s.forgetful(before.facts):
 		after = *before
-		// A server whose clock is behind the one before it waits that much longer: what
-		// was lost ends by the clock that it was granted by.
+		// A server with a clock behind the one before it waits that much longer: a lost grant
+		// ends by the clock that it was granted by.
 		from := max(s.nowMS, before.lastMS)
 		after.LongestMS = max(before.LongestMS, l.leastMS)
 		until := from + cmp.Or(after.LongestMS, l.maxGrantMS)
@@ -171,7 +171,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 			after.Reason, after.UntilMS = changed, 0
 		case over: // and leases are granted, whether an operator has said something or not
 			after.Reason = changed
-		} // else what was said before holds too
+		} // else the state from before holds too
 		after.Life, after.Trusted = before.Life+1, false
 		after.FromMS, after.UntilMS, after.lastMS = from, max(after.UntilMS, until), from
 	case before.ReplID != s.replID || before.ReplIn != s.replIn:
@@ -213,7 +213,7 @@ func longest(termMS int64) int64 {
 
 func (f facts) life() string { return strconv.FormatInt(f.Life, 10) }
 
-// fence is what a rule is shown.
+// fence returns the fence that a rule is shown.
 func (f facts) fence(l limits, nowMS int64) record.Fence {
 	if f.Trusted {
 		return record.Fence{}

@@ -18,7 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
-// Store implements record.Store on a Redis server, whose client it does not own.
+// Store implements record.Store on a Redis server. It does not own the client.
 type Store struct {
 	client *redisconn.Client
 	area   record.Area
@@ -159,7 +159,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	})
 }
 
-// heads reads what the script returned.
+// heads reads the script's answer.
 func heads(got []any) (page []record.Head, err error) {
 	if len(got) != 3 {
 		return nil, errors.New("the answer of a script cannot be read")

@@ -32,8 +32,8 @@ func count(t *testing.T, s record.Store, term int64) (runs int, err error) {
 
 func (r *rig) value(key string) string { return string(r.view(key).Records[key].Value) }
 
-// A change whose answer was lost is sent again. What the first one wrote is recognised by
-// its version, also where the retry meets another state of the store. Where it was
+// A change is sent again after its answer was lost. The first one's write is recognised
+// by its version, also where the retry meets another state of the store. Where it was
 // overwritten, the change does not succeed, and is not carried out twice.
 func TestLostAnswer(t *testing.T) {
 	server := redistest.New(t)
@@ -77,15 +77,15 @@ func TestLostAnswer(t *testing.T) {
 		if got := r.value("n"); got != c.want {
 			t.Errorf("case %d: %s was counted, want %s", i, got, c.want)
 		}
-		// What is known of it now is right, or is not relied on.
+		// The memory of it is now right, or is not relied on.
 		if _, err := count(t, r.store, c.term); err != nil || r.value("n") != c.want+"I" {
 			t.Errorf("case %d: then it is %s (%v)", i, r.value("n"), err)
 		}
 	}
 }
 
-// Short records have half a version. That of another call may be the same, and does not
-// pass for one's own where no answer was lost.
+// Short records have half a version. Another call's may be the same, and does not pass for one's
+// own where no answer was lost.
 func TestSameShortVersion(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	w := record.Write{Key: "k", Value: []byte("1")}
@@ -104,8 +104,8 @@ func TestSameShortVersion(t *testing.T) {
 	}
 }
 
-// A change takes one script where nobody else was there. One too long to be remembered
-// is seen when the commit fails.
+// A change takes one script where no other client was there. One too long to be remembered is
+// seen when the commit fails.
 // Seeds 003-8.3-1 and 003-8.5-2.
 func TestOneRoundTrip(t *testing.T) {
 	server := redistest.New(t)
@@ -242,7 +242,7 @@ func TestSuspend(t *testing.T) {
 }
 
 // A record that is written again and again moves its entry only when it would be late.
-// The sweep sets right what is left, and finds those that went by themselves.
+// The sweep sets right the rest, and finds records that went by themselves.
 func TestSweep(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)
@@ -310,7 +310,7 @@ func TestUnconfirmed(t *testing.T) {
 	if err := same(r.store); err != nil {
 		t.Error(err)
 	}
-	// What became of a change whose answer is lost with the replica, nobody knows.
+	// The outcome of a change is unknown where the answer is lost with the replica.
 	proxy := proxytest.New(t, "unix", primary.Sock)
 	through := r.cfg
 	through.Scheme, through.Addrs = "redis", []string{proxy.Addr()}

@@ -39,7 +39,7 @@ func (s *Store) sweepNow() {
 		for more := true; more; {
 			var err error
 			if more, err = s.sweep(ctx); err != nil {
-				break // what it did not do, the next one does
+				break // the next sweep does the rest
 			}
 		}
 		s.mu.Lock()
@@ -69,7 +69,7 @@ func (s *Store) sweep(ctx context.Context) (more bool, err error) {
 	return err == nil && (!done || len(keys) == record.MaxWrites), err
 }
 
-// isDamage reports whether the error is that of a record that cannot be read.
+// isDamage reports whether the error comes from a record that cannot be read.
 func isDamage(err error) bool {
 	return errors.Is(err, errDamaged) || redis.HasErrorPrefix(err, "WRONGTYPE")
 }
@@ -101,8 +101,8 @@ func (s *Store) sweepKeys(ctx context.Context, keys []string) (done bool, err er
 	return outcome == turns.Done, err
 }
 
-// overdue deletes the records that are due, and sets right the entries of those that are
-// not, or not there.
+// overdue deletes the records that are due, and sets right the entries of records that are not
+// due, or not there.
 func (c *change) overdue() (writes []record.Write) {
 	for i, key := range c.ask.Keys {
 		switch k := c.seen[i]; {

@@ -45,7 +45,7 @@ type subscription struct {
 }
 
 // topic is a channel of Redis. It is there until its subscription was confirmed
-// and nothing watches it, so that a confirmation is never that of an earlier one.
+// and nothing watches it, so that a confirmation never comes from an earlier subscription.
 type topic struct {
 	confirmed chan struct{} // closed by the server's confirmation
 	watching  map[*watcher]struct{}
@@ -172,9 +172,8 @@ func (s *subscription) write() {
 	}
 }
 
-// read understands what the server sends. The library would connect anew after
-// an error by itself; but what was published meanwhile is lost, and watchers must
-// know that.
+// read understands the server's messages. The library would connect anew after an error
+// by itself; but messages published meanwhile are lost, and watchers must know that.
 func (s *subscription) read() {
 	asked := false
 	for {

@@ -19,7 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// madeFile is a healthy file with some grants, that nobody has open.
+// madeFile is a healthy file with some grants, which no process has open.
 func madeFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "leases.db")
@@ -33,7 +33,7 @@ func madeFile(t *testing.T) string {
 	return path
 }
 
-// execute runs statements on a file that nobody has open.
+// execute runs statements on a file that no process has open.
 func execute(t *testing.T, path string, statements ...string) {
 	t.Helper()
 	s, err := sqlitefile.Connect(context.Background(), path)
@@ -213,8 +213,8 @@ func TestFileGoneOrReplaced(t *testing.T) {
 	}
 }
 
-// Closing a provider whose file was replaced leaves alone what belongs to the new file,
-// though it has the name of the old one's.
+// Closing a provider after its file was replaced leaves alone the files of the new one, though
+// they have the names of the old one's.
 func TestCloseAfterReplacement(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
 	old := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
@@ -248,8 +248,8 @@ func lockFile(t *testing.T, path string) (unlock func()) {
 	}
 }
 
-// Those that wait for the lock of another process leave when their time is up, and when
-// the provider is closed. What they wanted is not done later.
+// Callers that wait for the lock of another process leave when their time is up, and when the
+// provider is closed. Their operations are not done later.
 func TestLockOfAnotherProcess(t *testing.T) {
 	path := madeFile(t)
 	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
@@ -290,7 +290,7 @@ func lately(t *testing.T) context.Context {
 	return ctx
 }
 
-// A release whose caller leaves is carried out only if the worker has begun it, and both
+// After its caller has left, a release is carried out only if the worker has begun it, and both
 // know: behind another operation it is not, and before the commit it is undone.
 func TestReleaseWhoseCallerLeaves(t *testing.T) {
 	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten} {

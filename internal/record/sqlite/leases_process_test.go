@@ -274,7 +274,7 @@ func churnServices() provider.Services {
 }
 
 // churnUntilKilled lets a child report so many events and a little longer,
-// kills it wherever it is then, and returns what it reported.
+// kills it wherever it is then, and returns its reports.
 func churnUntilKilled(t *testing.T, reports int, longer time.Duration, args childArgs) ([]event, error) {
 	cmd := child(t, "churn", args)
 	var stderr bytes.Buffer
@@ -336,7 +336,7 @@ func checkEvents(events []event) (grants int, err error) {
 	return len(list), nil
 }
 
-// checkRecords reports records of grants that overlap, also of those that no process lived to
+// checkRecords reports records of grants that overlap, also of grants that no process lived to
 // report.
 func checkRecords(records []provider.Record) error {
 	for n, a := range records {

@@ -24,8 +24,8 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// history is a lease file on a disk of its own, and every lease that was granted
-// from it, whoever remembers.
+// history is a lease file on a disk of its own, and every lease that was granted from it,
+// remembered or not.
 type history struct {
 	*testing.T
 	disk   *disktest.Disk
@@ -67,7 +67,7 @@ func (h *history) close(p *leases) {
 	}
 }
 
-// acquire takes leases, of which none may overlap one that is alive.
+// acquire takes leases, of which none may overlap a live one.
 func (h *history) acquire(p *leases, n int) (granted []lease.Lease, err error) {
 	h.Helper()
 	for range n {
@@ -271,8 +271,8 @@ func (h *history) complete(p *leases) {
 	h.close(p)
 }
 
-// A volume that moves to another host, and a reboot, need no operator: the file is
-// the one that it was.
+// A volume that moves to another host, and a reboot, need no operator: the file is still the same
+// one.
 func TestVolumeMovesToAnotherHost(t *testing.T) {
 	ring.All(t)
 	for name, killed := range map[string]bool{"closed": false, "killed": true} {
@@ -285,7 +285,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 			} else if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
 				t.Fatal(err)
 			}
-			// Each host has a directory of this name, and sees that of no other.
+			// Each host has a directory of this name, and sees no other host's.
 			elsewhere := disktest.Memory(t)
 			for range 3 { // and back, where a watermark remembers less
 				h.disk.Remount()
@@ -304,7 +304,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 	}
 }
 
-// The one who restores cannot be seen: an operator says so.
+// A restore cannot be seen: an operator tells of it.
 func TestFenceByHand(t *testing.T) {
 	h := newHistory(t)
 	p := h.open()
@@ -325,7 +325,7 @@ func TestFenceByHand(t *testing.T) {
 	if !errors.As(err, &fenced) || fenced.UntilMS != until.UntilMS || !strings.Contains(fenced.Reason, "kazahanad leases fence") {
 		t.Errorf("Acquire: %v", err)
 	}
-	// A client with a longer term may have been granted one that was forgotten.
+	// A client with a longer term may have been granted a lease that was forgotten.
 	h.close(p)
 	cfg := h.config()
 	cfg.Services.Default.Term *= 3
@@ -428,7 +428,7 @@ func executable(t *testing.T) string {
 	return exe
 }
 
-// The longest term that was ever granted counts, whoever finds that the file was put
+// The longest term that was ever granted counts, for any process that finds that the file was put
 // back, and whether a watermark remembers it or only the copy does.
 func TestLongestTermIsRemembered(t *testing.T) {
 	ring.All(t)

@@ -78,7 +78,7 @@ func TestLeasesConform(t *testing.T) {
 	providertest.Run(t, leaseFiles(t))
 }
 
-// Callers at once share commits, and each gets what it would get alone: a lease, the
+// Callers at once share commits, and each gets the same as it would alone: a lease, the
 // refusal of a full pool, the refusal of a forged extension.
 func TestManyTogether(t *testing.T) {
 	const slots, callers = 200, 250
@@ -143,7 +143,7 @@ func TestNewFileBeginsAtRandom(t *testing.T) {
 	}
 }
 
-// leaseFiles makes stores whose files are in memory.
+// leaseFiles makes stores with files in memory.
 func leaseFiles(t *testing.T) providertest.Factory {
 	live := disktest.Memory(t)
 	return func(t *testing.T) providertest.Store {

@@ -65,7 +65,8 @@ func (st *Store) now(s *sqlitefile.Session, nowMS int64) int64 {
 	return max(nowMS, s.LastMS())
 }
 
-// Value is that of a record, nil where there is none: for a look at a file that is not in use.
+// Value returns the value of a record, nil where there is none: for a look at a file that is not
+// in use.
 func Value(s *sqlitefile.Session, key string) (value []byte, err error) {
 	err = s.QueryRow("SELECT value FROM record WHERE key = ?", []any{key}, &value)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -204,7 +205,7 @@ func count(t *sqlitefile.Tx, more int) error {
 	return err
 }
 
-// view reads what the ask names. Inside of a transaction, all of it is of one moment.
+// view reads the records that the ask names. Inside of a transaction, all of it is of one moment.
 func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, error) {
 	fence := s.Fence()
 	v := record.View{
@@ -239,7 +240,7 @@ func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (recor
 }
 
 func recordOf(value []byte, end sql.NullInt64, nowMS int64) record.Record {
-	if value == nil { // what the driver makes of an empty one
+	if value == nil { // the driver makes nil of an empty one
 		value = []byte{}
 	}
 	return record.WithTerm(value, end.Int64, nowMS)

@@ -172,7 +172,7 @@ func TestFollowsClock(t *testing.T) {
 	}
 }
 
-// A list reads no more than its page, and what is due is found by its index.
+// A list reads no more than its page, and an index finds due records.
 func TestStatementsUseIndexes(t *testing.T) {
 	s := mustOpen(t, newPath(t), at(began))
 	put(t, s, record.Write{Key: "k", Value: []byte{}})
@@ -207,8 +207,8 @@ func TestStatementsUseIndexes(t *testing.T) {
 	}
 }
 
-// A caller whose time is up leaves while the rule still runs; the race detector
-// watches what both use.
+// A caller that is out of time leaves while the rule still runs; the race detector watches their
+// common memory.
 func TestChangeThatIsGivenUp(t *testing.T) {
 	clock := at(began)
 	s, err := open(newPath(t), sqlitefile.Options{NowMS: clock.Load})

@@ -20,7 +20,7 @@ const (
 type Outcome int
 
 const (
-	// Old: the decision rested on what was remembered, and that is the present no more.
+	// Old: the decision rested on remembered records, and the present differs.
 	Old Outcome = iota
 	// Raced: the decision rested on the present, and others were faster.
 	Raced
@@ -28,10 +28,10 @@ const (
 	Done
 )
 
-// Change is one call of record.Store.Change. What it sees is at first what the process
-// remembers, and absence where it remembers nothing.
+// Change is one call of record.Store.Change. It begins with the process's memory, and with
+// absence where there is none.
 type Change interface {
-	// View is what was seen last. ok is false where no rule can run on that.
+	// View returns the last sight. ok is false where no rule can run on it.
 	View() (v record.View, ok bool)
 	// Settled reports whether a decision not to write may rest on the view. refused says
 	// that the rule returned an error.

@@ -1,7 +1,7 @@
-// Package turns is what the stores share that run rules outside of the store's lock.
+// Package turns is shared by the stores that run rules outside of the store's lock.
 // Callers of one process take turns at a key, so that only processes race. Each process
-// remembers what it saw last of a key: the first run of a rule rests on that, and needs
-// no round trip of its own.
+// remembers its last sight of a key: the first run of a rule rests on that, and needs no
+// round trip of its own.
 package turns
 
 import (
@@ -45,7 +45,7 @@ type entry[K any] struct {
 
 // New returns turns that remember nothing. size is about how many bytes a K takes.
 func New[K any](size func(K) int) *Turns[K] {
-	seed := maphash.MakeSeed() // nobody can choose keys that wait for each other
+	seed := maphash.MakeSeed() // no client can choose keys that wait for each other
 	t := &Turns[K]{
 		number: func(key string) int { return int(maphash.String(seed, key) % stripes) },
 		spread: func(wait time.Duration) time.Duration { return wait/2 + rand.N(wait/2) },
@@ -122,7 +122,7 @@ func (h *Held[K]) of(key string) *stripe[K] {
 	return h.stripes[i]
 }
 
-// Known is what is remembered of a key; the zero value where that is nothing.
+// Known returns the memory of a key; the zero value where there is none.
 func (h *Held[K]) Known(key string) (known K) {
 	if e := h.of(key).entries[key]; e != nil {
 		known = e.known
@@ -130,7 +130,7 @@ func (h *Held[K]) Known(key string) (known K) {
 	return known
 }
 
-// Remember replaces what is remembered of a key.
+// Remember replaces the memory of a key.
 func (h *Held[K]) Remember(key string, known K) {
 	bytes := len(key) + h.turns.size(known) + overhead
 	if bytes > maxBytes {
@@ -155,7 +155,7 @@ func (h *Held[K]) Remember(key string, known K) {
 	}
 }
 
-// Forget forgets what is remembered of a key.
+// Forget drops the memory of a key.
 func (h *Held[K]) Forget(key string) {
 	s := h.of(key)
 	if e := s.entries[key]; e != nil {

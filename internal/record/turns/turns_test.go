@@ -22,7 +22,7 @@ func take[K any](t *testing.T, all *Turns[K], keys ...string) *Held[K] {
 	return h
 }
 
-// Callers come in the order in which they asked; one who leaves holds up nobody.
+// Callers come in the order in which they asked; a caller that leaves holds up no other.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(text)
@@ -56,7 +56,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// What is remembered is bounded, and is what was remembered last.
+// The memory is bounded, and keeps the latest records.
 func TestRemembers(t *testing.T) {
 	all := New(text)
 	const size = maxBytes / 4

@@ -133,9 +133,9 @@ func (c *Child) endGroup(group int) {
 	c.Kill()
 }
 
-// Time limits for CMD's processes to vanish: those of its group after SIGTERM, then after
-// SIGKILL, then those that have left the group. Docker and supervisord kill kazahanad after
-// 10 seconds, and with it the last chance to end the group.
+// Time limits for CMD's processes to vanish: the processes of its group after SIGTERM, then
+// after SIGKILL, then the ones outside of the group. Docker and supervisord kill kazahanad
+// after 10 seconds, and with it the last chance to end the group.
 const (
 	endGrace      = 8 * time.Second
 	groupGrace    = 10 * time.Second
@@ -178,8 +178,7 @@ func (c *Child) send(target int, sig syscall.Signal) {
 	}
 }
 
-// Signal implements runner.Program. When CMD has ended, what is left of its group gets the
-// signal.
+// Signal implements runner.Program. When CMD has ended, the rest of its group gets the signal.
 func (c *Child) Signal(sig syscall.Signal) {
 	target := c.pid
 	if c.reaped.Load() {

@@ -16,8 +16,7 @@ func processAttributes(t tty, lend bool) *syscall.SysProcAttr {
 }
 
 // adoptOrphans makes this process the parent of every process that CMD leaves
-// behind, also of those that have left its group and session. It reports whether it
-// succeeded.
+// behind, also outside of its group and session. It reports whether it succeeded.
 func adoptOrphans() bool { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == nil }
 
 // parent returns the parent of a process.

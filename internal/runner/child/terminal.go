@@ -41,8 +41,8 @@ func (t tty) takeFrom(group int) {
 	}
 }
 
-// suspendGrace is how long this process may take to stop itself. It does not stop where
-// somebody keeps the signal from it, such as a debugger.
+// suspendGrace is how long this process may take to stop itself. It does not stop where a program
+// such as a debugger keeps the signal from it.
 const suspendGrace = 10 * time.Second
 
 // Suspend implements runner.Program. It returns at SIGCONT, which shells send for fg

@@ -1,9 +1,9 @@
 // Package http is sequences over HTTP: the messages of the lease server's sequence
 // service, and the Store that asks such a server.
 //
-// The tenant is that of the client's credential, whatever tenant a Request names.
-// A request without a request ID is sent once; one that has it may be sent again,
-// to the next server too: see package httpconn.
+// The client's credential sets the tenant, and a tenant that a Request names does not
+// count. A request without a request ID is sent once; a request with one may be sent
+// again, to the next server too: see package httpconn.
 package http
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// Path is that of the sequences, below the server's URL: POST Path/{key}/next, and
-// POST Path/{key}/declare.
+// Path is the path of the sequences, below the server's URL: POST Path/{key}/next, and POST
+// Path/{key}/declare.
 const Path = "/v1/sequences"
 
 // ParamKey is the key of the path again, in the query.

@@ -38,7 +38,7 @@ import (
 
 func TestMain(m *testing.M) { await.Main(m) }
 
-// A declaration whose outcome is not known is not made again: values may have been taken since.
+// A declaration with an unknown outcome is not made again: values may have been taken since.
 func TestDeclaredOnce(t *testing.T) {
 	var asked atomic.Int64
 	server := func() string {
@@ -65,7 +65,7 @@ func TestDeclaredOnce(t *testing.T) {
 // patience is how long anything may take on a busy machine.
 const patience = 45 * time.Second
 
-// tenants are those that the suite names; each has a token.
+// tenants are the suite's tenants; each has a token.
 var tenants = []string{"default", "t", "t.u", "u"}
 
 func token(tenant string) string { return "token-of-the-tenant-" + tenant }
@@ -193,8 +193,8 @@ func lossy(t *testing.T, f *front) string {
 	return proxy.URL
 }
 
-// A call whose answer was lost is repeated at the next server when it has a
-// request ID, without a gap; else it is sent once, and leaves one.
+// A call with a lost answer is repeated at the next server when it has a request ID, without a
+// gap; else it is sent once, and leaves one.
 func TestAnswerIsLost(t *testing.T) {
 	dir := newDir(t)
 	path := filepath.Join(dir, sqlitefile.StoreName)
@@ -226,7 +226,7 @@ func TestAnswerIsLost(t *testing.T) {
 	}
 }
 
-// The server's configuration decides how its keys count, whatever a client says.
+// The server's configuration decides how its keys count, and no client does.
 func TestConfiguredKeys(t *testing.T) {
 	dir := newDir(t)
 	tens := sequence.Options{Step: 10, OnMax: sequence.Fail, Max: 30, Block: 100}

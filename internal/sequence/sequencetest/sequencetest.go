@@ -136,7 +136,7 @@ func operations(r *rig) {
 	few.AtLeast = 1
 	r.take(few, 9)
 
-	// A caller who has gone gets an error, and repeats the call without a gap.
+	// A caller that has gone gets an error, and repeats the call without a gap.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	gone := request("gone", 2, o)

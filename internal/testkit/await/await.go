@@ -51,7 +51,7 @@ func Success(t testing.TB, what string, try func() error) {
 	}
 }
 
-// Main is the TestMain of a package whose tests leave no goroutine behind.
+// Main is the TestMain of a package with tests that leave no goroutine behind.
 func Main(m *testing.M) { os.Exit(Run(m, func() {})) }
 
 // Run runs the tests of a package, then end, and returns the exit code, which is not 0
@@ -73,8 +73,8 @@ func Run(m *testing.M, end func()) int {
 	return code
 }
 
-// Stopped returns when a process that was sent SIGSTOP has stopped: its other threads go
-// on until the one that gets the signal has run. Without /proc it returns at once.
+// Stopped returns when a process that was sent SIGSTOP has stopped: its other threads go on until
+// the thread with the signal has run. Without /proc it returns at once.
 func Stopped(t testing.TB, pid int) {
 	t.Helper()
 	Eventually(t, "the process has stopped", func() bool {

@@ -152,7 +152,7 @@ func (b *Browser) read(from io.Reader) {
 	}
 }
 
-// call calls a method, and fills in what it returns unless that is nil.
+// call calls a method, and fills in result unless that is nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	text, err := json.Marshal(params)
 	if err != nil {
@@ -275,7 +275,7 @@ func (tab *Tab) note(method string, params json.RawMessage) {
 	}
 }
 
-// Problems are what was said on the console and thrown, since it was asked last.
+// Problems returns the console's messages and thrown errors since its last call.
 func (tab *Tab) Problems() []string {
 	tab.mu.Lock()
 	defer tab.mu.Unlock()

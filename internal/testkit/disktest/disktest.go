@@ -1,7 +1,7 @@
 // Package disktest gives tests file systems of their own: an ext4 on a loop
 // device, which reuses inodes, can be frozen and mounted again elsewhere, and a
-// directory in memory. Where the machine lacks what is needed, the test is skipped
-// by name.
+// directory in memory. Where the machine lacks a tool or a right, the test is skipped by
+// name.
 package disktest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// imageSize is that of the file system.
+// imageSize is the size of the file system.
 const imageSize = 64 << 20
 
 // Disk is an ext4 in a file.

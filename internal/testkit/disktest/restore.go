@@ -17,8 +17,8 @@ import (
 // Way is a way to put a file back.
 type Way struct {
 	Name string
-	// InPlace: the file stays the one that it was, with its inode, and what has it
-	// open sees what is put there.
+	// InPlace: the file stays the same one, with its inode, and processes that have it open see
+	// the new content.
 	InPlace bool
 	// put puts the copy in the place of the file.
 	put func(t testing.TB, from, to string)

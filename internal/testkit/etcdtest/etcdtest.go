@@ -75,7 +75,7 @@ func (m *Member) Start() error {
 	m.cmd = exec.Command("etcd", m.Args...)
 	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+os.Getenv("ETCD_UNSUPPORTED_ARCH"))
 	m.cmd.Stdout, m.cmd.Stderr = m.output, m.output
-	// Whatever becomes of this process, the server ends with it.
+	// The server ends with this process, even if that is killed.
 	m.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	return m.cmd.Start()
 }

@@ -31,8 +31,8 @@ var herd = []netip.Addr{
 var newcomer = netip.MustParseAddr("127.0.0.9")
 
 // Test runs a server against each herd. serve answers any GET request until its context is done,
-// and has fewer places than a herd has connections. Time is that of a synctest bubble, in which
-// serve is called.
+// and has fewer places than a herd has connections. Time is a synctest bubble's, in which serve
+// is called.
 func Test(t *testing.T, serve func(t *testing.T, ctx context.Context, l net.Listener) error) {
 	for name, asks := range map[string]bool{"idle after an answer": true, "silent": false} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func ask(c net.Conn) bool {
 	return err == nil && res.StatusCode != http.StatusServiceUnavailable
 }
 
-// listener is a listener in memory: time stands still in a bubble while somebody waits for a
+// listener is a listener in memory: time stands still in a bubble while a goroutine waits for a
 // socket.
 type listener struct {
 	made   chan net.Conn

@@ -48,7 +48,7 @@ func shipped(t testing.TB) map[string]object {
 	}
 }
 
-// Verbs are those that the Role of packaging/k8s-sidecar.yaml gives on leases.
+// Verbs returns the verbs that the Role of packaging/k8s-sidecar.yaml gives on leases.
 func Verbs(t testing.TB) (verbs []string) {
 	t.Helper()
 	rules := shipped(t)["Role"]["rules"].([]any)

@@ -71,8 +71,8 @@ func invalid(l *coordinationv1.Lease) string {
 	return ""
 }
 
-// list answers with a page. The pages of one list show the state at its beginning. A list
-// from the cache has one page, whatever the limit is.
+// list answers with a page. The pages of one list show the state at its beginning. A list from
+// the cache has one page, with any limit.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	state := s.state

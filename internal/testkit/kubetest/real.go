@@ -32,7 +32,7 @@ type Real struct {
 	namespaces atomic.Int64
 }
 
-// realVersion is that of packaging/validate/apiserver.
+// realVersion is the version of packaging/validate/apiserver.
 const realVersion = "1.36.2"
 
 const adminToken = "admin"

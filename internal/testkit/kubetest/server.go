@@ -24,7 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Namespace is the one that the small server has.
+// Namespace is the small server's only one.
 const Namespace = "apps"
 
 // Server is the small API server. It is safe for concurrent use.
@@ -114,7 +114,7 @@ func (s *Server) Kubeconfig(t testing.TB, token string) string {
 	return WriteKubeconfig(t, s.KubeconfigText(token))
 }
 
-// Allow gives the token the verbs, in place of those that it had.
+// Allow gives the token the verbs, in place of its earlier ones.
 func (s *Server) Allow(token string, verbs ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Serve carries out a request, whatever faults there are.
+// Serve carries out a request, regardless of faults.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

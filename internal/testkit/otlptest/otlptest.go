@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is one that was received.
+// Span is a received span.
 type Span struct {
 	Name                  string
 	Kind                  trace.Span_SpanKind

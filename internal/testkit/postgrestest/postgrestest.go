@@ -428,8 +428,8 @@ func (s *Server) TakeOver(from *Server) {
 	from.LeadTo(s)
 }
 
-// LeadTo has new sessions at the server's socket come to another server. Sessions that
-// are there stay, also that of SQL.
+// LeadTo has new sessions at the server's socket come to another server. Present sessions stay,
+// also SQL's.
 func (s *Server) LeadTo(other *Server) {
 	s.tb.Helper()
 	name := "/.s.PGSQL." + Port

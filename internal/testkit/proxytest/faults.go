@@ -93,7 +93,7 @@ func (p *Proxy) become(mode proxyMode) {
 	p.set(mode)
 }
 
-// Pass passes on everything, and what was held.
+// Pass passes on everything, also held bytes.
 func (p *Proxy) Pass() { p.become(passing) }
 
 // Mute drops what clients send: connections are accepted, and never answered.

@@ -20,7 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// Nginx starts an nginx whose only server has the settings, and returns its URL.
+// Nginx starts an nginx with one server, which has the settings, and returns its URL.
 func Nginx(tb testing.TB, settings string) string {
 	tb.Helper()
 	ring.All(tb)

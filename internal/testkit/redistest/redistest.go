@@ -95,7 +95,8 @@ func NewWithPort(tb testing.TB, args ...string) *Server {
 // Address is host:port of a server with a port.
 func (s *Server) Address() string { return fmt.Sprintf("127.0.0.1:%d", s.Port) }
 
-// URL is that of a provider or store in a server with a port, to which parameters can be added.
+// URL returns the URL of a provider or store in a server with a port, to which parameters can be
+// added.
 func (s *Server) URL() string { return "redis://" + s.Address() + "/0?" }
 
 func launch(tb testing.TB, dir, name string, args ...string) *Server {
@@ -146,8 +147,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// Restart kills the server and starts it anew: whatever was not on its disk is
-// forgotten.
+// Restart kills the server and starts it anew: data that was not on its disk is forgotten.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Kill()
@@ -247,7 +247,7 @@ func FailOverAndBack(tb testing.TB, a, b *Server, forgets bool) {
 	}
 }
 
-// replication is an error where INFO does not say that of the replication.
+// replication returns an error where INFO does not say the words of the replication.
 func (s *Server) replication(tb testing.TB, words string) error {
 	if info := s.Do(tb, "INFO", "replication"); !strings.Contains(info, words) {
 		return errors.New(info)

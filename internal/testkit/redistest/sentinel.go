@@ -23,7 +23,7 @@ const SentinelSet = "the-set"
 
 // Sentinels starts three sentinels that watch the primary, and waits until they
 // know each other and its replicas. It returns their addresses. more are lines of
-// their configuration, password is theirs. They give nobody up before Impatient.
+// their configuration, password is theirs. They give no server up before Impatient.
 func Sentinels(tb testing.TB, primary *Server, replicas int, more, password string) (addrs []string) {
 	tb.Helper()
 	bin := Binary(tb, "redis-sentinel")
@@ -45,8 +45,8 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 	return addrs
 }
 
-// startSentinel starts one, and waits until it answers. Who has taken its port meanwhile
-// makes it end: then it gets another one.
+// startSentinel starts one, and waits until it answers. A program that has taken its port
+// meanwhile makes it end: then it gets another one.
 func startSentinel(tb testing.TB, bin string, primary *Server, more, password string) (addr string) {
 	tb.Helper()
 	for {

@@ -1,6 +1,6 @@
 // Package ring says which tests run. The variable KZTEST_RING names the ring:
 // without it, the fast ring, which needs no server and no program; "all" adds the
-// tests on real servers and processes; "deep" adds those that only time can judge.
+// tests on real servers and processes; "deep" adds tests that only time can judge.
 package ring
 
 import (
@@ -89,7 +89,7 @@ func IsFast() bool {
 	return err == nil && have == fast
 }
 
-// FreePorts returns n ports that nobody listens on at this moment. They are below those
+// FreePorts returns n ports without a listener at this moment. They are below the ports
 // that systems choose for connections, which could take one before its server does, or
 // while that is down.
 func FreePorts(n int) (ports []int, err error) {
@@ -116,8 +116,8 @@ func FreePort(t testing.TB) int {
 	return ports[0]
 }
 
-// MemoryDir makes a directory that need not survive anything. Its name is short: that of
-// a socket has 108 bytes at most.
+// MemoryDir makes a directory that need not survive anything. Its name is short: a socket's has
+// 108 bytes at most.
 func MemoryDir(pattern string) (string, error) {
 	dir, err := os.MkdirTemp("/dev/shm", pattern)
 	if err != nil {

@@ -63,8 +63,8 @@ func judge(t *testing.T, manifest string) (kinds []string, problems field.ErrorL
 	}
 }
 
-// validate is what the server does with a new object of these kinds. Those
-// without a namespace would come into the one that kubectl is set to.
+// validate is the server's check of a new object of these kinds. An object without a namespace
+// would come into the one that kubectl is set to.
 func validate(t *testing.T, object runtime.Object) field.ErrorList {
 	t.Helper()
 	named := func(namespace *string) {

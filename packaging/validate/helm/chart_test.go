@@ -1,6 +1,6 @@
 // Package helm holds the chart of packaging to the manifests beside it, with Helm's own
-// library. It is a module of its own, as its parent is. What the chart renders is what the
-// manifests say, so that whatever tests and validates them covers the chart too.
+// library. It is a module of its own, as its parent is. The chart renders the same as the
+// manifests, so that their tests and validation cover the chart too.
 package helm
 
 import (
@@ -117,7 +117,7 @@ func asManifest(value any) any {
 	return value
 }
 
-// same compares what was rendered with a manifest.
+// same compares the rendered text with a manifest.
 func same(t *testing.T, rendered, want map[string]object) {
 	t.Helper()
 	if got, names := slices.Sorted(maps.Keys(rendered)), slices.Sorted(maps.Keys(want)); !slices.Equal(got, names) {
@@ -159,7 +159,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// A chart of an application takes the sidecar from this one: it is that of k8s-sidecar.yaml.
+// A chart of an application takes the sidecar from this one: it is the sidecar of
+// k8s-sidecar.yaml.
 func TestSidecar(t *testing.T) {
 	parent := t.TempDir()
 	if err := os.CopyFS(filepath.Join(parent, "charts", "kazahana"), os.DirFS(chartDir)); err != nil {

@@ -1,3 +1,3 @@
-// Package boottime has a clock that counts the time while the machine is suspended, and
-// is not set by anybody: the end of a lease is counted by it.
+// Package boottime has a clock that counts the time while the machine is suspended, and cannot be
+// set: the end of a lease is counted by it.
 package boottime

@@ -1,5 +1,5 @@
-// Package clienttest has daemons for the tests of this module: real ones, and ones whose
-// every word is the test's.
+// Package clienttest has daemons for the tests of this module: real ones, and ones that a test
+// scripts word by word.
 package clienttest
 
 import (
@@ -19,7 +19,7 @@ import (
 // Patience is how long anything may take on a machine that is busy with other work.
 const Patience = 2 * time.Minute
 
-// executable is the daemon: the one that KAZAHANAD names, or one that the first call
+// executable is the daemon: the binary that KAZAHANAD names, or a binary that the first call
 // builds in builtIn.
 var executable = sync.OnceValue(func() string {
 	if path := os.Getenv("KAZAHANAD"); path != "" {
@@ -64,7 +64,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// goroutines are those of this module, except the one that runs the tests.
+// goroutines returns the goroutines of this module, except the tests' own.
 func goroutines() (all []string) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

@@ -13,10 +13,10 @@ import (
 	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
-// Script is what a scripted daemon does with one connection after another.
+// Script is a scripted daemon's handling of one connection after another.
 type Script func(net.Conn)
 
-// Scripted returns a function that connects to a daemon whose n-th connection is the n-th
+// Scripted returns a function that connects to a daemon. The n-th connection is the n-th
 // script's. The last one serves all that follow. The client must end before the test.
 func Scripted(t *testing.T, scripts ...Script) func(context.Context) (net.Conn, error) {
 	var mu sync.Mutex
@@ -72,7 +72,7 @@ func Text(code, message string, details ...any) string {
 	return text
 }
 
-// Peer is a daemon's end of a connection, whose every word is the test's.
+// Peer is a daemon's end of a connection; the test scripts its every word.
 type Peer struct {
 	conn net.Conn
 	in   *msgpack.Reader

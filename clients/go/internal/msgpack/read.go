@@ -15,12 +15,12 @@ const (
 	believed = 64
 )
 
-// A FormatError says what a stream has that no daemon sends.
+// A FormatError names the part of a stream that no daemon sends.
 type FormatError string
 
 func (e FormatError) Error() string { return string(e) }
 
-// A Reader reads messages from a stream in one pass: it waits for what has not come yet.
+// A Reader reads messages from a stream in one pass: it waits for bytes that have not come yet.
 // After an error it reads zeros.
 type Reader struct {
 	in     io.Reader
@@ -36,7 +36,7 @@ func NewReader(in io.Reader) *Reader { return &Reader{in: in, buffer: make([]byt
 // Next begins a message of a limited size.
 func (r *Reader) Next(limit int) { r.left = limit }
 
-// Err returns the first error: a FormatError, or that of the stream.
+// Err returns the first error: a FormatError, or the stream's.
 func (r *Reader) Err() error { return r.err }
 
 // Fail makes a FormatError the Reader's error, unless it has one.

@@ -24,7 +24,7 @@ const promise = 3 * time.Second
 
 type actor struct{ kind, identity string }
 
-// A Fake is a kazahanatest.Fake on whose one host actors live. They are activated by the
+// A Fake is a kazahanatest.Fake with one host, on which actors live. They are activated by the
 // Executors of its clients.
 type Fake struct {
 	*kazahanatest.Fake
@@ -111,7 +111,7 @@ func (f *Fake) finish(a *activation) {
 	}
 }
 
-// ask sends a request to a client, whose answer is stored in result.
+// ask sends a request to a client, and stores the answer in result.
 func (f *Fake) ask(c *conn, method string, params, result any, answered func(refusal error)) {
 	go func() {
 		err := c.Call(context.Background(), method, result, params)
@@ -121,7 +121,7 @@ func (f *Fake) ask(c *conn, method string, params, result any, answered func(ref
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if c.Err() == nil { // else endAll ends what was asked for
+		if c.Err() == nil { // else endAll ends the activation
 			answered(err)
 		}
 	}()
@@ -204,7 +204,7 @@ func (f *Fake) passivate(a *activation) <-chan struct{} {
 	return a.busy
 }
 
-// endAll waits for the end of a connection, and ends what it has.
+// endAll waits for the end of a connection, and ends its activations.
 func (f *Fake) endAll(c *conn) {
 	<-c.Done()
 	f.mu.Lock()
@@ -245,7 +245,7 @@ func (f *Fake) tell(event string, a *activation, reason string) {
 		if slices.Contains(w.wanted, event) {
 			before, sent := w.sent, make(chan struct{})
 			w.sent = sent
-			go func() { // a client that does not read keeps nobody else waiting
+			go func() { // a client that does not read keeps no other waiting
 				<-before
 				_ = c.Notify("Placement.Event", notice) // or it is gone
 				close(sent)

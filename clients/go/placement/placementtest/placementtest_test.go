@@ -1,6 +1,6 @@
 //go:build go1.25
 
-// For testing/synctest, whatever version go.mod asks for.
+// For testing/synctest, with any version in go.mod.
 //go:debug asynctimerchan=0
 
 package placementtest
@@ -209,7 +209,7 @@ func TestPlacementWaits(t *testing.T) {
 	})
 }
 
-// Events that a client does not read yet keep nobody waiting, and none is lost.
+// Events that a client does not read yet keep no other waiting, and none is lost.
 func TestPlacementEventsAreReadLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, h := New(), &house{}

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command asker asks the daemon of a socket for IDs until its standard input ends, and
-// writes what it gets to a file, in the form that the storm of the repository's tests reads:
+// writes the answers to a file, in the form that the storm of the repository's tests reads:
 // words of 64 bits, little-endian. A call is its caller and the number of its IDs, the
 // moments when it was sent and answered, and the IDs.
 package main
@@ -27,7 +27,7 @@ import (
 const (
 	goroutines    = 8
 	ahead         = 64      // of the client that prefetches, and the first half of the goroutines
-	prefetched    = 1 << 63 // marks a caller whose IDs are prefetched
+	prefetched    = 1 << 63 // marks a caller of prefetched IDs
 	largest       = 100
 	callTimeout   = time.Minute
 	flushInterval = 50 * time.Millisecond
@@ -89,7 +89,7 @@ type recorder struct {
 	flushed uint64
 }
 
-// call makes one call and records it; one that fails gets no ID.
+// call makes one call and records it; a failed call gets no ID.
 func (r *recorder) call(head uint64, next func() ([]kazahana.ID, error)) error {
 	sent := monotonic()
 	ids, failed := next()

@@ -1,8 +1,8 @@
 // Package http is activation records over HTTP: the messages of the lease server's
 // placement service, and the Storage that asks such a server.
 //
-// The tenant is that of the client's credential, whatever tenant a caller names.
-// To store and to remove may be repeated, so that a call whose answer was lost is
+// The client's credential sets the tenant, and a tenant that a caller names does not
+// count. To store and to remove may be repeated, so that a call with a lost answer is
 // sent again, to the next server too: see package httpconn.
 package http
 
@@ -20,8 +20,8 @@ import (
 	"github.com/kazahana/kazahana/internal/record/recordhttp"
 )
 
-// Path is that of the records, below the server's URL: GET Path/{kind}/{identity},
-// POST Path/{kind}/{identity}/store, and POST Path/{kind}/{identity}/remove.
+// Path is the path of the records, below the server's URL: GET Path/{kind}/{identity}, POST
+// Path/{kind}/{identity}/store, and POST Path/{kind}/{identity}/remove.
 const Path = "/v1/placements"
 
 // Query parameters of a GET: kind and identity of the path again.
@@ -56,7 +56,7 @@ type Loaded struct {
 	Record
 }
 
-// Done is the answer to a store and a remove, with what was asked for.
+// Done is the answer to a store and a remove, with the asked record.
 type Done struct {
 	Kind     string `json:"kind"`
 	Identity string `json:"identity"`

@@ -37,7 +37,7 @@ import (
 // patience is how long anything may take on a busy machine.
 const patience = 45 * time.Second
 
-// tenants are those that the tests name; each has a token.
+// tenants are the tests' tenants; each has a token.
 var tenants = []string{"t", "other"}
 
 func token(tenant string) string { return "token-of-the-tenant-" + tenant }
@@ -126,8 +126,8 @@ func loses(next http.Handler, lost *atomic.Int64) http.Handler {
 	})
 }
 
-// Each request is carried out twice, the first time without an answer, and the
-// storage is what it would be without that.
+// Each request is carried out twice, the first time without an answer, and the storage is the
+// same as without that.
 func TestConformanceWithLostAnswers(t *testing.T) {
 	var lost atomic.Int64
 	server := loses(front(t, storage.OnRecords(recordmemory.New(nil))), &lost)
@@ -148,8 +148,8 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// With one server, the outcome of a request whose answer was lost is unknown; asked
-// again, the server tells.
+// With one server, the outcome of a request with a lost answer is unknown; asked again, the
+// server tells.
 func TestLostAnswerIsNoAnswer(t *testing.T) {
 	records := storage.OnRecords(recordmemory.New(nil))
 	store := connect(t, listen(t, loses(front(t, records), &atomic.Int64{})))
@@ -271,7 +271,7 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// What is no lease server, or answers for another key, is not believed.
+// A server that is no lease server, or answers for another key, is not believed.
 func TestMalformedAnswers(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `[`, `{"kind":"room","identity":"2","version":1,"token":5}`, `{"kind":"hall","identity":"1","version":1,"token":5}`,

@@ -35,7 +35,7 @@ func Run(t *testing.T, s storage.Storage, histories int) {
 	}
 }
 
-// key is one that no test has used.
+// key returns a key that no test has used.
 func (s *suite) key() placement.Key {
 	s.serial++
 	return placement.Key{Kind: "room", Identity: fmt.Sprintf("%s/%d ü /", s.Name(), s.serial)}
