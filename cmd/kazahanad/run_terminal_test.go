@@ -12,8 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -130,13 +128,8 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+s.Leases()+"?_pragma=busy_timeout(60000)")
 			must.Succeed(s.T, err)
 			defer db.Close()
-			// With another key in the pool's head, the lease has another secret.
-			var head []byte
-			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", pool.HeadKey(provider.DefaultPool)).Scan(&head))
-			for i := len(head) - 48; i < len(head); i++ { // the key, and a mark of 16 bytes
-				head[i]++
-			}
-			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, pool.HeadKey(provider.DefaultPool))
+			// The store has forgotten the lease.
+			_, err = db.Exec("DELETE FROM record WHERE key LIKE 'block/%'")
 			must.Succeed(s.T, err)
 		},
 	} {
