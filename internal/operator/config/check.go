@@ -82,14 +82,18 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
 			s.Cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
 	}
-	if err := checkEpoch(s.citeIn(name, "default_epoch"), service.DefaultEpoch, now); err != nil {
+	epoch := s.citeIn(name, "default_epoch")
+	if s.Overrides[name].sets("epoch") {
+		epoch = s.citeIn(name, "epoch")
+	}
+	if err := checkEpoch(epoch, service.DefaultEpoch, now); err != nil {
 		return err
 	}
 	// Too few bits must fail here and not at the first request.
 	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()
 	if !now.IsZero() && !end.After(now) {
 		return fmt.Errorf("%s %d and %s %s leave no time: timestamps ran out on %s",
-			s.citeIn(name, "bit_ts"), service.BitTS, s.citeIn(name, "default_epoch"),
+			s.citeIn(name, "bit_ts"), service.BitTS, epoch,
 			service.DefaultEpoch.Format(time.RFC3339), end.Format(time.DateOnly))
 	}
 	return nil
@@ -99,7 +103,7 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 func (s *Serve) checkTerms(now time.Time) error {
 	why := whyNoTerms(s.Provider)
 	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
-		for _, v := range s.Overrides[name] {
+		for _, v := range s.Overrides[name].members {
 			switch {
 			case !slices.Contains(termsKeys(), v.name):
 			case why != nil && !slices.Contains(serviceKeys(), v.name): // bit_ts and layout also count before the first lease
@@ -117,8 +121,8 @@ func (s *Serve) checkTerms(now time.Time) error {
 // coordinating are the providers that grant to several services.
 const coordinating = "sqlite:, redis:, etcd:, postgres:, kubernetes: or memory:"
 
-// whyNoTerms returns, for a provider that takes no terms of single services, what says where a
-// key would be right.
+// whyNoTerms is nil for a provider that takes terms of single services. For another one it returns
+// a function that says where a key has to be set instead.
 func whyNoTerms(provider string) func(v value) string {
 	switch scheme := scheme(provider); scheme {
 	case "http:", "https:", "http+unix:":

@@ -19,10 +19,13 @@ var foreignVariables = []string{"KAZAHANA_MACHINE_ID", "KAZAHANA_FENCING_TOKEN",
 type Lookup func(name string) (string, bool)
 
 // environment is a process environment in which an empty variable is unset.
-type environment struct{ variables map[string]string }
+type environment struct {
+	variables map[string]string
+	outranked map[string]string // by key: what it would be without its flag, where another source sets it
+}
 
 func newEnvironment(environ []string) *environment {
-	e := &environment{variables: map[string]string{}}
+	e := &environment{variables: map[string]string{}, outranked: map[string]string{}}
 	for _, entry := range environ {
 		name, text, found := strings.Cut(entry, "=")
 		text = strings.TrimSpace(text)

@@ -50,7 +50,8 @@ func TestFileErrors(t *testing.T) {
 		{"provider: static:5\nservices: {default: {term: 5m}}\n", "services.default.term (FILE line 2) cannot be set with provider (FILE line 1) static:: it grants to one service, so write it into the provider's URL: ?term=5m"},
 		{"provider: 'ip:'\nservices: {default: {ids: 0-9}}\n", "ip:: it grants one machine ID to one service; ids needs one of sqlite:, redis:"},
 		{"services: {a: {epoch: 2027-01-01T00:00:00Z}}\n", "services.a.epoch (FILE line 1) 2027-01-01T00:00:00Z is in the future"},
-		{"services: {a: {epoch: 2026-02-01T00:00:00Z, default_epoch: 2026-03-01T00:00:00Z}}\n", "services.a: epoch 2026-02-01T00:00:00Z and default_epoch 2026-03-01T00:00:00Z: set one of them"},
+		{"services: {a: {epoch: 2026-02-01T00:00:00Z, default_epoch: 2026-03-01T00:00:00Z}}\n", "services.a (FILE line 1): epoch 2026-02-01T00:00:00Z and default_epoch 2026-03-01T00:00:00Z: set one of them"},
+		{"services:\n  a: {}\n  b:\n    bit_ts: 32\n    epoch: 1999-01-01T00:00:00Z\n", "services.b.bit_ts (FILE line 4) 32 and services.b.epoch (FILE line 5) 1999-01-01T00:00:00Z leave no time"},
 		{"services: {a: {fallback: maybe}}\n", `services.a.fallback in FILE line 1: "maybe" is none of cached+random, cached, none`},
 		{"services: {a: {fallback: {b: c}}}\n", "services.a.fallback in FILE line 1: it is a map, and must be a single value"},
 		{"services: {a: {fallback: {b: {c: {d: e}}}}}\n", "too large or too deep"},
@@ -93,7 +94,7 @@ func TestFileErrors(t *testing.T) {
 		{"layout: ts\n", "layout in FILE line 1: \"ts\" is none of default, js: did you mean js?"},
 		{"layout: js\nbit_ts: 52\n", "layout (FILE line 1) is js and bit_ts (FILE line 2) is 52: set one of them"},
 		{"layout: js\nprovider: redis://h/0\n", "layout (FILE line 1) is js, and the leases of provider (FILE line 2) have another layout: add ?layout=js"},
-		{"provider: https://h\nservices: {a: {layout: js, bit_ts: 52}}\n", "services.a: layout js and bit_ts: set one of them"},
+		{"provider: https://h\nservices: {a: {layout: js, bit_ts: 52}}\n", "services.a (FILE line 2): layout js and bit_ts: set one of them"},
 		{"bit_ts: 31\n", "write a whole number from 32 to 52"},
 		// Seed 001-20.
 		{"\n\ndrain_timeout: 5\n", `drain_timeout in FILE line 3: "5" has no unit: write 5s or 5ms, for example`},

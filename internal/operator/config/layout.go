@@ -27,7 +27,7 @@ func (s *Serve) settleLayout() error {
 	}
 	s.becomeJS(s.Given("max_throughput_per_ms"))
 	switch kind := scheme(s.Provider); {
-	case kind == "http:" || kind == "https:" || kind == "none:" || params.Get("layout") == snowflake.NameJS:
+	case slices.Contains([]string{"http:", "https:", "http+unix:", "none:"}, kind) || params.Get("layout") == snowflake.NameJS:
 	case !s.Given("provider"):
 		s.Provider += "?layout=" + snowflake.NameJS
 	default:
@@ -39,36 +39,35 @@ func (s *Serve) settleLayout() error {
 
 // settleLayout makes layout and bit_ts of a service agree, one of which it may
 // have inherited.
-func (s *Service) settleLayout(overrides []value) error {
-	sets := func(name string) bool { return sets(overrides, name) }
+func (s *Service) settleLayout(entry value) error {
 	switch {
-	case sets("layout") && s.Layout == LayoutJS && sets("bit_ts"):
+	case entry.sets("layout") && s.Layout == LayoutJS && entry.sets("bit_ts"):
 		return fmt.Errorf("layout %s and bit_ts: set one of them", s.Layout)
-	case sets("bit_ts"):
+	case entry.sets("bit_ts"):
 		s.Layout = LayoutDefault
-	case sets("layout"):
+	case entry.sets("layout"):
 		if s.BitTS = snowflake.DefaultBitTS; s.Layout == LayoutJS {
-			s.becomeJS(sets("max_throughput_per_ms"))
+			s.becomeJS(entry.sets("max_throughput_per_ms"))
 		}
 	}
 	return nil
 }
 
 // settleEpoch makes timestamps start with the epoch of the service's leases, before there is one.
-func (s *Service) settleEpoch(overrides []value, terms Terms) error {
-	if !sets(overrides, "epoch") {
+func (s *Service) settleEpoch(entry value, terms Terms) error {
+	if !entry.sets("epoch") {
 		return nil
 	}
-	if sets(overrides, "default_epoch") && !s.DefaultEpoch.Equal(terms.Epoch) {
+	if entry.sets("default_epoch") && !s.DefaultEpoch.Equal(terms.Epoch) {
 		return fmt.Errorf("epoch %s and default_epoch %s: set one of them", terms.Epoch.Format(time.RFC3339), s.DefaultEpoch.Format(time.RFC3339))
 	}
 	s.DefaultEpoch = terms.Epoch
 	return nil
 }
 
-// sets reports whether the keys of a service have one of the name.
-func sets(overrides []value, name string) bool {
-	return slices.ContainsFunc(overrides, func(v value) bool { return v.name == name })
+// sets reports whether an entry of services has a key of the name.
+func (v value) sets(name string) bool {
+	return slices.ContainsFunc(v.members, func(m value) bool { return m.name == name })
 }
 
 // becomeJS gives what layout js means. One lease is enough by default: a lease

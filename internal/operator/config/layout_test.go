@@ -14,6 +14,7 @@ func TestLayout(t *testing.T) {
 		"bit_ts counts more":         {sourceTexts{file: "provider: redis://h/0?layout=js\nbit_ts: 42\n"}, 42, "redis://h/0?layout=js"},
 		"both say it":                {sourceTexts{file: "provider: redis://h/0?layout=js\nlayout: js\n"}, 52, "redis://h/0?layout=js"},
 		"a lease server has terms":   {sourceTexts{file: "provider: https://h\nlayout: js\n"}, 52, "https://h"},
+		"one on a socket":            {sourceTexts{file: "provider: http+unix:/s\nlayout: js\n"}, 52, "http+unix:/s"},
 		"no lease ever":              {sourceTexts{file: "provider: 'none:'\nlayout: js\n"}, 52, "none:"},
 		"of the other name":          {sourceTexts{file: "layout: default\nbit_ts: 42\n"}, 42, "sqlite:/var/lib/kazahana/leases.db"},
 	} {

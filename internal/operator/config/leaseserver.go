@@ -101,6 +101,12 @@ func (s *LeaseServer) Services() map[string]Terms { return maps.Clone(s.ServiceT
 // Terms is Serve.Terms for the lease server.
 func (s *LeaseServer) Terms() map[string]url.Values { return s.ServiceTerms.params() }
 
+// DefaultTerms is "": clients can name services that are none of Services, and have the URL's terms.
+func (s *LeaseServer) DefaultTerms() string { return "" }
+
+// CiteTerms is Serve.CiteTerms for the lease server.
+func (s *LeaseServer) CiteTerms(service string) string { return s.ServiceTerms[service].cited }
+
 // Help is the text below the usage line.
 func (*LeaseServer) Help() string { return sourcesHelp("rate-limit") }
 

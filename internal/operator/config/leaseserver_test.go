@@ -2,7 +2,6 @@ package config
 
 import (
 	"maps"
-	"net/url"
 	"os"
 	"reflect"
 	"regexp"
@@ -55,6 +54,9 @@ func TestLeaseServerPrecedence(t *testing.T) {
 	checkPrecedence(t, keysOf(flagsOf(&LeaseServer{})), cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sourceTexts) any {
 		s := mustLoadLeaseServer(t, src)
 		s.origins, s.Config = nil, ""
+		for name := range s.ServiceTerms {
+			s.ServiceTerms[name] = Terms{Params: s.ServiceTerms[name].Params}
+		}
 		return s
 	})
 }
@@ -79,7 +81,7 @@ services:
 	if got := o.Params.Encode(); got != params {
 		t.Errorf("the parameters are %s, want %s", got, params)
 	}
-	if got := services["acme/orders"]; !reflect.DeepEqual(got, Terms{Params: url.Values{}}) {
+	if got := services["acme/orders"]; len(got.Params) > 0 || got.Term != 0 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -23,7 +23,7 @@ type Process struct {
 	UID     int       // effective user ID
 	Now     time.Time // for settings that must not lie in the future; zero = not checked
 	// Only are the keys that a command takes from the environment and the file, if it does
-	// not take all. It ignores all others, also invalid ones.
+	// not take all. It ignores all others, also invalid ones; of services it takes the terms.
 	Only []string
 
 	library bool              // see LoadFields
@@ -105,6 +105,7 @@ func (p Process) parse(grammar any, args []string, settings any, from *origins) 
 	for _, v := range given { // the weakest first
 		f := flagNamed(flags, v.name)
 		if f.given {
+			env.outranked[v.name] = v.text
 			if err := f.judge(v); err != nil {
 				return nil, err
 			}
@@ -132,7 +133,18 @@ func (p Process) given(c command, flags []*flag, env *environment, config *pflag
 		return nil, "", err
 	}
 	fromFile, file, err := p.readConfig(c, known, fromEnv, config)
-	return append(fromFile, fromEnv...), file, err
+	if err != nil {
+		return nil, file, err
+	}
+	all = append(fromFile, fromEnv...)
+	for i, v := range all {
+		if len(p.Only) > 0 && v.name == "services" { // its other keys are among those that are ignored
+			if all[i], err = v.withTermsOnly(); err != nil {
+				return nil, file, err
+			}
+		}
+	}
+	return all, file, nil
 }
 
 // ofFields are the keys that the fields of embed.Config set.

@@ -151,8 +151,10 @@ func TestPrecedence(t *testing.T) {
 	checkPrecedence(t, serveKeys(), precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sourceTexts) any {
 		s := mustLoad(t, src)
 		s.origins, s.Config = nil, ""
-		for _, members := range s.Overrides {
-			forgetPlaces(members)
+		for name, entry := range s.Overrides {
+			forgetPlaces(entry.members)
+			entry.where = ""
+			s.Overrides[name] = entry
 		}
 		return s
 	})
@@ -421,38 +423,5 @@ func TestDefaultLayout(t *testing.T) {
 	base := mustLoad(t, sourceTexts{})
 	if base.BitTS != snowflake.DefaultBitTS || base.DefaultEpoch.UnixMilli() != snowflake.DefaultEpochMS {
 		t.Errorf("bit_ts %d, default_epoch %v", base.BitTS, base.DefaultEpoch)
-	}
-}
-
-// A daemon and a lease server read the terms of a service alike, and a command reads them alone.
-// Seed 000-6.4-3.
-func TestTermsOfServices(t *testing.T) {
-	const terms = "epoch: 2026-02-01T00:00:00Z, bit_ts: 42, bit_id: 11, bit_seq: 10, term: 5m, quarantine: 0, pool: p, max_leases_per_acquire: 7, ids: 0-9"
-	file := "services:\n  slow: {fallback: none, " + terms + "}\n  js: {layout: js, pool: j}\n  plain: {fallback: none}\n"
-	s := mustLoad(t, sourceTexts{file: file})
-	want := mustLoadLeaseServer(t, sourceTexts{file: "services: {slow: {" + terms + "}, js: {layout: js, pool: j}}\n"}).Terms()
-	if got := s.Terms(); !reflect.DeepEqual(got, want) || got["slow"].Get("max_leases_per_acquire") != "7" {
-		t.Errorf("the terms are %v, and at a lease server %v", got, want)
-	}
-	// They also count before the first lease.
-	slow, js, plain := s.Services()["slow"], s.Services()["js"], s.Services()["plain"]
-	if slow.BitTS != 42 || slow.DefaultEpoch.Month() != time.February || slow.Fallback != FallbackNone {
-		t.Errorf("slow: %+v", slow)
-	}
-	if js.BitTS != 52 || js.MaxThroughputPerMS != 16 || plain.BitTS != 41 || plain.DefaultEpoch != s.DefaultEpoch {
-		t.Errorf("js: %+v\nplain: %+v", js, plain)
-	}
-	// Where others decide, layout and bit_ts say what to assume before the first lease.
-	for _, provider := range []string{"https://h", "'none:'"} {
-		if s := mustLoad(t, sourceTexts{file: "provider: " + provider + "\nservices: {web: {layout: js}, old: {bit_ts: 42}}\n"}); len(s.Terms()) > 0 {
-			t.Errorf("with %s the terms are %v", provider, s.Terms())
-		}
-	}
-	// Keys that a command does not take contradict nothing.
-	var one Serve
-	path := sourceTexts{file: file + "  odd: {acquire_retry_interval: 1h, term: 1m}\nacquire_retry_max_interval: 2h\n"}.write(t)
-	must.Succeed(t, one.Load(&one, nil, Process{Now: testNow, defaultFile: path, Only: []string{"services"}}))
-	if one.Terms()["odd"].Encode() != "term=1m" || len(one.Terms()) != 3 || one.Services()["slow"].Fallback != FallbackCachedRandom {
-		t.Errorf("a command reads %v", one.Terms())
 	}
 }

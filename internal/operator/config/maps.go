@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -109,8 +110,8 @@ var serveKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Serve{})
 
 var serviceKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Service{})) })
 
-// Overrides are what single services of a daemon set, by the service's name.
-type Overrides map[string][]value
+// Overrides are what single services of a daemon set, by the service's name: each is a mapping.
+type Overrides map[string]value
 
 // decode implements ownDecoder. It judges each override; resolveServices applies
 // them, when the top level is known.
@@ -122,22 +123,28 @@ func (o *Overrides) decode(v value) error {
 		}
 		return nil
 	}, func(entry value) error {
-		(*o)[entry.name] = entry.members
+		(*o)[entry.name] = entry
 		for _, m := range entry.members {
 			if !slices.Contains(serviceKeys(), m.name) && slices.Contains(serveKeys(), m.name) {
 				return m.errorf("%s cannot differ between services: set it at the top level", m.name)
 			}
 		}
-		_, err := newTerms("serve", entry.members, &Service{})
+		_, err := newTerms("serve", entry, &Service{})
 		return err
 	})
 }
 
-// onlyTerms leaves out all keys but the terms.
-func (o Overrides) onlyTerms() {
-	for name, members := range o {
-		o[name] = slices.DeleteFunc(slices.Clone(members), func(v value) bool { return !slices.Contains(termsKeys(), v.name) })
+// withTermsOnly is the value of services without the keys that are no terms.
+func (v value) withTermsOnly() (value, error) {
+	entries, err := v.entries("service names")
+	if err != nil {
+		return v, err
 	}
+	v.kind, v.text, v.members = mapping, "", slices.Clone(entries)
+	for i, entry := range v.members {
+		v.members[i].members = slices.DeleteFunc(slices.Clone(entry.members), func(v value) bool { return !slices.Contains(termsKeys(), v.name) })
+	}
+	return v, nil
 }
 
 // resolveServices applies the overrides to the top level.
@@ -145,15 +152,16 @@ func (s *Serve) resolveServices() error {
 	s.services, s.terms = map[string]Service{s.DefaultService: s.Service}, ServiceTerms{}
 	for _, name := range slices.Sorted(maps.Keys(s.Overrides)) {
 		service := s.Service
-		terms, err := newTerms("serve", s.Overrides[name], &service)
+		entry := s.Overrides[name]
+		terms, err := newTerms("serve", entry, &service)
 		if err != nil {
 			return err
 		}
-		if err := service.settleLayout(s.Overrides[name]); err != nil {
-			return fmt.Errorf("services.%s: %w", name, err)
+		if err := service.settleLayout(entry); err != nil {
+			return fmt.Errorf("%s: %w", entry.cite(), err)
 		}
-		if err := service.settleEpoch(s.Overrides[name], terms); err != nil {
-			return fmt.Errorf("services.%s: %w", name, err)
+		if err := service.settleEpoch(entry, terms); err != nil {
+			return fmt.Errorf("%s: %w", entry.cite(), err)
 		}
 		s.services[name] = service
 		if len(terms.Params) > 0 && whyNoTerms(s.Provider) == nil {
@@ -165,22 +173,24 @@ func (s *Serve) resolveServices() error {
 
 // citeIn names a key of one service.
 func (s *Serve) citeIn(service, key string) string {
-	for _, v := range s.Overrides[service] {
-		switch {
-		case v.name == key && v.where == "":
-			return v.key + " (--services)"
-		case v.name == key:
-			return v.key + " (" + v.where + ")"
+	for _, v := range s.Overrides[service].members {
+		if v.name == key {
+			return v.cite()
 		}
 	}
 	return s.Cite(key)
 }
+
+// cite names an entry of services, or a key of one, with its place.
+func (v value) cite() string { return v.key + " (" + cmp.Or(v.where, "--services") + ")" }
 
 // Terms are the terms of one service's leases: keys of an entry of services, of a daemon and of
 // the lease server alike. A key that is not set there has the provider URL's value.
 type Terms struct {
 	// Params are the set terms, as parameters of a provider's URL.
 	Params url.Values
+
+	cited string // the entry with its place
 
 	Epoch      time.Time     `name:"epoch" type:"epoch"`
 	Layout     Layout        `name:"layout" type:"word" enum:"default,js"`
@@ -197,14 +207,15 @@ type Terms struct {
 var termsKeys = sync.OnceValue(func() []string { return keysOf(flagsOf(&Terms{})) })
 
 // newTerms reads the terms of an entry of services. beside are structs with its other keys.
-func newTerms(command string, members []value, beside ...any) (Terms, error) {
-	terms := Terms{Params: url.Values{}}
-	for _, v := range members {
+func newTerms(command string, entry value, beside ...any) (Terms, error) {
+	terms := Terms{Params: url.Values{}, cited: entry.cite()}
+	for _, v := range entry.members {
 		if slices.Contains(termsKeys(), v.name) {
 			terms.Params.Set(v.name, v.text)
 		}
 	}
-	return terms, setEntry(command, members, append(beside, &terms)...)
+	err := setEntry(command, entry.members, append(beside, &terms)...)
+	return terms, err
 }
 
 // tenantService is the name of an entry of services: SERVICE, or TENANT/SERVICE.
@@ -230,7 +241,7 @@ func (t *ServiceTerms) decode(v value) error {
 		}
 		return nil
 	}, func(entry value) error {
-		terms, err := newTerms("lease-server", entry.members)
+		terms, err := newTerms("lease-server", entry)
 		(*t)[entry.name] = terms
 		return err
 	})

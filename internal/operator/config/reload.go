@@ -49,16 +49,21 @@ func takeOver[T any](settings, next *T) (r Reload) {
 
 // withoutPlaces returns the value of a key, without its lines in the file.
 func withoutPlaces(setting reflect.Value) any {
-	overrides, is := setting.Interface().(Overrides)
-	if !is {
-		return setting.Interface()
-	}
 	texts := map[string]string{}
-	for service, members := range overrides {
-		texts["services."+service] = ""
-		for _, v := range members {
-			texts[v.key] = v.text
+	switch services := setting.Interface().(type) {
+	case Overrides:
+		for service, entry := range services {
+			texts["services."+service] = ""
+			for _, v := range entry.members {
+				texts[v.key] = v.text
+			}
 		}
+	case ServiceTerms:
+		for service, terms := range services {
+			texts[service] = terms.Params.Encode()
+		}
+	default:
+		return services
 	}
 	return texts
 }

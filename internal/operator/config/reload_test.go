@@ -44,6 +44,10 @@ func TestLeaseServerReload(t *testing.T) {
 	if !slices.Equal(r.Changed, []string{"log_level"}) || !slices.Equal(r.Restart, []string{"max_in_flight", "services", "tls_cert", "tls_key"}) {
 		t.Errorf("%+v", r)
 	}
+	moved := mustLoadLeaseServer(t, sourceTexts{file: "services:\n\n  orders:\n    bit_seq: 9\n"})
+	if _, r := mustLoadLeaseServer(t, sourceTexts{file: "services: {orders: {bit_seq: 9}}\n"}).Reload(moved); len(r.Restart) > 0 {
+		t.Errorf("the same services in other lines: %+v", r)
+	}
 	if merged.LogLevel != "debug" || merged.MaxInFlight != before.MaxInFlight || merged.TLSCert != "" {
 		t.Errorf("%+v", merged)
 	}

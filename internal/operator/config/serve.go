@@ -96,8 +96,9 @@ type Serve struct {
 	// top level. Not with a provider static: or ip:. The terms of a service's leases
 	// are keys too, in place of the parameters of the provider's URL: epoch, layout,
 	// bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids.
-	// A lease server has them in its own services. Services in one pool have
-	// different machine IDs, and must agree on epoch and bit_ts.
+	// Here layout and bit_ts decide, and need not stand in the URL. With a provider
+	// http: or https:, set terms in the lease server's configuration. Services in
+	// one pool have different machine IDs, and must agree on epoch and bit_ts.
 	Overrides Overrides `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" example:"\n  orders:\n    max_throughput_per_ms: 1024\n    fallback: none\n  slow: {term: 5m, bit_seq: 10, pool: batch}\n  sessions: {}" help:"Further services and their settings, as YAML: any key of the group IDs, and the terms of leases: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none)."`
 
 	// The version of UUIDs for requests that name none: 7, which sort by time, or 4,
@@ -202,6 +203,18 @@ func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
 // provider's URL, by the service's name.
 func (s *Serve) Terms() map[string]url.Values { return s.terms.params() }
 
+// DefaultTerms is the default service where every service has terms of its own, so that none has
+// those of the provider's URL; else "".
+func (s *Serve) DefaultTerms() string {
+	if len(s.terms) < len(s.services) {
+		return ""
+	}
+	return s.DefaultService
+}
+
+// CiteTerms names a service of Terms with the place where it is set: "services.slow (FILE line 3)".
+func (s *Serve) CiteTerms(service string) string { return s.terms[service].cited }
+
 // Help is the text below the usage line.
 func (*Serve) Help() string { return sourcesHelp("max-backward") }
 
@@ -257,8 +270,8 @@ func (s *Serve) settle(p Process, env *environment) error {
 	if err := s.settleLayout(); err != nil {
 		return err
 	}
-	if len(p.Only) > 0 {
-		s.Overrides.onlyTerms()
+	if own := env.outranked["provider"]; len(p.Only) > 0 && whyNoTerms(own) != nil {
+		s.Overrides = nil // the daemon has another provider, for which they are no terms
 	}
 	if err := s.resolveServices(); err != nil {
 		return err
