@@ -200,7 +200,7 @@ func settleTimeline(name string, settings config.Service, st *state.Service) (sn
 			if !c.HasNew {
 				why = fmt.Sprintf("time runs out at %s, and IDs of a later time were made", snowflake.FormatMS(wanted.EndMS()))
 			}
-			return wanted, fmt.Errorf("service %s: default_epoch and bit_ts were %s and %d, and IDs were made with them; "+
+			return wanted, fmt.Errorf("service %s: the epoch (default_epoch, or epoch in services) and bit_ts were %s and %d, and IDs were made with them; "+
 				"with %s and %d %s: set them back, or give the service another name",
 				name, snowflake.FormatMS(saved.Timeline.EpochMS), saved.Timeline.BitTS,
 				snowflake.FormatMS(wanted.EpochMS), wanted.BitTS, why)

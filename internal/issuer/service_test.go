@@ -35,7 +35,7 @@ func TestSettleTimeline(t *testing.T) {
 		{"changed, no IDs", state.Saved{Timeline: used, Source: state.SourceConfig}, 0, later, later, state.SourceConfig, ""},
 		{"changed, IDs ascend", state.Saved{Timeline: used, Source: state.SourceConfig}, startMS, earlier, earlier, state.SourceConfig, ""},
 		{"changed, IDs would descend", state.Saved{Timeline: used, Source: state.SourceConfig}, startMS, later, used, state.SourceConfig,
-			"service orders: default_epoch and bit_ts were 2026-01-01T00:00:00.000Z and 41"},
+			"service orders: the epoch (default_epoch, or epoch in services) and bit_ts were 2026-01-01T00:00:00.000Z and 41"},
 		{"changed, time has run out", state.Saved{Timeline: used, Source: state.SourceConfig}, startMS, short, used, state.SourceConfig,
 			"with 2026-01-01T00:00:00.000Z and 32 time runs out at 2026-02-19"},
 		{"set by a lease", state.Saved{Timeline: used, Source: state.SourceLease}, startMS, later, used, state.SourceLease, ""},
