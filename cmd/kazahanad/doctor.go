@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/operator/config"
@@ -329,7 +328,7 @@ func (x *examination) otherSettings() (unlike []string) {
 	if x.settings == nil {
 		return nil
 	}
-	if p, err := backend.OpenProvider(x.settings.Provider, backend.ProviderOptions{}); err == nil {
+	if p, err := openConfigured(x.settings); err == nil {
 		defer p.Close() // nothing was opened
 		if configured := p.Info().URL; configured != x.status.Provider {
 			unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", x.status.Provider, configured))

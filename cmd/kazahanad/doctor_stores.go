@@ -182,11 +182,11 @@ func (x *examination) store(p provider.Provider) {
 
 // checkRights asks an API server for each right that the provider needs.
 func checkRights(ctx context.Context, rawURL string) error {
-	cfg, err := kubernetes.ParseURL(rawURL, nil, nil)
+	cfg, _, err := kubeconn.ParseURL(rawURL, provider.TermsParams())
 	if err != nil {
 		return err
 	}
-	client, err := kubeconn.New(cfg.Config)
+	client, err := kubeconn.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -196,12 +196,12 @@ func checkRights(ctx context.Context, rawURL string) error {
 
 // pool judges whether a machine ID is left for each service.
 func (x *examination) pool(ctx context.Context, p provider.Provider) {
-	terms, err := backend.Terms(x.settings.Provider)
-	own, ownErr := backend.OwnTerms(x.settings.Provider, x.settings.Terms())
-	if errors.Join(err, ownErr) != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesTerms(x.settings.Provider) {
+	options, err := backend.OptionsFor(x.settings.Provider, "", x.settings)
+	services, urlErr := options.TermsIn(x.settings.Provider)
+	if errors.Join(err, urlErr) != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesTerms(x.settings.Provider) {
 		return
 	}
-	services, judged := provider.Services{Default: terms, Named: own}, map[provider.Terms]bool{}
+	judged := map[provider.Terms]bool{}
 	for _, service := range slices.Sorted(maps.Keys(x.settings.Services())) {
 		terms := services.Of(service)
 		if judged[terms] {
@@ -210,10 +210,20 @@ func (x *examination) pool(ctx context.Context, p provider.Provider) {
 		judged[terms] = true
 		records, err := p.List(ctx, service)
 		if u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); err == nil && u.Fullness() == "full" {
-			x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: kazahanad leases --service "+service+" lists the holders.",
+			x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: "+x.listOf(terms.Pool, service, services)+" lists the holders.",
 				"service %s: %d of %d machine IDs of pool %s of %s can be granted", service, u.Free, u.Total, terms.Pool, p.Info().URL)
 		}
 	}
+}
+
+// listOf is the command that lists the whole pool of a service: with --service it lists that
+// service's leases.
+func (x *examination) listOf(pool, service string, services provider.Services) string {
+	const list = "kazahanad leases"
+	if pool == services.Of(x.settings.DefaultService).Pool {
+		return list
+	}
+	return "KAZAHANA_SERVICE=" + service + " " + list
 }
 
 // file looks at the file of a provider on SQLite.
@@ -303,11 +313,11 @@ func checkPools(ctx context.Context, settings *config.Serve) error {
 	if err != nil {
 		return err
 	}
-	services, err := backend.OwnTerms(settings.Provider, settings.Terms())
+	options, err := backend.OptionsFor(settings.Provider, "", settings)
 	if err != nil {
 		return err
 	}
-	cfg, err := backend.ParseLeaseFile(u, backend.ProviderOptions{Services: services})
+	cfg, err := backend.ParseLeaseFile(u, options)
 	if err != nil {
 		return err
 	}

@@ -3,11 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -36,11 +36,14 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	if takesTerms(f.Provider) {
 		// Without a state directory nothing depends on the user.
 		flags := serveFlags{Config: f.Config, Provider: f.Provider, StateDir: "none"}
-		settings, err := loadOnly(s, flags.args(), []string{"services"})
+		settings, err := loadReadable(s, f.Config, func(file string) (*config.Serve, error) {
+			flags.Config = file
+			return loadOnly(s, flags.args(), []string{"services", "service"})
+		})
 		if err != nil {
 			return nil, err
 		}
-		if st.own, err = backend.OwnTerms(f.Provider, settings.Terms()); err != nil {
+		if st.options, err = flags.options(f.Service, settings); err != nil {
 			return nil, usageError{err}
 		}
 	}
@@ -52,6 +55,16 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 		return nil, fmt.Errorf("provider %s: it keeps no history, so it cannot tell who made an ID", config.Redact(f.Provider))
 	}
 	return st, nil
+}
+
+// loadReadable loads a configuration, without the default file if this user may not read it.
+func loadReadable(s *system, file string, load func(file string) (*config.Serve, error)) (*config.Serve, error) {
+	settings, err := load(file)
+	if _, is := errors.AsType[*config.UnreadableError](err); is {
+		fmt.Fprintf(s.err, "kazahanad: the terms of services are left out: %v\n", err)
+		return load("none")
+	}
+	return settings, err
 }
 
 // locate asks for the holder of the ID's machine ID at the time, and refuses a pool with

@@ -36,7 +36,8 @@ var providerKeys = []string{"state_dir", "live_dir", "provider", "store", "provi
 
 // leaseKeys are the keys that say on what terms leases are granted, beside providerKeys: the terms of
 // services, and layout for the URL of the default provider. A provider that was named on the command
-// line, and takes no terms, is not held to those of the file.
+// line, and takes no terms, is not held to those of the file; nor is one that takes some, where the
+// daemon has one that takes none.
 func (f *serveFlags) leaseKeys() []string {
 	switch {
 	case f.Provider == "":
@@ -45,6 +46,17 @@ func (f *serveFlags) leaseKeys() []string {
 		return slices.Concat(providerKeys, []string{"services"})
 	}
 	return providerKeys
+}
+
+// options are those of the provider for a command that asks for one service.
+func (f *serveFlags) options(service string, settings *config.Serve) (backend.ProviderOptions, error) {
+	switch {
+	case !takesTerms(settings.Provider):
+		return backend.ProviderOptions{}, nil
+	case f.Provider != "":
+		return backend.OptionsToAsk(settings.Provider, service, settings)
+	}
+	return backend.OptionsFor(settings.Provider, service, settings)
 }
 
 // args are the flags of serve that were given.
@@ -78,8 +90,8 @@ func (s *system) process(only ...string) config.Process {
 // store is a provider that a command has opened.
 type store struct {
 	provider.Provider
-	url     string                    // may hold a password
-	own     map[string]provider.Terms // of services that have some
+	url     string // may hold a password
+	options backend.ProviderOptions
 	service string
 	timeout time.Duration // of one call
 	limited bool          // to the records of the service, because it was named
@@ -92,17 +104,17 @@ func (f *providerFlags) open(s *system) (*store, error) {
 		return nil, err
 	}
 	st := &store{url: settings.Provider, service: settings.DefaultService, timeout: settings.ProviderTimeout}
-	if st.own, err = backend.OwnTerms(settings.Provider, settings.Terms()); err != nil {
-		return nil, usageError{err}
-	}
 	if f.Service != "" {
 		st.service, st.limited = f.Service, true
+	}
+	if st.options, err = f.options(st.service, settings); err != nil {
+		return nil, usageError{err}
 	}
 	return st, st.open(s.ctx)
 }
 
 func (st *store) open(ctx context.Context) error {
-	p, err := backend.OpenProvider(st.url, backend.ProviderOptions{Services: st.own})
+	p, err := backend.OpenProvider(st.url, st.options)
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
@@ -163,8 +175,8 @@ func (st *store) terms() (provider.Terms, bool) {
 	if !takesTerms(st.url) {
 		return provider.Terms{}, false
 	}
-	t, err := backend.Terms(st.url)
-	return provider.Services{Default: t, Named: st.own}.Of(st.service), err == nil
+	services, err := st.options.TermsIn(st.url)
+	return services.Of(st.service), err == nil
 }
 
 // takesTerms reports whether the provider grants on the terms of the configuration, such as ids=.

@@ -132,13 +132,12 @@ func (l *leaseServerParts) close() {
 
 // readServices builds terms from the provider URL and the services map.
 func (l *leaseServerParts) readServices() error {
-	base, err := backend.Terms(l.settings.Provider)
+	options, err := backend.OptionsFor(l.settings.Provider, "", l.settings)
 	if err != nil {
-		return fmt.Errorf("provider: %w", err)
-	}
-	l.services.Default = base
-	if l.services.Named, err = backend.OwnTerms(l.settings.Provider, l.settings.Terms()); err != nil {
 		return err
+	}
+	if l.services, err = options.TermsIn(l.settings.Provider); err != nil {
+		return fmt.Errorf("provider: %w", err)
 	}
 	// Requests that name no service mean "default".
 	if terms, ok := l.services.Named["default"]; ok {

@@ -66,14 +66,15 @@ func (c *runCmd) Run(s *system) error {
 	j := &job{runCmd: c, system: s, settings: settings, path: path, clock: clock.System{}, service: cmp.Or(c.Service, settings.DefaultService)}
 	j.describe()
 	url := settings.Provider
-	services, err := backend.OwnTerms(url, settings.Terms())
+	options, err := c.options(j.service, settings)
 	if err == nil {
-		services, err = withRange(url, services, j.service, c.Min, c.Max)
+		options.Services, err = withRange(url, options.Services, j.service, c.Min, c.Max)
 	}
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.OpenProvider(url, backend.ProviderOptions{Services: services, LiveDir: issuer.LiveDir(settings)}); err != nil {
+	options.LiveDir = issuer.LiveDir(settings)
+	if j.provider, err = backend.OpenProvider(url, options); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := child.Signals()
@@ -109,11 +110,11 @@ func withRange(rawURL string, own map[string]provider.Terms, service string, low
 	if low == nil && high == nil || !takesTerms(rawURL) {
 		return own, nil // suits refuses a machine ID beyond the limits
 	}
-	base, err := backend.Terms(rawURL)
+	services, err := backend.ProviderOptions{Services: own}.TermsIn(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
 	}
-	terms := provider.Services{Default: base, Named: own}.Of(service)
+	terms := services.Of(service)
 	all := terms.Range()
 	ids := all
 	if low != nil {

@@ -120,11 +120,11 @@ func checkProvider(settings *config.Serve) error {
 
 // openConfigured opens the provider, which must fit the settings.
 func openConfigured(settings *config.Serve) (provider.Provider, error) {
-	services, err := backend.OwnTerms(settings.Provider, settings.Terms())
+	options, err := backend.OptionsFor(settings.Provider, "", settings)
 	if err != nil {
 		return nil, err
 	}
-	p, err := backend.OpenProvider(settings.Provider, backend.ProviderOptions{Services: services})
+	p, err := backend.OpenProvider(settings.Provider, options)
 	if err != nil {
 		return nil, fmt.Errorf("provider: %w", err)
 	}

@@ -153,13 +153,15 @@ func TestTermsThatDoNotFit(t *testing.T) {
 	}
 	for services, words := range map[string][]string{
 		"{slow: {bit_seq: 9, bit_id: 9}}":  {"services.slow", "its terms together", "41/9/9"},
-		"{slow: {bit_ts: 42}}":             {`service "slow"`, `pool "default"`, "choose another pool"},
+		"{slow: {bit_ts: 42}}":             {"services.slow (--services): ", `pool "default"`, "choose another pool"},
 		"{slow: {ids: 0-99, bit_seq: 16}}": {"services.slow", "ids=0-99"},
 	} {
 		for _, command := range []string{"serve", "lease-server"} {
 			check(command, services).Fails(t, exitUsage, words...)
 		}
 	}
+	// The terms of the URL are of no service here, so that they need not fit.
+	s.Kazahanad("serve", "--check", "--config", "none", "--store", "none", "--provider", "kubernetes:ids", "--services", "{default: {bit_seq: 10}}").OK(t)
 	// Which providers take them, and where those of the others would be right.
 	for url, words := range map[string]string{
 		"memory:": "", "redis://h/0": "", "redis+sentinel://a,b/m": "", "etcd://h:2379": "", "postgres://h/d": "", "kubernetes:ids": "",

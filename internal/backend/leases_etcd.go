@@ -28,14 +28,14 @@ func openEtcdLeases(rawURL string, opts ProviderOptions) (provider.Provider, err
 	if err != nil {
 		return nil, err
 	}
-	services := provider.Services{Default: terms, Named: opts.Services}
+	services := opts.services(terms)
 	if err := services.Validate(); err != nil {
 		return nil, err
 	}
 	if opts.NowMS == nil {
 		opts.NowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	info := pool.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, terms), Scope: provider.ScopeShared}, false)
+	info := pool.InfoOf(provider.Info{Name: "etcd", URL: etcdLeasesURL(conn, services.Default), Scope: provider.ScopeShared}, false)
 	return newLazy(info, func(ctx context.Context) (provider.Provider, error) {
 		client, err := etcdconn.Open(conn)
 		if err != nil {

@@ -39,6 +39,6 @@ func servicesOf(u *url.URL, opts ProviderOptions) (provider.Services, error) {
 	if err != nil {
 		return provider.Services{}, err
 	}
-	services := provider.Services{Default: terms, Named: opts.Services}
+	services := opts.services(terms)
 	return services, services.Validate()
 }

@@ -18,9 +18,8 @@ type postgresLeases struct {
 	services   provider.Services
 }
 
-// parsePostgresLeases reads a provider URL. Its parameters set the terms of services that named
-// does not have.
-func parsePostgresLeases(rawURL string, named map[string]provider.Terms) (postgresLeases, error) {
+// parsePostgresLeases reads a provider URL.
+func parsePostgresLeases(rawURL string, opts ProviderOptions) (postgresLeases, error) {
 	connection, rest, err := postgresconn.ParseURL(rawURL, provider.TermsParams())
 	if err != nil {
 		return postgresLeases{}, err
@@ -29,7 +28,7 @@ func parsePostgresLeases(rawURL string, named map[string]provider.Terms) (postgr
 	if err != nil {
 		return postgresLeases{}, err
 	}
-	l := postgresLeases{connection, provider.Services{Default: terms, Named: named}}
+	l := postgresLeases{connection, opts.services(terms)}
 	return l, l.services.Validate()
 }
 

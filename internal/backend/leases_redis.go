@@ -22,9 +22,8 @@ type redisLeases struct {
 	services provider.Services
 }
 
-// openRedisLeases returns the provider that the URL names. Its parameters set the terms of
-// services that named does not have.
-func openRedisLeases(rawURL string, named map[string]provider.Terms) (provider.Provider, error) {
+// openRedisLeases returns the provider that the URL names.
+func openRedisLeases(rawURL string, opts ProviderOptions) (provider.Provider, error) {
 	conn, q, err := redisconn.ParseURL(rawURL, provider.TermsParams())
 	if err != nil {
 		return nil, err
@@ -33,7 +32,7 @@ func openRedisLeases(rawURL string, named map[string]provider.Terms) (provider.P
 	if err != nil {
 		return nil, err
 	}
-	c := redisLeases{conn, provider.Services{Default: terms, Named: named}}
+	c := redisLeases{conn, opts.services(terms)}
 	return onFirstUse(c, c.services.Validate(), openLeasesInRedis, nil)
 }
 

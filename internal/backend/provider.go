@@ -27,6 +27,9 @@ type ProviderOptions struct {
 	// Services has terms of single services; all others have those of the URL.
 	// static:, ip:, none: and http: take none.
 	Services map[string]provider.Terms
+	// Default stands for the URL's terms where no service has those, so that they need not
+	// fit the store. The zero value: the URL's.
+	Default provider.Terms
 	// NowMS is the clock of providers that use this host's, in Unix
 	// milliseconds; nil means the wall clock.
 	NowMS func() int64
@@ -36,6 +39,20 @@ type ProviderOptions struct {
 	// Log is for providers that have something to say beside their errors; nil
 	// means none.
 	Log *zap.Logger
+}
+
+// TermsIn are the terms of all services on the provider that the URL names.
+func (o ProviderOptions) TermsIn(rawURL string) (provider.Services, error) {
+	base, err := Terms(rawURL)
+	return o.services(base), err
+}
+
+// services are the terms of all services, where the URL says terms.
+func (o ProviderOptions) services(ofURL provider.Terms) provider.Services {
+	if o.Default != (provider.Terms{}) {
+		ofURL = o.Default
+	}
+	return provider.Services{Default: ofURL, Named: o.Services}
 }
 
 // OpenedProvider returns the provider itself, once its store can be reached: OpenProvider returns
@@ -72,12 +89,12 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	case slices.Contains(httplease.Schemes(), scheme):
 		return openHTTPProvider(rawURL, opts)
 	case slices.Contains(redisconn.Schemes(), scheme):
-		return openRedisLeases(rawURL, opts.Services)
+		return openRedisLeases(rawURL, opts)
 	case slices.Contains(postgresconn.Schemes(), scheme):
-		leases, err := parsePostgresLeases(rawURL, opts.Services)
+		leases, err := parsePostgresLeases(rawURL, opts)
 		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*pool.Provider).Look)
 	case slices.Contains(kubernetes.Schemes(), scheme):
-		cfg, err := kubernetes.ParseURL(rawURL, opts.Services, opts.NowMS)
+		cfg, err := kubernetes.ParseURL(rawURL, opts.services, opts.NowMS)
 		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)
 	case scheme == "etcd":
 		return openEtcdLeases(rawURL, opts)

@@ -153,13 +153,12 @@ func (i *Issuer) openServiceStates() (map[string]*state.Service, error) {
 func (i *Issuer) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own use the believed one: a wall clock that
 	// jumped must not date their grants.
-	services, err := backend.OwnTerms(i.opts.Settings.Provider, i.opts.Settings.Terms())
+	options, err := backend.OptionsFor(i.opts.Settings.Provider, "", i.opts.Settings)
 	if err != nil {
 		return &SettingsError{err}
 	}
-	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, backend.ProviderOptions{
-		Services: services, NowMS: i.Clock.NowMS, LiveDir: LiveDir(i.opts.Settings), Log: i.opts.Log.With(zap.String("component", "provider")),
-	})
+	options.NowMS, options.LiveDir, options.Log = i.Clock.NowMS, LiveDir(i.opts.Settings), i.opts.Log.With(zap.String("component", "provider"))
+	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, options)
 	if err != nil {
 		return &SettingsError{fmt.Errorf("provider: %w", err)}
 	}

@@ -281,12 +281,14 @@ func TestParseURL(t *testing.T) {
 		"kubernetes:apps?kubeconfig=/a&kubeconfig=/b":       "2 times",
 		"kubernetes:apps?pool=orders&bit_seq=9&ids=100-200": "",
 	} {
-		_, err := ParseURL(raw, nil, nil)
+		_, err := ParseURL(raw, func(t provider.Terms) provider.Services { return provider.Services{Default: t} }, nil)
 		if wantErr == "" && err != nil || wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)) {
 			t.Errorf("%s: the error is %v, want one with %q", raw, err, wantErr)
 		}
 	}
-	coarse := map[string]provider.Terms{"coarse": provider.DefaultTerms().WithBitSeq(9)}
+	coarse := func(t provider.Terms) provider.Services {
+		return provider.Services{Default: t, Named: map[string]provider.Terms{"coarse": provider.DefaultTerms().WithBitSeq(9)}}
+	}
 	if _, err := ParseURL("kubernetes:", coarse, nil); err == nil || !strings.Contains(err.Error(), "one layout") {
 		t.Errorf("two layouts in one pool: %v", err)
 	}

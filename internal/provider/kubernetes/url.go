@@ -16,10 +16,10 @@ type Config struct {
 // Schemes returns the URL schemes of this provider.
 func Schemes() []string { return []string{kubeconn.Scheme} }
 
-// ParseURL reads kubernetes:[NAMESPACE][?PARAMETERS]. The parameters set the terms of
-// services that named does not have. It touches neither the network nor a file. nowMS is
-// this host's believed clock in Unix ms.
-func ParseURL(rawURL string, named map[string]provider.Terms, nowMS func() int64) (Config, error) {
+// ParseURL reads kubernetes:[NAMESPACE][?PARAMETERS]. services are the terms of all services, where
+// the parameters say terms. It touches neither the network nor a file. nowMS is this host's
+// believed clock in Unix ms.
+func ParseURL(rawURL string, services func(provider.Terms) provider.Services, nowMS func() int64) (Config, error) {
 	conn, q, err := kubeconn.ParseURL(rawURL, provider.TermsParams())
 	if err != nil {
 		return Config{}, err
@@ -29,7 +29,7 @@ func ParseURL(rawURL string, named map[string]provider.Terms, nowMS func() int64
 		return Config{}, err
 	}
 	conn.NowMS = nowMS
-	cfg := Config{Config: conn, Services: provider.Services{Default: terms, Named: named}}
+	cfg := Config{Config: conn, Services: services(terms)}
 	return cfg, cfg.validate()
 }
 
