@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -152,7 +154,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if all && st.Fenced() == nil {
 		return c.layout(s, st)
 	}
-	if err := c.confirm(s, st); err != nil {
+	if err := c.confirm(s, st, all); err != nil {
 		return err
 	}
 	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Init(ctx, st.service) })
@@ -182,14 +184,34 @@ func (c *leasesInitCmd) layout(s *system, st *store) error {
 	return err
 }
 
+// onePerPool is a service of each pool that is known here.
+func (st *store) onePerPool() (services []string) {
+	terms, _ := st.options.TermsIn(st.url) // the provider has read the URL
+	var seen []string
+	for _, service := range append([]string{st.service, ""}, slices.Sorted(maps.Keys(terms.Named))...) {
+		if pool := terms.Of(service).Pool; !slices.Contains(seen, pool) {
+			seen, services = append(seen, pool), append(services, service)
+		}
+	}
+	return services
+}
+
 // confirm asks before it declares a store new that holds records.
-func (c *leasesInitCmd) confirm(s *system, st *store) error {
+func (c *leasesInitCmd) confirm(s *system, st *store, allPools bool) error {
 	if c.Yes {
 		return nil
 	}
-	all, _, err := st.records(s)
-	if err != nil {
-		return fmt.Errorf("cannot tell whether the store holds records (--yes skips this question): %w", err)
+	pools := []string{st.service}
+	if allPools {
+		pools = st.onePerPool()
+	}
+	var all []provider.Record
+	for _, service := range pools {
+		records, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) { return st.List(ctx, service) })
+		if err != nil {
+			return fmt.Errorf("cannot tell whether the store holds records (--yes skips this question): %w", err)
+		}
+		all = append(all, records...)
 	}
 	if len(all) == 0 {
 		return nil

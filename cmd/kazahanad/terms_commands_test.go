@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/must"
+)
+
+// What the URL of a command says wins over the services of the daemon's file, so that the waits of
+// docs/changing-providers.md look at the range and the pool that they name.
+func TestTermsOfACommandsURL(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.configured(s.withTerms("term: 3m, pool: batch, epoch: 2026-02-01T00:00:00Z, ids: 4-4")...)
+	s.leaseOf("batch")
+	s.leaseOf("slow")
+	leases := func(params string, more ...string) string {
+		return s.Kazahanad(append([]string{"leases", "--config", s.Path("kazahanad.yaml"), "--provider", "sqlite:" + s.Leases() + params}, more...)...).OK(t)
+	}
+	for params, want := range map[string]string{
+		"":                    " 0 free",
+		"?ids=0-3":            " 4 free",
+		"?ids=4-7":            " 3 free",
+		"?ids=4-7&pool=batch": " 3 free",
+		"?ids=4-7&pool=other": " 4 free",
+	} {
+		if said := leases(params, "--service", "batch"); !strings.Contains(said, want) {
+			t.Errorf("with %s leases says\n%s, want%s", params, said, want)
+		}
+	}
+	// The ranges of other services do not count: slow has no machine ID 4096.
+	if said := leases("?ids=4096-8191"); !strings.Contains(said, "machine IDs in use") {
+		t.Errorf("leases says\n%s", said)
+	}
+	s.Kazahanad("leases", "init", "--config", s.Path("kazahanad.yaml"), "--provider", "sqlite:"+s.Leases()+"?ids=4096-8191").OK(t)
+}
+
+// An init ends the fence of all pools, so it asks where any of them holds records.
+func TestLeasesInitCountsAllPools(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.configured(s.withTerms(ownPool)...)
+	s.leaseOf("default")
+	s.leaseOf("batch")
+	s.leaseOf("slow")
+	d.Kill()
+	file := []string{"--config", s.Path("kazahanad.yaml")}
+	s.Kazahanad(append([]string{"leases", "fence"}, file...)...).OK(t)
+	said := func(want string, args ...string) {
+		t.Helper()
+		s.Kazahanad(append(append([]string{"leases", "init"}, file...), args...)...).Fails(t, exitUsage, "--yes", want)
+	}
+	said("holds 4 records, 4 of them in use") // batch has two leases
+	said("holds 4 records", "--service", "batch")
+	said("holds 2 records", "--provider", "sqlite:"+s.Leases()+"?pool=empty") // of batch, which has its pool
+}
+
+// Commands ignore what is wrong with keys that they do not need, and services of a daemon whose
+// provider takes no terms.
+func TestServicesThatCommandsIgnore(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start()
+	id := s.Dial().ID()
+	path := s.Path("kazahanad.yaml")
+	ignored := func(lines string) {
+		t.Helper()
+		testkit.WriteFile(t, path, lines)
+		url := "sqlite:" + s.State + "/leases.db"
+		for _, args := range [][]string{
+			{"leases"}, {"leases", "init"}, {"run", "-q"}, {"inspect"},
+		} {
+			args = append(args, "--config", path, "--provider", url)
+			switch args[0] {
+			case "run":
+				args = append(args, "--", "true")
+			case "inspect":
+				args = append(args, fmt.Sprint(int64(id)))
+			}
+			s.Kazahanad(args...).OK(t)
+		}
+	}
+	ignored("services: {odd: {fallback: maybe, unknown: 1}, slow: {term: 5m}}\n")
+	ignored("provider: https://h\nservices: {web: {layout: js}, old: {bit_ts: 42}}\n")
+	d.Terminate()
+	s.Kazahanad("leases", "fence", "--config", path, "--provider", "sqlite:"+s.State+"/leases.db").OK(t)
+}
+
+// A user who may not read the daemon's file can still ask who made an ID.
+func TestInspectWithoutTheDefaultFile(t *testing.T) {
+	var said strings.Builder
+	s := &system{out: io.Discard, err: &said}
+	var asked []string
+	load := func(file string) (*config.Serve, error) {
+		asked = append(asked, file)
+		if file == "none" {
+			return &config.Serve{}, nil
+		}
+		return nil, usageError{&config.UnreadableError{Err: fs.ErrPermission}}
+	}
+	settings, err := loadReadable(s, "", load)
+	must.Succeed(t, err)
+	if settings == nil || strings.Join(asked, ",") != ",none" || !strings.Contains(said.String(), "the terms of services are left out") {
+		t.Errorf("it asked for %q, and said %q", asked, said.String())
+	}
+	broken := errors.New("broken")
+	if _, err := loadReadable(s, "f", func(string) (*config.Serve, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Errorf("of another error: %v", err)
+	}
+}
+
+// Where a pool is full, doctor names a command that lists all who fill it.
+func TestDoctorNamesWhoFillsAPool(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url := s.Initialised(s.StartRedis().URL())
+	d := s.configured("provider: \""+url+"\"", "startup_wait: 30s", "services:",
+		"  a: {pool: small, ids: 0-1}", "  b: {pool: small, ids: 0-1}", "  c: {}")
+	s.leaseOf("a")
+	s.leaseOf("b")
+	found := s.Examined([]string{"KAZAHANA_CONFIG=" + s.Path("kazahanad.yaml")})
+	found.Has("pool fail")
+	for _, f := range found.Findings {
+		if f.Step != "pool" {
+			continue
+		}
+		env, args, _ := strings.Cut(strings.TrimSpace(f.Do[strings.LastIndex(f.Do, ":")+1:]), " ")
+		if env != "KAZAHANA_SERVICE=a" || !strings.HasPrefix(args, "kazahanad leases ") {
+			t.Errorf("it says %q", f.Do)
+		}
+		if said := s.with([]string{env, "KAZAHANA_CONFIG=" + s.Path("kazahanad.yaml")}, "leases").OK(t); strings.Count(said, "held") != 2 {
+			t.Errorf("leases says\n%s", said)
+		}
+	}
+	d.Terminate()
+}
