@@ -128,15 +128,17 @@ func together(service string, settings Settings, err error) error {
 	return fmt.Errorf("%s: its terms together: %w", settings.CiteTerms(service), err)
 }
 
-// agree reports, as an error that says where, that services give one pool different timelines.
+// agree reports, as an error that says where, that two services cannot have one pool.
 func agree(services provider.Services, settings Settings) error {
-	pools := map[string]provider.Terms{services.Default.Pool: services.Default}
+	pools := map[string][]provider.Terms{services.Default.Pool: {services.Default}}
 	for _, service := range slices.Sorted(maps.Keys(services.Named)) {
 		t := services.Named[service]
-		if first, ok := pools[t.Pool]; ok && first.Timeline != t.Timeline {
-			return fmt.Errorf("%s: %w", cmp.Or(settings.CiteTerms(service), "service "+service), provider.TimelineError(t.Pool, first.Timeline, t.Timeline))
+		for _, other := range pools[t.Pool] {
+			if err := t.Fits(other); err != nil {
+				return fmt.Errorf("%s: %w", cmp.Or(settings.CiteTerms(service), "service "+service), err)
+			}
 		}
-		pools[t.Pool] = t
+		pools[t.Pool] = append(pools[t.Pool], t)
 	}
 	return nil
 }

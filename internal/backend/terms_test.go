@@ -167,7 +167,11 @@ func TestContradictingTerms(t *testing.T) {
 			t.Fatalf("the error is %v", err)
 		}
 	}
-	_, err := backend.OptionsFor("redis://host", "foreign", covered{settings{"default": "bit_ts=42"}})
+	_, err := backend.OptionsFor("redis://host", "", settings{"a": "pool=p&bit_seq=2", "b": "pool=p&bit_seq=12"})
+	if err == nil || !strings.HasPrefix(err.Error(), "services.b (FILE line 3): ") || !strings.Contains(err.Error(), "bit_seq 2") {
+		t.Errorf("the error is %v", err)
+	}
+	_, err = backend.OptionsFor("redis://host", "foreign", covered{settings{"default": "bit_ts=42"}})
 	if err == nil || !strings.HasPrefix(err.Error(), "service foreign: ") {
 		t.Errorf("the error is %v", err)
 	}

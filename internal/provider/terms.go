@@ -244,7 +244,7 @@ func (s Services) Validate() error {
 		err := t.Validate()
 		for _, other := range before {
 			if err == nil && other.Pool == t.Pool {
-				err = t.fits(other)
+				err = t.Fits(other)
 			}
 		}
 		if err != nil {
@@ -255,8 +255,8 @@ func (s Services) Validate() error {
 	return nil
 }
 
-// fits reports, as an error, that other terms cannot have the same pool.
-func (t Terms) fits(other Terms) error {
+// Fits reports, as an error, that other terms cannot have the same pool.
+func (t Terms) Fits(other Terms) error {
 	if t.Timeline != other.Timeline {
 		return TimelineError(t.Pool, other.Timeline, t.Timeline)
 	}
