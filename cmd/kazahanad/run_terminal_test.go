@@ -2,7 +2,9 @@ package main
 
 import (
 	"database/sql"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -12,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -128,8 +132,15 @@ func TestRunEndsAStoppedCommand(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+s.Leases()+"?_pragma=busy_timeout(60000)")
 			must.Succeed(s.T, err)
 			defer db.Close()
-			// The store has forgotten the lease.
-			_, err = db.Exec("DELETE FROM record WHERE key LIKE 'block/%'")
+			// With another key in the pool's head, the lease has another secret. The value ends with its checksum.
+			var head []byte
+			must.Succeed(s.T, db.QueryRow("SELECT value FROM record WHERE key = ?", pool.HeadKey(provider.DefaultPool)).Scan(&head))
+			size := len(head) - crc32.Size
+			for i := size - 48; i < size; i++ { // the key, and a mark of 16 bytes
+				head[i]++
+			}
+			binary.BigEndian.PutUint32(head[size:], crc32.Checksum(head[:size], crc32.MakeTable(crc32.Castagnoli)))
+			_, err = db.Exec("UPDATE record SET value = ? WHERE key = ?", head, pool.HeadKey(provider.DefaultPool))
 			must.Succeed(s.T, err)
 		},
 	} {
