@@ -1,7 +1,7 @@
 package backend
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -130,17 +130,11 @@ func together(service string, settings Settings, err error) error {
 
 // agree reports, as an error that says where, that two services cannot have one pool.
 func agree(services provider.Services, settings Settings) error {
-	pools := map[string][]provider.Terms{services.Default.Pool: {services.Default}}
-	for _, service := range slices.Sorted(maps.Keys(services.Named)) {
-		t := services.Named[service]
-		for _, other := range pools[t.Pool] {
-			if err := t.Fits(other); err != nil {
-				return fmt.Errorf("%s: %w", cmp.Or(settings.CiteTerms(service), "service "+service), err)
-			}
-		}
-		pools[t.Pool] = append(pools[t.Pool], t)
+	err := services.Validate()
+	if of, ok := errors.AsType[*provider.ServiceError](err); ok && settings.CiteTerms(of.Service) != "" {
+		return fmt.Errorf("%s: %w", settings.CiteTerms(of.Service), of.Err)
 	}
-	return nil
+	return err
 }
 
 // override is the base terms but for what the parameters say. As in a URL, a bit width that is not

@@ -172,7 +172,7 @@ func TestContradictingTerms(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	_, err = backend.OptionsFor("redis://host", "foreign", covered{settings{"default": "bit_ts=42"}})
-	if err == nil || !strings.HasPrefix(err.Error(), "service foreign: ") {
+	if err == nil || !strings.HasPrefix(err.Error(), `service "foreign": `) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -175,7 +175,7 @@ func (c *Core) setTopology(now Moment) {
 	c.topology = NewTopology(hosts, c.strategy)
 	c.dropMovedPIDs(now)
 	if len(hosts) == 0 {
-		return // no other host has them either
+		return // without a member no host has authority over any actor
 	}
 	for _, e := range c.which(func(e *entry) bool { return c.topology.Authority(e.key) != c.self }) {
 		why := OtherAuthority

@@ -233,7 +233,7 @@ func (s Services) Near(t Terms) int {
 }
 
 // Validate reports, as an error, terms that are invalid by themselves, and two services that
-// cannot have one pool.
+// cannot have one pool: a *ServiceError where it is about one of Named.
 func (s Services) Validate() error {
 	if err := s.Default.Validate(); err != nil {
 		return err
@@ -244,19 +244,28 @@ func (s Services) Validate() error {
 		err := t.Validate()
 		for _, other := range before {
 			if err == nil && other.Pool == t.Pool {
-				err = t.Fits(other)
+				err = t.fits(other)
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("service %q: %w", name, err)
+			return &ServiceError{name, err}
 		}
 		before = append(before, t)
 	}
 	return nil
 }
 
-// Fits reports, as an error, that other terms cannot have the same pool.
-func (t Terms) Fits(other Terms) error {
+// ServiceError is a fault of the terms of one service.
+type ServiceError struct {
+	Service string
+	Err     error
+}
+
+func (e *ServiceError) Error() string { return fmt.Sprintf("service %q: %v", e.Service, e.Err) }
+func (e *ServiceError) Unwrap() error { return e.Err }
+
+// fits reports, as an error, that other terms cannot have the same pool.
+func (t Terms) fits(other Terms) error {
 	if t.Timeline != other.Timeline {
 		return TimelineError(t.Pool, other.Timeline, t.Timeline)
 	}

@@ -56,8 +56,8 @@ type Executor interface {
 	// Errors: any; an error that wraps ErrUnknown leaves open whether it is activated.
 	Activate(key placement.Key, r placement.Record, within time.Duration, done func(pid string, err error))
 
-	// Passivate has it end the activation. It may leave a snapshot behind; nil leaves the present
-	// one.
+	// Passivate has a process end the activation. The process may return a snapshot; with nil the
+	// present snapshot stays.
 	Passivate(key placement.Key, r placement.Record, within time.Duration, done func(snapshot []byte, err error))
 }
 
