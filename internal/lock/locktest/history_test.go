@@ -179,6 +179,34 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What comes before too many unknown outcomes is judged, and what comes after is not.
+func TestManyUnknownOutcomes(t *testing.T) {
+	a, b := granted("alice", 1, 1, 0), granted("bob", 2, 2, 500)
+	first, second := acquired("alice", 1, a), acquired("bob", 2, b)
+	many := func(from int64) (calls []said) {
+		for i := range int64(4 * maxOpen) {
+			calls = append(calls, lost(req(lock.Acquire, "carol", 10+int(i))).during(from+i, from+i))
+		}
+		return calls
+	}
+	for _, test := range []struct {
+		name  string
+		good  bool
+		calls []said
+	}{
+		{"two holders before them", false, append([]said{first.during(1, 2), second.during(3, 4)}, many(10)...)},
+		{"two holders after them", true, append(many(1), first.during(101, 102), second.during(103, 104))},
+		{"a grant that is answered after them", true, append([]said{first.during(1, 200), held("bob", 2, a, 10).during(2, 3)}, many(10)...)},
+		{"a look that is answered after them", true, append([]said{
+			first.during(1, 2), {request: lock.Request{Tenant: tenant, Key: key}, err: lock.ErrNotFound, from: 3, to: 200},
+		}, many(10)...)},
+	} {
+		if err := check(false, test.calls); (err == nil) != test.good {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
 // splitBrain is a store of two halves that know nothing of each other, as after a
 // failover that went wrong.
 type splitBrain struct {
