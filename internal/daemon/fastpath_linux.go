@@ -259,17 +259,14 @@ func (l *eventPath) endBurst() {
 // answer handles the message that b begins with and returns its length; 0 if
 // it is not for the fast path. waits is the request if it has to wait.
 func (l *eventPath) answer(b []byte) (n int, waits *waiting) {
-	var plain wire.Plain
-	if n := wire.ParsePlain(b, &plain); n > 0 {
-		switch {
-		case plain.Count < 0 && string(plain.Method) == "NextID":
-			if all := l.answerTogether(b, n, &plain); all > 0 {
-				return all, nil
-			}
-			return n, l.plain(plainNextID, 1, plain.ID)
-		case 0 < plain.Count && plain.Count <= maxFastPathBatch && string(plain.Method) == "NextIDs":
-			return n, l.plain(plainNextIDs, plain.Count, plain.ID)
+	if id, n := wire.ParseNextID(b); n > 0 {
+		if all := l.answerTogether(b, n, id); all > 0 {
+			return all, nil
 		}
+		return n, l.plain(plainNextID, 1, id)
+	}
+	if id, count, n := wire.ParseNextIDs(b); n > 0 && 0 < count && count <= maxFastPathBatch {
+		return n, l.plain(plainNextIDs, int64(count), id)
 	}
 	n, err := l.split.Scan(b)
 	if err != nil || n == 0 {
@@ -291,16 +288,13 @@ func (l *eventPath) answer(b []byte) (n int, waits *waiting) {
 }
 
 // answerTogether answers the plain requests for one ID that b begins with, as far as the
-// generator has IDs for them at once, and returns their length. The first one has length n. It
-// returns 0 where there is one only, or no ID: then the first is answered alone.
-func (l *eventPath) answerTogether(b []byte, n int, first *wire.Plain) int {
-	if n == len(b) {
-		return 0
-	}
-	l.ids[0], l.ends[0] = first.ID, n
+// generator has IDs for them at once, and returns their length. The first one is known. It
+// returns 0 where there is no ID: then the first is answered alone.
+func (l *eventPath) answerTogether(b []byte, n int, first uint32) int {
+	l.ids[0], l.ends[0] = first, n
 	asks := 1
-	for ; asks < maxTogether; asks++ {
-		id, length := first.Again(b[n:])
+	for ; asks < maxTogether && n < len(b); asks++ {
+		id, length := wire.ParseNextID(b[n:])
 		if length == 0 {
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -67,14 +68,29 @@ func (o *Outbox) ReplyConsecutive(ids []uint32, first uint64) {
 			n = min(n, smallBuffer/maxScalarReply) // for which there is room now
 		}
 		o.out.grow(n * maxScalarReply)
-		buf := o.out.buf
+		at := len(o.out.buf)
+		room := o.out.buf[:at+n*maxScalarReply]
 		for _, id := range ids[:n] {
-			buf = appendUint(append(buf, codeArray4, byte(TypeResponse)), id)
-			buf = binary.BigEndian.AppendUint64(append(buf, codeNil, codeUint64), first)
+			at += putReply(room[at:], id, first)
 			first++
 		}
-		o.out.buf, ids = buf, ids[n:]
+		o.out.buf, ids = room[:at], ids[n:]
 	}
+}
+
+// putReply writes the answer with an integer to b, which has room for maxScalarReply bytes, and
+// returns its length. Clients' msgids are mostly large.
+func putReply(b []byte, id uint32, v uint64) int {
+	if id <= math.MaxUint16 {
+		head := appendUint(append(b[:0], codeArray4, byte(TypeResponse)), id)
+		return len(binary.BigEndian.AppendUint64(append(head, codeNil, codeUint64), v))
+	}
+	_ = b[maxScalarReply-1]
+	b[0], b[1], b[2] = codeArray4, byte(TypeResponse), codeUint32
+	binary.BigEndian.PutUint32(b[3:], id)
+	b[7], b[8] = codeNil, codeUint64
+	binary.BigEndian.PutUint64(b[9:], v)
+	return maxScalarReply
 }
 
 // ReplyString answers with a string.

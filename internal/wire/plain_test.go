@@ -12,110 +12,85 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// agrees holds what ParsePlain makes of b against Scan and Parse, which decide
-// what a message is, and returns its result.
-func agrees(t testing.TB, b []byte) (Plain, int) {
+// plain is what ParseNextID and ParseNextIDs make of a message.
+type plain struct {
+	id     uint32
+	count  int64 // -1: NextID
+	length int   // 0: it is of no such form
+}
+
+// agrees holds what the two make of b against Scan and Parse, which decide what a message is,
+// and returns it.
+func agrees(t testing.TB, b []byte) plain {
 	t.Helper()
-	var p Plain
-	n := ParsePlain(b, &p)
-	if n == 0 {
-		return p, 0
+	p := plain{count: -1}
+	if p.id, p.length = ParseNextID(b); p.length == 0 {
+		var count uint32
+		p.id, count, p.length = ParseNextIDs(b)
+		p.count = int64(count)
+	}
+	if p.length == 0 {
+		return plain{}
 	}
 	var s Splitter
-	if whole, err := s.Scan(b); whole != n || err != nil {
-		t.Fatalf("% x: %d bytes are plain, and the message has %d, %v", b, n, whole, err)
+	if whole, err := s.Scan(b); whole != p.length || err != nil {
+		t.Fatalf("% x: %d bytes are plain, and the message has %d, %v", b, p.length, whole, err)
 	}
 	var r Request
-	if err := r.Parse(b[:n]); err != nil || r.Type != TypeRequest {
-		t.Fatalf("% x: plain, and a message of type %d, %v", b[:n], r.Type, err)
-	}
-	if p.ID != r.ID || !bytes.Equal(p.Method, r.Method) {
-		t.Fatalf("% x: %d %q, want %d %q", b[:n], p.ID, p.Method, r.ID, r.Method)
+	if err := r.Parse(b[:p.length]); err != nil || r.Type != TypeRequest || r.ID != p.id {
+		t.Fatalf("% x: %+v, and a message of type %d and ID %d, %v", b[:p.length], p, r.Type, r.ID, err)
 	}
 	switch {
-	case p.Count < 0 && r.NumParams() == 0:
-	case p.Count >= 0 && r.NumParams() == 1:
-		if count, err := r.Int64(); err != nil || count != p.Count {
-			t.Fatalf("% x: a count of %d, want %d, %v", b[:n], p.Count, count, err)
+	case p.count < 0 && r.NumParams() == 0 && string(r.Method) == "NextID":
+	case p.count >= 0 && r.NumParams() == 1 && string(r.Method) == "NextIDs":
+		if count, err := r.Int64(); err != nil || count != p.count {
+			t.Fatalf("% x: a count of %d, want %d, %v", b, p.count, count, err)
 		}
 	default:
-		t.Fatalf("% x: a count of %d in %d parameters", b[:n], p.Count, r.NumParams())
+		t.Fatalf("% x: %+v of %s with %d parameters", b, p, r.Method, r.NumParams())
 	}
-	if id, length := p.Again(b); id != p.ID || length != n {
-		t.Fatalf("% x: again, it is %d in %d bytes", b[:n], id, length)
-	}
-	return p, n
+	return p
 }
 
 // boundaries are where an unsigned integer of 32 bits changes its form.
 var boundaries = []uint32{0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x10000, math.MaxUint32}
 
-// The request of nearly all clients is recognised, with any bytes after it, and only when it is
-// complete.
+// The requests of nearly all clients are recognised, with any bytes after them, and only when
+// they are complete. Others of nearly the same form are not.
 func TestPlainRequests(t *testing.T) {
-	longest := string(bytes.Repeat([]byte("m"), 31))
+	recognised := func(message []byte, want plain) {
+		t.Helper()
+		for end := range message {
+			if p := agrees(t, message[:end]); p.length != 0 {
+				t.Fatalf("% x: %d bytes of a message cut short", message[:end], p.length)
+			}
+		}
+		for _, behind := range [][]byte{nil, {0}, {0xc1}, message} {
+			if got := agrees(t, slices.Concat(message, behind)); got != want {
+				t.Fatalf("% x: %+v, want %+v", message, got, want)
+			}
+		}
+	}
 	for _, id := range boundaries {
-		for _, method := range []string{"NextID", "NextIDs", "Ping", "", longest} {
-			want := Plain{ID: id, Method: []byte(method)}
-			type form struct {
-				count   int64
-				message []byte
+		// The library writes an int in its shortest form, and a uint32 in its type's.
+		for _, message := range [][]byte{request(t, int(id), "NextID"), request(t, id, "NextID")} {
+			recognised(message, plain{id, -1, len(message)})
+		}
+		for _, count := range boundaries {
+			for _, message := range [][]byte{request(t, id, "NextIDs", int(count)), request(t, int(id), "NextIDs", count)} {
+				recognised(message, plain{id, int64(count), len(message)})
 			}
-			// The library writes an int in its shortest form, and a uint32 in its type's.
-			messages := []form{{-1, request(t, int(id), method)}, {-1, request(t, id, method)}}
-			for _, count := range boundaries {
-				messages = append(messages, form{int64(count), request(t, id, method, int(count))}, form{int64(count), request(t, int(id), method, count)})
-			}
-			for _, one := range messages {
-				count, message := one.count, one.message
-				for end := range message {
-					if _, n := agrees(t, message[:end]); n != 0 {
-						t.Fatalf("% x: %d bytes of a message cut short", message[:end], n)
-					}
-				}
-				want.Count = count
-				for _, behind := range [][]byte{nil, {0}, {0xc1}, message} {
-					got, n := agrees(t, slices.Concat(message, behind))
-					if n != len(message) || got.ID != want.ID || got.Count != want.Count || !bytes.Equal(got.Method, want.Method) {
-						t.Fatalf("% x: %+v in %d bytes, want %+v in %d", message, got, n, want, len(message))
-					}
-					if cap(got.Method) != len(got.Method) {
-						t.Fatalf("% x: what is appended to the method overwrites the message", message)
-					}
-				}
-			}
+		}
+		for _, other := range [][]byte{
+			request(t, id, "Ping"), request(t, id, ""), request(t, id, "nextID"), request(t, id, "NextIDs"), request(t, id, "NextID", 1),
+			request(t, id, "NextIDs", 1, 2), request(t, id, "NextIDs", -1), request(t, id, "NextIDs", math.MaxUint32+1), request(t, id, "NextIDz", 1),
+		} {
+			recognised(other, plain{})
 		}
 	}
 }
 
-// What follows a plain request is the same request again exactly where ParsePlain says so.
-func TestPlainAgain(t *testing.T) {
-	var all [][]byte
-	for _, id := range boundaries {
-		for _, method := range []string{"NextID", "NextIDs", "Ping"} {
-			all = append(all, request(t, id, method), request(t, int(id), method, 1), request(t, id, method, uint32(1)), request(t, id, method, 300))
-		}
-	}
-	for _, first := range all {
-		var p Plain
-		ParsePlain(first, &p)
-		for _, next := range all {
-			var q Plain
-			n := ParsePlain(next, &q)
-			same := bytes.Equal(q.rest, p.rest)
-			if id, length := p.Again(next); same && (id != q.ID || length != n) || !same && length != 0 {
-				t.Fatalf("% x after % x: %d in %d bytes, want %d in %d, %v", next, first, id, length, q.ID, n, same)
-			}
-			for end := range next {
-				if _, length := p.Again(next[:end]); length != 0 {
-					t.Fatalf("% x after % x: %d bytes of a message cut short", next[:end], first, length)
-				}
-			}
-		}
-	}
-}
-
-func FuzzParsePlain(f *testing.F) {
+func FuzzPlain(f *testing.F) {
 	for _, id := range boundaries {
 		f.Add(request(f, int(id), "NextID"))
 		f.Add(request(f, id, "NextIDs", int(id)))
@@ -131,10 +106,9 @@ func FuzzParsePlain(f *testing.F) {
 	f.Add(pack(f, []any{0, 1, "a", nil}))
 	f.Add(unhex(f, "94 00 01 a161 91 c1"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, n := agrees(t, b)
-		for end := range b[:n] {
-			if _, early := agrees(t, b[:end]); early != 0 {
-				t.Fatalf("% x: %d bytes of a message cut short", b[:end], early)
+		for end := range agrees(t, b).length {
+			if p := agrees(t, b[:end]); p.length != 0 {
+				t.Fatalf("% x: %d bytes of a message cut short", b[:end], p.length)
 			}
 		}
 	})
