@@ -5,7 +5,6 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -29,7 +28,7 @@ type benchCmd struct {
 // Help is the text below the usage line.
 func (*benchCmd) Help() string {
 	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers: ` +
-		`on a terminal a line each second and the sum, elsewhere JSON. ` +
+		`as text on a terminal, elsewhere as JSON. ` +
 		`The IDs are used up, and other programs of this host wait longer for theirs meanwhile.`
 }
 
@@ -75,36 +74,18 @@ func (c *benchCmd) Run(s *system) error {
 	}
 	debug.SetGCPercent(-1) // load.Put requires it
 	runtime.LockOSThread()
-	var tick func(load.Result)
-	if !c.JSON && s.screen {
-		tick = c.table(s.out)
-	}
 	result, err := load.Put(s.ctx, load.Options{
-		Tick: tick, Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
+		Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
 		Warmup: benchWarmup, Duration: c.Duration, Timeout: c.Timeout,
 	})
 	if err != nil {
 		return fmt.Errorf("bench of %s: %w", socket, err)
 	}
 	r := c.report(result)
-	if tick == nil {
+	if c.JSON || !s.screen {
 		return printJSON(s.out, r)
 	}
-	fmt.Fprintln(s.out)
 	return r.print(s.out)
-}
-
-// table prints the heads of the table and returns what prints a line of it.
-func (c *benchCmd) table(out io.Writer) func(load.Result) {
-	const form = "%6s  %12s  %10s  %10s  %10s\n"
-	fmt.Fprintf(out, form, "second", "IDs/s", "p50", "p99", "max")
-	seconds := 0
-	return func(r load.Result) {
-		seconds++
-		one := c.report(r)
-		l := one.Latency
-		fmt.Fprintf(out, form, strconv.Itoa(seconds), strconv.FormatFloat(one.IDsPerSec, 'f', 0, 64), micro(l.P50), micro(l.P99), micro(l.Max))
-	}
 }
 
 // found is the path of the daemon's socket.

@@ -34,7 +34,7 @@ func TestBench(t *testing.T) {
 		return 0
 	}
 	for _, load := range []struct{ connections, pipeline, batch int }{
-		{1, 1, 1}, {7, 1, 1}, {1, 9, 1}, {1, 1, 200}, {5, 3, 20}, {1, 1, 65_536},
+		{1, 1, 1}, {5, 3, 20},
 	} {
 		before := issued("orders")
 		var r benchReport
@@ -57,34 +57,25 @@ func TestBench(t *testing.T) {
 	testkit.DecodeJSON(t, s.bench("--duration", "300ms").OK(t), new(benchReport)) // no terminal
 }
 
-// On a terminal there is a line for each second, and then the sum.
+// On a terminal the result is text, unless JSON is asked for.
 func TestBenchOnTerminal(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Start()
+	form := regexp.MustCompile(`^load +connections 1, requests together 1, IDs each 1, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
 	for _, json := range []bool{false, true} {
 		outside, inside := terminal(t)
-		duration := map[bool]string{false: "1h", true: "300ms"}[json]
-		cmd := s.Command("bench", "--socket", s.Socket, "--duration", duration, fmt.Sprintf("--json=%v", json))
+		cmd := s.Command("bench", "--socket", s.Socket, "--duration", "300ms", fmt.Sprintf("--json=%v", json))
 		cmd.Stdout = inside
 		b := s.LaunchCommand(cmd)
 		var shown testkit.Log
 		gone := collect(outside, &shown)
-		if !json {
-			await.Eventually(t, "bench prints two lines", func() bool { return strings.Contains(shown.String(), "\n     2 ") })
-			_ = b.Cmd.Process.Signal(syscall.SIGINT)
-		}
 		code := b.Code()
 		_ = inside.Close()
 		<-gone
-		text := shown.String()
-		if json {
+		if text := shown.String(); json {
 			testkit.DecodeJSON(t, text, new(benchReport))
-			continue
-		}
-		form := regexp.MustCompile(`^second +IDs/s +p50 +p99 +max\s+1 +\d+ +[\d.]+[µm]?s +[\d.]+[µm]?s +[\d.]+[µm]?s\s` +
-			`(?s:.*)load +connections 1, requests together 1, IDs each 1, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
-		if code != exitOK || !form.MatchString(strings.ReplaceAll(text, "\r\n", "\n")) {
+		} else if code != exitOK || !form.MatchString(strings.ReplaceAll(text, "\r\n", "\n")) {
 			t.Errorf("exit code %d\n%s%s", code, text, b.Log)
 		}
 	}
@@ -93,12 +84,6 @@ func TestBenchOnTerminal(t *testing.T) {
 func TestBenchErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	for args, want := range map[string]string{
-		"--connections 0": `--connections: "0" is out of range: write a whole number from 1 to 10000`, "--connections 10001": `--connections: "10001"`,
-		"--pipeline 1025": `--pipeline: "1025"`, "--batch 65537": `--batch: "65537"`, "--duration 0s": `--duration: "0s"`, "--timeout 0s": `--timeout: "0s"`,
-	} {
-		s.bench(strings.Fields(args)...).Fails(t, exitUsage, want)
-	}
 	s.bench().Fails(t, exitFailure, s.Socket)
 	d := s.Start("--max-connections", "6")
 	s.bench("--service", "nope").Fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")

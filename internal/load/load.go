@@ -5,7 +5,6 @@ package load
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync/atomic"
 	"time"
 )
@@ -31,7 +30,7 @@ func Put(ctx context.Context, o Options) (Result, error) {
 		}
 		sessions[i] = s
 	}
-	m := &meter{next: math.MaxInt64}
+	m := &meter{}
 	defer context.AfterFunc(ctx, func() { m.stopped.Store(true) })()
 	put := func(until int64) error { return inTurn(sessions[0], o.Depth, until, m) }
 	if len(sessions) > 1 {
@@ -50,7 +49,7 @@ func Put(ctx context.Context, o Options) (Result, error) {
 			return Result{}, err
 		}
 	}
-	m.begin(o.Tick)
+	m.begin()
 	// On a machine that is busy with other things, the time may pass without an answer.
 	for again := range int64(longest) {
 		if err := put(m.began + (again+1)*int64(o.Duration)); err != nil {
@@ -66,39 +65,25 @@ func Put(ctx context.Context, o Options) (Result, error) {
 	if m.requests == 0 {
 		return Result{}, fmt.Errorf("nothing was answered as a whole within %v: measure for longer, or send less together", longest*o.Duration)
 	}
-	if m.tick != nil && m.ended-m.last.ended > int64(time.Second/2) {
-		m.report() // the last second
-	}
 	return m.result(), nil
 }
 
 // longest is how many durations a measurement may take until something is answered.
 const longest = 50
 
-// tally has the counts until a moment.
-type tally struct {
+// meter counts the answers.
+type meter struct {
 	latencies    histogram
 	requests     int64
 	began, ended int64
-}
-
-// meter counts the answers.
-type meter struct {
-	tally
-	tick    func(Result)
-	last    tally       // at the last tick
-	next    int64       // when the next tick is due
-	stopped atomic.Bool // send no more requests
+	stopped      atomic.Bool // send no more requests
 }
 
 // begin resets the counts.
-func (m *meter) begin(tick func(Result)) {
-	m.tally = tally{}
+func (m *meter) begin() {
+	m.latencies, m.requests = histogram{}, 0
 	m.began = now()
 	m.ended = m.began
-	if tick != nil {
-		m.tick, m.last, m.next = tick, m.tally, m.began+int64(time.Second)
-	}
 }
 
 // over reports whether the time is up.
@@ -108,36 +93,16 @@ func (m *meter) add(requests int, at, latency int64) {
 	m.latencies.add(latency)
 	m.requests += int64(requests)
 	m.ended = at
-	if at >= m.next {
-		m.report()
-	}
 }
 
-func (m *meter) report() {
-	since := m.since(&m.last)
-	m.tick(since.result())
-	m.last = m.tally
-	m.next = m.ended + int64(time.Second)
-}
-
-// since returns the counts after last.
-func (t *tally) since(last *tally) *tally {
-	diff := &tally{latencies: t.latencies, requests: t.requests - last.requests, began: last.ended, ended: t.ended}
-	diff.latencies.total -= last.latencies.total
-	for i, n := range last.latencies.counts {
-		diff.latencies.counts[i] -= n
-	}
-	return diff
-}
-
-func (t *tally) result() Result {
+func (m *meter) result() Result {
 	return Result{
-		Requests: t.requests, Elapsed: time.Duration(t.ended - t.began),
-		P50: t.quantile(0.50), P90: t.quantile(0.90), P99: t.quantile(0.99), P999: t.quantile(0.999), Max: t.quantile(1),
+		Requests: m.requests, Elapsed: time.Duration(m.ended - m.began),
+		P50: m.quantile(0.50), P90: m.quantile(0.90), P99: m.quantile(0.99), P999: m.quantile(0.999), Max: m.quantile(1),
 	}
 }
 
-func (t *tally) quantile(q float64) time.Duration { return time.Duration(t.latencies.quantile(q)) }
+func (m *meter) quantile(q float64) time.Duration { return time.Duration(m.latencies.quantile(q)) }
 
 var start = time.Now()
 

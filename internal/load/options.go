@@ -14,7 +14,6 @@ type Options struct {
 	Duration    time.Duration
 	Timeout     time.Duration // how long the server may take to answer; 0: for ever
 	Began       func() error  `json:"-"` // optional: called when counting begins
-	Tick        func(Result)  `json:"-"` // optional: called about once a second, with the counts since the last call
 }
 
 // Result is the result of a measurement.
