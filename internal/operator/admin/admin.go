@@ -55,7 +55,7 @@ const StatusPath = "/status.json"
 // /debug/pprof.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", oneAtATime(promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), aliveTimeout)
 		defer cancel()
@@ -83,7 +83,7 @@ func Handler(o Options) http.Handler {
 		mux.Handle("GET /{$}", o.Page)
 	}
 	if o.Status != nil {
-		mux.Handle("GET "+StatusPath, oneAtATime(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, o.Status()) })))
+		mux.HandleFunc("GET "+StatusPath, func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, o.Status()) })
 	}
 	if o.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
