@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"go.uber.org/zap"
 
@@ -16,25 +15,12 @@ func adopt(settings *config.Serve, socket *unixsock.Listener) error {
 	if socket == nil {
 		return nil
 	}
-	if settings.Given("socket") && !samePlace(settings.Socket, socket.Path()) {
+	if settings.Given("socket") && settings.Socket != socket.Path() {
 		return fmt.Errorf("%s is %s, and the socket that the service manager opened is %s: leave out socket, or make it the ListenStream= of the socket unit",
 			settings.Cite("socket"), settings.Socket, socket.Path())
 	}
 	settings.Socket, settings.SocketInTmp = socket.Path(), false
 	return nil
-}
-
-// samePlace reports whether two paths name one file, as /var/run/x and /run/x do.
-func samePlace(a, b string) bool {
-	if a == b {
-		return true
-	}
-	one, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(b)
-	return err == nil && os.SameFile(one, other)
 }
 
 // warnOfIdleKeys warns of settings that the socket unit overrides. A setting that also applies to
