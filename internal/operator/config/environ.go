@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -81,26 +82,11 @@ func suggest(command, name string, known []string, spell func(string) string) st
 // variable is the name of the environment variable of a key.
 func variable(key string) string { return variablePrefix + strings.ToUpper(key) }
 
-// isServiceLink reports whether Kubernetes made the variable for a Service with a name
-// that begins with kazahana: every pod of the namespace gets KAZAHANA_SERVICE_HOST,
-// KAZAHANA_PORT and the like.
+// serviceLink is the name of a variable that Kubernetes makes for a Service: every pod of the
+// namespace gets KAZAHANA_SERVICE_HOST, KAZAHANA_PORT and the like of a Service named kazahana.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$`)
+
 func (e *environment) isServiceLink(name string) bool {
-	if _, inside := e.lookup("KUBERNETES_SERVICE_HOST"); !inside {
-		return false
-	}
-	for _, part := range []string{"_SERVICE_HOST", "_SERVICE_PORT", "_PORT"} {
-		// A Service's own name may hold the same words, so every place counts.
-		for at := 0; at < len(name); at++ {
-			if !strings.HasPrefix(name[at:], part) {
-				continue
-			}
-			rest := name[at+len(part):]
-			_, host := e.lookup(name[:at] + "_SERVICE_HOST")
-			_, port := e.lookup(name[:at] + "_SERVICE_PORT")
-			if host && port && (rest == "" || (rest[0] == '_' && part != "_SERVICE_HOST")) {
-				return true
-			}
-		}
-	}
-	return false
+	_, inside := e.lookup("KUBERNETES_SERVICE_HOST")
+	return inside && serviceLink.MatchString(name)
 }

@@ -410,7 +410,7 @@ func TestKeys(t *testing.T) {
 				t.Errorf("--%s is in the group %q", f.name, f.group)
 			}
 			if (&environment{variables: map[string]string{
-				"KUBERNETES_SERVICE_HOST": "x", "KAZAHANA_SERVICE_HOST": "x", "KAZAHANA_SERVICE_PORT": "1",
+				"KUBERNETES_SERVICE_HOST": "x",
 			}}).isServiceLink(variable(f.key())) {
 				t.Errorf("%s would be taken for a service link", variable(f.key()))
 			}
