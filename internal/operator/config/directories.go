@@ -3,13 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/address"
 )
@@ -36,44 +32,12 @@ func userStateDir(lookup Lookup, uid int) (string, error) {
 	if uid == 0 {
 		return systemStateDir, nil
 	}
-	var ignored []string
 	for _, home := range []struct{ variable, below string }{{"XDG_STATE_HOME", ""}, {"HOME", ".local/state"}} {
-		dir := address.Absolute(lookup, home.variable)
-		if dir == "" {
-			continue
+		if dir := address.Absolute(lookup, home.variable); dir != "" {
+			return filepath.Join(dir, home.below, directoryName), nil
 		}
-		if err := usable(dir, uid); err != nil {
-			ignored = append(ignored, fmt.Sprintf("%s (%s) is ignored: %v", home.variable, dir, err))
-			continue
-		}
-		return filepath.Join(dir, home.below, directoryName), nil
-	}
-	if len(ignored) > 0 {
-		return "", errors.New(strings.Join(ignored, ", "))
 	}
 	return "", errors.New("neither XDG_STATE_HOME nor HOME names a directory for it")
-}
-
-// usable returns why the user should not keep anything in the directory, which may be
-// missing: su and sudo may keep the HOME of another user. Directories of root, and
-// directories that the user may write to as a member of a group, may be meant for others, as
-// in containers.
-func usable(dir string, uid int) error {
-	for dir != "/" {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
-	var found unix.Stat_t
-	if err := unix.Stat(dir, &found); err != nil {
-		return fmt.Errorf("%s cannot be reached: %w", dir, err)
-	}
-	shared := found.Mode&0o022 == 0o020 && unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil
-	if int(found.Uid) == uid || found.Uid == 0 || shared {
-		return nil
-	}
-	return fmt.Errorf("%s belongs to user %d, and this is user %d", dir, found.Uid, uid)
 }
 
 // livePlaces are the default live directories, best first. The daemon takes the

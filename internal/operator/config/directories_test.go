@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -40,19 +39,12 @@ func ofUser(t *testing.T) (dir string, uid int) {
 }
 
 func TestDaemonStateDir(t *testing.T) {
-	own, me := ofUser(t)
-	shared, _ := ofUser(t)
-	must.Succeed(t, os.Chmod(shared, 0o770))
 	for _, c := range []struct {
 		env  map[string]string
 		uid  int
 		want string
 	}{
-		{map[string]string{"HOME": shared}, me + 1, shared + "/.local/state/kazahana"}, // OpenShift, for its users of group 0
-		{map[string]string{"HOME": own}, me + 1, ""},                                   // as su and sudo may keep it
-		{map[string]string{"HOME": own + "/missing"}, me + 1, ""},
-		{map[string]string{"XDG_STATE_HOME": own, "HOME": "/h"}, me + 1, "/h/.local/state/kazahana"},
-		{map[string]string{"XDG_STATE_HOME": own}, 0, "/var/lib/kazahana"},
+		{map[string]string{"XDG_STATE_HOME": "/s"}, 0, "/var/lib/kazahana"},
 		{nil, 0, "/var/lib/kazahana"},
 		{map[string]string{"STATE_DIRECTORY": "/var/lib/x", "XDG_STATE_HOME": "/s"}, 0, "/var/lib/x"},
 		{map[string]string{"STATE_DIRECTORY": "/var/lib/x:/var/lib/y"}, 33, "/var/lib/x"},
@@ -62,7 +54,7 @@ func TestDaemonStateDir(t *testing.T) {
 		{map[string]string{"HOME": "/h"}, 1000, "/h/.local/state/kazahana"},
 	} {
 		got, err := daemonStateDir(lookupIn(c.env), c.uid)
-		if got != c.want || (c.want == "") != (err != nil && strings.Contains(err.Error(), fmt.Sprintf("belongs to user %d", me))) {
+		if got != c.want || err != nil {
 			t.Errorf("%v, uid %d: %s, %v", c.env, c.uid, got, err)
 		}
 	}
