@@ -11,7 +11,7 @@ import (
 
 // maxIdleSeries is the cost of an unused daemon for Prometheus at most: it is stored for each
 // host of a fleet.
-const maxIdleSeries = 90
+const maxIdleSeries = 110
 
 // firstActor are the metrics with series that begin with the first kind of actors.
 var firstActor = []string{"kazahana_placement_activations", "kazahana_placement_executors", "kazahana_placement_activations_total"}

@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,32 +39,6 @@ func (s *scraped) Collect(to chan<- prometheus.Metric) {
 	})
 }
 
-// some shows a part of a collector: every series is stored for every host, and
-// dashboards and alerts read few of Go's own. The profiles of admin_pprof say more.
-type some struct {
-	prometheus.Collector
-	names []string
-}
-
-// Describe implements prometheus.Collector. It describes nothing, so the registry checks
-// the series at each scrape.
-func (s *some) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (s *some) Collect(to chan<- prometheus.Metric) {
-	all := make(chan prometheus.Metric)
-	go func() {
-		defer close(all)
-		s.Collector.Collect(all)
-	}()
-	for m := range all {
-		text := m.Desc().String()
-		if slices.ContainsFunc(s.names, func(name string) bool { return strings.Contains(text, `"`+name+`"`) }) {
-			to <- m
-		}
-	}
-}
-
 // process is the common part of every process's metrics.
 type process struct{ Registry *prometheus.Registry }
 
@@ -78,10 +50,8 @@ func newProcess(b Build) process {
 	info.Set(1)
 	p := process{prometheus.NewRegistry()}
 	p.Registry.MustRegister(info,
-		&some{collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), []string{"go_goroutines"}},
-		&some{collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), []string{
-			"process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes", "process_start_time_seconds",
-		}})
+		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return p
 }
 
