@@ -8,7 +8,7 @@
 // costs nothing.
 //
 // Tracing never keeps an ID, a lock or a value from being issued: an invalid variable
-// is a warning, an unreachable collector a log line a minute, and spans that pile up
+// is ignored, an unreachable collector is a log line a minute, and spans that pile up
 // meanwhile are dropped.
 //
 // Spans hold no secret, and no key of a lock or a sequence either: collectors are

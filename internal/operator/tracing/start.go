@@ -3,7 +3,6 @@ package tracing
 import (
 	"context"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -51,21 +50,20 @@ type Tracing struct {
 // yet, and never fails: it logs errors.
 func Start(o Options) *Tracing {
 	t := &Tracing{log: o.Log.With(zap.String("component", "tracing")), propagator: propagation.TraceContext{}}
-	env := readEnvironment(os.Getenv)
-	for _, warning := range env.warnings {
-		t.log.Warn(warning)
+	env, err := readEnvironment(os.Getenv)
+	if err != nil {
+		t.log.Warn(err.Error())
 	}
 	if !env.enabled {
 		return nil
 	}
 	// The library would write to stderr beside the log, and repeat values that may be
-	// secrets. readEnvironment has warned already.
+	// secrets.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
 	for _, name := range insecure { // the endpoint's scheme decides, as in the standard
 		_ = os.Unsetenv(name)
 	}
-	var err error
 	if t.exporter, err = newExporter(env.protocol); err != nil {
 		t.log.Error("no traces are sent", zap.Error(err))
 		return nil
@@ -103,7 +101,7 @@ func describe(o Options) *resource.Resource {
 	if err != nil {
 		host = "unknown"
 	}
-	r, _ := resource.New(context.Background(), // an error of a variable was a warning already
+	r, _ := resource.New(context.Background(), // an invalid variable is ignored
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(semconv.ServiceName(o.Service), semconv.ServiceVersion(o.Version),
 			semconv.HostName(host), semconv.ProcessPID(os.Getpid())),
@@ -122,14 +120,4 @@ func (t *Tracing) Close() {
 		t.log.Warn("the last spans could not be sent", zap.Error(err))
 		_ = t.exporter.Shutdown(ctx) // ends requests under way
 	}
-}
-
-// place is an endpoint for the log: without user, password and query.
-func place(endpoint string) string {
-	endpoint, _, _ = strings.Cut(endpoint, "?")
-	scheme, rest, _ := strings.Cut(endpoint, "://")
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = rest[at+1:]
-	}
-	return scheme + "://" + rest
 }

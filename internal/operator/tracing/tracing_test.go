@@ -243,37 +243,24 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 	}
 }
 
-// What cannot be understood is as if it were not set. Where this package reads the variable, a
-// warning names it; the library says nothing. Secrets are not repeated.
+// What cannot be understood is as if it were not set, and the log does not repeat it: it may be a
+// secret.
 func TestBadVariables(t *testing.T) {
-	for name, c := range map[string]struct {
-		value    string
-		warnings int
-	}{
-		"OTEL_SDK_DISABLED": {"yes", 1}, "OTEL_TRACES_EXPORTER": {"zipkin", 1}, "OTEL_EXPORTER_OTLP_PROTOCOL": {"http/json", 1},
-		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": {"carrier-pigeon", 1},
-		"OTEL_EXPORTER_OTLP_TIMEOUT":         {"10s", 0}, "OTEL_EXPORTER_OTLP_COMPRESSION": {"zstd", 0},
-		"OTEL_EXPORTER_OTLP_HEADERS": {"hunter2", 0}, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": {"x=hunter2%zz", 0},
-		"OTEL_EXPORTER_OTLP_CERTIFICATE": {"/does/not/exist.pem", 0}, "OTEL_BSP_MAX_QUEUE_SIZE": {"many", 0},
-		"OTEL_RESOURCE_ATTRIBUTES": {"a=b,hunter2", 0}, "OTEL_TRACES_SAMPLER": {"sometimes", 0},
+	for name, value := range map[string]string{
+		"OTEL_SDK_DISABLED": "yes", "OTEL_TRACES_EXPORTER": "zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "carrier-pigeon", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd",
+		"OTEL_EXPORTER_OTLP_HEADERS": "hunter2", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x=hunter2%zz",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE": "/does/not/exist.pem", "OTEL_BSP_MAX_QUEUE_SIZE": "many",
+		"OTEL_RESOURCE_ATTRIBUTES": "a=b,hunter2", "OTEL_TRACES_SAMPLER": "sometimes",
 	} {
 		t.Run(name, func(t *testing.T) {
 			collector := otlptest.New(t)
-			tr, logs := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.HTTP, name: c.value})
+			tr, logs := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.HTTP, name: value})
 			if tr == nil {
 				t.Fatal("nothing is traced")
 			}
-			warnings := logs.FilterLevelExact(zapcore.WarnLevel).All()
-			if len(warnings) != c.warnings {
-				t.Errorf("the log has %+v", warnings)
-			}
-			for _, w := range warnings {
-				if !strings.Contains(w.Message, name) || w.ContextMap()["component"] != "tracing" {
-					t.Errorf("the log has %+v", w)
-				}
-			}
-			if text := fmt.Sprint(logs.All()); strings.Contains(text, "hunter2") {
-				t.Errorf("a secret is in the log: %s", text)
+			if text := fmt.Sprint(logs.All()); logs.FilterLevelExact(zapcore.WarnLevel).Len() > 0 || strings.Contains(text, "hunter2") {
+				t.Errorf("the log has %s", text)
 			}
 			_, _ = tr.Locks(lock.OnRecords(memory.New(nil)), "memory:").Get(t.Context(), "default", "k")
 			tr.Close()
