@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -177,7 +176,6 @@ func (x *examination) store(p provider.Provider) {
 	if f := p.Fenced(); f != nil {
 		x.fence(step, info.URL, f.UntilMS, f.Reason, false)
 	}
-	x.pool(ctx, p)
 }
 
 // checkRights asks an API server for each right that the provider needs.
@@ -192,38 +190,6 @@ func checkRights(ctx context.Context, rawURL string) error {
 	}
 	defer client.Close()
 	return client.CheckRights(ctx)
-}
-
-// pool judges whether a machine ID is left for each service.
-func (x *examination) pool(ctx context.Context, p provider.Provider) {
-	options, err := backend.OptionsFor(x.settings.Provider, "", x.settings)
-	services, urlErr := options.TermsIn(x.settings.Provider)
-	if errors.Join(err, urlErr) != nil || !p.Info().Can.List || p.Info().Scope != provider.ScopeShared || !takesTerms(x.settings.Provider) {
-		return
-	}
-	judged := map[provider.Terms]bool{}
-	for _, service := range slices.Sorted(maps.Keys(x.settings.Services())) {
-		terms := services.Of(service)
-		if judged[terms] {
-			continue
-		}
-		judged[terms] = true
-		records, err := p.List(ctx, service)
-		if u := provider.UsageOf(records, &terms, x.system.now().UnixMilli()); err == nil && u.Fullness() == "full" {
-			x.Fail("pool", "Give the pool more machine IDs, or find out who takes them: "+x.listOf(terms.Pool, service, services)+" lists the holders.",
-				"service %s: %d of %d machine IDs of pool %s of %s can be granted", service, u.Free, u.Total, terms.Pool, p.Info().URL)
-		}
-	}
-}
-
-// listOf is the command that lists the whole pool of a service: with --service it lists that
-// service's leases.
-func (x *examination) listOf(pool, service string, services provider.Services) string {
-	const list = "kazahanad leases"
-	if pool == services.Of(x.settings.DefaultService).Pool {
-		return list
-	}
-	return "KAZAHANA_SERVICE=" + service + " " + list
 }
 
 // file looks at the file of a provider on SQLite.

@@ -115,29 +115,3 @@ func TestInspectWithoutTheDefaultFile(t *testing.T) {
 		t.Errorf("of another error: %v", err)
 	}
 }
-
-// Where a pool is full, doctor names a command that lists all who fill it.
-func TestDoctorNamesWhoFillsAPool(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	url := s.Initialised(s.StartRedis().URL())
-	d := s.configured("provider: \""+url+"\"", "startup_wait: 30s", "services:",
-		"  a: {pool: small, ids: 0-1}", "  b: {pool: small, ids: 0-1}", "  c: {}")
-	s.leaseOf("a")
-	s.leaseOf("b")
-	found := s.Examined([]string{"KAZAHANA_CONFIG=" + s.Path("kazahanad.yaml")})
-	found.Has("pool fail")
-	for _, f := range found.Findings {
-		if f.Step != "pool" {
-			continue
-		}
-		env, args, _ := strings.Cut(strings.TrimSpace(f.Do[strings.LastIndex(f.Do, ":")+1:]), " ")
-		if env != "KAZAHANA_SERVICE=a" || !strings.HasPrefix(args, "kazahanad leases ") {
-			t.Errorf("it says %q", f.Do)
-		}
-		if said := s.with([]string{env, "KAZAHANA_CONFIG=" + s.Path("kazahanad.yaml")}, "leases").OK(t); strings.Count(said, "held") != 2 {
-			t.Errorf("leases says\n%s", said)
-		}
-	}
-	d.Terminate()
-}

@@ -296,7 +296,7 @@ func TestRunbookHasEveryAlert(t *testing.T) {
 	}
 }
 
-// The alerts, the page, the log and doctor call the same pools nearly full.
+// The alerts, the page and the log call the same pools nearly full.
 func TestPoolsHaveTheSameBoundsEverywhere(t *testing.T) {
 	bounds := map[string]float64{"ticket": provider.LowShare, "page": provider.LeastShare}
 	for _, a := range alerts(t) {
