@@ -15,68 +15,24 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// Every Unix socket is taken over from a process that was killed, has the
-// permissions that are asked for, and is never taken from a process that lives.
-func TestUnixSocketsAreTakenOver(t *testing.T) {
+// socket_mode and socket_group count for every Unix socket of a process.
+func TestModeAndGroupOfSockets(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	group := strconv.Itoa(os.Getgid())
 	if os.Geteuid() == 0 {
 		group = "12345" // root gives a socket to any group
 	}
-	options := []string{"--socket-mode", "0620", "--socket-group", group, "--log-format", "json"}
-	path := s.Path("admin.sock")
-	for name, c := range map[string]struct {
-		args, other []string // other: a second process that wants the same socket
-		flag        string
-	}{
-		"admin_listen": {
-			s.ServeArgs("--admin-listen", "unix:"+path),
-			[]string{"serve", "--config", "none", "--socket", s.Path("d2.sock"), "--state-dir", s.Path("state2"), "--admin-listen", "unix:" + path},
-			"--admin-listen",
-		},
-		"listen": {
-			[]string{"lease-server", "--config", "none", "--provider", "memory:", "--listen", "unix:" + path},
-			[]string{"lease-server", "--config", "none", "--provider", "memory:", "--listen", "unix:" + path},
-			"--listen",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var d *testkit.Instance
-			for life := range 2 { // the second one finds what the first left
-				d = s.LaunchCommand(s.Command(append(c.args, options...)...))
-				await.Eventually(t, "it answers", func() bool {
-					select {
-					case <-d.Ended:
-						t.Fatalf("it ended: %v\n%s", d.Err, d.Log)
-					default:
-					}
-					code, _, err := testkit.GetUnix(path, "/readyz")
-					return err == nil && code == http.StatusOK
-				})
-				if life == 0 {
-					d.Kill()
-				}
-			}
-			info, err := os.Stat(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			gid := strconv.Itoa(int(info.Sys().(*syscall.Stat_t).Gid))
-			if info.Mode().Perm() != 0o620 || gid != group {
-				t.Errorf("the socket has mode %v and group %s, want 0620 and %s", info.Mode(), gid, group)
-			}
-			said := s.LaunchCommand(s.Command(c.other...)).FailsToStart(exitFailure)
-			for _, want := range []string{path, "in use by process " + strconv.Itoa(d.PID()), c.flag} {
-				if !strings.Contains(said, want) {
-					t.Errorf("a second process says %q, and not %q", said, want)
-				}
-			}
-			d.Terminate()
-			if _, err := os.Lstat(path); !os.IsNotExist(err) {
-				t.Errorf("the socket is left: %v", err)
-			}
-		})
+	at := func(name string) string { return "unix:" + s.Path(name) }
+	given := []string{"--socket-mode", "0620", "--socket-group", group}
+	s.Start(append(given, "--admin-listen", at("a.sock"), "--memcached-listen", at("m.sock"), "--http-listen", at("h.sock"))...)
+	s.StartLeaseServer(at("l.sock"), append(given, "--provider", "memory:")...)
+	for _, path := range []string{s.Socket, s.Path("a.sock"), s.Path("m.sock"), s.Path("h.sock"), s.Path("l.sock")} {
+		info, err := os.Stat(path)
+		must.Succeed(t, err)
+		if gid := strconv.Itoa(int(info.Sys().(*syscall.Stat_t).Gid)); info.Mode().Perm() != 0o620 || gid != group {
+			t.Errorf("%s has mode %v and group %s, want 0620 and %s", path, info.Mode(), gid, group)
+		}
 	}
 }
 

@@ -39,14 +39,3 @@ func TestCommandsAskOnce(t *testing.T) {
 		}
 	}
 }
-
-// A timeout that the client cannot have is the command line's mistake.
-func TestTimeoutsOfCommands(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for args, want := range map[string]string{
-		"status --timeout 0s": "the least is 1ms", "health --timeout=-1s": "the least is 1ms", "locks --timeout 49h": "the most is 48h", "seq k --timeout 0s": "the least is 1ms",
-	} {
-		s.Kazahanad(strings.Fields(args)...).Fails(t, exitUsage, "--timeout", want)
-	}
-}

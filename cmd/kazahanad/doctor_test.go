@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,21 +209,6 @@ func needMounts(t *testing.T) {
 	}
 }
 
-// A file system that is too small for the state.
-func TestDoctorFullDisk(t *testing.T) {
-	t.Parallel()
-	needRoot(t)
-	needMounts(t)
-	s := newSite(t)
-	testkit.Mkdir(t, s.State)
-	on := func(mount string) *testkit.Diagnosis {
-		t.Helper()
-		return s.ExaminedBy(exec.Command("unshare", "--mount", "sh", "-ec", mount+`; exec "$0" doctor --json`, testkit.Executable(), s.State), nil)
-	}
-	on(`mount -t tmpfs -o size=1m none "$1"`).Has("state fail", "provider fail")
-	on(`mount -t tmpfs -o size=20m,mode=700 none "$1"`).Has("state ok", "no state fail")
-}
-
 // A daemon with an unusable provider: its work meanwhile, and the reason.
 func TestDoctorOfADaemonWithoutLeases(t *testing.T) {
 	t.Parallel()
@@ -261,72 +245,4 @@ func TestDoctorOfStores(t *testing.T) {
 	s.Examined(nil, "--provider", server.URL()+"?token_file="+right).Has("provider ok", "scope ok", "no clock fail")
 	s.Examined(nil, "--provider", server.URL()+"?token_file="+wrong).Has("provider fail")
 	s.Examined(nil, "--provider", server.URL()).Has("provider fail")
-}
-
-// Every form of a provider's URL leads doctor to what the provider uses.
-func TestDoctorProviderURLs(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	odd := s.Path("100% odd?#/l\u00e4.db")
-	testkit.Mkdir(t, filepath.Dir(odd))
-	oddURL := (&url.URL{Path: odd}).EscapedPath()
-	plain := s.Leases()
-	d := s.Start("--provider", "sqlite:"+oddURL+"?ids=0-3&bit_seq=9")
-	s.Dial().Lease() // the file is there
-	d.Terminate()
-	free := func() string { return testkit.FreeAddress(t) }
-	password, token := s.Path("password"), s.Path("token")
-	testkit.WriteFile(t, password, testkit.SecretInURL)
-	testkit.WriteFile(t, token, testkit.SecretInURL)
-	for _, c := range []struct{ url, code string }{
-		{"memory:", "scope warn"},
-		{"none:", "scope warn"},
-		{"static:17", "scope warn"},
-		{"ip:?bits=6", "scope warn"},
-		{"sqlite:" + plain, "provider ok"},
-		{"sqlite:" + s.Dir + "//x/../leases.db", "provider ok"},
-		{"sqlite://" + plain + "?term=5m&quarantine=1m&ids=LOW", "provider fail"},
-		{"sqlite:" + oddURL + "?ids=0-3&bit_seq=9", "provider ok"},
-		{"sqlite:" + plain + "x?ids=0-3", "provider ok"},
-		{"redis://user:" + testkit.SecretInURL + "@" + free() + "/0?prefix={x}:&ids=0-3&min_replicas=1", "provider fail"},
-		{"redis://user@" + free() + "/0?password_file=" + password, "provider fail"},
-		{"rediss://" + free() + "/0", "provider fail"},
-		{"redis+unix:" + s.Path("redis.sock"), "provider fail"},
-		{"redis+sentinel://" + free() + "," + free() + "/master/0", "provider fail"},
-		{"rediss+sentinel://" + free() + "," + free() + "/master/0?ids=0-3", "provider fail"},
-		{"etcd://" + free() + "," + free() + "?prefix=/x/&ids=0-3", "provider fail"},
-		{"etcd://" + free() + "?username=u&password_file=" + password, "provider fail"},
-		{"http://" + free() + ",http://" + free() + "?token_file=" + token, "provider fail"},
-		{"http+unix:" + s.Path("lease.sock"), "provider fail"},
-	} {
-		timeout := "100ms" // no daemon answers
-		if strings.HasPrefix(c.url, "sqlite:") {
-			timeout = "1m"
-		}
-		found := s.Examined(nil, "--provider", c.url, "--provider-timeout", timeout)
-		if found.Has("config ok", c.code); c.code != "provider fail" {
-			found.Has("no provider fail")
-		}
-		if t.Failed() {
-			t.Fatalf("this was found of %s", c.url)
-		}
-	}
-}
-
-// What the URL says of grants is read from lists of hosts too.
-func TestTermsOfProviderURLs(t *testing.T) {
-	for url, want := range map[string]string{
-		"sqlite:/x/leases.db?ids=4-7":                  "4-7",
-		"redis://user:pa%3Fss@host:6379/0?ids=4-7":     "4-7",
-		"redis+sentinel://a:1,b:2/master/0?ids=4-7":    "4-7",
-		"etcd://a:1,b:2?ids=4-7&username=u&prefix=/x/": "4-7",
-		"etcd://a:1,b:2":                               "0-8191",
-		"http://a:1,http://b:2?token_file=/x":          "",
-		"static:17":                                    "",
-	} {
-		terms, ok := (&store{url: url}).terms()
-		if ok != (want != "") || ok && terms.Range().String() != want {
-			t.Errorf("%s: %v, %+v, want %q", url, ok, terms, want)
-		}
-	}
 }

@@ -564,18 +564,3 @@ esac; done
 		t.Error(err)
 	}
 }
-
-// memory_limit sets the collector's limit from the container's: a manifest with a number of its
-// own would be forgotten when the limit changes.
-func TestManifestsLeaveTheCollectorAlone(t *testing.T) {
-	files, err := filepath.Glob("../../packaging/*/k8s-*.yaml")
-	more, _ := filepath.Glob("../../packaging/k8s-*.yaml") // the pattern is well-formed
-	if files = append(files, more...); err != nil || len(files) != 5 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte("GOMEMLIMIT")) {
-			t.Errorf("%s sets GOMEMLIMIT, or cannot be read: %v", file, err)
-		}
-	}
-}

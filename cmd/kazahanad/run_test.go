@@ -156,9 +156,6 @@ func TestRunErrors(t *testing.T) {
 	}
 	run("-- no-such-command").Fails(t, exitFailure, "no-such-command", "not found")
 	run("--provider frob: -- true").Fails(t, exitUsage, "frob")
-	run("--delay=-1s -- true").Fails(t, exitUsage, "--delay", "-1s")
-	run("--wait=-1s -- true").Fails(t, exitUsage, "--wait", "-1s")
-	run("--ahead=-1s -- true").Fails(t, exitUsage, "--ahead", "-1s")
 	run("--verify-interval 0 -- true").Fails(t, exitUsage, "--verify-interval", "1ms")
 	run("--env =x -- true").Fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
 	run("--env A --env A=1 -- true").Fails(t, exitUsage, "--env A", "set already")
@@ -189,26 +186,6 @@ func TestRunExtends(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
 	s.freedAtOnce(s.recordOf(d.PID()))
-}
-
-func TestRunPassesSignalsOn(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d, out := s.runStart("term=10m", `for s in HUP USR1 USR2 WINCH INT QUIT; do trap "echo $s" $s; done; trap 'exit 5' TERM; echo started; while :; do sleep 0.05; done`)
-	for _, sig := range []struct {
-		number syscall.Signal
-		name   string
-	}{{syscall.SIGHUP, "HUP"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"}, {syscall.SIGWINCH, "WINCH"}, {syscall.SIGINT, "INT"}, {syscall.SIGQUIT, "QUIT"}} {
-		_ = d.Cmd.Process.Signal(sig.number)
-		await.Eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
-	}
-	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
-	if code := d.Code(); code != 5 {
-		t.Errorf("exit code %d, want CMD's\n%s", code, d.Log)
-	}
-	if n := strings.Count(out.String(), "INT\n"); n != 1 {
-		t.Errorf("SIGINT came %d times", n)
-	}
 }
 
 // A signal before the start ends the wait, and the machine ID is free at once.
