@@ -7,7 +7,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.Main(m, map[string]func(args []string) error{"foreign": childForeign})
+	testkit.Main(m, nil)
 }
 
 // site is a place for daemons, with what only the tests of this package do there.

@@ -6,58 +6,22 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
-	"golang.org/x/sys/unix"
 )
 
 var rollReplicas = flag.Int("roll.replicas", 12, "programs of TestRunRolls, as make roll sets it; for each 50 there are 64 machine IDs")
 
-// rollAhead is how far ahead of the clock the programs date IDs: their unit of time
-// is a second.
+// rollAhead is how far ahead of the clock the programs date IDs at most.
 const rollAhead = "1s"
-
-// childForeign is a program that makes IDs by itself: it dates them in seconds, and
-// writes each second down. Its machine ID has no other holder, or it says so.
-func childForeign(args []string) error {
-	machineID, dir := args[0], args[1]
-	held, err := os.OpenFile(filepath.Join(dir, "held-"+machineID), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return os.WriteFile(filepath.Join(dir, "twice-"+machineID), nil, 0o600)
-	}
-	dates, err := os.Create(filepath.Join(dir, fmt.Sprintf("dates-%s-%d", machineID, os.Getpid())))
-	if err != nil {
-		return err
-	}
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM)
-	for last := int64(0); ; {
-		if now := time.Now().Unix(); now != last {
-			last = now
-			if _, err := fmt.Fprintln(dates, now); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-told:
-			return nil
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
 
 // roll is a deployment of programs under run.
 type roll struct {
@@ -74,7 +38,7 @@ type replica struct {
 // launch starts a replica, which may have to wait for a machine ID.
 func (r *roll) launch() *replica {
 	cmd := r.Command("run", "--config", "none", "--provider", r.url, "--ahead", rollAhead, "--", r.program, "{}", r.Dir)
-	cmd.Env = r.Environment(testkit.ChildEnv + "=foreign")
+	cmd.Env = r.Environment()
 	return &replica{Instance: r.LaunchCommand(cmd)}
 }
 
@@ -150,47 +114,6 @@ func newRoll(t *testing.T, program string, replicas int) (r *roll, machineIDs in
 // politely ends a replica as a service manager does.
 func politely(_ int, p *replica) { _ = p.Cmd.Process.Signal(syscall.SIGTERM) }
 
-// 50 programs on 64 machine IDs are replaced by new ones: a quarter at a time with
-// the new ones first, all at once, and with kills. No machine ID is in use twice, no
-// ID could be made twice, and nothing stalls: a term is longer than the test waits
-// for anything.
-func TestRunRolls(t *testing.T) {
-	t.Parallel()
-	ring.Deep(t)
-	ring.Program(t, "redis-server")
-	self, err := os.Executable()
-	must.Succeed(t, err)
-	replicas := *rollReplicas
-	r, machineIDs := newRoll(t, self, replicas)
-	spare := machineIDs - replicas
-	alive := make([]*replica, replicas)
-	for i := range alive {
-		alive[i] = r.launch()
-	}
-	for _, p := range alive {
-		r.runs(p)
-	}
-	for begin := 0; begin < replicas; begin += spare {
-		batch := alive[begin:min(begin+spare, replicas)]
-		copy(batch, r.replace(batch, true, politely))
-	}
-	alive = r.replace(alive, false, politely)
-	killed := 0
-	alive = r.replace(alive, false, func(i int, p *replica) {
-		switch {
-		case i%3 == 0:
-			_ = syscall.Kill(r.programOf(p), syscall.SIGKILL)
-		case i%3 == 1 && killed < spare/2: // its machine ID stays taken
-			killed++
-			_ = p.Cmd.Process.Kill()
-		default:
-			politely(i, p)
-		}
-	})
-	r.replace(alive, false, politely)
-	r.check(machineIDs, 5*replicas)
-}
-
 // foreignGenerator is a program around a generator of IDs that knows nothing of
 // kazahana. It writes every ID down, and says if another has its machine ID.
 const foreignGenerator = `package main
@@ -254,15 +177,18 @@ func buildGenerator(t *testing.T) string {
 	return filepath.Join(dir, "generator")
 }
 
-// An unmodified generator is scaled from 1 replica to 50, loses some to kills, and is
-// scaled back to 1. No machine ID is held twice at a time, and no ID is made twice.
+// An unmodified generator is scaled from 1 replica to 50 on 64 machine IDs. All are replaced by new
+// ones, a quarter at a time with the new ones first, and at once; some are lost to kills; and one is
+// left. No machine ID is held twice at a time, no ID is made twice, and nothing stalls: a term is
+// longer than the test waits for anything.
 // Seeds 001-1 and 001-6.
-func TestRunScales(t *testing.T) {
+func TestRunRolls(t *testing.T) {
 	t.Parallel()
 	ring.Deep(t)
 	ring.Program(t, "redis-server")
 	replicas := *rollReplicas
 	r, machineIDs := newRoll(t, buildGenerator(t), replicas)
+	spare := machineIDs - replicas
 	alive := []*replica{r.launch()}
 	r.runs(alive[0])
 	for len(alive) < replicas {
@@ -271,6 +197,11 @@ func TestRunScales(t *testing.T) {
 	for _, p := range alive[1:] {
 		r.runs(p)
 	}
+	for begin := 0; begin < replicas; begin += spare {
+		batch := alive[begin:min(begin+spare, replicas)]
+		copy(batch, r.replace(batch, true, politely))
+	}
+	alive = r.replace(alive, false, politely)
 	end := func(i int, p *replica) {
 		switch i % 3 {
 		case 0:
@@ -281,7 +212,7 @@ func TestRunScales(t *testing.T) {
 			politely(i, p)
 		}
 	}
-	lost := alive[1 : 1+machineIDs-replicas]
+	lost := alive[1 : 1+spare]
 	copy(lost, r.replace(lost, false, end))
 	for i, p := range alive[1:] {
 		end(i, p)
@@ -294,7 +225,7 @@ func TestRunScales(t *testing.T) {
 	}
 	politely(0, alive[0])
 	alive[0].AwaitEnd()
-	r.check(machineIDs, replicas+len(lost))
+	r.check(machineIDs, 3*replicas+len(lost))
 }
 
 // check reads what the programs wrote down.
@@ -307,20 +238,19 @@ func (r *roll) check(machineIDs, programs int) {
 	if len(files) != programs {
 		r.T.Errorf("%d programs made IDs, want %d", len(files), programs)
 	}
-	by := map[string]string{} // machine ID and second to a program
+	by := map[string]string{} // ID to a program
 	for _, file := range files {
 		_, name, _ := strings.Cut(filepath.Base(file), "-")
-		machineID, _, _ := strings.Cut(name, "-")
 		f, err := os.Open(file)
 		must.Succeed(r.T, err)
 		for lines := bufio.NewScanner(f); lines.Scan(); {
-			key := machineID + " " + lines.Text()
-			if by[key] != "" {
-				r.T.Errorf("%s and %s both made IDs of the machine ID and second %s", by[key], name, key)
+			id := lines.Text()
+			if by[id] != "" {
+				r.T.Errorf("%s and %s both made the ID %s", by[id], name, id)
 			}
-			by[key] = name
+			by[id] = name
 		}
 		_ = f.Close()
 	}
-	r.T.Logf("%d programs on %d machine IDs: no machine ID held twice at a time; of %d IDs, or seconds with IDs, none twice", programs, machineIDs, len(by))
+	r.T.Logf("%d programs on %d machine IDs: no machine ID held twice at a time; of %d IDs none twice", programs, machineIDs, len(by))
 }
