@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,54 +95,19 @@ func timelineHint(tl snowflake.Timeline) error {
 
 // holdersOf returns the maker of the ID, or the possible makers.
 func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error) {
-	h := &holding{Holders: []leaseLine{}}
-	if in.Kind == snowflake.KindFallback {
-		return h, st.cachedHolder(s, in, h)
-	}
-	found, err := st.locate(s, in, in.TimestampMS)
-	if err != nil {
-		return nil, err
-	}
-	// A server that does not say how long has no History.
-	kept := cmp.Or(st.Info().History, "grants as long as its server's provider does")
-	switch {
-	case len(found) == 0:
-		h.Note = fmt.Sprintf("nobody known: the history keeps %s", kept)
-	case len(found) > 1:
-		h.Note = "several grants: nobody coordinates them"
-	}
-	for _, r := range found {
-		h.Holders = append(h.Holders, lineOf(r, s.now().UnixMilli()))
-	}
-	return h, nil
-}
-
-// maxLookBack is how far before a fallback ID cachedHolder looks for the slot's
-// last holder, in halves of a term.
-const maxLookBack = 300
-
-const noLeaseStood = "no lease stands behind a fallback ID"
-
-// cachedHolder finds the holder of the slot in case the ID is a cached fallback ID.
-func (st *store) cachedHolder(s *system, in snowflake.Inspection, h *holding) error {
 	term := provider.DefaultTerm
 	if terms, ok := st.terms(); ok {
 		term = terms.Term
 	}
-	found, err := provider.LookBack(in.TimestampMS, term, maxLookBack, func(atMS int64) ([]provider.Record, error) {
+	nowMS := s.now().UnixMilli()
+	found, note, err := provider.Makers(in, term, st.Info().History, nowMS, func(atMS int64) ([]provider.Record, error) {
 		return st.locate(s, in, atMS)
 	})
-	if err != nil {
-		return err
-	}
-	h.Note = noLeaseStood + "; no holder is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
-	if len(found) > 0 {
-		h.Note = noLeaseStood + "; if it is a cached one, this is the holder of its slot; if its bits are random, this holder has nothing to do with it"
-	}
+	h := &holding{Holders: []leaseLine{}, Note: note}
 	for _, r := range found {
-		h.Holders = append(h.Holders, lineOf(r, s.now().UnixMilli()))
+		h.Holders = append(h.Holders, lineOf(r, nowMS))
 	}
-	return nil
+	return h, err
 }
 
 func (h *holding) show(w io.Writer) {

@@ -197,20 +197,9 @@ func TestInspectNamesTheHolder(t *testing.T) {
 	if in := inspect(idAt(held.CreatedMS-1, slot)); len(in.Holders) != 0 || !strings.Contains(in.Note, "nobody known") || !strings.Contains(in.Note, "the last 8 grants") {
 		t.Errorf("before the lease: %+v", in)
 	}
-	// Fallback: during the lease, long after it, and after another one's slot.
-	for at, want := range map[int64]int{held.CreatedMS + 1: 1, held.ExpiredMS + 3*3600_000: 1, held.CreatedMS - 1: 0} {
-		in := inspect(idAt(at, slot|tl.FallbackBit()))
-		if len(in.Holders) != want || !strings.Contains(in.Note, "no lease stands behind") || in.Kind != "fallback" {
-			t.Errorf("a fallback ID of %s: %+v, want %d", snowflake.FormatMS(at), in, want)
-		}
-	}
 	d.Terminate()
 	if in := inspect(int64(id)); len(in.Holders) != 1 || !in.Holders[0].Released {
 		t.Errorf("after the lease was handed back: %+v", in)
-	}
-	// A lease that was handed back is no daemon's cached lease.
-	if in := inspect(idAt(held.ExpiredMS+1, slot|tl.FallbackBit())); len(in.Holders) != 0 {
-		t.Errorf("a fallback ID after the lease was handed back: %+v", in)
 	}
 	s.Kazahanad("inspect", "--provider", url, "--epoch", "2025-01-01T00:00:00Z", "1").Fails(t, exitUsage, "--epoch 2026-01-01")
 	s.Kazahanad("inspect", "--provider", "static:17", "1").Fails(t, exitFailure, "static", "no history")

@@ -2,7 +2,6 @@ package leaseserver
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,10 +11,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
-
-// makerSteps is how many times the history is asked for the holder behind a fallback ID:
-// with terms of ten minutes, four hours back.
-const makerSteps = 48
 
 // maker finds the maker of an ID in the provider's history.
 func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) error {
@@ -56,28 +51,7 @@ func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspec
 	}
 	low := in.MachineID<<in.BitSeq | in.Sequence
 	locate := func(atMS int64) ([]provider.Record, error) { return s.o.Provider.Locate(ctx, service, low, atMS) }
-	var found []provider.Record
-	var err error
-	if in.Kind == snowflake.KindFallback {
-		found, err = provider.LookBack(in.TimestampMS, s.o.Services.Of(service).Term, makerSteps, locate)
-		out.Note = "no lease stands behind a fallback ID; no holder is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
-		if len(found) > 0 {
-			out.Note = "no lease stands behind a fallback ID; if it is a cached one, this is the holder of its slot; if its bits are random, this holder has nothing to do with it"
-		}
-	} else {
-		found, err = locate(in.TimestampMS)
-		switch {
-		case len(found) == 0 && in.TimestampMS > s.o.NowMS():
-			out.Note = "nobody: its time is still to come"
-		case len(found) == 0:
-			out.Note = "nobody known"
-			if kept := s.o.Provider.Info().History; kept != "" {
-				out.Note += fmt.Sprintf(": the history keeps %s", kept)
-			}
-		case len(found) > 1:
-			out.Note = "several grants: nobody coordinates them"
-		}
-	}
-	out.Holders = holders(found, s.o.NowMS())
+	found, note, err := provider.Makers(in, s.o.Services.Of(service).Term, s.o.Provider.Info().History, s.o.NowMS(), locate)
+	out.Holders, out.Note = holders(found, s.o.NowMS()), note
 	return err
 }

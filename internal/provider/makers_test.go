@@ -28,7 +28,7 @@ func TestLookBack(t *testing.T) {
 		"handed back later":   {back, 103 * minute, 3, 1},
 	} {
 		var asked []int64
-		found, err := LookBack(test.at, 10*time.Minute, test.steps, func(atMS int64) ([]Record, error) {
+		found, err := lookBack(test.at, 10*time.Minute, test.steps, func(atMS int64) ([]Record, error) {
 			asked = append(asked, atMS)
 			if test.record.Lease.Created <= atMS && atMS < min(test.record.Lease.Expired, test.record.End) {
 				return []Record{test.record}, nil
@@ -40,7 +40,7 @@ func TestLookBack(t *testing.T) {
 		}
 	}
 	bad := errors.New("gone")
-	if _, err := LookBack(0, time.Nanosecond, 5, func(int64) ([]Record, error) { return nil, bad }); !errors.Is(err, bad) {
+	if _, err := lookBack(0, time.Nanosecond, 5, func(int64) ([]Record, error) { return nil, bad }); !errors.Is(err, bad) {
 		t.Error(err)
 	}
 }
