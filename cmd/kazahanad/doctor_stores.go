@@ -50,8 +50,6 @@ func (x *examination) stateDir() {
 	switch path := x.settings.StateDir; {
 	case path == "":
 		x.Warn(step, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart.", "there is no state directory")
-	case st != nil && path == st.StateDir && doctor.LostTo(x.peer.PID, path):
-		x.Fail(step, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order.", "the running daemon's directory %s is not there any more", path)
 	default:
 		x.judgeState(path, issuer.LiveDir(x.settings))
 	}
@@ -74,10 +72,8 @@ func (x *examination) judgeState(path, live string) {
 		x.Warn(step, "Run chmod o-w on it: any user who can write there can give the daemon leases.", "every user may write to %s (mode %04o)", path, info.Mode().Perm())
 	}
 	room := x.Room(step, path)
-	if used, err := state.Used(path); !used {
-		if err == nil && state.Forgot(path) {
-			x.Fail(step, "Put the directory's files back if they were moved. Else start the daemon: it begins anew, and only the clock keeps its IDs above earlier ones.", "%s was in use, and the file with its state is gone", path)
-		} else if len(x.Report) == before {
+	if used, _ := state.Used(path); !used {
+		if len(x.Report) == before {
 			x.OK(step, "%s is new (%s)", path, room)
 		}
 		return
@@ -101,8 +97,6 @@ func (x *examination) judgeReport(report state.Report) {
 		x.Fail(step, "Nothing, where the message says that it is made anew; find out what writes to live_dir, which belongs to the daemon alone.", "%v", report.Damage)
 	case report.Live == "":
 		x.Warn(step, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live.", "leases and marks of %s do not survive a kill -9: there is no live directory", report.Dir)
-	case report.Missing && x.status != nil:
-		x.Fail(step, "Restart the daemon: it makes a new one. IDs go on meanwhile, and a crash would cost the leases. Find out what removes files from live_dir.", "%s is gone, though a daemon runs", report.Live)
 	}
 	if report.Holder != nil && x.status == nil {
 		x.Fail(step, "Stop that process, or find out why it does not answer; else set another state_dir.", "%s belongs to %s, which does not answer on the socket", report.Dir, report.Holder)

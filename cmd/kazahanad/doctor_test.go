@@ -95,22 +95,6 @@ func TestDoctorWithoutTheServiceManager(t *testing.T) {
 	s.Examined(nil, "--state-dir", s.Path("other")).Has("config warn")
 }
 
-// A state directory that was moved away under the daemon is a failure, and back in its
-// place it is none.
-func TestDoctorOfALostStateDirectory(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	s.Dial().ID()
-	away := s.State + "-away"
-	testkit.Rename(t, s.State, away)
-	s.Examined(nil).Has("state fail")
-	testkit.Rename(t, away, s.State)
-	if again := fmt.Sprint(s.Examined(nil).Findings); strings.Contains(again, "is not there any more") {
-		t.Error(again)
-	}
-}
-
 // systemd makes credentials at the start: before, they are unknown.
 func TestDoctorOfCredentials(t *testing.T) {
 	t.Parallel()

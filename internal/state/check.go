@@ -53,13 +53,6 @@ func CheckDir(path, remedy string) error {
 	return errors.Join(mayWrite(path, path), d.Close())
 }
 
-// Forgot reports whether a daemon has used the state directory, and the state file is gone.
-func Forgot(path string) bool {
-	_, state := os.Lstat(filepath.Join(path, stateName))
-	_, lock := os.Lstat(filepath.Join(path, lockName))
-	return isMissing(state) && lock == nil
-}
-
 // checkDir opens a directory. It returns nil where none is there yet and it can be made.
 func checkDir(path, remedy string) (*osDir, error) {
 	d, err := openDir(path, false, remedy)

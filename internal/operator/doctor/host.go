@@ -1,10 +1,7 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -43,15 +40,4 @@ func (r *Report) Scope(scope, provider string, inPod bool) {
 	default:
 		r.Warn(step, "Make sure by other means that no two daemons have the same machine ID, or name a provider that coordinates.", "%s does not coordinate its users", provider)
 	}
-}
-
-// LostTo reports whether a path is missing for a process too. Where this user cannot
-// look, or the process is in another container, it may be there.
-func LostTo(pid int, path string) bool {
-	root := fmt.Sprintf("/proc/%d/root", pid)
-	if _, err := os.Stat(root); err != nil {
-		return false
-	}
-	_, err := os.Stat(filepath.Join(root, path))
-	return errors.Is(err, fs.ErrNotExist)
 }
