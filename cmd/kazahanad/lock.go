@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/runner/child"
 )
@@ -51,16 +51,15 @@ func (c *lockCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	connect := func() *caller.Client { return c.client(longestCall) } // each call has a time limit of its own
 	signals, stop := child.Signals()
 	defer stop()
 	j := &lockJob{
 		lockCmd: c, system: s, path: path, signals: signals,
-		held: &heldLock{
-			client: connect(), again: connect, key: c.Key, ttl: c.TTL, timeout: c.Timeout, clock: clock.System{}, requestID: lock.NewLeaseID(),
+		held: &runner.LockHolding{
+			Key: c.Key, TTL: c.TTL, Timeout: c.Timeout, Clock: clock.System{}, Connect: func() *caller.Client { return c.client(longestCall) },
 		},
 	}
-	defer j.held.close()
+	defer j.held.Close()
 	return j.run()
 }
 
@@ -69,7 +68,7 @@ type lockJob struct {
 	*lockCmd
 	*system
 	path    string // of CMD
-	held    *heldLock
+	held    *runner.LockHolding
 	signals <-chan syscall.Signal
 }
 
@@ -81,16 +80,16 @@ func (j *lockJob) say(format string, args ...any) {
 
 func (j *lockJob) run() error {
 	ctx, stop := child.Until(j.ctx, j.signals)
-	err := j.held.reach(ctx)
+	err := j.held.Reach(ctx)
 	if err == nil {
 		j.say("acquiring lock %q...", j.Key)
-		err = j.held.acquire(ctx, j.Wait)
+		err = refusedUsage(j.held.Acquire(ctx, j.Wait))
 	}
 	if err = j.outcome(stop(), j.signals, err); err != nil {
 		j.abandon()
 		return err
 	}
-	l := j.held.lease
+	l := j.held.Lease
 	j.say("lock %q is acquired, with the fencing token %d", j.Key, l.FencingToken)
 	program := child.New(j.path, j.Command, j.environmentWith(map[string]string{
 		fencingTokenVariable: strconv.FormatInt(l.FencingToken, 10), lockKeyVariable: l.LockKey, leaseIDVariable: l.LeaseID,
@@ -98,7 +97,7 @@ func (j *lockJob) run() error {
 	defer program.Close()
 	// From here on signals go to CMD and do not end this process.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), runner.Config{
-		Clock: j.held.clock, Holding: j.held, AskedAt: j.held.sentAt, Term: j.held.end - j.held.sentAt,
+		Clock: j.held.Clock, Holding: j.held, AskedAt: j.held.SentAt, Term: j.held.End - j.held.SentAt,
 		Timeout: min(j.Timeout, j.TTL/renewPart), Program: program, Signals: j.signals, Say: j.say,
 	})
 	j.leave(result)
@@ -108,22 +107,22 @@ func (j *lockJob) run() error {
 // abandon frees the lock if CMD will not run: it may have been granted at the
 // moment of the signal, or with an answer that was lost.
 func (j *lockJob) abandon() {
-	if !j.held.inDoubt {
+	if !j.held.InDoubt {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), j.Timeout)
 	defer cancel()
 	ctx, stop := child.Until(ctx, j.signals)
 	defer stop()
-	if err := j.held.undo(ctx); err != nil {
+	if err := j.held.Undo(ctx); err != nil {
 		j.say("if lock %q was acquired after all, it will be free again after its term of %v: %v", j.Key, j.TTL, err)
 	}
 }
 
 // leave releases the lock after CMD's end, unless it was lost.
 func (j *lockJob) leave(result runner.Result) {
-	left := j.held.end - j.held.clock.Boot()
-	if left <= 0 || lostForGood(result.Lost) {
+	left := j.held.End - j.held.Clock.Boot()
+	if lost, is := errors.AsType[*runner.LostError](result.Lost); left <= 0 || is && lost.Gone {
 		return
 	}
 	j.say("releasing lock %q...", j.Key)
@@ -131,7 +130,7 @@ func (j *lockJob) leave(result runner.Result) {
 	defer cancel()
 	ctx, stop := child.Until(ctx, j.signals)
 	defer stop()
-	if err := j.held.release(ctx); err != nil {
+	if err := j.held.Release(ctx); err != nil {
 		j.say("not released; it will be free again in %v at most: %v", left.Round(time.Millisecond), err)
 	}
 }

@@ -275,16 +275,6 @@ func TestLockAnswerIsLost(t *testing.T) {
 	}
 }
 
-// The end is counted from before the request, and never beyond a term from then.
-func TestLockEndIsCountedFromTheRequest(t *testing.T) {
-	for expiresInMS, want := range map[int64]time.Duration{29_000: 129 * time.Second, 0: 100 * time.Second, 3_600_000: 130 * time.Second} {
-		h := &heldLock{ttl: 30 * time.Second}
-		if h.count(100*time.Second, lock.Answer{ExpiresInMS: expiresInMS}); h.end != want {
-			t.Errorf("%d ms after 100s end at %v, want %v", expiresInMS, h.end, want)
-		}
-	}
-}
-
 // lossy is a way to the daemon that loses the answer to the first request of a
 // method, after it was carried out.
 type lossy struct {

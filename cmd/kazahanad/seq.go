@@ -33,7 +33,7 @@ func (c *seqCmd) Run(s *system) error {
 	if errors.Is(err, wire.ErrConnectionLost) || caller.HasCode(err, wire.CodeShuttingDown) {
 		ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 		defer cancel()
-		err = repeat(ctx, ask) // with the same request ID, for the same values
+		err = caller.Repeat(ctx, ask) // with the same request ID, for the same values
 	}
 	if err != nil {
 		return refusedUsage(err)

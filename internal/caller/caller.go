@@ -1,5 +1,5 @@
 // Package caller calls the daemon for the command, for benchmarks and for tests of other
-// things than clients. It repeats nothing: a call has one attempt.
+// things than clients. A call has one attempt; Repeat is for those that may be repeated.
 package caller
 
 import (
@@ -111,4 +111,31 @@ func (c *Client) Close() error {
 func HasCode(err error, codes ...wire.Code) bool {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	return ok && slices.Contains(codes, refusal.Code)
+}
+
+// repeatPause is the wait before a call is repeated.
+const repeatPause = 100 * time.Millisecond
+
+// Unanswered reports whether a repeated call may succeed: there was no answer, or
+// the daemon did not know the outcome yet.
+func Unanswered(err error) bool {
+	if _, ok := errors.AsType[*wire.Error](err); ok {
+		return HasCode(err, wire.CodeStoreUnavailable, wire.CodeShuttingDown, wire.CodeOverloaded, wire.CodeTimeout)
+	}
+	return err != nil
+}
+
+// Repeat calls until there is an answer, or ctx is done. The call must be idempotent.
+func Repeat(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !Unanswered(err) {
+			return err
+		}
+		select {
+		case <-time.After(repeatPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
