@@ -180,8 +180,9 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
+	held := j.hold(l)
 	if err := j.suits(l); err != nil {
-		j.handBackUnused(l)
+		held.HandBack(j.ctx, j.settings.ProviderTimeout)
 		return err
 	}
 	j.say("machine ID: %d, until %s unless extended", l.ID, snowflake.FormatMS(l.Expired))
@@ -192,9 +193,8 @@ func (j *job) run() error {
 	program := child.New(j.path, j.commandFor(l.ID), j.environmentWith(variables))
 	program.Orphans = true
 	defer program.Close()
-	held := runner.HoldLease(l, j.provider, j.service, j.clock, j.say)
 	if err := j.mayExtend(held); err != nil {
-		j.handBackUnused(held.Lease)
+		held.HandBack(j.ctx, j.settings.ProviderTimeout)
 		return err
 	}
 	c := runner.Config{
@@ -206,7 +206,7 @@ func (j *job) run() error {
 	}
 	// From here on signals go to CMD and do not end this process.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), c)
-	j.leave(held, result)
+	held.Leave(j.ctx, j.settings.ProviderTimeout, j.Ahead, result)
 	return exitOf(j.path, result, err)
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/runner/child"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // canExtend refuses a provider that cannot extend leases.
@@ -55,9 +54,14 @@ func (j *job) acquire() (l lease.Lease, askedAt time.Duration, err error) {
 	l, askedAt, err = a.Run(ctx)
 	granted := err == nil
 	if err = j.outcome(stop(), j.signals, err); err != nil && granted {
-		j.handBackUnused(l)
+		j.hold(l).HandBack(j.ctx, j.settings.ProviderTimeout)
 	}
 	return l, askedAt, err
+}
+
+// hold is the holding of a lease that was granted.
+func (j *job) hold(l lease.Lease) *runner.LeaseHolding {
+	return runner.HoldLease(l, j.provider, j.service, j.clock, j.say)
 }
 
 // suits refuses a lease that CMD cannot use.
@@ -78,47 +82,4 @@ func (j *job) delay(term time.Duration) time.Duration {
 		return runner.RobberyDelay(j.settings.VerifyInterval, j.settings.ProviderTimeout, term)
 	}
 	return 0
-}
-
-// leave hands the lease back as of the latest time that CMD may have dated an ID
-// with: this host's clock plus --ahead. That requires that every process which could
-// make IDs is known to have ended; otherwise the machine ID stays taken until the
-// lease's end, or longer if CMD's IDs may be dated after it.
-func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
-	l := held.Lease
-	lastMS := r.LastMS + j.Ahead.Milliseconds()
-	var lost *runner.LostError
-	switch {
-	case errors.As(r.Lost, &lost) && lost.Gone:
-		// Another process has the lease.
-	case !r.Started:
-		j.handBackUnused(l)
-	case lastMS >= l.Expired:
-		j.say("machine ID %d stays taken until its lease has run out, at %s", l.ID, snowflake.FormatMS(l.ReservedUntil))
-	case !r.Exit.Alone:
-		j.say("not every process that CMD started is known to have ended")
-		j.handBack(l, l.Expired-1)
-	case r.Unwatched:
-		j.say("this process was stopped for a while, and does not know how this host's clock was set meanwhile")
-		j.handBack(l, l.Expired-1)
-	default:
-		j.handBack(l, lastMS, l.Expired-1)
-	}
-}
-
-// handBackUnused releases a lease under which no ID was made. It names the lease's
-// beginning as the time, which is right even if this host's clock is wrong.
-func (j *job) handBackUnused(l lease.Lease) {
-	j.handBack(l, l.Created, j.now().UnixMilli(), l.Expired-1)
-}
-
-// handBack releases the lease as of the first of the times that the provider
-// accepts. A lease runs out by itself if its release fails.
-func (j *job) handBack(l lease.Lease, times ...int64) {
-	atMS, err := runner.Release(j.ctx, j.provider, j.service, j.settings.ProviderTimeout, l, times...)
-	if err != nil {
-		j.say("machine ID %d is not released, its lease runs out by itself: %v", l.ID, err)
-		return
-	}
-	j.say("machine ID %d is released, and free from %s on", l.ID, snowflake.FormatMS(max(atMS+1, l.Created)))
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,14 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/runner"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -228,57 +220,5 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	d.Signal(syscall.SIGUSR1)
 	if code := d.Code(); code != 128+int(syscall.SIGTERM) || !strings.Contains(out.String(), "ended well") {
 		t.Errorf("exit code %d, %q\n%s", code, out, d.Log)
-	}
-}
-
-// What becomes of the lease depends on what CMD may have dated by its clock,
-// which is this host's, and on whether CMD is all gone.
-func TestRunLeaves(t *testing.T) {
-	t.Parallel()
-	const grantedAt = snowflake.DefaultEpochMS + 1_000_000
-	const term, ahead = 600_000, 3_000
-	alone := runner.Exit{Alone: true}
-	gone := &runner.LostError{Err: provider.ErrConflict, Gone: true}
-	for name, test := range map[string]struct {
-		result runner.Result
-		last   int64 // that this host's clock showed, in ms since the grant
-		now    int64 // by the provider's clock
-		end    int64 // of the record, in ms since the grant
-	}{
-		"before the start":                        {runner.Result{}, 0, 1_000, 1},
-		"after a long delay":                      {runner.Result{}, 0, 100_000, 100_001},
-		"at once":                                 {runner.Result{Started: true, Exit: alone}, 0, 0, ahead + 1},
-		"killed":                                  {runner.Result{Started: true, Exit: runner.Exit{Signal: 9, Alone: true}}, 5_000, 5_000, 5_000 + ahead + 1},
-		"not extended in time":                    {runner.Result{Started: true, Exit: alone, Lost: errors.New("away")}, 5_000, 5_000, 5_000 + ahead + 1},
-		"by a clock behind":                       {runner.Result{Started: true, Exit: alone}, 5_000, 15_000, 5_000 + ahead + 1},
-		"by a clock ahead":                        {runner.Result{Started: true, Exit: alone}, 25_000, 5_000, 25_000 + ahead + 1},
-		"by a clock too far ahead for a release":  {runner.Result{Started: true, Exit: alone}, 35_000, 5_000, term},
-		"by a clock too far behind for a release": {runner.Result{Started: true, Exit: alone}, 5_000, 45_000, term},
-		"with processes left":                     {runner.Result{Started: true}, 5_000, 5_000, term},
-		"unwatched":                               {runner.Result{Started: true, Exit: alone, Unwatched: true}, 5_000, 5_000, term},
-		"in the last millisecond":                 {runner.Result{Started: true, Exit: alone}, term - ahead - 1, term - ahead - 1, term},
-		"by a clock past the end":                 {runner.Result{Started: true, Exit: alone}, term - ahead, term - ahead, 2 * term},
-		"by a clock an hour ahead":                {runner.Result{Started: true, Exit: alone}, 3_600_000, 5_000, 2 * term},
-		"no longer ours":                          {runner.Result{Started: true, Exit: alone, Lost: gone}, 5_000, 5_000, 2 * term},
-		"no longer ours before the start":         {runner.Result{Lost: gone}, 0, 5_000, 2 * term},
-	} {
-		t.Run(name, func(t *testing.T) {
-			now := int64(grantedAt)
-			p, err := providertest.OverMemory(memory.New(func() int64 { return now }), provider.Services{Default: provider.DefaultTerms()})
-			must.Succeed(t, err)
-			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
-			must.Succeed(t, err)
-			now += test.now
-			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Leases: config.Leases{ProviderTimeout: await.Patience}}, provider: p,
-				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
-			}
-			test.result.LastMS = grantedAt + test.last
-			j.leave(&runner.LeaseHolding{Lease: leases[0]}, test.result)
-			records, err := p.List(t.Context(), "")
-			if err != nil || records[0].End != grantedAt+test.end {
-				t.Errorf("free at %d (%v), want %d", records[0].End-grantedAt, err, test.end)
-			}
-		})
 	}
 }
