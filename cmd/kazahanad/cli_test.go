@@ -111,16 +111,9 @@ func TestUsageErrors(t *testing.T) {
 		{"state reset-floor", []string{"--yes"}},
 		{"state frob", []string{"frob"}},
 		{"--socket x", []string{"--socket", "kazahanad serve --socket"}},
-		{"serve --frobnicate", []string{"--frobnicate"}},
-		{"serve --max-bakward 5s", []string{"--max-bakward", `did you mean --max-backward?`}},
-		{"serve --max-backward", []string{"--max-backward", "DURATION"}},
 		{"serve redis://u:hunter2@h/0", []string{"unexpected argument", "u:xxxxx@h"}},
 		{"state --json", []string{"show", "accept-epoch"}},
 		{"serve --max-backward 5", []string{"--max-backward", "5s"}},
-		{"serve --fallback cache", []string{"fallback", "did you mean cached?"}},
-		{"serve --socket-mode 999", []string{"--socket-mode"}},
-		{"serve --config /nonexistent.yaml", []string{"/nonexistent.yaml"}},
-		{"serve --state-dir none", []string{"state_dir", "provider"}},
 	} {
 		s.Kazahanad(strings.Fields(c.args)...).Fails(t, exitUsage, c.words...)
 	}
