@@ -20,7 +20,7 @@
 // generator/generator.go. That cuts the ID from the run that its queue.go and core.go
 // keep, at the time of clock/believed.go. For the first ID of a millisecond, supply.go
 // and millisecond.go open a run, snowflake/layout.go places the bits, and
-// state/service.go raises the mark. wire/outbox.go encodes the answer.
+// state/state.go raises the mark. wire/outbox.go encodes the answer.
 //
 // # Guarantees
 //

@@ -216,6 +216,9 @@ func (c *Core) onRebased(ok bool) {
 	c.moving, c.todo = nil, append(c.todo, toSave)
 }
 
+// maxLogged is how many leases of one grant get a line each in the log.
+const maxLogged = 16
+
 // accept takes the leases into use. Expired ones are pruned now and only now,
 // when there is something to live from (seed 000, section 5.9): the last of
 // them is kept for fallback, the others go back. The new leases are in the live

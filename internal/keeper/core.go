@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -26,6 +27,74 @@ type Config struct {
 	VerifyEvery   time.Duration
 	OwnClock      bool // the provider reads another clock than this host's
 }
+
+// Moment has the readings of the clocks and the generator when an event arrives.
+type Moment struct {
+	MS      int64         // the believed time, Unix ms
+	Elapsed time.Duration // by a clock that cannot be set
+	LastMS  int64         // the largest Unix ms that any ID so far may embed
+	Halt    bool          // the keeper is to end: no further call may begin
+}
+
+// Event is what Core.Handle takes: a Tick or a Stop, or the outcome of the action that it
+// returned before.
+type Event any
+
+// The events. Each action but Sleep and Done is answered by one of them.
+type (
+	// Tick: a Sleep is over. Growth: the generator has used up its leases.
+	Tick struct{ Growth bool }
+	// Stop: the daemon ends. The last action after it is Done.
+	Stop struct{}
+
+	Published struct{}
+	Rebased   struct{ OK bool } // whether the stream goes on increasing
+	Saved     struct{ Err error }
+	Confirmed struct{}
+	Acquired  struct {
+		Leases []lease.Lease
+		Err    error
+	}
+	// Verified: Err is errors.ErrUnsupported where the provider cannot tell.
+	Verified struct {
+		Lost []lease.Lease
+		Err  error
+	}
+	Released struct{ Err error }
+)
+
+// Action is the one thing to do next.
+type Action any
+
+// The actions.
+type (
+	// Publish replaces the leases that the generator makes IDs from. Cause says why there is
+	// no lease. The zero value seals it.
+	Publish struct {
+		Held   []lease.Lease
+		Cached *lease.Lease
+		Cause  error
+	}
+	// Rebase moves the stream to another timeline.
+	Rebase struct{ Timeline snowflake.Timeline }
+	// Save writes the live state. AfterLoss: it lacks leases that belong to another client now.
+	Save struct {
+		Content   state.Saved
+		AfterLoss bool
+	}
+	// Confirm tells the clock the present time of a provider with a clock of its own.
+	Confirm struct{ ProviderMS int64 }
+
+	// Acquire, Verify and Release are calls of the provider.
+	Acquire struct{ Request provider.AcquireRequest }
+	Verify  struct{ Leases []lease.Lease }
+	Release struct{ Request provider.ReleaseRequest }
+
+	// Sleep: nothing is due for so long.
+	Sleep struct{ For time.Duration }
+	// Done: the stop is complete.
+	Done struct{}
+)
 
 // Core decides what becomes of the leases of one service. It has no goroutine, no
 // clock and no I/O: Handle takes an event and returns the next action, and the
@@ -118,6 +187,25 @@ func (c *Core) resumePace() {
 		}
 	}
 }
+
+// Report is a transition's report for the log and the metrics.
+type Report struct {
+	Lines []Line
+	Seen  []func(Observer)
+}
+
+// Line is an entry of the log.
+type Line struct {
+	Level  zapcore.Level
+	Text   string
+	Fields []zap.Field
+}
+
+func (r *Report) line(level zapcore.Level, text string, fields ...zap.Field) {
+	r.Lines = append(r.Lines, Line{level, text, fields})
+}
+
+func (r *Report) seen(f func(Observer)) { r.Seen = append(r.Seen, f) }
 
 // Report returns the report of the last transition.
 func (c *Core) Report() Report { return c.report }
@@ -234,6 +322,10 @@ func (c *Core) begin(l lease.Lease) {
 	c.kept = &l
 }
 
+// saveInterval is how often a write of the local state that failed is
+// tried again.
+const saveInterval = 10 * time.Second
+
 // onSaved notes whether the store holds the wanted leases.
 func (c *Core) onSaved(err error) {
 	c.unsaved, c.nextSave = err != nil, c.at.Elapsed+saveInterval
@@ -295,4 +387,24 @@ func (c *Core) leaseFields(l lease.Lease, more ...zap.Field) []zap.Field {
 		zap.Int64("worker_id", l.ID), zap.String("key", c.cfg.Service+":"+strconv.FormatInt(l.ID, 10)), zap.Stringer("layout", l.Layout()),
 		zap.String("created", snowflake.FormatMS(l.Created)), zap.String("expired", snowflake.FormatMS(l.Expired)),
 	}, more...)
+}
+
+// Status is the state of a keeper, as of its last event.
+type Status struct {
+	Held     []lease.Lease
+	Cached   *lease.Lease
+	Timeline snowflake.Timeline
+	Offered  *snowflake.Timeline // the timeline of a lease that was refused
+	Failures int                 // failed acquires in a row
+	Cause    error               // of the last one
+	RetryIn  time.Duration       // until the next try; 0 = none is planned or it is due
+	SkewMS   int64               // provider's clock minus ours at the last grant
+}
+
+// Status returns what there is. The slices are not to be changed.
+func (c *Core) Status() Status {
+	return Status{
+		Held: c.saved.Held, Cached: c.saved.Cached, Timeline: c.saved.Timeline, Offered: c.saved.Offered,
+		Failures: c.failures, Cause: c.cause, RetryIn: max(c.notBefore-c.at.Elapsed, 0), SkewMS: c.skewMS,
+	}
 }

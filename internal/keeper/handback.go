@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -143,6 +144,10 @@ func stillOurs(err error) bool {
 	return errors.Is(err, provider.ErrNotSent) || errors.Is(err, provider.ErrTimestampSkew) || errors.Is(err, provider.ErrInvalid) ||
 		errors.As(err, &fenced) || errors.As(err, &busy)
 }
+
+// aMoment is how long ago the last answer of a provider that cannot verify may
+// be for a stop to rely on it.
+const aMoment = 10 * time.Second
 
 // onVerified drops at once the leases that are no longer ours.
 func (c *Core) onVerified(e Verified) {

@@ -46,6 +46,26 @@ type Clock interface {
 	Confirm(providerMS int64) // a provider with a clock of its own showed this just now
 }
 
+// Observer receives events for the metrics. Its methods return at once.
+type Observer interface {
+	Acquired(result string)                  // one of the Result constants
+	Called(op string, d time.Duration)       // a provider call took d
+	Lost(reason string)                      // a held lease is no longer ours
+	Mismatch()                               // a lease on another timeline was refused
+	StateFailed()                            // the local state could not be written
+	Skew(created int64, local time.Duration) // a grant's time minus the local clock
+}
+
+// Results of an acquire, as the metric names them.
+const (
+	ResultOK          = "ok"
+	ResultRefused     = "refused"
+	ResultUnavailable = "unavailable"
+	ResultTimeout     = "timeout"
+	ResultFenced      = "fenced"
+	ResultMismatch    = "mismatch"
+)
+
 // Deps are the rooms around a keeper.
 type Deps struct {
 	Provider  provider.Provider
