@@ -34,7 +34,7 @@ func TestEtcdLeases(t *testing.T) {
 	opened, err := backend.OpenedProvider(ctx, p)
 	must.Succeed(t, err)
 	lazy, info := p.Info(), opened.Info()
-	if lazy != info || info.URL != strings.Replace(url, "?prefix", "?ids=3-9&pool=one&prefix", 1) {
+	if lazy != info || info.URL != url+"&pool=one&ids=3-9" {
 		t.Errorf("before it is opened it is %+v, and then %+v", lazy, info)
 	}
 	if info.Scope != provider.ScopeShared || info.OwnClock || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {

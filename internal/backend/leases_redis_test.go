@@ -36,7 +36,8 @@ func TestRedisURLs(t *testing.T) {
 		"redis://h?username=u&password_file=/etc/p":         "redis://h:6379/0",
 		"redis+sentinel://a/m?sentinel_username=w":          "redis+sentinel://a:26379/m/0",
 		"rediss://h?ca_file=a&cert_file=b&key_file=c":       "rediss://h:6379/0",
-		"redis://h?bit_ts=10&bit_seq=3&term=5s&pool=p":      "redis://h:6379/0",
+		"redis://h?bit_ts=10&bit_seq=3&term=5s&pool=p":      "redis://h:6379/0?pool=p",
+		"redis://h?prefix=a@b&ids=1-5&pool=p":               "redis://h:6379/0?prefix=a%40b&pool=p&ids=1-5",
 		"redis://h?failover_fence=0":                        "redis://h:6379/0",
 		"redis://h?quarantine=0&epoch=2020-01-01T00:00:00Z": "redis://h:6379/0",
 	} {
@@ -140,8 +141,7 @@ func TestRedisHidesThePassword(t *testing.T) {
 	if err != nil || cfg.Username != "us:er" || cfg.MinReplicas != 2 || !cfg.FailoverFenceSet || cfg.FailoverFence != time.Minute || cfg.Prefix != "x" {
 		t.Errorf("%+v (%v)", cfg, err)
 	}
-	c := redisLeases{cfg, provider.Services{}}
-	if text := fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(text, "hunter2") {
+	if text := fmt.Sprintf("%v %+v %#v", cfg, cfg, cfg); strings.Contains(text, "hunter2") {
 		t.Errorf("the password is printed: %s", text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
@@ -37,7 +38,11 @@ type LeaseFile struct {
 
 // ParseLeaseFile reads sqlite:PATH. It does not touch the file.
 func ParseLeaseFile(u *url.URL, opts ProviderOptions) (LeaseFile, error) {
-	services, err := servicesOf(u, opts)
+	params, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
+	if err != nil {
+		return LeaseFile{}, err
+	}
+	services, err := opts.servicesOf(params)
 	if err != nil {
 		return LeaseFile{}, err
 	}
@@ -78,10 +83,7 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 	}
 	p, err := pool.New(pool.Config{
 		Records: recorddb.NewArea(file, area), Services: cfg.Services, Info: cfg.about(), NowMS: file.NowMS, Random: cfg.Random, Close: file.Close,
-		Fence: func(ctx context.Context) error {
-			_, err := file.Fence(ctx)
-			return err
-		},
+		Fence: byHand(file.Fence),
 	})
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -111,11 +113,7 @@ func (c LeaseFile) checkPools(s *sqlitefile.Session) error {
 
 // about is what the pool does not know of its provider.
 func (c LeaseFile) about() provider.Info {
-	url := sqlitefile.URL(c.Path)
-	if ids := c.Services.Default.IDs; !ids.IsAll() {
-		url += "?ids=" + ids.String()
-	}
-	return provider.Info{Name: "sqlite", URL: url, Scope: provider.ScopeHost}
+	return provider.Info{Name: "sqlite", URL: c.Services.Default.At(sqlitefile.URL(c.Path)), Scope: provider.ScopeHost}
 }
 
 // Info describes the provider that OpenLeaseFile opens.

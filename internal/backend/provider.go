@@ -13,13 +13,15 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/conn/postgresconn"
-	"github.com/kazahana/kazahana/internal/conn/redisconn"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
+	"github.com/kazahana/kazahana/internal/lazy"
+	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/kubernetes"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/static"
+	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 )
 
 // ProviderOptions are what a URL does not say.
@@ -66,7 +68,7 @@ func OpenedProvider(ctx context.Context, p provider.Provider) (provider.Provider
 
 // Schemes returns the schemes that OpenProvider knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redisconn.Schemes(), []string{"etcd"}, postgresconn.Schemes(), kubernetes.Schemes(), httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, serverSchemes(), kubernetes.Schemes(), httplease.Schemes())
 }
 
 // OpenProvider returns the provider that the URL names. It reaches out to nothing: a
@@ -88,16 +90,22 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	switch {
 	case slices.Contains(httplease.Schemes(), scheme):
 		return openHTTPProvider(rawURL, opts)
-	case slices.Contains(redisconn.Schemes(), scheme):
-		return openRedisLeases(rawURL, opts)
-	case slices.Contains(postgresconn.Schemes(), scheme):
-		leases, err := parsePostgresLeases(rawURL, opts)
-		return onFirstUse(leases, err, ignoring(postgresLeases.open), (*pool.Provider).Look)
+	case slices.Contains(serverSchemes(), scheme):
+		on, params, err := parseServer(scheme, rawURL, provider.TermsParams(), opts.NowMS)
+		if err != nil {
+			return nil, err
+		}
+		services, err := opts.servicesOf(params)
+		if err != nil {
+			return nil, err
+		}
+		return on.leases(services), nil
 	case slices.Contains(kubernetes.Schemes(), scheme):
 		cfg, err := kubernetes.ParseURL(rawURL, opts.services, opts.NowMS)
-		return onFirstUse(cfg, err, ignoring(kubernetes.Open), nil)
-	case scheme == "etcd":
-		return openEtcdLeases(rawURL, opts)
+		if err != nil {
+			return nil, err
+		}
+		return newLazy(cfg.Info(), func(context.Context) (provider.Provider, error) { return asProvider(kubernetes.Open(cfg)) }), nil
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -112,7 +120,10 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 		return asProvider(openMemoryLeases(u, opts))
 	case "sqlite":
 		cfg, err := ParseLeaseFile(u, opts)
-		return onFirstUse(cfg, err, OpenLeaseFile, nil)
+		if err != nil {
+			return nil, err
+		}
+		return newLazy(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return asProvider(OpenLeaseFile(ctx, cfg)) }), nil
 	}
 	if len(opts.Services) > 0 {
 		return nil, fmt.Errorf("%s: coordinates no services, so it takes no terms of single ones: they need a provider that does", scheme)
@@ -126,34 +137,37 @@ func OpenProvider(rawURL string, opts ProviderOptions) (provider.Provider, error
 	return asProvider(static.FromStaticURL(u, opts.NowMS))
 }
 
-// config is the configuration of a provider that needs its store.
-type config interface{ Info() provider.Info }
+// servicesOf returns the terms of all services: a service without terms of its own has those of
+// the URL's parameters.
+func (o ProviderOptions) servicesOf(params url.Values) (provider.Services, error) {
+	terms, err := provider.ParseTerms(params)
+	if err != nil {
+		return provider.Services{}, err
+	}
+	services := o.services(terms)
+	return services, services.Validate()
+}
 
-// onFirstUse returns a provider that is opened when it is first needed; reach, which may be
-// nil, then tries whether its store can be reached.
-func onFirstUse[C config, P provider.Provider](
-	cfg C, err error, open func(context.Context, C) (P, error), reach func(P, context.Context) error,
-) (provider.Provider, error) {
+// openMemoryLeases opens memory:, a store of its own, which ends with the process.
+func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) {
+	if u.Opaque != "" || u.Host != "" || u.Path != "" {
+		return nil, errors.New("memory: has no path; parameters follow after '?'")
+	}
+	params, err := connurl.ParseQuery(u.RawQuery, provider.TermsParams())
 	if err != nil {
 		return nil, err
 	}
-	return newLazy(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
-		p, err := open(ctx, cfg)
-		if err != nil {
-			return nil, err
-		}
-		if reach != nil {
-			if err := reach(p, ctx); err != nil {
-				return nil, errors.Join(err, p.Close())
-			}
-		}
-		return p, nil
-	}), nil
-}
-
-// ignoring gives open a context, which it ignores: it waits for nothing.
-func ignoring[C, P any](open func(C) (P, error)) func(context.Context, C) (P, error) {
-	return func(_ context.Context, cfg C) (P, error) { return open(cfg) }
+	services, err := opts.servicesOf(params)
+	if err != nil {
+		return nil, err
+	}
+	records := recordmemory.NewArea(pool.AreaOf(services), opts.NowMS)
+	return pool.New(pool.Config{
+		Records: records, Services: services, NowMS: records.NowMS, Fence: records.Fence,
+		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
+		// Tests count on the lowest machine IDs.
+		Random: func(int64) int64 { return 0 },
+	})
 }
 
 func openHTTPProvider(rawURL string, opts ProviderOptions) (provider.Provider, error) {
@@ -189,3 +203,105 @@ func validScheme(s string) bool {
 }
 
 func schemeList() string { return strings.Join(Schemes(), ":, ") + ":" }
+
+// lazyProvider is a provider that is opened when it is first needed, and again as long as
+// that fails. Once open, it stays: what a store forgot while it was away is the
+// store's own matter.
+type lazyProvider struct {
+	info   provider.Info
+	opened *lazy.Value[provider.Provider]
+}
+
+var _ provider.Provider = (*lazyProvider)(nil)
+
+func newLazy(info provider.Info, open func(context.Context) (provider.Provider, error)) *lazyProvider {
+	return &lazyProvider{info, lazy.New("provider "+info.URL, open, provider.Provider.Close)}
+}
+
+// call calls the provider, which it opens where that has not been done. Its own
+// errors wrap provider.ErrNotSent: without a provider there was nothing to send a
+// request with.
+func call[T any](ctx context.Context, o *lazyProvider, f func(provider.Provider) (T, error)) (T, error) {
+	p, err := o.opened.Get(ctx)
+	if err != nil {
+		var none T
+		return none, provider.NotSent(err)
+	}
+	return f(p)
+}
+
+// do is call for a method that returns an error only.
+func (o *lazyProvider) do(ctx context.Context, f func(provider.Provider) error) error {
+	_, err := call(ctx, o, func(p provider.Provider) (struct{}, error) { return struct{}{}, f(p) })
+	return err
+}
+
+// Ready implements provider.Provider: it opens the provider, or says why that is not
+// possible now.
+func (o *lazyProvider) Ready(ctx context.Context) error {
+	return o.do(ctx, func(p provider.Provider) error { return p.Ready(ctx) })
+}
+
+// Info implements provider.Provider.
+func (o *lazyProvider) Info() provider.Info { return o.info }
+
+// Acquire implements provider.Provider.
+func (o *lazyProvider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	return call(ctx, o, func(p provider.Provider) ([]lease.Lease, error) { return p.Acquire(ctx, req) })
+}
+
+// Release implements provider.Provider.
+func (o *lazyProvider) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	return o.do(ctx, func(p provider.Provider) error { return p.Release(ctx, req) })
+}
+
+// Verify implements provider.Provider.
+func (o *lazyProvider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
+	return call(ctx, o, func(p provider.Provider) ([]int, error) { return p.Verify(ctx, service, claims) })
+}
+
+// List implements provider.Provider.
+func (o *lazyProvider) List(ctx context.Context, service string) ([]provider.Record, error) {
+	return call(ctx, o, func(p provider.Provider) ([]provider.Record, error) { return p.List(ctx, service) })
+}
+
+// Extend implements provider.Provider.
+func (o *lazyProvider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	return call(ctx, o, func(p provider.Provider) (lease.Lease, error) { return p.Extend(ctx, req) })
+}
+
+// Locate implements provider.Provider.
+func (o *lazyProvider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	return call(ctx, o, func(p provider.Provider) ([]provider.Record, error) { return p.Locate(ctx, service, low, atMS) })
+}
+
+// Init implements provider.Provider.
+func (o *lazyProvider) Init(ctx context.Context, service string) error {
+	return o.do(ctx, func(p provider.Provider) error { return p.Init(ctx, service) })
+}
+
+// Counters implements provider.Provider.
+func (o *lazyProvider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	return call(ctx, o, func(p provider.Provider) (map[string]int64, error) { return p.Counters(ctx, service) })
+}
+
+// Fence implements provider.Provider.
+func (o *lazyProvider) Fence(ctx context.Context) (*provider.FencedError, error) {
+	return call(ctx, o, func(p provider.Provider) (*provider.FencedError, error) { return p.Fence(ctx) })
+}
+
+// Fenced implements provider.Provider. Nothing is known before the first use.
+func (o *lazyProvider) Fenced() *provider.FencedError {
+	if p, ok := o.opened.Ready(); ok {
+		return p.Fenced()
+	}
+	return nil
+}
+
+// Look implements provider.Provider.
+func (o *lazyProvider) Look(ctx context.Context) error {
+	return o.do(ctx, func(p provider.Provider) error { return p.Look(ctx) })
+}
+
+// Close implements provider.Provider. It is the last call.
+func (o *lazyProvider) Close() error { return o.opened.Close() }

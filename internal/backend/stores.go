@@ -14,11 +14,8 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
-	"github.com/kazahana/kazahana/internal/conn/etcdconn"
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
-	"github.com/kazahana/kazahana/internal/conn/postgresconn"
-	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lazy"
 	"github.com/kazahana/kazahana/internal/lock"
@@ -27,10 +24,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/bounds"
-	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
-	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
-	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
@@ -57,7 +51,7 @@ type Store struct {
 	Placements storage.Storage
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
-	records    lazyRecords
+	records    *lazyRecords
 	asked      atomic.Pointer[Fence] // what the file's owner said; nil: nothing is held back
 }
 
@@ -111,92 +105,38 @@ type Fence struct {
 // Fenced is the fence as far as the last operation has seen; nil where there is
 // none, and before the first use. It does no I/O.
 func (s *Store) Fenced() *Fence {
-	records, ok := s.records.Ready()
-	switch {
-	case !ok:
-		return s.asked.Load()
-	case records.fences == nil:
-		return nil
+	if _, ok := s.records.Ready(); ok {
+		return s.records.known()
 	}
-	return records.fences.known()
+	return s.asked.Load()
 }
 
 // Fence holds back all that may have been forgotten as after a loss: for use after an operator
 // has put back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
-	fences, err := s.fences(ctx)
-	if err == nil {
-		return fences.fence(ctx)
+	records, err := s.records.Get(ctx)
+	switch {
+	case err != nil:
+		answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerFence}, nil)
+		return answer.Fence, err
+	case records.fence == nil:
+		return nil, fmt.Errorf("store %s: it is not fenced by hand: %w", s.URL, errors.ErrUnsupported)
 	}
-	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerFence}, nil)
-	return answer.Fence, err
+	if err := records.fence(ctx); err != nil {
+		return nil, err
+	}
+	err = s.Look(ctx)
+	return s.Fenced(), err
 }
 
 // Look asks the store, so that Fenced is up to date.
 func (s *Store) Look(ctx context.Context) error {
-	fences, err := s.fences(ctx)
+	_, err := s.records.Read(ctx, record.Ask{})
 	if err == nil {
-		return fences.look(ctx)
+		return nil
 	}
 	answer, err := s.orOwner(ctx, err, ownerRequest{Op: ownerLook}, nil)
 	s.asked.Store(answer.Fence)
-	return err
-}
-
-func (s *Store) fences(ctx context.Context) (fencer, error) {
-	records, err := s.records.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if records.fences == nil {
-		return nil, fmt.Errorf("store %s: it is not fenced by hand: %w", s.URL, errors.ErrUnsupported)
-	}
-	return records.fences, nil
-}
-
-// fencer is a store that says whether it may have forgotten something.
-type fencer interface {
-	known() *Fence // without I/O; nil: it is not held back
-	fence(ctx context.Context) (*Fence, error)
-	look(ctx context.Context) error
-}
-
-// fencedFile is a store in a file.
-type fencedFile struct{ *sqlitefile.File }
-
-func (f fencedFile) known() *Fence {
-	known := f.Known()
-	if known.Life == "" || known.Trusted && !known.Holds(f.NowMS()) {
-		return nil
-	}
-	return &Fence{UntilMS: known.UntilMS, Reason: known.Reason, Sequences: !known.Trusted}
-}
-
-func (f fencedFile) fence(ctx context.Context) (*Fence, error) {
-	_, err := f.Fence(ctx)
-	return f.known(), err
-}
-
-func (f fencedFile) look(ctx context.Context) error { return f.Look(ctx) }
-
-// fencedServer is a store in PostgreSQL.
-type fencedServer struct{ *postgresconn.Store }
-
-func (s fencedServer) known() *Fence {
-	m := s.Known()
-	if m.Fence.Life == "" || m.Fence.Trusted && !m.Fence.Holds(m.NowMS) {
-		return nil
-	}
-	return &Fence{UntilMS: m.Fence.UntilMS, Reason: m.Fence.Reason, Sequences: !m.Fence.Trusted}
-}
-
-func (s fencedServer) fence(ctx context.Context) (*Fence, error) {
-	_, err := s.Fence(ctx)
-	return s.known(), err
-}
-
-func (s fencedServer) look(ctx context.Context) error {
-	_, err := s.Look(ctx, nil)
 	return err
 }
 
@@ -205,11 +145,10 @@ func (s fencedServer) look(ctx context.Context) error {
 func (s *Store) Backup(ctx context.Context, to string) error {
 	records, err := s.records.Get(ctx)
 	if err == nil {
-		file, ok := records.fences.(fencedFile)
-		if !ok {
+		if records.backup == nil {
 			return fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
 		}
-		return file.Backup(ctx, to)
+		return records.backup(ctx, to)
 	}
 	if !errors.As(err, new(*sqlitefile.OwnedError)) {
 		return err
@@ -243,16 +182,12 @@ func Beside(providerURL, stateDir string) string {
 			return providerURL // opening it names the fault
 		}
 		return sqlitefile.URL(sqlitefile.StoreBeside(leases))
-	case scheme == "memory" || canShare(scheme):
+	case scheme == "memory" || slices.Contains(httpconn.Schemes(), scheme) || slices.Contains(serverSchemes(), scheme):
 		return providerURL
 	case stateDir == "" || scheme == kubeconn.Scheme:
 		return ""
 	}
 	return sqlitefile.URL(filepath.Join(stateDir, sqlitefile.StoreName))
-}
-
-func canShare(scheme string) bool {
-	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || slices.Contains(postgresconn.Schemes(), scheme) || scheme == "etcd"
 }
 
 // OpenStore returns the store that the URL names. It reaches out to nothing. The error
@@ -271,17 +206,17 @@ func OpenStore(rawURL string, opts StoreOptions) (*Store, error) {
 		})
 	case scheme == sqlitefile.Scheme:
 		return openSQLite(rawURL, opts)
-	case scheme == "etcd":
-		return openEtcd(rawURL, opts)
-	case slices.Contains(postgresconn.Schemes(), scheme):
-		return openPostgres(rawURL, opts)
-	case slices.Contains(redisconn.Schemes(), scheme):
-		return openRedis(rawURL, opts)
+	case slices.Contains(serverSchemes(), scheme):
+		on, _, err := parseServer(scheme, rawURL, opts.Ignore, nil)
+		if err != nil {
+			return nil, err
+		}
+		return on.store(opts.Limits)
 	case slices.Contains(httpconn.Schemes(), scheme):
 		return openHTTPStore(rawURL)
 	}
-	return nil, fmt.Errorf("%q keeps no locks and sequences; what does: memory, sqlite, %s, etcd, %s, %s", scheme,
-		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
+	return nil, fmt.Errorf("%q keeps no locks and sequences; what does: memory, sqlite, %s", scheme,
+		strings.Join(slices.Concat(serverSchemes(), httpconn.Schemes()), ", "))
 }
 
 // storeArea is the area of locks, sequences and activation records. maxLockTTL is the longest
@@ -293,7 +228,7 @@ func storeArea(maxLockTTL time.Duration) record.Area {
 // newStore keeps everything in one record store, which open opens. maxLockTTL is as in
 // storeArea.
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits bounds.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
-	records := lazyRecords{lazy.New("store "+url, open, (*opened).close)}
+	records := &lazyRecords{Value: lazy.New("store "+url, open, (*opened).close)}
 	began := time.Now()
 	bounded := bounds.New(records, limits, func() time.Duration { return time.Since(began) })
 	queued := newBoundedCalls(bounded)
@@ -323,7 +258,7 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 			return nil, err
 		}
 		_ = os.RemoveAll(path + copySuffix) // if it fails, the next backup says so
-		o := &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}
+		o := &opened{Store: recorddb.New(file), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}
 		// Without it only commands of operators fail, and say so.
 		if socket := file.Socket(); socket != "" {
 			if owner, err := s.listenAsOwner(socket, path); err == nil {
@@ -333,57 +268,6 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 		return o, nil
 	})
 	return s, err
-}
-
-func openEtcd(rawURL string, opts StoreOptions) (*Store, error) {
-	cfg, _, err := etcdconn.ParseURL(rawURL, opts.Ignore)
-	if err != nil {
-		return nil, err
-	}
-	return newStore(cfg.Place(), true, 0, opts.Limits, func(context.Context) (*opened, error) {
-		client, err := etcdconn.Open(cfg)
-		if err != nil {
-			return nil, err
-		}
-		records := recordetcd.New(client, storeArea(0), nil)
-		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
-	})
-}
-
-func openRedis(rawURL string, opts StoreOptions) (*Store, error) {
-	cfg, _, err := redisconn.ParseURL(rawURL, opts.Ignore)
-	if err != nil {
-		return nil, err
-	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, func(ctx context.Context) (*opened, error) {
-		client, err := redisconn.Open(cfg)
-		if err != nil {
-			return nil, err
-		}
-		records := recordredis.New(client, storeArea(cfg.MaxLockTTL))
-		if err := records.Check(ctx); err != nil {
-			return nil, errors.Join(err, records.Close(), client.Close())
-		}
-		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
-	})
-}
-
-func openPostgres(rawURL string, opts StoreOptions) (*Store, error) {
-	cfg, _, err := postgresconn.ParseURL(rawURL, opts.Ignore)
-	if err != nil {
-		return nil, err
-	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Limits, func(ctx context.Context) (*opened, error) {
-		client, err := postgresconn.Open(cfg)
-		if err != nil {
-			return nil, err
-		}
-		records := recordpostgres.New(client, storeArea(cfg.MaxLockTTL))
-		if _, err := records.Look(ctx, nil); err != nil {
-			return nil, errors.Join(err, records.Close(), client.Close())
-		}
-		return &opened{records, fencedServer{records.Store}, []io.Closer{records, client}}, nil
-	})
 }
 
 // openHTTPStore opens the services of a lease server, which is asked for requests and not
@@ -401,6 +285,6 @@ func openHTTPStore(rawURL string) (*Store, error) {
 	none := &opened{Store: recordmemory.New(nil), closers: []io.Closer{client}}
 	return &Store{
 		Locks: lockhttp.New(client), Sequences: sequencehttp.New(client), Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		records: lazyRecords{lazy.Opened(none, (*opened).close)},
+		records: &lazyRecords{Value: lazy.Opened(none, (*opened).close)},
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -173,6 +174,18 @@ func (t Terms) Lease(machineID, created, expired, reservedUntil int64, secret st
 	}
 }
 
+// At is the URL of a place where leases are granted on these terms. It names the pool and the machine
+// IDs: a holder of leases from one place does not take them for leases from another.
+func (t Terms) At(place string) string {
+	if t.Pool != DefaultPool {
+		place = connurl.With(place, "pool", t.Pool)
+	}
+	if !t.IDs.IsAll() {
+		place = connurl.With(place, "ids", t.IDs.String())
+	}
+	return place
+}
+
 // LongestMS is the time from a grant to its end, in ms.
 func (t Terms) LongestMS() int64 { return (t.Term + t.Quarantine).Milliseconds() }
 
@@ -207,6 +220,17 @@ func (s Services) Of(service string) Terms {
 
 // All is the terms of all services.
 func (s Services) All() []Terms { return slices.AppendSeq([]Terms{s.Default}, maps.Values(s.Named)) }
+
+// Pools are the names of the pools of all services.
+func (s Services) Pools() []string {
+	var names []string
+	for _, t := range s.All() {
+		if !slices.Contains(names, t.Pool) {
+			names = append(names, t.Pool)
+		}
+	}
+	return names
+}
 
 // LongestMS is the longest time from a grant to its end, in ms.
 func (s Services) LongestMS() int64 {

@@ -47,6 +47,15 @@ func Some(rawQuery string, names []string) (url.Values, error) {
 	return q, nil
 }
 
+// With is the URL with another parameter, for people.
+func With(rawURL, name, value string) string {
+	separator := "?"
+	if strings.Contains(rawURL, separator) {
+		separator = "&"
+	}
+	return rawURL + separator + name + "=" + strings.ReplaceAll(url.QueryEscape(value), "%2F", "/")
+}
+
 var (
 	errMalformed = errors.New("the part of the provider URL after '?' is malformed, and not shown, since it may be part of a password: parameters are name=value, separated by '&'; " +
 		"special characters must be percent-encoded: in a password, write %3F for '?', %40 for '@', %26 for '&', %23 for '#', %2F for '/'")

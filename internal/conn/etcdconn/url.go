@@ -134,8 +134,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Place names the members for messages.
-func (c Config) Place() string { return "etcd://" + strings.Join(c.Endpoints, ",") }
+// Place names the members and the keys, without secrets.
+func (c Config) Place() string {
+	place := "etcd://" + strings.Join(c.Endpoints, ",")
+	if c.Prefix != DefaultPrefix {
+		place = connurl.With(place, "prefix", c.Prefix)
+	}
+	return place
+}
 
 // password reads the file.
 func (c Config) password() (string, error) { return connurl.Secret(nil).Password(c.PasswordFile) }

@@ -14,7 +14,7 @@ func TestParseURLLeavesTheRest(t *testing.T) {
 	if len(rest) != 2 || rest.Get("term") != "5m" || rest.Get("pool") != "p" {
 		t.Errorf("the rest is %v", rest)
 	}
-	if cfg.Place() != "etcd://a:2379,b:7" || cfg.Prefix != "/x/" || !cfg.TLS {
+	if cfg.Place() != "etcd://a:2379,b:7?prefix=/x/" || cfg.Prefix != "/x/" || !cfg.TLS {
 		t.Errorf("%+v", cfg)
 	}
 	if _, _, err := ParseURL("etcd://a?term=5m", nil); err == nil || !strings.Contains(err.Error(), `"term"`) {

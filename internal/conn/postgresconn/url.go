@@ -207,17 +207,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Place is where the server is, without secrets.
+// Place names the server and the tables, without secrets.
 func (c Config) Place() string {
+	place := fmt.Sprintf("%s://%s/%s", scheme, strings.Join(c.Hosts, ","), url.PathEscape(c.Database))
 	if c.Dir != "" {
-		return fmt.Sprintf("%s:///%s?host=%s&port=%s", scheme, url.PathEscape(c.Database), c.Dir, c.Port) + c.schemaText("&")
+		place = connurl.With(connurl.With(place, "host", c.Dir), "port", c.Port)
 	}
-	return fmt.Sprintf("%s://%s/%s", scheme, strings.Join(c.Hosts, ","), url.PathEscape(c.Database)) + c.schemaText("?")
-}
-
-func (c Config) schemaText(separator string) string {
-	if c.Schema == DefaultSchema {
-		return ""
+	if c.Schema != DefaultSchema {
+		place = connurl.With(place, "schema", c.Schema)
 	}
-	return separator + "schema=" + c.Schema
+	return place
 }

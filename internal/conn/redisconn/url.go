@@ -265,15 +265,19 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Place is where the server is, without secrets.
+// Place names the server and the keys, without secrets.
 func (c Config) Place() string {
+	place := fmt.Sprintf("%s://%s/%d", c.Scheme, c.Addrs[0], c.DB)
 	switch {
 	case c.Scheme == SchemeUnix && c.DB == 0:
-		return c.Scheme + ":" + c.Addrs[0]
+		place = c.Scheme + ":" + c.Addrs[0]
 	case c.Scheme == SchemeUnix:
-		return fmt.Sprintf("%s:%s?db=%d", c.Scheme, c.Addrs[0], c.DB)
+		place = connurl.With(c.Scheme+":"+c.Addrs[0], "db", strconv.Itoa(c.DB))
 	case isSentinel(c.Scheme):
-		return fmt.Sprintf("%s://%s/%s/%d", c.Scheme, strings.Join(c.Addrs, ","), c.Master, c.DB)
+		place = fmt.Sprintf("%s://%s/%s/%d", c.Scheme, strings.Join(c.Addrs, ","), c.Master, c.DB)
 	}
-	return fmt.Sprintf("%s://%s/%d", c.Scheme, c.Addrs[0], c.DB)
+	if c.Prefix != DefaultPrefix {
+		place = connurl.With(place, "prefix", c.Prefix)
+	}
+	return place
 }

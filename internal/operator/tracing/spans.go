@@ -54,8 +54,9 @@ func target(rawURL string) []attribute.KeyValue {
 	if !ok {
 		return all // a file, or nothing outside the process
 	}
-	authority, _, _ = strings.Cut(authority, "/")
-	authority, _, _ = strings.Cut(authority, ",") // the first of several
+	if end := strings.IndexAny(authority, "/?,"); end >= 0 { // of several, the first
+		authority = authority[:end]
+	}
 	u := url.URL{Host: authority}
 	all = append(all, semconv.ServerAddress(u.Hostname()))
 	if port, err := strconv.Atoi(u.Port()); err == nil {

@@ -176,7 +176,7 @@ func TestLocksAndSequences(t *testing.T) {
 	tr, c := to(t)
 	now := func() int64 { return time.Now().UnixMilli() }
 	locks := tr.Locks(lock.OnRecords(memory.New(now)), "sqlite:/x/store.db")
-	values := tr.Sequences(sequence.OnRecords(memory.New(now)), "etcd://h1:2379,h2:2379")
+	values := tr.Sequences(sequence.OnRecords(memory.New(now)), "etcd://h1:2379?prefix=/x/")
 	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	for range 2 { // the second one is held
 		_, _ = locks.Do(t.Context(), r)
