@@ -55,6 +55,41 @@ func TestSourcePageNamesFiles(t *testing.T) {
 	}
 }
 
+// mostDeciding is how many files may decide on a lease.
+const mostDeciding = 14
+
+// TestWaysNameFiles: the files exist that the comments of packages name on the way of a lease and of
+// an ID. A name without a folder is in the folder that was named last, or in the package's own.
+func TestWaysNameFiles(t *testing.T) {
+	names := regexp.MustCompile(`([a-z_/]+/)?[a-z_]+\.go\b`)
+	for own, least := range map[string]int{"keeper/": mostDeciding, "daemon/": 8} {
+		doc, err := os.ReadFile(filepath.Join(root, "internal", own, "doc.go"))
+		must.Succeed(t, err)
+		_, way, _ := strings.Cut(string(doc), "# The way of")
+		way, _, _ = strings.Cut(way, "// # ")
+		deciding, _, _ := strings.Cut(way, "// Others carry it")
+		if n := len(names.FindAllString(deciding, -1)); own == "keeper/" && n > mostDeciding {
+			t.Errorf("%d files decide on a lease", n)
+		}
+		last, found := own, names.FindAllStringSubmatch(way, -1)
+		for _, name := range found {
+			if name[1] != "" {
+				last = name[1]
+			}
+			exists := slices.ContainsFunc([]string{own, last}, func(folder string) bool {
+				_, err := os.Stat(filepath.Join(root, "internal", folder, filepath.Base(name[0])))
+				return err == nil
+			})
+			if !exists {
+				t.Errorf("package %s names %s, which is not there", own, name[0])
+			}
+		}
+		if len(found) < least {
+			t.Errorf("the way in package %s names %d files", own, len(found))
+		}
+	}
+}
+
 // folders are those in the parent that hold a file of the repository.
 func folders(t *testing.T, parent string) map[string]bool {
 	t.Helper()

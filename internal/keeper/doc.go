@@ -9,11 +9,21 @@
 //
 // # The way of a lease
 //
-// core.go asks for what due.go finds missing, acquire.go makes the request, and keeper.go
-// calls the provider. In a SQLite file, which backend/leases_sqlite.go opens,
-// provider/pool/acquire.go chooses (choose.go) and grants (grant.go, head.go). Its rule runs
-// in record/sqlite/sqlite.go, inside the transaction of conn/sqlitefile/group.go. acquire.go
-// here then judges the lease. state/live.go saves it, before generator/core.go uses it.
+// Between a provider on a SQLite file and the generator, 14 files decide on a lease:
+//
+//   - due.go: whether one is missing; core.go: what comes first; acquire.go: whether a
+//     granted one is used.
+//   - provider/pool/acquire.go: which ones are granted, by what choose.go finds free,
+//     grant.go knows to be taken and head.go says of the pool; pool.go: whether anything
+//     may be; answer.go: what a repetition gets.
+//   - record/sqlite/sqlite.go: at which time; conn/sqlitefile/group.go: whether it is on
+//     the disk; fence.go: whether the file is the one that it was.
+//   - state/live.go: whether the next life may have it.
+//   - generator/core.go: which IDs it makes.
+//
+// Others carry it: keeper.go calls backend/provider.go, which opens the file by
+// leases_sqlite.go; conn/sqlitefile/worker.go runs the change; state/state.go and
+// generator/generator.go hand it on.
 //
 // # Guarantees
 //
