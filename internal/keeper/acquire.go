@@ -61,16 +61,13 @@ func (c *Core) newRequestID() string {
 // settled reports whether an error says for certain that nothing was granted,
 // or that asking again under the same request ID is no use.
 func settled(err error) bool {
-	var full *provider.FullError
-	var fenced *provider.FencedError
-	var busy *provider.BusyError
-	return errors.As(err, &full) || errors.As(err, &fenced) || errors.As(err, &busy) ||
+	return errors.As(err, new(*provider.FullError)) || errors.As(err, new(*provider.FencedError)) ||
 		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrInvalid)
 }
 
 // heard notes whether the provider has answered a call.
 func (c *Core) heard(err error) {
-	if err == nil || settled(err) {
+	if err == nil || settled(err) || errors.As(err, new(*provider.BusyError)) {
 		c.answered, c.lastAnswer = true, c.at.Elapsed
 	}
 }

@@ -39,11 +39,10 @@ type Provider interface {
 	// as they live; when one was released or has ended, ErrConflict.
 	//
 	// Errors: *FullError when no slot is free, *FencedError while a store that
-	// may have forgotten grants is held back, *BusyError when the provider
-	// asks to come back later, ErrConflict, ErrInvalid for a request that can
-	// never succeed. Anything else means that the provider is unavailable, and
-	// that the grant may or may not have been made: the caller asks again with
-	// the same RequestID.
+	// may have forgotten grants is held back, ErrConflict, ErrInvalid for a
+	// request that can never succeed. After anything else the grant may or may
+	// not have been made, and the caller asks again with the same RequestID:
+	// later if it is a *BusyError, and otherwise once the provider is available.
 	Acquire(ctx context.Context, req AcquireRequest) ([]lease.Lease, error)
 
 	// Release gives a lease back before it ends; its slot is then free after

@@ -52,7 +52,6 @@ type acquire struct {
 	began  time.Time
 	asked  asked    // as of the last change
 	mine   []grant  // of the asked ones, this call's own
-	partly bool     // the request was granted leases, by this call or another
 	head   head     // as of the last change
 	counts counts   // of this request, until a change has written them
 	listed *listing // after a miss
@@ -163,7 +162,6 @@ func (a *acquire) change(ctx context.Context, base head) error {
 		return counted.ran(writes, err)
 	})
 	d := latest.Load()
-	a.partly = a.partly || d != nil && len(d.asked.got) > len(d.mine)
 	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
 	if d != nil && len(d.asked.got) > len(a.mine)+len(d.mine) {
 		a.counts = counts{} // another call has counted the request
@@ -189,7 +187,6 @@ func (a *acquire) change(ctx context.Context, base head) error {
 	}
 	if carriedOut {
 		a.asked, a.head, a.mine = d.asked, d.head, append(a.mine, d.mine...)
-		a.partly = a.partly || len(d.mine) > 0
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -133,56 +132,21 @@ func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lea
 	return leases, nil
 }
 
-// fail is the answer after an error. A caller repeats a request with an unknown outcome, and
-// none that was refused. So the grants before a refusal are the answer: no caller would ask for
-// these leases again.
+// fail is the answer after an error. A caller repeats a request with an unknown outcome or a busy
+// store, and gets the rest. It repeats none that was refused. So the grants before a fence are the
+// answer: no caller would ask for these leases again. A busy store, too, does not keep them from a
+// caller that can use them now.
 func (a *acquire) fail(ctx context.Context, err error) ([]lease.Lease, error) {
 	if errors.Is(err, record.ErrUnconfirmed) {
 		return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
 	}
 	err = failure(err)
-	switch isFenced := errors.As(err, new(*provider.FencedError)); {
-	case len(a.mine) > 0 && (isFenced || a.req.RequestID == ""):
-		// The fence outlasts the leases of this call too. Those of other calls are not repeated.
+	isFenced, isBusy := errors.As(err, new(*provider.FencedError)), errors.As(err, new(*provider.BusyError))
+	isWhole := len(a.mine) == len(a.asked.got) // the fence outlasts the leases of other calls too
+	if len(a.mine) > 0 && (isFenced || isWhole && (isBusy || a.req.RequestID == "")) {
 		return a.granted(), nil
-	case errors.As(err, new(*provider.BusyError)) && a.req.RequestID != "":
-		return a.settle(ctx, err)
 	}
 	return nil, err
-}
-
-// settle ends a request that the store was too busy for: its grants so far are the answer, also
-// of its repetitions. Without any, the refusal is the answer.
-func (a *acquire) settle(ctx context.Context, refusal error) ([]lease.Lease, error) {
-	request := requestKey(a.req.Service, a.req.RequestID)
-	var latest atomic.Pointer[asked] // a run may still be under way when the change has failed
-	_, err := a.p.cfg.Records.Change(record.Upkeep(ctx), record.Ask{Keys: []string{request}}, func(v record.View) ([]record.Write, error) {
-		value := v.Records[request].Value
-		if value == nil {
-			latest.Store(&asked{})
-			return nil, nil
-		}
-		so, err := parseAsked(value)
-		if err != nil {
-			return nil, a.p.unreadableRequest(request, err)
-		}
-		isOver := so.over()
-		so.done = true
-		latest.Store(&so)
-		if isOver || len(so.got) == 0 {
-			return nil, nil
-		}
-		return []record.Write{so.write(request, a.t)}, nil
-	})
-	switch {
-	case err != nil && a.partly:
-		// As of an unknown outcome: the caller asks for the leases again.
-		return nil, fmt.Errorf("a part of the leases was granted, and then the store was busy: %w", err)
-	case err != nil || len(latest.Load().got) == 0:
-		return nil, refusal
-	}
-	a.asked = *latest.Load()
-	return a.answer(ctx)
 }
 
 // unconfirmed says what becomes of grants that too few replicas have confirmed. With a request ID

@@ -74,7 +74,7 @@ func TestUnconfirmedRequestKeepsItsLeases(t *testing.T) {
 }
 
 // A request that was granted a part of its leases, and then found the store busy, is answered with
-// the part, now and later.
+// the part. A repetition gets the rest too.
 func TestPartOfABusyRequest(t *testing.T) {
 	for _, request := range []string{"", "r"} {
 		s := newStage(t)
@@ -88,14 +88,17 @@ func TestPartOfABusyRequest(t *testing.T) {
 		if request == "" {
 			continue
 		}
-		if again := s.acquire(other, many(request)); !slices.Equal(again, leases) {
+		again := s.acquire(other, many(request))
+		if len(again) != 200 || !slices.Equal(again[:len(leases)], leases) {
 			t.Errorf("%d leases, and again %d", len(leases), len(again))
 		}
+		s.held(other, again)
 	}
 }
 
-// That is so too where another call has made the grants.
-func TestPartOfABusyRepetition(t *testing.T) {
+// A request that finds the store busy before it knows of its grants is answered with all of them
+// once it is repeated.
+func TestBusyRepetition(t *testing.T) {
 	s := newStage(t)
 	p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
 	broken := errors.New("broken")
@@ -103,30 +106,21 @@ func TestPartOfABusyRepetition(t *testing.T) {
 	if _, err := p.Acquire(t.Context(), many("r")); !errors.Is(err, broken) {
 		t.Fatalf("the error is %v", err)
 	}
-	s.failing(1, false, record.ErrCrowded)
-	s.held(p, s.acquire(other, many("r")))
-}
-
-// A request that was granted a part is repeated, and not given up, where the store stays busy. A
-// request that was granted nothing is refused.
-func TestPartOfARequestThatStaysBusy(t *testing.T) {
-	s := newStage(t)
-	p := s.open(provider.DefaultTerms())
+	s.failing(1, true, record.ErrCrowded)
 	var busy *provider.BusyError
-	s.failing(1, true, record.ErrBusy)
-	if _, err := p.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
-		t.Errorf("at once: %v", err)
+	if leases, err := other.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
+		t.Errorf("%d leases, %v", len(leases), err)
 	}
-	s.failing(3, true, record.ErrBusy)
-	if leases, err := p.Acquire(t.Context(), many("r")); err == nil || errors.As(err, &busy) {
-		t.Errorf("after a part: %d leases, %v", len(leases), err)
+	s.failing(2, true, record.ErrBusy)
+	if leases, err := other.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
+		t.Errorf("with leases of another call: %d leases, %v", len(leases), err)
 	}
 	s.before = nil
-	leases := s.acquire(p, many("r"))
+	leases := s.acquire(other, many("r"))
 	if len(leases) != 200 {
 		t.Errorf("%d leases, want 200", len(leases))
 	}
-	s.held(p, leases)
+	s.held(other, leases)
 }
 
 // A fence that begins meanwhile does not take a part away.

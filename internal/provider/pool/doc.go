@@ -30,7 +30,8 @@
 // The leases of a request are its caller's to ask for again, also where replicas have not
 // confirmed them: then they stay as they are, and the same request gets them later. Only
 // grants without a request ID are given back. A request that was granted a part, and then
-// found the store busy or fenced, is answered with the part.
+// found the store busy or fenced, is answered with the part. After a busy store, a
+// repetition gets the rest too.
 //
 // # Which slot
 //
