@@ -130,6 +130,7 @@ type decision struct {
 	head  head
 	seen  map[int64][]grant // the blocks, as they are then
 	nowMS int64
+	err   error // of the rule
 }
 
 // attempt makes the random draws for the next change.
@@ -152,22 +153,22 @@ func (a *acquire) attempt(base head) *attempt {
 // change carries out as much of the request as one change can.
 func (a *acquire) change(ctx context.Context, base head) error {
 	x := a.attempt(base)
-	counted := tally{counts: x.pending.plus(a.counts)}
+	counted := x.pending.plus(a.counts)
 	var latest atomic.Pointer[decision] // a run may still be under way when the change has failed
 	_, err := a.p.cfg.Records.Change(ctx, x.ask(), func(v record.View) ([]record.Write, error) {
-		d, writes, err := x.rule(v, counted.counts)
-		if err == nil || errors.Is(err, errMiss) {
-			latest.Store(&d)
-		}
-		return counted.ran(writes, err)
+		d, writes, err := x.rule(v, counted)
+		d.err = err
+		latest.Store(&d)
+		return writes, err
 	})
-	d := latest.Load()
+	d := cmp.Or(latest.Load(), &decision{err: errUndecided})
 	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
-	if d != nil && len(d.asked.got) > len(a.mine)+len(d.mine) {
+	decided := d.err == nil || errors.Is(d.err, errMiss)
+	if decided && len(d.asked.got) > len(a.mine)+len(d.mine) {
 		a.counts = counts{} // another call has counted the request
 	}
-	if d == nil || !carriedOut && !errors.Is(err, errMiss) {
-		if counted.isUnwritten(err) {
+	if !decided || !carriedOut && !errors.Is(err, errMiss) {
+		if keepsCounts(err, d.err) {
 			a.p.count(a.t.Pool, x.pending)
 		}
 		if damaged, ok := errors.AsType[*damagedError](err); ok {

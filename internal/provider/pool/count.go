@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
@@ -91,34 +90,14 @@ func (p *Provider) uncounted(pool string) counts {
 	return c
 }
 
-// tally is counts that a change writes, with what its rule has decided. A run of the rule may be
-// under way when the change has failed.
-type tally struct {
-	counts
-	sent    sending
-	refused atomic.Pointer[error] // the error of the latest run
-}
+// errUndecided: no run of a change's rule has decided.
+var errUndecided = errors.New("undecided")
 
-// ran notes a run of the rule, and returns what becomes of it.
-func (c *tally) ran(writes []record.Write, err error) ([]record.Write, error) {
-	c.refused.Store(&err)
-	if err == nil && len(writes) > 0 && !c.sent.decide() {
-		return nil, errAbandoned
-	}
-	return writes, err
-}
-
-// isUnwritten reports whether the change, which failed with the error, has certainly not written the
-// counts, and will not. Where its outcome is unknown they are given up: the counters may lack a
-// count, and have none twice.
-func (c *tally) isUnwritten(err error) bool {
-	for _, certain := range []error{record.ErrInvalid, record.ErrBusy, record.ErrCrowded, record.ErrTerm} {
-		if errors.Is(err, certain) {
-			return true
-		}
-	}
-	refused := c.refused.Load()
-	return refused != nil && *refused != nil && errors.Is(err, *refused) || c.sent.abandon()
+// keepsCounts reports whether a change that failed with the error has not written its counts: the
+// error is that of its rule, or says so. After any other one they are given up: the counters may lack
+// a count, and have none twice.
+func keepsCounts(err, ofRule error) bool {
+	return errors.Is(err, ofRule) || errors.Is(err, record.ErrBusy) || errors.Is(err, record.ErrCrowded)
 }
 
 // counted is the write that adds to a shard.

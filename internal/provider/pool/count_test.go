@@ -99,7 +99,7 @@ func TestUnknownOutcomesAreCountedOnce(t *testing.T) {
 
 // What has certainly not been written is counted by the next change.
 func TestRefusedChangesLoseNoCounts(t *testing.T) {
-	for _, refusal := range []error{errors.New("not sent"), record.ErrBusy} {
+	for _, refusal := range []error{record.ErrCrowded, record.ErrBusy} {
 		s := newStage(t)
 		p := s.open(provider.DefaultTerms())
 		p.count(provider.DefaultPool, counts{full: 1})

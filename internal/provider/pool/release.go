@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -119,7 +120,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 		return lease.Lease{}, err
 	}
 	t := p.cfg.Services.Of(req.Service)
-	pending := tally{counts: p.uncounted(t.Pool)}
+	pending := p.uncounted(t.Pool)
 	var latest atomic.Pointer[extension] // a run may still be under way when the change has failed
 	err := p.based(t, func(base head) error {
 		ask := record.Ask{Keys: []string{HeadKey(t.Pool), base.keys(t.Pool).count(p.shard)}, Fresh: true}
@@ -127,40 +128,48 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 			ask.Keys = append(ask.Keys, base.keys(t.Pool).block(base.blockOf(req.ID<<req.BitSeq)))
 		}
 		_, err := p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) {
-			s, err := p.seePool(v, t, base)
-			if s.fenced != nil {
-				// A forgotten grant may overlap: the clock may have been ahead when it was made.
-				return nil, s.fenced
-			}
-			if err != nil {
-				return nil, err
-			}
-			longer, writes, err := s.extended(t, req)
-			if len(writes) > 0 {
-				writes = append(writes, s.counted(p.shard, pending.plus(counts{extended: 1})))
-			}
-			latest.Store(&extension{longer, len(writes) > 0})
-			return pending.ran(writes, err)
+			longer, writes, err := p.extended(v, t, base, req, pending)
+			latest.Store(&extension{longer, len(writes) > 0, err})
+			return writes, err
 		})
 		return err
 	})
-	if err == nil && latest.Load().counted {
-		return latest.Load().lease, nil
+	last := cmp.Or(latest.Load(), &extension{err: errUndecided})
+	if err == nil && last.counted {
+		return last.lease, nil
 	}
-	if err == nil || pending.isUnwritten(err) {
-		p.count(t.Pool, pending.counts)
+	if err == nil || keepsCounts(err, last.err) {
+		p.count(t.Pool, pending)
 	}
 	p.countExtend(t.Pool, err)
 	if err != nil {
 		return lease.Lease{}, failure(err)
 	}
-	return latest.Load().lease, nil
+	return last.lease, nil
 }
 
 // extension is the result of one run of the rule for a request.
 type extension struct {
 	lease   lease.Lease
-	counted bool // with it, counts not written yet
+	counted bool  // with it, counts not written yet
+	err     error // of the rule
+}
+
+// extended decides on an extension, and counts it with the counts not written yet.
+func (p *Provider) extended(v record.View, t provider.Terms, base head, req provider.ExtendRequest, pending counts) (lease.Lease, []record.Write, error) {
+	s, err := p.seePool(v, t, base)
+	if s.fenced != nil {
+		// A forgotten grant may overlap: the clock may have been ahead when it was made.
+		return lease.Lease{}, nil, s.fenced
+	}
+	if err != nil {
+		return lease.Lease{}, nil, err
+	}
+	longer, writes, err := s.extended(t, req)
+	if len(writes) > 0 {
+		writes = append(writes, s.counted(p.shard, pending.plus(counts{extended: 1})))
+	}
+	return longer, writes, err
 }
 
 // extended moves the end of a living lease, and returns it without its secret. There is nothing
