@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/lazy"
 	"github.com/kazahana/kazahana/internal/lease"
@@ -38,9 +36,6 @@ type ProviderOptions struct {
 	// LiveDir is a directory in memory where the provider on SQLite keeps what
 	// tells its file from an older copy; "" for none.
 	LiveDir string
-	// Log is for providers that have something to say beside their errors; nil
-	// means none.
-	Log *zap.Logger
 }
 
 // TermsIn are the terms of all services on the provider that the URL names.
@@ -178,7 +173,6 @@ func openHTTPProvider(rawURL string, opts ProviderOptions) (provider.Provider, e
 	if err != nil {
 		return nil, err
 	}
-	cfg.Log = opts.Log
 	return asProvider(httplease.New(cfg))
 }
 

@@ -157,7 +157,7 @@ func (i *Issuer) openProvider(ctx context.Context) (err error) {
 	if err != nil {
 		return &SettingsError{err}
 	}
-	options.NowMS, options.LiveDir, options.Log = i.Clock.NowMS, LiveDir(i.opts.Settings), i.opts.Log.With(zap.String("component", "provider"))
+	options.NowMS, options.LiveDir = i.Clock.NowMS, LiveDir(i.opts.Settings)
 	i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, options)
 	if err != nil {
 		return &SettingsError{fmt.Errorf("provider: %w", err)}

@@ -14,6 +14,5 @@
 //
 // # Servers that others wrote
 //
-// A server needs to know no more than seed 000, sections 4.2 and 7.1. A lack is logged once: see
-// foreign.
+// A server needs to know no more than seed 000, sections 4.2 and 7.1: see foreign.
 package httplease

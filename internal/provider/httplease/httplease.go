@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
@@ -52,11 +50,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Info().Name, err)
 	}
-	log := cfg.Log
-	if log == nil {
-		log = zap.NewNop()
-	}
-	return &Provider{Lacking: provider.Lacking(cfg.Info().Name), info: cfg.Info(), client: c, foreign: foreign{log: log, echoes: map[string]bool{}, lacking: map[string]bool{}}}, nil
+	return &Provider{Lacking: provider.Lacking(cfg.Info().Name), info: cfg.Info(), client: c, foreign: foreign{echoes: map[string]bool{}}}, nil
 }
 
 // Info implements provider.Provider. History is known after the first Locate,
@@ -121,7 +115,6 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	}
 	p.unverifiable.Store(false)
 	p.forgetful.Store(answer.Forgetful)
-	p.foreign.acquired()
 	return leases, nil
 }
 
@@ -143,10 +136,7 @@ func (p *Provider) granted(server string, req provider.AcquireRequest, answer le
 	leases := make([]lease.Lease, len(answer.Leases))
 	for i, granted := range answer.Leases {
 		l := granted.Lease
-		if granted.ReservedUntil == nil {
-			p.foreign.lacks(lackReserved)
-			l.ReservedUntil = l.Expired
-		} else {
+		if l.ReservedUntil = l.Expired; granted.ReservedUntil != nil {
 			l.ReservedUntil = *granted.ReservedUntil
 		}
 		// A well-formed lease of a century has times that are no milliseconds.
@@ -188,12 +178,9 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		})); err != nil {
 			if errors.Is(err, errors.ErrUnsupported) && !p.verified.Load() {
 				p.unverifiable.Store(true)
-				p.foreign.lacks(lackVerify)
-				p.foreign.tell()
 			}
 			return nil, err
 		}
-		p.foreign.tell()
 		if answer.Lost == nil {
 			return nil, fmt.Errorf("%s: the answer is malformed: it does not say which leases are lost", p.info.URL)
 		}

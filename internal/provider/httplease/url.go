@@ -5,17 +5,12 @@ import (
 	"net/url"
 	"strings"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/conn/httpconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // Config says which servers to ask, and as whom.
-type Config struct {
-	httpconn.Config
-	Log *zap.Logger // nil: none
-}
+type Config struct{ httpconn.Config }
 
 // SchemeUnix is the scheme of a lease server on a Unix socket.
 const SchemeUnix = httpconn.SchemeUnix
@@ -30,7 +25,7 @@ func ParseURL(raw string) (Config, error) {
 		_, query, _ := strings.Cut(raw, "?")
 		return Config{}, withTermsHint(query, err)
 	}
-	return Config{Config: cfg}, nil
+	return Config{cfg}, nil
 }
 
 // withTermsHint explains why terms, which other providers take, are unknown.
