@@ -150,7 +150,8 @@ type job struct {
 // describe names this run in the log and in the lease.
 func (j *job) describe() {
 	j.meta = issuer.LeaseMeta(j.service, version, j.settings.Meta)
-	j.client = provider.NewClientID(j.meta["host"], j.now().UnixMilli())
+	// The client is for people. Two may begin in the same millisecond.
+	j.client = fmt.Sprintf("%s-%d-%.8s", j.meta["host"], j.now().UnixMilli(), provider.NewSecret())
 	maps.Copy(j.meta, map[string]string{"command": j.Command[0], "client": j.client})
 	maps.Copy(j.meta, j.Meta)
 }

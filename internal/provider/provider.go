@@ -302,12 +302,3 @@ const (
 var CounterNames = []string{
 	CountClients, CountAcquires, CountGranted, CountFull, CountExtends, CountExtended, CountNotOwner, CountExtendEnded,
 }
-
-// NoCounts has all counters, at 0.
-func NoCounts() map[string]int64 {
-	counts := make(map[string]int64, len(CounterNames))
-	for _, name := range CounterNames {
-		counts[name] = 0
-	}
-	return counts
-}

@@ -146,14 +146,6 @@ func NewSecret() string {
 	return hex.EncodeToString(b[:])
 }
 
-// NewClientID names a client for people who read logs and records: the host, the
-// time, and 32 random bits for clients that begin in the same millisecond.
-func NewClientID(host string, nowMS int64) string {
-	var b [4]byte
-	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
-	return fmt.Sprintf("%s-%d-%s", host, nowMS, hex.EncodeToString(b[:]))
-}
-
 // CompareRecords orders records as List returns them: by the slot's start,
 // then by bit_seq.
 func CompareRecords(a, b Record) int {

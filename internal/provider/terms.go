@@ -198,12 +198,6 @@ func (t Terms) WithBitSeq(bitSeq int) Terms {
 	return t
 }
 
-// HasSlot reports whether the machine ID may have been granted in the layout of
-// the pool that has this bit_seq.
-func (t Terms) HasSlot(machineID int64, bitSeq int) bool {
-	return bitSeq >= 0 && bitSeq < t.Timeline.LowBits() && t.WithBitSeq(bitSeq).Range().Contains(machineID)
-}
-
 // Services says on which terms each service is granted leases.
 type Services struct {
 	Default Terms            // for every service that Named does not have

@@ -64,7 +64,7 @@ func parseCounts(value []byte) (c counts) {
 
 // names are all counters by name.
 func (c counts) names() map[string]int64 {
-	all := provider.NoCounts()
+	all := map[string]int64{}
 	for i, name := range counted {
 		all[name] = c[i]
 	}

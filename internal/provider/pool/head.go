@@ -105,8 +105,10 @@ func (h head) blockOf(low int64) int64 { return low >> (h.bitSeq + blockBits) }
 
 // has reports whether the pool may have granted the machine ID.
 func (h head) has(id int64, bitSeq int) bool {
-	apart := bitSeq - h.bitSeq
-	return -provider.MaxApart <= apart && apart <= provider.MaxApart && provider.Terms{Timeline: h.timeline}.HasSlot(id, bitSeq)
+	if apart := bitSeq - h.bitSeq; max(apart, -apart) > provider.MaxApart || bitSeq < 0 || bitSeq >= h.timeline.LowBits() {
+		return false
+	}
+	return provider.Terms{Timeline: h.timeline}.WithBitSeq(bitSeq).Range().Contains(id)
 }
 
 // secret returns the secret of a grant.
