@@ -1,12 +1,14 @@
 package issuer
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -57,5 +59,25 @@ func TestLeasesAreAdoptedOnTheirTerms(t *testing.T) {
 			t.Errorf("%s: slow holds a lease of %v, want %v", c.slow, got, c.want)
 		}
 		i.Close()
+	}
+}
+
+// Another pool or another range of machine IDs is noticed, also where the URL's text is not kept,
+// since a part of it might be a password.
+func TestOriginTellsPoolsApart(t *testing.T) {
+	for _, url := range []string{"redis://h?%s&prefix=u@v:", "etcd://h?%s&username=u@v&password_file=/p", "postgres://h/db?%s&username=u@v"} {
+		seen := map[string]string{}
+		for _, params := range []string{"pool=a", "pool=b", "ids=0-9", "ids=10-19", "pool=a&ids=0-9"} {
+			i := &Issuer{opts: Options{Settings: &config.Serve{}}}
+			i.opts.Settings.Provider = fmt.Sprintf(url, params)
+			var err error
+			i.Provider, err = backend.OpenProvider(i.opts.Settings.Provider, backend.ProviderOptions{})
+			must.Succeed(t, err)
+			origin := i.origin("default")
+			if other := seen[origin]; other != "" {
+				t.Errorf("%s and %s are both %s", params, other, origin)
+			}
+			seen[origin] = params
+		}
 	}
 }
