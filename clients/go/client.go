@@ -2,20 +2,27 @@ package kazahana
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"reflect"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// A Client calls the daemon of this host. It connects at the first call, and again when
-// the connection is lost. Any number of goroutines may share it: their calls are
-// pipelined over one connection.
+// A Client calls the daemon of this host. Any number of goroutines may share it: a call takes
+// an idle connection, or opens another, and puts it back. So there are as many as calls at the
+// same time, of which 64 are kept. A lock has one of its own.
 type Client struct {
-	*channel
+	dial     dialer
+	single   bool        // no call makes a second attempt
 	defaults callOptions // of calls without options: never changed
 	timeout  time.Duration
-	ahead    *prefetcher // nil: without
+	ahead    *prefetcher     // nil: without
+	life     context.Context // ends with Close
+	end      context.CancelFunc
+	reached  atomic.Bool // a daemon was there once
+
+	mu   sync.Mutex
+	idle []*conn // in the order of their use
 }
 
 // New returns a Client. It does not connect; errors are about the options.
@@ -27,25 +34,27 @@ func New(opts ...Option) (*Client, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	c := &Client{channel: newChannel(s.dial, s.single, nil), defaults: callOptions{}, timeout: s.timeout}
+	c := &Client{dial: s.dial, single: s.single, defaults: callOptions{}, timeout: s.timeout}
+	c.life, c.end = context.WithCancel(context.Background())
 	if s.service != "" {
 		c.defaults["service"] = s.service
 	}
 	if s.prefetch > 0 {
-		c.ahead = newPrefetcher(c.channel, s.prefetch, s.maxAge, func(n int) ([]ID, error) {
+		c.ahead = newPrefetcher(c.life, s.prefetch, s.maxAge, func(n int) ([]ID, error) {
 			// Waiting callers get the error of the fetch, and not their own timeout's.
-			return some[ID](context.Background(), c, DaemonTime(c.timeout), n, c.defaults, readIDs)
+			return some(context.Background(), c, DaemonTime(c.timeout), n, c.defaults, readIDs)
 		})
 	}
 	return c, nil
 }
 
-// Close fails the calls under way with ErrClosed, and closes the connection. Connections that
-// Open returned stay open, and so locks stay held.
+// Close fails the calls under way with ErrClosed, and closes the connections. Locks stay held:
+// each has a connection of its own, as that of Open.
 func (c *Client) Close() error {
-	c.channel.close(nil)
+	c.end()
 	if c.ahead != nil {
 		c.ahead.drop()
+		c.ahead.work.Wait()
 	}
 	return nil
 }
@@ -80,9 +89,7 @@ func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
 // askID is a function of its own to keep the path of prefetched IDs in NextID short.
 func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
 	defer c.passed()
-	value, err := c.call(ctx, c.timeout, request{method: "NextID", ids: c.options(opts), read: readID})
-	id, _ := value.(ID)
-	return id, err
+	return call(ctx, c, c.timeout, request{method: "NextID", ids: c.options(opts)}, readID)
 }
 
 // passed drops the IDs in memory, once greater ones may have come another way.
@@ -95,7 +102,7 @@ func (c *Client) passed() {
 // NextIDs returns n ascending IDs; n is 1 to MaxBatch.
 func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
 	defer c.passed()
-	return some[ID](ctx, c, c.timeout, n, c.options(opts), readIDs)
+	return some(ctx, c, c.timeout, n, c.options(opts), readIDs)
 }
 
 // NextExternalIDs returns n external IDs, in the order of their IDs.
@@ -103,15 +110,15 @@ func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption)
 	defer c.passed()
 	o := maps.Clone(c.options(opts))
 	o["format"] = "external"
-	return some[string](ctx, c, c.timeout, n, o, nil)
+	return some(ctx, c, c.timeout, n, o, readTexts)
 }
 
-func some[T any](ctx context.Context, c *Client, timeout time.Duration, n int, o callOptions, read reading) (ids []T, err error) {
+func some[T any](ctx context.Context, c *Client, timeout time.Duration, n int, o callOptions, read reading[[]T]) ([]T, error) {
 	if n < 1 || n > MaxBatch {
 		return nil, invalid(ErrInvalidParams, "a count of %d is out of range: 1 to %d", n, MaxBatch)
 	}
-	r := request{method: "NextIDs", params: []any{n}, ids: o, read: read}
-	if err := c.ask(ctx, timeout, r, &ids); err != nil {
+	ids, err := call(ctx, c, timeout, request{method: "NextIDs", params: []any{n}, ids: o}, read)
+	if err != nil {
 		return nil, err
 	}
 	return ids, miscounted(len(ids), n)
@@ -225,58 +232,9 @@ func (c *Client) Call(ctx context.Context, method string, result any, params ...
 
 // CallWithin is Call with another time limit than the Client's.
 func (c *Client) CallWithin(ctx context.Context, timeout time.Duration, method string, result any, params ...any) error {
-	return c.ask(ctx, timeout, request{method: method, params: params}, result)
-}
-
-func (c *Client) ask(ctx context.Context, timeout time.Duration, r request, result any) error {
-	value, err := c.call(ctx, timeout, r)
+	value, err := call(ctx, c, timeout, request{method: method, params: params}, readValue)
 	if err != nil {
 		return err
 	}
 	return assign(value, result)
-}
-
-// assign stores an answer's value in target, a pointer or nil, by the rules and the tags of
-// encoding/json.
-func assign(value, target any) error {
-	to, from := reflect.Indirect(reflect.ValueOf(target)), reflect.ValueOf(value)
-	switch {
-	case target == nil:
-		return nil
-	case value != nil && to.CanSet() && from.Type().AssignableTo(to.Type()):
-		to.Set(from)
-		return nil
-	case value == nil && to.Kind() != reflect.Interface:
-		return protocolError("the answer has no result")
-	}
-	text, err := json.Marshal(value)
-	if err == nil {
-		err = json.Unmarshal(text, target)
-	}
-	if err != nil {
-		return protocolError("unreadable answer: %v", err)
-	}
-	return nil
-}
-
-// Open returns a new connection of the caller's own, which does not end with the Client.
-// begin makes the first calls on it, and decides: the connection is good when it returns
-// nil. When the connection is lost meanwhile, Open repeats it with another one, for as long
-// as ctx and the timeout allow. told is called for each notification and each request of
-// the daemon, one after another; it must not wait for the connection, and may be nil.
-func (c *Client) Open(ctx context.Context, timeout time.Duration, told func(*Conn, *Message), begin func(context.Context, *Conn) error) (*Conn, error) {
-	own, w := newChannel(c.dial, c.single, told), newWaiter(ctx, timeout)
-	defer w.timer.Stop()
-	within, cancel := context.WithDeadline(ctx, w.deadline)
-	defer cancel()
-	var conn *Conn
-	err := own.do(w, "Open", func(one *Conn) error {
-		conn = one
-		return begin(within, one)
-	})
-	if err != nil {
-		conn = nil
-	}
-	own.close(conn)
-	return conn, err
 }

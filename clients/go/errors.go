@@ -143,9 +143,9 @@ var (
 	bare      = regexp.MustCompile(`^[!#-<>-~]+$`) // ASCII that needs no quotes
 )
 
-// parseError makes an error of its text: of the type that belongs to its code. Text in
-// another form is not a daemon's.
-func parseError(text string) error {
+// ParseError makes an error of its text on the wire: of the type that belongs to its code. Text
+// in another form is not a daemon's.
+func ParseError(text string) error {
 	parts := errorForm.FindStringSubmatch(text)
 	e := &Error{Code: Code(parts[1]), Message: strings.TrimSuffix(parts[2], " ")}
 	for _, m := range details.FindAllStringSubmatch(parts[3], -1) {

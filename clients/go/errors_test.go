@@ -53,7 +53,7 @@ func TestErrorTypes(t *testing.T) {
 		"NEW_CODE: new a=1":   func(err error) bool { return errors.Is(err, Code("NEW_CODE")) },
 		"no text of a daemon": func(err error) bool { return errors.Is(err, ErrProtocol) },
 	} {
-		err := parseError(text)
+		err := ParseError(text)
 		var e *Error
 		if !errors.As(err, &e) || !check(err) || !check(errors.Join(errors.New("x"), err)) {
 			t.Errorf("%s became %T: %v", text, err, err)
@@ -124,7 +124,7 @@ func TestErrorTexts(t *testing.T) {
 		`FOO: cause="q\" =\n"`:        {Code: "FOO", Details: map[string]string{"cause": "q\" =\n"}},
 	} {
 		var got *Error
-		if !errors.As(parseError(text), &got) || got.Code != want.Code || got.Message != want.Message || !maps.Equal(got.Details, want.Details) {
+		if !errors.As(ParseError(text), &got) || got.Code != want.Code || got.Message != want.Message || !maps.Equal(got.Details, want.Details) {
 			t.Errorf("%q: %#v", text, got)
 		}
 	}

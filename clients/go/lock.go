@@ -1,15 +1,18 @@
 package kazahana
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/clients/go/internal/boottime"
+	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
 // DefaultLockTTL is the default term of a lock.
@@ -36,7 +39,8 @@ type LockOptions struct {
 // process.
 type Lock struct {
 	lease   lease
-	conn    *Conn
+	conn    *conn  // used by one goroutine at a time: Lock, watch, and then Release
+	told    string // by the daemon: the reason of the loss
 	ttl     time.Duration
 	until   time.Duration   // on a clock that counts suspend
 	holding context.Context // ends with Release
@@ -74,30 +78,22 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	l := &Lock{ttl: opts.TTL, watched: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
 	l.lost, l.end = context.WithCancelCause(context.Background())
-	notices := make(chan lease, 1)
-	if err := l.acquire(ctx, c, key, opts.Wait, notices); err != nil {
+	if err := l.acquire(ctx, c, key, opts.Wait); err != nil {
 		l.stop()
 		return nil, err
 	}
-	go l.watch(notices)
+	go l.watch()
 	return l, nil
 }
 
 // acquire takes the lock on a connection of its own.
-func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Duration, notices chan<- lease) (err error) {
+func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Duration) error {
 	began, requestID, renewed := boottime.Now(), newRequestID(), false
-	told := func(_ *Conn, m *Message) {
-		var lost lease
-		if m.Method == "Lock.Lost" && m.Decode(&lost) == nil {
-			select {
-			case notices <- lost:
-			default: // this connection has one lock, which is lost once
-			}
-		}
-	}
-	l.conn, err = c.Open(ctx, wait+c.timeout, told, func(ctx context.Context, conn *Conn) error {
+	return c.Open(ctx, wait+c.timeout, func(ctx context.Context, nc net.Conn) error {
+		l.conn, l.told = newConn(nc), ""
+		l.conn.notice = l.note
 		left := max(wait-(boottime.Now()-began), 0)
-		err := conn.Call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
+		err := l.call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
 			"ttl_ms": l.ttl.Milliseconds(), "wait_ms": left.Milliseconds(), "request_id": requestID, "hold": "connection",
 		})
 		if !renewed && errors.Is(err, ErrRequestIDReused) {
@@ -112,12 +108,29 @@ func (l *Lock) acquire(ctx context.Context, c *Client, key string, wait time.Dur
 			return protocolError("the answer to Lock.Acquire has no lease_id or fencing_token")
 		}
 		// The acquire may have waited: this answer has the remaining time.
-		if err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID}); isGone(err) {
+		if err = l.ask(ctx, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID}); isGone(err) {
 			return again{err}
 		}
 		return err
 	})
-	return err
+}
+
+// note takes the notice that the lock is lost.
+func (l *Lock) note(method string, params []any) {
+	var lost lease
+	if method == "Lock.Lost" && len(params) > 0 && msgpack.Assign(params[0], &lost) == nil && lost.LeaseID == l.lease.LeaseID {
+		l.told = cmp.Or(lost.Reason, "lost")
+	}
+}
+
+// call calls a method on the lock's connection, as long as the context allows.
+func (l *Lock) call(ctx context.Context, method string, result any, params ...any) error {
+	deadline, _ := ctx.Deadline()
+	value, err := exchange(ctx, l.conn, deadline, request{method: method, params: params}, readValue)
+	if err != nil {
+		return err
+	}
+	return assign(value, result)
 }
 
 // newRequestID returns 128 random bits.
@@ -131,10 +144,10 @@ func newRequestID() string {
 
 // ask calls a method that answers with the lock, and notes the earliest end of the lock,
 // counted from before the request.
-func (l *Lock) ask(ctx context.Context, conn *Conn, method string, options ...any) error {
+func (l *Lock) ask(ctx context.Context, method string, options ...any) error {
 	sent := boottime.Now()
 	var now lease
-	if err := conn.Call(ctx, method, &now, append([]any{l.lease.Key}, options...)...); err != nil {
+	if err := l.call(ctx, method, &now, append([]any{l.lease.Key}, options...)...); err != nil {
 		return err
 	}
 	if now.LeaseID != l.lease.LeaseID || now.State != "ACTIVE" {
@@ -177,62 +190,59 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.stop()
 	<-l.watched
 	// Even if the call fails, the end of the connection releases the lock.
-	defer l.conn.Close()
+	defer l.conn.close()
 	if err := l.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(l.left(), time.Second))
 	defer cancel()
-	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": newRequestID()})
+	err := l.call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": newRequestID()})
 	if isGone(err) {
 		return &LockLostError{Key: l.lease.Key, Reason: "expired", Err: err}
 	}
 	return nil
 }
 
-// watch checks the lock until it is released or lost.
-func (l *Lock) watch(notices <-chan lease) {
+// watch listens to the daemon, and checks the lock, until it is released or lost.
+func (l *Lock) watch() {
 	defer close(l.watched)
-	timer := time.NewTimer(min(l.ttl/checkPart, l.left()))
-	defer timer.Stop()
-	for l.holding.Err() == nil {
-		select {
-		case <-l.holding.Done():
+	for next := l.after(l.ttl / checkPart); l.holding.Err() == nil; {
+		if l.told != "" {
+			l.lose(l.told, nil)
 			return
-		case lost := <-notices:
-			if lost.LeaseID != l.lease.LeaseID {
-				continue // an attempt was granted before, and lost
+		}
+		switch err := l.conn.listen(l.holding, next); {
+		case err == errExpired && l.holding.Err() == nil:
+			pause, err := l.check()
+			if err != nil {
+				l.lose("expired", err)
+				return
 			}
-			l.lose(lost.Reason, nil)
-			return
-		case <-l.conn.Done():
-			l.lose("disconnected", l.conn.Err())
-			return
-		case <-timer.C:
-		}
-		pause, err := l.check()
-		if err != nil {
-			l.lose("expired", err)
+			next = l.after(pause)
+		case err != nil && l.holding.Err() == nil:
+			l.lose("disconnected", err)
 			return
 		}
-		timer.Reset(pause)
 	}
 }
 
+// after is the time of the next check: after the pause, but not after the end of the lock.
+func (l *Lock) after(pause time.Duration) time.Time { return time.Now().Add(min(pause, l.left())) }
+
 // check asks whether the lock is still held: the daemon may hang, and this process may have
-// been stopped. It returns when to check again.
+// been stopped. It returns how soon to check again.
 func (l *Lock) check() (time.Duration, error) {
 	// After a stop past the end, still ask whether the daemon has renewed the lock.
 	left := max(l.left(), l.ttl/retryPart)
 	ctx, cancel := context.WithTimeout(l.holding, min(left, l.ttl/checkPart))
 	defer cancel()
-	switch err := l.ask(ctx, l.conn, "Lock.Get"); {
+	switch err := l.ask(ctx, "Lock.Get"); {
 	case err == nil:
-		return min(l.ttl/checkPart, l.left()), nil
+		return l.ttl / checkPart, nil
 	case isGone(err), l.left() <= 0 && l.holding.Err() == nil: // Release ends a check without an answer
 		return 0, fmt.Errorf("the daemon does not confirm it: %w", err)
 	}
-	return min(l.ttl/retryPart, l.left()), nil
+	return l.ttl / retryPart, nil
 }
 
 // left is how long the daemon has confirmed the lock for.

@@ -23,17 +23,18 @@ const (
 
 // prefetcher hands out IDs from batches.
 type prefetcher struct {
-	channel *channel
-	least   int
-	maxAge  time.Duration
-	fetch   func(n int) ([]ID, error)
-	start   time.Time // of the monotonic clock that ages are counted by
-	now     atomic.Pointer[batch]
+	life   context.Context // of the client
+	least  int
+	maxAge time.Duration
+	fetch  func(n int) ([]ID, error)
+	start  time.Time // of the monotonic clock that ages are counted by
+	now    atomic.Pointer[batch]
 
-	mu    sync.Mutex    // guards the rest, and the replacement of now
-	next  *batch        // on its way, or here already
-	size  int           // of the last one
-	asked time.Duration // when its fetch began
+	mu    sync.Mutex     // guards the rest, and the replacement of now
+	work  sync.WaitGroup // the fetches under way
+	next  *batch         // on its way, or here already
+	size  int            // of the last one
+	asked time.Duration  // when its fetch began
 }
 
 // batch is the IDs of one answer. mu guards it until it has come; then only used changes.
@@ -51,8 +52,8 @@ type batch struct {
 
 func (b *batch) isUsedUp() bool { return b.used.Load() >= int64(len(b.ids)) }
 
-func newPrefetcher(c *channel, least int, maxAge time.Duration, fetch func(int) ([]ID, error)) *prefetcher {
-	p := &prefetcher{channel: c, least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
+func newPrefetcher(life context.Context, least int, maxAge time.Duration, fetch func(int) ([]ID, error)) *prefetcher {
+	p := &prefetcher{life: life, least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
 	p.now.Store(new(batch))
 	return p
 }
@@ -79,25 +80,28 @@ func (p *prefetcher) take() (ID, bool) {
 
 // wait returns an ID that is not at hand yet.
 func (p *prefetcher) wait(ctx context.Context, timeout time.Duration) (ID, error) {
-	w := newWaiter(ctx, timeout)
-	defer w.timer.Stop()
-	for last := error(nil); ; {
-		if b, mine := p.advance(); b != nil {
-			if !w.wait(b.came) {
-				return 0, w.end("NextID", last)
+	a := newAttempts(ctx, p.life, timeout, "NextID")
+	for {
+		b, mine, err := p.advance()
+		if err != nil {
+			return 0, err
+		}
+		if b != nil {
+			if !a.wait(time.Until(a.deadline), b.came) {
+				return 0, a.over()
 			}
-			last = b.err
+			a.last = b.err
 			asked, now := b.until-p.maxAge, time.Since(p.start)
-			isNew := w.began.Sub(p.start) <= asked
+			isNew := a.began.Sub(p.start) <= asked
 			isFresh := now <= b.until && time.Now().UnixNano() <= b.wallUntil
 			switch {
 			// When the time of a fetch is over, calls that began after it still have time for
 			// another one.
-			case last != nil && (isNew || now < asked+DaemonTime(timeout) && !errors.Is(last, ErrTimeout)):
-				return 0, last
+			case b.err != nil && (isNew || now < asked+DaemonTime(timeout) && !errors.Is(b.err, ErrTimeout)):
+				return 0, b.err
 			// An ID that was asked for since the call began sorts rightly, however slow the
 			// answer was.
-			case last == nil && mine < len(b.ids) && (isNew || isFresh):
+			case b.err == nil && mine < len(b.ids) && (isNew || isFresh):
 				return b.ids[mine], nil
 			}
 		}
@@ -109,33 +113,35 @@ func (p *prefetcher) wait(ctx context.Context, timeout time.Duration) (ID, error
 
 // advance replaces a batch that is used up. Without another one it returns the batch to
 // wait for, and which of its IDs is the caller's.
-func (p *prefetcher) advance() (b *batch, mine int) {
+func (p *prefetcher) advance() (b *batch, mine int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.now.Load().isUsedUp() {
-		return nil, 0 // another goroutine was faster
+	switch {
+	case p.life.Err() != nil:
+		return nil, 0, ErrClosed
+	case !p.now.Load().isUsedUp():
+		return nil, 0, nil // another goroutine was faster
+	case p.next == nil:
+		p.begin()
 	}
-	if b = p.next; b == nil {
-		b = p.begin()
-	}
-	if b.ids != nil {
+	if b = p.next; b.ids != nil {
 		p.now.Store(b)
 		p.next = nil
-		return nil, 0
+		return nil, 0, nil
 	}
-	return b, int(b.used.Add(1) - 1)
+	return b, int(b.used.Add(1) - 1), nil
 }
 
 func (p *prefetcher) refill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.next == nil {
+	if p.next == nil && p.life.Err() == nil {
 		p.begin()
 	}
 }
 
 // begin fetches the next batch. mu is held.
-func (p *prefetcher) begin() *batch {
+func (p *prefetcher) begin() {
 	now := time.Since(p.start)
 	if p.size /= 2; now-p.asked < busyWithin {
 		p.size *= 4
@@ -143,20 +149,14 @@ func (p *prefetcher) begin() *batch {
 	p.size = min(max(p.size, p.least), maxGrowth*p.least, MaxBatch)
 	p.asked = now
 	// An ID is not older than the request for it.
-	b := &batch{came: make(chan struct{}), until: now + p.maxAge, wallUntil: time.Now().Add(p.maxAge).UnixNano()}
-	size := p.size
-	p.channel.mu.Lock()
-	b.err = p.channel.spawn(func() { p.accept(b, size) })
-	p.channel.mu.Unlock()
-	if p.next = b; b.err != nil {
-		p.next = nil
-		close(b.came)
-	}
-	return b
+	p.next = &batch{came: make(chan struct{}), until: now + p.maxAge, wallUntil: time.Now().Add(p.maxAge).UnixNano()}
+	p.work.Add(1)
+	go p.accept(p.next, p.size)
 }
 
 // accept fetches a batch, and puts it where take finds it.
 func (p *prefetcher) accept(b *batch, size int) {
+	defer p.work.Done()
 	ids, err := p.fetch(size)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -52,18 +52,20 @@ func count(first ID, n int) (ids []ID) {
 
 const getTimeout = 10 * time.Second
 
-// newAhead returns a prefetcher without a client.
-func newAhead(least int, maxAge time.Duration, fetch func(int) ([]ID, error)) *prefetcher {
-	return newPrefetcher(newChannel(nil, false, nil), least, maxAge, fetch)
+// alone is a prefetcher whose client has no daemon.
+type alone struct {
+	*prefetcher
+	client *Client
 }
 
-// close is Client.Close without the client.
-func (p *prefetcher) close() { _ = (&Client{channel: p.channel, ahead: p}).Close() }
-
-// get is Client.NextID without the client.
-func (p *prefetcher) get(ctx context.Context) (ID, error) {
-	return (&Client{ahead: p, timeout: getTimeout}).NextID(ctx)
+func newAhead(least int, maxAge time.Duration, fetch func(int) ([]ID, error)) alone {
+	life, end := context.WithCancel(context.Background())
+	p := newPrefetcher(life, least, maxAge, fetch)
+	return alone{p, &Client{end: end, ahead: p, timeout: getTimeout}}
 }
+
+func (a alone) close()                              { _ = a.client.Close() }
+func (a alone) get(ctx context.Context) (ID, error) { return a.client.NextID(ctx) }
 
 // batches are the requested sizes.
 func (s *source) batches() []int {
@@ -139,7 +141,7 @@ func TestSlowAnswersAreUsed(t *testing.T) {
 // The time limit of a call counts from its begin, however many answers are thrown away.
 func TestDeadlineOverSeveralAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p *prefetcher
+		var p alone
 		began := time.Now()
 		p = newAhead(8, time.Hour, func(n int) ([]ID, error) {
 			time.Sleep(getTimeout * 2 / 3)

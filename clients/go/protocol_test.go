@@ -24,7 +24,7 @@ func protocolPage(t *testing.T) string {
 
 // The bytes that the page shows are those of the recorded exchanges.
 func TestProtocolPageBytes(t *testing.T) {
-	recorded := map[string]exchange{}
+	recorded := map[string]recordedExchange{}
 	for _, e := range exchanges(t) {
 		recorded[e.Name] = e
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
-// exchange is a request and its answer, of the file that all languages share.
-type exchange struct {
+// recordedExchange is a request and its answer, of the file that all languages share.
+type recordedExchange struct {
 	Name     string `json:"name"`
 	Method   string `json:"method"`
 	Params   []any  `json:"params"`
@@ -30,7 +30,7 @@ type exchange struct {
 	} `json:"error"`
 }
 
-func exchanges(t *testing.T) (all []exchange) {
+func exchanges(t *testing.T) (all []recordedExchange) {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/wire_exchanges.json")
 	if err != nil {

@@ -1,23 +1,19 @@
 package kazahana
 
 import (
-	"context"
-	"fmt"
 	"time"
 
 	"github.com/kazahana/kazahana/clients/go/internal/msgpack"
 )
 
+const maxRequest = 256 << 10 // bytes, as the daemon has it
+
 // request is a call of a method.
 type request struct {
 	method string
 	params []any
-	ids    map[string]any // if not nil, the options of NextID or NextIDs
-	read   reading        // nil: any value
+	ids    callOptions // if not nil, the options of NextID or NextIDs
 }
-
-// reading reads a result.
-type reading func(*msgpack.Reader) (value any, err error)
 
 // Remaining, as a parameter of a call, stands for what the function returns for the time
 // that is left, at each attempt.
@@ -39,13 +35,9 @@ func DaemonTime(left time.Duration) time.Duration {
 	return max(left-min(left/marginPart, maxMargin), 0)
 }
 
-// msgidAt is where the msgid of an encoded request belongs.
-const msgidAt = 3
-
-// encode leaves the msgid out.
-func (r request) encode(left time.Duration) (b []byte, err error) {
-	b = append(make([]byte, 0, 96), 0x94, 0, 0xce, 0, 0, 0, 0)
-	b = msgpack.AppendString(b, r.method)
+// encode appends the request's message.
+func (r request) encode(b []byte, msgid byte, left time.Duration) (_ []byte, err error) {
+	b = msgpack.AppendString(append(b, 0x94, msgpack.Request, msgid), r.method)
 	size := len(r.params)
 	if r.ids != nil {
 		size++
@@ -72,60 +64,45 @@ func (r request) encode(left time.Duration) (b []byte, err error) {
 	return b, nil
 }
 
-// waiter is a caller that waits until a deadline: as a rule for the answer to a call, over all
-// its attempts.
-type waiter struct {
-	ctx             context.Context
-	began, deadline time.Time
-	timer           *time.Timer // of the deadline: only the last wait lets it fire
-	read            reading
-	done            chan struct{} // has room for one: value and err are set
-	value           any
-	err             error
+// reading reads a result.
+type reading[T any] func(*msgpack.Reader) (T, error)
+
+func readValue(r *msgpack.Reader) (any, error) { return r.Value(), nil }
+
+func readTexts(r *msgpack.Reader) (texts []string, err error) {
+	err = assign(r.Value(), &texts)
+	return texts, err
 }
 
-func newWaiter(ctx context.Context, timeout time.Duration) *waiter {
-	w := &waiter{done: make(chan struct{}, 1), timer: time.NewTimer(MaxTimeout)}
-	w.begin(ctx, timeout)
-	return w
-}
-
-func (w *waiter) begin(ctx context.Context, timeout time.Duration) {
-	w.ctx, w.began = ctx, time.Now()
-	w.deadline = w.began.Add(timeout)
-	if end, ok := ctx.Deadline(); ok && end.Before(w.deadline) {
-		w.deadline = end
+// assign stores a result in target: see msgpack.Assign.
+func assign(value, target any) error {
+	if err := msgpack.Assign(value, target); err != nil {
+		return protocolError("the result of the answer: %v", err)
 	}
-	w.timer.Reset(w.left())
+	return nil
 }
 
-func (w *waiter) left() time.Duration { return time.Until(w.deadline) }
-func (w *waiter) isOver() bool        { return w.ctx.Err() != nil || w.left() <= 0 }
+func readID(r *msgpack.Reader) (ID, error) {
+	id := ID(r.Int())
+	return id, ascend(0, id)
+}
 
-// wait waits for done, and reports whether it came in time.
-func (w *waiter) wait(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	case <-w.ctx.Done():
-	case <-w.timer.C:
+func readIDs(r *msgpack.Reader) ([]ID, error) {
+	n, last := r.Array(), ID(0)
+	ids, err := make([]ID, 0, min(n, MaxBatch)), error(nil)
+	for ; n > 0 && r.Err() == nil; n-- {
+		id := ID(r.Int())
+		if err == nil {
+			err = ascend(last, id)
+		}
+		ids, last = append(ids, id), id
 	}
-	return false
+	return ids, err
 }
 
-func (w *waiter) answer(value any, err error) {
-	w.value, w.err = value, err
-	w.done <- struct{}{}
-}
-
-// end returns the error of a call that is out of time: the last attempt's, if there is one.
-func (w *waiter) end(what string, last error) error {
-	switch {
-	case w.ctx.Err() == context.Canceled:
-		return fmt.Errorf("kazahana: %s: %w", what, context.Canceled)
-	case last != nil:
-		return last
+func ascend(last, id ID) error {
+	if id > last {
+		return nil
 	}
-	e := &Error{Code: ErrTimeout, Message: "no answer to " + what + " from the daemon"}
-	return &RequestTimeoutError{Waited: time.Since(w.began), Err: e}
+	return protocolError("the answer has the ID %d: IDs are 1 to 2^63-1, and ascend within an answer", id)
 }

@@ -20,11 +20,11 @@ var parts = []struct {
 	most, aim int // 0: none
 	files     []string
 }{
-	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1792, 900, []string{
+	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1700, 850, []string{
 		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go",
-		"conn.go", "channel.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
-	{"locks, sequences and the fake", 690, 500, []string{
-		"lock.go", "lock_errors.go", "sequence.go", "internal/boottime/*.go", "kazahanatest/*.go"}},
+		"conn.go", "calls.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
+	{"locks and sequences", 290, 350, []string{"lock.go", "lock_errors.go", "sequence.go", "internal/boottime/*.go"}},
+	{"the fake, and connections for it and for placement", 615, 0, []string{"kazahanatest/*.go", "internal/twoway/*.go"}},
 	{"placement and its fake", 995, 0, []string{"placement/*.go", "placement/placementtest/*.go"}},
 	{"tests only", 233, 0, []string{"internal/clienttest/*.go"}},
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/clients/go/internal/twoway"
 )
 
 // MachineID is in all IDs of a Fake.
@@ -40,7 +41,7 @@ type Fake struct {
 	calls     []string
 	failures  []failure
 	stopped   bool
-	conns     map[*kazahana.Conn]net.Conn // and the pipe of each
+	conns     map[*Conn]net.Conn // and the pipe of each
 	sequences map[string]int64
 	requests  map[string][]int64
 	locks     map[string]*lock
@@ -57,13 +58,16 @@ type failure struct {
 }
 
 type lock struct {
-	holder *kazahana.Conn
+	holder *Conn
 	answer map[string]any // replaced, and never changed: it may be on its way
 }
 
+// A Conn is the Fake's end of a client's connection. It can Call and Notify the client.
+type Conn = twoway.Conn
+
 // A Request is a call of a client, for functions of Handle.
 type Request struct {
-	Conn    *kazahana.Conn // a function may Call and Close it only in a Later
+	Conn    *Conn          // a function may Call and Close it only in a Later
 	Params  []any          // without the options
 	Options map[string]any // the last parameter, if it is a map
 }
@@ -74,7 +78,7 @@ type Later = func() (any, error)
 // New returns a Fake.
 func New() *Fake {
 	return &Fake{
-		now: Start, conns: map[*kazahana.Conn]net.Conn{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
+		now: Start, conns: map[*Conn]net.Conn{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
 		handlers: map[string]func(Request) (any, error){},
 	}
 }
@@ -115,7 +119,7 @@ func (f *Fake) Dial(context.Context) (net.Conn, error) {
 		return nil, errors.New("the fake is stopped")
 	}
 	near, far := net.Pipe()
-	c := kazahana.NewConn(far, f.told)
+	c := twoway.New(far, f.told)
 	f.conns[c] = far
 	go f.await(c)
 	return near, nil
@@ -197,7 +201,7 @@ func (f *Fake) Calls() (all []string) {
 }
 
 // await frees the locks that a client leaves behind.
-func (f *Fake) await(c *kazahana.Conn) {
+func (f *Fake) await(c *Conn) {
 	<-c.Done()
 	_ = c.Close() // waits for the request that is being handled
 	f.mu.Lock()
@@ -211,7 +215,7 @@ func (f *Fake) await(c *kazahana.Conn) {
 }
 
 // told answers a request.
-func (f *Fake) told(c *kazahana.Conn, m *kazahana.Message) {
+func (f *Fake) told(c *Conn, m *twoway.Message) {
 	if !m.IsRequest {
 		return
 	}
@@ -228,7 +232,7 @@ func (f *Fake) told(c *kazahana.Conn, m *kazahana.Message) {
 	}
 }
 
-func (f *Fake) handle(c *kazahana.Conn, m *kazahana.Message) (any, error) {
+func (f *Fake) handle(c *Conn, m *twoway.Message) (any, error) {
 	r := Request{Conn: c, Params: m.Params, Options: map[string]any{}}
 	if n := len(r.Params); n > 0 {
 		if options, ok := r.Params[n-1].(map[string]any); ok {

@@ -13,6 +13,7 @@ import (
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/clients/go/internal/boottime"
+	"github.com/kazahana/kazahana/clients/go/internal/twoway"
 )
 
 const (
@@ -58,7 +59,7 @@ type Registration struct {
 	work     sync.WaitGroup // calls of the Executor's functions
 
 	mu        sync.Mutex
-	conn      *kazahana.Conn // that was registered last
+	conn      *twoway.Conn // that was registered last
 	authority string
 	err       error // why this process is not registered
 	closed    bool
@@ -93,11 +94,9 @@ func (r *Registration) register(ctx context.Context) error {
 	var answer struct {
 		Authority string `json:"authority"`
 	}
-	conn, err := r.client.Open(ctx, r.client.Timeout(), r.asked, func(ctx context.Context, conn *kazahana.Conn) error {
-		return conn.Call(ctx, "Placement.Register", &answer, r.executor.Kinds)
-	})
+	conn, err := New(r.client).open(ctx, r.asked, "Placement.Register", &answer, r.executor.Kinds)
 	if err != nil {
-		return typed(err)
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +184,7 @@ type order struct {
 func (o order) actor() actor { return actor{o.Kind, o.Identity} }
 
 // asked handles messages from the daemon.
-func (r *Registration) asked(conn *kazahana.Conn, m *kazahana.Message) {
+func (r *Registration) asked(conn *twoway.Conn, m *twoway.Message) {
 	if !m.IsRequest {
 		return
 	}
@@ -218,7 +217,7 @@ func (r *Registration) asked(conn *kazahana.Conn, m *kazahana.Message) {
 	})
 }
 
-func (r *Registration) activate(ctx context.Context, conn *kazahana.Conn, o order) (any, error) {
+func (r *Registration) activate(ctx context.Context, conn *twoway.Conn, o order) (any, error) {
 	if ctx.Err() != nil {
 		return nil, errors.New("the actor was busy for too long to be activated")
 	}
@@ -363,7 +362,7 @@ type Activation struct {
 	Token          int64  // fencing token: greater than every earlier activation's
 	Snapshot       []byte // last result of Passivate; empty: none
 
-	conn    *kazahana.Conn
+	conn    *twoway.Conn
 	timeout time.Duration
 
 	mu    sync.Mutex

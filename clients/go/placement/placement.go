@@ -10,9 +10,11 @@ package placement
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/clients/go/internal/twoway"
 )
 
 // Placement makes the calls about actors for a Client.
@@ -189,7 +191,7 @@ type notice struct {
 // missing then: to go on, subscribe again and then read the Snapshot.
 func (p *Placement) Events(ctx context.Context, names ...string) (func(yield func(Event, error) bool), error) {
 	notices := make(chan notice, eventsAhead)
-	told := func(conn *kazahana.Conn, m *kazahana.Message) {
+	told := func(conn *twoway.Conn, m *twoway.Message) {
 		if n, ok := noticeOf(m); ok {
 			select {
 			case notices <- n:
@@ -201,11 +203,9 @@ func (p *Placement) Events(ctx context.Context, names ...string) (func(yield fun
 	if len(names) > 0 {
 		options["events"] = names
 	}
-	conn, err := p.client.Open(ctx, p.client.Timeout(), told, func(ctx context.Context, conn *kazahana.Conn) error {
-		return conn.Call(ctx, "Placement.Watch", nil, options)
-	})
+	conn, err := p.open(ctx, told, "Placement.Watch", nil, options)
 	if err != nil {
-		return nil, typed(err)
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return func(yield func(Event, error) bool) {
@@ -223,7 +223,20 @@ func (p *Placement) Events(ctx context.Context, names ...string) (func(yield fun
 	}, nil
 }
 
-func noticeOf(m *kazahana.Message) (n notice, ok bool) {
+// open returns a connection over which a first call has succeeded.
+func (p *Placement) open(ctx context.Context, told func(*twoway.Conn, *twoway.Message), method string, result any, params ...any) (conn *twoway.Conn, err error) {
+	err = p.client.Open(ctx, p.client.Timeout(), func(ctx context.Context, nc net.Conn) error {
+		conn = twoway.New(nc, told)
+		err := conn.Call(ctx, method, result, params...)
+		if err != nil {
+			_ = conn.Close()
+		}
+		return err
+	})
+	return conn, typed(err)
+}
+
+func noticeOf(m *twoway.Message) (n notice, ok bool) {
 	switch m.Method {
 	case "Placement.Event":
 		return n, m.Decode(&n.Event) == nil
@@ -235,7 +248,7 @@ func noticeOf(m *kazahana.Message) (n notice, ok bool) {
 }
 
 // nextNotice waits for the next notice; the end of the connection comes last.
-func nextNotice(conn *kazahana.Conn, notices <-chan notice) notice {
+func nextNotice(conn *twoway.Conn, notices <-chan notice) notice {
 	select {
 	case n := <-notices:
 		return n

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// bufferSize is how much is read at once, if so much has come: 1,800 IDs.
-	bufferSize = 16 << 10
+	// bufferSize is how much is read at once, if so much has come: 450 IDs.
+	bufferSize = 4 << 10
 	// maxDepth is how deep arrays and maps may be nested.
 	maxDepth = 32
 	// believed is how many values get room before they have come.
@@ -32,6 +32,19 @@ type Reader struct {
 
 // NewReader returns a Reader of a stream.
 func NewReader(in io.Reader) *Reader { return &Reader{in: in, buffer: make([]byte, bufferSize)} }
+
+// Await waits until the next message begins. The Reader stays good after an error of Await,
+// since no message is cut: the wait may have been limited.
+func (r *Reader) Await() error {
+	if len(r.come) > 0 || r.err != nil {
+		return r.err
+	}
+	n, err := r.in.Read(r.buffer)
+	if r.come = r.buffer[:n]; n > 0 {
+		return nil
+	}
+	return err
+}
 
 // Next begins a message of a limited size.
 func (r *Reader) Next(limit int) { r.left = limit }
@@ -83,30 +96,6 @@ func (r *Reader) integer(code byte) (n int64, ok bool) {
 	return 0, false
 }
 
-// length reads the length of a value, if the code begins one of its kind: it has the length
-// in its masked bits, or size bytes of it follow after first, and twice as many after each
-// next one.
-func (r *Reader) length(code, fixed, mask, first byte, size int) (n uint64, ok bool) {
-	switch {
-	case code&^mask == fixed:
-		n = uint64(code & mask)
-	case code >= first && size<<(code-first) <= 4:
-		n = r.number(size << (code - first))
-	default:
-		return 0, false
-	}
-	if r.err == nil && n > uint64(r.left) { // each member has a byte at least
-		r.Fail("a message is too large")
-		n = 0
-	}
-	return n, true
-}
-
-func (r *Reader) text(code byte) (uint64, bool)   { return r.length(code, 0xa0, 31, 0xd9, 1) }
-func (r *Reader) binary(code byte) (uint64, bool) { return r.length(code, 0, 0, 0xc4, 1) }
-func (r *Reader) array(code byte) (uint64, bool)  { return r.length(code, 0x90, 15, 0xdc, 2) }
-func (r *Reader) pairs(code byte) (uint64, bool)  { return r.length(code, 0x80, 15, 0xde, 2) }
-
 // Int reads an integer.
 func (r *Reader) Int() int64 {
 	code := byte(r.number(1))
@@ -119,10 +108,24 @@ func (r *Reader) Int() int64 {
 
 // Array reads the head of an array: how many values follow.
 func (r *Reader) Array() int {
-	code := byte(r.number(1))
-	n, ok := r.array(code)
-	if !ok {
+	switch code := byte(r.number(1)); {
+	case code&0xf0 == 0x90:
+		return r.length(uint64(code & 15))
+	case code == 0xdc || code == 0xdd:
+		return r.length(r.number(2 << (code - 0xdc)))
+	default:
 		r.Fail("the byte 0x%02x instead of an array", code)
+		return 0
+	}
+}
+
+// length checks the length of a value. Each member has a byte at least.
+func (r *Reader) length(n uint64) int {
+	if r.err == nil && n > uint64(r.left) {
+		r.Fail("a message is too large")
+	}
+	if r.err != nil {
+		return 0
 	}
 	return int(n)
 }
@@ -132,52 +135,65 @@ func (r *Reader) Array() int {
 func (r *Reader) Value() any { return r.value(maxDepth) }
 
 func (r *Reader) value(depth int) any {
-	code := byte(r.number(1))
 	if depth == 0 {
 		r.Fail("values nest deeper than %d", maxDepth)
+		return nil
 	}
+	code := byte(r.number(1))
 	if n, ok := r.integer(code); ok {
 		return n
 	}
-	if n, ok := r.text(code); ok {
-		return string(r.bytes(n))
-	}
-	if n, ok := r.binary(code); ok {
-		return r.bytes(n)
-	}
-	if n, ok := r.array(code); ok {
-		all := make([]any, 0, min(n, believed))
-		for ; n > 0 && r.err == nil; n-- {
-			all = append(all, r.value(depth-1))
-		}
-		return all
-	}
-	if n, ok := r.pairs(code); ok {
-		all := make(map[string]any, min(n, believed))
-		for ; n > 0 && r.err == nil; n-- {
-			key, ok := r.value(depth - 1).(string)
-			if !ok {
-				r.Fail("the key of a map is no string")
-			}
-			all[key] = r.value(depth - 1)
-		}
-		return all
-	}
-	switch code {
-	case 0xc0:
+	switch {
+	case code < 0x90:
+		return r.pairs(uint64(code&15), depth)
+	case code < 0xa0:
+		return r.values(uint64(code&15), depth)
+	case code < 0xc0:
+		return string(r.bytes(uint64(code & 31)))
+	case code == 0xc0:
 		return nil
-	case 0xc2, 0xc3:
+	case code == 0xc2 || code == 0xc3:
 		return code == 0xc3
-	case 0xcb:
+	case code >= 0xc4 && code <= 0xc6:
+		return r.bytes(r.number(1 << (code - 0xc4)))
+	case code == 0xcb:
 		return math.Float64frombits(r.number(8))
+	case code >= 0xd9 && code <= 0xdb:
+		return string(r.bytes(r.number(1 << (code - 0xd9))))
+	case code == 0xdc || code == 0xdd:
+		return r.values(r.number(2<<(code-0xdc)), depth)
+	case code == 0xde || code == 0xdf:
+		return r.pairs(r.number(2<<(code-0xde)), depth)
 	}
 	r.Fail("a value begins with the byte 0x%02x", code)
 	return nil
 }
 
+func (r *Reader) values(length uint64, depth int) []any {
+	n := r.length(length)
+	all := make([]any, 0, min(n, believed))
+	for ; n > 0 && r.err == nil; n-- {
+		all = append(all, r.value(depth-1))
+	}
+	return all
+}
+
+func (r *Reader) pairs(length uint64, depth int) map[string]any {
+	n := r.length(length)
+	all := make(map[string]any, min(n, believed))
+	for ; n > 0 && r.err == nil; n-- {
+		key, ok := r.value(depth - 1).(string)
+		if !ok {
+			r.Fail("the key of a map is no string")
+		}
+		all[key] = r.value(depth - 1)
+	}
+	return all
+}
+
 func (r *Reader) bytes(length uint64) []byte {
-	b := make([]byte, length)
-	r.left -= int(length)
+	b := make([]byte, r.length(length))
+	r.left -= len(b)
 	n := copy(b, r.come)
 	r.come = r.come[n:]
 	if r.err == nil {

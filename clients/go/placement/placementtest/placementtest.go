@@ -44,7 +44,7 @@ type watcher struct {
 	sent   chan struct{} // closed when the last event is on its way
 }
 
-type conn = kazahana.Conn
+type conn = kazahanatest.Conn
 
 // New returns a Fake.
 func New() *Fake {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -87,55 +88,148 @@ func TestFarewellIsFinal(t *testing.T) {
 	}
 }
 
-// A daemon that turns a client away answers its first request only, and closes: that is the
-// answer to all who wait, and no reason to connect again.
-func TestTurnedAwayOnce(t *testing.T) {
-	for _, code := range []Code{ErrOverloaded, ErrPermissionDenied} {
-		t.Run(string(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				connections, calls := 0, 20
-				c := newClient(t, scripted(t, func(conn net.Conn) {
-					connections++
-					answering(func(p *peer, m *message) bool {
-						synctest.Wait() // all calls wait
-						p.Refuse(m.ID, text(code, "no"))
-						return false
-					})(conn)
-				}))
-				var work sync.WaitGroup
-				for range calls {
-					work.Go(func() {
-						if _, err := c.NextID(t.Context()); !errors.Is(err, code) {
-							t.Error(err)
-						}
-					})
-				}
-				work.Wait()
-				if connections != 1 {
-					t.Errorf("%d connections for %d calls", connections, calls)
-				}
-			})
+// A connection serves further calls after a refusal, unless the daemon turns the client away.
+func TestConnectionsAfterRefusals(t *testing.T) {
+	for code, next := range map[Code]ID{ErrInvalidParams: 1, ErrOverloaded: 2, ErrPermissionDenied: 2} {
+		first := answering(func(p *peer, m *message) bool {
+			if m.ID == 1 {
+				return p.Refuse(m.ID, text(code, "no"))
+			}
+			return p.Reply(m.ID, 1)
+		})
+		c := newClient(t, scripted(t, first, number(2)))
+		if _, err := c.NextID(t.Context()); !errors.Is(err, code) {
+			t.Error(err)
+		}
+		if id := nextID(t, c); id != next {
+			t.Errorf("after %s the answer is connection %d's", code, id)
+		}
+	}
+}
+
+// numbered returns the option for a daemon whose n-th connection answers with n, after a
+// millisecond, and a function that returns the numbers of the open connections.
+func numbered(t *testing.T) (server Option, open func() []int) {
+	var mu sync.Mutex
+	made, now := 0, map[int]bool{}
+	server = scripted(t, func(conn net.Conn) {
+		mu.Lock()
+		made++
+		n := made
+		now[n] = true
+		mu.Unlock()
+		answering(func(p *peer, m *message) bool {
+			time.Sleep(time.Millisecond)
+			return p.Reply(m.ID, n)
+		})(conn)
+		mu.Lock()
+		delete(now, n)
+		mu.Unlock()
+	})
+	return server, func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Sorted(maps.Keys(now))
+	}
+}
+
+// together makes so many calls at the same time.
+func together(t *testing.T, c *Client, calls int) (ids []ID) {
+	ids = make([]ID, calls)
+	var work sync.WaitGroup
+	for i := range ids {
+		work.Go(func() {
+			var err error
+			if ids[i], err = c.NextID(t.Context()); err != nil {
+				t.Error(err)
+			}
 		})
 	}
-	// A daemon refuses single requests, too. Then the end is a loss, and costs no error.
+	work.Wait()
+	slices.Sort(ids)
+	return ids
+}
+
+// There are as many connections as calls at the same time. Then some are kept, and the one that
+// was used last serves the next call.
+func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {
-			synctest.Wait()
-			if m.ID == 2 {
-				return p.Refuse(m.ID, text(ErrOverloaded, "no"))
+		server, open := numbered(t)
+		c := newClient(t, server)
+		for range 10 {
+			if id := nextID(t, c); id != 1 {
+				t.Errorf("the connection %d for one call after another", id)
 			}
-			return m.ID == 1 && p.Reply(m.ID, 7) // the third hangs up
-		}), number(8)))
-		var got [3]ID
-		var work sync.WaitGroup
-		for i := range got {
-			work.Go(func() { got[i], _ = c.NextID(t.Context()) })
 		}
-		work.Wait()
-		if slices.Sort(got[:]); got != [3]ID{0, 7, 8} {
-			t.Errorf("they got %v", got)
+		const calls = maxIdle + 10
+		if ids := together(t, c, calls); len(slices.Compact(ids)) != calls {
+			t.Errorf("%d connections for %d calls", len(ids), calls)
+		}
+		synctest.Wait()
+		if kept := open(); len(kept) != maxIdle {
+			t.Errorf("%d connections are kept", len(kept))
+		}
+		last := nextID(t, c)
+		for range 10 {
+			if id := nextID(t, c); id != last {
+				t.Errorf("the connection %d after %d", id, last)
+			}
+		}
+		_ = c.Close()
+		synctest.Wait()
+		if left := open(); len(left) != 0 {
+			t.Errorf("%v are left", left)
 		}
 	})
+}
+
+// After a restart of the daemon all idle connections are stale. The first call that meets one
+// closes them all, and connects once, at once.
+func TestStaleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 20
+		dials, ends := 0, []net.Conn{}
+		var mu sync.Mutex
+		c := newClient(t, WithDialer(func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			mu.Lock()
+			defer mu.Unlock()
+			dials, ends = dials+1, append(ends, far)
+			go answering(func(p *peer, m *message) bool {
+				time.Sleep(time.Millisecond)
+				return p.Reply(m.ID, 7)
+			})(far)
+			return near, nil
+		}))
+		together(t, c, calls)
+		for _, end := range ends {
+			_ = end.Close()
+		}
+		began := time.Now()
+		if id := nextID(t, c); id != 7 || time.Since(began) != time.Millisecond || dials != calls+1 || len(c.idle) != 1 {
+			t.Errorf("%d after %v, %d connections were made, %d are kept", id, time.Since(began), dials, len(c.idle))
+		}
+		_ = c.Close()
+		_ = ends[calls].Close()
+	})
+}
+
+// A call that its context ends leaves no answer behind for another one.
+func TestCancelledCallsLeaveNothingBehind(t *testing.T) {
+	c := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {
+		return p.Reply(m.ID, m.Options()["latest_ms"])
+	})))
+	for want := range ID(2000) {
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		stamp := func(o callOptions) { o["latest_ms"] = int64(want + 1) }
+		if id, err := c.NextID(ctx, stamp); err != nil && !errors.Is(err, context.Canceled) || err == nil && id != want+1 {
+			t.Fatal(id, err)
+		}
+		if id, err := c.NextID(t.Context(), stamp); id != want+1 || err != nil {
+			t.Fatal(id, err)
+		}
+	}
 }
 
 func TestSomethingElseAnswers(t *testing.T) {
@@ -252,23 +346,16 @@ func TestPatience(t *testing.T) {
 
 // After the first failure the next connection is tried at once, and then after pauses.
 func TestPausesGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c channel
-		for failures, most := range []time.Duration{0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
-			before := c.pause
-			for range 100 {
-				c.link, c.pause = new(link), before
-				c.drop(nil)
-				if got := time.Until(c.next); got < most/2 || got > most {
-					t.Fatalf("after %d failures: %v", failures, got)
-				}
+	for failures, most := range []time.Duration{0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
+		for range 100 {
+			if got := pause(failures); got < most/2 || got > most {
+				t.Fatalf("after %d failures: %v", failures, got)
 			}
 		}
-		c.repeats(nil, nil, nil)
-		if c.pause != 0 {
-			t.Error("an answer does not end the pauses")
-		}
-	})
+	}
+	if got := pause(1 << 40); got > maxPause {
+		t.Error(got)
+	}
 }
 
 // What waiting cannot mend fails at once.
@@ -384,21 +471,27 @@ func TestSequenceRepeatsItsRequestID(t *testing.T) {
 	}
 }
 
-// Many goroutines share one connection.
-func TestPipelining(t *testing.T) {
+// Many goroutines share a Client, and a daemon.
+func TestManyGoroutines(t *testing.T) {
 	d := newDaemon(t)
 	c := d.client()
-	var work sync.WaitGroup
-	for range 64 {
-		work.Go(func() {
-			if _, err := c.NextID(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
+	seen := map[ID]bool{}
+	for range 3 {
+		for _, id := range together(t, c, 500) {
+			seen[id] = true
+		}
 	}
-	work.Wait()
-	if st, err := c.Status(t.Context()); err != nil || st.Connections != 1 {
-		t.Errorf("%d connections, %v", st.Connections, err)
+	if len(seen) != 1500 {
+		t.Errorf("%d different IDs", len(seen))
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		st, err := c.Status(t.Context())
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("%d connections, %v", st.Connections, err)
+		}
+		if st.Connections <= maxIdle { // the daemon has noticed the end of the others
+			break
+		}
 	}
 }
 
