@@ -70,7 +70,7 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 	p := newAhead(MaxBatch, DefaultMaxAge, newSource(0).fetch)
-	p.now.Store(&batch{ids: make([]ID, MaxBatch), until: 1 << 62, wallUntil: 1 << 62, refillAt: -1})
+	p.now.Store(&batch{ids: make([]ID, MaxBatch), until: 1 << 62, wallUntil: 1 << 62})
 	if got := testing.AllocsPerRun(1000, func() { _, _ = p.get(ctx) }); got != 0 {
 		t.Errorf("an ID from memory makes %v allocations", got)
 	}

@@ -415,33 +415,40 @@ func TestWrongOptions(t *testing.T) {
 	}
 }
 
+// Calls under way go on to their ends, and leave no connection. Later ones fail.
 func TestClose(t *testing.T) {
-	c := newClient(t, scripted(t, silent), WithPrefetch(8, 0))
-	var calls sync.WaitGroup
-	for i := range 8 {
-		calls.Go(func() {
-			var err error
-			if i%2 == 0 {
-				_, err = c.NextID(t.Context())
-			} else {
-				err = c.Ping(t.Context())
-			}
-			if !errors.Is(err, ErrClosed) {
+	synctest.Test(t, func(t *testing.T) {
+		server, open := numbered(t)
+		plain, ahead := newClient(t, server), newClient(t, server, WithPrefetch(1, 0))
+		var calls sync.WaitGroup
+		for _, call := range []func(context.Context) error{plain.Ping, plain.Ping, ahead.Ping} {
+			calls.Go(func() {
+				if err := call(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if now := open(); len(now) != 3 {
+			t.Errorf("%v are open", now)
+		}
+		for _, c := range []*Client{plain, ahead} {
+			if err := errors.Join(c.Close(), c.Close()); err != nil {
 				t.Error(err)
 			}
-		})
-	}
-	_ = c.Close()
-	calls.Wait()
-	if err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
-	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+			if err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+			if _, err := c.NextID(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+		}
+		calls.Wait()
+		synctest.Wait()
+		if left := open(); len(left) != 0 {
+			t.Errorf("%v are left", left)
+		}
+	})
 }
 
 // A sequence's attempts carry one request ID, so that none takes values twice,
@@ -522,6 +529,14 @@ func TestSingleAttempt(t *testing.T) {
 				t.Errorf("%s, and the next call: %d, %v", what, id, err)
 			}
 		})
+	}
+	// A connection that has served a call may have ended with its daemon, and be no daemon's fault.
+	stale := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {
+		p.Reply(m.ID, 1)
+		return false
+	}), number(2)), WithSingleAttempt())
+	if ids := [2]ID{nextID(t, stale), nextID(t, stale)}; ids != [2]ID{1, 2} {
+		t.Error(ids)
 	}
 	// A lock is asked for once more with a new ID, and then the daemon's reason is given.
 	again := newClient(t, scripted(t, refuse(text(ErrRequestIDReused, "first")), refuse(text(ErrRequestIDReused, "second")), refuse(text(ErrRequestIDReused, "third")), silent))

@@ -23,9 +23,8 @@ type conn struct {
 	in     *msgpack.Reader
 	out    []byte // the last request, whose room serves the next one
 	msgid  byte
-	clean  bool // the last answer was read to its end, and another call may follow
-	notice func(method string, params []any)
-	unlink func() bool // ends the client's hold of the connection; may be nil
+	clean  bool                              // the last answer was read to its end, and another call may follow
+	notice func(method string, params []any) // may be nil
 
 	interrupt   func() // ends the reads and writes under way
 	interrupted chan struct{}
@@ -38,13 +37,6 @@ func newConn(nc net.Conn) *conn {
 		c.interrupted <- struct{}{}
 	}
 	return c
-}
-
-func (c *conn) close() {
-	if c.unlink != nil {
-		c.unlink()
-	}
-	_ = c.nc.Close()
 }
 
 // limit limits what follows, until settle, to the time of the deadline and the context.
@@ -85,11 +77,13 @@ func exchange[T any](ctx context.Context, c *conn, deadline time.Time, r request
 	if err = c.answer(); err != nil {
 		return result, err
 	}
-	result, err = read(c.in)
+	value, err := read(c.in)
 	if failed := c.in.Err(); failed != nil {
-		return result, ended(failed)
+		err = ended(failed)
 	}
-	c.clean = err == nil
+	if err == nil {
+		result, c.clean = value, true
+	}
 	return result, err
 }
 
@@ -115,20 +109,6 @@ func (c *conn) answer() error {
 			return err
 		}
 	}
-}
-
-// listen waits for a message that no call waits for, and passes it.
-func (c *conn) listen(ctx context.Context, deadline time.Time) error {
-	stop, err := c.limit(ctx, deadline)
-	if err != nil {
-		return err
-	}
-	defer c.settle(stop)
-	kind, _, err := c.head()
-	if err == nil {
-		c.pass(kind)
-	}
-	return err
 }
 
 // head waits for a message, and reads its head.

@@ -10,7 +10,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 )
@@ -32,33 +31,61 @@ func dialSocket(find func() (string, error)) dialer {
 
 // unreachable explains why no daemon answers, and what to do.
 func unreachable(path string, err error) error {
-	e := &DaemonUnavailableError{Socket: path, Err: fmt.Errorf("cannot connect to %s: %w", path, cause(err))}
 	info, statErr := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		e.Err, e.hopeless = fmt.Errorf("%w; %s", e.Err, denialHint(path)), true
+		return hopeless(path, "cannot connect to %s: %w", path, cause(path, err))
 	case statErr == nil && info.Mode().Type() != fs.ModeSocket:
-		e.Err, e.hopeless = fmt.Errorf("%w; it is not a socket", e.Err), true
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		e.Err = fmt.Errorf("%w; start the daemon with: kazahanad serve --socket %s", e.Err, path)
+		return hopeless(path, "cannot connect to %s: %w; it is not a socket", path, cause(path, err))
 	}
-	return e
+	err = fmt.Errorf("cannot connect to %s: %w; start the daemon with: kazahanad serve --socket %s", path, cause(path, err), path)
+	return &DaemonUnavailableError{Socket: path, Err: err}
 }
 
-// cause drops the operation and the path from the system's error.
-func cause(err error) error {
+func hopeless(path, format string, args ...any) error {
+	return &DaemonUnavailableError{Socket: path, Err: fmt.Errorf(format, args...), hopeless: true}
+}
+
+// cause drops the operation and the path from the system's error, and says who may connect.
+func cause(path string, err error) error {
 	var number syscall.Errno
 	if errors.As(err, &number) {
-		return number
+		err = number
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w%s", err, whoMay(path))
 	}
 	return err
 }
 
-// maxSocketPath is the longest path that fits, with its closing zero, into the system's
-// sockaddr_un.
-const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+// whoMay names the group of the socket, or of the directory that hides it.
+func whoMay(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		path = filepath.Dir(path)
+		info, err = os.Stat(path)
+	}
+	if err != nil {
+		return ""
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	group := fmt.Sprint(owner.Gid)
+	if found, err := user.LookupGroupId(group); err == nil {
+		group = found.Name
+	}
+	return fmt.Sprintf(" (%s belongs to user %d and group %s with mode %04o: add your user to the group that the daemon's --socket-group names)",
+		path, owner.Uid, group, info.Mode().Perm())
+}
 
-var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
+const (
+	blank = " \t\r\n"
+	// maxSocketPath is the longest path that fits, with its closing zero, into the system's
+	// sockaddr_un.
+	maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+)
+
+// socketForm has the slashes of unix://, another scheme, and the path.
+var socketForm = regexp.MustCompile(`(?is)^(?:unix:(//)?|([a-z][a-z0-9+.-]*://))?(.*)$`)
 
 // parseSocket returns the path of a Unix socket that is written as PATH, unix:PATH or
 // unix:///PATH. The path is taken as it is: relative to the working directory, with any
@@ -66,21 +93,15 @@ var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
 // they have no permissions. The errors leave out the text, which may be a URL with a
 // password. testdata/socket_addresses.json has what all clients must read.
 func parseSocket(text string) (string, error) {
-	path := strings.Trim(text, " \t\r\n")
-	if schemeStart.MatchString(path) && !isUnixURI(path) {
-		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
-	}
-	if isUnixURI(path) {
-		path = path[len("unix:"):]
-		if rest, ok := strings.CutPrefix(path, "//"); ok {
-			if path = rest; rest != "" && rest[0] != '/' {
-				return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
-			}
-		}
-	}
+	parts := socketForm.FindStringSubmatch(strings.Trim(text, blank))
+	slashes, other, path := parts[1], parts[2], parts[3]
 	switch {
+	case other != "":
+		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
 	case path == "":
 		return "", errors.New("is empty: write the path of a Unix socket")
+	case slashes != "" && path[0] != '/':
+		return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
 	case path[0] == '@' || path[0] == 0:
 		return "", errors.New("is an abstract socket, which every user can open: write a path")
 	case strings.Contains(path, "\x00"):
@@ -95,12 +116,6 @@ func parseSocket(text string) (string, error) {
 	return path, nil
 }
 
-func isUnixURI(text string) bool {
-	return len(text) >= len("unix:") && strings.EqualFold(text[:len("unix:")], "unix:")
-}
-
-const blank = " \t\r\n"
-
 // findSocket returns the socket that KAZAHANA_SOCKET names, else the first of the usual places
 // that exists. It does not connect: if an existing socket does not answer, that is the error to
 // report, and no reason to ask another daemon. RUNTIME_DIRECTORY is not used: it is the one of
@@ -109,7 +124,7 @@ func findSocket() (string, error) {
 	if text := os.Getenv("KAZAHANA_SOCKET"); strings.Trim(text, blank) != "" {
 		path, err := parseSocket(text)
 		if err != nil {
-			return "", hopeless("KAZAHANA_SOCKET %w", err)
+			return "", hopeless("", "KAZAHANA_SOCKET %w", err)
 		}
 		return path, nil
 	}
@@ -121,10 +136,6 @@ func findSocket() (string, error) {
 	return firstSocket(places)
 }
 
-func hopeless(format string, args ...any) error {
-	return &DaemonUnavailableError{Err: fmt.Errorf(format, args...), hopeless: true}
-}
-
 // place is where a socket may be. Another user could have made dir to answer in the daemon's
 // place, unless it is empty.
 type place struct{ path, dir string }
@@ -132,20 +143,17 @@ type place struct{ path, dir string }
 func firstSocket(places []place) (string, error) {
 	tried := errors.New("no daemon's socket found: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET; tried")
 	for _, at := range places {
-		if why := distrust(at.dir); why != "" {
-			tried = fmt.Errorf("%w %s (ignored: %s %s)", tried, at.path, at.dir, why)
-			continue
-		}
 		info, err := os.Stat(at.path)
+		why := distrust(at.dir)
 		switch {
+		case why != "":
+			tried = fmt.Errorf("%w %s (ignored: %s %s)", tried, at.path, at.dir, why)
 		case err == nil && info.Mode().Type() != fs.ModeSocket:
-			return "", hopeless("%s exists and is not a socket", at.path)
+			return "", hopeless(at.path, "%s exists and is not a socket", at.path)
 		case err == nil:
 			return at.path, nil
-		}
-		tried = fmt.Errorf("%w %s (%w)", tried, at.path, cause(err))
-		if errors.Is(err, fs.ErrPermission) {
-			tried = fmt.Errorf("%w: %s", tried, denialHint(at.path))
+		default:
+			tried = fmt.Errorf("%w %s (%w)", tried, at.path, cause(at.path, err))
 		}
 	}
 	return "", &DaemonUnavailableError{Err: tried, hopeless: errors.Is(tried, fs.ErrPermission)}
@@ -159,61 +167,10 @@ func distrust(dir string) string {
 	if err != nil {
 		return "" // none is meant, or the attempt to use it tells why
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return "is not a directory"
-	case !ok || int(owner.Uid) != os.Geteuid():
-		return fmt.Sprintf("belongs to another user, %d, and this is user %d", owner.Uid, os.Geteuid())
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Sprintf("can be written by others (mode %04o)", info.Mode().Perm())
-	}
-	return ""
-}
-
-// denialHint says what keeps this user from the socket, and what to do: a directory that it
-// may not enter, else the socket. It is empty if that is not known.
-func denialHint(path string) string {
-	dir, bit := closed(filepath.Dir(path)), fs.FileMode(0o010)
-	if dir == "" {
-		dir, bit = path, 0o020
-	}
-	info, err := os.Stat(dir)
-	if err != nil && dir == path {
-		dir, bit = filepath.Dir(path), 0o010
-		info, err = os.Stat(dir)
-	}
-	if err != nil {
+	owner := info.Sys().(*syscall.Stat_t)
+	if info.IsDir() && int(owner.Uid) == os.Geteuid() && info.Mode().Perm()&0o022 == 0 {
 		return ""
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return ""
-	}
-	group := strconv.FormatUint(uint64(owner.Gid), 10)
-	if found, err := user.LookupGroupId(group); err == nil {
-		group = found.Name
-	}
-	if owner.Gid != 0 && info.Mode().Perm()&bit != 0 {
-		return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", dir, group, group)
-	}
-	// No user should join root's group for this, and joining another group would not help.
-	advice := "give the daemon a group of its own with --socket-group and --socket-mode 0660"
-	if info.IsDir() {
-		advice = "open it with chmod o+x, or give the daemon another --socket"
-	}
-	return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: %s", dir, owner.Uid, group, info.Mode().Perm(), advice)
-}
-
-// closed is the outermost directory on the way to dir, or dir itself, that this process
-// may not enter; "" if it may enter all.
-func closed(dir string) (found string) {
-	for at := dir; ; at = filepath.Dir(at) {
-		if err := syscall.Access(at, 1); errors.Is(err, fs.ErrPermission) {
-			found = at
-		}
-		if at == filepath.Dir(at) {
-			return found
-		}
-	}
+	return fmt.Sprintf("belongs to user %d with mode %04o, and must be a directory that only user %d can write to",
+		owner.Uid, info.Mode().Perm(), os.Geteuid())
 }

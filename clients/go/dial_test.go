@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -132,18 +133,18 @@ func TestSocketsOfOtherUsersAreIgnored(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(path), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(filepath.Join(dir, "link", "s")), "ignored", "is not a directory")
+	wantError(t, find(filepath.Join(dir, "link", "s")), "ignored", "must be a directory")
 	if err := os.Chmod(filepath.Dir(path), 0o770); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(path), "can be written by others")
+	wantError(t, find(path), "with mode 0770, and must be a directory that only user")
 	if os.Geteuid() != 0 {
 		return // only root can give a directory away
 	}
 	if err := errors.Join(os.Chmod(filepath.Dir(path), 0o700), os.Chown(filepath.Dir(path), 65534, -1)); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, find(path), path+" (ignored: "+filepath.Dir(path), "belongs to another user, 65534")
+	wantError(t, find(path), path+" (ignored: "+filepath.Dir(path), "belongs to user 65534")
 	if got, err := firstSocket([]place{{path, filepath.Dir(path)}, {path: second}}); got != second {
 		t.Errorf("%s, %v: the next place counts", got, err)
 	}
@@ -154,26 +155,18 @@ func TestSocketsOfOtherUsersAreIgnored(t *testing.T) {
 	}
 }
 
-func TestDenialHint(t *testing.T) {
+// Who may not connect hears whom to ask: the group of the socket, or of what hides it.
+func TestWhoMayConnect(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "s")
-	if os.Geteuid() == 0 {
-		if err := os.Chown(dir, -1, 65534); err != nil {
-			t.Fatal(err)
-		}
+	path := listen(t, filepath.Join(dir, "s"))
+	for place, at := range map[string]string{path: path, dir: filepath.Join(dir, "missing")} {
+		wantError(t, unreachable(at, syscall.EACCES), at+": permission denied ("+place+" belongs to user ", " and group ", "--socket-group")
 	}
-	for mode, want := range map[os.FileMode]string{
-		0o770: dir + " belongs to group ",
-		0o700: "chmod o+x", // joining its group would not help
-	} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
-		if hint := denialHint(path); !strings.Contains(hint, want) {
-			t.Errorf("mode %o: %q, want %q in it", mode, hint, want)
-		}
-	}
-	if hint := denialHint(filepath.Join(path, "deeper", "s")); os.Geteuid() == 0 && hint != "" {
+	if hint := whoMay(filepath.Join(dir, "deeper", "s")); hint != "" {
 		t.Errorf("%q", hint)
+	}
+	var away *DaemonUnavailableError
+	if err := unreachable(path, syscall.EACCES); !errors.As(err, &away) || !away.hopeless || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v: it is worth no wait", err)
 	}
 }

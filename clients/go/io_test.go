@@ -71,40 +71,9 @@ func TestNoLockIsHeldDuringIO(t *testing.T) {
 	}
 }
 
-// All who wait for a refill get the error of the refill.
-func TestWaitersGetTheRefillersError(t *testing.T) {
-	release, began := make(chan struct{}), make(chan struct{}, 1)
-	c := newClient(t, WithPrefetch(8, 0), WithSingleAttempt(), WithDialer(func(context.Context) (net.Conn, error) {
-		began <- struct{}{}
-		<-release
-		return nil, errors.New("nobody there")
-	}))
-	const waiters = 8
-	errs := make([]error, waiters)
-	var all sync.WaitGroup
-	for i := range errs {
-		all.Go(func() { _, errs[i] = c.NextID(t.Context()) })
-	}
-	<-began
-	for waiting := 0; waiting < waiters; time.Sleep(time.Millisecond) {
-		c.ahead.mu.Lock()
-		if c.ahead.next != nil {
-			waiting = int(c.ahead.next.used.Load())
-		}
-		c.ahead.mu.Unlock()
-	}
-	close(release)
-	all.Wait()
-	for _, err := range errs {
-		if !errors.Is(err, ErrDaemonUnavailable) || err != errs[0] {
-			t.Errorf("%v, and another one got %v", err, errs[0])
-		}
-	}
-}
-
-// A fetch that is out of time fails the calls that began before it, however that shows. A call
-// that joined it later has time for the next one.
-func TestAFetchFailsOnlyThoseWhoseTimeIsOver(t *testing.T) {
+// A fetch that fails, fails the call that made it, however that shows. A call that waited for it
+// makes another one in its own time.
+func TestAFetchFailsOnlyWhoMadeIt(t *testing.T) {
 	refusing := func(after time.Duration, code Code) func(*peer, *message) bool {
 		return func(p *peer, m *message) bool {
 			time.Sleep(after)
@@ -118,7 +87,7 @@ func TestAFetchFailsOnlyThoseWhoseTimeIsOver(t *testing.T) {
 	}{
 		"silent":   {func(*peer, *message) bool { return true }, 1, ErrTimeout},
 		"slow":     {refusing(DefaultTimeout-200*time.Millisecond, ErrTimeout), 1, ErrTimeout},
-		"stopping": {refusing(0, ErrShuttingDown), DaemonTime(DefaultTimeout), ErrShuttingDown},
+		"stopping": {refusing(0, ErrShuttingDown), DefaultTimeout, ErrShuttingDown},
 		"away":     {nil, 11 * time.Second, ErrDaemonUnavailable},
 		"gone":     {nil, time.Hour, ErrDaemonUnavailable},
 	} {

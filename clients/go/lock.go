@@ -190,7 +190,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.stop()
 	<-l.watched
 	// Even if the call fails, the end of the connection releases the lock.
-	defer l.conn.close()
+	defer l.conn.nc.Close()
 	if err := l.Err(); err != nil {
 		return err
 	}
@@ -224,6 +224,20 @@ func (l *Lock) watch() {
 			return
 		}
 	}
+}
+
+// listen waits for a message that no call waits for, and passes it.
+func (c *conn) listen(ctx context.Context, deadline time.Time) error {
+	stop, err := c.limit(ctx, deadline)
+	if err != nil {
+		return err
+	}
+	defer c.settle(stop)
+	kind, _, err := c.head()
+	if err == nil {
+		c.pass(kind)
+	}
+	return err
 }
 
 // after is the time of the next check: after the pause, but not after the end of the lock.

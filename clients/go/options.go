@@ -52,8 +52,8 @@ func WithSocket(path string) Option {
 }
 
 // WithDialer connects with the function instead of a socket's path: to a daemon behind a
-// tunnel, or to the fake of package kazahanatest. Closing a connection must end its blocked
-// reads and writes.
+// tunnel, or to the fake of package kazahanatest. The connections must have deadlines, and
+// closing one must end its blocked reads and writes.
 func WithDialer(dial func(context.Context) (net.Conn, error)) Option {
 	return func(s *settings) {
 		s.dial = func(ctx context.Context) (net.Conn, error) {
@@ -87,8 +87,8 @@ func WithSingleAttempt() Option {
 	return func(s *settings) { s.single = true }
 }
 
-// WithPrefetch makes NextID take IDs from memory. Batches of at least n IDs are fetched
-// ahead, and larger ones if they are used up within a millisecond. An ID that was requested
+// WithPrefetch makes NextID take IDs from memory. A call that finds none fetches a batch of at
+// least n IDs, and a larger one if the last was used up within a millisecond. An ID that was requested
 // longer than maxAge ago, and before the call, is thrown away, since it would sort wrongly;
 // 0 means DefaultMaxAge.
 // n is 0 (no prefetch, the default) to MaxBatch.

@@ -58,13 +58,11 @@ type alone struct {
 	client *Client
 }
 
-func newAhead(least int, maxAge time.Duration, fetch func(int) ([]ID, error)) alone {
-	life, end := context.WithCancel(context.Background())
-	p := newPrefetcher(life, least, maxAge, fetch)
-	return alone{p, &Client{end: end, ahead: p, timeout: getTimeout}}
+func newAhead(least int, maxAge time.Duration, fetch func(n int) ([]ID, error)) alone {
+	p := newPrefetcher(least, maxAge, func(_ context.Context, _ time.Duration, n int) ([]ID, error) { return fetch(n) })
+	return alone{p, &Client{ahead: p, timeout: getTimeout}}
 }
 
-func (a alone) close()                              { _ = a.client.Close() }
 func (a alone) get(ctx context.Context) (ID, error) { return a.client.NextID(ctx) }
 
 // batches are the requested sizes.
@@ -104,7 +102,6 @@ func TestPrefetchedIDsAreFresh(t *testing.T) {
 		if int(last) < 5100 {
 			t.Errorf("the last ID is %d: nothing was thrown away", last)
 		}
-		p.close()
 	})
 }
 
@@ -134,27 +131,27 @@ func TestSlowAnswersAreUsed(t *testing.T) {
 		if id := <-later; id != 9 {
 			t.Errorf("an ID of half a second, %d", id)
 		}
-		p.close()
 	})
 }
 
 // The time limit of a call counts from its begin, however many answers are thrown away.
 func TestDeadlineOverSeveralAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p alone
-		began := time.Now()
-		p = newAhead(8, time.Hour, func(n int) ([]ID, error) {
-			time.Sleep(getTimeout * 2 / 3)
-			if time.Since(began) > 10*getTimeout {
-				return nil, errors.New("far beyond the deadline")
+		began, late := time.Now(), errors.New("late")
+		var p *prefetcher
+		p = newPrefetcher(8, time.Hour, func(_ context.Context, left time.Duration, n int) ([]ID, error) {
+			const takes = getTimeout * 2 / 3
+			time.Sleep(min(takes, left))
+			if left < takes {
+				return nil, late
 			}
 			p.drop() // as another call that asks for IDs
 			return count(1, n), nil
 		})
-		if id, err := p.get(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != getTimeout {
+		c := &Client{ahead: p, timeout: getTimeout}
+		if id, err := c.NextID(t.Context()); !errors.Is(err, late) || time.Since(began) != getTimeout {
 			t.Errorf("%d, %v after %v", id, err, time.Since(began))
 		}
-		p.close()
 	})
 }
 
@@ -178,7 +175,6 @@ func TestPrefetchNoticesSuspend(t *testing.T) {
 			t.Errorf("%d IDs from before the suspend", wallEvery)
 		}
 	}
-	p.close()
 }
 
 // A wall clock that was set back does not make IDs younger.
@@ -194,32 +190,26 @@ func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
 				t.Fatal(id, err)
 			}
 		}
-		synctest.Wait() // the next answer is here, too
-		for _, b := range []*batch{p.now.Load(), p.next} {
-			b.wallUntil = math.MaxInt64
-		}
+		p.now.Load().wallUntil = math.MaxInt64
 		time.Sleep(time.Second + 1)
-		if id, err := p.get(t.Context()); id < 3000 || err != nil {
+		if id, err := p.get(t.Context()); id < 2000 || err != nil {
 			t.Errorf("after the maximal age came %d (%v), which was asked for before", id, err)
 		}
-		p.close()
 	})
 }
 
 // The rest of an answer comes before the next one, with any gaps.
 func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
-	p := newAhead(8, time.Hour, newSource(0).fetch)
-	here := func(ids ...ID) *batch {
-		return &batch{ids: ids, refillAt: -1, until: time.Hour, wallUntil: math.MaxInt64}
-	}
-	p.now.Store(here(1, 10))
-	p.next = here(100)
+	answers := [][]ID{{1, 10}, {100}}
+	p := newAhead(8, time.Hour, func(int) (ids []ID, err error) {
+		ids, answers = answers[0], answers[1:]
+		return ids, nil
+	})
 	for _, want := range []ID{1, 10, 100} {
 		if id, err := p.get(t.Context()); id != want || err != nil {
 			t.Errorf("%d, not %d (%v)", id, want, err)
 		}
 	}
-	p.close()
 }
 
 func TestPrefetchSharedByGoroutines(t *testing.T) {
@@ -244,7 +234,6 @@ func TestPrefetchSharedByGoroutines(t *testing.T) {
 		})
 	}
 	work.Wait()
-	p.close()
 	flat := slices.Concat(all...)
 	slices.Sort(flat)
 	if n := len(slices.Compact(flat)); n != each*many {
@@ -299,7 +288,6 @@ func TestDropForgetsWhatIsOnItsWay(t *testing.T) {
 		if got.Load() != 9 {
 			t.Errorf("after a drop came %d, of the batch asked for before", got.Load())
 		}
-		p.close()
 	})
 }
 
@@ -348,37 +336,32 @@ func TestPrefetchFailures(t *testing.T) {
 		if id, err := p.get(t.Context()); id != 1 || err != nil {
 			t.Error(id, err)
 		}
-		p.close()
-		if _, err := p.get(t.Context()); !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
 	})
 }
 
-// The next answer is fetched once a sixteenth of one is used, or all who waited are served.
-func TestRefillIsAskedForOnce(t *testing.T) {
-	for waiting, at := range map[int]int{1: 10, 10: 10, 25: 25, 159: 159} {
+// One answer serves all who wait for it, and one more is asked for if it is too small.
+func TestOneFetchForAllWhoWait(t *testing.T) {
+	for waiting, fetches := range map[int]int{1: 1, 10: 1, 159: 1, 160: 1, 161: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSource(time.Millisecond)
 			p := newAhead(160, time.Hour, s.fetch)
+			var all sync.WaitGroup
 			for range waiting {
-				go func() {
+				all.Go(func() {
 					if _, err := p.get(t.Context()); err != nil {
 						t.Error(err)
 					}
-				}()
+				})
 			}
-			time.Sleep(time.Second)
+			all.Wait()
+			if n := len(s.batches()); n != fetches {
+				t.Errorf("%d batches for %d who waited", n, waiting)
+			}
 			for i := waiting; i < 160; i++ {
-				if n := len(s.batches()); n != 1 && i <= at || n != 2 && i > at {
-					t.Errorf("%d batches with ID %d, after %d that were waited for", n, i, waiting)
-				}
 				if id, ok := p.take(); !ok || id != ID(i+1) {
 					t.Errorf("%d, %v", id, ok)
 				}
-				time.Sleep(time.Second)
 			}
-			p.close()
 		})
 	}
 }
@@ -402,7 +385,6 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.close()
 		if all := s.batches(); all[len(all)-1] != 8 {
 			t.Errorf("the last batch has %d", all[len(all)-1])
 		}
@@ -434,8 +416,6 @@ func TestWaitersAreServedFirst(t *testing.T) {
 		for p.now.Load().ids == nil {
 			runtime.Gosched()
 		}
-		release = make(chan struct{}) // of the next batch
-		defer close(release)
 		if id, ok := p.take(); !ok || id != 12 {
 			t.Errorf("%d, %v beside %d who wait", id, ok, waiters)
 		}

@@ -14,18 +14,19 @@ import (
 
 // parts are the parts of the client: how many lines each may have, without comments and
 // blank ones, and how many it should have, where there is an aim. docs/decisions.md says
-// why both are missed.
+// why the core misses its one.
 var parts = []struct {
 	name      string
 	most, aim int // 0: none
 	files     []string
 }{
-	{"the core: IDs, batches, prefetch, errors, the connection and the wire", 1700, 850, []string{
-		"client.go", "doc.go", "errors.go", "external.go", "id.go", "layout.go", "options.go", "prefetch.go", "status.go",
-		"conn.go", "calls.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
-	{"locks and sequences", 290, 350, []string{"lock.go", "lock_errors.go", "sequence.go", "internal/boottime/*.go"}},
-	{"the fake, and connections for it and for placement", 615, 0, []string{"kazahanatest/*.go", "internal/twoway/*.go"}},
-	{"placement and its fake", 995, 0, []string{"placement/*.go", "placement/placementtest/*.go"}},
+	{"the core: IDs, batches, prefetch, errors, connections and the wire", 1311, 850, []string{
+		"client.go", "doc.go", "errors.go", "id.go", "options.go", "prefetch.go",
+		"calls.go", "conn.go", "request.go", "dial.go", "internal/msgpack/*.go"}},
+	{"locks and sequences", 302, 350, []string{"lock.go", "lock_errors.go", "sequence.go", "internal/boottime/*.go"}},
+	{"beside: IDs without a daemon, other methods", 273, 0, []string{"external.go", "layout.go", "other.go", "status.go"}},
+	{"the fake, and connections for it and for placement", 612, 0, []string{"kazahanatest/*.go", "internal/twoway/*.go"}},
+	{"placement and its fake", 1005, 0, []string{"placement/*.go", "placement/placementtest/*.go"}},
 	{"tests only", 233, 0, []string{"internal/clienttest/*.go"}},
 }
 

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	pipelined = 64
+	few, many = 8, 64 // goroutines
 	batch     = 100
 	prefetch  = 64
 	// chunk is how many calls are timed together, where a call costs less than reading
@@ -158,7 +158,8 @@ func measure(socket, echo string, each time.Duration) (table []result, err error
 			})
 		}},
 		{"single", func() (sample, error) { return repeat(each, 1, one) }},
-		{fmt.Sprintf("pipelined, %d goroutines", pipelined), func() (sample, error) { return together(each, one) }},
+		{fmt.Sprintf("%d goroutines", few), func() (sample, error) { return together(few, each, one) }},
+		{fmt.Sprintf("%d goroutines", many), func() (sample, error) { return together(many, each, one) }},
 		{fmt.Sprintf("batch of %d", batch), func() (sample, error) {
 			return repeat(each, batch, func() error { _, err := plain.NextIDs(ctx, batch); return err })
 		}},
@@ -214,11 +215,11 @@ func tight(each time.Duration, call func() error) (sample, error) {
 	return s, err
 }
 
-// together makes many goroutines call over one connection.
-func together(each time.Duration, call func() error) (all sample, err error) {
+// together makes many goroutines call at the same time.
+func together(goroutines int, each time.Duration, call func() error) (all sample, err error) {
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	for range pipelined {
+	for range goroutines {
 		work.Go(func() {
 			s, failed := repeat(each, 1, call)
 			mu.Lock()
