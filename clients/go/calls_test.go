@@ -214,6 +214,21 @@ func TestStaleConnections(t *testing.T) {
 	})
 }
 
+// A connection on which an answer is due serves no other call.
+func TestConnectionsEndWithTheirCallsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, WithTimeout(time.Second), scripted(t, answering(func(p *peer, m *message) bool {
+			return m.ID == 1 || p.Reply(m.ID, 1)
+		}), number(2)))
+		if _, err := c.NextID(t.Context()); !errors.Is(err, ErrTimeout) {
+			t.Error(err)
+		}
+		if id := nextID(t, c); id != 2 {
+			t.Errorf("the answer is that of connection %d", id)
+		}
+	})
+}
+
 // A call that its context ends leaves no answer behind for another one.
 func TestCancelledCallsLeaveNothingBehind(t *testing.T) {
 	c := newClient(t, scripted(t, answering(func(p *peer, m *message) bool {

@@ -12,11 +12,11 @@
 // A Client connects at its first call. A call takes an idle connection, or opens another, and
 // puts it back; so there are as many connections as calls at the same time, and 64 of them are
 // kept. When a connection is lost, or the daemon answers that it is stopping, the Client
-// connects again and repeats the call, for as long as the
-// context and the timeout allow. That is harmless: an ID in a lost answer leaves a gap,
-// and a sequence recognises a repeated request by its request ID. So a restart of the
-// daemon costs callers time, but no errors. A Client that has never reached a daemon gives
-// up after a second. WithSingleAttempt switches all of this off.
+// connects again and repeats the call, for as long as the context and the timeout allow. That
+// is harmless: an ID in a lost answer leaves a gap, and a sequence recognises a repeated
+// request by its request ID. So a restart of the daemon costs callers time, but no errors. A
+// Client that has never reached a daemon gives up after a second. WithSingleAttempt switches
+// all of this off.
 //
 // # Order
 //

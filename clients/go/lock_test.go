@@ -203,6 +203,25 @@ func TestLossOfAnEarlierAttempt(t *testing.T) {
 	})
 }
 
+// A message that is cut ends the connection: nothing that follows can be read.
+func TestLockWithACutMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := map[string]any{"lease_id": "held", "fencing_token": 1, "state": "ACTIVE", "expires_in_ms": 60_000}
+		l := mustLock(t, newClient(t, scripted(t, func(conn net.Conn) {
+			answering(func(p *peer, m *message) bool {
+				ok := p.Reply(m.ID, held)
+				if m.Method == "Lock.Watch" {
+					_, _ = conn.Write([]byte{0x93, 2}) // of a notification
+				}
+				return ok
+			})(conn)
+		})), "k", LockOptions{TTL: time.Minute})
+		if lost := expectLost(t, l); lost.Reason != "disconnected" {
+			t.Error(lost)
+		}
+	})
+}
+
 // Near the end of what the daemon has confirmed, the lock is checked at that end, and not a
 // third of the term later.
 func TestLockIsCheckedAtItsEnd(t *testing.T) {
