@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import re
 import socket as sockets
@@ -60,23 +59,20 @@ def find() -> str:
     uid = os.geteuid()
     tried = []
     for path, directory in candidates(os.environ, uid):
-        why = _distrust(directory, uid)
         try:
-            os.stat(path)
+            why = directory and _distrust(directory, uid)
             if not why:
+                os.stat(path)
                 return path
         except OSError as error:
-            why = why or _why(path, error)
+            why = _why(error)
         tried.append(f"{path} ({why})")
     raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}; {_ADVICE}", path=path)
 
 
 def _distrust(directory: str, uid: int) -> str:
     """Say why another user may answer in the daemon's place there: `su` keeps XDG_RUNTIME_DIR. "" if none can."""
-    try:
-        info = os.lstat(directory)
-    except OSError:  # the attempt to use it tells why
-        return ""
+    info = os.lstat(directory)
     if stat.S_ISDIR(info.st_mode) and info.st_uid == uid and not info.st_mode & 0o022:
         return ""
     owner = f"{directory} belongs to user {info.st_uid} with mode {info.st_mode & 0o7777:04o}"
@@ -94,39 +90,14 @@ def connect(path: str) -> sockets.socket:
             made.close()
             raise
     except OSError as error:
-        raise unavailable(path, error) from error
+        what = f"cannot connect to {path}: {_why(error)}; {_ADVICE}"
+        raise DaemonUnavailableError(what, path=path) from error
     return made
 
 
-def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
-    """Explain why no daemon answers at path, and what to do."""
-    return DaemonUnavailableError(f"cannot connect to {path}: {_why(path, error)}; {_ADVICE}", path=path)
-
-
-def _why(path: str, error: OSError) -> str:
+def _why(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "it is not a socket" if _is_other(path) else "no daemon listens on it"
-    return f"{error.strerror or error}{_who_may(path) if isinstance(error, PermissionError) else ''}"
-
-
-def _is_other(path: str) -> bool:
-    """Tell whether something else than a socket is there. A daemon that restarts removes its socket at any moment."""
-    try:
-        return not stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _who_may(path: str) -> str:
-    """Name the group of the socket, or of the directory that hides it."""
-    place = path if os.path.exists(path) else os.path.dirname(path)
-    try:
-        info = os.stat(place)
-    except OSError:  # a daemon that restarts removes its socket at any moment
-        return ""
-    try:
-        group = grp.getgrgid(info.st_gid).gr_name
-    except KeyError:
-        group = str(info.st_gid)
-    owner = f"{place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}"
-    return f" ({owner}: add your user to the group that the daemon's --socket-group names)"
+        return "no daemon listens on it"
+    if isinstance(error, PermissionError):
+        return f"{error.strerror}: add your user to the socket's group, which the daemon's --socket-group names"
+    return error.strerror or str(error)
