@@ -136,7 +136,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("base", "prefetch", "holding"):
+    for module in ("client", "prefetch", "holding"):
         monkeypatch.setattr(f"kazahana.{module}.now", made)
     return made
 

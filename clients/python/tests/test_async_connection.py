@@ -42,8 +42,7 @@ def test_requests_that_cannot_be_sent_are_not_kept(script: Any, gate: threading.
             for _ in range(5):
                 failed = await asyncio.gather(*(client._perform(echo(0.1)) for _ in range(20)), return_exceptions=True)
                 assert {type(one) for one in failed} == {kazahana.RequestTimeoutError}
-            connection = client._connection
-            assert connection is not None
+            (connection,) = client._of_loop.values()
             assert len(connection._rest) < 25 * LARGE and not connection._unsent and not connection._waiting
             asked = [asyncio.ensure_future(client._perform(echo(PATIENCE))) for _ in range(20)]
             await asyncio.sleep(0)
@@ -87,7 +86,7 @@ def test_requests_that_were_not_sent_are_repeated_on_another_connection(script: 
     async def main() -> None:
         async with kazahana.AsyncClient(server.socket) as client:
             asked = [asyncio.ensure_future(client._perform(echo(PATIENCE))) for _ in range(30)]
-            while not (client._connection and client._connection._rest):  # noqa: ASYNC110
+            while not any(connection._rest for connection in client._of_loop.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             gate.set()
             assert await asyncio.gather(*asked) == [LARGE] * 30

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import json
 import select
-import signal
 import threading
 import time
 import uuid
@@ -466,7 +465,7 @@ def test_more_than_the_socket_takes_of_tasks(script: Any) -> None:
         async with kazahana.AsyncClient(server.socket) as client:
             call = kazahana.protocol.Call("Echo", ["x" * 900_000], int, 60, {})
             asked = [asyncio.ensure_future(client._perform(call)) for _ in range(8)]
-            while not (client._connection and client._connection._rest):  # noqa: ASYNC110
+            while not any(connection._rest for connection in client._of_loop.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             gate.set()
             return await asyncio.gather(*asked)
@@ -580,8 +579,7 @@ def test_answer_in_the_moment_of_cancelling(script: Any) -> None:
             assert await client.ping() == "pong"
             task = asyncio.ensure_future(client.next_id())
             await asyncio.sleep(0)
-            connection = client._connection
-            assert connection is not None
+            (connection,) = client._of_loop.values()
             task.cancel()
             server.peers[0].result(connection._msgid, 8)
             select.select([connection._socket], [], [], 60)
@@ -594,21 +592,27 @@ def test_answer_in_the_moment_of_cancelling(script: Any) -> None:
     asyncio.run(main())
 
 
-def test_another_loop_takes_the_client_over(daemon: Daemon) -> None:
-    client = kazahana.AsyncClient(daemon.socket, timeout=PATIENCE)
+def test_loops_at_the_same_time_have_a_connection_each(script: Any) -> None:
+    """The daemon answers the call of the first loop only after that of the second."""
+    held: list[tuple[Any, int]] = []
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        held.append((peer, msgid))
+        if len(held) == 2:
+            for number, (asked, id) in enumerate(reversed(held)):
+                asked.result(id, number + 1)
+
+    server = script(answer)
+    client = kazahana.AsyncClient(server.socket, timeout=PATIENCE)
 
     async def main() -> None:
-        await client.next_id()
-        daemon.stop(signal.SIGSTOP)
-        try:
-            waiting = asyncio.ensure_future(client.next_id())
-            await asyncio.sleep(0)
-            with pytest.raises(kazahana.RequestTimeoutError):
-                await asyncio.to_thread(asyncio.run, client.next_id(timeout=1))
-            with pytest.raises(kazahana.ClientClosedError, match="another event loop"):
-                await waiting
-        finally:
-            daemon.stop(signal.SIGCONT)
+        first = asyncio.ensure_future(client.next_id())
+        while not held:  # noqa: ASYNC110 - by another thread
+            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(asyncio.run, client.next_id()) == 1
+        assert await first == 2
+        assert len(server.peers) == 2
+        await client.close()
 
     asyncio.run(main())
 
@@ -626,11 +630,21 @@ def test_one_client_under_several_loops(daemon: Daemon) -> None:
 
     loops = [asyncio.new_event_loop() for _ in range(2)]
     ids = [loop.run_until_complete(ask()) for loop in [*loops, *loops]]
+    assert set(client._of_loop) == set(loops)
     ids.append(loops[0].run_until_complete(last()))
     assert ids == sorted(set(ids))
+    first, second = client._of_loop.values()
+    assert first.broken and not second.broken  # which its own loop closes
+    loops[1].run_until_complete(asyncio.sleep(0))
+    assert second.broken
     for loop in loops:
-        loop.run_until_complete(asyncio.sleep(0.01))
         loop.close()
+
+
+def test_connections_of_loops_that_are_closed_are_forgotten(daemon: Daemon) -> None:
+    client = kazahana.AsyncClient(daemon.socket)
+    ids = [asyncio.run(client.next_id()) for _ in range(5)]
+    assert ids == sorted(set(ids)) and len(client._of_loop) == 1
 
 
 def test_a_lost_connection_is_written_to_once(script: Any, caplog: pytest.LogCaptureFixture) -> None:

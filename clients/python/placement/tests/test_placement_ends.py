@@ -13,7 +13,7 @@ import kazahana
 import kazahana_placement as placement
 from actors import Actors, place
 from harness import PATIENCE
-from kazahana.base import closed
+from kazahana.errors import closed
 from kazahana_placement import threads
 from test_placement import Host, event
 

@@ -15,16 +15,14 @@ To read the source, go from what knows of no client to the clients:
 - protocol: a call as bytes, bytes as messages, and what a result has to be;
 - fork: what a child process must not share with its parent;
 - prefetch: IDs that are fetched before they are asked for;
-- base: what both clients have in common: options, when a call is repeated, and how IDs are prefetched;
-- connection, client: for threads, where each call has a connection to itself;
-- async_connection, async_client: for asyncio, where all calls share one connection.
+- connections: for threads, where each call has one to itself, and for asyncio, where all calls share one;
+- client: when a call is repeated, and the two clients.
 
-That is the core. Beside it, locks and holding are about locks and sequences, other about the rest of the calls, and
-testing has the fakes.
+That is the core. Beside it, clock has the waits, locks and holding are about locks and sequences, other about the rest
+of the calls, and testing has the fakes.
 """
 
-from .async_client import AsyncClient as AsyncClient
-from .client import Client as Client
+from .client import AsyncClient as AsyncClient, Client as Client
 from .errors import *  # noqa: F403
 from .external import ExternalCodec as ExternalCodec
 from .lockerrors import *  # noqa: F403

@@ -1,26 +1,123 @@
-"""The client for threads."""
+"""The clients: what both have in common, the one for threads, and the one for asyncio.
+
+Both run the same coroutines: _ids and _refill here, and those of locks. What these await are methods that each client
+has for itself: _performed, and _join. In an AsyncClient they let other tasks run. In a Client they block the thread and
+never suspend the coroutine, so that `run` takes it to its end in one step. That step costs a tenth of a single call:
+so _perform, which repeats a call, exists twice.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
+from collections.abc import Awaitable
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
-from . import fork
-from .base import AnyClient, run
-from .clock import monotonic
-from .connection import Connection
-from .errors import KazahanaError
-from .locks import Locks
-from .other import OtherCalls
-from .protocol import AsText, Call, IDOptions
+from . import address, fork
+from .clock import monotonic, now, within
+from .connections import AsyncConnection, Connection, run
+from .errors import KazahanaError, closed, late
+from .locks import AsyncLocks, Locks
+from .other import AsyncOtherCalls, OtherCalls
+from .prefetch import Prefetch
+from .protocol import AsText, Call, Calls, IDOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-T = TypeVar("T")
+IDLE = 16  # connections that a Client keeps at most while no call uses them
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.2  # s between tries: from, to, doubling
+FIRST_CONTACT = 1.0  # s after the first call: so long a daemon that was never reached may be starting
 
-IDLE = 16  # connections that are kept at most while no call uses them
+
+class AnyClient:
+    """A client's options and state, when a call is repeated, and how IDs are prefetched."""
+
+    def __init__(
+        self,
+        socket: str | None = None,
+        *,
+        service: str | None = None,
+        timeout: float = 10.0,
+        prefetch: int = 0,
+        max_age: float = 0.05,
+        single_attempt: bool = False,
+    ) -> None:
+        self._path = None if socket is None else address.parse(socket)
+        self._single_attempt = single_attempt
+        self._calls = Calls(service, timeout)
+        self._prefetch = Prefetch(prefetch, max_age)
+        self._reached = self._closed = False
+        self._gives_up = float("inf")  # when a daemon that was never reached is not waited for any more
+        self._idle: list[Connection] = []  # a Client's, which no call uses; to add one or to take one is atomic
+        self._of_loop: dict[Any, AsyncConnection] = {}  # an AsyncClient's, by event loop
+
+    # Each client has its own.
+    _performed: Callable[..., Awaitable[Any]]  # performs a call, as its _perform
+    _refill_future: Callable[[], tuple[Any, Any]]  # a new one, and the event loop that it belongs to
+    _join: Callable[[Any, float], Awaitable[object]]  # waits until a future is done, so many seconds at most
+
+    async def _ids(self, call: Call[Any]) -> Any:
+        """Perform a call for IDs. The prefetched ones are older, so they are dropped."""
+        result = await self._performed(call)
+        self._prefetch.drop()
+        return result
+
+    async def _refill(self) -> int:
+        """Return an ID of a batch that this caller fetches, or that it waits for while another caller fetches it.
+
+        Each caller has its own deadline: after a refill that failed, one of those that waited begins another.
+        """
+        prefetch, timeout = self._prefetch, self._calls.timeout
+        began, deadline, left = now(), monotonic() + timeout, timeout
+        while left > 0:
+            mine, loop = self._refill_future()
+            refill = prefetch.join(mine, loop)
+            if refill is mine:
+                try:
+                    before, asked = prefetch.batch, now()
+                    if (id := prefetch.pop(began)) is not None:  # another thread has refilled it
+                        return id
+                    call = self._calls.ids(prefetch.count(asked), timeout=left)
+                    return prefetch.install(before, await self._performed(call), asked)
+                finally:
+                    prefetch.leave(loop)
+            await self._join(refill, left)
+            id, left = prefetch.pop(began), deadline - monotonic()
+            if id is not None:
+                return id
+        raise late(timeout, "no IDs")
+
+    def _connect(self, kind: Callable[[str], Any]) -> Any:
+        """Return a new connection of this kind."""
+        if self._closed:
+            raise closed()
+        made = kind(self._path or address.find())
+        self._reached = True
+        return made
+
+    def _pause(self, error: KazahanaError, call: Call[Any], started: float, tries: int) -> float:
+        """Return how many seconds to wait before the next try, or raise the error if there is none before the deadline.
+
+        Calls are repeated after transient errors: the daemon is away, or stops. Any call may be: an ID that was made
+        and not received leaves a gap, and calls with effects have a request ID. So a restart of the daemon costs time,
+        but no error.
+        """
+        limit = started + call.timeout
+        if not self._reached:
+            self._gives_up = min(self._gives_up, started + FIRST_CONTACT)
+            limit = min(limit, self._gives_up)
+        pause = delay(tries)
+        if self._single_attempt or not error.transient or monotonic() + pause >= limit:
+            raise error
+        return pause
+
+
+def delay(tries: int) -> float:
+    """Return how many seconds to wait after so many tries. The first wait is none: a new daemon may listen already."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - 1, 16)) * random.uniform(0.5, 1) if tries else 0.0
 
 
 class Client(OtherCalls, Locks, AnyClient):
@@ -37,10 +134,6 @@ class Client(OtherCalls, Locks, AnyClient):
     time. They are made again when the daemon restarts. A process that was forked makes its own. Not for use in
     signal handlers.
     """
-
-    def _after_fork(self) -> None:
-        super()._after_fork()
-        self._idle: list[Connection] = []  # to add one or to take one is atomic
 
     def __enter__(self) -> Client:
         return self
@@ -65,7 +158,7 @@ class Client(OtherCalls, Locks, AnyClient):
         regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
         """
         if options or format != "int":
-            return self._ids(self._calls.ids(None, format, **options))
+            return run(self._ids(self._calls.ids(None, format, **options)))
         if not self._prefetch.size:
             return self._perform(self._calls.plain)
         fork.look()
@@ -78,14 +171,9 @@ class Client(OtherCalls, Locks, AnyClient):
     def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
     def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
-        return self._ids(self._calls.ids(n, format, **options))
+        return run(self._ids(self._calls.ids(n, format, **options)))
 
-    def _ids(self, call: Call[Any]) -> Any:
-        result = self._perform(call)
-        self._prefetch.drop()
-        return result
-
-    def _perform(self, call: Call[T], exchange: Callable[[Call[T], float], Any] | None = None) -> Any:
+    def _perform(self, call: Call[Any], exchange: Callable[[Call[Any], float], Any] | None = None) -> Any:
         """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
 
         Locks have an exchange of their own.
@@ -100,13 +188,14 @@ class Client(OtherCalls, Locks, AnyClient):
                 time.sleep(self._pause(error, call, started, tries))
             tries += 1
 
-    def _exchange(self, call: Call[T], deadline: float) -> T:
+    def _exchange(self, call: Call[Any], deadline: float) -> Any:
         """Perform a call once, on an idle connection or a new one."""
         try:
-            idle = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            idle = None
-        connection = idle or self._connect(Connection)
+            connection = None
+        if connection is None or connection.broken:  # a forked child finds its parent's, which are closed
+            connection = self._connect(Connection)
         try:
             return call.parse(connection.call(call, deadline))
         finally:
@@ -122,8 +211,8 @@ class Client(OtherCalls, Locks, AnyClient):
         for connection in idle:
             connection.close()
 
-    # What coroutines await here (see base) blocks this thread, or this green thread.
-    async def _performed(self, call: Call[T], exchange: Callable[[Call[T], float], Any] | None = None) -> Any:
+    # What coroutines await here blocks this thread, or this green thread.
+    async def _performed(self, call: Call[Any], exchange: Callable[[Call[Any], float], Any] | None = None) -> Any:
         return self._perform(call, None if exchange is None else lambda *about: run(exchange(*about)))
 
     def _refill_future(self) -> tuple[Any, Any]:
@@ -131,3 +220,92 @@ class Client(OtherCalls, Locks, AnyClient):
 
     async def _join(self, refill: futures.Future[None], seconds: float) -> None:
         futures.wait([refill], seconds)
+
+
+class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
+    """Calls the kazahana daemon of this host from coroutines, like Client.
+
+    All tasks of an event loop share one connection. With prefetch, most calls of next_id return without going through
+    the loop.
+    """
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; calls under way raise a ClientClosedError."""
+        self._closed = True
+        self._prefetch.drop()
+        fork.look()
+        for loop, connection in self._of_loop.copy().items():
+            if not connection.broken and not loop.is_closed():
+                loop.call_soon_threadsafe(connection.fail, closed())
+        await asyncio.sleep(0)  # until that of this loop is closed
+
+    @overload
+    async def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
+    @overload
+    async def next_id(self, *, format: AsText, **options: Unpack[IDOptions]) -> str: ...
+    async def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return a new ID, greater than every ID that was returned before this call.
+
+        format: int, string (decimal) or external. Options: service; timeout, in seconds;
+        regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
+        """
+        if options or format != "int":
+            return await self._ids(self._calls.ids(None, format, **options))
+        if not self._prefetch.size:
+            return await self._perform(self._calls.plain)
+        fork.look()
+        id = self._prefetch.pop()
+        return await self._refill() if id is None else id
+
+    @overload
+    async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
+    @overload
+    async def next_ids(self, n: int, *, format: AsText, **options: Unpack[IDOptions]) -> list[str]: ...
+    async def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
+        return await self._ids(self._calls.ids(n, format, **options))
+
+    async def _perform(
+        self, call: Call[Any], exchange: Callable[[Call[Any], float], Awaitable[Any]] | None = None
+    ) -> Any:
+        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
+
+        Locks have an exchange of their own.
+        """
+        exchange = exchange or self._exchange
+        started, tries = monotonic(), 0
+        while True:
+            fork.look()
+            try:
+                return await exchange(call, started + call.timeout)
+            except KazahanaError as error:
+                pause = self._pause(error, call, started, tries)
+            await within(pause)
+            tries += 1
+
+    async def _exchange(self, call: Call[Any], deadline: float) -> Any:
+        """Perform a call once, on the connection of the running loop or a new one."""
+        loop = asyncio.get_running_loop()
+        connection = self._of_loop.get(loop)
+        if connection is None or connection.broken:
+            for other in list(self._of_loop):
+                if other.is_closed():
+                    self._of_loop.pop(other, None)
+            connection = self._of_loop[loop] = self._connect(AsyncConnection)
+        return call.parse(await connection.call(call, deadline))
+
+    # What coroutines await here lets other tasks run.
+    _performed = _perform
+
+    def _refill_future(self) -> tuple[Any, Any]:
+        loop = asyncio.get_running_loop()
+        return loop.create_future(), loop
+
+    async def _join(self, refill: asyncio.Future[None], seconds: float) -> None:
+        await within(seconds, refill)

@@ -14,24 +14,27 @@ monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 # This one counts time while the machine is suspended, where there is such a clock.
 now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else monotonic
 
+INF = float("inf")
 SKEW = 60.0  # s; a loop whose clock differs more from ours has one that a test made
 
 
 class Alarm:
-    """Calls back in the loop at a time of monotonic(), unless it is cancelled before."""
+    """Calls back in the loop at the earliest time of monotonic() that it was told, unless it is cancelled before."""
 
-    __slots__ = ("_about", "_call", "_deadline", "_loop", "_waiting")
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[..., object], *about: Any) -> None:
+        self._loop, self._call, self._about = loop, call, about
+        self._deadline = INF
+        self._waiting: asyncio.TimerHandle | threading.Timer | None = None
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, deadline: float, call: Callable[..., object], *about: Any
-    ) -> None:
-        self._loop, self._deadline, self._call, self._about = loop, deadline, call, about
-        self._wait()
+    def by(self, deadline: float) -> None:
+        if deadline < self._deadline:
+            self.cancel()
+            self._deadline = deadline
+            self._wait()
 
     def _wait(self) -> None:
         here, there = monotonic(), self._loop.time()
         left = self._deadline - here
-        self._waiting: asyncio.TimerHandle | threading.Timer
         if abs(there - here) < SKEW:
             self._waiting = self._loop.call_at(there + left, self._ring)
         else:  # its timers may never come
@@ -47,10 +50,12 @@ class Alarm:
         if monotonic() < self._deadline:  # the loop's clock was changed
             self._wait()
         else:
+            self._deadline = INF
             self._call(*self._about)
 
     def cancel(self) -> None:
-        self._waiting.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 def _settle(future: asyncio.Future[None]) -> None:
@@ -58,18 +63,12 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def sleep(seconds: float) -> None:
-    if seconds <= 0:
-        await asyncio.sleep(0)
-    else:
-        await within(seconds)
-
-
 async def within(seconds: float, *futures: asyncio.Future[Any]) -> None:
     """Wait until one of the futures is done, or the time is up."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    alarm = Alarm(loop, monotonic() + seconds, _settle, over)
+    alarm = Alarm(loop, _settle, over)
+    alarm.by(monotonic() + seconds)
     try:
         await asyncio.wait([over, *futures], return_when=asyncio.FIRST_COMPLETED)
     finally:

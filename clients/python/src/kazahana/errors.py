@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
-from typing import TYPE_CHECKING, Union
-
-Detail = Union[int, str]
+from typing import TYPE_CHECKING
 
 BY_CODE: dict[str, type[KazahanaError]] = {}  # the class of each code
 
@@ -26,9 +24,9 @@ class KazahanaError(Exception):
             cls.code = code
             BY_CODE[code] = cls
 
-    def __init__(self, message: str = "", /, **details: Detail) -> None:
+    def __init__(self, message: str = "", /, **details: int | str) -> None:
         self.message = message or self.code
-        self.details: dict[str, Detail] = {}
+        self.details: dict[str, int | str] = {}
         for name, value in details.items():
             documented = type(getattr(type(self), name, None))
             try:
@@ -134,7 +132,7 @@ def from_wire(text: str) -> KazahanaError:
     """Parse `CODE: message key=value key="another value"`. The details are the longest tail of that form."""
     found = _CODE.match(text)
     code, rest = (found[1], text[found.end() :]) if found else (ProtocolError.code, text)
-    details: dict[str, Detail] = {}
+    details: dict[str, int | str] = {}
     message_end = 0
     for word in _WORD.finditer(rest):
         key, quoted, bare = word.groups()
@@ -155,6 +153,10 @@ def lost(path: str, cause: BaseException | None = None) -> DaemonUnavailableErro
 
 def late(timeout: float, what: str) -> RequestTimeoutError:
     return RequestTimeoutError(f"{what} in time", waited_ms=int(timeout * 1000), cause="answer")
+
+
+def closed() -> ClientClosedError:
+    return ClientClosedError("the client was closed")
 
 
 def copy_of(error: KazahanaError) -> KazahanaError:

@@ -11,19 +11,19 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar
 
-from . import async_connection, connection, fork
-from .base import CHUNK, QUIET
-from .clock import monotonic, now, sleep
-from .errors import ClientClosedError, DaemonUnavailableError, KazahanaError, ShuttingDownError, lost
+from . import fork
+from .clock import INF, monotonic, now, within
+from .connections import CHUNK, MAX_SHORT_MSGID, QUIET, AsyncConnection, Connection
+from .errors import ClientClosedError, DaemonUnavailableError, KazahanaError, ShuttingDownError
 from .lockerrors import LockLostError, LockNotFoundError
 from .other import record
 from .protocol import ANSWER, MAX_TIMEOUT, Call
 
 T = TypeVar("T")
 
-INF = float("inf")
 # Errors of the lock's own connection, with which the lock is lost.
 GONE = (DaemonUnavailableError, ShuttingDownError)
+QUESTION = MAX_SHORT_MSGID + 1  # the msgid of what listen asks: one at a time, and no call has it
 LATE = 3.0  # s, for the answer to a question that was not asked in time
 LOOK = 1.0  # s; a sleep does not count time while the machine is suspended, so it is no longer than this
 
@@ -121,13 +121,12 @@ class AnyHolding:
         self.term = Term(state, asked)
 
 
-class Holding(AnyHolding, connection.Connection):
+class Holding(AnyHolding, Connection):
     """The connection that holds a lock. After the lock is watched, any thread may listen."""
 
     def __init__(self, path: str) -> None:
         self._reason: str | None = None  # why the lock is lost
         self._reading = threading.Lock()  # nobody waits for anything while holding it
-        self._question = 0  # the msgid of the latest
         super().__init__(path)
 
     async def answer(self, call: Call[Any], deadline: float) -> Any:
@@ -173,7 +172,7 @@ class Holding(AnyHolding, connection.Connection):
         if self._reason is None:
             if message[0] != ANSWER:
                 self._reason = told(message)
-            elif message[1] == self._question:
+            elif message[1] == QUESTION:
                 self._reason = self.term.take(*message[2:])
 
     def _after_fork(self) -> None:
@@ -185,22 +184,20 @@ class Holding(AnyHolding, connection.Connection):
         try:
             self._socket.settimeout(0.0)
             with contextlib.suppress(BlockingIOError):
-                while data := self._socket.recv(CHUNK):
-                    for message in self._reader.feed(data):
+                while True:
+                    for message in self._reader.feed(self._socket.recv(CHUNK)):
                         self.notice(message)
-                raise lost(self.path)
             if self._reason is None and now() >= self.term.next:
                 if self.term.asked is None:
                     self.term.ask()
-                    self._socket.send(self._request(self.term.call), QUIET)
-                    self._question = self._msgid
+                    self._socket.send(self.term.call.request(QUESTION), QUIET)
                 else:
                     self._reason = "unavailable"
         except (OSError, KazahanaError):
             self._reason = self._reason or "disconnected"
         finally:
             with contextlib.suppress(OSError):
-                self._socket.settimeout(None)
+                self._socket.settimeout(self._timeout)
 
     def _wait(self, timeout: float) -> None:
         """Wait until there is something to read."""
@@ -209,7 +206,7 @@ class Holding(AnyHolding, connection.Connection):
             selector.select(timeout)
 
 
-class AsyncHolding(AnyHolding, async_connection.AsyncConnection):
+class AsyncHolding(AnyHolding, AsyncConnection):
     """The connection that holds a lock. `lost` is set when the lock is lost, and `reason` says why."""
 
     def __init__(self, path: str) -> None:
@@ -259,7 +256,7 @@ class AsyncHolding(AnyHolding, async_connection.AsyncConnection):
         term = self.term
         while self.reason is None:
             while (left := term.next - now()) > 0:
-                await sleep(min(left, LOOK))
+                await within(min(left, LOOK))
             if term.asked is not None:
                 return self._lose("unavailable")
             term.ask()

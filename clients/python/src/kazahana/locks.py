@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Callable, Generic, TypeVar
 
 from . import fork
-from .base import run
+from .connections import run
 from .errors import InvalidParamsError, KazahanaError
 from .holding import AsyncHolding, Holding, LockState as LockState, lock_state
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError

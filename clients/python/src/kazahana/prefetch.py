@@ -5,21 +5,15 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from .clock import now
+from . import fork
+from .clock import INF, now
 from .errors import InvalidParamsError
 from .protocol import MAX_BATCH
 
-INF = float("inf")
 # Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
-
-
-class Batch(list[int]):
-    """IDs in descending order: pop, which is atomic, takes the smallest. Valid until now() is `expires`."""
-
-    __slots__ = ("asked", "expires")
-    asked: float
-    expires: float
+# IDs in descending order, so that pop takes the smallest; when they were asked for; from when on they are too old.
+Batch = tuple[list[int], float, float]
 
 
 class Prefetch:
@@ -36,13 +30,19 @@ class Prefetch:
             raise InvalidParamsError(f"max_age={max_age} s is out of range: more than 0")
         self.size = self._count = size
         self.max_age = max_age
-        self._asked = -INF
-        self.after_fork()
+        self._after_fork()  # there is as little at first as in a child
+        fork.track(self)
 
-    def after_fork(self) -> None:
-        self.batch = Batch()
+    def _after_fork(self) -> None:
         self._swap = threading.Lock()  # of batch; nobody waits for anything while holding it
         self._refills: dict[Any, Any] = {}  # the future of the refill under way, by event loop; None for threads
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the batch: a caller has received larger IDs by now, and the next ID must be larger still."""
+        with self._swap:
+            self.batch: Batch = ([], 0.0, 0.0)
+            self._asked = -INF  # it was not used up
 
     def pop(self, began: float = INF) -> int | None:
         """Return the smallest ID, None if there is none or it is too old.
@@ -50,13 +50,13 @@ class Prefetch:
         A call that has waited tells when it began. An ID that was asked for since then sorts rightly at any age: else a
         daemon that takes longer than max_age would serve one caller with each batch.
         """
-        batch = self.batch
+        ids, asked, expires = self.batch
         try:
-            id = batch.pop()
+            id = ids.pop()
         except IndexError:
             return None
         # The clock is read only now, since this process may have been stopped before it took the ID.
-        return id if now() < batch.expires or began < batch.asked else None
+        return id if now() < expires or began < asked else None
 
     def join(self, mine: Any, loop: Any) -> Any:
         """Return the future of the refill under way. It is `mine`, the caller's, if there was none in its loop."""
@@ -79,16 +79,9 @@ class Prefetch:
         Their age counts from the request, not from the answer. If drop was called since, the rest
         is dropped, too.
         """
-        batch = Batch(reversed(ids))
-        first = batch.pop()
-        batch.asked, batch.expires = asked, asked + self.max_age
+        ids.reverse()
+        first = ids.pop()
         with self._swap:
             if self.batch is before:
-                self.batch = batch
+                self.batch = ids, asked, asked + self.max_age
         return first
-
-    def drop(self) -> None:
-        """Forget the batch: a caller has received larger IDs by now, and the next ID must be larger still."""
-        with self._swap:
-            self.batch = Batch()
-            self._asked = -INF  # it was not used up

@@ -43,8 +43,6 @@ class IDOptions(Options, total=False):
 class Call(Generic[T]):
     """One request, without its msgid, and how to read the result."""
 
-    __slots__ = ("method", "params", "parse", "tail", "timeout")
-
     def __init__(
         self, method: str, params: Sequence[Any], parse: Callable[[Any], T], timeout: float, options: Mapping[str, Any]
     ) -> None:
@@ -109,12 +107,14 @@ class Reader:
     def feed(self, data: bytes) -> list[list[Any]]:
         """Take bytes; return the messages that are whole now: [ANSWER, msgid, error, result] or a notification.
 
-        It raises the daemon's last word (an error with msgid 0) or a ProtocolError.
+        It raises the daemon's last word (an error with msgid 0) or a ProtocolError; at the end, a ConnectionError.
         """
         # A single answer to NextID: nearly everything that a client without batches reads.
         head = _ID_ANSWERS.get(len(data))
         if head and self._end == self._fed and data.startswith(head) and data[-10:-8] == b"\xc0\xcf":
             return [[ANSWER, int.from_bytes(data[len(head) : -10], "big"), None, int.from_bytes(data[-8:], "big")]]
+        if not data:
+            raise ConnectionResetError("the end of the connection")
         messages = []
         try:
             self._unpacker.feed(data)

@@ -11,10 +11,8 @@ from typing import Any, Callable
 
 import msgpack
 
-from .async_client import AsyncClient
-from .base import closed
-from .client import Client
-from .errors import InvalidExternalIDError, InvalidParamsError, KazahanaError, UnknownMethodError
+from .client import AsyncClient, Client
+from .errors import InvalidExternalIDError, InvalidParamsError, KazahanaError, UnknownMethodError, closed
 from .external import ExternalCodec
 from .holding import LockState
 from .lockerrors import LockHeldError, LockNotFoundError

@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Awaitable, Generator, Sequence
 from typing import Any, Callable
 
-from kazahana.async_client import AsyncClient
-from kazahana.async_connection import AsyncConnection
-from kazahana.base import closed, delay
-from kazahana.clock import monotonic, now, sleep, within
-from kazahana.errors import ClientClosedError, KazahanaError, copy_of, lost
+from kazahana.client import AsyncClient, delay
+from kazahana.clock import monotonic, now, within
+from kazahana.connections import AsyncConnection
+from kazahana.errors import ClientClosedError, KazahanaError, closed, copy_of, lost
 from kazahana.protocol import Call, Calls
 
 from .core import (
@@ -124,7 +123,7 @@ class AsyncDialer:
     async def _begin(self, first: Call[Any], deadline: float) -> AsyncLink:
         if self._over:
             raise closed()
-        link = self._client._connect(AsyncLink)
+        link: AsyncLink = self._client._connect(AsyncLink)
         try:
             first.parse(await link.call(first, deadline))
         except BaseException:
@@ -264,7 +263,7 @@ class AsyncExecutor:
         """Register again; return None when this is closed first."""
         said = ""
         while not self._closing:
-            await sleep(delay(self._tries))
+            await within(delay(self._tries))
             self._tries += 1
             try:
                 self._link = link = await self._dialer.dial(self._register)

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 from kazahana import fork
-from kazahana.base import CHUNK, QUIET, closed, delay
-from kazahana.client import Client
+from kazahana.client import Client, delay
 from kazahana.clock import monotonic, now
-from kazahana.connection import Connection
-from kazahana.errors import ClientClosedError, InvalidParamsError, KazahanaError, copy_of, lost
+from kazahana.connections import CHUNK, QUIET, Connection
+from kazahana.errors import ClientClosedError, InvalidParamsError, KazahanaError, closed, copy_of, lost
 from kazahana.protocol import ANSWER, Call, Calls
 
 from .core import (
