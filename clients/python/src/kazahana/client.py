@@ -1,9 +1,8 @@
 """The clients: what both have in common, the one for threads, and the one for asyncio.
 
-Both run the same coroutines: _ids and _refill here, and those of locks. What these await are methods that each client
-has for itself: _performed, and _join. In an AsyncClient they let other tasks run. In a Client they block the thread and
-never suspend the coroutine, so that `run` takes it to its end in one step. That step costs a tenth of a single call:
-so _perform, which repeats a call, exists twice.
+Both run the same coroutines: _performed, _ids and _refill here, and those of locks. What these await are methods that
+each client has for itself: _exchange and _wait. In an AsyncClient they let other tasks run. In a Client they block the
+thread and never suspend the coroutine, so that `run` takes it to its end in one step.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ IDLE = 16  # connections that a Client keeps at most while no call uses them
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.2  # s between tries: from, to, doubling
 FIRST_CONTACT = 1.0  # s after the first call: so long a daemon that was never reached may be starting
 
+Exchange = Callable[[Call[Any], float], Awaitable[Any]]  # performs a call once, before a deadline
+
 
 class AnyClient:
     """A client's options and state, when a call is repeated, and how IDs are prefetched."""
@@ -55,9 +56,25 @@ class AnyClient:
         self._of_loop: dict[Any, AsyncConnection] = {}  # an AsyncClient's, by event loop
 
     # Each client has its own.
-    _performed: Callable[..., Awaitable[Any]]  # performs a call, as its _perform
+    _exchange: Exchange
+    _wait: Callable[..., Awaitable[object]]  # so many seconds, or until a future is done
     _refill_future: Callable[[], tuple[Any, Any]]  # a new one, and the event loop that it belongs to
-    _join: Callable[[Any, float], Awaitable[object]]  # waits until a future is done, so many seconds at most
+
+    async def _performed(self, call: Call[Any], exchange: Exchange | None = None) -> Any:
+        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
+
+        Locks have an exchange of their own.
+        """
+        exchange = exchange or self._exchange
+        started, tries = monotonic(), 0
+        while True:
+            fork.look()
+            try:
+                return await exchange(call, started + call.timeout)
+            except KazahanaError as error:
+                pause = self._pause(error, call, started, tries)
+            await self._wait(pause)
+            tries += 1
 
     async def _ids(self, call: Call[Any]) -> Any:
         """Perform a call for IDs. The prefetched ones are older, so they are dropped."""
@@ -84,7 +101,7 @@ class AnyClient:
                     return prefetch.install(before, await self._performed(call), asked)
                 finally:
                     prefetch.leave(loop)
-            await self._join(refill, left)
+            await self._wait(left, refill)
             id, left = prefetch.pop(began), deadline - monotonic()
             if id is not None:
                 return id
@@ -160,7 +177,7 @@ class Client(OtherCalls, Locks, AnyClient):
         if options or format != "int":
             return run(self._ids(self._calls.ids(None, format, **options)))
         if not self._prefetch.size:
-            return self._perform(self._calls.plain)
+            return run(self._performed(self._calls.plain))
         fork.look()
         id = self._prefetch.pop()
         return run(self._refill()) if id is None else id
@@ -173,22 +190,10 @@ class Client(OtherCalls, Locks, AnyClient):
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return run(self._ids(self._calls.ids(n, format, **options)))
 
-    def _perform(self, call: Call[Any], exchange: Callable[[Call[Any], float], Any] | None = None) -> Any:
-        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
+    def _perform(self, call: Call[Any], exchange: Exchange | None = None) -> Any:
+        return run(self._performed(call, exchange))
 
-        Locks have an exchange of their own.
-        """
-        exchange = exchange or self._exchange
-        started, tries = monotonic(), 0
-        while True:
-            fork.look()
-            try:
-                return exchange(call, started + call.timeout)
-            except KazahanaError as error:
-                time.sleep(self._pause(error, call, started, tries))
-            tries += 1
-
-    def _exchange(self, call: Call[Any], deadline: float) -> Any:
+    async def _exchange(self, call: Call[Any], deadline: float) -> Any:
         """Perform a call once, on an idle connection or a new one."""
         try:
             connection = self._idle.pop()
@@ -211,15 +216,11 @@ class Client(OtherCalls, Locks, AnyClient):
         for connection in idle:
             connection.close()
 
-    # What coroutines await here blocks this thread, or this green thread.
-    async def _performed(self, call: Call[Any], exchange: Callable[[Call[Any], float], Any] | None = None) -> Any:
-        return self._perform(call, None if exchange is None else lambda *about: run(exchange(*about)))
-
     def _refill_future(self) -> tuple[Any, Any]:
         return futures.Future(), None
 
-    async def _join(self, refill: futures.Future[None], seconds: float) -> None:
-        futures.wait([refill], seconds)
+    async def _wait(self, seconds: float, *refills: futures.Future[None]) -> None:
+        futures.wait(refills, seconds) if refills else time.sleep(seconds)  # noqa: ASYNC251 - no loop runs it
 
 
 class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
@@ -271,23 +272,7 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
         """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
         return await self._ids(self._calls.ids(n, format, **options))
 
-    async def _perform(
-        self, call: Call[Any], exchange: Callable[[Call[Any], float], Awaitable[Any]] | None = None
-    ) -> Any:
-        """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
-
-        Locks have an exchange of their own.
-        """
-        exchange = exchange or self._exchange
-        started, tries = monotonic(), 0
-        while True:
-            fork.look()
-            try:
-                return await exchange(call, started + call.timeout)
-            except KazahanaError as error:
-                pause = self._pause(error, call, started, tries)
-            await within(pause)
-            tries += 1
+    _perform = AnyClient._performed
 
     async def _exchange(self, call: Call[Any], deadline: float) -> Any:
         """Perform a call once, on the connection of the running loop or a new one."""
@@ -300,12 +285,8 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
             connection = self._of_loop[loop] = self._connect(AsyncConnection)
         return call.parse(await connection.call(call, deadline))
 
-    # What coroutines await here lets other tasks run.
-    _performed = _perform
-
     def _refill_future(self) -> tuple[Any, Any]:
         loop = asyncio.get_running_loop()
         return loop.create_future(), loop
 
-    async def _join(self, refill: asyncio.Future[None], seconds: float) -> None:
-        await within(seconds, refill)
+    _wait = staticmethod(within)

@@ -194,7 +194,7 @@ class Dialer:
         link: Link = self._client._perform(first, self._begin)
         return link
 
-    def _begin(self, first: Call[Any], deadline: float) -> Link:
+    async def _begin(self, first: Call[Any], deadline: float) -> Link:
         if self._over:
             raise closed()
         connection = self._client._connect(TwoWay)
