@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 from . import fork
 from .clock import INF, monotonic, now, within
@@ -19,10 +19,6 @@ from .lockerrors import LockLostError, LockNotFoundError
 from .other import record
 from .protocol import ANSWER, MAX_TIMEOUT, Call
 
-T = TypeVar("T")
-
-# Errors of the lock's own connection, with which the lock is lost.
-GONE = (DaemonUnavailableError, ShuttingDownError)
 QUESTION = MAX_SHORT_MSGID + 1  # the msgid of what listen asks: one at a time, and no call has it
 LATE = 3.0  # s, for the answer to a question that was not asked in time
 LOOK = 1.0  # s; a sleep does not count time while the machine is suspended, so it is no longer than this
@@ -91,10 +87,10 @@ class Term:
 def told(notification: list[Any]) -> str | None:
     """Return why the lock is lost, if the daemon tells that it is."""
     _, method, params = notification
-    if method != "Lock.Lost":
-        return None
-    about = params[0] if isinstance(params, list) and params else None
-    return str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
+    try:
+        return str(params[0]["reason"]) if method == "Lock.Lost" else None
+    except (LookupError, TypeError):
+        return "lost"
 
 
 class AnyHolding:
@@ -104,11 +100,11 @@ class AnyHolding:
     term: Term
     answer: Callable[[Call[Any], float], Awaitable[Any]]  # sends a call; returns the result before a deadline
 
-    async def perform(self, call: Call[T], deadline: float = INF) -> T:
+    async def perform(self, call: Call[Any], deadline: float = INF) -> Any:
         """Perform a call that cannot be repeated on another connection."""
         try:
             return call.parse(await self.answer(call, min(deadline, monotonic() + call.timeout)))
-        except GONE as error:
+        except (DaemonUnavailableError, ShuttingDownError) as error:  # with it, the lock is lost
             what = f"the connection that held the lock was lost: {error.message}"
             raise LockLostError(what, reason="disconnected") from error
 
@@ -182,22 +178,18 @@ class Holding(AnyHolding, Connection):
     def _look(self) -> None:
         """Read what is there without waiting, and ask if it is time."""
         try:
-            self._socket.settimeout(0.0)
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    for message in self._reader.feed(self._socket.recv(CHUNK)):
+                    for message in self._reader.feed(self._socket.recv(CHUNK, socket.MSG_DONTWAIT)):
                         self.notice(message)
             if self._reason is None and now() >= self.term.next:
                 if self.term.asked is None:
                     self.term.ask()
-                    self._socket.send(self.term.call.request(QUESTION), QUIET)
+                    self._socket.send(self.term.call.request(QUESTION), QUIET | socket.MSG_DONTWAIT)
                 else:
                     self._reason = "unavailable"
         except (OSError, KazahanaError):
             self._reason = self._reason or "disconnected"
-        finally:
-            with contextlib.suppress(OSError):
-                self._socket.settimeout(self._timeout)
 
     def _wait(self, timeout: float) -> None:
         """Wait until there is something to read."""
@@ -209,14 +201,14 @@ class Holding(AnyHolding, Connection):
 class AsyncHolding(AnyHolding, AsyncConnection):
     """The connection that holds a lock. `lost` is set when the lock is lost, and `reason` says why."""
 
+    answer = AsyncConnection.call
+    release = AnyHolding.perform
+
     def __init__(self, path: str) -> None:
         self.lost = asyncio.Event()
         self.reason: str | None = None
         self._asking: asyncio.Future[None] | None = None
         super().__init__(path)
-
-    async def answer(self, call: Call[Any], deadline: float) -> Any:
-        return await self.call(call, deadline)
 
     async def watch(self, call: Call[LockState], deadline: float) -> None:
         """Perform Lock.Watch; from then on, ask for the lock from time to time."""
@@ -226,10 +218,6 @@ class AsyncHolding(AnyHolding, AsyncConnection):
     def loss(self) -> str | None:
         """Return why the lock is lost; None while it is held."""
         return self.reason
-
-    async def release(self, call: Call[Any]) -> None:
-        """Perform Lock.Release."""
-        await self.perform(call)
 
     def end(self) -> None:
         """Close. Whoever waits for the loss is told that the lock was released."""

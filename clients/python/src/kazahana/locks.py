@@ -15,10 +15,7 @@ from .holding import AsyncHolding, Holding, LockState as LockState, lock_state
 from .lockerrors import LockExpiredError, LockLostError, RequestIDReusedError
 from .protocol import MAX_TIMEOUT, Call, Calls, exactly, values
 
-H = TypeVar("H")
-
-# Results of a grant whose connection broke before the lock was watched.
-LOST_AT_ONCE = (LockLostError, LockExpiredError, RequestIDReusedError)
+H = TypeVar("H", Holding, AsyncHolding)
 
 
 def request_id() -> str:
@@ -98,7 +95,7 @@ class _Wanted(Generic[H]):
     Its coroutines serve both clients, as those of AnyClient do.
     """
 
-    _kind: Any  # H
+    _kind: type[H]
 
     def __init__(self, client: Any, key: str, ttl: float, wait: float) -> None:
         self.key = key
@@ -116,11 +113,10 @@ class _Wanted(Generic[H]):
     @property
     def state(self) -> LockState:
         """The daemon's answer when the lock was taken."""
-        state: LockState = self._holding.state
-        return state
+        return self._holding.state
 
     @property
-    def _holding(self) -> Any:
+    def _holding(self) -> H:
         if self._last is None:
             raise RuntimeError(f"the lock {self.key!r} has not been acquired")
         return self._last
@@ -134,19 +130,19 @@ class _Wanted(Generic[H]):
 
     async def _begin(self, _: Any, deadline: float) -> H:
         """Take the lock on a new connection, and watch it."""
-        holding = self._client._connect(self._kind)
+        holding: H = self._client._connect(self._kind)
         try:
             state = lock_state(await holding.answer(self._acquire(), deadline))
             await holding.watch(self._call("Lock.Watch", lease_id=state.lease_id), deadline)
         except BaseException as error:
             holding.end()  # which gives back what was granted
-            if isinstance(error, LOST_AT_ONCE):  # ask again, with a new request
+            # The connection may have broken before the lock was watched: ask again, with a new request.
+            if isinstance(error, (LockLostError, LockExpiredError, RequestIDReusedError)):
                 # A new ID is not in use: to hear that it is would say no more the next time.
                 error.transient = not (self._is_anew and isinstance(error, RequestIDReusedError))
                 self._is_anew, self._request_id = True, request_id()
             raise
-        made: H = holding
-        return made
+        return holding
 
     async def _give_back(self) -> None:
         fork.look()  # the lock stays with the parent
@@ -223,8 +219,7 @@ class AsyncLock(_Wanted[AsyncHolding]):
 
     @property
     def lost(self) -> asyncio.Event:
-        event: asyncio.Event = self._holding.lost
-        return event
+        return self._holding.lost
 
     @property
     def lost_reason(self) -> str | None:
