@@ -299,7 +299,7 @@ with kazahana.Client(prefetch=3, timeout=600) as client:
 # docs/decisions.md says why they are more.
 PARTS: dict[str, tuple[int, str]] = {
     "the core": (
-        718,
+        716,
         "__init__ errors address protocol fork prefetch connections client",
     ),
     "locks and sequences": (356, "locks holding lockerrors"),

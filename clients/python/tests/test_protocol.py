@@ -10,8 +10,9 @@ from hypothesis import given, settings, strategies as st
 
 import kazahana
 from harness import Daemon, exchanges, hostile_answers
-from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, client as clients, other
+from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError, other
 from kazahana.client import FIRST_CONTACT, LONGEST_PAUSE
+from kazahana.clock import INF, monotonic
 from kazahana.errors import KazahanaError, lost
 from kazahana.holding import lock_state
 from kazahana.protocol import ANSWER, MAX_RESPONSE, NOTIFICATION, Call, Calls, Reader
@@ -216,13 +217,13 @@ def test_the_daemon_is_told_the_timeout() -> None:
 @settings(max_examples=50, derandomize=True)
 def test_tries_end_at_the_deadline(timeout: float, reached: bool) -> None:
     client, tries, at = kazahana.Client("/nowhere"), 0, 1000.0
-    client._reached = reached
+    client._gives_up = INF if reached else None
     limit = at + (timeout if reached else min(timeout, FIRST_CONTACT))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kazahana.client.monotonic", lambda: at)
         while True:
             try:
-                pause = client._pause(lost("/x"), Call("Ping", [], str, timeout, {}), 1000.0, tries)
+                pause = client._pause(lost("/x"), 1000.0 + timeout, tries)
             except ConnectionError:
                 break
             assert 0 <= pause <= LONGEST_PAUSE and (pause > 0 or tries == 0)
@@ -233,13 +234,11 @@ def test_tries_end_at_the_deadline(timeout: float, reached: bool) -> None:
 
 
 def test_what_is_tried_again() -> None:
-    client, ping = kazahana.Client("/nowhere"), Call("Ping", [], str, 10.0, {})
-    now = clients.monotonic()
-    client._reached = True
-    assert client._pause(lost("/x"), ping, now, 0) == 0
-    assert client._pause(ShuttingDownError(), ping, now, 0) == 0
+    client, deadline = kazahana.Client("/nowhere"), monotonic() + 3600
+    assert client._pause(lost("/x"), deadline, 0) == 0
+    assert client._pause(ShuttingDownError(), deadline, 0) == 0
     with pytest.raises(InvalidParamsError):
-        client._pause(InvalidParamsError(), ping, now, 0)
+        client._pause(InvalidParamsError(), deadline, 0)
 
 
 def test_a_library_for_messagepack_rpc(daemon: Daemon) -> None:

@@ -15,7 +15,7 @@ from concurrent import futures
 from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 from . import address, fork
-from .clock import monotonic, now, within
+from .clock import INF, monotonic, now, within
 from .connections import AsyncConnection, Connection, run
 from .errors import KazahanaError, closed, late
 from .locks import AsyncLocks, Locks
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 IDLE = 16  # connections that a Client keeps at most while no call uses them
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.2  # s between tries: from, to, doubling
-FIRST_CONTACT = 1.0  # s after the first call: so long a daemon that was never reached may be starting
+FIRST_CONTACT = 1.0  # s after the first failure: so long a daemon that was never reached may be starting
 
 Exchange = Callable[[Call[Any], float], Awaitable[Any]]  # performs a call once, before a deadline
 
@@ -50,8 +50,8 @@ class AnyClient:
         self._single_attempt = single_attempt
         self._calls = Calls(service, timeout)
         self._prefetch = Prefetch(prefetch, max_age)
-        self._reached = self._closed = False
-        self._gives_up = float("inf")  # when a daemon that was never reached is not waited for any more
+        self._closed = False
+        self._gives_up: float | None = None  # when a daemon that was never reached is not waited for any more
         self._idle: list[Connection] = []  # a Client's, which no call uses; to add one or to take one is atomic
         self._of_loop: dict[Any, AsyncConnection] = {}  # an AsyncClient's, by event loop
 
@@ -66,13 +66,13 @@ class AnyClient:
         Locks have an exchange of their own.
         """
         exchange = exchange or self._exchange
-        started, tries = monotonic(), 0
+        deadline, tries = monotonic() + call.timeout, 0
         while True:
             fork.look()
             try:
-                return await exchange(call, started + call.timeout)
+                return await exchange(call, deadline)
             except KazahanaError as error:
-                pause = self._pause(error, call, started, tries)
+                pause = self._pause(error, deadline, tries)
             await self._wait(pause)
             tries += 1
 
@@ -112,22 +112,20 @@ class AnyClient:
         if self._closed:
             raise closed()
         made = kind(self._path or address.find())
-        self._reached = True
+        self._gives_up = INF
         return made
 
-    def _pause(self, error: KazahanaError, call: Call[Any], started: float, tries: int) -> float:
+    def _pause(self, error: KazahanaError, deadline: float, tries: int) -> float:
         """Return how many seconds to wait before the next try, or raise the error if there is none before the deadline.
 
         Calls are repeated after transient errors: the daemon is away, or stops. Any call may be: an ID that was made
         and not received leaves a gap, and calls with effects have a request ID. So a restart of the daemon costs time,
         but no error.
         """
-        limit = started + call.timeout
-        if not self._reached:
-            self._gives_up = min(self._gives_up, started + FIRST_CONTACT)
-            limit = min(limit, self._gives_up)
-        pause = delay(tries)
-        if self._single_attempt or not error.transient or monotonic() + pause >= limit:
+        at, pause = monotonic(), delay(tries)
+        if self._gives_up is None:
+            self._gives_up = at + FIRST_CONTACT
+        if self._single_attempt or not error.transient or at + pause >= min(deadline, self._gives_up):
             raise error
         return pause
 
