@@ -14,6 +14,7 @@ import weakref
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import msgpack
 import pytest
 
 import kazahana
@@ -143,6 +144,20 @@ def test_deadline(connect: Any, script: Any) -> None:
     with contextlib.suppress(OSError):  # a client for threads has closed that connection
         late[0][0].result(late[0][1], 13)
     assert [client.next_id() for _ in range(300)] == [42] * 300
+
+
+def test_a_second_answer_reaches_nobody(connect: Any, script: Any) -> None:
+    """Else another call would return the same ID."""
+    before = [b""]
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        made = msgpack.packb([1, msgid, None, len(server.asked)])
+        peer.connection.sendall(made + before[0])
+        before[0] = made
+
+    server = script(answer)
+    client = connect(server.socket)
+    assert [client.next_id() for _ in range(200)] == list(range(1, 201))
 
 
 def test_timeout_of_the_daemon_tells_the_cause(connect: Any, script: Any) -> None:

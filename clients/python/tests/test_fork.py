@@ -195,6 +195,14 @@ def test_connections_stay_with_the_parent(connect: Any, daemon: Daemon, forks: N
     assert client.ping() == "pong"
 
 
+def test_a_child_needs_no_second_try(connect: Any, daemon: Daemon, forks: None) -> None:
+    """It does not take its parent's connection, which is closed in it."""
+    client = connect(daemon.socket, single_attempt=True)
+    assert client.ping() == "pong"
+    ids = in_children(lambda: [own((client.client if isinstance(client, Driven) else client).next_id())])
+    assert len(set(ids)) == CHILDREN
+
+
 def test_a_refill_under_way_at_the_fork(daemon: Daemon) -> None:
     client = kazahana.Client(daemon.socket, prefetch=4, timeout=60)
     client._prefetch.join(object(), None)

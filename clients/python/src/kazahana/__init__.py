@@ -3,8 +3,8 @@
 The way of a call, the same for threads and for asyncio:
 
 1. Client.next_id takes a prefetched ID, or has a Call made.
-2. Client._perform sets the deadline, which includes all that follows, and repeats the next step until then:
-   AnyClient._pause decides whether an error is worth another try, and when.
+2. AnyClient._performed sets the deadline, which includes all that follows, and repeats the next step until then:
+   _pause decides whether an error is worth another try, and when.
 3. Client._exchange takes a connection, or makes one, and lets protocol check the result.
 4. Connection.call sends the request and waits for the answer. It notices the end of the connection and the deadline.
 

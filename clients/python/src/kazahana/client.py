@@ -63,6 +63,8 @@ class AnyClient:
     async def _performed(self, call: Call[Any], exchange: Exchange | None = None) -> Any:
         """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
 
+        The deadline ends a call here between two tries, in a connection while it waits for the answer (see
+        Connection._within and AsyncConnection._expire), and in _refill while it waits for the IDs of another caller.
         Locks have an exchange of their own.
         """
         exchange = exchange or self._exchange
@@ -118,9 +120,10 @@ class AnyClient:
     def _pause(self, error: KazahanaError, deadline: float, tries: int) -> float:
         """Return how many seconds to wait before the next try, or raise the error if there is none before the deadline.
 
-        Calls are repeated after transient errors: the daemon is away, or stops. Any call may be: an ID that was made
+        A call is repeated after a transient error: the daemon is away, or stops. Any call may be: an ID that was made
         and not received leaves a gap, and calls with effects have a request ID. So a restart of the daemon costs time,
-        but no error.
+        but no error. After any other error it is not: the daemon has answered, the time is over, or nothing is known
+        of the peer. Calls on a lock's connection never are: see AnyHolding.perform.
         """
         at, pause = monotonic(), delay(tries)
         if self._gives_up is None:

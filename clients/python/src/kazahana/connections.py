@@ -80,7 +80,7 @@ class Connection(AnyConnection):
         except socket.timeout:
             raise late(call.timeout, f"no answer to {call.method} from {self.path}") from None
         except OSError as failure:
-            raise lost(self.path, failure) from failure
+            raise lost(self.path) from failure
         self.broken = error is not None and error.transient  # another daemon may have taken over
         if error is not None:
             raise error

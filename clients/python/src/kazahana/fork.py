@@ -1,7 +1,8 @@
 """A child process shares neither its parent's connections nor its prefetched IDs.
 
-What has to change in a child joins with track: connections, which close the child's copy of their socket, and clients,
-which forget connections and IDs. Python tells of a fork by os.fork; look notices any other, so calls begin with it.
+What has to change in a child joins with track. A connection closes the child's copy of its socket, and is broken from
+then on: the next call makes another. Prefetch forgets its IDs. Python tells of a fork by os.fork; look notices any
+other, so calls begin with it.
 """
 
 from __future__ import annotations

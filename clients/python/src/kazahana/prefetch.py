@@ -30,7 +30,7 @@ class Prefetch:
             raise InvalidParamsError(f"max_age={max_age} s is out of range: more than 0")
         self.size = self._count = size
         self.max_age = max_age
-        self._after_fork()  # there is as little at first as in a child
+        self._after_fork()  # as in a child, there is nothing yet
         fork.track(self)
 
     def _after_fork(self) -> None:
