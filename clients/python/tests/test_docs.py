@@ -302,7 +302,7 @@ PARTS: dict[str, tuple[int, str]] = {
         716,
         "__init__ errors address protocol fork prefetch connections client",
     ),
-    "locks and sequences": (356, "locks holding lockerrors"),
+    "locks and sequences": (354, "locks holding lockerrors"),
     "beside": (521, "other external clock __main__ testing"),
 }
 

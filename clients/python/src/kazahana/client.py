@@ -195,7 +195,10 @@ class Client(OtherCalls, Locks, AnyClient):
         return run(self._performed(call, exchange))
 
     async def _exchange(self, call: Call[Any], deadline: float) -> Any:
-        """Perform a call once, on an idle connection or a new one."""
+        """Perform a call once, on an idle connection or a new one.
+
+        Nobody looks at an idle connection: that its daemon has gone is noticed by the next call on it.
+        """
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -100,8 +100,6 @@ class _Wanted(Generic[H]):
     def __init__(self, client: Any, key: str, ttl: float, wait: float) -> None:
         self.key = key
         self._client, self._ttl, self._wait = client, ttl, wait
-        self._request_id = ""
-        self._is_anew = False  # the request asks for what an earlier one was granted and lost
         self._is_held = False
         self._last: H | None = None  # the connection that holds it, or that did last
 
@@ -124,6 +122,7 @@ class _Wanted(Generic[H]):
     async def _take(self) -> None:
         if self._is_held:
             raise RuntimeError(f"the lock {self.key!r} is held by this object already")
+        # Anew is a request for what an earlier one was granted and lost.
         self._is_anew, self._request_id = False, request_id()
         self._last = await self._client._performed(self._acquire(), self._begin)
         self._is_held = True
