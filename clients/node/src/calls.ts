@@ -1,5 +1,5 @@
 import { InvalidParamsError, ProtocolError } from './errors.js';
-import type { Value } from './msgpack.js';
+import type { Value } from './wire.js';
 
 export interface CallOptions {
   /** Time limit of the call over all its attempts, in milliseconds: 1 to 3,600,000. Default: the client's. */
@@ -29,16 +29,8 @@ export interface IdOptions<F extends keyof IdFormats = keyof IdFormats> extends 
   regularOnly?: boolean | undefined;
 }
 
-/** An ID in one of its forms. A number must be below 2^53: numbers that may be rounded are refused. */
-export type Id = bigint | number | string;
-
 const MAX_ID = (1n << 63n) - 1n;
 export const MAX_TIMEOUT_MS = 3_600_000;
-/** How much shorter the daemon's time limit is than the call's, a share and a few milliseconds at most: its error says more than ours. */
-export const margin = (timeout: number): number => Math.min(timeout / 20, 100);
-
-/** How long a call may take. */
-export type Limits = CallOptions & { timeout: number };
 
 /** The calls for IDs. */
 export abstract class Calls {
@@ -51,14 +43,14 @@ export abstract class Calls {
   }
 
   /** @internal */
-  abstract request(method: string, params: unknown[], limits: Limits): Promise<Value>;
+  abstract request(method: string, params: unknown[], options: CallOptions): Promise<Value>;
 
   abstract close(): Promise<void>;
 
   /** One ID, greater than every ID that this client got before (of the same service). */
   async nextId<F extends keyof IdFormats = 'int'>(options: IdOptions<F> = {}): Promise<IdFormats[F]> {
-    const value = await this.call('NextID', [this.idParams(options)], options);
-    return (isText(options) ? text(value) : identifier(value)) as IdFormats[F];
+    const value = await this.request('NextID', [this.idParams(options)], options);
+    return idsOf([value], options)[0]!;
   }
 
   /**
@@ -69,28 +61,18 @@ export abstract class Calls {
 
   /** `count` IDs, ascending: 1 to 65,536. */
   async nextIds<F extends keyof IdFormats = 'int'>(count: number, options: IdOptions<F> = {}): Promise<IdFormats[F][]> {
-    const values = await this.call('NextIDs', [count, this.idParams(options)], options);
-    return (isText(options) ? list(values, count).map(text) : identifiers(values, count)) as IdFormats[F][];
+    const values = await this.request('NextIDs', [count, this.idParams(options)], options);
+    return idsOf(list(values, count), options);
   }
 
-  /** @internal */
+  /** @internal The daemon's time limit is a little shorter than the call's: its error says more than ours. */
   protected idParams({ service = this.service, format, regularOnly, timeout = this.timeout }: IdOptions): object {
-    const timeout_ms = Math.floor(timeout - margin(timeout));
+    const timeout_ms = Math.floor(timeout - Math.min(timeout / 20, 100));
     return { service, format, regular_only: regularOnly, timeout_ms };
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
-  }
-
-  /** @internal */
-  protected async call(method: string, params: unknown[], options: CallOptions): Promise<Value> {
-    return this.request(method, params, this.limits(options));
-  }
-
-  /** @internal */
-  limits({ timeout = this.timeout, signal }: CallOptions): Limits {
-    return { timeout: milliseconds('timeout', timeout), signal };
   }
 }
 
@@ -100,9 +82,11 @@ export function milliseconds(name: string, ms: number, least = 1, most = MAX_TIM
   throw new InvalidParamsError(`${name} of ${ms}: ${least} to ${most} milliseconds are right`);
 }
 
-/** Whether the daemon answers with strings. */
-function isText({ format }: IdOptions): boolean {
-  return format === 'string' || format === 'external';
+/** The IDs of one answer, in the form that was asked for. */
+export function idsOf<F extends keyof IdFormats>(values: Value[], { format }: { format?: F | undefined }): IdFormats[F][] {
+  if (format === 'string' || format === 'external') return values.map((value) => text(value)) as IdFormats[F][];
+  let last = 0n;
+  return values.map((value) => (last = identifier(value, last))) as IdFormats[F][];
 }
 
 /** An ID: 1 to 2^63-1, and greater than the one before in the same answer. */
@@ -112,27 +96,16 @@ export function identifier(value: Value, last = 0n): bigint {
   throw new ProtocolError(`the daemon answered with the ID ${id}: IDs are 1 to ${MAX_ID}, and ascend within an answer`);
 }
 
-export function identifiers(values: Value, count: number): bigint[] {
-  let last = 0n;
-  return list(values, count).map((value) => (last = identifier(value, last)));
-}
-
 export function integer(value: Value | undefined): bigint {
   if (typeof value === 'bigint') return value;
-  if (typeof value === 'number' && Number.isSafeInteger(value)) return BigInt(value);
-  throw due('an integer', value);
+  return BigInt(checked(value, 'an integer', (found): found is number => Number.isSafeInteger(found)));
 }
 
-export function text(value: Value | undefined): string {
-  if (typeof value === 'string') return value;
-  throw due('a string', value);
-}
+export const text = (value: Value | undefined) => checked(value, 'a string', (found) => typeof found === 'string');
+export const list = (value: Value, count: number) => checked(value, `an array of ${count}`, (found): found is Value[] => Array.isArray(found) && found.length === count);
 
-export function list(value: Value, count: number): Value[] {
-  if (Array.isArray(value) && value.length === count) return value;
-  throw due(`an array of ${count}`, value);
-}
-
-export function due(what: string, value: Value | undefined): ProtocolError {
-  return new ProtocolError(`the daemon answered with ${Array.isArray(value) ? `an array of ${value.length}` : typeof value} where ${what} is due`);
+/** Returns what the daemon answered with, or throws if it is not what is due. */
+export function checked<T extends Value>(value: Value | undefined, what: string, isRight: (value: Value | undefined) => value is T): T {
+  if (isRight(value)) return value;
+  throw new ProtocolError(`the daemon answered with ${Array.isArray(value) ? `an array of ${value.length}` : typeof value} where ${what} is due`);
 }

@@ -1,12 +1,11 @@
-import { identifier, identifiers, milliseconds, type Id, type IdFormats, type IdOptions, type Limits } from './calls.js';
+import { identifier, MAX_TIMEOUT_MS, milliseconds, type CallOptions, type IdFormats, type IdOptions } from './calls.js';
 import { Channel } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
-import type { Value } from './msgpack.js';
-import { MAX_BATCH, Prefetcher } from './prefetch.js';
 import { KazahanaClient } from './other.js';
-import { encodeCall } from './protocol.js';
+import { MAX_BATCH, Prefetcher } from './prefetch.js';
 import { socketPath } from './socket.js';
+import { encodeCall, type Value } from './wire.js';
 
 export interface ClientOptions {
   /** Path of the daemon's socket, or a unix:/// URI. Default: KAZAHANA_SOCKET, else the first of the usual places that exists. */
@@ -40,35 +39,25 @@ export class Client extends KazahanaClient {
     this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
     this.channel = new Channel(this.socket, singleAttempt);
     this.single = encodeCall('NextID', [this.idParams({})]);
-    const isCount = Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= MAX_BATCH;
-    if (!isCount) throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to ${MAX_BATCH} IDs are right`);
     milliseconds('maxAge', maxAge);
-    if (prefetch > 0) {
-      const batch = (count: number) => encodeCall('NextIDs', [count, this.idParams({})]);
-      const fetch = async (count: number) => identifiers(await this.channel.call(batch(count), this.timeout), count);
-      this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
-    }
+    if (!Number.isInteger(prefetch) || prefetch < 0 || prefetch > MAX_BATCH) throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to ${MAX_BATCH} IDs are right`);
+    const batch = (count: number, timeout: number) => encodeCall('NextIDs', [count, this.idParams({ timeout })]);
+    if (prefetch > 0) this.prefetcher = new Prefetcher(this.channel, batch, prefetch, maxAge);
   }
 
   /** @internal */
-  async request(method: string, params: unknown[], { timeout, signal }: Limits): Promise<Value> {
-    const result = await this.channel.call(encodeCall(method, params), timeout, signal);
+  async request(method: string, params: unknown[], { timeout = this.timeout, signal }: CallOptions): Promise<Value> {
+    const result = await this.channel.call(encodeCall(method, params), milliseconds('timeout', timeout), signal);
     if (method.startsWith('NextID')) this.prefetcher?.drop();
     return result;
   }
 
-  override nextId<F extends keyof IdFormats = 'int'>(options?: IdOptions<F>): Promise<IdFormats[F]>;
-  override nextId(options?: IdOptions): Promise<Id> {
-    const { prefetcher } = this;
-    if (!options) return prefetcher?.nextId(this.timeout) ?? this.channel.call(this.single, this.timeout).then(identifier);
-    const { service = this.service, format = 'int', regularOnly } = options;
-    const isAhead = prefetcher && format === 'int' && !regularOnly && service === this.service;
-    return isAhead ? this.prefetched(prefetcher, options) : super.nextId(options);
-  }
-
-  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<bigint> {
-    const { timeout, signal } = this.limits(options);
-    return prefetcher.nextId(timeout, signal);
+  override nextId<F extends keyof IdFormats = 'int'>(options: IdOptions<F> = {}): Promise<IdFormats[F]> {
+    const { service = this.service, format = 'int', regularOnly, timeout = this.timeout, signal } = options;
+    const isPlain = format === 'int' && !regularOnly && service === this.service && timeout >= 1 && timeout <= MAX_TIMEOUT_MS;
+    if (isPlain && this.prefetcher && !signal?.aborted) return this.prefetcher.nextId(timeout, signal) as Promise<IdFormats[F]>;
+    if (isPlain && timeout === this.timeout) return this.channel.call(Buffer.from(this.single), timeout, signal).then(identifier) as Promise<IdFormats[F]>;
+    return super.nextId(options);
   }
 
   tryNextId(): bigint | undefined {

@@ -1,23 +1,16 @@
-/** The fields of every error of this package besides its message. */
-export interface ErrorInfo {
-  /** Stable code of the error, for programs; each class has its own by default. */
-  code?: string;
-  /** Facts from the daemon, as text, by its own names (`backward_ms`). */
-  details?: Readonly<Record<string, string>>;
-  cause?: unknown;
-}
-
 /** The base class of every error of this package. Errors with a code that this version does not know are plain KazahanaErrors. */
 export class KazahanaError extends Error {
   static readonly code: string = '';
+  /** Stable, for programs; each class has its own. */
   readonly code: string;
+  /** Facts from the daemon, as text, by its own names (`backward_ms`). */
   readonly details: Readonly<Record<string, string>>;
 
-  constructor(message: string, info: ErrorInfo = {}) {
-    super(message, info.cause === undefined ? undefined : { cause: info.cause });
+  constructor(message: string, { code, details = {}, cause }: { code?: string; details?: Readonly<Record<string, string>>; cause?: unknown } = {}) {
+    super(message, cause === undefined ? undefined : { cause });
     this.name = new.target.name;
-    this.code = info.code ?? new.target.code;
-    this.details = info.details ?? {};
+    this.code = code ?? new.target.code;
+    this.details = details;
   }
 
   /** @internal The base of an error's class, with the class's code. */
@@ -26,17 +19,12 @@ export class KazahanaError extends Error {
       static override readonly code = code;
     };
   }
-
-  /** A detail as a number; NaN if it is missing. */
-  protected number(key: string): number {
-    return Number(this.details[key]);
-  }
 }
 
 /** The host's clock was set back by more than the daemon's `max_backward`. Both figures are milliseconds. */
 export class ClockBackwardError extends KazahanaError.coded('CLOCK_BACKWARD') {
-  readonly backwardMs = this.number('backward_ms');
-  readonly limitMs = this.number('limit_ms');
+  readonly backwardMs = Number(this.details['backward_ms']);
+  readonly limitMs = Number(this.details['limit_ms']);
 }
 /** The daemon holds no valid lease and may not make fallback IDs; `cause` says why. */
 export class LeaseAcquisitionError extends KazahanaError.coded('LEASE_ACQUISITION') {}
@@ -44,7 +32,7 @@ export class LeaseAcquisitionError extends KazahanaError.coded('LEASE_ACQUISITIO
 export class NoProviderError extends KazahanaError.coded('NO_PROVIDER') {}
 /** The call's timeout ran out. `cause` is `clock`, `sequence` or `lease` if the daemon knows what it waited for. */
 export class RequestTimeoutError extends KazahanaError.coded('TIMEOUT') {
-  readonly waitedMs = this.number('waited_ms');
+  readonly waitedMs = Number(this.details['waited_ms']);
 }
 /** The layout's time is used up. */
 export class TimestampOverflowError extends KazahanaError.coded('TIMESTAMP_OVERFLOW') {}

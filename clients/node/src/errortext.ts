@@ -1,20 +1,15 @@
 import * as errors from './errors.js';
+import type { Value } from './wire.js';
 
-const BY_CODE = new Map<string, typeof errors.KazahanaError>();
+/** The classes of errors on the wire. Modules with more of them add theirs. */
+export const known: (typeof errors.KazahanaError)[] = Object.values(errors);
 
-/** Makes errors of the wire with the codes of a module's classes errors of these classes. */
-export function know(classes: Record<string, typeof errors.KazahanaError>): void {
-  for (const type of Object.values(classes)) BY_CODE.set(type.code, type);
-}
-know(errors);
-
-/** Turns the text of an error on the wire, `CODE: message key=value key="a value"`, into an error of the class for its code. */
-export function errorFromText(text: string): errors.KazahanaError {
-  const head = /^([A-Z][A-Z0-9_]*):(?: |$)/.exec(text);
-  const code = head?.[1] ?? errors.ProtocolError.code;
-  const message = text.slice(head?.[0].length ?? 0);
+/** Turns an error on the wire, [kind, text], into an error of the class for its code. The text is `CODE: message key=value key="a value"`. */
+export function errorOf(error: Value): errors.KazahanaError {
+  const text = Array.isArray(error) && typeof error[1] === 'string' ? error[1] : 'the daemon sent an error that is not [kind, text]';
+  const [, code, message] = /^([A-Z][A-Z0-9_]*):(?: |$)(.*)$/s.exec(text) ?? ['', errors.ProtocolError.code, text];
   const details = parseDetails(message);
-  const type = BY_CODE.get(code) ?? errors.KazahanaError;
+  const type = known.find((type) => type.code === code) ?? errors.KazahanaError;
   return new type(message, { code, details, cause: details['cause'] });
 }
 
@@ -37,9 +32,9 @@ const ESCAPES: Record<string, string> = { a: '\x07', b: '\b', f: '\f', n: '\n', 
 
 /** Undoes the escapes of a Go string, with which the daemon quotes values. */
 function unquote(quoted: string): string {
-  return quoted.replace(/\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))/g, (_, ...[x, u, U, plain]: string[]) => {
-    if (plain !== undefined) return ESCAPES[plain] ?? plain;
-    const point = parseInt(x ?? u ?? U ?? '', 16);
+  return quoted.replace(/\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)/g, (_, escape: string) => {
+    if (escape.length === 1) return ESCAPES[escape] ?? escape;
+    const point = parseInt(escape.slice(1), 16);
     return point <= 0x10ffff ? String.fromCodePoint(point) : '\uFFFD';
   });
 }

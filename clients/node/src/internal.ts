@@ -1,18 +1,17 @@
 // For the package kazahana-placement of the same version, and for no other program: it changes without notice.
-import type { CallOptions, Limits } from './calls.js';
+import type { CallOptions } from './calls.js';
 import type { Client } from './client.js';
 import { KazahanaError } from './errors.js';
-import type { Value } from './msgpack.js';
 import type { FakeClient } from './testing.js';
+import type { Value } from './wire.js';
 
-export { integer, MAX_TIMEOUT_MS, milliseconds, text, type CallOptions, type Limits } from './calls.js';
-export { know } from './errortext.js';
+export { integer, MAX_TIMEOUT_MS, milliseconds, text, type CallOptions } from './calls.js';
+export { known } from './errortext.js';
 export { LONG_AGO, Moment } from './moment.js';
-export type { Value } from './msgpack.js';
 export { map } from './other.js';
 export { PinnedChannel, type Answer } from './pinned.js';
-export { encodeCall } from './protocol.js';
 export { delay, steadyNow } from './system.js';
+export { encodeCall, type Value } from './wire.js';
 
 /** The base of an error's class, with the class's code. */
 export const coded = (code: string): typeof KazahanaError => KazahanaError.coded(code);
@@ -21,8 +20,7 @@ export const coded = (code: string): typeof KazahanaError => KazahanaError.coded
 export interface Inside {
   readonly socket: string | undefined;
   readonly timeout: number;
-  limits(options: CallOptions): Limits;
-  request(method: string, params: unknown[], limits: Limits): Promise<Value>;
+  request(method: string, params: unknown[], options: CallOptions): Promise<Value>;
 }
 export const inside = (client: Client): Inside => client;
 

@@ -2,15 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { integer, milliseconds, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import type { KazahanaError } from './errors.js';
-import { know } from './errortext.js';
+import { known } from './errortext.js';
 import * as lockErrors from './lockerrors.js';
 import { LockExpiredError, LockHeldError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './lockerrors.js';
 import { LONG_AGO, Moment } from './moment.js';
-import type { Value } from './msgpack.js';
 import { map } from './other.js';
 import { PinnedChannel } from './pinned.js';
-import { encodeCall } from './protocol.js';
 import { clearTimer, setTimer, steadyNow } from './system.js';
+import { encodeCall, type Value } from './wire.js';
 
 export interface LockOptions extends CallOptions {
   /** Milliseconds for which the lock stays taken after a crash of its holder. Default 30,000. */
@@ -39,7 +38,7 @@ export interface Lock extends AsyncDisposable {
   release(): Promise<void>;
 }
 
-know(lockErrors);
+known.push(...Object.values(lockErrors));
 
 interface Lease {
   leaseId: string;

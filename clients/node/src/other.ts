@@ -1,8 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { Calls, due, identifier, integer, list, text, type CallOptions, type Id, type ServiceOptions } from './calls.js';
+import { Calls, checked, identifier, integer, list, text, type CallOptions, type ServiceOptions } from './calls.js';
 import { InvalidParamsError } from './errors.js';
 import type { Lock, LockOptions } from './lock.js';
-import type { Value } from './msgpack.js';
+import type { Value } from './wire.js';
+
+/** An ID in one of its forms. A number must be below 2^53: numbers that may be rounded are refused. */
+export type Id = bigint | number | string;
 
 /** The content of an ID. Times are Unix milliseconds. */
 export interface Inspection {
@@ -53,29 +56,29 @@ export abstract class KazahanaClient extends Calls {
 
   /** A UUID of version 7 (sortable by time) or 4 (random). Without a version, the daemon's configuration decides: 7 by default. */
   async uuid(version?: 4 | 7, options: CallOptions = {}): Promise<string> {
-    return text(await this.call('UUID', version === undefined ? [] : [version], options));
+    return text(await this.request('UUID', version === undefined ? [] : [version], options));
   }
 
   async status(options: CallOptions = {}): Promise<Status> {
-    return map(await this.call('Status', [], options)) as unknown as Status;
+    return map(await this.request('Status', [], options)) as unknown as Status;
   }
 
   /** Resolves when the daemon has answered. */
   async ping(options: CallOptions = {}): Promise<void> {
-    await this.call('Ping', [], options);
+    await this.request('Ping', [], options);
   }
 
   /** The next value of the sequence of that name. */
   async nextSequence(key: string, options: SequenceOptions = {}): Promise<bigint> {
     const { requestId = randomUUID() } = options;
-    return integer(await this.call('Sequence.Next', [key, { request_id: requestId }], options));
+    return integer(await this.request('Sequence.Next', [key, { request_id: requestId }], options));
   }
 
   /** The next `count` values, ascending: 1 to 65,536. */
   async nextSequences(key: string, count: number, options: SequenceOptions = {}): Promise<bigint[]> {
     const { requestId = randomUUID() } = options;
     const params = [key, count, { request_id: requestId }];
-    return list(await this.call('Sequence.NextBatch', params, options), count).map(integer);
+    return list(await this.request('Sequence.NextBatch', params, options), count).map(integer);
   }
 
   /** The external ID, made with the service's secret, which the daemon knows. */
@@ -95,7 +98,7 @@ export abstract class KazahanaClient extends Calls {
 
   /** Calls a method that takes a service. */
   private about(method: string, params: unknown[], options: ServiceOptions, more = {}): Promise<Value> {
-    return this.call(method, [...params, { service: options.service ?? this.service, ...more }], options);
+    return this.request(method, [...params, { service: options.service ?? this.service, ...more }], options);
   }
 }
 
@@ -105,12 +108,16 @@ export function exact(id: Id): Id {
   throw new InvalidParamsError(`an ID of ${id} may be rounded: write it as a bigint or a string`);
 }
 
-/** A map, with its keys, at every level, in camelCase: `machine_id` becomes `machineId`. */
+/** A map, with its keys, at every level, in camelCase: `machine_id` becomes `machineId`. Its integers are numbers where that is exact. */
 export function map(value: Value | undefined): Record<string, Value> {
-  if (!isMap(value)) throw due('a map', value);
-  const nested = (member: Value): Value => (Array.isArray(member) ? member.map(nested) : isMap(member) ? map(member) : member);
+  const nested = (member: Value): Value => {
+    if (Array.isArray(member)) return member.map(nested);
+    if (typeof member === 'bigint') return Number.isSafeInteger(Number(member)) ? Number(member) : member;
+    return isMap(member) ? map(member) : member;
+  };
   const spelled = (key: string) => key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase());
-  return Object.fromEntries(Object.entries(value).map(([key, member]) => [spelled(key), nested(member)]));
+  const members = Object.entries(checked(value, 'a map', isMap));
+  return Object.fromEntries(members.map(([key, member]) => [spelled(key), nested(member)]));
 }
 
 function isMap(value: Value | undefined): value is { [key: string]: Value } {

@@ -1,7 +1,6 @@
-import { Channel, type Connection, type Waiter } from './channel.js';
-import { ShuttingDownError, type KazahanaError } from './errors.js';
-import { encode, type Value } from './msgpack.js';
-import type { Protocol } from './protocol.js';
+import { Channel } from './channel.js';
+import type { KazahanaError } from './errors.js';
+import { encode, type Value } from './wire.js';
 
 /** Answers a request of the daemon, once: with the text of an error, or a result. */
 export type Answer = (error: string | null, result: unknown) => void;
@@ -21,9 +20,10 @@ export class PinnedChannel extends Channel {
     super(socket, isSingle);
   }
 
-  /** From now on, or from the first connection on, a lost connection ends the channel and calls onLoss. */
+  /** From now on, or from the first connection on, a lost connection ends the channel and calls onLoss, and no call is repeated. */
   pin(onLoss: (error: KazahanaError) => void): void {
     this.onLoss = onLoss;
+    this.isSingle ||= this.wasConnected;
     this.endIfLost();
   }
 
@@ -33,35 +33,30 @@ export class PinnedChannel extends Channel {
     this.onLoss?.(this.closedBy!);
   }
 
-  override opened(): void {
+  protected override opened(): void {
     super.opened();
-    const connection = this.connection!;
-    if (this.isKept) connection.socket.ref();
-    connection.told = (method, params, msgid) => {
-      const answer: Answer = (error, result) => {
-        respond(connection, msgid!, error, result);
-        connection.socket.write(connection.take());
-      };
-      this.onMessage?.(method, params, msgid === undefined ? undefined : answer);
+    if (this.isKept) this.socket!.ref();
+    this.isSingle ||= this.onLoss !== undefined;
+  }
+
+  protected override told(method: string, params: Value, msgid?: number): void {
+    const answer: Answer = (error, result) => {
+      if (this.socket?.writable) this.socket.write(response(msgid!, error, result));
     };
+    this.onMessage?.(method, params, msgid === undefined ? undefined : answer);
   }
 
-  override answered(waiter: Waiter, error: KazahanaError | undefined, result: Value): void {
-    if (this.onLoss && error instanceof ShuttingDownError) waiter.reject(error);
-    else super.answered(waiter, error, result);
+  protected override failed(failure: KazahanaError): void {
+    super.failed(failure);
+    this.endIfLost();
   }
 
-  override closed(connection: Connection): void {
-    super.closed(connection);
-    this.endIfLost(connection.refusal);
-  }
-
-  private endIfLost(refusal?: KazahanaError): void {
-    if (this.onLoss && this.wasConnected && this.lastFailure) this.close(refusal ?? this.lastFailure);
+  private endIfLost(): void {
+    if (this.onLoss && this.wasConnected && this.lastFailure) this.close(this.lastFailure);
   }
 }
 
-/** Adds the answer to a request of the daemon: an error, by its text, or a result. */
-export function respond(protocol: Protocol<unknown>, msgid: number, error: string | null, result: unknown): void {
-  protocol.add(encode([1, msgid, error === null ? null : [0, error], result]));
+/** The answer to a request of the daemon: an error, by its text, or a result. */
+export function response(msgid: number, error: string | null, result: unknown): Buffer {
+  return Buffer.concat(encode([1, msgid, error === null ? null : [0, error], result]));
 }

@@ -1,10 +1,10 @@
-import type { Limits } from './calls.js';
+import { milliseconds, type CallOptions } from './calls.js';
 import { ClientClosedError, InvalidParamsError, UnknownMethodError } from './errors.js';
 import { ExternalCodec } from './external.js';
 import type { Lock, LockOptions } from './lock.js';
 import { LockHeldError, LockLostError } from './lockerrors.js';
-import type { Value } from './msgpack.js';
 import { KazahanaClient } from './other.js';
+import type { Value } from './wire.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
 /** The default layout. */
@@ -93,7 +93,8 @@ export class FakeClient extends KazahanaClient {
   }
 
   /** @internal */
-  async request(method: string, params: unknown[], { signal }: Limits): Promise<Value> {
+  async request(method: string, params: unknown[], { timeout = this.timeout, signal }: CallOptions): Promise<Value> {
+    milliseconds('timeout', timeout);
     this.begin(method, signal);
     return this.answer(method, params as Value[]);
   }

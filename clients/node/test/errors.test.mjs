@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import { errorFromText } from '../dist/errortext.js';
+import { errorOf } from '../dist/errortext.js';
+
+const errorFromText = (text) => errorOf([0, text]);
 
 test('the text of an error becomes a typed error', () => {
   const backward = errorFromText('CLOCK_BACKWARD: the clock is behind the last ID backward_ms=7000 limit_ms=5000');

@@ -4,8 +4,7 @@ import test from 'node:test';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
 import { KazahanaClient } from '../dist/other.js';
-import { encodeCall, Protocol } from '../dist/protocol.js';
-import { delay, random, Script, testdata } from './support.mjs';
+import { delay, Heard, random, Script, testdata } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json').filter(({ method }) => !method.startsWith('Placement.')); // which have a package of their own
 const calls = {
@@ -35,30 +34,31 @@ test('a hostile answer is an error of the call, and of nothing else', async (t) 
   }
 });
 
-class Heard extends Protocol {
-  answers = [];
-  answered(_, error, result) {
-    this.answers.push([error, result]);
-  }
-  told() {}
-}
-
 test('mutated messages are answers or errors of the protocol', () => {
   const corpus = [...hostile.map((one) => one.message_hex), ...testdata('wire_exchanges.json').map((one) => one.response_hex)].map((text) => Buffer.from(text, 'hex'));
   for (let seed = 1; seed <= 20_000; seed++) {
     const pick = random(seed);
     const bytes = Buffer.concat([corpus[pick(corpus.length)], corpus[pick(corpus.length)]]);
     for (let n = pick(6); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
-    const protocol = new Heard();
-    for (let call = 0; call < 3; call++) protocol.ask(encodeCall('Ping', []), call);
+    const channel = new Heard(1, 2, 3);
     const cut = pick(bytes.length);
     try {
-      protocol.decoder.feed(bytes.subarray(0, cut));
-      protocol.decoder.feed(bytes.subarray(cut, bytes.length - pick(3)));
+      channel.feed(bytes.subarray(0, cut));
+      channel.feed(bytes.subarray(cut, bytes.length - pick(3)));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}: ${error.stack}`);
     }
   }
+});
+
+test('who waits for a prefetched ID has asked nothing, so no answer is theirs', async (t) => {
+  const server = await Script.start(t, ({ id, params, send, reply }) => {
+    for (let other = 0; other < id; other++) send(1, other, null, 'no ID');
+    reply(Array.from({ length: params[0] }, (_, i) => i + 1));
+  });
+  const client = new Client({ socket: server.socket, prefetch: 2, timeout: 60_000 });
+  t.after(() => client.close());
+  assert.equal(await client.nextId(), 1n);
 });
 
 test('a deadline holds against a daemon that sends a byte at a time', async (t) => {
@@ -94,11 +94,10 @@ test('mutated results are read, or errors of the protocol', async () => {
     const [method, message] = corpus[pick(corpus.length)];
     const bytes = Buffer.from(message);
     for (let n = pick(4); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
-    const protocol = new Heard();
-    protocol.ask(encodeCall(method, []), 1);
+    const channel = new Heard(method);
     try {
-      protocol.decoder.feed(bytes);
-      for (const [error, result] of protocol.answers) if (!error) await calls[method](new Answered(result));
+      channel.feed(bytes);
+      for (const [event, , error, result] of channel.events) if (event === 'answered' && !error) await calls[method](new Answered(result));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}, ${method}: ${error.stack}`);
     }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import test from 'node:test';
-import { Client, RequestTimeoutError } from '../dist/index.js';
+import { Client } from '../dist/index.js';
 import { Script, stopClock, until } from './support.mjs';
 
 const FIRST = 117360159400092001n;
@@ -212,13 +212,16 @@ test('who has more time than the client finds the daemon that comes back', async
   assert.equal(await late, 901n);
 });
 
-test('what the daemon waited for in vain is told to all whose time is about over', async (t) => {
-  const { client } = await holding(t, 0, { prefetch: 4 });
-  client.prefetcher.fetch = () => Promise.reject(new RequestTimeoutError('no millisecond was free', { details: { cause: 'sequence' } }));
-  const advance = stopClock(t);
-  const calls = [client.nextId(), client.nextId({ timeout: 10_001 })];
-  advance(9900);
-  for (const call of calls) await assert.rejects(call, { message: 'no millisecond was free' });
+test('an error is told to those who waited when the batch was asked for, and who came later asks again', async (t) => {
+  stopClock(t);
+  const { client, held, asked } = await holding(t, 1, { prefetch: 4 });
+  const early = [client.nextId(), client.nextId({ timeout: LONG })];
+  await asked(1);
+  assert.equal(held[0].params[1].timeout_ms, LONG - 100); // the time of who has most
+  const late = client.nextId();
+  held[0].fail('TIMEOUT: no millisecond was free cause=sequence');
+  for (const call of early) await assert.rejects(call, { code: 'TIMEOUT', cause: 'sequence' });
+  assert.equal(await late, 901n);
 });
 
 test('tryNextId fetches for the next time, and never without prefetch', async (t) => {

@@ -5,8 +5,9 @@ import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { Decoder, encode } from '../dist/msgpack.js';
+import { Channel } from '../dist/channel.js';
 import system from '../dist/system.js';
+import { Decoder, encode as pieces } from '../dist/wire.js';
 
 export const packageDir = fileURLToPath(new URL('..', import.meta.url));
 const repository = path.resolve(packageDir, '../..');
@@ -26,6 +27,9 @@ export function temporary(t) {
   t.after(() => fs.rmSync(directory, { recursive: true, force: true }));
   return directory;
 }
+
+/** The bytes of a value. */
+export const encode = (value) => Buffer.concat(pieces(value));
 
 /** A small generator of numbers that repeats for a seed (mulberry32). */
 export function random(seed) {
@@ -149,7 +153,8 @@ export class Script {
 
   serve(socket) {
     this.connections.push(socket);
-    const decoder = new Decoder(1 << 21, ([type, id, method, params]) => {
+    const decoder = new Decoder();
+    const heard = ([type, id, method, params]) => {
       if (type === 1) return this.answers.push({ id, error: method, result: params, socket });
       const send = (...message) => socket.destroyed || socket.write(encode(message));
       const request = {
@@ -159,11 +164,40 @@ export class Script {
       };
       this.requests.push(request);
       return this.answer(request);
-    });
+    };
     socket.on('error', () => {});
     socket.on('data', (chunk) => {
       this.chunks.push(chunk);
-      decoder.feed(chunk);
+      decoder.feed(chunk, heard);
     });
+  }
+}
+
+/** A channel without a connection, on which calls wait under the msgids 1, 2, ...; `events` has what became of them, and what was told. */
+export class Heard extends Channel {
+  events = [];
+  decoder = new Decoder();
+
+  constructor(...calls) {
+    super('/nonexistent');
+    for (const [i, call] of calls.entries()) this.begin(i + 1, call);
+  }
+
+  begin(msgid, call) {
+    const end = (error, value) => {
+      this.waiters.delete(msgid);
+      this.events.push(['answered', call, error, value]);
+    };
+    this.waiters.set(msgid, { msgid, request: Buffer.alloc(0), began: 0, timeout: Infinity, end });
+  }
+
+  flush() {}
+
+  told(...what) {
+    this.events.push(['told', ...what]);
+  }
+
+  feed(bytes) {
+    this.decoder.feed(bytes, (message) => this.heard(message));
   }
 }

@@ -1,5 +1,5 @@
 import type { Client } from 'kazahana';
-import { inside, know, MAX_TIMEOUT_MS, milliseconds, type Inside } from 'kazahana/internal';
+import { inside, known, MAX_TIMEOUT_MS, milliseconds, type Inside } from 'kazahana/internal';
 import * as errors from './errors.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import { register } from './executor.js';
@@ -11,7 +11,7 @@ export * from './errors.js';
 export type { PlacementEvent, PlacementEventName, PlacementEventOptions, PlacementEvents } from './events.js';
 export type { Activation, Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './host.js';
 
-know(errors);
+known.push(...Object.values(errors));
 
 const MAX_WAIT_MS = 600_000;
 
@@ -26,8 +26,8 @@ export class Placement {
 
   /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
   async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
-    const { wait = 10_000, pid } = options;
-    const { timeout, signal } = this.client.limits(options);
+    const { wait = 10_000, pid, timeout = this.client.timeout, signal } = options;
+    milliseconds('timeout', timeout);
     milliseconds('wait', wait, 0, MAX_WAIT_MS);
     const params = [kind, identity, { wait_ms: Math.floor(wait), pid: pid || undefined }];
     const found = await this.client.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
@@ -48,7 +48,7 @@ export class Placement {
   /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
   async snapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
     const { after, limit, kind, identity } = options;
-    const found = await this.client.request('Placement.Snapshot', [{ after, limit, kind, identity }], this.client.limits(options));
+    const found = await this.client.request('Placement.Snapshot', [{ after, limit, kind, identity }], options);
     return withTokens(found) as PlacementSnapshot;
   }
 }

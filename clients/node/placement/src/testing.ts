@@ -1,5 +1,5 @@
 import { DaemonUnavailableError, type Client } from 'kazahana';
-import { insideFake, type CallOptions, type FakeInside, type Inside, type Limits, type Value } from 'kazahana/internal';
+import { insideFake, type CallOptions, type FakeInside, type Inside, type Value } from 'kazahana/internal';
 import type { FakeClient } from 'kazahana/testing';
 import { ActivationEndedError, ActivationFailedError, PlacementUnservedError } from './errors.js';
 import { EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
@@ -165,7 +165,7 @@ export class FakePlacement extends Placement {
   constructor(client: FakeClient) {
     const fake = insideFake(client);
     const request: Inside['request'] = (method, params, options) => this.answer(method, params, options);
-    const answered: unknown = { request, limits: (options: CallOptions) => fake.limits(options) };
+    const answered: unknown = { request, timeout: fake.timeout };
     super(answered as Client);
     this.fake = fake;
     this.host = new FakeHost(fake.start);
@@ -192,7 +192,7 @@ export class FakePlacement extends Placement {
     this.host.restart();
   }
 
-  private async answer(method: string, [first, second]: unknown[], { signal }: Limits): Promise<Value> {
+  private async answer(method: string, [first, second]: unknown[], { signal }: CallOptions): Promise<Value> {
     this.fake.begin(method, signal);
     return method === 'Placement.Resolve' ? this.host.resolve(first as string, second as string) : this.host.snapshot(first as PlacementSnapshotOptions);
   }
