@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -134,8 +135,11 @@ func TestEtcdRights(t *testing.T) {
 	cfg.Username, cfg.PasswordFile = "kazahana", filepath.Join(t.TempDir(), "password")
 	must.Succeed(t, os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600))
 	s := mustOpenEtcd(t, cfg)
-	tokens, err := s.Notify(ctx, tenant, key)
-	must.Succeed(t, err)
+	var tokens <-chan struct{}
+	await.Success(t, "a subscription", func() (err error) { // a try may end while the server works at the password
+		tokens, err = s.Notify(ctx, tenant, key)
+		return err
+	})
 	acquire := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: "alice", RequestID: "1", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	renew := lock.Request{Op: lock.Renew, Tenant: tenant, Key: key, Owner: "alice", TTLMS: 60_000}
 	longer, release := renew, renew
