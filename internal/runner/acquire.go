@@ -44,6 +44,7 @@ type Acquisition struct {
 	askedAt  time.Duration // Boot, before the first call under the present RequestID
 	refusals int           // answers so far that no machine ID is free
 	failures int           // calls in a row without an answer
+	calls    int           // so far under the present RequestID
 	said     time.Duration // Boot at the latest report of the wait
 }
 
@@ -82,15 +83,16 @@ func (a *Acquisition) renew() { a.Request.RequestID, a.failures = "", 0 }
 // the first of several calls, which may have been granted it.
 func (a *Acquisition) stale(l lease.Lease) bool {
 	term := time.Duration(l.Term()) * time.Millisecond
-	return a.failures > 0 && a.Clock.Boot()-a.askedAt > term/extendPart
+	return a.calls > 1 && a.Clock.Boot()-a.askedAt > term/extendPart
 }
 
 func (a *Acquisition) ask(ctx context.Context) (lease.Lease, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.Timeout)
 	defer cancel()
 	if a.Request.RequestID == "" {
-		a.Request.RequestID, a.askedAt = provider.NewSecret(), a.Clock.Boot()
+		a.Request.RequestID, a.askedAt, a.calls = provider.NewSecret(), a.Clock.Boot(), 0
 	}
+	a.calls++
 	leases, err := a.Provider.Acquire(ctx, a.Request)
 	if err != nil {
 		return lease.Lease{}, err
@@ -109,7 +111,10 @@ func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
 	switch {
 	case refused:
 		a.refusals++
-		a.renew()
+		a.failures = 0
+		if !errors.As(err, new(*provider.BusyError)) { // after which a lease may have been granted: the same request gets it
+			a.renew()
+		}
 		again = inTime
 	case errors.Is(err, provider.ErrInvalid), errors.Is(err, provider.ErrNone), errors.Is(err, errors.ErrUnsupported):
 		return 0, false

@@ -157,13 +157,14 @@ func TestHostsComeBackApart(t *testing.T) {
 }
 
 // A call that was given up may be carried out later. An answer in between that
-// refuses belongs to a time before; so the request after it is another one.
+// refuses belongs to a time before; so the request after it is another one. A busy provider
+// refuses nothing: it may have granted the lease, and the same request gets it.
 func TestEachRequestHasOneAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		full := refuses(&provider.FullError{})
+		full, busy := refuses(&provider.FullError{}), refuses(&provider.BusyError{RetryAfter: time.Second})
 		s := &stage{began: time.Now()}
 		g := &grantor{stage: s, answers: []func(string) ([]lease.Lease, error){
-			refuses(errAway), full, full, refuses(errAway), refuses(errAway), refuses(provider.ErrConflict), refuses(errAway), grants,
+			refuses(errAway), full, full, refuses(errAway), refuses(errAway), refuses(provider.ErrConflict), refuses(errAway), full, busy, refuses(errAway), busy, grants,
 		}}
 		a := &Acquisition{Provider: g, Clock: s, Timeout: time.Second, Wait: -1, Say: func(string, ...any) {}}
 		if _, _, err := a.Run(t.Context()); err != nil {
@@ -176,7 +177,7 @@ func TestEachRequestHasOneAge(t *testing.T) {
 			}
 			ages[len(ages)-1]++
 		}
-		if !slices.Equal(ages, []int{2, 1, 3, 2}) {
+		if !slices.Equal(ages, []int{2, 1, 3, 2, 4}) {
 			t.Errorf("the calls belong to requests of %v calls", ages)
 		}
 	})
@@ -185,10 +186,17 @@ func TestEachRequestHasOneAge(t *testing.T) {
 // A lease may have been granted to the first of many calls. A lease that may be old is handed
 // back, and another is asked for.
 func TestStaleLease(t *testing.T) {
+	for name, late := range map[string]func(string) ([]lease.Lease, error){
+		"away": later(20*time.Second, refuses(errAway)), "busy": refuses(&provider.BusyError{RetryAfter: 20 * time.Second}),
+	} {
+		t.Run(name, func(t *testing.T) { testStaleLease(t, late) })
+	}
+}
+
+func testStaleLease(t *testing.T, late func(string) ([]lease.Lease, error)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{began: time.Now()}
-		outage := later(20*time.Second, refuses(errAway))
-		g := &grantor{stage: s, answers: []func(string) ([]lease.Lease, error){refuses(&provider.FullError{}), outage, outage, grants}}
+		g := &grantor{stage: s, answers: []func(string) ([]lease.Lease, error){refuses(&provider.FullError{}), late, late, grants}}
 		a := &Acquisition{Provider: g, Clock: s, Timeout: time.Hour, Wait: -1, Say: func(string, ...any) {}}
 		l, askedAt, err := a.Run(t.Context())
 		if err != nil || s.Boot() != askedAt || len(g.released) != 1 || len(g.requests) != 5 || g.requests[3] == g.requests[4] {

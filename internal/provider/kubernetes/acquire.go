@@ -39,8 +39,8 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 			continue
 		}
 		if err != nil && len(known.attempts) > 0 {
-			// A grant may be written. A BusyError would say that there is none, and the
-			// request would not be repeated.
+			// A grant may be written. The same request finds it, and need not wait for as
+			// long as the server asks.
 			return nil, err
 		}
 		if err != nil {

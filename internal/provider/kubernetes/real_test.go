@@ -134,7 +134,7 @@ func realColdStart(t *testing.T, cfg Config) {
 				failed.Add(1)
 				wait := 100 * time.Millisecond
 				if busy, ok := errors.AsType[*provider.BusyError](err); ok { // as a daemon does
-					wait, req.RequestID = busy.Wait(wait, rand.Float64()), provider.NewSecret()
+					wait = busy.Wait(wait, rand.Float64())
 				}
 				if time.Since(began) > 10*await.Patience { // the server asks for up to half a minute each time
 					t.Errorf("host %d has no machine ID: %v", i, err)
