@@ -18,7 +18,7 @@ import (
 const (
 	maxMessage = 4 << 20 // bytes
 	maxRefusal = 1024    // bytes of an error's text
-	// maxUnsent is how many messages wait to be written. Who has a further one waits.
+	// maxUnsent is how many messages wait to be written. The sender of a further one waits.
 	maxUnsent = 64
 )
 

@@ -79,7 +79,7 @@ func TestCallsAreConcurrent(t *testing.T) {
 	})
 }
 
-// Whoever waits hears why the connection has ended.
+// A call that waits fails with the reason for which the connection has ended.
 func TestEnds(t *testing.T) {
 	for want, end := range map[error]func(*clienttest.Peer, net.Conn, *Conn){
 		kazahana.ErrDaemonUnavailable: func(_ *clienttest.Peer, far net.Conn, _ *Conn) { _ = far.Close() },

@@ -167,7 +167,7 @@ class AsyncConnection(AnyConnection):
             self.loop.call_soon(self._flush)
 
     def fail(self, error: KazahanaError) -> None:
-        """End the connection; whoever waits gets the error."""
+        """End the connection; calls that wait get the error."""
         fork.look()  # a child does not touch its parent's loop: see _after_fork
         if self.broken:
             return

@@ -63,7 +63,7 @@ class Prefetch:
         return self._refills.setdefault(loop, mine)  # which is atomic
 
     def leave(self, loop: Any) -> None:
-        """End the caller's refill, with IDs or without: whoever waits takes one, or asks in its own time."""
+        """End the caller's refill, with IDs or without: each caller that waits takes one, or asks in its own time."""
         self._refills.pop(loop).set_result(None)
 
     def count(self, asked: float) -> int:

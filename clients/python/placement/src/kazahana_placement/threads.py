@@ -159,7 +159,7 @@ class Link:
             answer.arrived.set()
 
     def fail(self, error: KazahanaError) -> None:
-        """End the connection; whoever waits gets the error."""
+        """End the connection; calls that wait get the error."""
         with self._mutex:
             if self._error is not None:
                 return
