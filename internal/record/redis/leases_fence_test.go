@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,9 @@ func TestLeasesAreFenced(t *testing.T) {
 				p.fenced(p.provider, until, c.why)
 				p.clock.Store(until)
 			}
-			if l := p.acquire(p.provider); l.ID == before.ID && l.Created < before.ReservedUntil {
+			// Where the operator has said that nothing is missing, a lost lease may be granted over.
+			declared := slices.Contains(c.losses, "flush") && slices.Contains(c.losses, "init")
+			if l := p.acquire(p.provider); l.ID == before.ID && l.Created < before.ReservedUntil && !declared {
 				t.Errorf("%v was granted over %v", l, before)
 			}
 		})
