@@ -158,12 +158,13 @@ func TestSlowRequestsAreLimited(t *testing.T) {
 }
 
 func TestSlowRequestIsCutOffByTheDrain(t *testing.T) {
-	r, _, _ := slowly(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, defaultPatience.drain })
+	r, _, _ := slowly(t, func(s *setup) { s.DrainTimeout = 1 })
 	p := r.dial()
 	p.ask("Slow")
 	r.waiters(1)
 	r.drains()
 	p.wantError(p.receive(), wire.CodeShuttingDown)
+	must.Succeed(t, p.CloseWrite())
 	p.ends()
 }
 
