@@ -21,6 +21,9 @@ type Serve struct {
 	// Default: kazahanad.sock in $RUNTIME_DIRECTORY (under systemd), else in
 	// $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, or /tmp/kazahana-UID.
 	// If you change it, clients need KAZAHANA_SOCKET to find it.
+	// With the packaged kazahanad.socket, set path, mode and group there instead
+	// (ListenStream=, SocketMode=, SocketGroup=): another path here stops the start,
+	// and socket_mode and socket_group do not change this socket.
 	Socket string `name:"socket" type:"socket" group:"Socket" placeholder:"PATH" example:"/run/kazahana/kazahanad.sock" help:"Unix socket to serve, as PATH, unix:PATH or unix:///PATH (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
 	// SocketInTmp says that Socket is the last resort below /tmp, where every user
 	// can create files: its directory must have mode 0700 and belong to this user.

@@ -51,7 +51,9 @@ type Records struct {
 	// redis://HOST:6379/0, etcd://HOST:2379, postgres://HOST/DATABASE, or, for a
 	// daemon, http(s)://HOST:7464 of a lease server. Default: the provider if it can
 	// keep them, else the file store.db in state_dir; with "kubernetes:" there is
-	// none. The word none turns locks and sequences off.
+	// none. The word none turns locks and sequences off. They do not move with the
+	// provider: before you change it, name its store here, as in
+	// docs/changing-providers.md.
 	Store string `name:"store" type:"store" placeholder:"URL" example:"sqlite:/var/lib/kazahana/store.db" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory; with kubernetes: none)."`
 
 	// Keys of locks, sequences and placement in the store, and the bytes that they
