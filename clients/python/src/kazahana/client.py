@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 IDLE = 16  # connections that a Client keeps at most while no call uses them
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.2  # s between tries: from, to, doubling
-FIRST_CONTACT = 1.0  # s after the first failure: so long a daemon that was never reached may be starting
+FIRST_CONTACT = 1.0  # s; a daemon that was never reached may be starting: it is waited for after the first failure
 
 Exchange = Callable[[Call[Any], float], Awaitable[Any]]  # performs a call once, before a deadline
 
@@ -58,7 +58,7 @@ class AnyClient:
     # Each client has its own.
     _exchange: Exchange
     _wait: Callable[..., Awaitable[object]]  # so many seconds, or until a future is done
-    _refill_future: Callable[[], tuple[Any, Any]]  # a new one, and the event loop that it belongs to
+    _refill_future: Callable[[], tuple[Any, Any]]  # for the end of a refill, and its event loop; None for threads
 
     async def _performed(self, call: Call[Any], exchange: Exchange | None = None) -> Any:
         """Return the result of a call. Repeat it until its deadline while the daemon is away: see _pause.
@@ -102,7 +102,7 @@ class AnyClient:
                     call = self._calls.ids(prefetch.count(asked), timeout=left)
                     return prefetch.install(before, await self._performed(call), asked)
                 finally:
-                    prefetch.leave(loop)
+                    prefetch.refills.pop(loop).set_result(None)  # with IDs or without: all who wait look for themselves
             await self._wait(left, refill)
             id, left = prefetch.pop(began), deadline - monotonic()
             if id is not None:
@@ -143,8 +143,9 @@ class Client(OtherCalls, Locks, AnyClient):
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
     names one of the daemon's services (default: the daemon's); timeout, in seconds, bounds every
-    call, with all its tries. prefetch=N fetches N IDs at a time and hands them out one by one for
-    at most max_age seconds: most calls of next_id then cost no system call.
+    call, with all its tries. prefetch=N fetches N IDs at a time, up to 16 N while they are used up fast,
+    and hands them out one by one for at most max_age seconds: most calls of next_id then cost no
+    system call. A call of next_id with options asks the daemon, and drops what is fetched.
 
     single_attempt=True makes a call fail at once when the daemon is away, instead of trying again.
 
@@ -208,12 +209,10 @@ class Client(OtherCalls, Locks, AnyClient):
         try:
             return call.parse(connection.call(call, deadline))
         finally:
-            if connection.broken:
+            self._idle.append(connection)
+            del self._idle[IDLE:]  # too many: one that nobody refers to any more closes itself
+            if connection.broken or self._closed:
                 self._close_idle()  # they lead to the same daemon: the next try is to make a new one
-            if connection.broken or self._closed or len(self._idle) >= IDLE:
-                connection.close()
-            else:
-                self._idle.append(connection)
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
@@ -283,9 +282,8 @@ class AsyncClient(AsyncOtherCalls, AsyncLocks, AnyClient):
         loop = asyncio.get_running_loop()
         connection = self._of_loop.get(loop)
         if connection is None or connection.broken:
-            for other in list(self._of_loop):
-                if other.is_closed():
-                    self._of_loop.pop(other, None)
+            for other in [one for one in list(self._of_loop) if one.is_closed()]:
+                self._of_loop.pop(other, None)
             connection = self._of_loop[loop] = self._connect(AsyncConnection)
         return call.parse(await connection.call(call, deadline))
 

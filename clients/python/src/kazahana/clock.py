@@ -15,7 +15,7 @@ monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else monotonic
 
 INF = float("inf")
-SKEW = 60.0  # s; a loop whose clock differs more from ours has one that a test made
+SKEW = 60.0  # s; if the clock of a loop differs by more from ours, a test has replaced it
 
 
 class Alarm:

@@ -42,6 +42,7 @@ class AnyConnection:
     def __init__(self, path: str) -> None:
         self.path = path
         self.broken = False
+        self._msgid = 0  # of the last request
         self._reader = Reader()
         self._socket = made = address.connect(path)  # a Unix socket connects at once or fails
         # A finalizer, so that a client that is never closed leaves no warning behind.
@@ -56,10 +57,9 @@ class Connection(AnyConnection):
     """One for threads. After an error that is not the daemon's answer it is broken."""
 
     def __init__(self, path: str) -> None:
-        self._msgid = 0
         super().__init__(path)
-        # gevent and eventlet put sockets of their own in place of the system's: those wait in a loop, once they have a
-        # timeout. The system's may block for as long as patience lasts.
+        # gevent and eventlet replace the system's sockets with their own. With a timeout of 0 those never wait; _within
+        # gives them one, during which other green threads run. The system's wait for _PATIENCE at most.
         self._timeout = None if type(self._socket).recv is _socket.socket.recv else 0.0
         self._socket.settimeout(self._timeout)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
@@ -68,7 +68,8 @@ class Connection(AnyConnection):
     def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result, or raise the daemon's error.
 
-        Without an answer, raise a RequestTimeoutError at the deadline, or an error of lost when the connection ends.
+        If no answer comes, raise a RequestTimeoutError at the deadline, or a DaemonUnavailableError when the connection
+        ends.
         """
         msgid = self._msgid = self._msgid % MAX_SHORT_MSGID + 1
         self.broken = True  # until the answer is whole: an exception, also a signal's, may leave a part of it
@@ -97,7 +98,7 @@ class Connection(AnyConnection):
             while request:
                 request = request[self._within(deadline, self._socket.send, request, QUIET) :]
         except BrokenPipeError:
-            pass  # the daemon's last word can be read
+            pass  # the daemon has closed the connection; the error that it sent before can still be read
 
     def _answer(self, msgid: int, deadline: float) -> list[Any]:
         answer: list[Any] = []
@@ -130,7 +131,6 @@ class AsyncConnection(AnyConnection):
         self.loop = asyncio.get_running_loop()
         self.error: KazahanaError | None = None  # what it ended with
         self._refusal: KazahanaError | None = None
-        self._msgid = 0
         self._waiting: dict[int, tuple[asyncio.Future[Any], Call[Any], float]] = {}  # with the deadline
         # For all that wait: one for each call would cost a sixth of the call.
         self._alarm = Alarm(self.loop, self._expire)
@@ -142,8 +142,8 @@ class AsyncConnection(AnyConnection):
     async def call(self, call: Call[Any], deadline: float) -> Any:
         """Send, and return the result, or raise the daemon's error.
 
-        Without an answer, raise a RequestTimeoutError at the deadline (see _expire), or an error of lost when the
-        connection ends (see _readable and fail).
+        If no answer comes, raise a RequestTimeoutError at the deadline (see _expire), or a DaemonUnavailableError when
+        the connection ends (see _readable and fail).
         """
         if self.error is not None:
             raise copy_of(self.error)
@@ -205,7 +205,7 @@ class AsyncConnection(AnyConnection):
         except BlockingIOError:
             self.loop.add_writer(self._socket.fileno(), self._writable)
         except OSError:
-            self._rest = b""  # the daemon's last word, or the end, can be read
+            self._rest = b""  # _readable finds the daemon's last error, or the end of the connection
 
     def _writable(self) -> None:
         self.loop.remove_writer(self._socket.fileno())

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from os import getpid
 from typing import Any
 
-_process = getpid()
+_process = os.getpid()
 _lock = threading.Lock()  # of _process
 _members: set[weakref.ref[Any]] = set()  # each step on it is atomic: threads join while others look
 
@@ -25,9 +24,9 @@ def track(member: Any) -> None:
 
 def look() -> None:
     """Notice a fork that went past os.fork, as uWSGI's do: the child would hand out its parent's IDs."""
-    if getpid() != _process:
+    if os.getpid() != _process:
         with _lock:
-            if getpid() != _process:
+            if os.getpid() != _process:
                 _in_child()
 
 
@@ -36,7 +35,7 @@ def _in_child() -> None:
     for ref in list(_members):
         if (member := ref()) is not None:
             member._after_fork()
-    _process = getpid()  # last: until then, other threads wait in look
+    _process = os.getpid()  # last: until then, other threads wait in look
 
 
 def _after_fork() -> None:

@@ -35,20 +35,21 @@ class Prefetch:
 
     def _after_fork(self) -> None:
         self._swap = threading.Lock()  # of batch; nobody waits for anything while holding it
-        self._refills: dict[Any, Any] = {}  # the future of the refill under way, by event loop; None for threads
+        self.refills: dict[Any, Any] = {}  # the future of the refill under way, by event loop; None for threads
         self.drop()
 
     def drop(self) -> None:
         """Forget the batch: a caller has received larger IDs by now, and the next ID must be larger still."""
         with self._swap:
             self.batch: Batch = ([], 0.0, 0.0)
-            self._asked = -INF  # it was not used up
+            self._asked = -INF  # the dropped batch was not used up: the next one is not larger
 
     def pop(self, began: float = INF) -> int | None:
         """Return the smallest ID, None if there is none or it is too old.
 
-        A call that has waited tells when it began. An ID that was asked for since then sorts rightly at any age: else a
-        daemon that takes longer than max_age would serve one caller with each batch.
+        A call that has waited tells when it began. If the batch was asked for after that, its IDs sort rightly for this
+        call, and their age does not matter. Otherwise a daemon that takes longer than max_age for its answer would
+        serve only one caller with each batch.
         """
         ids, asked, expires = self.batch
         try:
@@ -60,11 +61,7 @@ class Prefetch:
 
     def join(self, mine: Any, loop: Any) -> Any:
         """Return the future of the refill under way. It is `mine`, the caller's, if there was none in its loop."""
-        return self._refills.setdefault(loop, mine)  # which is atomic
-
-    def leave(self, loop: Any) -> None:
-        """End the caller's refill, with IDs or without: each caller that waits takes one, or asks in its own time."""
-        self._refills.pop(loop).set_result(None)
+        return self.refills.setdefault(loop, mine)  # which is atomic
 
     def count(self, asked: float) -> int:
         """Return how many IDs to ask for at this time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from operator import lt
 from typing import Any, Callable, Generic, Literal, TypedDict, TypeVar
 
@@ -21,7 +20,6 @@ MAX_ID = (1 << 63) - 1
 MAX_TIMEOUT = 3600.0  # s; the daemon's limit for timeout_ms
 DAEMON_TIMEOUT = 10.0  # s; the daemon's default
 ANSWER_GRACE = 0.05  # s
-TIMED = ("NextID", "NextIDs")  # the calls that tell the daemon their timeout
 AsText = Literal["string", "external"]
 
 _HEAD = b"\x94\x00\xce"  # an array of four elements: a request, its msgid in four bytes, ...
@@ -46,15 +44,15 @@ class Call(Generic[T]):
     def __init__(
         self, method: str, params: Sequence[Any], parse: Callable[[Any], T], timeout: float, options: Mapping[str, Any]
     ) -> None:
-        """timeout is how many seconds the call may take, with all its tries. Options that are None are left out.
+        """timeout is how many seconds the call may take. Options that are None are left out.
 
-        The daemon is told the timeout of the TIMED calls. Ours ends a little later: the daemon's own error says what it
-        waited for.
+        A call for IDs tells the daemon its timeout, and then waits a little longer: the error of the daemon says what
+        the daemon waited for.
         """
         if not 0 < timeout <= MAX_TIMEOUT:
             raise InvalidParamsError(f"a timeout of {timeout} s is out of range: more than 0, up to {MAX_TIMEOUT:.0f}")
         given = {name: value for name, value in options.items() if value is not None}
-        if method in TIMED:
+        if method in ("NextID", "NextIDs"):
             if timeout != DAEMON_TIMEOUT:  # the daemon is fastest without options
                 given["timeout_ms"] = max(1, int(timeout * 1000))
             timeout += min(timeout / 10, ANSWER_GRACE)
@@ -165,7 +163,7 @@ def values(kind: type[T], count: int, value: Any) -> list[T]:
 def ids(count: int, value: Any) -> list[int]:
     """Return the value if it is a list of so many IDs, ascending."""
     found = values(int, count, value)
-    if not (found[0] > 0 and found[-1] <= MAX_ID and all(map(lt, found, islice(found, 1, None)))):
+    if not (found[0] > 0 and found[-1] <= MAX_ID and all(map(lt, found, found[1:]))):
         raise ProtocolError(f"the daemon answered IDs that do not ascend from 1 to {MAX_ID}")
     return found
 
