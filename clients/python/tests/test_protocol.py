@@ -211,6 +211,9 @@ def test_the_daemon_is_told_the_timeout() -> None:
     assert Calls(None, 10.0).plain.params == []  # the daemon's own default
     assert Calls("web", 2.5).plain.params == [{"service": "web", "timeout_ms": 2500}]
     assert 2.5 < Calls(None, 2.5).plain.timeout <= 2.55
+    for timeout, left, told in ((10.0, 10.05, 10_000), (10.0, 4.05, 4000), (0.2, 0.22, 200), (10.0, -1, 1)):
+        again = Calls("web", timeout).plain.again(left)
+        assert again.params[0]["service"] == "web" and abs(again.params[0].get("timeout_ms", 10_000) - told) <= 1
 
 
 @given(st.floats(0.01, 100), st.booleans())

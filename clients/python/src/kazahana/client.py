@@ -77,6 +77,7 @@ class AnyClient:
                 pause = self._pause(error, deadline, tries)
             await self._wait(pause)
             tries += 1
+            call = call.again(deadline - monotonic())
 
     async def _ids(self, call: Call[Any]) -> Any:
         """Perform a call for IDs. The prefetched ones are older, so they are dropped."""

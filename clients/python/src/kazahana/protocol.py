@@ -22,7 +22,6 @@ DAEMON_TIMEOUT = 10.0  # s; the daemon's default
 ANSWER_GRACE = 0.05  # s
 AsText = Literal["string", "external"]
 
-_HEAD = b"\x94\x00\xce"  # an array of four elements: a request, its msgid in four bytes, ...
 # How an answer with an ID begins, by its length: the msgid has one to four bytes.
 _ID_ANSWERS = {13: b"\x94\x01", 14: b"\x94\x01\xcc", 15: b"\x94\x01\xcd", 17: b"\x94\x01\xce"}
 
@@ -57,6 +56,7 @@ class Call(Generic[T]):
                 given["timeout_ms"] = max(1, int(timeout * 1000))
             timeout += min(timeout / 10, ANSWER_GRACE)
         self.method, self.parse, self.timeout = method, parse, timeout
+        self._args, self._options = params, options
         self.params = [*params, given] if given else list(params)
         try:
             self.tail: bytes = msgpack.packb(method) + msgpack.packb(self.params)
@@ -64,8 +64,13 @@ class Call(Generic[T]):
             raise InvalidParamsError(f"{method}: cannot send {self.params!r:.200}: {error}") from error
 
     def request(self, msgid: int) -> bytes:
-        """Return what to send."""
-        return _HEAD + msgid.to_bytes(4, "big") + self.tail
+        """Return what to send: an array of four elements, which are a 0, the msgid in four bytes, and the tail."""
+        return b"\x94\x00\xce" + msgid.to_bytes(4, "big") + self.tail
+
+    def again(self, left: float) -> Call[T]:
+        """Return the call for another try, with so many seconds left. Those include what __init__ adds."""
+        timeout = max(left - ANSWER_GRACE, left / 1.1, 0.001)
+        return Call(self.method, self._args, self.parse, timeout, self._options)
 
 
 class Calls:
