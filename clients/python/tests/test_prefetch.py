@@ -4,6 +4,7 @@ import asyncio
 import functools
 import threading
 import time
+from concurrent import futures
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 import kazahana
 from harness import PATIENCE, Clock, Daemon, Driven, Script, wait_until
 from kazahana import prefetch
+from kazahana.clock import INF
+from kazahana.errors import lost
 
 
 def counting(script: Any) -> Script:
@@ -141,6 +144,22 @@ def test_a_daemon_that_is_not_there_costs_all_who_wait_no_more_than_one(connect:
     got = together(connect("/nowhere/k.sock", prefetch=10, timeout=PATIENCE), 60)
     assert {type(error) for error in got} == {kazahana.DaemonUnavailableError} and len(got) == 60
     assert time.monotonic() - started < 30  # one after the other, a second each, would be 60
+
+
+def test_who_waits_for_a_refill_is_told_that_the_daemon_is_away(connect: Any, script: Any) -> None:
+    server = script(lambda *_: None)
+    client = connect(server.socket, prefetch=10, timeout=0.05)
+    plain, loop = getattr(client, "client", client), getattr(client, "loop", None)
+    plain._prefetch.join(loop.create_future() if loop else futures.Future(), loop)  # one that does not end
+    plain._gives_up = INF
+    plain._pause(lost("/nowhere/k.sock"), INF, 0)
+    for _ in range(2):
+        with pytest.raises(kazahana.DaemonUnavailableError, match="/nowhere/k"):
+            client.next_id()
+    with pytest.raises(kazahana.RequestTimeoutError):
+        client.ping()  # there is a connection now
+    with pytest.raises(kazahana.RequestTimeoutError):
+        client.next_id()
 
 
 def test_a_cancelled_refill_is_taken_over(script: Any) -> None:

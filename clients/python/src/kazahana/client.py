@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 from . import address, fork
 from .clock import INF, monotonic, now, within
 from .connections import AsyncConnection, Connection, run
-from .errors import KazahanaError, closed, late
+from .errors import KazahanaError, closed, copy_of, late
 from .locks import AsyncLocks, Locks
 from .other import AsyncOtherCalls, OtherCalls
 from .prefetch import Prefetch
@@ -51,6 +51,7 @@ class AnyClient:
         self._calls = Calls(service, timeout)
         self._prefetch = Prefetch(prefetch, max_age)
         self._closed = False
+        self._away: KazahanaError | None = None  # why the last try failed; None once there is a connection
         self._gives_up: float | None = None  # when a daemon that was never reached is not waited for any more
         self._idle: list[Connection] = []  # a Client's, which no call uses; to add one or to take one is atomic
         self._of_loop: dict[Any, AsyncConnection] = {}  # an AsyncClient's, by event loop
@@ -88,7 +89,8 @@ class AnyClient:
     async def _refill(self) -> int:
         """Return an ID of a batch that this caller fetches, or that it waits for while another caller fetches it.
 
-        Each caller has its own deadline: after a refill that failed, one of those that waited begins another.
+        Each caller has its own deadline: after a refill that failed, one of those that waited begins another. While the
+        daemon is away, their errors say why.
         """
         prefetch, timeout = self._prefetch, self._calls.timeout
         began, deadline, left = now(), monotonic() + timeout, timeout
@@ -108,14 +110,14 @@ class AnyClient:
             id, left = prefetch.pop(began), deadline - monotonic()
             if id is not None:
                 return id
-        raise late(timeout, "no IDs")
+        raise copy_of(self._away) if self._away else late(timeout, "no IDs")
 
     def _connect(self, kind: Callable[[str], Any]) -> Any:
         """Return a new connection of this kind."""
         if self._closed:
             raise closed()
         made = kind(self._path or address.find())
-        self._gives_up = INF
+        self._gives_up, self._away = INF, None
         return made
 
     def _pause(self, error: KazahanaError, deadline: float, tries: int) -> float:
@@ -131,6 +133,7 @@ class AnyClient:
             self._gives_up = at + FIRST_CONTACT
         if self._single_attempt or not error.transient or at + pause >= min(deadline, self._gives_up):
             raise error
+        self._away = error.with_traceback(None)  # or it would keep the frames of the caller
         return pause
 
 
