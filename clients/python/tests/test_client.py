@@ -366,7 +366,7 @@ def test_one_call_at_a_time_needs_one_connection(script: Any) -> None:
 
 
 def test_one_lost_connection_ends_those_that_are_idle(script: Any) -> None:
-    """They lead to the same daemon: a client that tries once would otherwise fail once for each."""
+    """They lead to the same daemon: a client that does not wait would otherwise fail with the second."""
     held: list[tuple[Any, int]] = []
     server = script(lambda peer, msgid, *_: held.append((peer, msgid)) if len(held) < 3 else peer.result(msgid, 7))
     with kazahana.Client(server.socket, single_attempt=True, timeout=PATIENCE) as client:
@@ -381,9 +381,7 @@ def test_one_lost_connection_ends_those_that_are_idle(script: Any) -> None:
         assert len(client._idle) == 3
         for peer in server.peers:
             peer.close()
-        with pytest.raises(kazahana.DaemonUnavailableError):
-            client.next_id()
-        assert client.next_id() == 7
+        assert client.next_id() == 7 and len(server.peers) == 4
 
 
 def test_no_call_waits_for_another(script: Any) -> None:
@@ -560,7 +558,16 @@ def test_single_attempt(connect: Any, script: Any) -> None:
         connect("/nowhere/k.sock", single_attempt=True, timeout=60).next_id()
     with pytest.raises(kazahana.DaemonUnavailableError):
         connect(server.socket, single_attempt=True, prefetch=8, timeout=60).next_id()
-    assert [method for _, method, _ in server.asked] == ["Ping", "NextID", "Ping", "NextID", "NextIDs"]
+    # Each that failed was tried once more, on a new connection.
+    asked = ["Ping", "NextID", "NextID", "Ping", "NextID", "NextID", "NextIDs", "NextIDs"]
+    assert [method for _, method, _ in server.asked] == asked and len(server.peers) == 6
+
+
+def test_a_later_try_is_told_what_time_is_left(connect: Any, script: Any) -> None:
+    server = script(lambda peer, msgid, *_: peer.close() if len(server.asked) == 1 else peer.result(msgid, 7))
+    assert connect(server.socket, timeout=PATIENCE).next_id() == 7
+    first, second = (params[0]["timeout_ms"] for _, _, params in server.asked)
+    assert 0 < second < first == PATIENCE * 1000
 
 
 def test_cancelled_task_harms_nobody(script: Any) -> None:

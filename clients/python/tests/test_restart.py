@@ -81,6 +81,18 @@ def test_away_for_longer_than_the_deadline(connect: Any, make_daemon: Any) -> No
     assert client.next_id() > first
 
 
+def test_a_restart_costs_a_single_attempt_nothing(connect: Any, make_daemon: Any) -> None:
+    daemon: Daemon = make_daemon()
+    client = connect(daemon.socket, single_attempt=True, timeout=PATIENCE)
+    first = client.next_id()
+    daemon.stop(signal.SIGKILL)
+    daemon.start()
+    assert client.next_id() > first
+    daemon.stop(signal.SIGKILL)
+    with pytest.raises(kazahana.DaemonUnavailableError):
+        client.next_id()
+
+
 def test_a_daemon_that_hangs(connect: Any, make_daemon: Any) -> None:
     daemon: Daemon = make_daemon()
     client = connect(daemon.socket)

@@ -125,13 +125,14 @@ class AnyClient:
 
         A call is repeated after a transient error: the daemon is away, or stops. Any call may be: an ID that was made
         and not received leaves a gap, and calls with effects have a request ID. So a restart of the daemon costs time,
-        but no error. After any other error it is not: the daemon has answered, the time is over, or nothing is known
-        of the peer. Calls on a lock's connection never are: see AnyHolding.perform.
+        but no error. With a single attempt a call is repeated once, without a pause: its connection may have been lost
+        long ago. After any other error a call is not repeated: the daemon has answered, the time is over, the peer is
+        no daemon, or a person has to change something. Calls on a lock's connection never are: see AnyHolding.perform.
         """
         at, pause = monotonic(), delay(tries)
         if self._gives_up is None:
             self._gives_up = at + FIRST_CONTACT
-        if self._single_attempt or not error.transient or at + pause >= min(deadline, self._gives_up):
+        if (self._single_attempt and tries) or not error.transient or at + pause >= min(deadline, self._gives_up):
             raise error
         self._away = error.with_traceback(None)  # or it would keep the frames of the caller
         return pause
@@ -151,7 +152,8 @@ class Client(OtherCalls, Locks, AnyClient):
     and hands them out one by one for at most max_age seconds: most calls of next_id then cost no
     system call. A call of next_id with options asks the daemon, and drops what is fetched.
 
-    single_attempt=True makes a call fail at once when the daemon is away, instead of trying again.
+    single_attempt=True makes a call fail at once when the daemon is away, instead of waiting for it. A
+    connection that turns out to be lost is made again.
 
     A call takes an idle connection, or opens another, and puts it back; so there are as many as calls at the same
     time. They are made again when the daemon restarts. A process that was forked makes its own. Not for use in
