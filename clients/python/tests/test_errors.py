@@ -27,6 +27,7 @@ def test_details_become_attributes() -> None:
         ('X: m a=""', "X", "m", {"a": ""}),
         ("X: a=1 is not b= 2", "X", "a=1 is not b= 2", {}),
         ("X: m a=1  b=2", "X", "m a=1", {"b": "2"}),
+        ("X: m a=1 a=2 b=3", "X", "m", {"a": "1", "b": "3"}),
         ('X: m a="unclosed', "X", 'm a="unclosed', {}),
         ("X:", "X", "X", {}),
         ("X: a=1", "X", "X", {"a": "1"}),

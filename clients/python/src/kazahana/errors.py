@@ -124,12 +124,11 @@ _CODE = re.compile(r"([A-Z][A-Z0-9_]*):(?: |$)")
 _WORD = re.compile(r'(?!\Z)(?:([a-z][a-z0-9_]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*))|[^ ]*)(?: |\Z)')
 
 
-def _unquoted(text: str) -> str:
-    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-
-
 def from_wire(text: str) -> KazahanaError:
-    """Parse `CODE: message key=value key="another value"`. The details are the longest tail of that form."""
+    """Parse `CODE: message key=value key="another value"`.
+
+    The details are the longest tail of that form. If a key occurs twice, the first counts.
+    """
     found = _CODE.match(text)
     code, rest = (found[1], text[found.end() :]) if found else (ProtocolError.code, text)
     details: dict[str, int | str] = {}
@@ -139,7 +138,8 @@ def from_wire(text: str) -> KazahanaError:
         if key is None:
             details, message_end = {}, word.end()
         else:
-            details[key] = bare if quoted is None else _unquoted(quoted)
+            value = bare if quoted is None else quoted.encode("latin-1", "backslashreplace").decode("unicode_escape")
+            details.setdefault(key, value)
     error = BY_CODE.get(code, KazahanaError)(rest[:message_end].rstrip() or code, **details)
     error.code = code
     return error
