@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -106,5 +107,25 @@ def test_denial_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.delenv("KAZAHANA_SOCKET", raising=False)
     monkeypatch.setattr(os, "stat", denied)
-    with pytest.raises(DaemonUnavailableError, match=r"kazahanad.sock \(Permission denied: add your user to .* group"):
+    why = r"kazahanad.sock \(Permission denied: add your user to .* group"
+    with pytest.raises(DaemonUnavailableError, match=why) as caught:
         address.find()
+    assert not caught.value.transient
+
+
+def test_what_a_person_has_to_change_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denied(socket.socket):
+        def connect(self, _: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
+    for path in (file, tmp_path):
+        with pytest.raises(DaemonUnavailableError, match="it is not a socket") as caught:
+            Client(str(path)).ping()
+        assert caught.value.path == str(path)
+    monkeypatch.setattr(socket, "socket", Denied)
+    with pytest.raises(DaemonUnavailableError, match="socket-group") as caught:
+        Client(str(tmp_path / "k.sock")).ping()
+    assert isinstance(caught.value.__cause__, PermissionError)

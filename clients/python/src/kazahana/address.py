@@ -56,7 +56,7 @@ def find() -> str:
     """Return the path of the socket to connect to: the one that the environment names, else the first that exists."""
     if named := os.environ.get("KAZAHANA_SOCKET", "").strip(_BLANK):
         return parse(named, "KAZAHANA_SOCKET")
-    uid = os.geteuid()
+    uid, is_denied = os.geteuid(), False
     tried = []
     for path, directory in candidates(os.environ, uid):
         try:
@@ -65,9 +65,9 @@ def find() -> str:
                 os.stat(path)
                 return path
         except OSError as error:
-            why = _why(error)
+            why, is_denied = _why(error), is_denied or isinstance(error, PermissionError)
         tried.append(f"{path} ({why})")
-    raise DaemonUnavailableError(f"no daemon's socket found; tried {', '.join(tried)}; {_ADVICE}", path=path)
+    raise _away(f"no daemon's socket found; tried {', '.join(tried)}", path, is_denied)
 
 
 def _distrust(directory: str, uid: int) -> str:
@@ -81,18 +81,25 @@ def _distrust(directory: str, uid: int) -> str:
 
 def connect(path: str) -> sockets.socket:
     """Return a socket that is connected, and does not block: a full backlog is an error, not a wait without end."""
+    made: sockets.socket | None = None
     try:
         made = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
-        try:
-            made.setblocking(False)
-            made.connect(path)
-        except BaseException:
-            made.close()
-            raise
+        made.setblocking(False)
+        made.connect(path)
+        return made
     except OSError as error:
-        what = f"cannot connect to {path}: {_why(error)}; {_ADVICE}"
-        raise DaemonUnavailableError(what, path=path) from error
-    return made
+        if made is not None:
+            made.close()
+        is_other = os.path.isfile(path) or os.path.isdir(path)
+        why = "it is not a socket" if is_other else _why(error)
+        raise _away(f"cannot connect to {path}: {why}", path, is_other or isinstance(error, PermissionError)) from error
+
+
+def _away(what: str, path: str, is_hopeless: bool) -> DaemonUnavailableError:
+    """Return the error. Nobody waits for the end of a hopeless one: a person has to change something."""
+    error = DaemonUnavailableError(f"{what}; {_ADVICE}", path=path)
+    error.transient = not is_hopeless
+    return error
 
 
 def _why(error: OSError) -> str:

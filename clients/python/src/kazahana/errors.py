@@ -102,7 +102,11 @@ class StartFailedError(KazahanaError, code="START_FAILED"):
 
 
 class DaemonUnavailableError(KazahanaError, ConnectionError, code="DAEMON_UNAVAILABLE"):
-    """No daemon answers at the socket `path`. __cause__ is the system's error, if there is one."""
+    """No daemon answers at the socket `path`. __cause__ is the system's error, if there is one.
+
+    It is transient, unless the system denies access or something else is in the socket's place: then a person has to
+    change something.
+    """
 
     path: str = ""
     transient = True
