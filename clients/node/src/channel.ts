@@ -2,14 +2,14 @@ import { setMaxListeners } from 'node:events';
 import * as net from 'node:net';
 import * as errors from './errors.js';
 import { errorOf } from './errortext.js';
-import { findSocket, unavailable } from './socket.js';
+import { findSocket, isHopeless, unavailable } from './socket.js';
 import { clearTimer, nextTick, setTimer, steadyNow } from './system.js';
 import { Decoder, MSGID_AT, type Value } from './wire.js';
 
 /** How long a call waits for the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
 const FIRST_CONNECT_MS = 1000;
-const BACKOFF_MS = 5;
-const MAX_BACKOFF_MS = 200;
+/** The pause before another connection: the first, and the longest. */
+const [BACKOFF_MS, MAX_BACKOFF_MS] = [5, 200];
 /** While so many bytes are unsent, calls stay in the queue. A daemon that reads nothing then costs no memory for calls that gave up. */
 const MAX_UNSENT = 1 << 20;
 /** Deadlines share a timer, since one for each call makes calls slower. It fires at most this often. */
@@ -196,7 +196,7 @@ export class Channel {
     this.socket = undefined;
     if (this.closedBy) return;
     this.lastFailure = failure;
-    const isFinal = this.isSingle || !(failure instanceof errors.DaemonUnavailableError);
+    const isFinal = this.isSingle || !(failure instanceof errors.DaemonUnavailableError) || isHopeless(failure);
     const latest = this.wasConnected ? -Infinity : steadyNow() - FIRST_CONNECT_MS; // who began then or earlier has waited long enough
     for (const waiter of this.waiters.values()) {
       if (isFinal || waiter.began <= latest) waiter.end(failure);

@@ -4,8 +4,7 @@ import { nextTick, steadyNow, wallNow } from './system.js';
 
 export const MAX_BATCH = 65_536;
 /** Batches grow, at most so many times, while each is used up in less than this. */
-const GROWTH = 16;
-const SHORT_MS = 1;
+const [GROWTH, SHORT_MS] = [16, 1];
 
 /** Consecutive IDs of one answer, and when they were asked for, on both clocks: only one counts a suspend, only the other is steady. */
 interface Batch {

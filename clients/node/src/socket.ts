@@ -3,6 +3,7 @@ import * as path from 'node:path';
 import { DaemonUnavailableError, InvalidParamsError } from './errors.js';
 
 const PATH_LIMIT = process.platform === 'darwin' ? 103 : 107;
+const OTHER = 'it is not a socket';
 const JOIN = "add your user to the group that the daemon's --socket-group names";
 
 /**
@@ -29,30 +30,29 @@ export function socketPath(text: string, source: string): string {
  * exists and does not answer is the one to report, and not a reason to ask another daemon.
  */
 export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.geteuid?.() ?? 0): string {
-  const named = env['KAZAHANA_SOCKET'];
+  const { KAZAHANA_SOCKET: named, XDG_RUNTIME_DIR: runtime } = env;
   if (named && /[^ \t\r\n]/.test(named)) return socketPath(named, 'KAZAHANA_SOCKET');
-  const runtime = env['XDG_RUNTIME_DIR'];
   // Each with the directory that another user could have made.
   const places: [string, string?][] = [['/run/kazahana/kazahanad.sock'], [`/tmp/kazahana-${uid}/kazahanad.sock`, `/tmp/kazahana-${uid}`]];
   if (runtime && path.isAbsolute(runtime)) places.unshift([path.join(runtime, 'kazahana/kazahanad.sock'), path.resolve(runtime)]);
   const tried: string[] = [];
   for (const [place, directory] of places) {
     const why = absence(place, directory, uid);
-    if (!why) return place;
+    if (!why || why === OTHER) return place;
     tried.push(`${place} (${why})`);
   }
-  throw new DaemonUnavailableError(`no daemon's socket found; tried ${tried.join(', ')}: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET`);
+  const cause = tried.some((why) => why.includes(JOIN)) ? Object.assign(new Error('permission denied'), { code: 'EACCES' }) : undefined;
+  throw new DaemonUnavailableError(`no daemon's socket found; tried ${tried.join(', ')}: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET`, { cause });
 }
 
 /** Says why there is no socket at a place, or why another user may answer there in the daemon's place: su keeps XDG_RUNTIME_DIR. */
-function absence(place: string, directory: string | undefined, uid: number): string | undefined {
+function absence(place: string, directory?: string, uid?: number): string | undefined {
   try {
     const info = directory === undefined ? undefined : fs.lstatSync(directory);
     if (info && !(info.isDirectory() && info.uid === uid && (info.mode & 0o022) === 0)) {
       return `ignored: ${directory} belongs to user ${info.uid} with mode ${(info.mode & 0o7777).toString(8)}, and only user ${uid} must be able to write to it`;
     }
-    fs.statSync(place);
-    return undefined;
+    return fs.statSync(place).isSocket() ? undefined : OTHER;
   } catch (error) {
     const { code = 'unreadable' } = error as NodeJS.ErrnoException;
     return code === 'ENOENT' ? 'no such file' : code === 'EACCES' ? `permission denied: ${JOIN}` : code;
@@ -60,7 +60,9 @@ function absence(place: string, directory: string | undefined, uid: number): str
 }
 
 /** The error for a socket that cannot be connected to, with what to do about it. */
-export function unavailable(file: string, cause: NodeJS.ErrnoException): DaemonUnavailableError {
+export function unavailable(file: string, reason: NodeJS.ErrnoException): DaemonUnavailableError {
+  // Linux says the same where no daemon listens and where there is another file.
+  const cause = reason.code === 'ECONNREFUSED' && absence(file) === OTHER ? Object.assign(new Error(OTHER), { code: 'ENOTSOCK' }) : reason;
   const advice = `start it with: kazahanad serve --socket ${file}`;
   const message = cause.code === 'ENOENT' ? `there is no socket at ${file}; ${advice}`
     : cause.code === 'ECONNREFUSED' ? `no daemon listens on ${file}; ${advice}`
@@ -68,3 +70,6 @@ export function unavailable(file: string, cause: NodeJS.ErrnoException): DaemonU
     : `cannot reach the daemon at ${file}: ${cause.message}`;
   return new DaemonUnavailableError(message, { cause });
 }
+
+/** Reports whether the failure lasts until a person changes something, so that nobody waits for its end. */
+export const isHopeless = ({ cause }: DaemonUnavailableError) => ['EACCES', 'ENOTSOCK'].includes((cause as NodeJS.ErrnoException | undefined)?.code ?? '');

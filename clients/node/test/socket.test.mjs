@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
-import { DaemonUnavailableError, InvalidParamsError } from '../dist/index.js';
-import { findSocket, socketPath, unavailable } from '../dist/socket.js';
-import { Script, temporary, testdata } from './support.mjs';
+import { Client, DaemonUnavailableError, InvalidParamsError } from '../dist/index.js';
+import { findSocket, isHopeless, socketPath, unavailable } from '../dist/socket.js';
+import { Script, stopClock, temporary, testdata } from './support.mjs';
 
 test('an address is read as in the table of all clients', () => {
   for (const { text, path: want, refused } of testdata('socket_addresses.json')) {
@@ -72,14 +72,33 @@ test('each failure says what to do', (t) => {
   const [missing, file] = [path.join(directory, 'none'), path.join(directory, 'file')];
   fs.writeFileSync(file, '');
   const failure = (code) => Object.assign(new Error(code), { code });
-  for (const [place, code, why] of [
+  for (const [place, code, why, found] of [
     [missing, 'ENOENT', /no socket at .*none; start it with: kazahanad serve --socket .*none/],
     [missing, 'ECONNREFUSED', /no daemon listens on .*none; start it with/],
     [file, 'EACCES', /permission denied on .*file: .*--socket-group/],
     [file, 'EMFILE', /cannot reach the daemon at .*file: EMFILE/],
+    [file, 'ECONNREFUSED', /cannot reach the daemon at .*file: it is not a socket/, 'ENOTSOCK'],
+    [directory, 'ECONNREFUSED', /it is not a socket/, 'ENOTSOCK'],
   ]) {
     const error = unavailable(place, failure(code));
     assert.match(error.message, why);
-    assert.equal(error.cause.code, code);
+    assert.equal(error.cause.code, found ?? code);
+    assert.equal(isHopeless(error), ['EACCES', 'ENOTSOCK'].includes(found ?? code));
   }
+});
+
+test('what a person has to change is not waited for', async (t) => {
+  const directory = temporary(t);
+  const file = path.join(directory, 'file');
+  fs.writeFileSync(file, '');
+  stopClock(t); // whoever waits waits for ever
+  for (const socket of [file, directory]) {
+    const client = new Client({ socket });
+    t.after(() => client.close());
+    await assert.rejects(client.nextId(), (error) => error instanceof DaemonUnavailableError && /it is not a socket/.test(error.message));
+  }
+  t.mock.method(fs, 'statSync', () => {
+    throw Object.assign(new Error('no'), { code: 'EACCES' });
+  });
+  assert.throws(() => findSocket({}, 54321), (error) => isHopeless(error) && /permission denied: .*--socket-group/.test(error.message));
 });
