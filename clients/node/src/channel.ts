@@ -21,6 +21,7 @@ const SWEEP_MS = 4;
  */
 export class Waiter {
   msgid = 0;
+  failures = 0; // of the connection, or to make one
   readonly began = steadyNow();
 
   constructor(
@@ -74,7 +75,7 @@ export class Channel {
   private sweeper: NodeJS.Timeout | undefined;
   private sweepAt = Infinity; // when a wait has to end
 
-  /** A single one fails a call when the daemon is away, instead of repeating it. */
+  /** A single one fails a call when the daemon is away. It repeats a call only once, since a connection may have been lost long ago. */
   constructor(
     private readonly path: string | undefined,
     public isSingle = false,
@@ -196,10 +197,10 @@ export class Channel {
     this.socket = undefined;
     if (this.closedBy) return;
     this.lastFailure = failure;
-    const isFinal = this.isSingle || !(failure instanceof errors.DaemonUnavailableError) || isHopeless(failure);
+    const isFinal = !(failure instanceof errors.DaemonUnavailableError) || isHopeless(failure);
     const latest = this.wasConnected ? -Infinity : steadyNow() - FIRST_CONNECT_MS; // who began then or earlier has waited long enough
     for (const waiter of this.waiters.values()) {
-      if (isFinal || waiter.began <= latest) waiter.end(failure);
+      if (isFinal || waiter.began <= latest || (waiter.failures++ > 0 && this.isSingle)) waiter.end(failure);
       else if (waiter.request) this.queue.add(waiter);
     }
     if (this.queue.size === 0) return;

@@ -18,7 +18,7 @@ export interface ClientOptions {
   prefetch?: number | undefined;
   /** Milliseconds after which a prefetched ID is thrown away, since an old ID sorts wrongly. Default 50. */
   maxAge?: number | undefined;
-  /** Fail a call at once when the daemon is away, instead of trying again until the timeout. Default false. */
+  /** Fail a call at once when the daemon is away, instead of trying until the timeout. Only a lost connection is replaced, once. Default false. */
   singleAttempt?: boolean | undefined;
 }
 
