@@ -41,15 +41,8 @@ type Dir interface {
 	// Current reports, as an error, that Path no longer leads to this directory.
 	Current() error
 
-	// Sub opens a directory inside this one. With create it is made where it
-	// does not exist; without, the error wraps fs.ErrNotExist.
-	Sub(name string, create bool) (Dir, error)
-	// Subs returns the directories inside this one.
-	Subs() ([]SubDir, error)
-	// RemoveSub removes a directory inside this one, with the files in it.
-	RemoveSub(name string) error
-	// Touch makes this directory look changed now, as SubDir.Changed shows it.
-	Touch() error
+	// Sub opens a directory inside this one, and makes it where it does not exist.
+	Sub(name string) (Dir, error)
 
 	// Close gives up the lock. The files stay.
 	Close() error
@@ -59,12 +52,6 @@ type Dir interface {
 type FileID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
-}
-
-// SubDir is a directory inside a Dir.
-type SubDir struct {
-	Name    string
-	Changed time.Time // when a file in it was made, renamed or removed, or it was touched
 }
 
 // Mapping is a file in memory. An access behind the end of a shortened file ends the process.

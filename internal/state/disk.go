@@ -71,8 +71,6 @@ func (f stateFile) validate() error {
 const (
 	// syncInterval is how far the floors on the disk may be behind the marks.
 	syncInterval = time.Second
-	// sweepInterval is how often left-over folders are looked for.
-	sweepInterval = time.Hour
 	// stallAfter is how long a write may take before the disk counts as stalled.
 	stallAfter = 5 * time.Second
 	// closePatience is how long a stop waits for the disk.
@@ -162,15 +160,13 @@ func (s *State) snapshot() stateFile {
 }
 
 // Run keeps the disk about a second behind the marks, until ctx is done; then it returns
-// nil. Errors do not stop it: a full, failing or frozen disk does not stop IDs. It also
-// removes what other daemons left behind: not at the start, which would wait if there are
-// many folders.
+// nil. Errors do not stop it: a full, failing or frozen disk does not stop IDs.
 func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
 	written := make(chan error, 1)
 	writing, changed := false, false
-	var said, swept time.Time
+	var said time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -182,10 +178,6 @@ func (s *State) Run(ctx context.Context) error {
 				continue
 			}
 		case <-ticker.C:
-			if time.Since(swept) > sweepInterval {
-				s.Sweep()
-				swept = time.Now()
-			}
 		case <-s.changes:
 			changed = true
 		}

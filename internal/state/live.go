@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -55,26 +54,16 @@ func newLive(dir Dir, identity Identity) (*live, error) {
 	return &live{dir: dir, id: id, identity: identity}, err
 }
 
-// openFolder opens the folder and locks it. If another daemon removes it at that moment
-// as abandoned, it is made again.
+// openFolder opens the folder and locks it.
 func (s *State) openFolder(ctx context.Context, name string) (Dir, error) {
-	for {
-		dir, err := s.base.Sub(name, true)
-		removed := isMissing(err)
-		if err == nil {
-			err = s.lockFolder(ctx, dir)
-			if removed = dir.Current() != nil; err == nil && !removed {
-				return dir, nil
-			}
-			err = errors.Join(err, dir.Close())
-		}
-		if !removed || ctx.Err() != nil {
-			return nil, cmp.Or(err, context.Cause(ctx))
-		}
-		if err := s.base.Current(); err != nil {
-			return nil, err // the live directory itself cannot be used
-		}
+	dir, err := s.base.Sub(name)
+	if err != nil {
+		return nil, err
 	}
+	if err = s.lockFolder(ctx, dir); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
 }
 
 // lockFolder takes the folder. This process has the state directory, so a holder that names it

@@ -15,9 +15,9 @@ import (
 const (
 	lockName = "lock"
 
-	// lockPatience is how long a taken lock is tried again. Inspect and the removal
-	// of abandoned folders hold it for an instant, which takes longer on a busy
-	// machine, and a stopping daemon may be about to release it.
+	// lockPatience is how long a taken lock is tried again. Inspect holds it
+	// for an instant, which takes longer on a busy machine, and a stopping daemon may be
+	// about to release it.
 	lockPatience = time.Second
 	lockInterval = 10 * time.Millisecond
 

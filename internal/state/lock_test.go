@@ -1,19 +1,16 @@
 package state
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -146,73 +143,5 @@ func TestLockedFolderOfNobody(t *testing.T) {
 		s := mustOpen(t, p)
 		wantLoads(t, s.service("default"), saved.withoutLeases())
 		must.Succeed(t, f.Close())
-	}
-}
-
-// A start removes a folder that no process has locked, once the last save there is long ago. It keeps
-// all others, and those of other programs.
-func TestAbandonedFolders(t *testing.T) {
-	ring.All(t)
-	p := newPlace(t)
-	s := mustOpen(t, p)
-	ended := place{filepath.Join(t.TempDir(), "state"), p.live}
-	mustOpen(t, ended).crash()
-	fresh := place{filepath.Join(t.TempDir(), "state"), p.live}
-	mustOpen(t, fresh).crash()
-	runs := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), p.live})
-	foreign, empty := filepath.Join(p.live, "something"), filepath.Join(p.live, strings.Repeat("e", folderNameLen))
-	must.Succeed(t, errors.Join(os.Mkdir(foreign, 0o700), os.Mkdir(empty, 0o700)))
-	long := time.Now().Add(-abandonedAfter - time.Minute)
-	for _, dir := range []string{ended.folder(t), runs.Health().Live, s.Health().Live, foreign, empty} {
-		must.Succeed(t, os.Chtimes(dir, long, long))
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
-	gone := func(dir string) bool { _, err := os.Stat(dir); return isMissing(err) }
-	await.Eventually(t, "they are removed", func() bool { return gone(empty) && gone(ended.folder(t)) })
-	// s saves nothing for days, and is killed: its folder is not left over.
-	await.Eventually(t, "its own folder is touched", func() bool {
-		info, err := os.Stat(s.Health().Live)
-		return err == nil && info.ModTime().After(long)
-	})
-	cancel()
-	running.Wait()
-	for _, dir := range []string{fresh.folder(t), runs.Health().Live, s.Health().Live, foreign} {
-		if gone(dir) {
-			t.Errorf("%s was removed", dir)
-		}
-	}
-	s.wantQuiet()
-}
-
-// The daemon of a folder comes back at the moment at which another one removes it
-// as abandoned: it has a folder that is there, and no other daemon has it.
-func TestRemovalRacesAnOpener(t *testing.T) {
-	p := inMemory(t)
-	mustOpen(t, p).crash()
-	base, err := openDir(p.live, false, "")
-	must.Succeed(t, err)
-	defer base.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	var remover sync.WaitGroup
-	remover.Go(func() {
-		for ctx.Err() == nil {
-			subs, err := base.Subs()
-			must.Succeed(t, err)
-			for _, sub := range subs {
-				_, _ = removeAbandoned(base, sub.Name)
-			}
-		}
-	})
-	defer remover.Wait()
-	defer cancel()
-	for range 300 {
-		s, err := tryOpen(t, p)
-		must.Succeed(t, err)
-		sv := s.service("default")
-		mustSave(t, sv, savedWith(testLease(1, 1)))
-		s.wantQuiet()
-		s.crash()
 	}
 }

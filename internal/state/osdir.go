@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -225,52 +224,16 @@ func pathCause(err error) error {
 	return err
 }
 
-func (d *osDir) Sub(name string, create bool) (Dir, error) {
+func (d *osDir) Sub(name string) (Dir, error) {
 	path := d.file(name)
-	if create {
-		if err := d.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fileError(path, "cannot make the directory", err)
-		}
+	if err := d.root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fileError(path, "cannot make the directory", err)
 	}
 	root, err := d.root.OpenRoot(name)
 	if err != nil {
 		return nil, fileError(path, "cannot open the directory", err)
 	}
 	return newOSDir(path, root)
-}
-
-func (d *osDir) Subs() ([]SubDir, error) {
-	f, err := d.root.Open(".")
-	if err != nil {
-		return nil, fileError(d.path, "cannot open the directory", err)
-	}
-	defer f.Close()
-	entries, err := f.ReadDir(-1)
-	if err != nil {
-		return nil, fileError(d.path, "cannot list the directory", err)
-	}
-	var subs []SubDir
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && e.IsDir() { // else it was removed meanwhile
-			subs = append(subs, SubDir{e.Name(), info.ModTime()})
-		}
-	}
-	return subs, nil
-}
-
-func (d *osDir) RemoveSub(name string) error {
-	if err := d.root.RemoveAll(name); err != nil {
-		return fileError(d.file(name), "cannot remove the directory", err)
-	}
-	return nil
-}
-
-func (d *osDir) Touch() error {
-	now := time.Now()
-	if err := d.root.Chtimes(".", now, now); err != nil {
-		return fileError(d.path, "cannot touch the directory", err)
-	}
-	return nil
 }
 
 func (d *osDir) Close() error {

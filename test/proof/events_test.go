@@ -135,13 +135,9 @@ func (w *world) endLife(d *daemon) {
 func (w *world) behindTheScenes(d *daemon) {
 	f := d.at.disk
 	switch l := d.life; w.rnd.IntN(8) {
-	case 0, 1, 2:
+	case 0, 1, 2, 3:
 		if l != nil {
 			l.sync()
-		}
-	case 3:
-		if l != nil {
-			l.sweep()
 		}
 	case 4, 5, 6:
 		if !w.liveOnDisk && w.rnd.IntN(12) == 0 {
@@ -191,18 +187,13 @@ func (w *world) disaster(d *daemon) {
 	}
 }
 
-// longPause is a pause after which unused folders are removed.
+// longPause is a pause in which all leases end.
 func (w *world) longPause() {
 	if w.whole { // receipts would all be gone
 		return
 	}
 	if w.rnd.IntN(4) == 0 {
 		w.sleep(25 * time.Hour)
-		for _, d := range w.daemons {
-			if d.life != nil {
-				d.life.sweep() // within the last hour
-			}
-		}
 		w.count("long pauses")
 	}
 }

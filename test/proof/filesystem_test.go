@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/kazahana/kazahana/internal/state"
@@ -30,10 +29,9 @@ type fileSystem struct {
 
 // node is a file or a directory.
 type node struct {
-	inode   uint64
-	freed   bool      // its inode may be another node's by now
-	changed time.Time // when a name in this directory was made or removed
-	lock    *dir      // who holds it
+	inode uint64
+	freed bool // its inode may be another node's by now
+	lock  *dir // who holds it
 
 	entries map[string]*node // of a directory; nil for a file
 	words   []int64          // of a file
@@ -73,7 +71,7 @@ func (f *fileSystem) newInode() uint64 {
 }
 
 func (f *fileSystem) newDirectory() *node {
-	return &node{inode: f.newInode(), changed: time.Now(), entries: map[string]*node{}}
+	return &node{inode: f.newInode(), entries: map[string]*node{}}
 }
 
 func (f *fileSystem) newFile(bytes []byte) *node {
@@ -111,14 +109,12 @@ func (f *fileSystem) put(in *node, name string, n *node) {
 	if old := in.entries[name]; old != nil && old != n {
 		f.free(old)
 	}
-	in.changed = time.Now()
 	in.entries[name] = n
 }
 
 func (f *fileSystem) remove(in *node, name string) {
 	if n := in.entries[name]; n != nil {
 		f.free(n)
-		in.changed = time.Now()
 		delete(in.entries, name)
 	}
 }
@@ -147,7 +143,6 @@ func (f *fileSystem) move(from *node, name string, to *node, newName string) {
 	}
 	delete(from.entries, name)
 	to.entries[newName] = n
-	from.changed, to.changed = time.Now(), time.Now()
 }
 
 // sync makes the names in a directory durable.
@@ -212,7 +207,7 @@ func (f *fileSystem) cloneNode(n *node, done map[*node]*node) *node {
 	if c := done[n]; c != nil {
 		return c
 	}
-	c := &node{inode: n.inode, freed: n.freed, changed: n.changed, size: n.size, words: slices.Clone(n.words)}
+	c := &node{inode: n.inode, freed: n.freed, size: n.size, words: slices.Clone(n.words)}
 	done[n] = c
 	entries := func(from map[string]*node) map[string]*node {
 		if from == nil {

@@ -126,7 +126,6 @@ func (l *life) begin() (err error) {
 			d.w.broken("%s and %s take locks as one owner", other.name, d.name)
 		}
 	}
-	l.st.Sweep() // State.Run does it soon after a start
 	if live := l.st.Health().Live; live != d.folder || d.seen != d.at.disturbed {
 		for _, svc := range d.services {
 			svc.last = 0
@@ -310,6 +309,3 @@ func (l *life) sync() {
 		}
 	})
 }
-
-// sweep removes folders that others left behind, as State.Run does.
-func (l *life) sweep() { l.run(l.st.Sweep) }

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -230,13 +229,10 @@ func (d *dir) Current() error {
 	return nil
 }
 
-// Sub opens a folder.
-func (d *dir) Sub(name string, create bool) (state.Dir, error) {
+// Sub opens a folder, and makes it where there is none.
+func (d *dir) Sub(name string) (state.Dir, error) {
 	d.p.mayDie()
 	n := d.node.entries[name]
-	if n == nil && !create {
-		return nil, &state.FileError{Path: d.Path() + "/" + name, Problem: "cannot open it", Err: fs.ErrNotExist}
-	}
 	if n == nil {
 		if d.fs.full {
 			return nil, errFull
@@ -247,27 +243,6 @@ func (d *dir) Sub(name string, create bool) (state.Dir, error) {
 	sub := &dir{p: d.p, fs: d.fs, node: n, up: d, name: name}
 	d.p.open = append(d.p.open, sub)
 	return sub, nil
-}
-
-func (d *dir) Subs() ([]state.SubDir, error) {
-	d.p.check()
-	var subs []state.SubDir
-	for _, name := range names(d.node, true) {
-		subs = append(subs, state.SubDir{Name: name, Changed: d.node.entries[name].changed})
-	}
-	return subs, nil
-}
-
-func (d *dir) RemoveSub(name string) error {
-	d.p.mayDie()
-	d.fs.remove(d.node, name)
-	return nil
-}
-
-func (d *dir) Touch() error {
-	d.p.mayDie()
-	d.node.changed = time.Now()
-	return nil
 }
 
 func (d *dir) Close() error {
