@@ -64,7 +64,8 @@ func (x *examination) stalled() bool {
 func (x *examination) judgeState(path, live string) {
 	const step = "state"
 	before := len(x.Report)
-	if err := state.Check(path, live, x.who.UID); err != nil {
+	used, err := state.Check(path, live, x.who.UID)
+	if err != nil {
 		x.Fail(step, "Do what the message says: a daemon that starts now ends with it. docs/operations.md has a section on the state directory.", "%v", err)
 		return
 	}
@@ -72,7 +73,7 @@ func (x *examination) judgeState(path, live string) {
 		x.Warn(step, "Run chmod o-w on it: any user who can write there can give the daemon leases.", "every user may write to %s (mode %04o)", path, info.Mode().Perm())
 	}
 	room := x.Room(step, path)
-	if used, _ := state.Used(path); !used {
+	if !used {
 		if len(x.Report) == before {
 			x.OK(step, "%s is new (%s)", path, room)
 		}

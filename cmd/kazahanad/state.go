@@ -99,8 +99,6 @@ func describeLive(r state.Report) string {
 		return r.Live + " is not there: the machine has booted or an operator has changed the state since, or the folder was removed; no lease is left"
 	case r.Damage != nil:
 		return r.Damage.Error()
-	case !r.Memory:
-		return r.Live + ", which is not on a file system in memory"
 	}
 	return r.Live + " (survives a kill -9 and a frozen disk: leases, marks)"
 }
@@ -126,7 +124,7 @@ func stateReport(r state.Report) map[string]any {
 		services = append(services, one)
 	}
 	report := map[string]any{"state_dir": r.Dir, "identity": r.Identity, "live_dir": r.Live, "live_missing": r.Missing,
-		"live_damage": nil, "survives_kill": r.Live != "" && r.Memory, "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
+		"live_damage": nil, "survives_kill": r.Live != "", "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
 	if r.Holder != nil {
 		report["daemon_pid"] = r.Holder.PID
 	}

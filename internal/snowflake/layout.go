@@ -117,8 +117,8 @@ func (s Slot) Size() int64 { return s.End - s.Start }
 // Timeline is the start of time and its number of bits. All IDs of a pool must have the
 // same timeline to be comparable and unique.
 type Timeline struct {
-	EpochMS int64 // Unix milliseconds
-	BitTS   int
+	EpochMS int64 `json:"epochMs"` // Unix milliseconds
+	BitTS   int   `json:"bitTs"`
 }
 
 // DefaultTimeline is the timeline of DefaultLayout and DefaultEpochMS.

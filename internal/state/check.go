@@ -8,39 +8,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check returns the error that Open would have in a process of that user, and changes
-// nothing. The process that asks has that user's rights. live is "" for none. A directory
-// that another process holds is only waited for at the start, and is no error here.
-func Check(path, live string, uid int) (err error) {
+// Check returns the error that Open would have in a process of that user, and whether a daemon
+// has used the state directory. It changes nothing. The process that asks has that user's rights.
+// live is "" for none. A directory that another process holds is only waited for at the start,
+// and is no error here.
+func Check(path, live string, uid int) (used bool, err error) {
 	if path, err = filepath.Abs(path); err != nil {
-		return err
+		return false, err
 	}
 	disk, err := checkDir(path, "set state_dir to a directory")
 	if err != nil {
-		return err
+		return false, err
 	}
 	folder := ""
 	if disk != nil {
 		defer disk.Close()
 		if err := refuseOpen(disk, uid); err != nil {
-			return err
+			return false, err
 		}
 		file, content, err := readState(disk)
 		if err == nil {
 			err = disk.checkLock()
 		}
-		if isMissing(err) || err == nil && content == nil {
+		if used = content != nil; isMissing(err) || err == nil && !used {
 			err = mayWrite(path, path) // a daemon that has run here before starts without
 		}
 		if err != nil {
-			return err
+			return used, err
 		}
 		folder = file.Folder
 	}
 	if live == "" {
-		return nil
+		return used, nil
 	}
-	return checkLive(live, folder, uid)
+	return used, checkLive(live, folder, uid)
 }
 
 // CheckDir returns the error of a process that keeps files in the directory, and makes it

@@ -31,6 +31,12 @@ type stateFile struct {
 	Services map[string]document `json:"services"`
 }
 
+// document is one service in the state file. Its leases are in the live directory.
+type document struct {
+	FloorMS int64 `json:"floorMs,omitempty"`
+	Saved
+}
+
 // readState reads the state file; content is nil where there is none.
 func readState(d Dir) (f stateFile, content []byte, err error) {
 	content, err = d.Read(stateName)
@@ -55,10 +61,10 @@ func (f stateFile) validate() error {
 		return fmt.Errorf("the identity %q is not %d hex digits", f.Folder, folderNameLen)
 	}
 	for name, doc := range f.Services {
-		if _, err := doc.saved(); err != nil {
+		if err := doc.validate(); err != nil {
 			return fmt.Errorf("service %q: %w", name, err)
 		}
-		if len(doc.Held) > 0 || doc.Cached != nil {
+		if doc.leases() > 0 {
 			return fmt.Errorf("service %q: it has a lease, which belongs in the live directory", name)
 		}
 		if doc.FloorMS < 0 || doc.FloorMS > maxMark {
@@ -150,8 +156,8 @@ func (s *State) snapshot() stateFile {
 		names[name] = 0
 	}
 	for name := range names {
-		doc := documentOf(s.saved[name].withoutLeases())
-		if doc.FloorMS = s.floors[name]; s.services[name] != nil {
+		doc := document{FloorMS: s.floors[name], Saved: s.saved[name].withoutLeases()}
+		if s.services[name] != nil {
 			doc.FloorMS = s.services[name].Mark()
 		}
 		file.Services[name] = doc

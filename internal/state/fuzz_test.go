@@ -54,8 +54,7 @@ func damage(content []byte) [][]byte {
 // A state file is valid, or refused with an error that names it. No lease comes
 // from it.
 func FuzzStateFile(f *testing.F) {
-	doc := documentOf(savedWith())
-	doc.FloorMS = testMark
+	doc := document{FloorMS: testMark, Saved: savedWith()}
 	written, err := seal(stateKind, stateFile{Folder: newFolderName(), Live: "/live", Services: map[string]document{"default": doc}})
 	must.Succeed(f, err)
 	for _, content := range damage(written) {
@@ -73,8 +72,8 @@ func FuzzStateFile(f *testing.F) {
 			return
 		}
 		for name, doc := range file.Services {
-			if saved, err := doc.saved(); err != nil || saved.leases() > 0 {
-				t.Errorf("service %q has %+v, %v", name, saved, err)
+			if err := doc.validate(); err != nil || doc.leases() > 0 {
+				t.Errorf("service %q has %+v, %v", name, doc, err)
 			}
 		}
 	})
@@ -94,7 +93,7 @@ func FuzzFolder(f *testing.F) {
 	folder := FileID{Device: 1, Inode: 7}
 	leases, err := seal(leasesKind, leasesFile{
 		Folder: folder, Machine: host.machine(), Boot: "b", Marks: fuzzedID, Bits: 3,
-		Services: map[string]document{"default": documentOf(saved)},
+		Services: map[string]Saved{"default": saved},
 	})
 	must.Succeed(f, err)
 	// The table without its free slots, which the target puts back: smaller inputs

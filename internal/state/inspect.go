@@ -15,7 +15,6 @@ type Report struct {
 	Dir      string // absolute
 	Identity string
 	Live     string // this state directory's folder in the live directory; "": none
-	Memory   bool   // Live is on a file system in memory
 	Holder   *Holder
 	Services []ServiceReport // by name
 
@@ -37,16 +36,6 @@ type ServiceReport struct {
 	Floor int64 // Unix ms: where IDs would go on after a power failure
 	Mark  int64 // Unix ms; 0: it never made an ID
 	Saved Saved
-}
-
-// Used reports whether a daemon has used the state directory.
-func Used(path string) (bool, error) {
-	d, err := openDir(path, false, "")
-	if err != nil {
-		return false, err
-	}
-	_, content, err := readState(d)
-	return content != nil || err != nil && !errors.Is(err, fs.ErrPermission), errors.Join(err, d.Close())
 }
 
 // Inspect reads the local state without changing it, also while a daemon uses it. If
@@ -78,8 +67,7 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 func (f stateFile) reports() map[string]ServiceReport {
 	services := map[string]ServiceReport{}
 	for name, doc := range f.Services {
-		saved, _ := doc.saved() // readState has checked it
-		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: saved}
+		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: doc.Saved}
 	}
 	return services
 }
@@ -91,7 +79,7 @@ func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[st
 		r.free = true
 		return
 	}
-	r.Live, r.Memory = filepath.Join(opts.Live, file.Folder), InMemory(opts.Live)
+	r.Live = filepath.Join(opts.Live, file.Folder)
 	dir, err := openDir(r.Live, false, "")
 	if err != nil {
 		if r.Missing = errors.Is(err, fs.ErrNotExist); !r.Missing {

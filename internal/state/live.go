@@ -27,12 +27,12 @@ var (
 // leasesFile holds the leases that make regular and cached fallback IDs, and names its owner: see
 // requirement 5.
 type leasesFile struct {
-	Machine  string              `json:"machine,omitempty"`
-	Boot     string              `json:"boot"`
-	Folder   FileID              `json:"folder"`
-	Marks    FileID              `json:"marks"`
-	Bits     uint64              `json:"bits"`
-	Services map[string]document `json:"services"`
+	Machine  string           `json:"machine,omitempty"`
+	Boot     string           `json:"boot"`
+	Folder   FileID           `json:"folder"`
+	Marks    FileID           `json:"marks"`
+	Bits     uint64           `json:"bits"`
+	Services map[string]Saved `json:"services"`
 }
 
 // holderFile names the state directory that a folder belongs to.
@@ -137,36 +137,41 @@ func (l *live) look(writable bool) (f found) {
 	if isMissing(f.damage) {
 		f.damage = nil
 	}
-	path := joinPath(l.dir, leasesName)
-	content, err := l.dir.Read(leasesName)
-	if errors.Is(err, fs.ErrNotExist) {
+	file, err := l.read()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		f.fresh = f.marks == nil && f.damage == nil
-		return f
+	case err != nil:
+		f.damage = err
+	default:
+		f.saved, f.refusal = file.Services, l.refusal(file, f.marks)
 	}
-	var file leasesFile
-	if err == nil {
-		err = unseal(path, leasesKind, leasesRemedy, content, &file)
+	return f
+}
+
+// read reads the leases file.
+func (l *live) read() (file leasesFile, err error) {
+	content, err := l.dir.Read(leasesName)
+	if err != nil {
+		return file, err
 	}
-	saved := map[string]Saved{}
-	for name, doc := range file.Services {
-		if saved[name], err = doc.saved(); err != nil {
-			err = &FileError{Path: path, Problem: "is damaged", Err: fmt.Errorf("service %q: %w", name, err), Remedy: leasesRemedy}
-			break
+	path := joinPath(l.dir, leasesName)
+	if err := unseal(path, leasesKind, leasesRemedy, content, &file); err != nil {
+		return file, err
+	}
+	for name, saved := range file.Services {
+		if err := saved.validate(); err != nil {
+			return file, &FileError{Path: path, Problem: "is damaged", Err: fmt.Errorf("service %q: %w", name, err), Remedy: leasesRemedy}
 		}
 	}
-	if err != nil {
-		f.damage = err
-		return f
-	}
-	f.saved, f.refusal = saved, l.refusal(file, saved, f.marks)
-	return f
+	return file, nil
 }
 
 // refusal says why the leases of the file must not be used, or "" if they may.
 //
 // The boot ID is random and new at each boot, so it rules out every other machine by
 // itself. A missing machine ID is therefore compared like any other value.
-func (l *live) refusal(file leasesFile, saved map[string]Saved, m *marks) string {
+func (l *live) refusal(file leasesFile, m *marks) string {
 	switch {
 	case m == nil:
 		return "the marks are missing or damaged"
@@ -183,7 +188,7 @@ func (l *live) refusal(file leasesFile, saved map[string]Saved, m *marks) string
 	case !m.expect(file.Bits):
 		return "an older file was put back, or a lease was lost and the change could not be written"
 	}
-	for name, service := range saved {
+	for name, service := range file.Services {
 		if _, known := m.names[name]; !known && service.leases() > 0 {
 			return fmt.Sprintf("the marks do not know service %q", name)
 		}
@@ -197,7 +202,7 @@ func (l *live) save(saved map[string]Saved, m *marks, loss bool) error {
 	bits := newBits()
 	m.announce(bits, loss)
 	err := l.write(leasesFile{
-		Machine: l.identity.machine(), Boot: l.identity.BootID, Folder: l.id, Marks: m.m.ID, Bits: bits, Services: documentsOf(saved),
+		Machine: l.identity.machine(), Boot: l.identity.BootID, Folder: l.id, Marks: m.m.ID, Bits: bits, Services: saved,
 	})
 	if err == nil {
 		m.conclude(bits)
@@ -220,14 +225,6 @@ func (l *live) write(file leasesFile) error {
 		return &FileError{Path: joinPath(l.dir, marksName), Problem: "was removed or replaced while this process uses it", Err: err}
 	}
 	return l.dir.Replace(leasesName, content)
-}
-
-func documentsOf(saved map[string]Saved) map[string]document {
-	docs := map[string]document{}
-	for name, s := range saved {
-		docs[name] = documentOf(s)
-	}
-	return docs
 }
 
 // newBits are those of a save. They are not 0: done is, after a loss.

@@ -21,11 +21,12 @@ type Floor struct {
 // openForChange opens a directory that a daemon has used, for an operator's change; a
 // mistyped name must not make a new one. The change is made under a new identity: so no
 // lease from before is adopted, also where the live directory cannot be seen from here
-// (it is gone after a boot, and invisible from outside a container).
-func openForChange(path string, opts Options) (_ *State, err error) {
+// (it is gone after a boot, and invisible from outside a container). services is what was there
+// before.
+func openForChange(path string, opts Options) (_ *State, services map[string]ServiceReport, err error) {
 	disk, _, err := openUsed(path, &opts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s := newState(opts, disk, nil)
 	defer func() {
@@ -38,14 +39,14 @@ func openForChange(path string, opts Options) (_ *State, err error) {
 		err = noState(disk)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.place, s.folder, s.marks = file.Live, newFolderName(), memoryMarks()
 	var last Report
-	services := file.reports()
+	services = file.reports()
 	last.look(opts, file, disk, services)
 	for name, svc := range services {
-		s.floors[name], s.dropped[name] = svc.Mark, svc.Saved.leases()
+		s.floors[name] = svc.Mark
 		if last.Refusal == "" {
 			s.saved[name] = svc.Saved.withoutLeases()
 		}
@@ -54,7 +55,7 @@ func openForChange(path string, opts Options) (_ *State, err error) {
 	if last.free {
 		s.owner = file.Owner // no copy of this directory has it
 	}
-	return s, nil
+	return s, services, nil
 }
 
 // openUsed opens a state directory that a daemon has used, and reads its file. The
@@ -94,19 +95,19 @@ func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err 
 	if nowMS <= 0 {
 		return nil, fmt.Errorf("a mark of %d ms is not a valid time", nowMS)
 	}
-	s, err := openForChange(dir, opts)
+	s, services, err := openForChange(dir, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.disk.Close()) }()
-	names, err := s.pick(service)
+	names, err := pick(services, service)
 	if err != nil {
 		return nil, err
 	}
 	var floors []Floor
 	for _, name := range names {
 		before, saved := s.floors[name], s.saved[name]
-		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: s.dropped[name]})
+		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: services[name].Saved.leases()})
 		saved.Largest = saved.largest(before)
 		s.saved[name], s.floors[name] = saved, min(before, nowMS)
 	}
@@ -122,16 +123,12 @@ func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err 
 }
 
 // pick returns the names of all services, or checks the given one.
-func (s *State) pick(service string) ([]string, error) {
-	known := maps.Clone(s.floors)
-	for name := range s.saved {
-		known[name] = 0
-	}
-	names := slices.Sorted(maps.Keys(known))
+func pick(services map[string]ServiceReport, service string) ([]string, error) {
+	names := slices.Sorted(maps.Keys(services))
 	if service == "" {
 		return names, nil
 	}
-	if _, ok := known[service]; !ok {
+	if _, ok := services[service]; !ok {
 		return nil, fmt.Errorf("the state holds no service %q; it holds: %s", service, strings.Join(names, ", "))
 	}
 	return []string{service}, nil
@@ -147,12 +144,12 @@ func (s *State) pick(service string) ([]string, error) {
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
 func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
-	s, err := openForChange(dir, opts)
+	s, services, err := openForChange(dir, opts)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.disk.Close()) }()
-	if _, err := s.pick(service); err != nil {
+	if _, err := pick(services, service); err != nil {
 		return err
 	}
 	before := s.saved[service]

@@ -306,7 +306,7 @@ func TestInspect(t *testing.T) {
 	if got := report.Services[0]; !reflect.DeepEqual(got.Saved, saved.withoutSecrets()) || got.Mark != testMark || got.Floor != testMark {
 		t.Errorf("report: %+v", got)
 	}
-	if report.Dir != p.dir || report.Live != folder || !report.Memory || report.Missing || report.Holder != nil || report.Refusal != "" || filepath.Base(folder) != report.Identity {
+	if report.Dir != p.dir || report.Live != folder || report.Missing || report.Holder != nil || report.Refusal != "" || filepath.Base(folder) != report.Identity {
 		t.Errorf("report: %+v", report)
 	}
 	if !reflect.DeepEqual(contentsOf(t, p.dir), before) || !reflect.DeepEqual(contentsOf(t, folder), liveBefore) {
@@ -340,16 +340,15 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-func TestUsed(t *testing.T) {
+func TestCheckSaysWhetherItWasUsed(t *testing.T) {
 	p, _ := usedPlace(t)
-	if used, err := Used(p.dir); !used || err != nil {
+	if used, err := Check(p.dir, p.live, os.Geteuid()); !used || err != nil {
 		t.Errorf("%v, %v", used, err)
 	}
-	if used, err := Used(t.TempDir()); used || err != nil {
-		t.Errorf("an empty one: %v, %v", used, err)
-	}
-	if used, err := Used(filepath.Join(p.dir, "missing")); used || err == nil {
-		t.Errorf("a missing one: %v, %v", used, err)
+	for _, dir := range []string{t.TempDir(), filepath.Join(p.dir, "missing")} {
+		if used, err := Check(dir, "", os.Geteuid()); used || err != nil {
+			t.Errorf("%s: %v, %v", dir, used, err)
+		}
 	}
 }
 

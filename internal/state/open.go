@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"errors"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,8 +77,7 @@ func (s *State) begin() (file stateFile, known bool, err error) {
 		return err
 	})
 	for name, doc := range file.Services {
-		s.floors[name] = doc.FloorMS
-		s.saved[name], _ = doc.saved() // readState has checked it
+		s.floors[name], s.saved[name] = doc.FloorMS, doc.Saved
 	}
 	return file, s.syncer.written != nil, err
 }
@@ -191,17 +189,18 @@ func (s *State) takeOver(f found) {
 	if f.damage != nil {
 		s.opts.fail("the live state is damaged: no lease is adopted, and IDs go on above the floor in the state directory, which may be a second behind", f.damage)
 	}
+	var dropped []string
 	for name, saved := range f.saved {
-		switch n := saved.leases(); {
-		case f.refusal == "":
+		if f.refusal == "" {
 			s.saved[name] = saved
-		case n > 0:
-			s.dropped[name] = n
+		} else if saved.leases() > 0 {
+			dropped = append(dropped, name)
 		}
 	}
-	if len(s.dropped) > 0 {
+	if len(dropped) > 0 {
+		slices.Sort(dropped)
 		s.opts.Log.Warn("leases of an earlier run are not adopted; their slots come free after the quarantine",
-			zap.String("services", strings.Join(slices.Sorted(maps.Keys(s.dropped)), ", ")), zap.String("because", f.refusal))
+			zap.String("services", strings.Join(dropped, ", ")), zap.String("because", f.refusal))
 	}
 	if f.marks != nil {
 		s.learnFloors(f.marks.all())

@@ -18,10 +18,9 @@ const maxOwnerHost = 56
 // show two directories as one (virtiofs and 9p over several volumes) are the reason for the
 // identity, which one daemon at a time can lock.
 type ownerRecord struct {
-	Name   string `json:"name"`
-	Boot   string `json:"boot"`
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
+	Name string `json:"name"`
+	Boot string `json:"boot"`
+	FileID
 }
 
 // Owner is the name under which this daemon takes locks: the host's name as it was when the owner
@@ -30,17 +29,13 @@ func (s *State) Owner() string { return s.owner.Name }
 
 // chooseOwner goes on with the owner in the state file, or makes one. The identity is chosen.
 func (s *State) chooseOwner(file stateFile) {
-	last := file.Owner
-	next := ownerRecord{Name: newOwner(), Boot: s.opts.identity().BootID}
+	id, err := s.disk.Identify(".")
+	last, next := file.Owner, ownerRecord{Name: newOwner(), Boot: s.opts.identity().BootID, FileID: id}
 	if next.Boot == "" {
 		s.opts.Log.Warn("the boot ID of this host cannot be read (/proc/sys/kernel/random/boot_id): after a crash no lease is adopted, and locks that are held across a restart are lost")
 	}
-	id, err := s.disk.Identify(".")
-	if err == nil {
-		next.Device, next.Inode = id.Device, id.Inode
-	}
 	s.owner = last
-	if last.Name == "" || s.folder != file.Folder || next.Boot == "" || err != nil || last.Boot != next.Boot || last.Device != next.Device || last.Inode != next.Inode {
+	if last.Name == "" || s.folder != file.Folder || next.Boot == "" || err != nil || last.Boot != next.Boot || last.FileID != next.FileID {
 		s.owner = next
 	}
 }

@@ -21,24 +21,24 @@ const (
 // Saved is the state of one service besides its mark.
 type Saved struct {
 	// Held are the leases in use. Remove one with Save before releasing it.
-	Held []lease.Lease
+	Held []lease.Lease `json:"held,omitempty"`
 	// Cached is the last lease that ran out, for cached fallback; nil if none.
-	Cached *lease.Lease
+	Cached *lease.Lease `json:"cached,omitempty"`
 	// Timeline is the timeline of all leases; the zero value with SourceNone.
-	Timeline snowflake.Timeline
-	Source   TimelineSource
+	Timeline snowflake.Timeline `json:"timeline,omitzero"`
+	Source   TimelineSource     `json:"timelineSource,omitempty"`
 	// From is the timeline that the service leaves for Timeline, from before the generator
 	// is asked until it has answered: IDs of either may have been made, and there are no
 	// leases. nil at all other times. The next Open settles it.
-	From *snowflake.Timeline
+	From *snowflake.Timeline `json:"fromTimeline,omitempty"`
 	// Offered is the timeline of a refused lease, which an operator can accept.
-	Offered *snowflake.Timeline
+	Offered *snowflake.Timeline `json:"offeredTimeline,omitempty"`
 	// Largest is the largest ID that can have been made before an operator lowered the mark or
 	// accepted another timeline; 0: none has.
-	Largest snowflake.ID
+	Largest snowflake.ID `json:"largestId,omitempty"`
 	// Origin identifies the provider that granted the leases. Other providers do not
 	// know them: the caller drops those of another origin.
-	Origin string
+	Origin string `json:"origin,omitempty"`
 }
 
 // all is the held leases and the cached one.
@@ -147,43 +147,4 @@ func (s Saved) validateLease(l lease.Lease) error {
 		return fmt.Errorf("%v is on timeline %+v, and the one in use is %+v", l, l.Timeline(), s.Timeline)
 	}
 	return nil
-}
-
-// document is the JSON form of one service: with its floor and without leases in the
-// state file, the other way round in the leases file.
-type document struct {
-	FloorMS  int64             `json:"floorMs,omitempty"`
-	Held     []lease.Lease     `json:"held,omitempty"`
-	Cached   *lease.Lease      `json:"cached,omitempty"`
-	Timeline *timelineDocument `json:"timeline,omitempty"`
-	Source   TimelineSource    `json:"timelineSource,omitempty"`
-	From     *timelineDocument `json:"fromTimeline,omitempty"`
-	Offered  *timelineDocument `json:"offeredTimeline,omitempty"`
-	Largest  snowflake.ID      `json:"largestId,omitempty"`
-	Origin   string            `json:"origin,omitempty"`
-}
-
-type timelineDocument struct {
-	EpochMS int64 `json:"epochMs"`
-	BitTS   int   `json:"bitTs"`
-}
-
-func documentOf(s Saved) document {
-	doc := document{Held: s.Held, Cached: s.Cached, Source: s.Source, Largest: s.Largest, Origin: s.Origin}
-	if s.Source != SourceNone {
-		doc.Timeline = (*timelineDocument)(&s.Timeline)
-	}
-	doc.From, doc.Offered = (*timelineDocument)(s.From), (*timelineDocument)(s.Offered)
-	return doc
-}
-
-func (doc document) saved() (Saved, error) {
-	s := Saved{
-		Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Largest: doc.Largest, Origin: doc.Origin,
-		From: (*snowflake.Timeline)(doc.From), Offered: (*snowflake.Timeline)(doc.Offered),
-	}
-	if doc.Timeline != nil {
-		s.Timeline = snowflake.Timeline(*doc.Timeline)
-	}
-	return s, s.validate()
 }

@@ -67,8 +67,7 @@ type State struct {
 	saved    map[string]Saved
 	floors   map[string]int64 // of services that this life does not use
 	services map[string]*Service
-	dropped  map[string]int // leases that were not adopted
-	said     bool           // the log has that the live state cannot be written
+	said     bool // the log has that the live state cannot be written
 	closed   bool
 
 	syncer syncer
@@ -77,7 +76,7 @@ type State struct {
 func newState(opts Options, disk, base Dir) *State {
 	return &State{
 		opts: opts.withLog(), disk: disk, base: base, changes: make(chan struct{}, 1),
-		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{}, dropped: map[string]int{},
+		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
 		syncer: syncer{turn: make(chan struct{}, 1)},
 	}
 }
