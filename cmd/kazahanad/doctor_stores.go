@@ -220,33 +220,26 @@ func (x *examination) file(rawURL string) {
 	}
 }
 
-// content judges the content of a provider's file, and the fences of it and of the store beside
-// it.
+// content judges the content of a provider's file, and its fence.
 func (x *examination) content(ctx context.Context, path, do string) {
 	const step = "provider"
-	if err := backend.CheckLeaseFile(ctx, path); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
+	if err := checkLeaseFile(ctx, x.settings); sqlitefile.Busy(err) || sqlitefile.Unrecovered(err) {
 		x.Unknown(step, "Run doctor again after the next start.", "%s cannot be checked: it is not yet recovered from a crash, which the next start does, or a process has locked it", path)
 		return
 	} else if err != nil {
 		x.Fail(step, do, "%s: %v", path, err)
 		return
 	}
-	if err := checkPools(ctx, x.settings); err != nil {
-		x.Fail(step, do, "%s: %v", path, err)
-	}
 	if x.status != nil {
 		return // it says which fences hold
 	}
-	for _, one := range []string{path, sqlitefile.StoreBeside(path)} {
-		fence, isCopy, err := sqlitefile.Peek(ctx, one, one != path)
-		switch {
-		case err != nil:
-		case isCopy:
-			x.Fail(step, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad "+initOf(one != path)+".",
-				"%s is a copy, or was restored from a backup: once a process uses it, it grants nothing until every lease and lock that it may have forgotten has ended", one)
-		default:
-			x.fence(step, one, fence.UntilMS, fence.Reason, !fence.Trusted && one != path)
-		}
+	switch fence, isCopy, err := sqlitefile.Peek(ctx, path); {
+	case err != nil:
+	case isCopy:
+		x.Fail(step, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init.",
+			"%s is a copy, or was restored from a backup: once a process uses it, it grants nothing until every lease that it may have forgotten has ended", path)
+	default:
+		x.fence(step, path, fence.UntilMS, fence.Reason, false)
 	}
 }
 
@@ -268,8 +261,8 @@ func initOf(sequences bool) string {
 	return "leases init"
 }
 
-// checkPools compares a file's pools with what the services ask for.
-func checkPools(ctx context.Context, settings *config.Serve) error {
+// checkLeaseFile returns why a start would not grant the services' leases from the file.
+func checkLeaseFile(ctx context.Context, settings *config.Serve) error {
 	u, err := url.Parse(settings.Provider)
 	if err != nil {
 		return err
@@ -282,10 +275,7 @@ func checkPools(ctx context.Context, settings *config.Serve) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.Check(ctx); errors.Is(err, provider.ErrInvalid) {
-		return err
-	}
-	return nil
+	return cfg.Check(ctx)
 }
 
 func schemeOf(url string) string {

@@ -91,24 +91,31 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 	return &SQLiteLeases{p, file}, nil
 }
 
-// Check returns, wrapping provider.ErrInvalid, why a pool of the file does not grant on the
-// services' terms, and changes nothing.
+// Check returns why a start would not grant leases from the file on the services' terms, and
+// changes nothing.
 func (c LeaseFile) Check(ctx context.Context) error {
-	return sqlitefile.ReadOnly(ctx, c.Path, false, c.checkPools)
-}
-
-// checkPools compares the services' terms with the pools of the file.
-func (c LeaseFile) checkPools(s *sqlitefile.Session) error {
-	for _, t := range c.Services.All() {
-		head, err := recorddb.Value(s, pool.HeadKey(t.Pool))
-		if err == nil {
-			err = pool.Check(sqlitefile.URL(c.Path), head, t)
-		}
-		if err != nil {
+	return sqlitefile.ReadOnly(ctx, c.Path, func(s *sqlitefile.Session) error {
+		if err := leaseFile.Recognise(s); err != nil {
 			return err
 		}
-	}
-	return nil
+		var found string
+		if err := s.QueryRow("PRAGMA quick_check(1)", nil, &found); err != nil {
+			return err
+		}
+		if found != "ok" {
+			return errors.New(found)
+		}
+		for _, t := range c.Services.All() {
+			head, err := recorddb.Value(s, pool.HeadKey(t.Pool))
+			if err == nil {
+				err = pool.Check(sqlitefile.URL(c.Path), head, t)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // about is what the pool does not know of its provider.
@@ -118,18 +125,3 @@ func (c LeaseFile) about() provider.Info {
 
 // Info describes the provider that OpenLeaseFile opens.
 func (c LeaseFile) Info() provider.Info { return pool.InfoOf(c.about(), true) }
-
-// CheckLeaseFile returns why a file cannot be one of leases, from its header and SQLite's quick
-// check, and changes nothing.
-func CheckLeaseFile(ctx context.Context, path string) error {
-	return sqlitefile.ReadOnly(ctx, path, false, func(s *sqlitefile.Session) error {
-		if err := leaseFile.Recognise(s); err != nil {
-			return err
-		}
-		var damage string
-		if err := s.QueryRow("PRAGMA quick_check(1)", nil, &damage); err != nil || damage == "ok" {
-			return err
-		}
-		return errors.New(damage)
-	})
-}

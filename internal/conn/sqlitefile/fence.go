@@ -207,12 +207,6 @@ func (f *File) Init(ctx context.Context) error {
 	})
 }
 
-// Look reads the file, so that Known is up to date.
-func (f *File) Look(ctx context.Context) error {
-	_, err := Read(ctx, f, func(*Session) (struct{}, error) { return struct{}{}, nil })
-	return err
-}
-
 // Known is the fence as this process saw it last. It does no I/O.
 func (f *File) Known() Fence {
 	if known := f.known.Load(); known != nil {

@@ -118,18 +118,15 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// watch remembers which files the connection has open, the main file first, to notice when
-// their names lead to other files. It must not open them itself, see fillFile.
+// watch remembers which files this process has open, to notice when their names lead to other
+// files: the main file, the place, and the log. It must not open the first and the last itself,
+// see fillFile.
 type watch []watched
 
 type watched struct {
 	name string
 	info os.FileInfo
 }
-
-// watchMain begins with the main file. Its name is the path as configured, where a symbolic
-// link may change; SQLite keeps its log beside the file that it resolved to.
-func watchMain(asNamed string, info os.FileInfo) watch { return watch{{asNamed, info}} }
 
 // add adds a file that the connection has open, before anything is read from it.
 func (w *watch) add(name string) error {
@@ -140,19 +137,21 @@ func (w *watch) add(name string) error {
 	return err
 }
 
-// check returns ErrMoved if a name leads to another file or to none. The inode cannot have
-// been reused while the connection holds the file open.
+// check returns ErrMoved if a name leads to another file or to none.
 func (w watch) check() error {
 	for _, file := range w {
-		info, err := os.Stat(file.name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(file.name))
-		case err != nil:
+		if err := file.check(); err != nil {
 			return err
-		case !os.SameFile(info, file.info):
-			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(file.name))
 		}
 	}
 	return nil
+}
+
+// check is watch.check of one file. Its inode cannot have been reused while it is open.
+func (w watched) check() error {
+	info, err := os.Stat(w.name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, w.info) {
+		err = fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(w.name))
+	}
+	return err
 }

@@ -89,7 +89,7 @@ func TestFrozenDiskIsNoticedFirst(t *testing.T) {
 	defer all.Wait()
 	for name, use := range map[string]func() error{
 		"write": func() error { return f.Write(context.Background(), func(t *Tx) error { return note(t, "x") }) },
-		"read":  func() error { return f.Look(context.Background()) },
+		"read":  func() error { return look(context.Background(), f) },
 		"open": func() error {
 			other, err := Open(context.Background(), path, &noteKind, Options{})
 			if err != nil {

@@ -120,7 +120,7 @@ func (f *File) runGroup(group []*job) error {
 		return err
 	}
 	// A file that went away before the commit has taken the operations with it.
-	return f.explain(f.moved())
+	return f.explain(f.files.check())
 }
 
 // finish commits the transaction, together with the file's row.
@@ -170,7 +170,7 @@ func (f *File) commit(stop func() error, row life) error {
 	if !f.kind.Owned { // a commit to a log leaves the main file as it is
 		var err error
 		if f.stamp, err = stampOf(f.resolved); err != nil {
-			return cmp.Or(f.moved(), err)
+			return cmp.Or(f.files.check(), err)
 		}
 	}
 	return f.raise(row, f.stamp)

@@ -158,7 +158,9 @@ func (f *File) open(ctx context.Context) (err error) {
 	if f.main, err = openHandle(f.resolved); err != nil {
 		return err
 	}
-	f.files = watchMain(f.path, before)
+	// The main file by its configured name, where a symbolic link may change; the log is beside the
+	// file that it led to.
+	f.files = watch{{f.path, before}, f.place.watched}
 	if err := f.connect(ctx, true); err != nil {
 		return err
 	}
@@ -214,18 +216,10 @@ func (f *File) check(ctx context.Context) error {
 
 // ready makes sure that there is a session: it opens a new one in place of an abandoned one.
 func (f *File) ready(ctx context.Context) error {
-	if err := f.moved(); err != nil || f.session != nil {
+	if err := f.files.check(); err != nil || f.session != nil {
 		return err
 	}
 	return f.connect(ctx, false)
-}
-
-// moved returns ErrMoved if one of the file's names leads to another file, or to none.
-func (f *File) moved() error {
-	if err := f.files.check(); err != nil {
-		return err
-	}
-	return f.place.there()
 }
 
 // closeSession ends the session, which writes a log into the main file.
@@ -236,7 +230,7 @@ func (f *File) closeSession() error {
 	_ = f.endCopy() // its caller is told
 	err := f.session.Close()
 	f.session = nil
-	f.files = f.files[:1] // there is no log any more
+	f.files = f.files[:2] // there is no log any more
 	if info, statErr := f.main.Stat(); statErr == nil && f.kind.Owned {
 		f.allocateMain(info.Size()) // which the end of the log has cut off
 	}

@@ -18,9 +18,8 @@ import (
 // database, an exclusive one. All use the watermark that is named. A process that cannot reach
 // it names one in its own live directory if it is alone, and else does not open the database.
 type place struct {
-	path string
+	watched
 	file *os.File
-	info os.FileInfo
 }
 
 // record is the content of the file. Without a path, the processes that have the database
@@ -94,13 +93,13 @@ func openPlace(ctx context.Context, path string, id identity, live string, owned
 
 // newPlace opens the file, and makes it if it is missing.
 func newPlace(database string) (*place, error) {
-	p := &place{path: database + placeSuffix}
+	p := &place{watched: watched{name: database + placeSuffix}}
 	var err error
 	if p.file, err = openBeside(database, placeSuffix); err != nil {
 		return nil, err
 	}
 	if p.info, err = p.file.Stat(); err == nil && !p.info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", p.path)
+		err = fmt.Errorf("%s is no regular file", p.name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.file.Close())
@@ -120,7 +119,7 @@ func (p *place) agree(path string, id identity, live string, owned bool) (*water
 			return nil, err
 		}
 	}
-	if err := p.there(); err != nil {
+	if err := p.check(); err != nil {
 		return nil, errors.Join(err, errLocked) // made anew at the next try
 	}
 	said := p.read()
@@ -246,14 +245,5 @@ func (r record) owner() error {
 
 // socketSuffix follows the watermark's path in the path of the owner's socket.
 const socketSuffix = ".sock"
-
-// there returns an error if the file has lost its name, so that others would meet elsewhere.
-func (p *place) there() error {
-	named, err := os.Lstat(p.path)
-	if err == nil && os.SameFile(named, p.info) {
-		return nil
-	}
-	return fmt.Errorf("%w (%s)", ErrMoved, p.path)
-}
 
 func (p *place) close() error { return p.file.Close() }

@@ -165,7 +165,7 @@ func TestPlaceRemoved(t *testing.T) {
 	if err := write(f, "INSERT INTO a VALUES ('x')"); !errors.Is(err, ErrMoved) || !strings.Contains(err.Error(), placeSuffix) {
 		t.Errorf("a write: %v", err)
 	}
-	if err := f.Look(t.Context()); !errors.Is(err, ErrMoved) {
+	if err := look(t.Context(), f); !errors.Is(err, ErrMoved) {
 		t.Errorf("a read: %v", err)
 	}
 	mustClose(t, f)

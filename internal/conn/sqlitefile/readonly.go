@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 )
 
-// ReadOnly has look read a file of the sort that owned says, and changes nothing. A file with a
-// log is owned by a process, or was by a killed one, and cannot be read.
-func ReadOnly(ctx context.Context, path string, owned bool, look func(*Session) error) error {
+// ReadOnly has look read a file that processes share, and changes nothing. X// another program's, and cannot be read.
+func ReadOnly(ctx context.Context, path string, look func(*Session) error) error {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
@@ -17,11 +16,7 @@ func ReadOnly(ctx context.Context, path string, owned bool, look func(*Session) 
 	if _, err := os.Stat(resolved + "-wal"); err == nil {
 		return errUnrecovered
 	}
-	query := "mode=ro&_pragma=busy_timeout(2000)"
-	if owned {
-		query = "mode=ro&immutable=1" // SQLite would make a log
-	}
-	s, err := connect(ctx, resolved, query)
+	s, err := connect(ctx, resolved, "mode=ro&_pragma=busy_timeout(2000)")
 	if err != nil {
 		return err
 	}
@@ -30,8 +25,8 @@ func ReadOnly(ctx context.Context, path string, owned bool, look func(*Session) 
 
 // Peek reads a file's fence without using the file, and whether it is a copy, which will be
 // fenced at its first use.
-func Peek(ctx context.Context, path string, owned bool) (fence Fence, isCopy bool, err error) {
-	err = ReadOnly(ctx, path, owned, func(s *Session) error {
+func Peek(ctx context.Context, path string) (fence Fence, isCopy bool, err error) {
+	err = ReadOnly(ctx, path, func(s *Session) error {
 		row, err := readLife(s)
 		if err != nil {
 			return err

@@ -122,7 +122,7 @@ func TestDamagedWatermark(t *testing.T) {
 			add(t, f, "x")
 			at := theWatermark(t, live)
 			must.Succeed(t, harm(at))
-			for what, err := range map[string]error{"a write": write(f, "INSERT INTO a VALUES ('y')"), "a read": f.Look(t.Context())} {
+			for what, err := range map[string]error{"a write": write(f, "INSERT INTO a VALUES ('y')"), "a read": look(t.Context(), f)} {
 				if err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), "damaged") {
 					t.Errorf("%s: %v", what, err)
 				}

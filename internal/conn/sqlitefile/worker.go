@@ -75,7 +75,7 @@ func (f *File) read(ctx context.Context, op func(*Session) error) error {
 		err = undone
 	}
 	if err == nil {
-		err = f.moved()
+		err = f.files.check()
 	}
 	return f.explain(err)
 }
