@@ -251,14 +251,15 @@ func openSQLite(rawURL string, opts StoreOptions) (*Store, error) {
 	}
 	var s *Store
 	s, err = newStore(sqlitefile.URL(path), false, 0, opts.Limits, func(ctx context.Context) (*opened, error) {
+		area := storeArea(0)
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
-			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: storeArea(0).MaxGrantMS,
+			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: area.MaxGrantMS,
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
 		_ = os.RemoveAll(path + copySuffix) // if it fails, the next backup says so
-		o := &opened{Store: recorddb.New(file), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}
+		o := &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}
 		// Without it only commands of operators fail, and say so.
 		if socket := file.Socket(); socket != "" {
 			if owner, err := s.listenAsOwner(socket, path); err == nil {

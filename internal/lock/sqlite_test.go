@@ -7,6 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/testkit/sqlitetest"
@@ -25,7 +26,7 @@ func openFile(path string) (inFile, error) {
 	if err != nil {
 		return inFile{}, err
 	}
-	return inFile{lock.OnRecords(sqlite.New(file)), end}, nil
+	return inFile{lock.OnRecords(sqlite.New(file, record.Area{})), end}, nil
 }
 
 func TestSQLite(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
@@ -27,7 +28,7 @@ func openFile(path string, nowMS func() int64) (inFile, error) {
 	if err != nil {
 		return inFile{}, err
 	}
-	return inFile{sequence.OnRecords(sqlite.New(file)), end}, nil
+	return inFile{sequence.OnRecords(sqlite.New(file, record.Area{})), end}, nil
 }
 
 func TestSQLiteConformance(t *testing.T) {

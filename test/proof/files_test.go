@@ -350,7 +350,7 @@ func (s *records) openRecords() {
 		if err != nil {
 			return err
 		}
-		s.Store, d.close = recordsqlite.New(file), file.Close
+		s.Store, d.close = recordsqlite.New(file, s.area), file.Close
 		s.known = file.Known
 		return nil
 	}

@@ -276,9 +276,6 @@ func (f *File) Close() error {
 	}
 }
 
-// MaxTermMS returns the options' MaxTermMS.
-func (f *File) MaxTermMS() int64 { return f.opts.MaxTermMS }
-
 // Socket is where the process that owns the file takes requests of others, which an OwnedError
 // names; "" if it has no watermark.
 func (f *File) Socket() string {

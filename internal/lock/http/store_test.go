@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -65,7 +66,7 @@ func serve(path string) (*front, error) {
 	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, end())
 	}
-	store := lock.OnRecords(recorddb.New(file))
+	store := lock.OnRecords(recorddb.New(file, record.Area{}))
 	host := lock.NewHost(store, wall{time.Now()}, patience)
 	server := leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },

@@ -47,15 +47,9 @@ type Store struct {
 	area record.Area
 }
 
-// New uses a file that was opened with Tables, and is an area. Its longest grant is the
-// MaxTermMS that the file was opened with. The file's owner closes it.
-func New(file *sqlitefile.File) *Store {
-	return NewArea(file, record.Area{MaxGrantMS: file.MaxTermMS()})
-}
-
-// NewArea is New for an area of leases: the file was opened with the area's longest grant as
-// its TermMS.
-func NewArea(file *sqlitefile.File, area record.Area) *Store { return &Store{file, area} }
+// New uses a file that was opened with Tables, and with the area's longest grant as its TermMS or
+// MaxTermMS. The file's owner closes it.
+func New(file *sqlitefile.File, area record.Area) *Store { return &Store{file, area} }
 
 // now is the file's clock, which does not go back where the area relies on that.
 func (st *Store) now(s *sqlitefile.Session, nowMS int64) int64 {

@@ -42,7 +42,7 @@ func open(path string, opts sqlitefile.Options) (owned, error) {
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{sqlite.New(file), file, end}, nil
+	return owned{sqlite.New(file, record.Area{MaxGrantMS: opts.MaxTermMS}), file, end}, nil
 }
 
 // openShared opens a file that processes share, as another one.
@@ -53,7 +53,7 @@ func openShared(path string, opts sqlitefile.Options) (owned, error) {
 	if err != nil {
 		return owned{}, err
 	}
-	return owned{sqlite.New(file), file, file.Close}, nil
+	return owned{sqlite.New(file, record.Area{MaxGrantMS: opts.MaxTermMS}), file, file.Close}, nil
 }
 
 func newPath(t *testing.T) string { return filepath.Join(ring.Dir(t), sqlitefile.StoreName) }
@@ -154,7 +154,7 @@ func TestFollowsClock(t *testing.T) {
 	for _, follows := range []bool{false, true} {
 		clock := at(began)
 		s := mustOpen(t, newPath(t), clock)
-		area := sqlite.NewArea(s.file, record.Area{FollowsClock: follows})
+		area := sqlite.New(s.file, record.Area{FollowsClock: follows})
 		put(t, area, record.Write{Key: "k", Value: []byte("1")})
 		clock.Add(-1000)
 		want := int64(began)

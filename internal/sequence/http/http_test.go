@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -94,7 +95,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	}
 	server := leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
-		Sequences:       &leaseserver.Sequences{Store: sequence.OnRecords(sqlite.New(file)), Options: options},
+		Sequences:       &leaseserver.Sequences{Store: sequence.OnRecords(sqlite.New(file, record.Area{})), Options: options},
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
