@@ -20,7 +20,7 @@ func (s *store) asked(method, token, body string) (status int, answer string) {
 
 // A reads, and is paused past its term. B takes over, and A wakes. A late write is refused
 // even if the new holder has only read so far: else what that writes would not have A's part.
-// TestChaos has processes that are stopped like this.
+// TestChaos has processes that are stopped like this (LS-FENCE-001).
 func TestLateWriter(t *testing.T) {
 	const old = "the fencing token 1 is old: another client came with 2"
 	for _, test := range []struct {

@@ -102,8 +102,10 @@ func TestLockAnswer(t *testing.T) {
 	if !strings.Contains(own.problem.Detail, "this owner holds the lock already, by another request: lock \"orders/42\" is held by \"hosts\" until 20") {
 		t.Errorf("held by the caller: %s", own.body)
 	}
-	if got := g.locked("renew", "orders%2F42", tokenHost, `{"ttl_ms": 1500}`); got.ExpiresInMS != 1500 {
-		t.Errorf("renewed: %+v", got)
+	for body, want := range map[string]int64{`{"ttl_ms": 1500}`: 1500, `{"ttl_seconds": 60}`: 60_000} { // LS-RNW-002
+		if got := g.locked("renew", "orders%2F42", tokenHost, body); got.ExpiresInMS != want {
+			t.Errorf("renewed with %s: %+v", body, got)
+		}
 	}
 	if got := g.locked("release", "orders%2F42", tokenHost, ``); got.State != lock.Released || got.ExpiresInMS != 0 {
 		t.Errorf("released: %+v", got)

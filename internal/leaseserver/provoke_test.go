@@ -317,7 +317,7 @@ var here = map[string]provocation{
 	"GET /v1/locks 400 INVALID_REQUEST":          instead(request{"/v1/locks?limit=0", ``}),
 	"GET /v1/locks/{key} 400 INVALID_REQUEST":    instead(request{"/v1/locks/a%0Ab", ``}),
 	"GET /v1/locks/{key} 404 LOCK_NOT_FOUND":     instead(request{"/v1/locks/unknown", ``}),
-	"POST /v1/locks/{key}/acquire 409 LOCK_HELD": instead(request{"/v1/locks/k/acquire", `{}`}, request{"/v1/locks/k/acquire", `{}`}),
+	"POST /v1/locks/{key}/acquire 409 LOCK_HELD": instead(request{"/v1/locks/k/acquire", `{}`}, request{"/v1/locks/k/acquire", `{}`}), // LS-ACQ-001
 	"POST /v1/locks/{key}/acquire 409 REQUEST_ID_REUSED": instead(
 		request{"/v1/locks/k/acquire", `{"request_id": "r"}`}, request{"/v1/locks/k/acquire", `{"request_id": "r", "ttl_seconds": 7}`}),
 	"POST /v1/locks/{key}/acquire 409 LOCK_EXPIRED": fails(fmt.Errorf("%w: its term was over", lock.ErrExpired)),
@@ -325,7 +325,7 @@ var here = map[string]provocation{
 
 	"POST /v1/locks/{key}/renew 409 LOCK_NOT_OWNED":   instead(request{"/v1/locks/unknown/renew", ``}),
 	"POST /v1/locks/{key}/release 409 LOCK_NOT_OWNED": instead(request{"/v1/locks/unknown/release", ``}),
-	"POST /v1/locks/{key}/renew 409 LOCK_EXPIRED":     lapsed,
+	"POST /v1/locks/{key}/renew 409 LOCK_EXPIRED":     lapsed, // LS-INV-004
 	"POST /v1/locks/{key}/release 409 LOCK_EXPIRED":   lapsed,
 	"POST /v1/locks/{key}/renew 409 REQUEST_ID_REUSED": instead(request{"/v1/locks/k/acquire", ``},
 		request{"/v1/locks/k/renew", `{"request_id": "r"}`}, request{"/v1/locks/k/renew", `{"request_id": "r", "ttl_seconds": 7}`}),

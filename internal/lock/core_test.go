@@ -324,7 +324,7 @@ func (d deed) again(k Known, r Request) outcome {
 }
 
 // Beyond the memory a renewal or a release is refused if its lease is not the owner's any more,
-// and an acquire may take a free lock, under a new token.
+// and an acquire may take a free lock, under a new token (LS-RNW-003, LS-REL-003, LS-ACC-04).
 func TestOlderRequestsAreJudgedAnew(t *testing.T) {
 	state := State{}
 	step := func(r Request) (Lease, error) {

@@ -256,7 +256,7 @@ var oddKeys = []string{
 	"ключ", "錠前", "🔒", strings.Repeat("k", lock.MaxKey), strings.Repeat("錠", lock.MaxKey/3),
 }
 
-// testKeys is that keys and tenants are told apart, and listed in order, in pages.
+// testKeys is that keys and tenants are told apart (LS-INV-001), and listed in order, in pages.
 func testKeys(s *suite) {
 	theirs := s.request(lock.Acquire, bob, long)
 	theirs.Tenant, theirs.Key = "acme", oddKeys[0]
