@@ -39,7 +39,6 @@ var comingFromRow = regexp.MustCompile("(?m)^\\| \\[?([^|\\]]+?)(?:\\](?:\\([^)]
 
 // Every row of the table is right: new IDs sort above the old system's, now and at
 // a switch in two years, and the layout lasts until the day that the row names.
-// Seed 000-10.1-1.
 func TestComingFrom(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/coming-from.md")

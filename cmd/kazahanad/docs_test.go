@@ -59,7 +59,7 @@ func anchors(page string) (all []string) {
 }
 
 // Each link leads to a page that is there, and to a heading that it has.
-// Seeds 000-5.6-4, 000-12-1 and 003-9-1.
+// Seed 003-9-1.
 func TestDocsLinks(t *testing.T) {
 	pages := docPages(t)
 	for _, others := range []string{"clients/*/README.md", "clients/*/docs/*.md", "examples/*/README.md"} {
@@ -87,6 +87,26 @@ func TestDocsLinks(t *testing.T) {
 				t.Errorf("%s links to %s: %v", path, m[1], err)
 			} else if anchor != "" && !slices.Contains(anchors(pages[target]), anchor) {
 				t.Errorf("%s links to %s, and %s has no such heading", path, m[1], target)
+			}
+		}
+	}
+}
+
+// Sections that the seeds ask for speak of what they ask for.
+func TestDocsSections(t *testing.T) {
+	pages := docPages(t)
+	for _, c := range []struct {
+		page, heading string
+		words         []string
+	}{
+		{"docs/ids.md", "## Compared with others", []string{"Snowflake", "UUIDv7", "ULID"}}, // seed 000-12-1
+		{"docs/clocks.md", "## Setting up NTP", []string{"chrony", "`-x`"}},                 // seed 000-5.6-4
+	} {
+		_, text, found := strings.Cut(pages[c.page], "\n"+c.heading+"\n")
+		text, _, _ = strings.Cut(text, "\n## ")
+		for _, word := range c.words {
+			if !found || !strings.Contains(text, word) {
+				t.Errorf("%s says nothing of %s below %q", c.page, word, c.heading)
 			}
 		}
 	}

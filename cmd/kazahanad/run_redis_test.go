@@ -62,6 +62,7 @@ func TestRunUnderAFence(t *testing.T) {
 	if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
 		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
+	// Seed 001-23: where the fence outlasts a lost lease, there is no delay.
 	if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
 		t.Errorf("exit code %d\n%s", code, next.Log)
 	}

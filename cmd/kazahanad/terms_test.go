@@ -42,7 +42,7 @@ func (s *site) leaseOf(service string) issuer.LeaseStatus {
 }
 
 // A daemon's services have terms of their own, without a lease server, and every command sees them.
-// Seed 000-6.4-3.
+// Seeds 000-6.4-1, 000-6.4-3 and 000-10.1-1.
 func TestTermsOfServices(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

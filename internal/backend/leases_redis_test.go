@@ -146,6 +146,13 @@ func TestRedisHidesThePassword(t *testing.T) {
 	}
 }
 
+// Seed 001-18.
+func TestRedisWaitsForNoReplicaByDefault(t *testing.T) {
+	if cfg, _, err := redisconn.ParseURL("redis://h", nil); err != nil || cfg.MinReplicas != 0 {
+		t.Errorf("%+v (%v)", cfg, err)
+	}
+}
+
 // Leases that an older kazahanad has granted in the same place are unknown to this one: it grants
 // nothing beside them.
 func TestRedisOfAnOlderVersion(t *testing.T) {

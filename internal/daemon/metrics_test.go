@@ -133,6 +133,7 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// Seed 000-10.3-1.
 func TestMetricValues(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.services["orders"] = settings() }).start()
 	p, other := r.dial(), r.dial()
@@ -170,7 +171,7 @@ func TestMetricValues(t *testing.T) {
 
 	r.clock.Jump(-time.Hour)
 	p.fails(wire.CodeClockBackward, "NextID")
-	want(1, "kazahana_clock_backward_events_total", "default")
+	want(1, "kazahana_clock_backward_events_total", "default") // seed 000-5.6-3
 	r.clock.Jump(time.Hour)
 	r.clock.Advance(time.Hour)
 	p.id()

@@ -56,6 +56,7 @@ func TestLivesOfAService(t *testing.T) {
 }
 
 // Inspect uses the layout of the leases, once there are any.
+// Seeds 000-10.1-1 and 000-A.4-1.
 func TestLayoutFollowsTheLease(t *testing.T) {
 	r := newRig(t, func(s *setup) {
 		s.early = true

@@ -449,6 +449,7 @@ func TestRandomFallbackLooksUniform(t *testing.T) {
 			inBubble(t, func(o *Options) { o.Standalone = true }, func(t *testing.T, r *rig) {
 				const buckets = 8
 				var count [buckets]int
+				var ones [21]int // by bit
 				total := 0
 				for ms := range int64(400) {
 					time.Sleep(time.Millisecond)
@@ -461,11 +462,19 @@ func TestRandomFallbackLooksUniform(t *testing.T) {
 						low := bubbleTimeline.Low(id) - bubbleTimeline.FallbackBit()
 						count[low*buckets/bubbleTimeline.FallbackBit()]++
 						total++
+						for b := range ones {
+							ones[b] += int(low >> b & 1)
+						}
 					}
 				}
 				for b, n := range count {
 					if share := float64(n) / float64(total) * buckets; share < 0.5 || share > 1.6 {
 						t.Errorf("bucket %d of %d has %.2f times its share", b, buckets, share)
+					}
+				}
+				for b, n := range ones {
+					if share := float64(n) / float64(total); share < 0.4 || share > 0.6 {
+						t.Errorf("bit %d is set in %.2f of the IDs", b, share)
 					}
 				}
 			})

@@ -63,7 +63,7 @@ func drawLeases(t *rapid.T, now int64, most int) []lease.Lease {
 
 // TestUsableAgainstScan: with any leases, and milliseconds asked for in any order, the supply
 // remembers what a scan finds.
-// Seeds 000-4.2-5 and 000-A.4-1.
+// Seeds 000-4.2-5 and 000-4.3-3.
 func TestUsableAgainstScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		core := NewCore(Config{MaxThroughput: 1}, testTimeline, 0, nil)

@@ -18,7 +18,6 @@ import (
 )
 
 // Each way into other IDs than regular ones, and out of it, is one line.
-// Seed 000-5.6-3.
 func TestModeWatch(t *testing.T) {
 	outage := errors.New("connection refused")
 	refusal := &generator.LeaseAcquisitionError{Cause: outage}

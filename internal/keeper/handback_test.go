@@ -159,6 +159,7 @@ func TestNothingIsReleasedWhenTheDiskFillsUpInBetween(t *testing.T) {
 
 // TestEachLeaseIsHandedBackWhenItIsReplaced: leases that growth brought are of
 // another age than the first ones.
+// Seed 000-5.8-4: after a release the host counts what it has left.
 func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
@@ -178,7 +179,6 @@ func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 }
 
 // TestManySmallLeasesAreHandedBack: all of them, and none of their successors.
-// Seed 000-4.3-3.
 func TestManySmallLeasesAreHandedBack(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms = s.terms.WithBitSeq(2) }, func(t *testing.T, r *rig) {
 		r.start()

@@ -105,6 +105,7 @@ func TestBackoffFollowsTheTable(t *testing.T) {
 	})
 }
 
+// Seed 000-5.7-1.
 func TestSuccessResetsBackoff(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)

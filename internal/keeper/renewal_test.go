@@ -131,6 +131,26 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
+// TestGrowthCountsSmallLeases: a lease counts for as much as its layout has.
+// Seed 000-4.3-3.
+func TestGrowthCountsSmallLeases(t *testing.T) {
+	onHost(t, func(s *setup) {
+		s.terms = s.terms.WithBitSeq(6)
+		s.terms.MaxLeasesPerAcquire = 1
+	}, func(t *testing.T, r *rig) {
+		r.start()
+		for r.elapsed() < 30*time.Second {
+			r.ask(20_000)
+		}
+		for i, call := range r.acquires(4) {
+			if got, want := call.ask.ThroughputPerMS, int64(256-64*i); got != want {
+				t.Errorf("acquire %d asks for %d, want %d", i, got, want)
+			}
+		}
+		r.wantHeld(0, 1, 2, 3)
+	})
+}
+
 // TestGrowthBackoffStartsAnew: what came short before the keeper had all that it
 // asked for does not slow it down when leases are missing again.
 func TestGrowthBackoffStartsAnew(t *testing.T) {

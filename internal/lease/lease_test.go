@@ -19,10 +19,11 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Lease){
-		// Seeds 000-2.2-1 and 000-4.2-4.
-		"bitReserve": func(l *Lease) { l.BitReserve = 0 },
-		"must be 63": func(l *Lease) { l.BitSeq = 9 },
-		"at least 1": func(l *Lease) { l.BitID, l.BitSeq = 0, 22 },
+		// Seeds 000-2.2-1, 000-4.2-4 and 000-13-1.
+		"bitReserve is 0": func(l *Lease) { l.BitReserve = 0 },
+		"bitReserve is 2": func(l *Lease) { l.BitReserve, l.BitSeq = 2, 7 },
+		"must be 63":      func(l *Lease) { l.BitSeq = 9 },
+		"at least 1":      func(l *Lease) { l.BitID, l.BitSeq = 0, 22 },
 		// Seeds 000-2.2-3 and 000-6.3-1: the first bit is fallback's.
 		"machine IDs 0 to 8191": func(l *Lease) { l.ID = 8192 },
 		"a layout of 41/14/8":   func(l *Lease) { l.ID = -1 },

@@ -30,7 +30,7 @@ func TestParseTerms(t *testing.T) {
 	layout := func(ts, id, seq int) Terms {
 		return edit(func(t *Terms) { t.Timeline.BitTS, t.BitID, t.BitSeq = ts, id, seq })
 	}
-	// Seeds 000-2.1-1, 000-6.4-2, 000-10.2-1, 000-A.12-1 and 003-4.3-2: the defaults.
+	// Seeds 000-2.1-1, 000-6.4-2, 000-10.2-1, 000-13-1, 000-A.12-1 and 003-4.3-2: the defaults.
 	defaults := Terms{
 		Pool: "default", Timeline: snowflake.Timeline{EpochMS: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli(), BitTS: 41}, BitID: 14, BitSeq: 8,
 		Term: 10 * time.Minute, Quarantine: 10 * time.Minute, MaxLeasesPerAcquire: 256,
@@ -51,7 +51,7 @@ func TestParseTerms(t *testing.T) {
 		"epoch=2020-01-01T00:00:00Z":          edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800000 }),
 		"epoch=2020-01-01T09:00:00+09:00":     edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800000 }),
 		"epoch=2020-01-01T09:00:00.5%2B09:00": edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800500 }),
-		"bit_seq=9":                           layout(41, 13, 9),
+		"bit_seq=9":                           layout(41, 13, 9), // seed 000-10.1-1
 		"bit_id=13":                           layout(41, 13, 9),
 		"layout=js":                           layout(52, 7, 4),
 		"layout=default":                      DefaultTerms(),
@@ -169,7 +169,6 @@ func TestCheckTime(t *testing.T) {
 	}
 }
 
-// Seed 000-6.4-1.
 func TestServices(t *testing.T) {
 	other := DefaultTerms()
 	other.BitID, other.BitSeq = 13, 9

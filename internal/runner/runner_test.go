@@ -243,6 +243,7 @@ func TestRun(t *testing.T) {
 			check: func(r Result, err error) bool { return err == nil && r.Exit.Code == 7 },
 		},
 		{
+			// Seed 001-23.
 			name: "behind, and a delay on top", stage: &stage{skew: -5 * time.Second, lives: time.Second},
 			edit: func(c *Config) { c.Delay = 20 * time.Second }, want: "25 start",
 			check: func(r Result, err error) bool { return err == nil && r.Exit.Code == 7 },

@@ -41,7 +41,7 @@ func TestLayoutValidate(t *testing.T) {
 }
 
 // TestRoundTrip composes and takes apart IDs of every layout.
-// Seeds 000-2.1-1, 000-2.2-2 and 000-2.2-3.
+// Seed 000-2.2-2.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layout := drawLayout(t)

@@ -2,7 +2,6 @@ package config
 
 import "testing"
 
-// Seed 000-10.1-1.
 func TestLayout(t *testing.T) {
 	for name, c := range map[string]struct {
 		src      sourceTexts

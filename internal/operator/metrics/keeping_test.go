@@ -71,7 +71,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 	metrics := shown(t, daemon)
 	maps.Copy(metrics, shown(t, leaseServer))
 	for _, item := range []struct{ asked, metric, kind string }{
-		// Seed 000, section 10.3, in its order (000-10.3-1); and 5.6, the clock (000-5.6-3).
+		// Seed 000, section 10.3, in its order; and 5.6, the clock.
 		{"active leases", "kazahana_leases_active", "GAUGE"},
 		{"share of acquires that fail", "kazahana_lease_acquires_total", "COUNTER"},
 		{"share of fallback", "kazahana_ids_issued_total", "COUNTER"},

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Seeds 000-6.2-2, 001-11 and 001-16.
+// Seeds 000-6.2-2 and 001-11.
 func TestTheLongestFreeIsChosen(t *testing.T) {
 	all := []free{{0, 3, 40}, {0, 1, 0}, {1, 17, 20}, {2, 33, 10}, {0, 2, 0}, {1, 16, 20}, {0, 9, 0}}
 	ids := func(chosen []free) (ids []int64) {
@@ -31,7 +31,21 @@ func TestTheLongestFreeIsChosen(t *testing.T) {
 	}
 }
 
+// Of IDs that are free equally long, the first one after a random one is granted.
+// Seed 001-16.
+func TestTheChoiceBeginsAtRandom(t *testing.T) {
+	for drawn := range int64(4) {
+		s := newStage(t)
+		p := s.open(within(10, 13))
+		p.cfg.Random = func(n int64) int64 { return drawn % n }
+		if l := s.acquire(p, provider.AcquireRequest{})[0]; l.ID != 10+drawn {
+			t.Errorf("%d was drawn, and machine ID %d is granted", drawn, l.ID)
+		}
+	}
+}
+
 // Different blocks of the ring are looked at, each as often as the others.
+// Seeds 000-6.2-2 and 001-11.
 func TestBlocksAreDrawnEvenly(t *testing.T) {
 	r := ring{ids: provider.IDRange{Low: 40, End: 40 + 10*16}, bitSeq: 8, shift: 4}
 	low, end := r.blocks()

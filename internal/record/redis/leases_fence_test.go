@@ -56,6 +56,9 @@ func TestLeasesAfterARestart(t *testing.T) {
 // Seeds 000-11.1-1 and 001-3.
 func TestLeasesAreFenced(t *testing.T) {
 	const minute, hour = 60_000, 3600_000
+	if longest != 20*minute { // which seed 000-11.1-1 names
+		t.Errorf("the longest grant takes %d ms", longest)
+	}
 	for name, c := range map[string]struct {
 		fence   time.Duration // failover_fence; less than 0: not set
 		losses  []string
@@ -170,7 +173,7 @@ func TestLeasesFromAnOldFile(t *testing.T) {
 }
 
 // A replica that lacks the last grant becomes the primary: nothing is granted over it before it has ended.
-// Seed 001-25.
+// Seeds 001-18 and 001-25.
 func TestLeasesAfterAFailover(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	p := newPool(t, primary)

@@ -168,12 +168,17 @@ func TestNearlyFullPool(t *testing.T) {
 		}
 		seen[l.ID] = l
 	}
-	if records, err := p.provider.List(p.context(), ""); err != nil || len(records) != 640 {
-		t.Errorf("%d records (%v)", len(records), err)
+	if records, err := p.provider.List(p.context(), ""); err != nil || len(records) != 640 || !slices.IsSortedFunc(records, provider.CompareRecords) {
+		t.Errorf("%d records (%v), or not in the order of their IDs", len(records), err)
 	}
 	shown := strings.Fields(strings.Trim(s.Do(t, "ZRANGE", p.options.Prefix+"@leases:list", 0, -1), "[]"))
 	blocks := slices.DeleteFunc(slices.Clone(shown), func(key string) bool { return !strings.HasPrefix(key, "block/default/") })
-	if len(blocks) != 640/16 || !slices.IsSorted(blocks) {
+	for i, key := range blocks {
+		if n, err := strconv.ParseInt(key[strings.LastIndex(key, "/")+1:], 16, 64); err != nil || n != int64(i) {
+			t.Errorf("%s is shown as number %d", key, i)
+		}
+	}
+	if len(blocks) != 640/16 {
 		t.Errorf("shown are %q", shown)
 	}
 }
