@@ -51,6 +51,8 @@ var (
 	}
 	// One value for each request is what the socket can carry.
 	inBlocks = promise{stores.Redis, perSecond, []string{within}, 100_000, 0}
+	// One value for each call of the store: what a sequence without gaps can have.
+	perCall = promise{stores.Redis, perSecond, []string{within}, 10_000, 0}
 
 	timed = []string{perSecond, p50, p99}
 )
@@ -60,7 +62,7 @@ var works = []work{
 	{"pair64", "acquire and release, 64 clients with a lock each", manyClients, timed, pair, []promise{durable, ofPairs}},
 	{"handover", "handover: release to next holder, 64 clients of one lock", manyClients, []string{p50, p99, trips}, handover, handedOver},
 	{"next", "one value, 1 client", 1, timed, next(1, 0), []promise{ofValues}},
-	{"next64", "one value, 64 clients of one sequence", manyClients, timed, next(1, 0), []promise{ofValues}},
+	{"next64", "one value, 64 clients of one sequence", manyClients, timed, next(1, 0), []promise{ofValues, perCall}},
 	{"batch", "100 values at once, 1 client", 1, timed, next(batch, 0), []promise{ofValues}},
 	// Many values a second: in order between hosts, and not.
 	{"batch64", "100 values at once, 64 clients of one sequence", manyClients, timed, next(batch, 0), []promise{allValues}},
