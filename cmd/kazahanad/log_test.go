@@ -40,13 +40,13 @@ func (s *site) secrets() (all []string) {
 
 // Every line is an event with its component. Neither the log nor an answer holds a
 // secret.
-// Seeds 000-4.5-4 and 003-7.1-1.
+// Seeds 000-4.5-4, 003-7.1-1 and 003-7.2-1.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	s := newSite(t)
 	before := s.Start(s.Brief()...)
-	before.AwaitLog("worker id allocated")
+	s.Dial().AwaitMode("regular") // the lease is saved then
 	secrets := s.secrets()
 	before.Kill()
 	d := s.Start(s.Brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
