@@ -3,6 +3,7 @@ package embed_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -88,6 +89,9 @@ func TestLives(t *testing.T) {
 		}
 		if text, err := g.NextString(t.Context()); err != nil || text <= strconv.FormatInt(id, 10) {
 			t.Errorf("%q, %v after %d", text, err, id)
+		}
+		if _, prints := any(g).(fmt.Stringer); prints { // seed 003-3.2-1
+			t.Error("printing a Generator may use up an ID")
 		}
 		last = id
 		for range 2 {

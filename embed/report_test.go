@@ -19,7 +19,7 @@ import (
 
 // A grant is logged with its machine ID, counted, and a span; requests for IDs are
 // counted only.
-// Seeds 003-6-1, 003-6-2, 003-6-3 and 003-7.1-2.
+// Seeds 003-6-1, 003-6-2, 003-6-3, 003-6.2-1, 003-7.1-2 and 003-7.1-4.
 func TestReports(t *testing.T) {
 	var logged bytes.Buffer
 	reader, spans := metric.NewManualReader(), tracetest.NewInMemoryExporter()

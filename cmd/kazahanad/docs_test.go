@@ -59,7 +59,6 @@ func anchors(page string) (all []string) {
 }
 
 // Each link leads to a page that is there, and to a heading that it has.
-// Seed 003-9-1.
 func TestDocsLinks(t *testing.T) {
 	pages := docPages(t)
 	for _, others := range []string{"clients/*/README.md", "clients/*/docs/*.md", "examples/*/README.md"} {
@@ -132,6 +131,34 @@ func TestDocsReachable(t *testing.T) {
 		if !found[path] {
 			t.Errorf("no link leads to %s", path)
 		}
+	}
+}
+
+// docWhen is where a provider's page begins to say when to choose it.
+var docWhen = regexp.MustCompile(`(?m)^## When to choose it\n\n[^#\n]|^\|.*\| choose it \|$`)
+
+// Who has to decide finds each provider's page, and there when to choose it.
+// Seed 003-9-1.
+func TestDocsProviders(t *testing.T) {
+	pages := docPages(t)
+	_, decide, _ := strings.Cut(pages["docs/README.md"], "\n## Decide\n")
+	decide, _, _ = strings.Cut(decide, "\n## ")
+	providers := 0
+	for path, page := range pages {
+		name, ok := strings.CutPrefix(path, "docs/")
+		if !ok || !strings.HasPrefix(name, "providers/") {
+			continue
+		}
+		providers++
+		if !strings.Contains(decide, "]("+name+")") {
+			t.Errorf("docs/README.md leads nobody who decides to %s", name)
+		}
+		if !docWhen.MatchString(page) {
+			t.Errorf("%s does not say when to choose it", path)
+		}
+	}
+	if providers == 0 {
+		t.Error("there are no pages of providers")
 	}
 }
 

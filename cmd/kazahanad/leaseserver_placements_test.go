@@ -18,7 +18,6 @@ import (
 // Daemons that reach one Redis directly and through a lease server are members of one
 // placement, with the same records; and a user of a daemon's socket makes no member of
 // it, though the daemon's users and its placement have the same token.
-// Seed 004-4.
 func TestPlacementThroughALeaseServer(t *testing.T) {
 	t.Parallel()
 	direct, through := newSite(t), newSite(t)

@@ -252,7 +252,7 @@ func failingSequences(log *zap.Logger) {
 
 // The events that another design names are logged as the page says: at their level, by
 // their component, with their fields.
-// Seeds 003-7.1-2, 003-7.1-4 and 003-7.2-1.
+// Seeds 003-7.1-2 and 003-7.1-4.
 func TestEventsNamedElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -283,6 +283,9 @@ func TestEventsNamedElsewhere(t *testing.T) {
 			t.Errorf("nothing logs %+v", e)
 		}
 		for _, line := range lines[e] {
+			if _, named := line["datacenter_id"]; named { // seed 003-7.1-4
+				t.Errorf("%s names a datacenter: %v", e.text, line)
+			}
 			for _, f := range fields {
 				if _, ok := line[f]; !ok {
 					t.Errorf("%s has no %s: %v", e.text, f, line)

@@ -14,7 +14,7 @@ import (
 )
 
 // seedRequirements is how many rows docs/seeds.md has for each seed: none gets lost.
-var seedRequirements = map[string]int{"000": 97, "001": 25, "002": 32, "003": 70, "004": 77}
+var seedRequirements = map[string]int{"000": 97, "001": 25, "002": 32, "003": 70, "004": 78}
 
 // ofEmbed are the requirements that the Go library meets: its own tests show them.
 var ofEmbed = []string{

@@ -34,6 +34,7 @@ func notHeldUp(t *testing.T, what, path string, call func(context.Context) error
 
 // A disk that is frozen holds up no caller, whether the file was open before or is
 // to be opened. Once it thaws, everything goes on.
+// Seed 003-3.2-5.
 func TestFrozenDisk(t *testing.T) {
 	ring.All(t)
 	for name, openedBefore := range map[string]bool{"opened before": true, "opened during the freeze": false} {

@@ -23,6 +23,7 @@ func etcdURL(t *testing.T) string {
 	return "etcd://" + cfg.Endpoints[0] + "?prefix=" + cfg.Prefix
 }
 
+// Seed 003-5-2.
 func TestEtcdLeases(t *testing.T) {
 	ctx, url := t.Context(), etcdURL(t)
 	slow := provider.DefaultTerms().WithBitSeq(10)

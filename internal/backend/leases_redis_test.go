@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
+// Seed 003-5-2.
 func TestRedisURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis://h":                                         "redis://h:6379/0",

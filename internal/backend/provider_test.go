@@ -86,7 +86,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"static:-1", none, "machine IDs 0-8191"},
 		{"static://17", none, "static:17"},
 		{"static:17", services, "coordinates no services"},
-		{"ip:", services, "coordinates no services"},
+		{"ip:", services, "coordinates no services"}, // seed 003-5-2: the scheme is known
 		{"none:", services, "coordinates no services"},
 		{"ip:?pool=x", none, `"pool"`},
 		{"none:?term=1m", none, "this provider takes none"},

@@ -68,6 +68,7 @@ func TestKeepingMetricValues(t *testing.T) {
 	limited := options{"max_value": 5, "on_max": "error"}
 	b.result("Sequence.NextBatch", "full", 3, limited)
 	b.fails(wire.CodeSequenceExhausted, "Sequence.NextBatch", "full", 3, limited)
+	// Seed 003-7.2-11: values, batches, and what fails.
 	count(3, "kazahana_sequence_requests_total", "ok")
 	count(1, "kazahana_sequence_requests_total", "exhausted")
 	count(9, "kazahana_sequence_values_total")

@@ -378,4 +378,12 @@ func TestSequenceMethods(t *testing.T) {
 		t.Errorf("%v", exhausted)
 	}
 	p.fails(wire.CodeInvalidParams, "Sequence.Next", "bob") // it counts otherwise
+	// Seed 003-8.2-1: each key begins by itself.
+	if p.decode(p.result("Sequence.Next", "carol"), &n); n != 1 {
+		t.Errorf("%d, want 1", n)
+	}
+	// Seed 003-5-1: the same daemon makes IDs and UUIDs.
+	if id, text := p.id(), p.text("UUID"); id == 0 || len(text) != 36 {
+		t.Errorf("%d and %q", id, text)
+	}
 }

@@ -181,7 +181,9 @@ func TestMetricValues(t *testing.T) {
 	want(0, "kazahana_lease_expiry_timestamp_seconds", "default")
 	r.line.Always(providertest.OpAcquire, providertest.Fail(errors.New("gone")))
 	r.step()
+	// Seed 003-7.2-11: the circuit has broken, and a lease was not granted again.
 	want(1, "kazahana_lease_acquires_total", "unavailable", "default")
+	want(1, "kazahana_fallback_active", "default")
 	_ = other.Close()
 	await.Eventually(t, "the gauge follows", func() bool { return r.value("kazahana_connections") == 1 })
 }

@@ -179,7 +179,7 @@ func (r *placed) activate(w *peer, identity string) asked {
 	return a
 }
 
-// Seeds 004-23 and 004-40.
+// Seeds 004-22, 004-23 and 004-40.
 func TestPlacementMethods(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
@@ -414,7 +414,7 @@ func TestPlacementPending(t *testing.T) {
 	})
 }
 
-// Seeds 004-3, 004-34, 004-36, 004-47, 004-57 and 004-64.
+// Seeds 004-3, 004-34, 004-47, 004-57 and 004-64.
 func TestPlacementEvents(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, some, all := r.worker(), r.dial(), r.dial()

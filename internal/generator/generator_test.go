@@ -385,7 +385,6 @@ func TestGrowthIsAskedForOnceLeasesAreUsedUp(t *testing.T) {
 }
 
 // TestSeal: once Update has left a lease out, nothing is made from it.
-// Seed 003-3.2-6.
 func TestSeal(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxThroughput = 1 << 20 })
 	layout := snowflake.DefaultLayout()

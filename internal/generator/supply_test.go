@@ -80,6 +80,7 @@ func TestUsableAgainstScan(t *testing.T) {
 
 // TestUsableAtTheEdges: a lease counts from its first millisecond to before
 // its end, whether time goes forth or back.
+// Seed 003-3.2-6.
 func TestUsableAtTheEdges(t *testing.T) {
 	held := []lease.Lease{
 		testLease(0, 2, 100, 110), testLease(1, 2, 105, 120), // adjacent

@@ -19,7 +19,7 @@ const (
 
 // The circuit breaks where a lease was kept alive and none is left: regular IDs end, and any IDs
 // may follow them (seed 003, 7.2). Every other failed acquire is just that.
-// Seeds 003-3.2-6, 003-4.3-4, 003-7.2-4 and 003-7.2-5.
+// Seeds 003-7.2-4 and 003-7.2-5.
 func TestCircuitBreaks(t *testing.T) {
 	for name, c := range map[string]struct {
 		fallback generator.Fallback

@@ -65,7 +65,7 @@ func TestProviderDownAtStart(t *testing.T) {
 	})
 }
 
-// Seed 000-5.7-2.
+// Seeds 000-5.7-2, 003-2-4, 003-3.2-6 and 003-4.3-4.
 func TestProviderDownAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()

@@ -62,7 +62,7 @@ func TestAsksForFullThroughputAtStart(t *testing.T) {
 	})
 }
 
-// Seeds 000-4.4-2, 000-5.5-1 and 003-4.3-3.
+// Seeds 000-4.4-2, 000-5.5-1, 003-3.2-6 and 003-4.3-3.
 func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()

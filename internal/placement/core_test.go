@@ -152,6 +152,10 @@ func TestResolveDecides(t *testing.T) {
 		t.Errorf("resolved to %+v, %v; want %+v", r, err, want)
 	}
 	d.idle() // remote: no commands
+	told := Event{Kind: Resolved, Key: room, Authority: other[0], ObservedMS: d.now.UnixMS}
+	if events := d.core.DrainEvents(); !slices.Equal(events, []Event{told}) { // seed 004-47: a remote one too
+		t.Errorf("told is %+v, want %+v", events, told)
+	}
 }
 
 // PL-1.2: a changed topology counts from then on, also for present actors.

@@ -231,6 +231,7 @@ func TestDeclaredAfterALoss(t *testing.T) {
 
 // The record of a key has a limit, under any calls: they are remembered in the order in which
 // they came, over the maximum and into the largest values.
+// Seed 003-8.5-3.
 func TestSizeOfRecord(t *testing.T) {
 	const key = "seq/t/k"
 	for name, test := range map[string]struct {

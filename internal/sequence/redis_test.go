@@ -55,7 +55,7 @@ func mustInit(t testing.TB, s onRedis) {
 	must.Succeed(t, s.records.Init(ctx))
 }
 
-// Seeds 003-2-3, 003-5-11, 003-6.1-3, 003-8.1-1, 003-8.1-2, 003-8.1-5, 003-8.3-3 and 003-8.4-1.
+// Seeds 003-2-3, 003-5-11, 003-6.1-3, 003-8.1-1, 003-8.1-2, 003-8.1-5, 003-8.3-1 and 003-8.4-1.
 func TestRedisConformance(t *testing.T) {
 	server := redistest.New(t)
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {

@@ -52,6 +52,7 @@ func TestRules(t *testing.T) {
 		{ask{Key: "ten", Count: 11, Options: ten}, nil, "do not fit"},
 		{ask{Key: "daily", Count: 1000, Options: orders}, nil, "do not fit"},    // seed 003-8.2-3: the last one would be 1,000,000
 		{ask{Key: "daily", Count: 2, Options: orders}, []int64{1000, 2000}, ""}, // seed 003-8.3-2: steps of 1,000
+		{ask{Key: "daily", Count: 1, Options: orders}, []int64{3000}, ""},       // seed 003-8.3-2: the batch has added two of them
 		{ask{Key: "all", Count: 20, AtLeast: 1, Options: ten}, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, ""},
 
 		{ask{Key: "last", Count: 2, Options: last}, []int64{math.MaxInt64 - 1, math.MaxInt64}, ""},

@@ -399,6 +399,7 @@ func nextEvent(t *testing.T, next func() (Event, error, bool)) Event {
 	return e
 }
 
+// Seed 004-36.
 func TestPlacementEvents(t *testing.T) {
 	d, c := placed(t)
 	s := newStage(t)

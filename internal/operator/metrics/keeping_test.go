@@ -81,7 +81,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 		{"clock found behind", "kazahana_clock_backward_events_total", "COUNTER"},
 		// Seed 003, chapter 7: its events, as what can be counted of them (003-7.2-11).
 		{"worker id allocated, failed to allocate worker id", "kazahana_lease_acquires_total", "COUNTER"},
-		{"keep alive failed, circuit breaking", "kazahana_leases_lost_total", "COUNTER"},
+		{"keep alive failed, circuit breaking", "kazahana_fallback_active", "GAUGE"},
 		{"generated sequence number, failed to increment, reset or set ttl", "kazahana_sequence_requests_total", "COUNTER"},
 		{"generated sequence batch", "kazahana_sequence_values_total", "COUNTER"},
 		// Seed 002: who holds, waits and loses.
@@ -98,6 +98,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 		{"ignored results", "kazahana_placement_ignored_results_total", "COUNTER"},
 		// The contract.
 		{"", "kazahana_lease_expiry_timestamp_seconds", "GAUGE"},
+		{"", "kazahana_leases_lost_total", "COUNTER"},
 		{"", "kazahana_clock_forward_events_total", "COUNTER"},
 		{"", "kazahana_clock_skew_seconds", "GAUGE"},
 		{"", "kazahana_epoch_mismatches_total", "COUNTER"},

@@ -191,7 +191,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 }
 
 // Callers wait for one activation together, and leave when their time is up.
-// Seeds 004-46 and 004-61.
+// Seeds 004-38, 004-46 and 004-61.
 func TestWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1")

@@ -321,7 +321,7 @@ func (w *world) settled() {
 
 // TestSimulation: in no world do two processes rely on a key at once, and each
 // world finds its way back in time.
-// Seeds 004-2, 004-46 and 004-55.
+// Seeds 004-2, 004-4, 004-46 and 004-55.
 func TestSimulation(t *testing.T) {
 	ring.WithoutRace(t)
 	var sum stats

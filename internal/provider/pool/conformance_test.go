@@ -9,7 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
-// Seeds 000-7.3-1 and 003-3.2-5.
+// Seed 000-7.3-1.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(*testing.T) providertest.Store {
 		var clock atomic.Int64

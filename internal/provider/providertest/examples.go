@@ -55,7 +55,6 @@ func testReopen(s *suite) {
 }
 
 // testContextEnded: a call that cannot begin has changed nothing, and says so.
-// Seed 003-3.2-5.
 func testContextEnded(s *suite) {
 	c := s.open(ids(lasting(), 5, 5))
 	l := c.one()

@@ -132,6 +132,7 @@ func leader(t *testing.T, members []*member) (lead *member) {
 }
 
 // A member that hangs keeps its connections: nothing but time tells.
+// Seed 003-3.2-5.
 func TestLeasesOnAHungServer(t *testing.T) {
 	m := etcdtest.Cluster(t, 1, "http")[0]
 	p := mustOpen(t, configOf(m), options{})

@@ -149,6 +149,7 @@ func TestTLS(t *testing.T) {
 
 // A server that hangs takes no longer than the caller's deadline, and somewhat longer for a
 // caller that gives up without a deadline.
+// Seed 003-3.2-5.
 func TestHungServer(t *testing.T) {
 	s := redistest.New(t)
 	p := newPool(t, s)

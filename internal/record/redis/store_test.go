@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
+	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/proxytest"
@@ -106,7 +107,6 @@ func TestSameShortVersion(t *testing.T) {
 
 // A change takes one script where no other client was there. One too long to be remembered is
 // seen when the commit fails.
-// Seeds 003-8.3-1 and 003-8.5-2.
 func TestOneRoundTrip(t *testing.T) {
 	server := redistest.New(t)
 	r := newRig(t, server)
@@ -124,6 +124,52 @@ func TestOneRoundTrip(t *testing.T) {
 		r.put(w)
 		if stats := server.Do(t, "INFO", "commandstats"); !strings.Contains(stats, "cmdstat_evalsha:"+want) || strings.Contains(stats, "cmdstat_eval:") {
 			t.Errorf("change %d took %s", i, stats)
+		}
+	}
+}
+
+// A call of a sequence takes one script: a value under a request ID, a batch, which here saves
+// four fifths of the scripts, and one that starts the key over and its life anew.
+// Seeds 003-8.3-1, 003-8.3-3 and 003-8.5-2.
+func TestSequenceInOneRoundTrip(t *testing.T) {
+	server := redistest.New(t)
+	s := mustOpen(t, server.Config())
+	mustInit(t, s)
+	sequences := sequence.OnRecords(s)
+	startsOver := sequence.DefaultOptions()
+	startsOver.Max, startsOver.TTL = 5, time.Hour
+	for key, c := range map[string]struct {
+		options sequence.Options
+		count   int
+		scripts int // for 100 values
+	}{
+		"single":      {sequence.DefaultOptions(), 1, 100},
+		"batches":     {sequence.DefaultOptions(), 5, 20},
+		"starts over": {startsOver, 5, 20},
+	} {
+		take := func(call int) {
+			t.Helper()
+			want := int64(call*c.count + 1)
+			if c.options.Max > 0 {
+				want = 1
+			}
+			r := sequence.Request{Tenant: "t", Key: key, Count: c.count, Options: c.options, RequestID: fmt.Sprint(call)}
+			if got, err := sequences.Next(testContext(t), r); err != nil || got.First != want || got.Count != c.count {
+				t.Errorf("%s: call %d: %+v (%v), want %d values from %d", key, call, got, err, c.count, want)
+			}
+		}
+		take(0)
+		s.looked.Store(int64(time.Hour)) // a slow machine looks at the server no sooner
+		server.Do(t, "CONFIG", "RESETSTAT")
+		for call := range c.scripts {
+			take(call + 1)
+		}
+		stats := server.Do(t, "INFO", "commandstats")
+		if want := fmt.Sprintf("cmdstat_evalsha:calls=%d,", c.scripts); !strings.Contains(stats, want) || strings.Contains(stats, "cmdstat_eval:") {
+			t.Errorf("%s: 100 values took %s, want %s", key, stats, want)
+		}
+		if end := server.Do(t, "PEXPIRETIME", s.recordKey("seq/t/"+key)); (c.options.TTL == 0) != (end == "-1") || end == "-2" {
+			t.Errorf("%s: the key expires at %s", key, end)
 		}
 	}
 }
