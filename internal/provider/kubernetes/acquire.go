@@ -38,11 +38,6 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		if errors.Is(err, errReplaced) {
 			continue
 		}
-		if err != nil && len(known.attempts) > 0 {
-			// A grant may be written. The same request finds it, and need not wait for as
-			// long as the server asks.
-			return nil, err
-		}
 		if err != nil {
 			return nil, p.failure(err)
 		}
