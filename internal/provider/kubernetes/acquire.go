@@ -23,16 +23,12 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	}
 	t := p.cfg.Services.Of(req.Service)
 	q := p.pools[t.Pool]
-	known := &asked{}
-	if req.RequestID != "" {
-		now, _ := p.now()
-		a, leave, err := q.enter(ctx, requestLabel(req.Service, req.RequestID), now)
-		if err != nil {
-			return nil, err
-		}
-		defer leave()
-		known = a
+	now, _ := p.now()
+	known, leave, err := q.enter(ctx, req, now)
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	for range conflicts {
 		h, found, err := p.acquire(ctx, q, t, req, known)
 		if errors.Is(err, errReplaced) {
@@ -42,7 +38,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 			return nil, p.failure(err)
 		}
 		slices.SortFunc(found, func(a, b slot) int { return cmp.Compare(a.Lease.ID, b.Lease.ID) }) // as a repetition finds them
-		known.answers(found)
+		known.grants = found
 		leases := make([]lease.Lease, len(found))
 		for i, s := range found {
 			leases[i] = s.Lease
@@ -105,20 +101,18 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 // found returns the earlier grants for the request. This process remembers its own requests;
 // where another process may have carried one out, the objects say what came of it.
 func (p *Provider) found(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (found []slot, err error) {
-	if len(known.attempts) == 0 && req.RequestID != "" && req.Client != provider.OwnClient {
+	if len(known.grants) == 0 && req.RequestID != "" && req.Client != provider.OwnClient {
 		label := requestLabel(req.Service, req.RequestID)
 		found, err = p.slots(ctx, q, kubeconn.ListOptions{Selector: labelRequest + "=" + label})
 		return slices.DeleteFunc(found, func(s slot) bool { return s.Request != label }), err
 	}
-	for _, a := range known.attempts {
-		s, err := p.readSlot(ctx, q, a.id)
+	for _, g := range known.grants {
+		s, err := p.readSlot(ctx, q, g.Lease.ID)
 		if err != nil {
 			return nil, err
 		}
-		if s != nil && s.Nonce == a.nonce {
+		if s != nil && s.Nonce == g.Nonce {
 			found = append(found, *s)
-		} else if known.answered {
-			return nil, provider.ErrConflict
 		}
 	}
 	return found, nil
@@ -150,7 +144,7 @@ func (p *Provider) confirm(ctx context.Context, s *search) (*head, []slot, error
 // the grant's end.
 func (p *Provider) undo(ctx context.Context, s *search) {
 	for _, g := range s.got {
-		s.asked.failed(g)
+		s.asked.drop(g)
 		_, _ = p.writeSlot(ctx, s.pool, g.unused())
 	}
 }

@@ -4,31 +4,29 @@ import (
 	"context"
 	"maps"
 	"slices"
+
+	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// asked is this process's memory of a request.
+// asked is this process's memory of a request: the grants that may have been written for it, and
+// once it was answered, those of the answer.
 type asked struct {
-	turn     chan struct{} // has one element: of several calls with one request, one runs
-	attempts []attempt
-	// answered: leases were returned, and the attempts are these.
-	answered bool
-	untilMS  int64 // the greatest end of the attempts; the request is remembered until then
-}
-
-// attempt is a grant that may have been written.
-type attempt struct {
-	id    int64
-	nonce string
+	turn   chan struct{} // has one element: of several calls with one request, one runs
+	grants []slot
 }
 
 // keptRequests is how many requests are remembered before the ended ones go.
 const keptRequests = 256
 
 // enter returns the memory of the request, once no other call with it runs. leave ends the call.
-func (q *pool) enter(ctx context.Context, label string, nowMS int64) (a *asked, leave func(), err error) {
+func (q *pool) enter(ctx context.Context, req provider.AcquireRequest, nowMS int64) (a *asked, leave func(), err error) {
+	if req.RequestID == "" {
+		return &asked{}, func() {}, nil
+	}
+	label := requestLabel(req.Service, req.RequestID)
 	q.mu.Lock()
 	if len(q.asked) > keptRequests {
-		maps.DeleteFunc(q.asked, func(_ string, a *asked) bool { return len(a.turn) == 1 && a.untilMS <= nowMS })
+		maps.DeleteFunc(q.asked, func(_ string, a *asked) bool { return a.isOver(nowMS) })
 	}
 	a = q.asked[label]
 	if a == nil {
@@ -45,21 +43,18 @@ func (q *pool) enter(ctx context.Context, label string, nowMS int64) (a *asked, 
 	}
 }
 
-// tries notes a grant before it is written.
-func (a *asked) tries(s slot) {
-	a.attempts = append(a.attempts, attempt{s.Lease.ID, s.Nonce})
-	a.untilMS = max(a.untilMS, s.End)
-}
-
-// failed drops a grant that was not written.
-func (a *asked) failed(s slot) {
-	a.attempts = slices.DeleteFunc(a.attempts, func(t attempt) bool { return t == attempt{s.Lease.ID, s.Nonce} })
-}
-
-// answers notes the leases that were returned.
-func (a *asked) answers(found []slot) {
-	a.attempts, a.answered = nil, true
-	for _, s := range found {
-		a.tries(s)
+// isOver reports whether no call with the request runs, and none of its grants lives.
+func (a *asked) isOver(nowMS int64) bool {
+	select {
+	case <-a.turn:
+		defer func() { a.turn <- struct{}{} }()
+		return !slices.ContainsFunc(a.grants, func(s slot) bool { return s.End > nowMS })
+	default:
+		return false
 	}
+}
+
+// drop forgets a grant that was not written, or was given back.
+func (a *asked) drop(grant slot) {
+	a.grants = slices.DeleteFunc(a.grants, func(s slot) bool { return s.Nonce == grant.Nonce })
 }

@@ -136,7 +136,7 @@ func (s *search) try(ctx context.Context, before slot) (granted bool, err error)
 		if s.head, err = s.raise(ctx, s.pool, s.head, grant.End); err != nil {
 			return false, err
 		}
-		s.asked.tries(grant)
+		s.asked.grants = append(s.asked.grants, grant)
 		present, err := s.write(ctx, grant)
 		if err != nil {
 			return false, err
@@ -146,7 +146,7 @@ func (s *search) try(ctx context.Context, before slot) (granted bool, err error)
 			s.got = append(s.got, *present)
 			return true, nil
 		}
-		s.asked.failed(grant)
+		s.asked.drop(grant)
 		if present == nil || !made {
 			return false, nil // another was first
 		}
@@ -165,7 +165,7 @@ func (s *search) write(ctx context.Context, grant slot) (*slot, error) {
 	case ctx.Err() != nil:
 		return nil, failed
 	case kubeconn.IsSettled(failed) && !kubeconn.IsConflict(failed):
-		s.asked.failed(grant)
+		s.asked.drop(grant)
 		return nil, failed
 	}
 	present, err := s.readSlot(ctx, s.pool, grant.Lease.ID)
