@@ -74,7 +74,7 @@ func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req p
 	if err := errors.Join(checkClocks(offset, t), t.CheckClock(now)); err != nil {
 		return nil, nil, err
 	}
-	s := &search{Provider: p, pool: q, head: h, terms: t, nowMS: now, req: req, asked: known}
+	s := &search{Provider: p, pool: q, head: h, terms: t, nowMS: now, req: req, asked: known, ends: map[int64]int64{}}
 	if err := s.run(ctx); err != nil {
 		if errors.Is(err, errReplaced) {
 			p.undo(ctx, s)

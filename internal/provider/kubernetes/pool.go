@@ -18,13 +18,12 @@ type pool struct {
 	mu     sync.Mutex
 	head   *head             // nil = not read yet
 	looked bool              // a slot was seen: not all are gone
-	taken  map[int64]int64   // until when machine IDs are taken, as far as was seen
 	asked  map[string]*asked // by requestLabel
 }
 
 // newPool knows nothing.
 func newPool(t provider.Terms) *pool {
-	return &pool{name: t.Pool, terms: t, taken: map[int64]int64{}, asked: map[string]*asked{}}
+	return &pool{name: t.Pool, terms: t, asked: map[string]*asked{}}
 }
 
 // lasting is how long a lease with the terms keeps its machine ID at most, in ms.

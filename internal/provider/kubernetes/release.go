@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
 	"github.com/kazahana/kazahana/internal/lease"
@@ -22,7 +21,8 @@ func (p *Provider) readSlot(ctx context.Context, q *pool, id int64) (*slot, erro
 	if err != nil {
 		return nil, err
 	}
-	return q.noteSlot(object, id), nil
+	s := readSlot(object, id)
+	return &s, nil
 }
 
 // writeSlot makes the object of the slot, or replaces the read one.
@@ -31,14 +31,8 @@ func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error
 	if err != nil {
 		return nil, err
 	}
-	return q.noteSlot(object, s.Lease.ID), nil
-}
-
-// noteSlot notes a slot that was read or written.
-func (q *pool) noteSlot(object *coordinationv1.Lease, id int64) *slot {
-	s := readSlot(object, id)
-	q.setTaken(id, s.End)
-	return &s
+	written := readSlot(object, s.Lease.ID)
+	return &written, nil
 }
 
 // headOf is the head that has the key of the slot's secret: the known one, if it allowed the

@@ -20,7 +20,8 @@ type search struct {
 	nowMS int64 // the time that no fence holds back: grants begin then, not at the clock's time by now
 	req   provider.AcquireRequest
 	asked *asked
-	got   []slot // grants that were written
+	ends  map[int64]int64 // of machine IDs, as far as this search has seen them
+	got   []slot          // grants that were written
 }
 
 // run grants as many leases as are wanted, or as are free. Its error means that there is
@@ -39,20 +40,18 @@ func (s *search) run(ctx context.Context) error {
 			missed++
 		}
 	}
-	var next int64
 	// The server's cache costs its store nothing. That all are taken needs a list that holds the
 	// slots released a moment ago.
 	for _, cached := range []bool{true, false} {
 		if s.done() {
 			return nil
 		}
-		var err error
-		if next, err = s.listed(ctx, cached); err != nil {
+		if err := s.listed(ctx, cached); err != nil {
 			return err
 		}
 	}
 	if len(s.got) == 0 {
-		return &provider.FullError{Pool: s.pool.name, Slots: s.terms.Range().Count(), NextEndMS: next}
+		return &provider.FullError{Pool: s.pool.name, Slots: s.terms.Range().Count(), NextEndMS: s.nextEnd()}
 	}
 	return nil
 }
@@ -60,75 +59,62 @@ func (s *search) run(ctx context.Context) error {
 // done reports whether there are as many leases as are wanted.
 func (s *search) done() bool { return len(s.got) >= s.terms.LeaseCount(s.req.ThroughputPerMS) }
 
-// guesses is how often a machine ID is drawn until one comes that was never seen taken.
+// guesses is how often a machine ID is drawn until one comes that was not seen taken.
 const guesses = 16
 
 // guess draws a machine ID at random that is not known to be taken.
 func (s *search) guess() (int64, bool) {
 	ids := s.terms.Range()
 	for range guesses {
-		if id := ids.Low + rand.Int64N(ids.Count()); s.pool.takenUntil(id) <= s.nowMS {
+		if id := ids.Low + rand.Int64N(ids.Count()); s.ends[id] <= s.nowMS {
 			return id, true
 		}
 	}
 	return 0, false
 }
 
-// listed grants machine IDs that a list of the pool shows to be free, in random order. It returns
-// when the next machine ID is free, 0 if that is not known.
-func (s *search) listed(ctx context.Context, cached bool) (next int64, err error) {
+// listed grants machine IDs that a list of the pool shows to be free, or does not have, from one on
+// that chance chooses.
+func (s *search) listed(ctx context.Context, cached bool) error {
 	slots, err := s.slots(ctx, s.pool, kubeconn.ListOptions{Cached: cached})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	ids := s.terms.Range()
-	there := map[int64]bool{}
-	var free []slot
+	there := map[int64]slot{}
 	for _, one := range slots {
-		if !ids.Contains(one.Lease.ID) {
-			continue
-		}
-		there[one.Lease.ID] = true
-		s.pool.setTaken(one.Lease.ID, one.End)
-		if one.End <= s.nowMS {
-			free = append(free, one)
-		} else if one.End != never && (next == 0 || one.End < next) {
-			next = one.End
-		}
+		there[one.Lease.ID] = one
 	}
-	free = append(free, s.absent(there)...)
-	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-	for _, one := range free {
-		if s.done() {
-			break
-		}
-		if _, err := s.try(ctx, one); err != nil {
-			return 0, err
-		}
-	}
-	return next, nil
-}
-
-// mostAbsent bounds how many machine IDs without an object a search considers.
-const mostAbsent = 4096
-
-// absent returns slots that have no object, from one on that chance chooses.
-func (s *search) absent(there map[int64]bool) (free []slot) {
 	ids := s.terms.Range()
 	first := rand.Int64N(ids.Count())
-	for i := int64(0); i < ids.Count() && len(free) < mostAbsent; i++ {
-		if id := ids.Low + (first+i)%ids.Count(); !there[id] {
-			free = append(free, emptySlot(id, 0))
+	for i := int64(0); i < ids.Count() && !s.done(); i++ {
+		id := ids.Low + (first+i)%ids.Count()
+		one, ok := there[id]
+		if !ok {
+			one = emptySlot(id, 0)
+		}
+		if _, err := s.try(ctx, one); err != nil {
+			return err
 		}
 	}
-	return free
+	return nil
+}
+
+// nextEnd is when the first machine ID that was seen taken can be granted, 0 if no time is known.
+func (s *search) nextEnd() (next int64) {
+	for _, end := range s.ends {
+		if end > s.nowMS && end != never && (next == 0 || end < next) {
+			next = end
+		}
+	}
+	return next
 }
 
 // try grants the machine ID if it is free. Where nothing is known of it, an object is made, and
 // where there is one after all, that one counts.
 func (s *search) try(ctx context.Context, before slot) (granted bool, err error) {
+	id := before.Lease.ID
 	for made := before.read == nil; ; made = false {
-		s.pool.setTaken(before.Lease.ID, before.End)
+		s.ends[id] = before.End
 		if before.End > s.nowMS {
 			return false, nil
 		}
@@ -143,7 +129,7 @@ func (s *search) try(ctx context.Context, before slot) (granted bool, err error)
 		}
 		if present != nil && present.Nonce == grant.Nonce {
 			s.pool.setLooked(true)
-			s.got = append(s.got, *present)
+			s.ends[id], s.got = present.End, append(s.got, *present)
 			return true, nil
 		}
 		s.asked.drop(grant)
@@ -176,20 +162,4 @@ func (s *search) write(ctx context.Context, grant slot) (*slot, error) {
 		return present, nil
 	}
 	return nil, failed // it may still come
-}
-
-func (q *pool) takenUntil(id int64) int64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.taken[id]
-}
-
-func (q *pool) setTaken(id, until int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if until == 0 {
-		delete(q.taken, id)
-		return
-	}
-	q.taken[id] = until
 }
