@@ -91,8 +91,8 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 	if err != nil {
 		return nil, nil, err
 	}
-	h := q.known()
-	if now, _ := p.now(); len(found) > 0 || h == nil || h.Closed != "" || !q.hasLooked() || !p.isDated() || h.fence(now) != nil {
+	h := q.head.Load()
+	if now, _ := p.now(); len(found) > 0 || h == nil || h.Closed != "" || !q.looked.Load() || !p.date.Load().isRecent(p.nowMS()) || h.fence(now) != nil {
 		h, err = p.openHead(ctx, q)
 	}
 	return h, found, err

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
@@ -18,9 +18,7 @@ type Provider struct {
 	api   *kubeconn.Client
 	pools map[string]*pool
 	nowMS func() int64
-
-	mu   sync.Mutex
-	date dated // of the last answer
+	date  atomic.Pointer[dated] // of the last answer
 
 	// releasing is called before a release is sent. Tests set it.
 	releasing func()
@@ -38,12 +36,13 @@ func Open(cfg Config) (*Provider, error) {
 		p.nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
 	for _, t := range cfg.Services.All() {
-		if q := p.pools[t.Pool]; q == nil || lasting(t) > lasting(q.terms) {
+		if q := p.pools[t.Pool]; q == nil || t.LongestMS() > q.terms.LongestMS() {
 			p.pools[t.Pool] = newPool(t)
 		}
 	}
 	conn := cfg.Config
-	conn.NowMS, conn.Answered = p.nowMS, p.answered
+	p.date.Store(&dated{})
+	conn.NowMS, conn.Answered = p.nowMS, func(sentMS, receivedMS, dateMS int64) { p.date.Store(datedBy(sentMS, receivedMS, dateMS)) }
 	var err error
 	if p.api, err = kubeconn.New(conn); err != nil {
 		return nil, err
@@ -66,28 +65,12 @@ func (p *Provider) failure(err error) error {
 	return err
 }
 
-// answered notes the server's time.
-func (p *Provider) answered(sentMS, receivedMS, dateMS int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.date = datedBy(sentMS, receivedMS, dateMS)
-}
-
-// isDated reports whether the server has said its time lately.
-func (p *Provider) isDated() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.date.isRecent(p.nowMS())
-}
-
 // now is the time that grants are made by: the server's, where it has said it lately. offset
 // is how far the server's clock is ahead of ours, 0 where that is not known.
 func (p *Provider) now() (nowMS, offset int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	nowMS = p.nowMS()
-	if p.date.isRecent(nowMS) {
-		offset = p.date.offset
+	if d := p.date.Load(); d.isRecent(nowMS) {
+		offset = d.offset
 	}
 	return nowMS + offset, offset
 }
@@ -114,7 +97,7 @@ func (p *Provider) Fenced() *provider.FencedError {
 	now, _ := p.now()
 	var latest *provider.FencedError
 	for _, q := range p.pools {
-		if h := q.known(); h != nil {
+		if h := q.head.Load(); h != nil {
 			if f := h.fence(now); f != nil && (latest == nil || f.UntilMS > latest.UntilMS) {
 				latest = f
 			}

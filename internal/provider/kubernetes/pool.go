@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -12,28 +13,18 @@ import (
 
 // pool is this process's knowledge of a pool. All of it may be out of date.
 type pool struct {
-	name  string
-	terms provider.Terms // of its services: the terms with the longest leases
+	name   string
+	terms  provider.Terms       // of its services: the terms with the longest leases
+	head   atomic.Pointer[head] // nil = not read yet, or gone
+	looked atomic.Bool          // a slot was seen: not all are gone
 
-	mu     sync.Mutex
-	head   *head             // nil = not read yet
-	looked bool              // a slot was seen: not all are gone
-	asked  map[string]*asked // by requestLabel
+	mu    sync.Mutex
+	asked map[string]*asked // by requestLabel
 }
 
 // newPool knows nothing.
 func newPool(t provider.Terms) *pool {
 	return &pool{name: t.Pool, terms: t, asked: map[string]*asked{}}
-}
-
-// lasting is how long a lease with the terms keeps its machine ID at most, in ms.
-func lasting(t provider.Terms) int64 { return (t.Term + t.Quarantine).Milliseconds() }
-
-// known is the head that was read last, nil where there is none.
-func (q *pool) known() *head {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.head
 }
 
 // note notes a head that was read or written.
@@ -42,24 +33,16 @@ func (q *pool) note(object *coordinationv1.Lease) (*head, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.head = &h
+	q.head.Store(&h)
 	return &h, nil
-}
-
-// forget drops the head: it is gone.
-func (q *pool) forget() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.head, q.looked = nil, false
 }
 
 // readHead reads the head by a quorum. It is nil where there is none.
 func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
 	object, err := p.api.Get(ctx, headName(q.name))
 	if kubeconn.IsNotFound(err) {
-		q.forget()
+		q.head.Store(nil)
+		q.looked.Store(false)
 		return nil, nil
 	}
 	if err != nil {
@@ -109,7 +92,7 @@ func (p *Provider) reopen(ctx context.Context, q *pool, h *head) (*head, error) 
 		return nil, err
 	}
 	now, _ := p.now()
-	return p.writeHead(ctx, q, h.opened(slots, now, lasting(q.terms), q.terms.Term.Milliseconds()))
+	return p.writeHead(ctx, q, h.opened(slots, now, q.terms.LongestMS(), q.terms.Term.Milliseconds()))
 }
 
 // writeHead makes the head, or replaces the read one. Where there is another one by now, it
@@ -157,7 +140,7 @@ func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq in
 // lookForWitness closes a pool without its witness: its opener lists the slots that are left. It
 // looks once, and again when an object of this process's was found missing.
 func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *head) (*head, error) {
-	if q.hasLooked() || h.Witness == nil {
+	if q.looked.Load() || h.Witness == nil {
 		return h, nil
 	}
 	s, err := p.readSlot(ctx, q, *h.Witness)
@@ -167,20 +150,8 @@ func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *head) (*head,
 	if s == nil {
 		return p.writeHead(ctx, q, h.closing(closedGone))
 	}
-	q.setLooked(true)
+	q.looked.Store(true)
 	return h, nil
-}
-
-func (q *pool) hasLooked() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.looked
-}
-
-func (q *pool) setLooked(looked bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.looked = looked
 }
 
 // slots lists the slots of the pool, with any labels unless the options select some.
@@ -202,7 +173,7 @@ func (p *Provider) slots(ctx context.Context, q *pool, o kubeconn.ListOptions) (
 // where the pool was closed since h was read: it may have another layout by now.
 func (p *Provider) raise(ctx context.Context, q *pool, h *head, end int64) (*head, error) {
 	for range conflicts {
-		to, changed := h.raised(end, q.terms.Term.Milliseconds(), lasting(q.terms))
+		to, changed := h.raised(end, q.terms.Term.Milliseconds(), q.terms.LongestMS())
 		if !changed {
 			return h, nil
 		}

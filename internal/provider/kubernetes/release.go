@@ -38,7 +38,7 @@ func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error
 // headOf is the head that has the key of the slot's secret: the known one, if it allowed the
 // grant, else the present one; nil where there is none.
 func (p *Provider) headOf(ctx context.Context, q *pool, s *slot) (*head, error) {
-	if h := q.known(); h != nil && h.UID == s.Head {
+	if h := q.head.Load(); h != nil && h.UID == s.Head {
 		return h, nil
 	}
 	return p.readHead(ctx, q)
@@ -173,7 +173,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := group.Wait(); err != nil {
 		return nil, p.failure(err)
 	}
-	if h := q.known(); h != nil && len(h.lost(claims, slots, false)) == 0 {
+	if h := q.head.Load(); h != nil && len(h.lost(claims, slots, false)) == 0 {
 		return nil, nil
 	}
 	// The head may have changed since it was read: its key, and whether it is fenced.
@@ -182,7 +182,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		return nil, p.failure(err)
 	}
 	if slices.Contains(slots, nil) {
-		q.setLooked(false) // others may be missing as well
+		q.looked.Store(false) // others may be missing as well
 	}
 	now, _ := p.now()
 	if h == nil {

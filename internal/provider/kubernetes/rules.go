@@ -317,8 +317,8 @@ type dated struct{ offset, atMS int64 }
 const recently int64 = 10_000
 
 // datedBy is what an answer says. Its Date is in whole seconds.
-func datedBy(sentMS, receivedMS, dateMS int64) dated {
-	d := dated{atMS: receivedMS}
+func datedBy(sentMS, receivedMS, dateMS int64) *dated {
+	d := &dated{atMS: receivedMS}
 	if least := dateMS - receivedMS; least > 0 {
 		d.offset = least
 	} else if most := dateMS + 999 - sentMS; most < 0 {
@@ -328,7 +328,7 @@ func datedBy(sentMS, receivedMS, dateMS int64) dated {
 }
 
 // isRecent reports whether the answer came lately, by our clock.
-func (d dated) isRecent(nowMS int64) bool { return d.atMS <= nowMS && nowMS < d.atMS+recently }
+func (d *dated) isRecent(nowMS int64) bool { return d.atMS <= nowMS && nowMS < d.atMS+recently }
 
 // checkClocks reports that the server's clock and ours are so far apart that a lease would
 // be of little use. No promise rests on it.

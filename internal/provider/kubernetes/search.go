@@ -128,7 +128,7 @@ func (s *search) try(ctx context.Context, before slot) (granted bool, err error)
 			return false, err
 		}
 		if present != nil && present.Nonce == grant.Nonce {
-			s.pool.setLooked(true)
+			s.pool.looked.Store(true)
 			s.ends[id], s.got = present.End, append(s.got, *present)
 			return true, nil
 		}
