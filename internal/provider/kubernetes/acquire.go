@@ -93,7 +93,7 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 	}
 	h := q.head.Load()
 	if now, _ := p.now(); len(found) > 0 || h == nil || h.Closed != "" || !q.looked.Load() || !p.date.Load().isRecent(p.nowMS()) || h.fence(now) != nil {
-		h, err = p.openHead(ctx, q)
+		h, err = p.changeHead(ctx, q, asItIs)
 	}
 	return h, found, err
 }
@@ -132,10 +132,7 @@ func (p *Provider) confirm(ctx context.Context, s *search) (*head, []slot, error
 	if h.Witness == nil {
 		to := h.written()
 		to.Witness = pointer(s.got[0].Lease.ID)
-		// Another holder may do it as well, or the next one here.
-		if object, err := p.api.Update(ctx, to.object(s.pool.name)); err == nil {
-			_, _ = s.pool.note(object)
-		}
+		_, _ = p.api.Update(ctx, to.object(s.pool.name)) // another holder may do it as well, or the next one here
 	}
 	return h, s.got, nil
 }

@@ -81,7 +81,7 @@ func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
 // Fence implements provider.Provider: for all pools of its services.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	for _, q := range p.pools {
-		h, err := p.closeHead(ctx, q, closedFence, 0)
+		h, err := p.changeHead(ctx, q, func(h head) (head, bool) { return h.closing(closedFence), true })
 		if err != nil {
 			return nil, p.failure(err)
 		}
@@ -121,32 +121,19 @@ func (p *Provider) Look(ctx context.Context) error {
 func (p *Provider) Init(ctx context.Context, service string) error {
 	t := p.cfg.Services.Of(service)
 	q := p.pools[t.Pool]
-	h, err := p.openHead(ctx, q)
+	h, err := p.changeHead(ctx, q, asItIs)
+	if err == nil && h.timeline() == t.Timeline {
+		h, err = p.change(ctx, q, h, head.unfenced)
+		if err == nil && h.BitSeq != t.BitSeq {
+			h, err = p.change(ctx, q, h, func(h head) (head, bool) {
+				closing := h.closing(closedLayout)
+				closing.NextBitSeq = t.BitSeq
+				return closing, h.BitSeq != t.BitSeq
+			})
+		}
+	}
 	if err != nil {
 		return p.failure(err)
-	}
-	if h.timeline() != t.Timeline {
-		return h.known(t)
-	}
-	for range conflicts {
-		if h.NotBefore == 0 {
-			break
-		}
-		to := h.written()
-		to.NotBefore, to.Reason = 0, ""
-		next, err := p.writeHead(ctx, q, to)
-		if err == nil && (next == nil || next.Closed != "") {
-			next, err = p.opened(ctx, q, next)
-		}
-		if err != nil {
-			return p.failure(err)
-		}
-		h = next
-	}
-	if h.BitSeq != t.BitSeq {
-		if h, err = p.closeHead(ctx, q, closedLayout, t.BitSeq); err != nil {
-			return p.failure(err)
-		}
 	}
 	return h.known(t)
 }

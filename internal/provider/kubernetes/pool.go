@@ -51,48 +51,61 @@ func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
 	return q.note(object)
 }
 
-// openHead reads the head, makes it where there is none, and opens it where it is closed.
-func (p *Provider) openHead(ctx context.Context, q *pool) (*head, error) {
+// asItIs is the rule that leaves an open head as it is.
+func asItIs(h head) (head, bool) { return h, false }
+
+// changeHead reads the head, and writes it as the rule wants it.
+func (p *Provider) changeHead(ctx context.Context, q *pool, rule func(head) (head, bool)) (*head, error) {
 	h, err := p.readHead(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return p.opened(ctx, q, h)
+	return p.change(ctx, q, h, rule)
 }
 
-// opened is the head once it is there and open. h is the head that was read, nil where there is
-// none.
-func (p *Provider) opened(ctx context.Context, q *pool, h *head) (*head, error) {
+// change writes the open head as the rule wants it, and returns it open. The rule reports false
+// where the head is as it should be. h is the head that was read, nil where there is none.
+func (p *Provider) change(ctx context.Context, q *pool, h *head, rule func(head) (head, bool)) (*head, error) {
+	done := false // what the rule wants was written
 	for range conflicts {
-		var err error
-		switch {
-		case h == nil:
-			h, err = p.writeHead(ctx, q, newHead(q.terms)) // closed
-		case h.Closed != "":
-			h, err = p.reopen(ctx, q, h)
-		default:
-			seen, err := p.lookForWitness(ctx, q, h)
-			if err != nil || seen == h {
-				return seen, err
-			}
-			h = seen
-		}
+		to, changes, err := p.opening(ctx, q, h)
 		if err != nil {
 			return nil, err
 		}
+		ruled := !changes && !done
+		if ruled {
+			to, changes = rule(*h)
+		}
+		if !changes {
+			return h, nil
+		}
+		if h, err = p.writeHead(ctx, q, to); err != nil {
+			return nil, err
+		}
+		done = done || ruled && h != nil && h.Nonce == to.Nonce
 	}
 	return nil, errContended
 }
 
-// reopen opens a pool that is closed. The list comes after the closing: a grant that it
-// does not show is written later, and its holder then finds the pool closed or reopened.
-func (p *Provider) reopen(ctx context.Context, q *pool, h *head) (*head, error) {
-	slots, err := p.slots(ctx, q, kubeconn.ListOptions{})
-	if err != nil {
-		return nil, err
+// opening is what the head must become before it is one of an open pool; false where it is one.
+func (p *Provider) opening(ctx context.Context, q *pool, h *head) (to head, changes bool, err error) {
+	switch {
+	case h == nil:
+		return newHead(q.terms), true, nil
+	case h.Closed != "":
+		// The list comes after the closing: a grant that it does not show is written later, and its
+		// holder then finds the pool closed or reopened.
+		slots, err := p.slots(ctx, q, kubeconn.ListOptions{})
+		now, _ := p.now()
+		return h.opened(slots, now, q.terms), true, err
+	case h.Witness == nil || q.looked.Load():
+		return *h, false, nil
 	}
-	now, _ := p.now()
-	return p.writeHead(ctx, q, h.opened(slots, now, q.terms.LongestMS(), q.terms.Term.Milliseconds()))
+	// Without its witness the pool is closed: its opener lists the slots that are left. A process
+	// looks once, and again when an object of its own was found missing.
+	s, err := p.readSlot(ctx, q, *h.Witness)
+	q.looked.Store(s != nil)
+	return h.closing(closedGone), s == nil, err
 }
 
 // writeHead makes the head, or replaces the read one. Where there is another one by now, it
@@ -116,42 +129,14 @@ func (p *Provider) put(ctx context.Context, read, object *coordinationv1.Lease) 
 	return p.api.Update(ctx, object)
 }
 
-// closeHead closes the pool, and opens it again by a list of that moment. A pool that is closed
-// already is opened first: the earlier reason is not dropped.
-func (p *Provider) closeHead(ctx context.Context, q *pool, why string, bitSeq int) (*head, error) {
-	for range conflicts {
-		h, err := p.openHead(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		to := h.closing(why)
-		to.NextBitSeq = bitSeq
-		h, err = p.writeHead(ctx, q, to)
-		if err != nil {
-			return nil, err
-		}
-		if h != nil && h.Nonce == to.Nonce {
-			return p.opened(ctx, q, h)
-		}
+// raise raises the head's bound, so that a grant may end at end. The error is errReplaced
+// where the pool was closed since h was read: it may have another layout by now.
+func (p *Provider) raise(ctx context.Context, q *pool, h *head, end int64) (*head, error) {
+	next, err := p.change(ctx, q, h, func(h head) (head, bool) { return h.raised(end, q.terms) })
+	if err == nil && !next.same(*h) {
+		return nil, errReplaced
 	}
-	return nil, errContended
-}
-
-// lookForWitness closes a pool without its witness: its opener lists the slots that are left. It
-// looks once, and again when an object of this process's was found missing.
-func (p *Provider) lookForWitness(ctx context.Context, q *pool, h *head) (*head, error) {
-	if q.looked.Load() || h.Witness == nil {
-		return h, nil
-	}
-	s, err := p.readSlot(ctx, q, *h.Witness)
-	if err != nil {
-		return nil, err
-	}
-	if s == nil {
-		return p.writeHead(ctx, q, h.closing(closedGone))
-	}
-	q.looked.Store(true)
-	return h, nil
+	return next, err
 }
 
 // slots lists the slots of the pool, with any labels unless the options select some.
@@ -167,24 +152,4 @@ func (p *Provider) slots(ctx context.Context, q *pool, o kubeconn.ListOptions) (
 		}
 	}
 	return slots, nil
-}
-
-// raise raises the head's bound, so that a grant may end at end. The error is errReplaced
-// where the pool was closed since h was read: it may have another layout by now.
-func (p *Provider) raise(ctx context.Context, q *pool, h *head, end int64) (*head, error) {
-	for range conflicts {
-		to, changed := h.raised(end, q.terms.Term.Milliseconds(), q.terms.LongestMS())
-		if !changed {
-			return h, nil
-		}
-		next, err := p.writeHead(ctx, q, to)
-		if err == nil && (next == nil || !next.same(*h)) {
-			err = errReplaced
-		}
-		if err != nil {
-			return nil, err
-		}
-		h = next
-	}
-	return nil, errContended
 }

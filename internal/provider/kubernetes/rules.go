@@ -112,9 +112,16 @@ func (h head) closing(why string) head {
 	return h.written()
 }
 
-// opened returns the head opened again, by the slots listed after it was closed. longest is the
-// longest time from a grant to its end that the caller knows.
-func (h head) opened(slots []slot, nowMS, longest, term int64) head {
+// unfenced is the head without a fence; false where it has none.
+func (h head) unfenced() (head, bool) {
+	fenced := h.NotBefore != 0
+	h.NotBefore, h.Reason = 0, ""
+	return h.written(), fenced
+}
+
+// opened returns the head opened again, by the slots listed after it was closed. The terms are those
+// with the longest leases that the caller knows.
+func (h head) opened(slots []slot, nowMS int64, t provider.Terms) head {
 	var greatest int64
 	unreadable := false
 	for _, s := range slots {
@@ -123,11 +130,11 @@ func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 			continue
 		}
 		greatest = max(greatest, s.End)
-		if s.Nonce != "" && s.Lease.BitSeq != h.BitSeq {
+		if s.Lease.BitSeq != h.BitSeq {
 			h.Since = max(h.Since, s.End)
 		}
 	}
-	h.Longest = max(h.Longest, longest)
+	h.Longest = max(h.Longest, t.LongestMS())
 	if h.Witness != nil && len(slots) == 0 {
 		// The bound is all that is known of them.
 		h.NotBefore = max(h.NotBefore, h.Bound)
@@ -138,7 +145,7 @@ func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 		if greatest > h.NotBefore {
 			h.NotBefore, h.Reason = greatest, "the pool's head object was deleted, and the leases that it had granted must end"
 		}
-		h.Bound = max(h.Bound, greatest, max(nowMS, h.NotBefore)+longest+term)
+		h.Bound = max(h.Bound, greatest, max(nowMS, h.NotBefore)+t.LongestMS()+t.Term.Milliseconds())
 	case closedFence:
 		h.NotBefore, h.Reason = max(h.NotBefore, greatest, nowMS+h.Longest), "the pool was fenced by hand: leases may have been forgotten"
 	case closedLayout:
@@ -159,14 +166,14 @@ func (h head) opened(slots []slot, nowMS, longest, term int64) head {
 
 // raised is the head with a bound of at least end, and a term more so that the next ones
 // need not raise it; false where it is high enough.
-func (h head) raised(end, term, longest int64) (head, bool) {
-	if end <= h.Bound && longest <= h.Longest {
+func (h head) raised(end int64, t provider.Terms) (head, bool) {
+	if end <= h.Bound && t.LongestMS() <= h.Longest {
 		return h, false
 	}
 	if end > h.Bound {
-		h.Bound = end + term
+		h.Bound = end + t.Term.Milliseconds()
 	}
-	h.Longest = max(h.Longest, longest)
+	h.Longest = max(h.Longest, t.LongestMS())
 	return h.written(), true
 }
 
