@@ -292,6 +292,36 @@ func TestAnExtensionOfAPoolThatIsClosedMeanwhile(t *testing.T) {
 	}
 }
 
+// An extension that was written and not confirmed does not count in a pool that has got another
+// layout meanwhile: its end was not seen then.
+func TestAnExtensionThatWasNotConfirmed(t *testing.T) {
+	r := newRig(t)
+	terms := only(0, 7)
+	terms.Quarantine = 0
+	p, coarse := r.open(terms), r.open(provider.DefaultTerms().WithBitSeq(9))
+	l := r.one(p)
+	r.clock.Store(l.Expired - 1)
+	r.Fault(func(_ http.ResponseWriter, q *http.Request) bool {
+		if q.Method != http.MethodPut || !strings.HasSuffix(q.URL.Path, slotName("default", l.ID)) {
+			return false
+		}
+		r.Fault(nil)
+		r.clock.Store(l.ReservedUntil)
+		must.Succeed(t, coarse.Init(ctx(t), ""))
+		r.Serve(httptest.NewRecorder(), q)
+		panic(http.ErrAbortHandler)
+	})
+	if longer, err := provider.Extend(ctx(t), p, "", l); err == nil {
+		t.Fatalf("with a lost answer: extended to %v", longer)
+	}
+	if s := r.slot(l.ID); s.Lease.Expired <= l.Expired {
+		t.Fatalf("the extension was not written: %+v", s)
+	}
+	if longer, err := provider.Extend(ctx(t), p, "", l); !errors.Is(err, provider.ErrInvalid) {
+		t.Errorf("the repeated request: %v, %v", longer, err)
+	}
+}
+
 // An answer that is lost: the object says whether the grant was made.
 func TestALostAnswer(t *testing.T) {
 	r := newRig(t)

@@ -94,47 +94,44 @@ func (p *Provider) released(ctx context.Context, q *pool, after slot, failed err
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	t := p.cfg.Services.Of(req.Service)
 	q := p.pools[t.Pool]
-	longer, err := p.extend(ctx, q, t, req)
-	return longer, p.failure(err)
+	for range conflicts {
+		longer, err := p.extend(ctx, q, t, req)
+		if !kubeconn.IsConflict(err) {
+			return longer, p.failure(err)
+		}
+	}
+	return lease.Lease{}, errContended
 }
 
+// extend extends a lease, if the slot stays as it was read.
 func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
+	s, err := p.readSlot(ctx, q, req.ID)
+	if err != nil {
+		return lease.Lease{}, err
+	}
 	h, err := p.readHead(ctx, q)
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	now, _ := p.now()
 	if h == nil {
 		return lease.Lease{}, provider.ErrNotFound
 	}
+	now, _ := p.now()
 	if fence := h.fence(now); fence != nil {
 		return lease.Lease{}, fence
 	}
-	for range conflicts {
-		s, err := p.readSlot(ctx, q, req.ID)
-		if err != nil {
-			return lease.Lease{}, err
-		}
-		after, changed, err := h.extended(s, t, req, now)
-		if err != nil || !changed {
-			return after.Lease, err
-		}
-		if err := h.known(t.WithBitSeq(s.Lease.BitSeq)); err != nil {
-			return lease.Lease{}, err
-		}
-		if h, err = p.raise(ctx, q, h, after.End); err != nil {
-			return lease.Lease{}, err
-		}
-		written, err := p.writeSlot(ctx, q, after)
-		if kubeconn.IsConflict(err) {
-			continue
-		}
-		if err != nil {
-			return lease.Lease{}, err
-		}
-		return p.confirmExtension(ctx, q, h, *s, *written)
+	after, changed, err := h.extended(s, t, req, now)
+	if err != nil || !changed {
+		return after.Lease, err
 	}
-	return lease.Lease{}, errContended
+	if h, err = p.raise(ctx, q, h, after.End); err != nil {
+		return lease.Lease{}, err
+	}
+	written, err := p.writeSlot(ctx, q, after)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	return p.confirmExtension(ctx, q, h, *s, *written)
 }
 
 // confirmExtension reads the head after the slot was written, as for a grant. A slot that

@@ -279,11 +279,16 @@ func (h head) released(s *slot, req provider.ReleaseRequest, nowMS int64) (slot,
 	return s.with(after), changed, err
 }
 
-// extended is the slot as the extension leaves it; false where that is as it was.
+// extended is the slot as the extension leaves it; false where that is as it was. The head was read
+// after the slot: an earlier extension may be in the slot that was not confirmed, and who changed the
+// layout meanwhile may not have seen it.
 func (h head) extended(s *slot, t provider.Terms, req provider.ExtendRequest, nowMS int64) (slot, bool, error) {
 	before := h.grant(s, req.ID, req.BitSeq)
 	if before == nil {
 		return slot{}, false, provider.ErrNotFound
+	}
+	if err := h.known(t.WithBitSeq(req.BitSeq)); err != nil {
+		return slot{}, false, err
 	}
 	after, err := req.Apply(*before, t, nowMS)
 	out := s.with(after)
