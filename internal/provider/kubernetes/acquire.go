@@ -49,8 +49,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	return nil, p.failure(errContended)
 }
 
-// errReplaced: the pool was closed after the grants were written. They were given back
-// unused.
+// errReplaced: the pool was closed after slots were written. They are given back unused.
 var errReplaced = errors.New("the pool was closed meanwhile")
 
 // acquire grants leases, or finds the leases that an earlier call granted for the request.
@@ -75,13 +74,21 @@ func (p *Provider) acquire(ctx context.Context, q *pool, t provider.Terms, req p
 		return nil, nil, err
 	}
 	s := &search{Provider: p, pool: q, head: h, terms: t, nowMS: now, req: req, asked: known, ends: map[int64]int64{}}
-	if err := s.run(ctx); err != nil {
-		if errors.Is(err, errReplaced) {
-			p.undo(ctx, s)
-		}
+	if err = s.run(ctx); err == nil {
+		h, err = p.confirm(ctx, q, s.head)
+	}
+	if errors.Is(err, errReplaced) {
+		p.undo(ctx, s)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
-	return p.confirm(ctx, s)
+	if h.Witness == nil {
+		to := h.written()
+		to.Witness = pointer(s.got[0].Lease.ID)
+		_, _ = p.api.Update(ctx, to.object(q.name)) // another holder may do it as well, or the next one here
+	}
+	return h, s.got, nil
 }
 
 // before reads the earlier grants for the request, and the head. The head comes last: a write
@@ -118,23 +125,14 @@ func (p *Provider) found(ctx context.Context, q *pool, req provider.AcquireReque
 	return found, nil
 }
 
-// confirm reads the head after the grants were written: only in a pool that has not been
-// closed meanwhile they count.
-func (p *Provider) confirm(ctx context.Context, s *search) (*head, []slot, error) {
-	h, err := p.readHead(ctx, s.pool)
-	if err != nil {
-		return nil, nil, err
+// confirm reads the head after slots were written by an earlier one: what was written counts only in
+// a pool that was not closed meanwhile. Else the error is errReplaced.
+func (p *Provider) confirm(ctx context.Context, q *pool, earlier *head) (*head, error) {
+	h, err := p.readHead(ctx, q)
+	if err == nil && (h == nil || !h.same(*earlier)) {
+		err = errReplaced
 	}
-	if h == nil || !h.same(*s.head) {
-		p.undo(ctx, s)
-		return nil, nil, errReplaced
-	}
-	if h.Witness == nil {
-		to := h.written()
-		to.Witness = pointer(s.got[0].Lease.ID)
-		_, _ = p.api.Update(ctx, to.object(s.pool.name)) // another holder may do it as well, or the next one here
-	}
-	return h, s.got, nil
+	return h, err
 }
 
 // undo gives back grants that were not used. If that fails, the machine ID stays taken until

@@ -96,14 +96,14 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	q := p.pools[t.Pool]
 	for range conflicts {
 		longer, err := p.extend(ctx, q, t, req)
-		if !kubeconn.IsConflict(err) {
+		if !kubeconn.IsConflict(err) && !errors.Is(err, errReplaced) {
 			return longer, p.failure(err)
 		}
 	}
 	return lease.Lease{}, errContended
 }
 
-// extend extends a lease, if the slot stays as it was read.
+// extend extends a lease, if slot and head stay as they were read.
 func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
 	s, err := p.readSlot(ctx, q, req.ID)
 	if err != nil {
@@ -131,25 +131,12 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	return p.confirmExtension(ctx, q, h, *s, *written)
-}
-
-// confirmExtension reads the head after the slot was written, as for a grant. A slot that
-// does not count is given its earlier end again.
-func (p *Provider) confirmExtension(ctx context.Context, q *pool, h *head, before, written slot) (lease.Lease, error) {
-	present, err := p.readHead(ctx, q)
-	if err != nil {
-		return lease.Lease{}, err
+	if _, err = p.confirm(ctx, q, h); errors.Is(err, errReplaced) {
+		before := *s
+		before.read = written.read
+		_, _ = p.writeSlot(ctx, q, before) // else the slot is taken for longer
 	}
-	if present != nil && present.same(*h) {
-		return written.Lease, nil
-	}
-	before.read = written.read
-	_, _ = p.writeSlot(ctx, q, before) // else the slot is taken for longer
-	if now, _ := p.now(); present != nil && present.fence(now) != nil {
-		return lease.Lease{}, present.fence(now)
-	}
-	return lease.Lease{}, errReplaced
+	return written.Lease, err
 }
 
 // verifying is how many claims are asked about at a time.
