@@ -57,13 +57,11 @@ func (s slot) object(pool string) *coordinationv1.Lease {
 	if s.Request != "" {
 		out.Labels[labelRequest] = s.Request
 	}
-	out.Spec = coordinationv1.LeaseSpec{LeaseTransitions: pointer(int32(min(s.Number, math.MaxInt32)))}
-	if s.Nonce == "" {
-		return out
-	}
 	seconds := min(max(1, (s.Lease.Expired-s.Renewed+999)/1000), math.MaxInt32)
-	out.Spec.LeaseDurationSeconds = pointer(int32(seconds))
-	out.Spec.AcquireTime, out.Spec.RenewTime = microTime(s.Lease.Created), microTime(s.Renewed)
+	out.Spec = coordinationv1.LeaseSpec{
+		LeaseTransitions: pointer(int32(min(s.Number, math.MaxInt32))), LeaseDurationSeconds: pointer(int32(seconds)),
+		AcquireTime: microTime(s.Lease.Created), RenewTime: microTime(s.Renewed),
+	}
 	if holder := holderOf(s.Meta); !s.Released && holder != "" {
 		out.Spec.HolderIdentity = &holder
 	}

@@ -27,19 +27,8 @@ func newPool(t provider.Terms) *pool {
 	return &pool{name: t.Pool, terms: t, asked: map[string]*asked{}}
 }
 
-// note notes a head that was read or written.
-func (q *pool) note(object *coordinationv1.Lease) (*head, error) {
-	h, err := readHead(object)
-	if err != nil {
-		return nil, err
-	}
-	q.head.Store(&h)
-	return &h, nil
-}
-
-// readHead reads the head by a quorum. It is nil where there is none.
-func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
-	object, err := p.api.Get(ctx, headName(q.name))
+// noted notes the head that was read or written. It is nil where there is none.
+func (q *pool) noted(object *coordinationv1.Lease, err error) (*head, error) {
 	if kubeconn.IsNotFound(err) {
 		q.head.Store(nil)
 		q.looked.Store(false)
@@ -48,7 +37,17 @@ func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.note(object)
+	h, err := readHead(object)
+	if err != nil {
+		return nil, err
+	}
+	q.head.Store(&h)
+	return &h, nil
+}
+
+// readHead reads the head by a quorum.
+func (p *Provider) readHead(ctx context.Context, q *pool) (*head, error) {
+	return q.noted(p.api.Get(ctx, headName(q.name)))
 }
 
 // asItIs is the rule that leaves an open head as it is.
@@ -115,10 +114,10 @@ func (p *Provider) writeHead(ctx context.Context, q *pool, h head) (*head, error
 	if kubeconn.IsConflict(err) {
 		return p.readHead(ctx, q)
 	}
-	if err != nil {
+	if err != nil { // also where the namespace is gone
 		return nil, err
 	}
-	return q.note(object)
+	return q.noted(object, nil)
 }
 
 // put makes the object, or replaces the read one.

@@ -35,31 +35,19 @@ func (p *Provider) writeSlot(ctx context.Context, q *pool, s slot) (*slot, error
 	return &written, nil
 }
 
-// headOf is the head that has the key of the slot's secret: the known one, if it allowed the
-// grant, else the present one; nil where there is none.
-func (p *Provider) headOf(ctx context.Context, q *pool, s *slot) (*head, error) {
-	if h := q.head.Load(); h != nil && h.UID == s.Head {
-		return h, nil
-	}
-	return p.readHead(ctx, q)
-}
-
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	q := p.pools[p.cfg.Services.Of(req.Service).Pool]
 	for range conflicts {
 		s, err := p.readSlot(ctx, q, req.ID)
+		h := q.head.Load() // it has the key of the secret if it allowed the grant
+		if err == nil && s != nil && (h == nil || h.UID != s.Head) {
+			h, err = p.readHead(ctx, q)
+		}
 		if err != nil {
 			return provider.NotSent(p.failure(err))
 		}
-		if s == nil {
-			return provider.ErrNotFound
-		}
-		h, err := p.headOf(ctx, q, s)
-		if err != nil {
-			return provider.NotSent(p.failure(err))
-		}
-		if h == nil {
+		if s == nil || h == nil {
 			return provider.ErrNotFound
 		}
 		now, _ := p.now()
