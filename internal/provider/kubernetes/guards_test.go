@@ -606,17 +606,20 @@ func TestASnapshotIsPutBack(t *testing.T) {
 // What the cache does not show yet was released a moment ago: a pool is full only by a list
 // that holds it.
 func TestAStaleCache(t *testing.T) {
+	const all = 100 // more than a search draws
 	r := newRig(t)
-	p, other := r.open(only(5, 5)), r.open(only(5, 5))
-	l := r.one(p)
+	p, other := r.open(only(0, all-1)), r.open(only(0, all-1))
+	leases, err := p.Acquire(ctx(t), provider.AcquireRequest{ThroughputPerMS: all * 256})
+	if err != nil || len(leases) != all {
+		t.Fatalf("%d machine IDs were granted, %v", len(leases), err)
+	}
 	r.Freeze()
 	if _, err := other.Acquire(ctx(t), provider.AcquireRequest{}); err == nil {
 		t.Fatal("a taken machine ID was granted")
 	}
-	must.Succeed(t, p.Release(ctx(t), providertest.SignedRelease(l, l.Created)))
+	must.Succeed(t, p.Release(ctx(t), providertest.SignedRelease(leases[0], leases[0].Created)))
 	r.clock.Add(1)
 	r.one(other)
-	// And a slot that it shows as free may be taken.
 	if leases, err := p.Acquire(ctx(t), provider.AcquireRequest{}); err == nil {
 		t.Errorf("%v was granted twice", leases)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// misses is how many taken machine IDs a search meets before it lists the pool.
+// misses is how many taken machine IDs a search draws before it lists the pool.
 const misses = 8
 
 // search looks for free machine IDs, and grants them.
@@ -27,12 +27,10 @@ type search struct {
 // run grants as many leases as are wanted, or as are free. Its error means that there is
 // none at all, or that the outcome of one is not known.
 func (s *search) run(ctx context.Context) error {
+	ids := s.terms.Range()
 	for missed := 0; missed < misses && !s.done(); {
-		id, ok := s.guess()
-		if !ok {
-			break
-		}
-		granted, err := s.try(ctx, emptySlot(id, 0))
+		id := ids.Low + rand.Int64N(ids.Count())
+		granted, err := s.try(ctx, emptySlot(id, s.ends[id]))
 		if err != nil {
 			return err
 		}
@@ -51,27 +49,13 @@ func (s *search) run(ctx context.Context) error {
 		}
 	}
 	if len(s.got) == 0 {
-		return &provider.FullError{Pool: s.pool.name, Slots: s.terms.Range().Count(), NextEndMS: s.nextEnd()}
+		return &provider.FullError{Pool: s.pool.name, Slots: ids.Count(), NextEndMS: s.nextEnd()}
 	}
 	return nil
 }
 
 // done reports whether there are as many leases as are wanted.
 func (s *search) done() bool { return len(s.got) >= s.terms.LeaseCount(s.req.ThroughputPerMS) }
-
-// guesses is how often a machine ID is drawn until one comes that was not seen taken.
-const guesses = 16
-
-// guess draws a machine ID at random that is not known to be taken.
-func (s *search) guess() (int64, bool) {
-	ids := s.terms.Range()
-	for range guesses {
-		if id := ids.Low + rand.Int64N(ids.Count()); s.ends[id] <= s.nowMS {
-			return id, true
-		}
-	}
-	return 0, false
-}
 
 // listed grants machine IDs that a list of the pool shows to be free, or does not have, from one on
 // that chance chooses.
