@@ -99,8 +99,12 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 		return nil, nil, err
 	}
 	h := q.head.Load()
-	if now, _ := p.now(); len(found) > 0 || h == nil || h.Closed != "" || !q.looked.Load() || !p.date.Load().isRecent(p.nowMS()) || h.fence(now) != nil {
-		h, err = p.changeHead(ctx, q, asItIs)
+	now, _ := p.now()
+	if h == nil || h.Closed != "" || len(found) > 0 || h.fence(now) != nil || !p.date.Load().isRecent(p.nowMS()) {
+		h, err = p.readHead(ctx, q)
+	}
+	if err == nil {
+		h, err = p.change(ctx, q, h, asItIs)
 	}
 	return h, found, err
 }
