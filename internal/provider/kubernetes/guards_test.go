@@ -292,6 +292,31 @@ func TestAnExtensionOfAPoolThatIsClosedMeanwhile(t *testing.T) {
 	}
 }
 
+// An extension begins in an open pool: who closed it may have listed the slots already.
+func TestAnExtensionOfAClosedPool(t *testing.T) {
+	r := newRig(t)
+	p, coarse := r.open(only(0, 7)), r.open(provider.DefaultTerms().WithBitSeq(9))
+	l := r.one(p)
+	r.clock.Add(1000)
+	r.Edit(headName("default"), func(o *coordinationv1.Lease) {
+		h, err := readHead(o)
+		must.Succeed(t, err)
+		h = h.closing(closedLayout)
+		h.NextBitSeq = 9
+		*o = *h.object("default")
+	})
+	r.before(http.MethodPut, headName("default"), func() {
+		r.Fault(nil)
+		at := r.clock.Load()
+		r.clock.Store(l.ReservedUntil) // a clock is ahead
+		must.Succeed(t, coarse.Init(ctx(t), ""))
+		r.clock.Store(at)
+	})
+	if longer, err := provider.Extend(ctx(t), p, "", l); err == nil {
+		t.Errorf("extended to %v in a pool that has another layout", longer)
+	}
+}
+
 // An extension that was written and not confirmed does not count in a pool that has got another
 // layout meanwhile: its end was not seen then.
 func TestAnExtensionThatWasNotConfirmed(t *testing.T) {

@@ -97,12 +97,12 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	h, err := p.readHead(ctx, q)
+	if s == nil {
+		return lease.Lease{}, provider.ErrNotFound
+	}
+	h, err := p.changeHead(ctx, q, asItIs) // who has closed the pool may have listed the slots already
 	if err != nil {
 		return lease.Lease{}, err
-	}
-	if h == nil {
-		return lease.Lease{}, provider.ErrNotFound
 	}
 	now, _ := p.now()
 	if fence := h.fence(now); fence != nil {
