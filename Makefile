@@ -23,7 +23,7 @@ run: build
 
 ## build: the one static binary, bin/kazahanad.
 build:
-	@CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
+	@CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace,nopgxregisterdefaulttypes -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
 
 # The benchmarks are a module of their own: the daemon needs nothing of what they compare it with.
 bin-bench:

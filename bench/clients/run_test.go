@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	daemon := os.Getenv("KAZAHANAD")
 	if daemon == "" {
 		daemon = filepath.Join(t.TempDir(), "kazahanad")
-		if out, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", daemon, "./cmd/kazahanad").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", daemon, "./cmd/kazahanad").CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}

@@ -101,7 +101,7 @@ func TestBefore(t *testing.T) {
 	b.before = os.Getenv("KAZAHANAD")
 	if b.before == "" {
 		b.before = filepath.Join(t.TempDir(), "kazahanad")
-		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", b.before, "./cmd/kazahanad")
+		build := exec.Command("go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", b.before, "./cmd/kazahanad")
 		build.Dir = "../.."
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -182,7 +182,7 @@ func ormSite(t *testing.T) (root string, env []string) {
 	must.Succeed(t, err)
 	dir := ring.Dir(t)
 	binary, socket := filepath.Join(dir, "kazahanad"), filepath.Join(dir, "s")
-	runIn(t, root, nil, "go", "build", "-tags", "grpcnotrace", "-o", binary, "./cmd/kazahanad")
+	runIn(t, root, nil, "go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", binary, "./cmd/kazahanad")
 	ctx, stop := context.WithCancel(context.Background())
 	daemon := exec.CommandContext(ctx, binary, "serve", "--config", "none", "--socket", socket, "--state-dir", filepath.Join(dir, "state"), "--live-dir", "none")
 	must.Succeed(t, daemon.Start())

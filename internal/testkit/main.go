@@ -68,8 +68,8 @@ func runChild(child func(args []string) error) error {
 }
 
 var (
-	shipped = sync.OnceValue(func() string { return build("kazahanad", "grpcnotrace") })
-	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "grpcnotrace,kztest") })
+	shipped = sync.OnceValue(func() string { return build("kazahanad", "grpcnotrace,nopgxregisterdefaulttypes") })
+	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "grpcnotrace,nopgxregisterdefaulttypes,kztest") })
 )
 
 // takeTurn locks the directory, which it makes if need be. It waits while another process

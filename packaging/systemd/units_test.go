@@ -126,7 +126,7 @@ func stage(t *testing.T) string {
 	binary := os.Getenv("KAZAHANAD") // which make test has built
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "kazahanad")
-		build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", binary, "../../cmd/kazahanad")
+		build := exec.Command("go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", binary, "../../cmd/kazahanad")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)

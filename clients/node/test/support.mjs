@@ -17,7 +17,7 @@ export const testdata = (name) => JSON.parse(fs.readFileSync(path.join(repositor
 export function kazahanad() {
   if (process.env.KAZAHANAD) return process.env.KAZAHANAD;
   const file = path.join(packageDir, 'node_modules/.cache/kazahanad');
-  execFileSync('go', ['build', '-tags', 'grpcnotrace', '-o', file, './cmd/kazahanad'], { cwd: repository, stdio: 'inherit' });
+  execFileSync('go', ['build', '-tags', 'grpcnotrace,nopgxregisterdefaulttypes', '-o', file, './cmd/kazahanad'], { cwd: repository, stdio: 'inherit' });
   return (process.env.KAZAHANAD = file);
 }
 

@@ -26,7 +26,7 @@ var executable = sync.OnceValue(func() string {
 		return path
 	}
 	path := filepath.Join(builtIn, "kazahanad")
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", path, "./cmd/kazahanad")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", path, "./cmd/kazahanad")
 	build.Dir = repository()
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("the daemon does not build: %s", out))
