@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"regexp"
 	"strconv"
@@ -9,15 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/kazahana/kazahana/internal/backend"
-	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
-	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // putBack takes backups of the site's two files, uses them on, and puts the backups
@@ -125,59 +118,6 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	}
 }
 
-// On PostgreSQL the provider and the store are at one place by default. Each has a fence: the
-// metric tells the later one, and the log begins and ends each once.
-func TestTwoFencesAtOnePlace(t *testing.T) {
-	const url = "postgres://kazahana@127.0.0.1:1/kazahana"
-	var now int64 = 1000
-	core, logged := observer.New(zap.InfoLevel)
-	ends := []int64{0, 0}
-	f := &fences{nowMS: func() int64 { return now }, log: zap.New(core)}
-	for i := range ends {
-		known := func() *metrics.Fence {
-			if ends[i] == 0 {
-				return nil
-			}
-			return &metrics.Fence{File: url, UntilMS: ends[i]}
-		}
-		f.files = append(f.files, &fencedFile{url: url, known: known, look: func(context.Context) error { return nil }})
-	}
-	metered := metrics.New(metrics.Build{})
-	metered.Fences(f.all)
-	for _, c := range []struct {
-		ends       [2]int64
-		until      int64
-		said, over int
-	}{
-		{[2]int64{0, 0}, 0, 0, 0},
-		{[2]int64{0, 5000}, 5000, 1, 0},
-		{[2]int64{3000, 5000}, 5000, 2, 0},
-		{[2]int64{3000, 5000}, 5000, 2, 0},
-		{[2]int64{3000, 0}, 3000, 2, 1},
-		{[2]int64{0, 0}, 0, 2, 2},
-	} {
-		copy(ends, c.ends[:])
-		f.step(t.Context())
-		if _, err := metered.Registry.Gather(); err != nil {
-			t.Errorf("%v: %v", c.ends, err)
-		}
-		if all := f.all(); len(all) != 1 || all[0].UntilMS != c.until {
-			t.Errorf("%v: the metric tells %+v, want one, until %d", c.ends, all, c.until)
-		}
-		said, over := logged.FilterMessage("grants are held back").Len(), logged.FilterMessage("grants begin again").Len()
-		if said != c.said || over != c.over {
-			t.Errorf("%v: the log tells of %d beginnings and %d ends, want %d and %d", c.ends, said, over, c.said, c.over)
-		}
-	}
-	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
-	must.Succeed(t, err)
-	store, err := backend.OpenStore(url, backend.StoreOptions{})
-	must.Succeed(t, err)
-	if both := newFences(p, store, f.nowMS, zap.NewNop()); len(both.files) != 2 || len(both.all()) != 1 {
-		t.Errorf("%d fences, %+v", len(both.files), both.all())
-	}
-}
-
 // The same of the lease server.
 func TestLeaseServerOnAFileThatWasPutBack(t *testing.T) {
 	t.Parallel()
@@ -225,7 +165,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad store fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
 	d.AwaitLog(`"msg":"grants are held back"`)
-	for provider, want := range map[string]string{"static:17": "not fenced by hand", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
+	for provider, want := range map[string]string{"static:17": "not fenced by hand", "http://127.0.0.1:1": "where the lease server keeps it"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
 	}
 	s.Kazahanad("backup", "--config", "none", "--provider", "http://127.0.0.1:1", s.Path("c")).Fails(t, exitFailure, "provider http://127.0.0.1:1", "on its host")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,10 +18,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/backend"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/fences"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -85,13 +88,13 @@ type leaseServerParts struct {
 	refusals    *refusals.Counter
 	services    provider.Services
 	provider    provider.Provider
-	fences      *fences
+	fences      *fences.Watcher
 	keyedStores *issuer.KeyedStores                        // nil: no locks and sequences
 	tokens      *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
 	tls         *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
 }
 
-// prepare does everything up to the first side effect.
+// prepare does everything up to the first side effect. close ends what it has opened, also where it fails.
 func (l *leaseServerParts) prepare() (err error) {
 	if err := l.readServices(); err != nil {
 		return usageError{err}
@@ -104,26 +107,29 @@ func (l *leaseServerParts) prepare() (err error) {
 	if path := l.settings.TokensFile; path != "" {
 		load := func() (*leaseserver.Tokens, error) { return leaseserver.ReadTokens(path) }
 		if l.tokens, err = leaseserver.NewReloaded("tokens_file", []string{path}, load, l.log); err != nil {
-			return errors.Join(err, l.provider.Close())
+			return err
 		}
 	}
 	if l.settings.TLSCert != "" {
 		files := leaseserver.TLSFiles{Cert: l.settings.TLSCert, Key: l.settings.TLSKey, ClientCA: l.settings.ClientCA}
 		if l.tls, err = leaseserver.NewTLS(files, l.log); err != nil {
-			return errors.Join(err, l.provider.Close())
+			return err
 		}
 	}
 	set := l.settings
 	watch := issuer.Watching{Tracing: l.tracing, Log: l.base.Logger}
 	if l.keyedStores, err = issuer.OpenKeyedStores(keyedStoresOptions(&set.Leases, &set.Records, issuer.LiveDir(set), watch)); err != nil {
-		return errors.Join(err, l.provider.Close())
+		return err
 	}
-	l.fences = newFences(untraced, l.keyedStores.File(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
+	l.fences = fences.New(untraced, l.keyedStores, func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
 	return nil
 }
 
 // close ends what prepare opened.
 func (l *leaseServerParts) close() {
+	if l.provider == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), issuer.CloseTimeout)
 	defer cancel()
 	issuer.SayUnclosed(l.log, l.keyedStores.Close(ctx))
@@ -147,10 +153,10 @@ func (l *leaseServerParts) readServices() error {
 }
 
 func (l *leaseServerParts) check(s *system) error {
+	defer l.close()
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer l.close()
 	if err := unixsock.CheckGroup(l.settings.SocketGroup); err != nil {
 		return err
 	}
@@ -160,10 +166,10 @@ func (l *leaseServerParts) check(s *system) error {
 }
 
 func (l *leaseServerParts) run(ctx context.Context) error {
+	defer l.close()
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer l.close()
 	if l.tls != nil {
 		l.sup.files = append(l.sup.files, l.tls)
 	}
@@ -195,7 +201,7 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 		listening.Wrap = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
 	options := l.options()
-	options.Metrics.Fences(l.fences.all)
+	options.Metrics.Fences(l.fences.All)
 	server := leaseserver.New(options)
 	l.announce(listener.Addr())
 	l.sup.status = func() string { return fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL) }
@@ -205,7 +211,7 @@ func (l *leaseServerParts) run(ctx context.Context) error {
 	managing.Go(func() {
 		reloadOn(managed, l.sup, l.settings, l.load, func(s *config.LeaseServer) { l.sup.setLevel(s.LogLevel) })
 	})
-	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
+	managing.Go(func() { _ = l.fences.Run(managed) }) // never fails
 	managing.Go(func() { memlimit.Settle(managed) })
 	managing.Go(func() { _ = new(unixsock.Watch).Run(managed, l.log, opened) })
 	defer managing.Wait()
@@ -230,18 +236,18 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Ready:    l.provider.Ready,
 		Refusals: l.refusals,
 		Metrics:  l.metrics,
-		Fences:   l.fences.now,
+		Fences:   l.fences.Now,
 		Log:      l.log,
 		Recent:   l.base.recent,
 		Trace:    l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
 	o.Metrics.Configuration(l.sup.outdated)
-	certificates := certificateFiles(l.settings.Provider, l.settings.Store)
-	if file := l.settings.TLSCert; file != "" {
+	certificates := connurl.CertificateFiles(l.settings.Provider, l.settings.Store)
+	if file := l.settings.TLSCert; file != "" && !slices.Contains(certificates, file) {
 		certificates = append(certificates, file)
 	}
-	o.Metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
+	o.Metrics.Certificates(certificates, connurl.Validity)
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}

@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
@@ -51,34 +47,4 @@ func (d *daemonParts) alive(stopping, probe context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// statusText describes in one line the kind of IDs and the leases behind them.
-func statusText(st daemon.Status) string {
-	if len(st.Services) != 1 {
-		return fmt.Sprintf("%d services, the worst of all %s", len(st.Services), st.Mode)
-	}
-	one := st.Services[0]
-	ends := roughly(time.Duration(one.LeasesEndMS-st.ClockMS) * time.Millisecond)
-	usable := slices.IndexFunc(one.Leases, func(l issuer.LeaseStatus) bool { return l.Usable })
-	switch {
-	case usable >= 0 && one.LeasesUsable == 1:
-		return fmt.Sprintf("%s: machine ID %d, ends in %s", one.Mode, one.Leases[usable].MachineID, ends)
-	case usable >= 0:
-		return fmt.Sprintf("%s: %d machine IDs, the last ends in %s", one.Mode, one.LeasesUsable, ends)
-	case one.Cause != "":
-		return one.Mode + ": no lease: " + one.Cause
-	}
-	return one.Mode + ": no lease"
-}
-
-// roughly rounds down, so that the status changes only when it matters.
-func roughly(d time.Duration) string {
-	switch {
-	case d >= 2*time.Hour:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	}
-	return fmt.Sprintf("%ds", d/(10*time.Second)*10)
 }

@@ -17,11 +17,13 @@ import (
 	"github.com/kazahana/kazahana/internal/address"
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/fences"
 	"github.com/kazahana/kazahana/internal/operator/limitlistener"
 	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -149,11 +151,9 @@ type daemonParts struct {
 	server    *daemon.Server
 	activated *unixsock.Listener // the service manager's socket; nil: none
 	socket    *unixsock.Listener
-	admin     net.Listener // nil: none, as with the next two
-	memcached net.Listener
-	http      net.Listener
-	placement *daemon.Placement // nil: off
-	fences    *fences
+	beside    map[string]net.Listener // the other listeners, by their keys
+	placement *daemon.Placement       // nil: off
+	fences    *fences.Watcher
 	sockets   unixsock.Watch
 	memory    int64 // that the process may use, in bytes
 }
@@ -170,8 +170,7 @@ func serve(s *system, settings *config.Serve, log *daemonLog) error {
 	d.sup = sup
 	d.metrics.WatchLog(log.dropped)
 	d.metrics.Configuration(sup.outdated)
-	certificates := certificateFiles(settings.Provider, settings.Store)
-	d.metrics.Certificates(func() map[string]metrics.Certificate { return firstToEnd(certificates) })
+	d.metrics.Certificates(connurl.CertificateFiles(settings.Provider, settings.Store), connurl.Validity)
 	d.refusals = refusals.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced
@@ -206,8 +205,8 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.fences = newFences(d.issuer.Provider, d.issuer.KeyedStores.File(), d.issuer.Clock.NowMS, d.serveLog())
-	d.metrics.Fences(d.fences.all)
+	d.fences = fences.New(d.issuer.Provider, d.issuer.KeyedStores, d.issuer.Clock.NowMS, d.serveLog())
+	d.metrics.Fences(d.fences.All)
 	if err := d.openPlacement(); err != nil {
 		return err
 	}
@@ -258,7 +257,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Refusals: d.refusals,
 		Limits: d.limits(), DefaultService: d.settings.DefaultService, UUIDVersion: d.settings.UUIDVersion,
-		State: d.issuer.State.Health, Lost: d.sockets.Lost, Fences: d.fences.now,
+		State: d.issuer.State.Health, Lost: d.sockets.Lost, Fences: d.fences.Now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, Provider: info.URL,
@@ -300,7 +299,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 	}
 	part(behind, d.issuer.Run)
-	d.sup.status = func() string { return statusText(d.server.Status()) }
+	d.sup.status = func() string { return d.server.Status().Line() }
 	part(ctx, func(ctx context.Context) error {
 		d.sup.manage(ctx, d.server.Serving(), d.watched(), d.server.DrainTimeout())
 		return nil
@@ -309,14 +308,14 @@ func (d *daemonParts) run(ctx context.Context) error {
 		reloadOn(ctx, d.sup, d.settings, d.load, d.change)
 		return nil
 	})
-	part(behind, d.fences.watch)
+	part(behind, d.fences.Run)
 	part(ctx, func(ctx context.Context) error {
-		return d.sockets.Run(ctx, d.serveLog(), d.socket, d.admin, d.memcached, d.http)
+		return d.sockets.Run(ctx, d.serveLog(), append(slices.Collect(maps.Values(d.beside)), d.socket)...)
 	})
 	part(behind, func(ctx context.Context) error { memlimit.Settle(ctx); return nil })
-	if d.admin != nil {
+	if l := d.beside[keyAdmin]; l != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.refusals)
+			return admin.Serve(ctx, l, d.adminHandler(ctx), d.refusals)
 		})
 		part(behind, d.watchForPage)
 	}
@@ -366,9 +365,7 @@ func (d *daemonParts) close() {
 	if d.socket != nil {
 		issuer.SayUnclosed(d.serveLog(), d.socket.Close())
 	}
-	for _, l := range []net.Listener{d.admin, d.memcached, d.http} {
-		if l != nil {
-			issuer.SayUnclosed(d.serveLog(), l.Close())
-		}
+	for _, l := range d.beside {
+		issuer.SayUnclosed(d.serveLog(), l.Close())
 	}
 }

@@ -23,13 +23,22 @@ import (
 )
 
 // beside is a listener beside the socket.
-type beside struct{ key, address string }
+type beside struct{ key, what, address string }
 
 func (b beside) flag() string { return "--" + strings.ReplaceAll(b.key, "_", "-") }
 
+// The keys of the listeners.
+const (
+	keyAdmin     = "admin_listen"
+	keyMemcached = "memcached_listen"
+	keyHTTP      = "http_listen"
+)
+
 // besides returns the configured ones.
 func besides(s *config.Serve) []beside {
-	all := []beside{{"admin_listen", s.AdminListen}, {"memcached_listen", s.MemcachedListen}, {"http_listen", s.HTTPListen}}
+	all := []beside{
+		{keyAdmin, "metrics and health", s.AdminListen}, {keyMemcached, "IDs by memcached's protocol", s.MemcachedListen}, {keyHTTP, "IDs by HTTP", s.HTTPListen},
+	}
 	return slices.DeleteFunc(all, func(b beside) bool { return b.address == "" })
 }
 
@@ -38,7 +47,7 @@ func besides(s *config.Serve) []beside {
 func checkDoors(settings *config.Serve) error {
 	for _, door := range besides(settings) {
 		path, isPath := strings.CutPrefix(door.address, "unix:")
-		if !isPath || door.key == "admin_listen" {
+		if !isPath || door.key == keyAdmin {
 			continue
 		}
 		if err := state.CheckDir(filepath.Dir(path), "choose another path, or check as the daemon's user"); err != nil {
@@ -50,13 +59,13 @@ func checkDoors(settings *config.Serve) error {
 
 // listenBeside opens the listeners beside the socket.
 func (d *daemonParts) listenBeside() error {
-	into := map[string]*net.Listener{"admin_listen": &d.admin, "memcached_listen": &d.memcached, "http_listen": &d.http}
+	d.beside = map[string]net.Listener{}
 	for _, l := range besides(d.settings) {
 		opened, err := listen(l.address, unixsock.Options{Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: l.flag()})
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.key, explain(err))
 		}
-		*into[l.key] = opened
+		d.beside[l.key] = opened
 	}
 	return nil
 }
@@ -101,17 +110,17 @@ func listen(address string, o unixsock.Options) (net.Listener, error) {
 
 // openDoors serves memcached_listen and http_listen.
 func (d *daemonParts) openDoors(ctx context.Context, part func(context.Context, func(context.Context) error)) {
-	if d.memcached != nil {
+	if l := d.beside[keyMemcached]; l != nil {
 		door := d.server.NewDoor("memcached", memcached.Refusal)
 		part(ctx, func(ctx context.Context) error {
-			memcached.Serve(ctx, d.memcached, door, version)
+			memcached.Serve(ctx, l, door, version)
 			return nil
 		})
 	}
-	if d.http != nil {
+	if l := d.beside[keyHTTP]; l != nil {
 		door := d.server.NewDoor("http", doorhttp.Refusal)
 		part(ctx, func(ctx context.Context) error {
-			return doorhttp.Serve(ctx, d.http, door, d.settings.HTTPListen, d.serveLog())
+			return doorhttp.Serve(ctx, l, door, d.settings.HTTPListen, d.serveLog())
 		})
 	}
 }
@@ -119,17 +128,8 @@ func (d *daemonParts) openDoors(ctx context.Context, part func(context.Context, 
 // announceBeside logs the listeners beside the socket.
 func (d *daemonParts) announceBeside() {
 	log := d.serveLog()
-	for _, l := range []struct {
-		what, key string
-		at        net.Listener
-	}{
-		{"metrics and health", "admin_listen", d.admin},
-		{"IDs by memcached's protocol", "memcached_listen", d.memcached},
-		{"IDs by HTTP", "http_listen", d.http},
-	} {
-		if l.at != nil {
-			log.Info(l.what, zap.String(l.key, addressOf(l.at)))
-		}
+	for _, l := range besides(d.settings) {
+		log.Info(l.what, zap.String(l.key, addressOf(d.beside[l.key])))
 	}
 	if d.settings.Insecure {
 		log.Warn("insecure: any host that reaches memcached_listen or http_listen can take IDs")

@@ -144,6 +144,7 @@ var own = map[string][]string{
 	"test/mutation":                          {},
 	"test/proof":                             {},
 	"test/trace":                             {"internal/snowflake"},
+	"internal/operator/fences":               {"internal/backend", "internal/issuer", "internal/operator/metrics", "internal/provider", "internal/snowflake"},
 	"internal/operator/doctor":               {"internal/conn/connurl", "internal/conn/httpconn", "internal/problem"},
 	"test/capacity":                          {},
 }

@@ -69,14 +69,6 @@ func OpenKeyedStores(o KeyedStoresOptions) (*KeyedStores, error) {
 	}, nil
 }
 
-// File returns the store, or nil.
-func (k *KeyedStores) File() *backend.Store {
-	if k == nil {
-		return nil
-	}
-	return k.Store
-}
-
 // Close releases the locks that connections hold, and closes the store.
 func (k *KeyedStores) Close(ctx context.Context) error {
 	if k == nil {

@@ -3,8 +3,13 @@ package connurl
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"net/url"
 	"os"
+	"slices"
+	"strings"
+	"time"
 )
 
 // TLS returns the configuration of a client that trusts the authorities in caFile, in PEM
@@ -38,4 +43,39 @@ func TLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 	}
 	out.GetClientCertificate = load
 	return out, nil
+}
+
+// CertificateFiles returns the files of certificates that the URLs of stores name.
+func CertificateFiles(stores ...string) (files []string) {
+	for _, store := range stores {
+		// Some of these URLs name several hosts, which url.Parse would refuse.
+		_, query, _ := strings.Cut(store, "?")
+		values, err := url.ParseQuery(query)
+		if file := values.Get("cert_file"); err == nil && file != "" && !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// Validity reads which certificate of a file ends first, and since when it is valid. Both times
+// are zero if the file cannot be read.
+func Validity(file string) (begin, end time.Time) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return time.Time{}, time.Time{}
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return time.Time{}, time.Time{}
+		}
+		if end.IsZero() || c.NotAfter.Before(end) {
+			begin, end = c.NotBefore, c.NotAfter
+		}
+	}
+	return begin, end
 }

@@ -64,9 +64,9 @@ func everything() (daemon, leaseServer *prometheus.Registry) {
 	m.WatchMemory(func() Memory { return Memory{} })
 	m.KeyedStores(func() int { return 0 })
 	m.Fences(func() []Fence { return []Fence{{File: "x"}} })
-	certificates := func() map[string]Certificate { return map[string]Certificate{"x": {}} }
-	m.Certificates(certificates)
-	server.Certificates(certificates)
+	unread := func(string) (begin, end time.Time) { return begin, end }
+	m.Certificates([]string{"x"}, unread)
+	server.Certificates([]string{"x"}, unread)
 	server.Fences(func() []Fence { return []Fence{{File: "x"}} })
 	p := NewPlacement()
 	p.Seen([]string{"room"})

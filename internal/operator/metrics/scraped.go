@@ -86,25 +86,21 @@ func (p process) Fences(ask func() []Fence) {
 	}, until)
 }
 
-// Certificate is the first certificate of a file that ends, empty if the file cannot be
-// read.
-type Certificate struct {
-	Begin, End time.Time
-}
-
-// Certificates registers when the certificates of the files end, and how long they are
-// valid from their beginning; ask is called at each scrape.
-func (p process) Certificates(ask func() map[string]Certificate) {
+// Certificates registers when the certificates of the files end, and how long they are valid from
+// their beginning. read tells of the first certificate of a file that ends, or zero times if it cannot
+// be read. It is called at each scrape, since certificates are renewed while the process runs.
+func (p process) Certificates(files []string, read func(file string) (begin, end time.Time)) {
 	ends := desc("kazahana_certificate_expiry_timestamp_seconds", "When the first certificate of a file ends; 0 if it cannot be read.", "file")
 	lifetimes := desc("kazahana_certificate_lifetime_seconds", "How long that certificate is valid in all; 0 if it cannot be read.", "file")
 	onScrape(p.Registry, func(emit emitter) {
-		for file, c := range ask() {
+		for _, file := range files {
+			begin, end := read(file)
 			seconds := 0.0
-			if !c.End.IsZero() {
-				seconds = float64(c.End.Unix())
+			if !end.IsZero() {
+				seconds = float64(end.Unix())
 			}
 			emit(ends, prometheus.GaugeValue, seconds, file)
-			emit(lifetimes, prometheus.GaugeValue, c.End.Sub(c.Begin).Seconds(), file)
+			emit(lifetimes, prometheus.GaugeValue, end.Sub(begin).Seconds(), file)
 		}
 	}, ends, lifetimes)
 }
