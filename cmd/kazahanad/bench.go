@@ -5,7 +5,6 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
-	"text/tabwriter"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
@@ -108,7 +107,7 @@ func (c *benchCmd) report(r load.Result) benchReport {
 }
 
 func (r benchReport) print(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	fmt.Fprintf(w, "load\tconnections %d, requests together %d, IDs each %d, for %.1fs\n", r.Connections, r.Pipeline, r.Batch, r.Seconds)
 	fmt.Fprintf(w, "IDs\t%d, %.0f per second\n", r.IDs, r.IDsPerSec)
 	fmt.Fprintf(w, "requests\t%d, %.0f per second\n", r.Requests, r.PerSecond)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"text/tabwriter"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/caller"
@@ -47,6 +48,9 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
+
+// table aligns columns, which tabs separate. Flush writes them.
+func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
 // printLines writes one value a line.
 func printLines[T any](w io.Writer, all []T) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -82,7 +81,7 @@ func printInspections(s *system, all []inspected) error {
 }
 
 func describe(s *system, in inspected) error {
-	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	w := table(s.out)
 	kind := in.Kind + ": made under a valid lease"
 	if in.Kind == snowflake.KindFallback {
 		kind = in.Kind + ": made without a lease; machine ID and sequence are the last lease's, or random"

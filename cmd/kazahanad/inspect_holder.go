@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -32,13 +31,10 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 		return nil, nil
 	}
 	st := &store{url: f.Provider, service: f.Service, timeout: f.Timeout}
-	if takesTerms(f.Provider) {
+	if config.TakesTerms(f.Provider) {
 		// Without a state directory nothing depends on the user.
 		flags := serveFlags{Config: f.Config, Provider: f.Provider, StateDir: "none"}
-		settings, err := loadReadable(s, f.Config, func(file string) (*config.Serve, error) {
-			flags.Config = file
-			return loadOnly(s, flags.args(), []string{"services", "service"})
-		})
+		settings, err := loadOnly(s, flags.args(), []string{"services", "service"})
 		if err != nil {
 			return nil, err
 		}
@@ -56,22 +52,14 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	return st, nil
 }
 
-// loadReadable loads a configuration, without the default file if this user may not read it.
-func loadReadable(s *system, file string, load func(file string) (*config.Serve, error)) (*config.Serve, error) {
-	settings, err := load(file)
-	if _, is := errors.AsType[*config.UnreadableError](err); is {
-		fmt.Fprintf(s.err, "kazahanad: the terms of services are left out: %v\n", err)
-		return load("none")
-	}
-	return settings, err
-}
-
 // locate asks for the holder of the ID's machine ID at the time, and refuses a pool with
 // another epoch or timestamp bits than the command's.
 func (st *store) locate(s *system, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
 	low := in.MachineID<<in.BitSeq | in.Sequence
-	found, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) {
-		return st.Locate(ctx, st.service, low, atMS)
+	var found []provider.Record
+	err := st.within(s, func(ctx context.Context) (err error) {
+		found, err = st.Locate(ctx, st.service, low, atMS)
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
@@ -43,7 +42,7 @@ func (c *layoutCmd) Run(s *system) error {
 		return usageError{fmt.Errorf("%s is outside the layout's time, which is from %s to %s", snowflake.FormatMS(now.UnixMilli()),
 			snowflake.FormatMS(terms.Timeline.EpochMS), snowflake.FormatMS(terms.Timeline.EndMS()))}
 	}
-	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	w := table(s.out)
 	showLayout(w, terms, now.UnixMilli())
 	if c.Check == "" {
 		return w.Flush()

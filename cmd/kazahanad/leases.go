@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"unicode"
 
 	"golang.org/x/term"
@@ -48,7 +47,11 @@ func (c *leasesShowCmd) Run(s *system) error {
 	if !c.JSON {
 		return showLeases(s.out, st.Info().URL, lines, usage, free, nowMS)
 	}
-	counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return st.Counters(ctx, st.service) })
+	var counts map[string]int64
+	err = st.within(s, func(ctx context.Context) (err error) {
+		counts, err = st.Counters(ctx, st.service)
+		return err
+	})
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		// A credential may be allowed to list leases and not to see counters.
 		fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
@@ -84,7 +87,7 @@ func (st *store) report(lines []leaseLine, u provider.Usage, free bool, counts m
 }
 
 func showLeases(out io.Writer, url string, lines []leaseLine, u provider.Usage, free bool, nowMS int64) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	if len(lines) > 0 {
 		fmt.Fprintln(w, "MACHINE ID\tLAYOUT\tHOST\tPID\tSERVICE\tCREATED\tENDS IN\tSTATE")
 	}
@@ -138,49 +141,38 @@ func (c *leasesInitCmd) Run(s *system) error {
 	}
 	defer st.Close()
 	info := st.Info()
-	unneeded := fmt.Errorf("provider %s: it needs no declaration: its store does not forget what was granted", info.Name)
-	if strings.HasPrefix(info.Name, "http") {
-		unneeded = fmt.Errorf("provider %s: declare the store behind the lease server, with the URL that it has in the server's provider key", info.Name)
+	switch {
+	case strings.HasPrefix(info.Name, "http"):
+		return behindServer("declare it new", "provider", info.Name)
+	case !info.Can.Init:
+		return fmt.Errorf("provider %s: it needs no declaration: its store does not forget what was granted", info.Name)
 	}
-	if !info.Can.Init {
-		return unneeded
+	held, pools := true, "pool "+provider.DefaultPool
+	if terms, ok := st.terms(); ok {
+		pools = "pool " + terms.Pool
 	}
-	all := schemeOf(st.url) != kubeconn.Scheme // pools at once
-	if all {
-		if _, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Look(ctx) }); err != nil {
+	allPools := schemeOf(st.url) != kubeconn.Scheme
+	if allPools {
+		pools = "all pools"
+		if err := st.within(s, st.Look); err != nil {
+			return err
+		}
+		held = st.Fenced() != nil
+	}
+	if held {
+		if err := c.confirm(s, st, allPools); err != nil {
 			return err
 		}
 	}
-	if all && st.Fenced() == nil {
-		return c.layout(s, st)
-	}
-	if err := c.confirm(s, st, all); err != nil {
+	// Where nothing is held back, the pools grant on the given terms from now on.
+	if err := st.within(s, func(ctx context.Context) error { return st.Init(ctx, st.service) }); err != nil {
 		return err
 	}
-	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Init(ctx, st.service) })
-	if errors.Is(err, errors.ErrUnsupported) {
-		return unneeded
-	}
-	if err != nil {
+	if !held {
+		_, err = fmt.Fprintf(s.out, "%s: nothing is held back, and machine IDs are granted on these terms\n", info.URL)
 		return err
 	}
-	pool := "pool " + provider.DefaultPool
-	if terms, ok := st.terms(); ok {
-		pool = "pool " + terms.Pool
-	}
-	if all {
-		pool = "all pools"
-	}
-	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs are granted from now on\n", info.URL, pool)
-	return err
-}
-
-// layout has a pool of which nothing is held back grant on the given terms.
-func (c *leasesInitCmd) layout(s *system, st *store) error {
-	if _, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Init(ctx, st.service) }); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(s.out, "%s: nothing is held back, and machine IDs are granted on these terms\n", st.Info().URL)
+	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs are granted from now on\n", info.URL, pools)
 	return err
 }
 
@@ -207,7 +199,7 @@ func (c *leasesInitCmd) confirm(s *system, st *store, allPools bool) error {
 	}
 	var all []provider.Record
 	for _, service := range pools {
-		records, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) { return st.List(ctx, service) })
+		records, err := st.list(s, service)
 		if err != nil {
 			return fmt.Errorf("cannot tell whether the store holds records (--yes skips this question): %w", err)
 		}
@@ -225,6 +217,35 @@ func (c *leasesInitCmd) confirm(s *system, st *store, allPools bool) error {
 	}
 	return s.confirmNew(fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
 		st.Info().URL, len(all), held))
+}
+
+type leasesFenceCmd struct{ providerFlags }
+
+// Run fences the provider's leases.
+func (c *leasesFenceCmd) Run(s *system) error {
+	st, err := c.open(s)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	info := st.Info()
+	switch {
+	case strings.HasPrefix(info.Name, "http"):
+		return behindServer("fence it", "provider", info.Name)
+	case !info.Can.Fence:
+		return fmt.Errorf("provider %s: it is not fenced by hand; docs/changing-providers.md says how to restore it", info.Name)
+	}
+	fenced, err := st.Fence(s.ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.out, "%s: no machine ID is granted until %s\n", info.URL, snowflake.FormatMS(fenced.UntilMS))
+	return err
+}
+
+// behindServer is the error for a provider or a store that a lease server has.
+func behindServer(do, what, name string) error {
+	return fmt.Errorf("%s %s: %s where the lease server keeps it, with the URL that it has in the server's %s key", what, name, do, what)
 }
 
 // confirmNew asks before a store that looks used is declared new; what says why it does.

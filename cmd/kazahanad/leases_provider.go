@@ -13,7 +13,6 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/httplease"
 )
 
 // serveFlags are flags of serve for commands that open its provider or its store without a
@@ -42,7 +41,7 @@ func (f *serveFlags) leaseKeys() []string {
 	switch {
 	case f.Provider == "":
 		return slices.Concat(providerKeys, []string{"services", "layout"})
-	case takesTerms(f.Provider):
+	case config.TakesTerms(f.Provider):
 		return slices.Concat(providerKeys, []string{"services"})
 	}
 	return providerKeys
@@ -51,7 +50,7 @@ func (f *serveFlags) leaseKeys() []string {
 // options are those of the provider for a command that asks for one service.
 func (f *serveFlags) options(service string, settings *config.Serve) (backend.ProviderOptions, error) {
 	switch {
-	case !takesTerms(settings.Provider):
+	case !config.TakesTerms(settings.Provider):
 		return backend.ProviderOptions{}, nil
 	case f.Provider != "":
 		return backend.OptionsToAsk(settings.Provider, service, settings)
@@ -144,14 +143,23 @@ func missingFile(rawURL string) string {
 }
 
 // within calls the provider with its time limit.
-func within[T any](s *system, st *store, call func(context.Context) (T, error)) (T, error) {
+func (st *store) within(s *system, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(s.ctx, st.timeout)
 	defer cancel()
-	v, err := call(ctx)
+	err := call(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("provider %s: no answer within %v: %w", st.Info().URL, st.timeout, err)
 	}
-	return v, err
+	return err
+}
+
+// list returns the grants of a service's pool.
+func (st *store) list(s *system, service string) (all []provider.Record, err error) {
+	err = st.within(s, func(ctx context.Context) error {
+		all, err = st.List(ctx, service)
+		return err
+	})
+	return all, err
 }
 
 // records returns all grants, and those of the service if one was named.
@@ -159,8 +167,7 @@ func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 	if !st.Info().Can.List {
 		return nil, nil, fmt.Errorf("provider %s: it keeps no records, so there is nothing to list", st.Info().Name)
 	}
-	all, err = within(s, st, func(ctx context.Context) ([]provider.Record, error) { return st.List(ctx, st.service) })
-	if err != nil {
+	if all, err = st.list(s, st.service); err != nil {
 		return nil, nil, err
 	}
 	wanted = all
@@ -172,14 +179,9 @@ func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 
 // terms returns the service's; false if a server decides on them.
 func (st *store) terms() (provider.Terms, bool) {
-	if !takesTerms(st.url) {
+	if !config.TakesTerms(st.url) {
 		return provider.Terms{}, false
 	}
 	services, err := st.options.TermsIn(st.url)
 	return services.Of(st.service), err == nil
-}
-
-// takesTerms reports whether the provider grants on the terms of the configuration, such as ids=.
-func takesTerms(rawURL string) bool {
-	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, schemeOf(rawURL))
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/kazahana/kazahana/internal/lock"
 )
@@ -45,7 +44,7 @@ func showLocks(out io.Writer, locks []lock.Answer) error {
 		_, err := fmt.Fprintln(out, "no lock is held")
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	fmt.Fprintln(w, "KEY\tOWNER\tTOKEN\tACQUIRED\tENDS IN")
 	for _, l := range locks {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%v\n", printable(l.LockKey), printable(l.OwnerID), l.FencingToken, l.AcquiredAt, seconds(l.ExpiresInMS))

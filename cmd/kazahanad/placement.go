@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/placement"
@@ -62,7 +61,7 @@ func (c *placementCmd) Run(s *system) error {
 }
 
 func showPlacement(out io.Writer, p daemon.SnapshotPage) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	fmt.Fprintf(w, "state\t%s\n", describeState(string(p.State)))
 	fmt.Fprintf(w, "authority\t%s\n", cmp.Or(p.Authority, "none: actors do not live on this host"))
 	for i, m := range p.Members {
@@ -112,7 +111,7 @@ func describeState(state string) string {
 }
 
 func showActor(out io.Writer, actor string, p daemon.SnapshotPage) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	fmt.Fprintf(w, "actor\t%s\n", printable(actor))
 	authority := "none: no process of any member has registered for the kind"
 	switch {

@@ -107,7 +107,7 @@ func (s *system) program(command []string, usage string) (path string, err error
 
 // withRange limits the terms of the service to the machine IDs from low to high.
 func withRange(rawURL string, own map[string]provider.Terms, service string, low, high *int64) (map[string]provider.Terms, error) {
-	if low == nil && high == nil || !takesTerms(rawURL) {
+	if low == nil && high == nil || !config.TakesTerms(rawURL) {
 		return own, nil // suits refuses a machine ID beyond the limits
 	}
 	services, err := backend.ProviderOptions{Services: own}.TermsIn(rawURL)

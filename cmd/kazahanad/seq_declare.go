@@ -31,9 +31,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err := d.Validate(); err != nil {
 		return usageError{errors.New("--declare: " + strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))}
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, k.Timeout)
-	defer cancel()
-	err = k.Store.Declare(ctx, d)
+	err = calling(s, k, func(ctx context.Context) error { return k.Store.Declare(ctx, d) })
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("the store %s takes no declarations", k.Store.URL)
 	}

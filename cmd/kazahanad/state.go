@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"go.uber.org/zap"
@@ -54,7 +53,7 @@ func (c *stateShowCmd) Run(s *system) error {
 	if c.JSON {
 		return printJSON(s.out, stateReport(report))
 	}
-	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	w := table(s.out)
 	fmt.Fprintf(w, "state\t%s (survives a power failure: identity, timelines, floors)\n", report.Dir)
 	fmt.Fprintf(w, "live state\t%s\n", describeLive(report))
 	fmt.Fprintf(w, "identity\t%s\n", report.Identity)

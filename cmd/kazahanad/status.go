@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -30,7 +29,7 @@ func (c *statusCmd) Run(s *system) error {
 }
 
 func showStatus(out io.Writer, st daemon.Status) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := table(out)
 	fmt.Fprintf(w, "mode\t%s\n", st.Mode)
 	fmt.Fprintf(w, "scope\t%s: %s\n", st.Scope, st.Promise)
 	fmt.Fprintf(w, "provider\t%s\n", st.Provider)

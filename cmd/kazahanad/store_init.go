@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/issuer"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -58,11 +59,6 @@ func calling(s *system, k *issuer.KeyedStores, do func(context.Context) error) e
 	return do(ctx)
 }
 
-// behindServer is the error for a store that a lease server has.
-func behindServer(what, url string) error {
-	return fmt.Errorf("store %s: %s where the lease server keeps it, with the URL that it has in the server's store key", url, what)
-}
-
 type storeInitCmd struct {
 	storeFlags
 	Yes bool `name:"yes" help:"Do not ask, although the store was used before."`
@@ -78,7 +74,7 @@ func (c *storeInitCmd) Run(s *system) error {
 	st := k.Store
 	switch {
 	case strings.HasPrefix(st.URL, "http"):
-		return behindServer("declare it new", st.URL)
+		return behindServer("declare it new", "store", st.URL)
 	case !st.Forgets():
 		return fmt.Errorf("store %s: it needs no declaration: it does not forget what was granted", st.URL)
 	}
@@ -115,22 +111,15 @@ func (c *storeFenceCmd) Run(s *system) error {
 	st := k.Store
 	switch {
 	case strings.HasPrefix(st.URL, "http"):
-		return behindServer("fence it", st.URL)
+		return behindServer("fence it", "store", st.URL)
 	case !st.TellsFence():
 		return fmt.Errorf("store %s: it is not fenced by hand; docs/changing-providers.md says how to back it up and restore it", st.URL)
 	}
-	var untilMS int64
-	err = calling(s, k, func(ctx context.Context) error {
-		fence, err := st.Fence(ctx)
-		if err == nil {
-			untilMS = fence.UntilMS
-		}
-		return err
-	})
-	if err != nil {
+	var fence *backend.Fence
+	if err := calling(s, k, func(ctx context.Context) (err error) { fence, err = st.Fence(ctx); return err }); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.out, "%s: no lock is granted until %s, and no sequence goes on until an operator says how (docs/sequences.md)\n",
-		st.URL, snowflake.FormatMS(untilMS))
+		st.URL, snowflake.FormatMS(fence.UntilMS))
 	return err
 }

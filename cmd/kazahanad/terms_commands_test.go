@@ -1,16 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // What the URL of a command says wins over the services of the daemon's file, so that the waits of
@@ -91,27 +86,4 @@ func TestServicesThatCommandsIgnore(t *testing.T) {
 	ignored("provider: https://h\nservices: {web: {layout: js}, old: {bit_ts: 42}}\n")
 	d.Terminate()
 	s.Kazahanad("leases", "fence", "--config", path, "--provider", "sqlite:"+s.State+"/leases.db").OK(t)
-}
-
-// A user who may not read the daemon's file can still ask who made an ID.
-func TestInspectWithoutTheDefaultFile(t *testing.T) {
-	var said strings.Builder
-	s := &system{out: io.Discard, err: &said}
-	var asked []string
-	load := func(file string) (*config.Serve, error) {
-		asked = append(asked, file)
-		if file == "none" {
-			return &config.Serve{}, nil
-		}
-		return nil, usageError{&config.UnreadableError{Err: fs.ErrPermission}}
-	}
-	settings, err := loadReadable(s, "", load)
-	must.Succeed(t, err)
-	if settings == nil || strings.Join(asked, ",") != ",none" || !strings.Contains(said.String(), "the terms of services are left out") {
-		t.Errorf("it asked for %q, and said %q", asked, said.String())
-	}
-	broken := errors.New("broken")
-	if _, err := loadReadable(s, "f", func(string) (*config.Serve, error) { return nil, broken }); !errors.Is(err, broken) {
-		t.Errorf("of another error: %v", err)
-	}
 }

@@ -142,6 +142,9 @@ func whyNoTerms(provider string) func(v value) string {
 	return nil
 }
 
+// TakesTerms reports whether the provider grants on the terms of the configuration, such as ids.
+func TakesTerms(provider string) bool { return whyNoTerms(provider) == nil }
+
 // checkEpoch refuses an epoch after now. A zero now skips that.
 func checkEpoch(cited string, epoch, now time.Time) error {
 	if now.IsZero() || !epoch.After(now) {

@@ -114,35 +114,22 @@ func parseNumber(text string, f *flag) (int64, error) {
 			return 0, err
 		}
 	}
-	return wholeNumber(bound(f, "min", 0, parse64), bound(f, "max", math.MaxInt64, parse64))(text)
+	return wholeNumber(text, bound(f, "min", 0, parse64), bound(f, "max", math.MaxInt64, parse64))
 }
 
 func parseSize(text string, f *flag) (int64, error) {
-	return byteSize(bound(f, "min", 0, byteSize(0)))(text)
+	return byteSize(text, bound(f, "min", 0, func(text string) (int64, error) { return byteSize(text, 0) }))
 }
 
 func parseDuration(text string, f *flag) (time.Duration, error) {
-	return duration(bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestDuration, time.ParseDuration))(text)
+	return duration(text, bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestDuration, time.ParseDuration))
 }
 
 // parseMilliseconds accepts durations that a provider can grant a lease for.
 func parseMilliseconds(text string, f *flag) (time.Duration, error) {
-	d, err := duration(bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestTerm, time.ParseDuration))(text)
+	d, err := duration(text, bound(f, "min", 0, time.ParseDuration), bound(f, "max", longestTerm, time.ParseDuration))
 	if err == nil && d%time.Millisecond != 0 {
 		err = errors.New("must be whole milliseconds")
 	}
 	return d, err
-}
-
-func parseWord(text string, f *flag) (string, error) {
-	return oneOf(f.words())(text)
-}
-
-// parseAddress accepts HOST:PORT and unix:PATH. The word none is none, unless the key has a
-// default.
-func parseAddress(text string, f *flag) (string, error) {
-	if text == none && !f.hasDefault() {
-		return "", nil
-	}
-	return listenAddress(f.tag.Get("example"))(text)
 }

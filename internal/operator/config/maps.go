@@ -164,7 +164,7 @@ func (s *Serve) resolveServices() error {
 			return fmt.Errorf("%s: %w", entry.cite(), err)
 		}
 		s.services[name] = service
-		if len(terms.Params) > 0 && whyNoTerms(s.Provider) == nil {
+		if len(terms.Params) > 0 && TakesTerms(s.Provider) {
 			s.terms[name] = terms
 		}
 	}

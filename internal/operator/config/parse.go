@@ -37,38 +37,34 @@ func orNone[T any](parse func(string) (T, error)) func(string) (T, error) {
 
 // wholeNumber accepts decimal numbers only: YAML readers disagree on whether a
 // leading zero means octal.
-func wholeNumber(lowest, highest int64) func(string) (int64, error) {
-	return func(text string) (int64, error) {
-		n, err := strconv.ParseInt(text, 10, 64)
-		outside := errors.Is(err, strconv.ErrRange)
-		switch {
-		case err != nil && !outside, strconv.FormatInt(n, 10) != text && !outside:
-			return 0, fmt.Errorf("is not a whole number: write one from %d to %d", lowest, highest)
-		case outside, n < lowest, n > highest:
-			return 0, fmt.Errorf("is out of range: write a whole number from %d to %d", lowest, highest)
-		}
-		return n, nil
+func wholeNumber(text string, lowest, highest int64) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	outside := errors.Is(err, strconv.ErrRange)
+	switch {
+	case err != nil && !outside, strconv.FormatInt(n, 10) != text && !outside:
+		return 0, fmt.Errorf("is not a whole number: write one from %d to %d", lowest, highest)
+	case outside, n < lowest, n > highest:
+		return 0, fmt.Errorf("is out of range: write a whole number from %d to %d", lowest, highest)
 	}
+	return n, nil
 }
 
 // byteSize accepts 0, and whole numbers of bytes, KiB, MiB or GiB from lowest up.
-func byteSize(lowest int64) func(string) (int64, error) {
-	return func(text string) (int64, error) {
-		number, unit := text, int64(1)
-		for i, suffix := range []string{"KiB", "MiB", "GiB"} {
-			if before, found := strings.CutSuffix(text, suffix); found {
-				number, unit = strings.TrimSpace(before), 1<<(10*(i+1))
-			}
+func byteSize(text string, lowest int64) (int64, error) {
+	number, unit := text, int64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if before, found := strings.CutSuffix(text, suffix); found {
+			number, unit = strings.TrimSpace(before), 1<<(10*(i+1))
 		}
-		n, err := wholeNumber(0, maxBytes/unit)(number)
-		switch size := n * unit; {
-		case err != nil:
-			return 0, errors.New("is not a size: write 0, or a whole number and KiB, MiB or GiB, for example 256MiB")
-		case size != 0 && size < lowest:
-			return 0, fmt.Errorf("is too little: the least is %dMiB", lowest>>20)
-		default:
-			return size, nil
-		}
+	}
+	n, err := wholeNumber(number, 0, maxBytes/unit)
+	switch size := n * unit; {
+	case err != nil:
+		return 0, errors.New("is not a size: write 0, or a whole number and KiB, MiB or GiB, for example 256MiB")
+	case size != 0 && size < lowest:
+		return 0, fmt.Errorf("is too little: the least is %dMiB", lowest>>20)
+	default:
+		return size, nil
 	}
 }
 
@@ -78,7 +74,7 @@ const maxBytes = 1 << 50
 // parseNumericID accepts a user or group ID. The largest number is not one: system
 // calls use it for "unchanged".
 func parseNumericID(text string) (uint32, error) {
-	n, err := wholeNumber(0, math.MaxUint32-1)(text)
+	n, err := wholeNumber(text, 0, math.MaxUint32-1)
 	if err != nil {
 		return 0, fmt.Errorf("is not a numeric ID: write one from 0 to %d (id NAME shows it)", math.MaxUint32-1)
 	}
@@ -88,21 +84,19 @@ func parseNumericID(text string) (uint32, error) {
 var plainNumber = regexp.MustCompile(`^[+-]?[0-9][0-9._]*$`)
 
 // duration accepts Go durations from lowest to highest, and a plain 0 if that is in range.
-func duration(lowest, highest time.Duration) func(string) (time.Duration, error) {
-	return func(text string) (time.Duration, error) {
-		d, err := time.ParseDuration(text)
-		switch {
-		case err != nil && plainNumber.MatchString(text):
-			return 0, fmt.Errorf("has no unit: write %ss or %sms, for example", text, text)
-		case err != nil:
-			return 0, errors.New("is not a duration: write a number and a unit, for example 500ms, 5s or 2m")
-		case d < lowest:
-			return 0, fmt.Errorf("is too short: the least is %s", formatDuration(lowest))
-		case d > highest:
-			return 0, fmt.Errorf("is too long: the most is %s", formatDuration(highest))
-		}
-		return d, nil
+func duration(text string, lowest, highest time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil && plainNumber.MatchString(text):
+		return 0, fmt.Errorf("has no unit: write %ss or %sms, for example", text, text)
+	case err != nil:
+		return 0, errors.New("is not a duration: write a number and a unit, for example 500ms, 5s or 2m")
+	case d < lowest:
+		return 0, fmt.Errorf("is too short: the least is %s", formatDuration(lowest))
+	case d > highest:
+		return 0, fmt.Errorf("is too long: the most is %s", formatDuration(highest))
 	}
+	return d, nil
 }
 
 // parseBackward parses a duration that may be negative, for a wait without limit.
@@ -114,7 +108,7 @@ func parseBackward(text string) (time.Duration, error) {
 	if strings.HasPrefix(text, "-") && plainNumber.MatchString(text) {
 		return 0, errors.New("has no unit: write -1 to wait without limit")
 	}
-	return duration(-longestDuration, longestDuration)(text)
+	return duration(text, -longestDuration, longestDuration)
 }
 
 // formatDuration writes 1m instead of 1m0s.
@@ -129,18 +123,17 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// oneOf accepts a word of a list.
-func oneOf(words []string) func(string) (string, error) {
-	return func(text string) (string, error) {
-		if slices.Contains(words, text) {
-			return text, nil
-		}
-		hint := ""
-		if near := didyoumean.Name(text, words); near != "" {
-			hint = ": did you mean " + near + "?"
-		}
-		return "", fmt.Errorf("is none of %s%s", strings.Join(words, ", "), hint)
+// parseWord accepts a word of a list.
+func parseWord(text string, f *flag) (string, error) {
+	words := f.words()
+	if slices.Contains(words, text) {
+		return text, nil
 	}
+	hint := ""
+	if near := didyoumean.Name(text, words); near != "" {
+		hint = ": did you mean " + near + "?"
+	}
+	return "", fmt.Errorf("is none of %s%s", strings.Join(words, ", "), hint)
 }
 
 func parseSwitch(text string) (bool, error) {
@@ -185,19 +178,20 @@ func parseAuthority(text string) (string, error) {
 // maxAuthority is the maximum length of an authority in bytes.
 const maxAuthority = 255
 
-// listenAddress accepts host:port and unix:PATH, and normalises the latter. Its error shows
-// the example.
-func listenAddress(example string) func(string) (string, error) {
-	return func(text string) (string, error) {
-		if strings.HasPrefix(text, "unix:") {
-			path, err := address.Parse(text)
-			return "unix:" + path, err
-		}
-		if _, _, ok := splitAddress(text); !ok {
-			return "", fmt.Errorf("is not an address: write HOST:PORT, for example %s, or unix:PATH", example)
-		}
-		return text, nil
+// parseAddress accepts HOST:PORT and unix:PATH, and normalises the latter. The word none is none,
+// unless the key has a default. The error shows the key's example.
+func parseAddress(text string, f *flag) (string, error) {
+	if text == none && !f.hasDefault() {
+		return "", nil
 	}
+	if strings.HasPrefix(text, "unix:") {
+		path, err := address.Parse(text)
+		return "unix:" + path, err
+	}
+	if _, _, ok := splitAddress(text); !ok {
+		return "", fmt.Errorf("is not an address: write HOST:PORT, for example %s, or unix:PATH", f.tag.Get("example"))
+	}
+	return text, nil
 }
 
 // splitAddress reads HOST:PORT, where a host with colons is in brackets.
@@ -211,7 +205,7 @@ func splitAddress(text string) (host string, port int64, ok bool) {
 	if !bracketed && strings.ContainsAny(host, ":[]") {
 		return "", 0, false
 	}
-	port, err := wholeNumber(0, 65535)(text[colon+1:])
+	port, err := wholeNumber(text[colon+1:], 0, 65535)
 	return host, port, err == nil
 }
 

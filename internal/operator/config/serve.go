@@ -273,7 +273,7 @@ func (s *Serve) settle(p Process, env *environment) error {
 	if err := s.settleLayout(); err != nil {
 		return err
 	}
-	if own := env.outranked["provider"]; len(p.Only) > 0 && whyNoTerms(own) != nil {
+	if own := env.outranked["provider"]; len(p.Only) > 0 && !TakesTerms(own) {
 		s.Overrides = nil // the daemon has another provider, for which they are no terms
 	}
 	if err := s.resolveServices(); err != nil {

@@ -19,13 +19,6 @@ const (
 	maxNodes = 1 << 16
 )
 
-// UnreadableError: the default file is there, and cannot be read.
-type UnreadableError struct{ Err error }
-
-func (e *UnreadableError) Error() string { return e.Err.Error() }
-
-func (e *UnreadableError) Unwrap() error { return e.Err }
-
 // readFile reads a configuration file. An optional one may be missing.
 func readFile(path, namedBy string, optional bool) (data []byte, found bool, err error) {
 	f, err := os.Open(path)
@@ -39,7 +32,7 @@ func readFile(path, namedBy string, optional bool) (data []byte, found bool, err
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, false, fmt.Errorf("config in %s: the file %s does not exist", namedBy, quotePath(path))
 	case err != nil && optional:
-		return nil, false, &UnreadableError{fmt.Errorf("cannot read %s: %w; --config none goes without a file", quotePath(path), cause(err))}
+		return nil, false, fmt.Errorf("cannot read %s: %w; --config none goes without a file", quotePath(path), cause(err))
 	case err != nil:
 		return nil, false, fmt.Errorf("config in %s: cannot read %s: %w", namedBy, quotePath(path), cause(err))
 	case len(data) > maxFile:
