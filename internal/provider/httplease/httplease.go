@@ -27,10 +27,7 @@ type Provider struct {
 	// forgetful is Info.Forgetful as a server told it with its last grant.
 	forgetful atomic.Bool
 	foreign   foreign
-	// unverifiable: the server cannot verify, as it has said since the last acquire.
-	unverifiable atomic.Bool
-	verified     atomic.Bool // it has: a later answer that it cannot is a proxy's
-	joined       sync.Map    // services that a server has answered an acquire for
+	joined    sync.Map // services that a server has answered an acquire for
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -113,7 +110,6 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	if req.Client == provider.OwnClient {
 		p.joined.Store(req.Service, true)
 	}
-	p.unverifiable.Store(false)
 	p.forgetful.Store(answer.Forgetful)
 	return leases, nil
 }
@@ -160,12 +156,8 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
 
-// Verify implements provider.Provider. A server that cannot verify is asked again after the next
-// acquire: an upgrade may have taught it.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
-	if p.unverifiable.Load() {
-		return nil, fmt.Errorf("%s: it cannot verify leases: %w", p.info.URL, errors.ErrUnsupported)
-	}
 	for first := 0; first == 0 || first < len(claims); first += leaseapi.MaxVerify {
 		part := claims[first:min(first+leaseapi.MaxVerify, len(claims))]
 		body := leaseapi.VerifyRequest{ServiceID: service, Leases: make([]leaseapi.Claim, len(part))}
@@ -176,9 +168,6 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 		if err := supported(p.do(ctx, httpconn.Call{
 			Method: http.MethodPost, Path: leaseapi.PathVerify, Limit: maxAnswer, Answer: &answer, Body: body,
 		})); err != nil {
-			if errors.Is(err, errors.ErrUnsupported) && !p.verified.Load() {
-				p.unverifiable.Store(true)
-			}
 			return nil, err
 		}
 		if answer.Lost == nil {
@@ -190,7 +179,6 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 			}
 			lost = append(lost, first+i)
 		}
-		p.verified.Store(true)
 	}
 	return lost, nil
 }
