@@ -463,6 +463,7 @@ func TestLostAnswerIsAskedForAgain(t *testing.T) {
 // TestUselessAnswers: nothing of what a broken provider says is used, nor does it stop
 // the keeper.
 func TestUselessAnswers(t *testing.T) {
+	hour := time.Hour.Milliseconds()
 	malformed := func(spoil func(*lease.Lease)) providertest.Fault {
 		return providertest.Fault{Change: func(leases []lease.Lease) []lease.Lease { spoil(&leases[0]); return leases }}
 	}
@@ -475,7 +476,9 @@ func TestUselessAnswers(t *testing.T) {
 		"without secret": {malformed(func(l *lease.Lease) { l.Secret = "" }), lease.ErrMalformed, 0},
 		"only zeros":     {malformed(func(l *lease.Lease) { *l = lease.Lease{} }), lease.ErrMalformed, 0},
 		"empty":          {providertest.Fault{Change: func([]lease.Lease) []lease.Lease { return nil }}, lease.ErrMalformed, 0},
-		"of an hour ago": {providertest.Shifted(-time.Hour), errNoCover, 3},
+		"of an hour ago": {providertest.Change(func(l *lease.Lease) {
+			l.Created, l.Expired, l.ReservedUntil = l.Created-hour, l.Expired-hour, l.ReservedUntil-hour
+		}), errNoCover, 3},
 	} {
 		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
 			r.remote.fail(c.answer, providertest.OpAcquire)

@@ -28,7 +28,7 @@ var ways = map[string]func(*rig) int{
 	"partly replaced and ended": func(r *rig) int {
 		r.start()
 		r.until(time.Second)
-		r.remote.fail(providertest.Fewer(1), providertest.OpAcquire)
+		r.remote.answer(func(all []lease.Lease) []lease.Lease { return all[:1] })
 		r.until(term + time.Second)
 		return 2
 	},

@@ -24,7 +24,7 @@ var (
 
 	unreachable = providertest.Fail(errDown)
 	hanging     = providertest.Hang() // takes the connection and never answers
-	answerLost  = providertest.LoseAnswer()
+	answerLost  = providertest.Fault{Lose: errors.New("the answer was lost")}
 )
 
 // call is one call of the provider, as the keeper made it.

@@ -38,7 +38,7 @@ func TestStopIsNeverWorseThanAKill(t *testing.T) {
 		"not ours any more":                {well, providertest.Fail(provider.ErrBadSignature), false, 0, false},
 		"frozen after the verify":          {well, hanging, false, 0, false},
 		"answer lost":                      {well, answerLost, false, 0, false},
-		"late, but in time":                {providertest.Delay(2 * time.Second), providertest.Delay(2 * time.Second), false, 0, false},
+		"late, but in time":                {providertest.Fault{Delay: 2 * time.Second}, providertest.Fault{Delay: 2 * time.Second}, false, 0, false},
 		"no verify, answered just now":     {well, well, true, time.Second, false},
 		"no verify, answered a minute ago": {well, well, true, time.Minute, true},
 	} {

@@ -2,7 +2,6 @@ package providertest
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -21,10 +20,6 @@ const (
 	OpVerify  Op = "verify"
 )
 
-// ErrAnswerLost is what LoseAnswer returns: the work was done, and the caller cannot
-// know.
-var ErrAnswerLost = errors.New("the answer was lost")
-
 // Fault is what goes wrong in one call. The zero value is no fault. The parts happen in
 // the order of the fields.
 type Fault struct {
@@ -41,17 +36,6 @@ func Fail(err error) Fault { return Fault{Err: err} }
 // Hang makes a call wait until its context ends.
 func Hang() Fault { return Fault{Hang: true} }
 
-// Delay makes a call take so much longer.
-func Delay(d time.Duration) Fault { return Fault{Delay: d} }
-
-// LoseAnswer makes a call do its work and return ErrAnswerLost.
-func LoseAnswer() Fault { return Fault{Lose: ErrAnswerLost} }
-
-// Fewer cuts what an acquire returns to n leases. The others stay granted.
-func Fewer(n int) Fault {
-	return Fault{Change: func(all []lease.Lease) []lease.Lease { return all[:min(n, len(all))] }}
-}
-
 // Change makes an acquire return every lease as edit leaves it.
 func Change(edit func(*lease.Lease)) Fault {
 	return Fault{Change: func(all []lease.Lease) []lease.Lease {
@@ -60,16 +44,6 @@ func Change(edit func(*lease.Lease)) Fault {
 		}
 		return all
 	}}
-}
-
-// Shifted makes an acquire return leases with times that are off by d, as from a provider with
-// a wrong clock; shifted far enough back, they have expired.
-func Shifted(d time.Duration) Fault {
-	return Change(func(l *lease.Lease) {
-		l.Created += d.Milliseconds()
-		l.Expired += d.Milliseconds()
-		l.ReservedUntil += d.Milliseconds()
-	})
 }
 
 // Faulty passes calls on to a provider, with faults. It starts no goroutine and waits on
