@@ -72,7 +72,7 @@ func TestLeasesOfAPromotedPostgres(t *testing.T) {
 	long := provider.DefaultTerms()
 	long.Pool, long.Term, long.Quarantine = "long", 5*time.Hour, 5*time.Hour
 	longer := mustOpenLeases(t, url, map[string]provider.Terms{"long": long})
-	must.Succeed(t, longer.Look(t.Context()))
+	must.Succeed(t, longer.Ready(t.Context()))
 	_, err = acquire(t.Context(), after, "", "another")
 	mustBeFenced(t, "an acquire after a process with longer terms has looked", err, 10*time.Hour)
 
@@ -96,7 +96,7 @@ func TestFencesOfOnePostgres(t *testing.T) {
 	}
 	is := func(leasesHeld, storeHeld bool) {
 		t.Helper()
-		if err := errors.Join(leases.Look(t.Context()), store.Look(t.Context())); err != nil || (leases.Fenced() != nil) != leasesHeld || (store.Fenced() != nil) != storeHeld {
+		if err := errors.Join(leases.Ready(t.Context()), store.Look(t.Context())); err != nil || (leases.Fenced() != nil) != leasesHeld || (store.Fenced() != nil) != storeHeld {
 			t.Errorf("the leases have the fence %v, the store %+v (%v)", leases.Fenced(), store.Fenced(), err)
 		}
 	}

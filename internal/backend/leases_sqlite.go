@@ -82,7 +82,7 @@ func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
 		return nil, err
 	}
 	p, err := pool.New(pool.Config{
-		Records: recorddb.New(file, area), Services: cfg.Services, Info: cfg.about(), NowMS: file.NowMS, Random: cfg.Random, Close: file.Close,
+		Records: recorddb.New(file, area), Services: cfg.Services, Info: cfg.about(), Random: cfg.Random, Close: file.Close,
 		Fence: byHand(file.Fence),
 	})
 	if err != nil {

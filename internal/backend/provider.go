@@ -158,7 +158,7 @@ func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) 
 	}
 	records := recordmemory.NewArea(pool.AreaOf(services), opts.NowMS)
 	return pool.New(pool.Config{
-		Records: records, Services: services, NowMS: records.NowMS, Fence: records.Fence,
+		Records: records, Services: services, Fence: records.Fence,
 		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		// Tests count on the lowest machine IDs.
 		Random: func(int64) int64 { return 0 },
@@ -290,11 +290,6 @@ func (o *lazyProvider) Fenced() *provider.FencedError {
 		return p.Fenced()
 	}
 	return nil
-}
-
-// Look implements provider.Provider.
-func (o *lazyProvider) Look(ctx context.Context) error {
-	return o.do(ctx, func(p provider.Provider) error { return p.Look(ctx) })
 }
 
 // Close implements provider.Provider. It is the last call.

@@ -32,8 +32,6 @@ type server struct {
 	name     string // of the provider on it
 	place    string // the URL without secrets, and without parameters that are the same everywhere
 	ownClock bool   // its times are by another clock than this host's
-	// nowMS is the clock of its times otherwise, in Unix ms; nil: the wall clock.
-	nowMS func() int64
 	// byHand: opened.fence is there.
 	byHand bool
 	// fence is how long nothing is granted where something may have been lost, if fenceSet.
@@ -89,7 +87,7 @@ func (s server) leases(services provider.Services) provider.Provider {
 		if err != nil {
 			return nil, err
 		}
-		p, err := pool.New(pool.Config{Records: o, Services: services, Info: info, NowMS: s.nowMS, Fence: o.fence, Close: o.close})
+		p, err := pool.New(pool.Config{Records: o, Services: services, Info: info, Fence: o.fence, Close: o.close})
 		if err == nil && o.refuseOld != nil {
 			err = o.refuseOld(ctx, services)
 		}
@@ -146,7 +144,7 @@ func refuseOldRedis(ctx context.Context, client *redisconn.Client, services prov
 
 func onEtcd(c etcdconn.Config, nowMS func() int64) server {
 	return server{
-		name: "etcd", place: c.Place(), nowMS: nowMS,
+		name: "etcd", place: c.Place(),
 		open: func(ctx context.Context, area record.Area, _ int64) (*opened, error) {
 			client, err := etcdconn.Open(c)
 			if err != nil {

@@ -113,10 +113,8 @@ type Provider interface {
 	// operation has seen; nil where there is none. It does no I/O.
 	Fenced() *FencedError
 
-	// Look asks the store, so that Fenced is up to date.
-	Look(ctx context.Context) error
-
-	// Ready tries to reach the store, and says why it cannot be reached now.
+	// Ready asks the store, so that Fenced is up to date, and says why it cannot be reached now,
+	// or does not grant on the terms: ErrInvalid.
 	Ready(ctx context.Context) error
 
 	// Info says what kind of promise the provider gives, and which methods it has.
@@ -251,9 +249,6 @@ func (l Lacking) Fence(context.Context) (*FencedError, error) {
 
 // Fenced implements Provider.
 func (Lacking) Fenced() *FencedError { return nil }
-
-// Look implements Provider.
-func (l Lacking) Look(context.Context) error { return l.lack("it is not fenced by hand") }
 
 // Ready implements Provider, for a provider that reaches out to nothing, or has done so.
 func (Lacking) Ready(context.Context) error { return nil }

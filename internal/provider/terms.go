@@ -235,20 +235,9 @@ func (s Services) LongestMS() int64 {
 	return longest
 }
 
-// MaxApart is how far the bit_seq of a layout may be from that of its pool.
+// MaxApart is how far the bit_seq of a layout may be from the first one of its pool, and those of
+// two services of a pool from each other: any of them may be the first.
 const MaxApart = 4
-
-// Near returns the bit_seq nearest to t's from which no service of t's pool is further than
-// MaxApart.
-func (s Services) Near(t Terms) int {
-	least, most := t.BitSeq, t.BitSeq
-	for _, other := range s.All() {
-		if other.Pool == t.Pool {
-			least, most = min(least, other.BitSeq), max(most, other.BitSeq)
-		}
-	}
-	return min(max(t.BitSeq, most-MaxApart), least+MaxApart)
-}
 
 // Validate reports, as an error, terms that are invalid by themselves, and two services that
 // cannot have one pool: a *ServiceError where it is about one of Named.
@@ -287,9 +276,9 @@ func (t Terms) fits(other Terms) error {
 	if t.Timeline != other.Timeline {
 		return TimelineError(t.Pool, other.Timeline, t.Timeline)
 	}
-	if apart := t.BitSeq - other.BitSeq; max(apart, -apart) > 2*MaxApart {
+	if apart := t.BitSeq - other.BitSeq; max(apart, -apart) > MaxApart {
 		return fmt.Errorf("%w: pool %q has bit_seq %d for another service, and %d was asked for: within a pool they differ by at most %d; choose another pool",
-			ErrInvalid, t.Pool, other.BitSeq, t.BitSeq, 2*MaxApart)
+			ErrInvalid, t.Pool, other.BitSeq, t.BitSeq, MaxApart)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func inMemory(terms provider.Terms) func(func() int64) provider.Provider {
 		services := provider.Services{Default: terms}
 		rnd := newRand(*seed, -1)
 		p, err := pool.New(pool.Config{
-			Records: memory.NewArea(pool.AreaOf(services), nowMS), Services: services, NowMS: nowMS, Info: provider.Info{Name: "memory"}, Random: rnd.Int64N,
+			Records: memory.NewArea(pool.AreaOf(services), nowMS), Services: services, Info: provider.Info{Name: "memory"}, Random: rnd.Int64N,
 		})
 		if err != nil {
 			panic(err)

@@ -73,10 +73,11 @@ func (w *world) openPool(services provider.Services, nowMS func() int64) provide
 	m.records.users = func() []*session { return sessions }
 	for range 3 {
 		cfg := pool.Config{Services: services, Info: provider.Info{Name: "records", Scope: provider.ScopeShared}, Random: w.rnd.Int64N}
+		var clock func() int64
 		if w.kind == onEtcd {
-			cfg.NowMS = func() int64 { return nowMS() + w.rnd.Int64N(61) - 30 }
+			clock = func() int64 { return nowMS() + w.rnd.Int64N(61) - 30 }
 		}
-		cfg.Records = m.records.client(leaseWay{direct{m.records}, m}, m.records, cfg.NowMS)
+		cfg.Records = m.records.client(leaseWay{direct{m.records}, m}, m.records, clock)
 		if of, is := cfg.Records.(*session); is {
 			sessions = append(sessions, of)
 		}

@@ -44,7 +44,7 @@ type file struct {
 func New(p provider.Provider, k *issuer.KeyedStores, nowMS func() int64, log *zap.Logger) *Watcher {
 	w := &Watcher{nowMS: nowMS, log: log}
 	if info := p.Info(); slices.Contains([]string{"sqlite", "postgres", "kubernetes"}, info.Name) {
-		leases := &file{url: info.URL, look: p.Look, known: func() *backend.Fence {
+		leases := &file{url: info.URL, look: p.Ready, known: func() *backend.Fence {
 			if fenced := p.Fenced(); fenced != nil {
 				return &backend.Fence{UntilMS: fenced.UntilMS, Reason: fenced.Reason}
 			}

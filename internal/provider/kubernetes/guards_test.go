@@ -513,7 +513,7 @@ func TestAnotherLayoutWhileTheBoundIsRaised(t *testing.T) {
 	p, coarse := r.open(only(0, 7)), r.open(provider.DefaultTerms().WithBitSeq(9))
 	l := r.one(p)
 	r.clock.Store(l.ReservedUntil)
-	must.Succeed(t, p.Look(ctx(t))) // it knows the head, and the server's time
+	must.Succeed(t, p.Ready(ctx(t))) // it knows the head, and the server's time
 	r.before(http.MethodPut, headName("default"), func() {
 		r.Fault(nil)
 		must.Succeed(t, coarse.Init(ctx(t), ""))

@@ -75,9 +75,6 @@ func (p *Provider) now() (nowMS, offset int64) {
 	return nowMS + offset, offset
 }
 
-// Ready implements provider.Provider.
-func (p *Provider) Ready(ctx context.Context) error { return p.Look(ctx) }
-
 // Fence implements provider.Provider: for all pools of its services.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	for _, q := range p.pools {
@@ -106,8 +103,8 @@ func (p *Provider) Fenced() *provider.FencedError {
 	return latest
 }
 
-// Look implements provider.Provider.
-func (p *Provider) Look(ctx context.Context) error {
+// Ready implements provider.Provider.
+func (p *Provider) Ready(ctx context.Context) error {
 	for _, q := range p.pools {
 		if _, err := p.readHead(ctx, q); err != nil {
 			return p.failure(err)

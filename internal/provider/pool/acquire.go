@@ -1,14 +1,11 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -24,7 +21,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		return nil, err
 	}
 	t := p.cfg.Services.Of(req.Service)
-	a := &acquire{p: p, t: t, req: req, meta: encodeMeta(req.Meta), began: time.Now()}
+	a := &acquire{p: p, t: t, req: req, meta: encodeMeta(req.Meta)}
 	a.asked.want = min(t.LeaseCount(req.ThroughputPerMS), mostLeases)
 	a.counts[granted] = 1
 	if p.isNew(t.Pool, req.Client) {
@@ -34,10 +31,10 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	isFull := errors.As(err, new(*provider.FullError))
 	if isFull {
 		a.counts[granted], a.counts[full] = 0, 1
+		p.count(t.Pool, a.counts) // no change has written them
 	}
 	if isFull || err == nil {
 		p.known(t.Pool, req.Client)
-		p.count(t.Pool, a.counts) // if no change has written them
 	}
 	return leases, err
 }
@@ -49,15 +46,12 @@ type acquire struct {
 	req  provider.AcquireRequest
 	meta []byte
 
-	began  time.Time
 	asked  asked    // as of the last change
 	mine   []grant  // of the asked ones, this call's own
 	head   head     // as of the last change
 	counts counts   // of this request, until a change has written them
 	listed *listing // after a miss
 	nowMS  int64    // of the last look
-	last   bool     // by the list, nothing else is free,
-	nextMS int64    // and this is when something will be
 }
 
 // errMiss: nothing is free in the blocks that the rule was shown.
@@ -67,60 +61,50 @@ var errMiss = errors.New("nothing is free in some blocks")
 // other change grants a lease that is wanted.
 const maxMisses = 20
 
-// run makes changes until the request is answered.
+// run makes changes until the request is answered. After an error the same request gets what was
+// granted before.
 func (a *acquire) run(ctx context.Context) ([]lease.Lease, error) {
 	for misses := 0; misses < maxMisses; {
 		err := a.p.based(a.t, func(base head) error { return a.change(ctx, base) })
 		missed := errors.Is(err, errMiss)
 		if missed {
-			err = a.list(ctx)
+			misses, err = misses+1, a.list(ctx)
 		}
 		switch {
+		case errors.Is(err, record.ErrUnconfirmed):
+			return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
 		case err != nil:
-			return a.fail(ctx, err)
+			return nil, failure(err)
 		case missed:
-			misses++
 		case a.asked.over():
 			return a.answer(ctx)
 		default:
 			misses = 0
 		}
 	}
-	return a.fail(ctx, fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
+	return nil, failure(fmt.Errorf("pool %q: %w", a.t.Pool, record.ErrBusy))
 }
 
-// list gets a list of the pool after a miss. A list from before the call may lead to free slots,
-// but only one made during the call proves that nothing is free.
+// list gets a list of the pool after the first miss.
 func (a *acquire) list(ctx context.Context) (err error) {
 	if a.listed == nil {
-		if a.listed, err = a.p.ends(ctx, a.t, a.nowMS, time.Time{}); err != nil {
-			return err
-		}
-	}
-	if a.listed.at.Before(a.began) && !a.listed.hasRoom(a.p.base(a.t).ringOf(a.t), a.nowMS) {
-		a.listed, err = a.p.ends(ctx, a.t, a.nowMS, a.began)
+		a.listed, err = a.p.ends(ctx, a.t, a.nowMS)
 	}
 	return err
 }
 
 // attempt is one try of a change, with its random draws made beforehand, so that its rule is
-// pure. The request is as it was before.
+// pure.
 type attempt struct {
-	p       *Provider
-	t       provider.Terms
-	req     provider.AcquireRequest
-	name    keys
-	meta    []byte
-	asked   asked
+	acquire // as it was before
 	base    head
 	ring    ring
 	blocks  []int64
-	last    bool // nothing else is free
-	nextMS  int64
+	last    bool  // by the list, nothing else is free,
+	nextMS  int64 // and this is when something will be
 	from    int64 // the machine ID that the choice begins with
 	nonce   nonce
-	fresh   head   // of a pool that does not exist yet
-	pending counts // to be written
+	fresh   head // of a pool that does not exist yet
 }
 
 // decision is the result of one run of an attempt's rule.
@@ -130,75 +114,57 @@ type decision struct {
 	head  head
 	seen  map[int64][]grant // the blocks, as they are then
 	nowMS int64
-	err   error // of the rule
 }
 
 // attempt makes the random draws for the next change.
 func (a *acquire) attempt(base head) *attempt {
-	x := &attempt{p: a.p, t: a.t, req: a.req, name: base.keys(a.t.Pool), meta: a.meta, asked: a.asked, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t.Timeline, a.p.cfg.Services.Near(a.t))}
+	x := &attempt{acquire: *a, base: base, ring: base.ringOf(a.t), fresh: newHead(a.t.Timeline, a.t.BitSeq)}
 	rand.Read(x.nonce[:]) // never fails (crypto/rand ends the program instead)
-	if a.listed != nil && !a.last {
-		x.blocks, a.nextMS = a.listed.room(x.ring, a.nowMS, a.p.cfg.Random)
-		a.last = len(x.blocks) == 0 && !a.listed.at.Before(a.began)
-	}
-	if len(x.blocks) == 0 && !a.last {
-		x.blocks = x.ring.pick(a.p.cfg.Random)
-	}
-	x.last, x.nextMS = a.last, a.nextMS
 	x.from = x.ring.ids.Low + a.p.cfg.Random(x.ring.ids.Count())
-	x.pending = a.p.uncounted(a.t.Pool)
+	if a.listed == nil {
+		x.blocks = x.ring.pick(x.from)
+	} else {
+		x.blocks, x.nextMS = a.listed.room(x.ring, a.nowMS, x.from)
+		x.last = len(x.blocks) == 0
+	}
 	return x
 }
 
 // change carries out as much of the request as one change can.
 func (a *acquire) change(ctx context.Context, base head) error {
 	x := a.attempt(base)
-	counted := x.pending.plus(a.counts)
-	var latest atomic.Pointer[decision] // a run may still be under way when the change has failed
-	_, err := a.p.cfg.Records.Change(ctx, x.ask(), func(v record.View) ([]record.Write, error) {
-		d, writes, err := x.rule(v, counted)
-		d.err = err
-		latest.Store(&d)
-		return writes, err
-	})
-	d := cmp.Or(latest.Load(), &decision{err: errUndecided})
-	carriedOut := err == nil || errors.Is(err, record.ErrUnconfirmed)
-	decided := d.err == nil || errors.Is(d.err, errMiss)
-	if decided && len(d.asked.got) > len(a.mine)+len(d.mine) {
-		a.counts = counts{} // another call has counted the request
+	pending := a.p.uncounted(a.t.Pool)
+	counted := pending.plus(a.counts)
+	last, err := change(ctx, a.p.cfg.Records, x.ask(), func(v record.View) (decision, []record.Write, error) { return x.rule(v, counted) })
+	d := last.result
+	isDone := last.err == nil && (err == nil || errors.Is(err, record.ErrUnconfirmed))
+	switch {
+	case isDone && len(d.mine) > 0:
+		a.counts = counts{} // they are written, as are the pending ones
+	case isDone || keepsCounts(err, last.err):
+		a.p.count(a.t.Pool, pending)
 	}
-	if !decided || !carriedOut && !errors.Is(err, errMiss) {
-		if keepsCounts(err, d.err) {
-			a.p.count(a.t.Pool, x.pending)
-		}
-		if damaged, ok := errors.AsType[*damagedError](err); ok {
-			a.p.damaged(damaged.key)
-		}
-		if errors.Is(err, errOtherBase) {
-			a.listed, a.last = nil, false
-		}
-		return err
-	}
-	a.nowMS = d.nowMS
-	a.listed.update(d.seen)
-	if !carriedOut || len(d.mine) == 0 {
-		a.p.count(a.t.Pool, x.pending)
-	} else {
-		a.counts = counts{}
-	}
-	if carriedOut {
+	if isDone {
 		a.asked, a.head, a.mine = d.asked, d.head, append(a.mine, d.mine...)
+	}
+	if isDone || errors.Is(err, errMiss) && errors.Is(last.err, errMiss) {
+		a.nowMS = d.nowMS
+		a.listed.update(d.seen)
+	}
+	if errors.Is(err, errOtherBase) {
+		a.listed = nil
 	}
 	return err
 }
 
 func (x *attempt) ask() record.Ask {
-	ask := record.Ask{Fresh: true, Keys: []string{x.name.head(), x.name.count(x.p.shard)}}
+	name := x.base.keys(x.t.Pool)
+	ask := record.Ask{Fresh: true, Keys: []string{name.head(), name.count(x.p.shard)}}
 	if x.req.RequestID != "" {
 		ask.Keys = append(ask.Keys, requestKey(x.req.Service, x.req.RequestID))
 	}
 	for _, block := range x.blocks {
-		ask.Keys = append(ask.Keys, x.name.block(block), x.name.past(block))
+		ask.Keys = append(ask.Keys, name.block(block), name.past(block))
 	}
 	return ask
 }
@@ -235,7 +201,7 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		request = requestKey(x.req.Service, x.req.RequestID)
 		if before := v.Records[request].Value; before != nil {
 			if d.asked, err = parseAsked(before); err != nil {
-				return d, nil, x.p.unreadableRequest(request, err)
+				return d, nil, provider.ErrConflict // which leases it has is not known: they end by themselves
 			}
 		}
 	}
@@ -253,9 +219,6 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 		writes = append(writes, d.asked.write(request, x.t))
 	}
 	if len(d.mine) > 0 {
-		if len(d.asked.got) > len(x.asked.got)+len(d.mine) {
-			counted = x.pending // the call that has made the other grants has counted the request
-		}
 		writes = append(writes, s.counted(x.p.shard, counted))
 		writes = append(writes, s.unmarked()...)
 	}
@@ -265,44 +228,42 @@ func (x *attempt) rule(v record.View, counted counts) (d decision, writes []reco
 // take grants in the blocks that are seen, and returns the writes of these blocks.
 func (x *attempt) take(s seenPool, d *decision) (writes []record.Write, err error) {
 	var all []free
+	var damage error
 	nextMS := x.nextMS
 	for _, block := range x.blocks {
 		grants, err := s.grants(s.name.block(block))
-		if err != nil && !x.p.isDamaged(s.name.block(block)) {
-			return nil, &damagedError{s.name.block(block), err}
-		}
-		if err != nil {
-			grants = s.head.taken(block)
+		if err != nil { // it is full, and others may not be
+			grants, damage = s.head.taken(block), err
 		}
 		d.seen[block] = grants
-		some, next := x.ring.freeIn(block, d.seen[block], s.NowMS)
+		some, next := x.ring.freeIn(block, grants, s.NowMS)
 		all = append(all, some...)
 		nextMS = earliest(nextMS, next)
 	}
 	low, end := x.ring.blocks()
 	everything := x.last || end-low == int64(len(x.blocks))
+	isFull := everything && len(d.asked.got)+len(all) == 0
 	chosen := choose(all, x.from, d.asked.want-len(d.asked.got))
 	switch {
-	case len(chosen) > 0:
-		d.asked.done = everything && len(chosen) == len(all)
-	case everything && len(d.asked.got) > 0:
-		d.asked.done = true
-	case everything:
+	case isFull && damage != nil:
+		return nil, damage
+	case isFull:
 		return nil, &provider.FullError{Pool: x.t.Pool, Slots: x.t.Range().Count(), NextEndMS: nextMS}
-	default:
+	case everything && len(chosen) == len(all):
+		d.asked.want = len(d.asked.got) + len(chosen) // a repetition gets no more
+	case len(chosen) == 0:
 		return nil, errMiss
 	}
-	slices.SortStableFunc(chosen, func(a, b free) int { return cmp.Compare(a.block, b.block) })
-	for len(chosen) > 0 {
-		n := slices.IndexFunc(chosen, func(f free) bool { return f.block != chosen[0].block })
-		if n < 0 {
-			n = len(chosen)
+	for _, block := range x.blocks {
+		some := slices.DeleteFunc(slices.Clone(chosen), func(f free) bool { return f.block != block })
+		if len(some) == 0 {
+			continue
 		}
-		some, err := x.grant(s, d, chosen[:n])
+		more, err := x.grant(s, d, some)
 		if err != nil {
 			return nil, err
 		}
-		writes, chosen = append(writes, some...), chosen[n:]
+		writes = append(writes, more...)
 	}
 	return writes, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -15,8 +14,7 @@ import (
 // asked is what became of a request so far. Several changes may carry it out, of several
 // callers that repeat it.
 type asked struct {
-	want int  // leases
-	done bool // it gets no more
+	want int // leases; no more than it has got where the pool was full
 	got  []named
 }
 
@@ -37,10 +35,10 @@ func (a asked) clipped() asked {
 }
 
 // over reports whether nothing is left to do.
-func (a asked) over() bool { return a.done || len(a.got) >= a.want }
+func (a asked) over() bool { return len(a.got) >= a.want }
 
 func (a asked) value() []byte {
-	b := binary.AppendUvarint([]byte{format, flag(a.done)}, uint64(a.want))
+	b := binary.AppendUvarint([]byte{format}, uint64(a.want))
 	for _, g := range a.got {
 		b = append(binary.AppendUvarint(b, uint64(g.start)), byte(g.bitSeq))
 		b = append(b, g.nonce[:]...)
@@ -58,7 +56,6 @@ func parseAsked(value []byte) (a asked, err error) {
 	if r.Byte() != format {
 		r.Fail()
 	}
-	a.done = r.Byte() != 0
 	a.want = int(min(r.Number(), record.MaxValue))
 	for len(r.Rest()) > 0 && !r.Failed() {
 		a.got = append(a.got, named{start: r.Number(), bitSeq: int(r.Byte()), nonce: nonce(r.Bytes(len(nonce{})))})
@@ -84,16 +81,11 @@ func (a *acquire) answer(ctx context.Context) ([]lease.Lease, error) {
 	if len(a.mine) < len(a.asked.got) {
 		return a.p.replay(ctx, a.t, a.asked)
 	}
-	return a.granted(), nil
-}
-
-// granted is the leases that this call has made.
-func (a *acquire) granted() []lease.Lease {
 	leases := make([]lease.Lease, len(a.mine))
 	for i, g := range a.mine {
 		leases[i] = a.head.granted(g)
 	}
-	return leases
+	return leases, nil
 }
 
 // readAtOnce is how many blocks a read is asked for beside the head.
@@ -130,23 +122,6 @@ func (p *Provider) replay(ctx context.Context, t provider.Terms, a asked) ([]lea
 		}
 	}
 	return leases, nil
-}
-
-// fail is the answer after an error. A caller repeats a request with an unknown outcome or a busy
-// store, and gets the rest. It repeats none that was refused. So the grants before a fence are the
-// answer: no caller would ask for these leases again. A busy store, too, does not keep them from a
-// caller that can use them now.
-func (a *acquire) fail(ctx context.Context, err error) ([]lease.Lease, error) {
-	if errors.Is(err, record.ErrUnconfirmed) {
-		return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
-	}
-	err = failure(err)
-	isFenced, isBusy := errors.As(err, new(*provider.FencedError)), errors.As(err, new(*provider.BusyError))
-	isWhole := len(a.mine) == len(a.asked.got) // the fence outlasts the leases of other calls too
-	if len(a.mine) > 0 && (isFenced || isWhole && (isBusy || a.req.RequestID == "")) {
-		return a.granted(), nil
-	}
-	return nil, err
 }
 
 // unconfirmed says what becomes of grants that too few replicas have confirmed. With a request ID

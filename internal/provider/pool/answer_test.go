@@ -8,7 +8,6 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -73,31 +72,8 @@ func TestUnconfirmedRequestKeepsItsLeases(t *testing.T) {
 	}
 }
 
-// A request that was granted a part of its leases, and then found the store busy, is answered with
-// the part. A repetition gets the rest too.
-func TestPartOfABusyRequest(t *testing.T) {
-	for _, request := range []string{"", "r"} {
-		s := newStage(t)
-		p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
-		s.failing(3, false, record.ErrBusy)
-		leases := s.acquire(p, many(request))
-		if len(leases) == 0 || len(leases) >= 200 {
-			t.Errorf("%d leases are a part of 200", len(leases))
-		}
-		s.held(other, leases)
-		if request == "" {
-			continue
-		}
-		again := s.acquire(other, many(request))
-		if len(again) != 200 || !slices.Equal(again[:len(leases)], leases) {
-			t.Errorf("%d leases, and again %d", len(leases), len(again))
-		}
-		s.held(other, again)
-	}
-}
-
-// A request that finds the store busy before it knows of its grants is answered with all of them
-// once it is repeated.
+// A request that has failed, with a part of its leases granted or not, is answered with all of them once
+// it is repeated.
 func TestBusyRepetition(t *testing.T) {
 	s := newStage(t)
 	p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
@@ -121,30 +97,6 @@ func TestBusyRepetition(t *testing.T) {
 		t.Errorf("%d leases, want 200", len(leases))
 	}
 	s.held(other, leases)
-}
-
-// A fence that begins meanwhile does not take a part away.
-func TestPartOfAFencedRequest(t *testing.T) {
-	for _, request := range []string{"", "r"} {
-		s := newStage(t)
-		p := s.open(provider.DefaultTerms())
-		changes := 0
-		s.before = func() error {
-			if changes++; changes == 3 {
-				return s.Store.(*memory.Store).Fence(t.Context())
-			}
-			return nil
-		}
-		leases := s.acquire(p, many(request))
-		if changes != 3 || len(leases) == 0 {
-			t.Errorf("%d leases after %d changes", len(leases), changes)
-		}
-		s.held(p, leases)
-		var fenced *provider.FencedError
-		if _, err := p.Acquire(t.Context(), many(request)); !errors.As(err, &fenced) {
-			t.Errorf("the next request: %v", err)
-		}
-	}
 }
 
 // A request may take as many changes as it wants leases.

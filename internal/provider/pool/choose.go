@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 const (
@@ -38,28 +37,19 @@ func (r ring) in(block int64) (low, end int64) {
 	return max(r.ids.Low, block<<r.shift), min(r.ids.End, (block+1)<<r.shift)
 }
 
-func (r ring) slot(id int64) snowflake.Slot {
-	return snowflake.Slot{Start: id << r.bitSeq, End: (id + 1) << r.bitSeq}
-}
-
-// pick draws blocks to look at. random is a number from 0 to n-1.
-func (r ring) pick(random func(n int64) int64) []int64 {
+// pick returns some blocks: that of a machine ID, and its neighbours.
+func (r ring) pick(from int64) (picked []int64) {
 	low, end := r.blocks()
-	n := end - low
-	moved := map[int64]int64{} // of a shuffle that is begun, and not carried out
-	at := func(i int64) int64 {
-		if to, ok := moved[i]; ok {
-			return to
-		}
-		return i
-	}
-	var picked []int64
-	for i := int64(0); i < min(n, spread); i++ {
-		j := i + random(n-i)
-		picked = append(picked, low+at(j))
-		moved[j] = at(i)
+	for i := range min(end-low, spread) {
+		picked = append(picked, r.nth(from, i))
 	}
 	return picked
+}
+
+// nth is the i-th block from that of a machine ID on, around the ring.
+func (r ring) nth(from, i int64) int64 {
+	low, end := r.blocks()
+	return low + (from>>r.shift-low+i)%(end-low)
 }
 
 // free is a machine ID that can be granted.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
 	"pgregory.net/rapid"
 )
 
@@ -44,32 +45,31 @@ func TestTheChoiceBeginsAtRandom(t *testing.T) {
 	}
 }
 
-// Different blocks of the ring are looked at, each as often as the others.
+// The blocks that an acquire looks at are neighbours around the ring, and each is looked at as often as the
+// others.
 // Seeds 000-6.2-2 and 001-11.
-func TestBlocksAreDrawnEvenly(t *testing.T) {
-	r := ring{ids: provider.IDRange{Low: 40, End: 40 + 10*16}, bitSeq: 8, shift: 4}
+func TestBlocksAreNeighbours(t *testing.T) {
+	r := ring{ids: provider.IDRange{Low: 32, End: 32 + 10*16}, bitSeq: 8, shift: 4}
 	low, end := r.blocks()
-	if low != 2 || end != 13 {
+	if low != 2 || end != 12 {
 		t.Fatalf("the blocks are %d to %d", low, end)
 	}
-	drawn := map[int64]int{}
-	for range 11_000 {
-		picked := r.pick(byChance)
-		slices.Sort(picked)
-		if len(slices.Compact(slices.Clone(picked))) != spread {
-			t.Fatalf("drawn: %v", picked)
-		}
-		for _, block := range picked {
-			drawn[block]++
+	looked := map[int64]int{}
+	for from := r.ids.Low; from < r.ids.End; from++ {
+		for i, block := range r.pick(from) {
+			if looked[block]++; i == 0 && block != from>>4 {
+				t.Errorf("from machine ID %d on, block %d is the first", from, block)
+			}
 		}
 	}
 	for block := low; block < end; block++ {
-		if n := drawn[block]; n < 3_500 || n > 4_500 {
-			t.Errorf("block %d was drawn %d times of 11,000", block, n)
+		if looked[block] != 16*spread {
+			t.Errorf("block %d is looked at %d times, want %d", block, looked[block], 16*spread)
 		}
 	}
-	if len(drawn) != 11 {
-		t.Errorf("blocks that the ring does not have: %v", drawn)
+	r.ids = provider.IDRange{Low: 40, End: 60}
+	if got := r.pick(50); !slices.Equal(got, []int64{3, 2}) {
+		t.Errorf("of two blocks are looked at %v", got)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestFreeIsWhatNothingOverlaps(t *testing.T) {
 		first := int64(0)
 		low, end := r.in(1)
 		for id := low; id < end; id++ {
-			since := max(r.since, until(grants, r.slot(id)))
+			since := max(r.since, until(grants, snowflake.Slot{Start: id << bitSeq, End: (id + 1) << bitSeq}))
 			if since <= 4 {
 				want = append(want, free{1, id, since})
 			} else if first == 0 || since < first {

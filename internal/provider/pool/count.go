@@ -90,9 +90,6 @@ func (p *Provider) uncounted(pool string) counts {
 	return c
 }
 
-// errUndecided: no run of a change's rule has decided.
-var errUndecided = errors.New("undecided")
-
 // keepsCounts reports whether a change that failed with the error has not written its counts: the
 // error is that of its rule, or says so. After any other one they are given up: the counters may lack
 // a count, and have none twice.

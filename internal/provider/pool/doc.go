@@ -3,12 +3,9 @@
 //
 // # The grant rule
 //
-// In a pool, two grants with overlapping slots have disjoint intervals [created, end).
-// There is one grant recorded per slot (its start and bit_seq), and it is never deleted. A
-// grant replaces the grant of its own slot only, and only when every recorded grant with
-// an overlapping slot has an end of at most now; it is created now. The rule compares
-// values, and rests on no clock and on no term of a record. The store commits a change
-// only if the rule's view still holds, which makes the check and the write one step.
+// It is that of package provider. The rule compares values, and rests on no clock and on no term of a
+// record. All slots that overlap are in one record, and the store commits a change only if the rule's
+// view still holds, which makes the check and the write one step.
 //
 // # Records
 //
@@ -23,21 +20,20 @@
 //     repetition is answered by it.
 //   - Counters, in 16 shards. What a process has counted is written with its next
 //     grant or extension. Where the outcome of that is unknown, they are given up: counters may
-//     lack something. A repeated acquire counts once, a repeated extension twice.
+//     lack something. A repeated extension counts twice, as may an acquire that two calls carry out.
 //
 // # Requests
 //
-// The leases of a request are its caller's to ask for again, also where replicas have not
-// confirmed them: then they stay as they are, and the same request gets them later. Only
-// grants without a request ID are given back. A request that was granted a part, and then
-// found the store busy or fenced, is answered with the part. After a busy store, a
-// repetition gets the rest too.
+// The leases of a request are its caller's to ask for again, after any error, and also where
+// replicas have not confirmed them: then they stay as they are, and the same request gets them
+// later. Only grants without a request ID are given back.
 //
 // # Which slot
 //
-// An acquire looks at a few random blocks. There it takes the slots that have been free for
-// longest. If none is free, it lists the ends of all blocks, and remembers them for a
-// second. Only a list of its own tells it that nothing is free.
+// An acquire looks at a few neighbouring blocks, from a random one on. There it takes the slots
+// that have been free for longest. If none is free, it lists the ends of all blocks, and
+// remembers them for a second: a release by another process may be seen so much later. A block
+// that cannot be read is full.
 //
 // # Secrets
 //

@@ -23,25 +23,12 @@ var errFormat = errors.New("cannot be read: it was damaged, or another version o
 
 // unreadable is an error about a record of a pool: where it is, and what an operator does where it
 // cannot be read.
-func unreadable(place, pool, key string, err error) error {
+func unreadable(place, key string, err error) error {
 	if !errors.Is(err, errFormat) {
 		return err
 	}
-	return fmt.Errorf("%s: the record %q of pool %q %w; run that version, restore the store from a backup, or wait until every lease of the pool "+
-		"has ended and choose another pool", place, key, pool, err)
-}
-
-// unreadableRequest is the same for the record of a request, which belongs to no pool.
-func (p *Provider) unreadableRequest(key string, err error) error {
-	if !errors.Is(err, errFormat) {
-		return err
-	}
-	return fmt.Errorf("%s: the record %q %w; ask with another request ID, or once the longest term and its quarantine are over", p.cfg.Info.URL, key, err)
-}
-
-// unreadable is the same for a record of this provider's.
-func (p *Provider) unreadable(pool, key string, err error) error {
-	return unreadable(p.cfg.Info.URL, pool, key, err)
+	return fmt.Errorf("%s: the record %q %w; run that version, restore the store from a backup, or wait until every lease of the pool "+
+		"has ended and choose another pool", place, key, err)
 }
 
 type nonce [16]byte

@@ -81,7 +81,7 @@ func Check(place string, value []byte, t provider.Terms) error {
 	}
 	h, err := parseHead(value)
 	if err != nil {
-		return unreadable(place, t.Pool, HeadKey(t.Pool), err)
+		return unreadable(place, HeadKey(t.Pool), err)
 	}
 	return h.check(t)
 }

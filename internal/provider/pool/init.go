@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
@@ -18,17 +16,14 @@ import (
 // that its pool grants on, the pool gets another layout, once all of its leases have ended.
 func (p *Provider) Init(ctx context.Context, service string) error {
 	t := p.cfg.Services.Of(service)
-	err := p.CheckTerms(ctx, t)
+	err := p.checkTerms(ctx, t)
 	if errors.Is(err, provider.ErrInvalid) {
 		err = p.renew(ctx, t, err)
 	}
 	if err != nil {
 		return err
 	}
-	if err := p.cfg.Records.Init(ctx); err != nil {
-		return failure(err)
-	}
-	return p.deleteOld(ctx, t)
+	return failure(p.cfg.Records.Init(ctx))
 }
 
 // renewTries is how often a pool is looked at anew because a block changed meanwhile.
@@ -43,7 +38,7 @@ var errChanged = errors.New("leases were granted, extended or released meanwhile
 //
 // Where the new layout begins, no lease of the old one is used, by the times in the records
 // and not by a clock: the head says when that is, and no grant is made before. The blocks of
-// the old layout have other keys, and Init deletes them.
+// the old layout have other keys. They stay, as all records of slots do, and no call reads them.
 func (p *Provider) renew(ctx context.Context, t provider.Terms, refusal error) error {
 	for range renewTries {
 		before, err := p.mark(ctx, t)
@@ -84,52 +79,43 @@ type markedPool struct {
 	life string // of the store
 }
 
-// headRule decides what becomes of a pool's head.
-type headRule func(v record.View, h head) (head, error)
-
-// changeHead changes the head of a pool.
-func (p *Provider) changeHead(ctx context.Context, pool string, rule headRule) error {
+// changeHead changes the head of a pool, and returns it.
+func (p *Provider) changeHead(ctx context.Context, pool string, rule func(v record.View, h head) (head, error)) (markedPool, error) {
 	key := HeadKey(pool)
-	_, err := p.cfg.Records.Change(ctx, record.Ask{Keys: []string{key}, Fresh: true}, func(v record.View) ([]record.Write, error) {
+	last, err := change(ctx, p.cfg.Records, record.Ask{Keys: []string{key}, Fresh: true}, func(v record.View) (m markedPool, writes []record.Write, err error) {
 		if fenced := p.note(v); fenced != nil {
-			return nil, fenced // the end of a grant may be missing
+			return m, nil, fenced // the end of a grant may be missing
 		}
 		if v.Records[key].Value == nil {
-			return nil, errChanged
+			return m, nil, errChanged
 		}
 		h, err := parseHead(v.Records[key].Value)
 		if err == nil {
 			h, err = rule(v, h)
 		}
 		if err != nil {
-			return nil, p.unreadable(pool, key, err)
+			return m, nil, unreadable(p.cfg.Info.URL, key, err)
 		}
-		return []record.Write{{Key: key, Value: h.value()}}, nil
+		return markedPool{h, v.Life}, []record.Write{{Key: key, Value: h.value()}}, nil
 	})
-	return failure(err)
+	return last.result, failure(err)
 }
 
 // mark marks the head.
 func (p *Provider) mark(ctx context.Context, t provider.Terms) (markedPool, error) {
 	var ours mark
-	rand.Read(ours[:])                    // never fails (crypto/rand ends the program instead)
-	var latest atomic.Pointer[markedPool] // a run may still be under way when the change has failed
-	err := p.changeHead(ctx, t.Pool, func(v record.View, h head) (head, error) {
+	rand.Read(ours[:]) // never fails (crypto/rand ends the program instead)
+	return p.changeHead(ctx, t.Pool, func(_ record.View, h head) (head, error) {
 		h.mark = ours
-		latest.Store(&markedPool{h, v.Life})
 		return h, nil
 	})
-	if err != nil {
-		return markedPool{}, err
-	}
-	return *latest.Load(), nil
 }
 
 // begun writes the head of the new layout. The refusal is part of the error where there are leases.
 func (p *Provider) begun(ctx context.Context, t provider.Terms, before markedPool, sinceMS int64, refusal error) error {
-	next := newHead(t.Timeline, p.cfg.Services.Near(t))
+	next := newHead(t.Timeline, t.BitSeq)
 	next.number, next.sinceMS = before.head.number+1, sinceMS
-	err := p.changeHead(ctx, t.Pool, func(v record.View, h head) (head, error) {
+	_, err := p.changeHead(ctx, t.Pool, func(v record.View, h head) (head, error) {
 		switch {
 		case h != before.head || v.Life != before.life:
 			return head{}, errChanged
@@ -144,51 +130,4 @@ func (p *Provider) begun(ctx context.Context, t provider.Terms, before markedPoo
 		p.learn(t.Pool, next.layout)
 	}
 	return err
-}
-
-// deleteOld deletes the blocks of all layouts before the present one: an Init may have failed before
-// it had deleted them.
-func (p *Provider) deleteOld(ctx context.Context, t provider.Terms) error {
-	s, err := p.read(ctx, t, nil)
-	if err != nil {
-		return err
-	}
-	for number := range s.head.number {
-		old := s.head
-		old.number = number
-		if err := p.deleteBlocks(ctx, t.Pool, old); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// deleteBlocks deletes the blocks of a layout that a pool had. No call reads them: they only take
-// room where this fails.
-func (p *Provider) deleteBlocks(ctx context.Context, pool string, old head) error {
-	name := old.keys(pool)
-	blocks, err := p.heads(ctx, name)
-	if err != nil {
-		return fmt.Errorf("pool %q has its new layout, and records of the old one remain: %w", pool, err)
-	}
-	for some := range slices.Chunk(blocks, record.MaxWrites/2) {
-		ask := record.Ask{Keys: []string{name.head()}}
-		var writes []record.Write
-		for _, one := range some {
-			for _, key := range []string{name.block(one.block), name.past(one.block)} {
-				ask.Keys, writes = append(ask.Keys, key), append(writes, record.Write{Key: key, Frees: true})
-			}
-		}
-		_, err := p.cfg.Records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
-			h, err := parseHead(v.Records[name.head()].Value)
-			if err != nil || h.number <= old.number { // of a pool that was lost
-				return nil, p.unreadable(pool, name.head(), err)
-			}
-			return writes, nil
-		})
-		if err != nil {
-			return fmt.Errorf("pool %q has its new layout, and records of the old one remain: %w", pool, failure(err))
-		}
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package pool
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,24 +34,17 @@ func (l *listing) update(seen map[int64][]grant) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for block, grants := range seen {
-		ends := make([]grant, len(grants))
-		for i, g := range grants {
-			ends[i] = grant{start: g.start, bitSeq: g.bitSeq, end: g.end}
-		}
-		l.ends[block] = ends
-	}
+	maps.Copy(l.ends, seen)
 }
 
-// room returns some blocks that have something free, from a random one on. Where there are none,
+// room returns blocks that have something free, from that of a machine ID on. Where there are none,
 // nextMS is when the first machine ID is free.
-func (l *listing) room(r ring, nowMS int64, random func(n int64) int64) (blocks []int64, nextMS int64) {
+func (l *listing) room(r ring, nowMS, from int64) (blocks []int64, nextMS int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	low, end := r.blocks()
-	first := random(end - low)
 	for i := int64(0); i < end-low && len(blocks) < spread; i++ {
-		block := low + (first+i)%(end-low)
+		block := r.nth(from, i)
 		all, next := r.freeIn(block, l.ends[block], nowMS)
 		if len(all) > 0 {
 			blocks = append(blocks, block)
@@ -61,21 +55,15 @@ func (l *listing) room(r ring, nowMS int64, random func(n int64) int64) (blocks 
 	return blocks, nextMS
 }
 
-// hasRoom reports whether a block has something free.
-func (l *listing) hasRoom(r ring, nowMS int64) bool {
-	blocks, _ := l.room(r, nowMS, func(int64) int64 { return 0 })
-	return len(blocks) > 0
-}
-
 // isRecent reports whether the list counts at a time of the store's.
 func (l *listing) isRecent(nowMS int64) bool {
 	apart := nowMS - l.nowMS
 	return time.Since(l.at) < listedFor && max(apart, -apart) < listedFor.Milliseconds()
 }
 
-// ends returns the ends of all blocks of the pool: those of a second before, or, with a time, a
-// list that began at that time or later. Calls that wait for each other share a list.
-func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, since time.Time) (*listing, error) {
+// ends returns the ends of all blocks of the pool, as of a second before at most. Calls that wait
+// for each other share a list.
+func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64) (*listing, error) {
 	select {
 	case p.lister <- struct{}{}:
 	case <-ctx.Done():
@@ -86,7 +74,7 @@ func (p *Provider) ends(ctx context.Context, t provider.Terms, nowMS int64, sinc
 	p.mu.Lock()
 	l := p.lists[t.Pool]
 	p.mu.Unlock()
-	if l != nil && l.base.layout == base.layout && l.isRecent(nowMS) && !l.at.Before(since) {
+	if l != nil && l.base.layout == base.layout && l.isRecent(nowMS) {
 		return l, nil
 	}
 	l = &listing{at: time.Now(), nowMS: nowMS, base: base, ends: map[int64][]grant{}}
@@ -130,7 +118,7 @@ func (p *Provider) heads(ctx context.Context, name keys) ([]listedBlock, error) 
 		for _, one := range page {
 			block, err := strconv.ParseInt(strings.TrimPrefix(one.Key, prefix), 16, 64)
 			if err != nil {
-				return nil, p.unreadable(name.pool, one.Key, errFormat)
+				return nil, unreadable(p.cfg.Info.URL, one.Key, errFormat)
 			}
 			all = append(all, listedBlock{one, block})
 			after = one.Key
@@ -182,7 +170,7 @@ func (p *Provider) everyGrant(ctx context.Context, name keys, yield func(grant))
 	for _, one := range heads {
 		grants, err := decode(values[one.Key])
 		if err != nil {
-			return p.unreadable(name.pool, one.Key, err)
+			return unreadable(p.cfg.Info.URL, one.Key, err)
 		}
 		for _, g := range grants {
 			yield(g)

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -22,8 +23,6 @@ type Config struct {
 	Services provider.Services
 	// Info describes the provider. History and Can follow from the pool.
 	Info provider.Info
-	// NowMS is the clock of the records where that is this host's; nil: a server's.
-	NowMS func() int64
 	// Fence holds the area back by hand; nil where that cannot be done.
 	Fence func(context.Context) error
 	// Close closes the layer below the records; it may be nil.
@@ -52,7 +51,6 @@ type Provider struct {
 	counts map[string]counts   // by pool: counts not written yet
 	joined map[string]bool     // pools that have counted this process
 	lists  map[string]*listing // by pool: the ends of all blocks
-	broken map[string]bool     // keys of blocks that cannot be read, and were named in an error
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -68,7 +66,6 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{
 		Lacking: provider.Lacking(cfg.Info.Name), cfg: cfg, bases: map[string]layout{},
 		counts: map[string]counts{}, joined: map[string]bool{}, lists: map[string]*listing{}, lister: make(chan struct{}, 1),
-		broken: map[string]bool{},
 	}
 	p.shard = cfg.Random(shards)
 	return p, nil
@@ -150,11 +147,7 @@ func (p *Provider) Fenced() *provider.FencedError {
 	if s == nil {
 		return nil
 	}
-	nowMS := s.nowMS + time.Since(s.at).Milliseconds()
-	if p.cfg.NowMS != nil {
-		nowMS = p.cfg.NowMS()
-	}
-	return refusal(s.Fence, nowMS)
+	return refusal(s.Fence, s.nowMS+time.Since(s.at).Milliseconds())
 }
 
 // Fence implements provider.Provider.
@@ -168,41 +161,33 @@ func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	if err := p.cfg.Fence(ctx); err != nil {
 		return nil, failure(err)
 	}
-	if err := p.Look(ctx); err != nil {
+	if _, err := p.read(ctx, p.cfg.Services.Default, nil); err != nil {
 		return nil, err
 	}
 	return p.Fenced(), nil
 }
 
-// Look implements provider.Provider.
-func (p *Provider) Look(ctx context.Context) error {
-	_, err := p.read(ctx, p.cfg.Services.Default, nil)
-	return err
-}
-
 // Ready implements provider.Provider. A pool that does not grant on the terms is not ready.
 func (p *Provider) Ready(ctx context.Context) error {
-	err := p.CheckTerms(ctx, p.cfg.Services.All()...)
-	if errors.Is(err, provider.ErrInvalid) {
-		return fmt.Errorf("%s: %w", p.cfg.Info.URL, err)
-	}
-	return err
-}
-
-// CheckTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.
-func (p *Provider) CheckTerms(ctx context.Context, all ...provider.Terms) error {
-	for _, t := range all {
-		seen, err := p.read(ctx, t, nil)
+	for _, t := range p.cfg.Services.All() {
+		err := p.checkTerms(ctx, t)
+		if errors.Is(err, provider.ErrInvalid) {
+			err = fmt.Errorf("%s: %w", p.cfg.Info.URL, err)
+		}
 		if err != nil {
 			return err
 		}
-		if seen.exists {
-			if err := seen.head.check(t); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
+}
+
+// checkTerms reports, wrapping provider.ErrInvalid, that a pool does not grant on these terms.
+func (p *Provider) checkTerms(ctx context.Context, t provider.Terms) error {
+	s, err := p.read(ctx, t, nil)
+	if err != nil || !s.exists {
+		return err
+	}
+	return s.head.check(t)
 }
 
 // base is the layout of the terms' pool, as far as is known: else the terms' own layout, which
@@ -212,7 +197,7 @@ func (p *Provider) base(t provider.Terms) head {
 	defer p.mu.Unlock()
 	of, ok := p.bases[t.Pool]
 	if !ok {
-		of = layout{bitSeq: p.cfg.Services.Near(t)}
+		of = layout{bitSeq: t.BitSeq}
 	}
 	return head{timeline: t.Timeline, layout: of}
 }
@@ -248,7 +233,7 @@ func (p *Provider) seePool(v record.View, t provider.Terms, base head) (s seenPo
 	}
 	s.exists = true
 	if s.head, err = parseHead(value); err != nil {
-		return s, p.unreadable(t.Pool, s.name.head(), err)
+		return s, unreadable(s.place, s.name.head(), err)
 	}
 	if s.head.layout != base.layout {
 		p.learn(t.Pool, s.head.layout)
@@ -267,37 +252,10 @@ func (s seenPool) unmarked() []record.Write {
 	return []record.Write{{Key: s.name.head(), Value: after.value()}}
 }
 
-// damagedError: a block cannot be read. The acquire that finds it fails with it. For later ones
-// the block is full, and they get free slots elsewhere.
-type damagedError struct {
-	key string
-	err error
-}
-
-func (e *damagedError) Error() string {
-	return e.err.Error() + "; its machine IDs are not granted, and others are"
-}
-
-func (e *damagedError) Unwrap() error { return e.err }
-
-// damaged notes that an error has named the block.
-func (p *Provider) damaged(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.broken[key] = true
-}
-
-// isDamaged reports whether an error has named the block.
-func (p *Provider) isDamaged(key string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.broken[key]
-}
-
 // grants are those of a record, of a block or a past.
 func (s seenPool) grants(key string) ([]grant, error) {
 	all, err := decode(s.Records[key].Value)
-	return all, unreadable(s.place, s.name.pool, key, err)
+	return all, unreadable(s.place, key, err)
 }
 
 // baseTries is how often an operation begins anew because the pool has another layout than was
@@ -332,6 +290,28 @@ func (p *Provider) read(ctx context.Context, t provider.Terms, named func(h head
 		return err
 	})
 	return s, err
+}
+
+// run is one run of a rule.
+type run[T any] struct {
+	result T
+	wrote  bool // something
+	err    error
+}
+
+// errUndecided: no run of a change's rule has decided.
+var errUndecided = errors.New("undecided")
+
+// change carries out a rule, and returns its last run. Where the change has failed, another one may
+// still be under way.
+func change[T any](ctx context.Context, records record.Store, ask record.Ask, rule func(record.View) (T, []record.Write, error)) (run[T], error) {
+	var latest atomic.Pointer[run[T]]
+	_, err := records.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+		result, writes, err := rule(v)
+		latest.Store(&run[T]{result, len(writes) > 0, err})
+		return writes, err
+	})
+	return *cmp.Or(latest.Load(), &run[T]{err: errUndecided}), err
 }
 
 // add adds a name that is not there yet.

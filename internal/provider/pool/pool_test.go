@@ -76,7 +76,7 @@ func (s *stage) open(t provider.Terms) *Provider {
 
 func (s *stage) openServices(services provider.Services) *Provider {
 	s.Helper()
-	p, err := New(Config{Records: s, Services: services, NowMS: s.clock.Load, Info: provider.Info{Name: "test", URL: "test:store"}})
+	p, err := New(Config{Records: s, Services: services, Info: provider.Info{Name: "test", URL: "test:store"}})
 	must.Succeed(s, err)
 	return p
 }
@@ -237,20 +237,20 @@ func TestLayoutsAreNear(t *testing.T) {
 	}
 }
 
-// Services of one pool find a layout between theirs, whichever comes first.
+// Of the services of one pool, any may come first.
 func TestServicesOfOnePool(t *testing.T) {
 	terms := provider.DefaultTerms()
 	services := provider.Services{Default: terms, Named: map[string]provider.Terms{
-		"coarse": terms.WithBitSeq(terms.BitSeq + provider.MaxApart + 1), "fine": terms.WithBitSeq(terms.BitSeq + 1 - provider.MaxApart),
+		"coarse": terms.WithBitSeq(terms.BitSeq + provider.MaxApart), "between": terms.WithBitSeq(terms.BitSeq + 1),
 	}}
-	names := []string{"", "coarse", "fine"}
+	names := []string{"", "coarse", "between"}
 	for i := range names {
 		s := newStage(t)
 		for k := range names {
 			s.acquire(s.openServices(services), provider.AcquireRequest{Service: names[(i+k)%len(names)]})
 		}
 	}
-	services.Named["coarser"] = terms.WithBitSeq(terms.BitSeq + provider.MaxApart + 2)
+	services.Named["fine"] = terms.WithBitSeq(terms.BitSeq - 1)
 	if err := services.Validate(); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), `service "fine"`) {
 		t.Errorf("the error is %v", err)
 	}

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -57,6 +56,9 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		})
 		return err
 	})
+	p.mu.Lock()
+	delete(p.lists, t.Pool) // of those without the machine ID
+	p.mu.Unlock()
 	for _, refusal := range []error{provider.ErrNotFound, provider.ErrBadSignature, provider.ErrTimestampSkew} {
 		if errors.Is(err, refusal) {
 			return err
@@ -121,22 +123,20 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	}
 	t := p.cfg.Services.Of(req.Service)
 	pending := p.uncounted(t.Pool)
-	var latest atomic.Pointer[extension] // a run may still be under way when the change has failed
+	var last run[lease.Lease]
 	err := p.based(t, func(base head) error {
 		ask := record.Ask{Keys: []string{HeadKey(t.Pool), base.keys(t.Pool).count(p.shard)}, Fresh: true}
 		if base.has(req.ID, req.BitSeq) {
 			ask.Keys = append(ask.Keys, base.keys(t.Pool).block(base.blockOf(req.ID<<req.BitSeq)))
 		}
-		_, err := p.cfg.Records.Change(record.Upkeep(ctx), ask, func(v record.View) ([]record.Write, error) {
-			longer, writes, err := p.extended(v, t, base, req, pending)
-			latest.Store(&extension{longer, len(writes) > 0, err})
-			return writes, err
+		var err error
+		last, err = change(record.Upkeep(ctx), p.cfg.Records, ask, func(v record.View) (lease.Lease, []record.Write, error) {
+			return p.extended(v, t, base, req, pending)
 		})
 		return err
 	})
-	last := cmp.Or(latest.Load(), &extension{err: errUndecided})
-	if err == nil && last.counted {
-		return last.lease, nil
+	if err == nil && last.wrote { // the counts too
+		return last.result, nil
 	}
 	if err == nil || keepsCounts(err, last.err) {
 		p.count(t.Pool, pending)
@@ -145,14 +145,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	if err != nil {
 		return lease.Lease{}, failure(err)
 	}
-	return last.lease, nil
-}
-
-// extension is the result of one run of the rule for a request.
-type extension struct {
-	lease   lease.Lease
-	counted bool  // with it, counts not written yet
-	err     error // of the rule
+	return last.result, nil
 }
 
 // extended decides on an extension, and counts it with the counts not written yet.

@@ -58,7 +58,7 @@ type Factory func(t *testing.T) Store
 func OverMemory(store *memory.Store, services provider.Services) (*pool.Provider, error) {
 	records := store.As(pool.AreaOf(services))
 	return pool.New(pool.Config{
-		Records: records, Services: services, NowMS: store.NowMS, Fence: records.Fence,
+		Records: records, Services: services, Fence: records.Fence,
 		Info:   provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		Random: func(int64) int64 { return 0 },
 	})
@@ -353,14 +353,9 @@ func (c *client) extend(service string, l lease.Lease) (lease.Lease, error) {
 // list lists the default service's pool.
 func (c *client) list() []provider.Record {
 	c.suite.Helper()
-	return c.listOf("")
-}
-
-func (c *client) listOf(service string) []provider.Record {
-	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	records, err := c.Provider.List(ctx, service)
+	records, err := c.Provider.List(ctx, "")
 	c.suite.must(err)
 	if !slices.IsSortedFunc(records, provider.CompareRecords) {
 		c.suite.Errorf("List is not in the order of slots")

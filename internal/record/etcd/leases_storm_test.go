@@ -82,7 +82,7 @@ func TestStormOfLeases(t *testing.T) {
 			}
 			all := []lease.Lease{acquireOne(t, hosts[0])}
 			for i, h := range hosts { // all are connected
-				must.Succeed(t, h.Look(testContext(t)))
+				must.Succeed(t, h.Ready(testContext(t)))
 				ways[i].trips.Store(0)
 			}
 			began := time.Now()

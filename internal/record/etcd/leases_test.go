@@ -45,7 +45,7 @@ func open(cfg etcdconn.Config, o options) (*leases, error) {
 	}
 	records := etcd.New(conn, pool.AreaOf(o.services), o.nowMS)
 	p, err := pool.New(pool.Config{
-		Records: records, Services: o.services, NowMS: o.nowMS, Random: o.random,
+		Records: records, Services: o.services, Random: o.random,
 		Info:  provider.Info{Name: "etcd", URL: cfg.Place(), Scope: provider.ScopeShared},
 		Close: func() error { return errors.Join(records.Close(), conn.Close()) },
 	})

@@ -72,9 +72,6 @@ func NewArea(area record.Area, nowMS func() int64) *Store {
 // As is the same store for a process with another area.
 func (s *Store) As(area record.Area) *Store { return &Store{area, s.kept} }
 
-// NowMS is the store's clock.
-func (s *Store) NowMS() int64 { return s.nowMS() }
-
 // begin takes the lock, and reports why nothing can be done.
 func (s *Store) begin(ctx context.Context, err error) error {
 	if err = cmp.Or(err, ctx.Err()); err != nil {

@@ -241,8 +241,8 @@ func TestFenceOutlastsTheLeasesOfEachProcess(t *testing.T) {
 	longer, err := openLeases(cfg, long)
 	must.Succeed(t, err)
 	defer longer.Close()
-	must.Succeed(t, longer.Look(t.Context()))
-	must.Succeed(t, p.Look(t.Context()))
+	must.Succeed(t, longer.Ready(t.Context()))
+	must.Succeed(t, p.Ready(t.Context()))
 	if after := p.Fenced(); after == nil || after.UntilMS-fence.UntilMS != long.LongestMS()-defaultServices().LongestMS() {
 		t.Errorf("the fence was %v, and is %v after a process with leases of %d ms has looked", fence, after, long.LongestMS())
 	}

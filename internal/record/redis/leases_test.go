@@ -41,7 +41,7 @@ func openLeases(o options) (*pool.Provider, error) {
 		records = o.around(store)
 	}
 	return pool.New(pool.Config{
-		Records: records, Services: o.services, NowMS: o.NowMS, Close: end, Random: o.random,
+		Records: records, Services: o.services, Close: end, Random: o.random,
 		Info: provider.Info{Name: "redis", URL: o.Place(), Scope: provider.ScopeShared, OwnClock: true},
 	})
 }
