@@ -15,7 +15,7 @@
 //
 // # The way of a NextID
 //
-// eventloop/loop_linux.go finds that a socket can be read, and calls fastpath_linux.go.
+// eventloop/loop_linux.go finds which sockets can be read, and calls fastpath_linux.go for each.
 // wire/plain.go recognises the request, and responder.go passes it to
 // generator/generator.go. That cuts the ID from the run that its queue.go and core.go
 // keep, at the time of clock/believed.go. For the first ID of a millisecond,

@@ -25,6 +25,8 @@ const (
 	// answer that is made here still fits behind them into a buffer that is
 	// used again: 9 bytes an ID, and less than 1 for each is its head.
 	fastPathFull = wire.HighWater - 10*maxFastPathBatch
+	// maxRound is how many connections are read from before the first of them is answered.
+	maxRound = 16
 	// maxTogether is how many requests for one ID share a visit to the generator.
 	maxTogether = 128
 	// timedEvery: one burst in so many is timed, and stands for all of them. To read a clock takes
@@ -58,14 +60,16 @@ type eventPath struct {
 	// Requests for one ID that are answered together, and where each ends in the burst.
 	ids  [maxTogether]uint32
 	ends [maxTogether]int
+	round
 }
 
 func newFastPath(s *Server, work context.Context) (fastPath, error) {
-	loop, err := eventloop.New()
+	l := &eventPath{server: s, work: work, ended: make(chan struct{}), input: make([]byte, fastPathBuffer)}
+	loop, err := eventloop.New(l.answerRound)
 	if err != nil {
 		return nil, err
 	}
-	l := &eventPath{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, fastPathBuffer)}
+	l.loop = loop
 	l.responder = responder{server: s, out: wire.NewOutbox(nil)}
 	for method := range l.requests {
 		l.requests[method] = idRequest{
@@ -179,6 +183,10 @@ func (p *parked) read() {
 		// one are read together with the next message.)
 		n += begun
 		p.more = n == len(input) || p.half
+		if id, length := wire.ParseNextID(input[:n]); length == n && !p.more {
+			p.path.askedInRound(p, id)
+			return
+		}
 		p.serve(input[:n])
 	}
 }
@@ -218,6 +226,72 @@ func (p *parked) serve(b []byte) {
 	}
 }
 
+// round is the connections that the loop has read one plain request for one ID from, and nothing
+// else. They are answered together: one look at the clock, one visit to the generator, and one
+// count serve them all.
+type round struct {
+	asked [maxRound]roundAsk
+	n     int // of them
+	// answers are those of a round that are being sent.
+	answers []byte
+}
+
+// roundAsk is one of them.
+type roundAsk struct {
+	conn *parked
+	id   uint32
+	end  int // of its answer, behind those before
+}
+
+// askedInRound notes a request. The loop calls answerRound when it has no more to read.
+func (l *eventPath) askedInRound(p *parked, id uint32) {
+	l.asked[l.n] = roundAsk{conn: p, id: id}
+	if l.n++; l.n == maxRound {
+		l.answerRound()
+	}
+}
+
+// answerRound answers the requests of a round. All of them are counted before the first answer
+// leaves.
+func (l *eventPath) answerRound() {
+	if l.n == 0 {
+		return
+	}
+	all := l.asked[:l.n]
+	l.n = 0
+	l.beginBurst()
+	out := l.responder.out
+	for rest := all; len(rest) > 0; {
+		got := l.requests[plainNextID].generator.Run(l.responder.reading, int64(len(rest)))
+		for i := range rest[:got.Count] {
+			l.ids[0] = rest[i].id
+			out.ReplyConsecutive(l.ids[:1], uint64(got.Start)+uint64(i))
+			rest[i].end = len(out.Unsent())
+		}
+		l.answered[plainNextID] += int(got.Count)
+		if rest = rest[got.Count:]; len(rest) > 0 { // the first one begins a millisecond, or waits
+			one := &rest[0]
+			l.responder.account = one.conn.account
+			one.conn.wait = l.plain(plainNextID, 1, one.id)
+			one.end = len(out.Unsent())
+			rest = rest[1:]
+		}
+	}
+	l.endBurst()
+	l.answers = append(l.answers[:0], out.Unsent()...) // a connection that leaves empties the outbox
+	out.Sent(len(l.answers))
+	begin := 0
+	for _, one := range all {
+		p, answer := one.conn, l.answers[begin:one.end]
+		begin = one.end
+		if p.wait != nil {
+			p.wait.pending.Notify(p.served)
+		} else {
+			p.deliver(answer, nil)
+		}
+	}
+}
+
 // plainMethod is a method that mostly gets plain requests.
 type plainMethod int
 
@@ -226,7 +300,7 @@ const (
 	plainNextIDs
 )
 
-// beginBurst reads the clock, once for all requests that came together. It follows the read that
+// beginBurst reads the clock, once for all requests that came together. It follows the reads that
 // brought them: no ID embeds a time before its request.
 func (l *eventPath) beginBurst() {
 	if l.bursts++; l.timed() {
@@ -339,20 +413,25 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	n, errno := eventloop.Send(p.fd, unsent)
+	sent := p.deliver(unsent, b)
+	out.Sent(len(out.Unsent()))
+	return sent
+}
+
+// deliver is send for these answers.
+func (p *parked) deliver(answers, b []byte) bool {
+	n, errno := eventloop.Send(p.fd, answers)
 	n = max(n, 0)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:
-		out.Sent(len(unsent))
 		p.path.endBurst()
 		p.end()
 		return false
-	case errno != 0 || n < len(unsent):
+	case errno != 0 || n < len(answers):
 		p.path.endBurst()
-		p.leave(unfinished{input: b, output: unsent[n:], waits: p.wait})
+		p.leave(unfinished{input: b, output: answers[n:], waits: p.wait})
 		return false
 	}
-	out.Sent(n)
 	return true
 }
 

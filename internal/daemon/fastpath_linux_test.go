@@ -164,38 +164,80 @@ func TestFastPathAnswersTogether(t *testing.T) {
 	}
 }
 
-// No ID embeds a time before its request, also where the loop found another connection ready before.
+// No ID embeds a time before its request, though the clock is read once for connections that are
+// read one after the other.
 func TestFastPathReadsTheClockBehindTheRequest(t *testing.T) {
 	const step = 5 // ms
 	r := newFastPathRig(t).start()
 	peers := []*peer{r.dial(), r.dial()}
-	ask := func(msgid int) {
-		for _, p := range peers {
-			p.send(request(msgid, "NextID", []any{}))
-		}
-	}
 	turns := 0
 	r.onFastPathAll(len(peers), func(p *parked) {
-		ask(turns + 1)
+		for _, p := range peers {
+			p.send(request(turns+1, "NextID", []any{}))
+		}
 		p.Ready(unix.EPOLLIN)
 		if turns++; turns == 1 {
 			r.clock.Advance(step * time.Millisecond)
 		}
 	})
-	msOf := func(p *peer, msgid uint32) int64 {
-		t.Helper()
-		got := p.receive()
-		id, err := idOf(got.result)
-		if err != nil || got.err != nil || got.id != msgid {
-			t.Fatalf("%+v, %v", got, err)
-		}
-		return snowflake.DefaultTimeline().UnixMS(id)
-	}
-	before := []int64{msOf(peers[0], 1), msOf(peers[1], 1)}
 	for _, p := range peers {
-		if after := msOf(p, 2); after != min(before[0], before[1])+step {
-			t.Errorf("the ID of a request of %d ms later embeds %d, and the first ones %v", step, after, before)
+		for msgid := range uint32(2) {
+			got := p.receive()
+			id, err := idOf(got.result)
+			if err != nil || got.err != nil || got.id != msgid+1 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if ms := snowflake.DefaultTimeline().UnixMS(id); ms != startMS+step {
+				t.Errorf("request %d: its ID embeds %d, want %d", msgid+1, ms, startMS+step)
+			}
 		}
+	}
+}
+
+// Requests of several connections that come together share the rest of the millisecond, in their
+// order. Those without an ID wait.
+func TestFastPathAnswersConnectionsTogether(t *testing.T) {
+	const connections = maxRound + 3
+	for _, left := range []int{0, 1, 2, maxRound, maxRound + 2, 256} {
+		r := newFastPathRig(t).start()
+		peers, order := make([]*peer, connections), []*peer{}
+		byAccount := map[*account]*peer{}
+		for i := range peers {
+			peers[i] = r.dial()
+			peers[i].alive()
+			r.onFastPathAll(i+1, func(p *parked) {
+				if byAccount[p.account] == nil {
+					byAccount[p.account] = peers[i]
+				}
+			})
+		}
+		if left < 256 {
+			peers[0].ids(256 - left)
+		}
+		before := r.value("kazahana_rpc_requests_total", "ok", "NextID")
+		r.onFastPathAll(connections, func(p *parked) {
+			one := byAccount[p.account]
+			order = append(order, one)
+			one.send(request(len(order), "NextID", []any{}))
+			p.Ready(unix.EPOLLIN)
+		})
+		if waiting := connections - left; waiting > 0 {
+			r.waiters(waiting)
+			r.clock.Advance(time.Millisecond)
+		}
+		last := snowflake.ID(0)
+		for i, p := range order {
+			got := p.receive()
+			id, err := idOf(got.result)
+			if err != nil || got.err != nil || got.id != uint32(i+1) || id <= last {
+				t.Fatalf("%d left: connection %d: %+v after %d, %v", left, i, got, last, err)
+			}
+			last = id
+		}
+		if n := r.value("kazahana_rpc_requests_total", "ok", "NextID") - before; n != connections {
+			t.Errorf("%d left: %v requests are counted, of %d", left, n, connections)
+		}
+		r.placed(connections, 0)
 	}
 }
 

@@ -19,5 +19,6 @@
 //
 // Readiness is edge-triggered: a Handler must read until nothing is left, or ask for
 // another turn with Again. Its turn is after those of all that are ready, so Handlers are
-// served in a circle, and there is no other order. A Handler keeps its turns short.
+// served in a circle, and there is no other order. A Handler keeps its turns short, and may leave a
+// part of them to the function that the loop calls after each round.
 package eventloop

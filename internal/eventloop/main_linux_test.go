@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { tests.Main(m) }
 // start runs a loop until the test ends, or stop is called.
 func start(t *testing.T) (l *Loop, stop func()) {
 	t.Helper()
-	l, err := New()
+	l, err := New(func() {})
 	must.Succeed(t, err)
 	ended := make(chan struct{})
 	go func() {

@@ -26,7 +26,7 @@ func armed(t *testing.T, l *Loop) bool {
 // A loop in which nothing happens cools down at the second look, and is hot
 // again with the next event. The test takes the loop's place, step by step.
 func TestCoolDown(t *testing.T) {
-	l, err := New()
+	l, err := New(func() {})
 	must.Succeed(t, err)
 	defer l.close()
 	step := func() {
@@ -63,7 +63,7 @@ func TestCoolDown(t *testing.T) {
 
 // An event between two looks keeps it hot.
 func TestEventsKeepItHot(t *testing.T) {
-	l, err := New()
+	l, err := New(func() {})
 	must.Succeed(t, err)
 	defer l.close()
 	l.heat()
@@ -177,7 +177,7 @@ func TestNewWithoutDescriptors(t *testing.T) {
 		few := limit
 		few.Cur = uint64(next + room)
 		must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
-		if _, err := New(); !errors.Is(err, unix.EMFILE) {
+		if _, err := New(func() {}); !errors.Is(err, unix.EMFILE) {
 			t.Errorf("room for %d: %v", room, err)
 		}
 	}
