@@ -66,7 +66,7 @@ export class Channel {
   /** Set while there is no connection after a failure. */
   protected lastFailure: errors.KazahanaError | undefined;
   protected closedBy: errors.KazahanaError | undefined;
-  private readonly queue = new Set<Waiter>(); // whose requests are to be sent
+  private queue = new Set<Waiter>(); // whose requests are to be sent
   private lastMsgid = 0;
   private isNew = false; // nothing was answered on this connection
   private refusal: errors.KazahanaError | undefined; // with which the daemon turns this client away, if it says no more
@@ -138,7 +138,7 @@ export class Channel {
       return this.failed(error as errors.KazahanaError);
     }
     this.socket.write(Buffer.concat(Array.from(this.queue, ({ request }) => request!)));
-    this.queue.clear();
+    this.queue = new Set(); // a set that is cleared keeps what it had from the collector of young objects
   }
 
   private connect(): net.Socket {
