@@ -478,7 +478,11 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		}, code: "config fail", ends: true},
 		{name: "lock of root", do: func(s *site, _ *testkit.Instance) { s.chown(s.State+"/lock", 0) }, code: "state fail", ends: true},
 		{name: "directory of root", do: func(s *site, _ *testkit.Instance) { s.chown(s.State, 0); s.chmod(s.State, 0o700) }, code: "state fail", ends: true},
-		{name: "directory gone", do: func(s *site, _ *testkit.Instance) { testkit.Rename(s.T, s.State, s.State+"-away") }, code: "state fail"},
+		{name: "directory gone", do: func(s *site, _ *testkit.Instance) {
+			testkit.Rename(s.T, s.State, s.State+"-away")
+			c := s.Dial()
+			await.Eventually(s.T, "the daemon finds that it cannot keep its state", func() bool { c.ID(); return c.Status().StateError != "" })
+		}, code: "state fail"},
 		{name: "live directory open", do: func(s *site, _ *testkit.Instance) { s.chmod(s.Live, 0o777) }, code: "state fail", ends: true},
 		{name: "a new provider that is none", next: flags("--provider", "ftp://x"), code: "provider fail", ends: true},
 		{name: "a new provider that is away", next: func(s *site) []string {
