@@ -242,9 +242,13 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 	if err := removeStale(path, o.Flag); err != nil {
 		return nil, err
 	}
-	// Create the socket without permissions: no client may connect before the wanted
-	// ones are set.
-	old := unix.Umask(0o777)
+	// The socket is made with its permissions, so that no client is refused for a moment. Its group
+	// gets them once the socket is the group's.
+	first := o.Mode.Perm()
+	if gid >= 0 {
+		first &^= 0o070
+	}
+	old := unix.Umask(int(0o777 &^ first))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	unix.Umask(old)
 	if err != nil {
@@ -255,7 +259,7 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 			return nil, errors.Join(fmt.Errorf("socket %s: cannot give it to group %s: %w", path, o.Group, err), l.Close())
 		}
 	}
-	if err := os.Chmod(path, o.Mode.Perm()); err != nil {
+	if err := os.Chmod(path, o.Mode.Perm()); err != nil { // a default ACL of the directory changes what the socket was made with
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
 	return l, nil

@@ -207,7 +207,7 @@ export class Channel {
     this.retry = setTimer(() => {
       this.retry = undefined;
       this.flush();
-    }, this.backoff * (0.5 + Math.random() / 2)).unref();
+    }, this.isSingle ? 0 : this.backoff * (0.5 + Math.random() / 2)).unref();
     this.backoff = Math.min(2 * this.backoff, MAX_BACKOFF_MS);
   }
 }

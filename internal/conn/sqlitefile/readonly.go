@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// ReadOnly has look read a file that processes share, and changes nothing. X// another program's, and cannot be read.
+// ReadOnly has look read a file that processes share, and changes nothing. A file with a log is
+// another program's, and cannot be read.
 func ReadOnly(ctx context.Context, path string, look func(*Session) error) error {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {

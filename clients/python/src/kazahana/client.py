@@ -110,7 +110,7 @@ class AnyClient:
             id, left = prefetch.pop(began), deadline - monotonic()
             if id is not None:
                 return id
-        raise copy_of(self._away) if self._away else late(timeout, "no IDs")
+        raise copy_of(away) if (away := self._away) else late(timeout, "no IDs")
 
     def _connect(self, kind: Callable[[str], Any]) -> Any:
         """Return a new connection of this kind."""
