@@ -154,7 +154,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	allPools := schemeOf(st.url) != kubeconn.Scheme
 	if allPools {
 		pools = "all pools"
-		if err := st.within(s, st.Ready); err != nil && !errors.Is(err, provider.ErrInvalid) { // Init judges the terms
+		if err := st.within(s, st.Ready); err != nil && !errors.Is(err, provider.ErrInvalid) && st.Fenced() == nil { // Init judges the terms
 			return err
 		}
 		held = st.Fenced() != nil

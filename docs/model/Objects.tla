@@ -120,9 +120,8 @@ Extended(p) ==
        THEN /\ used' = {IF g.grant = proc[p].grant THEN [g EXCEPT !.to = proc[p].to, !.uid = proc[p].uid, !.gen = proc[p].gen] ELSE g : g \in used}
             /\ did' = <<"extended", p, proc[p].slot>>
             /\ UNCHANGED slot
-       ELSE /\ slot' = IF slot[proc[p].slot].grant = proc[p].grant THEN [slot EXCEPT ![proc[p].slot].end = proc[p].from] ELSE slot
-            /\ did' = <<"undo", p, proc[p].slot>>
-            /\ UNCHANGED used
+       ELSE /\ did' = <<"unextended", p, proc[p].slot>>
+            /\ UNCHANGED <<slot, used>>
     /\ proc' = [proc EXCEPT ![p] = Idle]
     /\ UNCHANGED <<head, grants, closes, heads>>
 

@@ -40,9 +40,10 @@ type Provider interface {
 	//
 	// Errors: *FullError when no slot is free, *FencedError while a store that
 	// may have forgotten grants is held back, ErrConflict, ErrInvalid for a
-	// request that can never succeed. After anything else the grant may or may
-	// not have been made, and the caller asks again with the same RequestID:
-	// later if it is a *BusyError, and otherwise once the provider is available.
+	// request that can never succeed. A part that was granted before a refusal
+	// ends by itself. After anything else the grant may or may not have been
+	// made, and the caller asks again with the same RequestID: later if it is a
+	// *BusyError, and otherwise once the provider is available.
 	Acquire(ctx context.Context, req AcquireRequest) ([]lease.Lease, error)
 
 	// Release gives a lease back before it ends; its slot is then free after
@@ -113,8 +114,8 @@ type Provider interface {
 	// operation has seen; nil where there is none. It does no I/O.
 	Fenced() *FencedError
 
-	// Ready asks the store, so that Fenced is up to date, and says why it cannot be reached now,
-	// or does not grant on the terms: ErrInvalid.
+	// Ready asks the store, so that Fenced is up to date, and says why it cannot be reached now.
+	// ErrInvalid: it was found not to grant on the terms.
 	Ready(ctx context.Context) error
 
 	// Info says what kind of promise the provider gives, and which methods it has.

@@ -170,11 +170,14 @@ var objectLines = map[string]line{
 		return fmt.Sprintf("%s writes an extension of slot %s, to %s", letter(s[1]), s[2], s[3])
 	},
 	"extended": func(s []string) string { return fmt.Sprintf("%s uses slot %s for longer", letter(s[1]), s[2]) },
-	"die":      func(s []string) string { return letter(s[1]) + " dies" },
-	"close":    func(s []string) string { return fmt.Sprintf("%s closes the head (%s)", letter(s[1]), s[2]) },
-	"create":   func(s []string) string { return fmt.Sprintf("%s makes a head, of layout %s", letter(s[1]), s[2]) },
-	"delete":   func([]string) string { return "an operator deletes the head" },
-	"find":     func(s []string) string { return letter(s[1]) + " reads the head that it is going to open" },
+	"unextended": func(s []string) string {
+		return fmt.Sprintf("%s finds the head changed, and does not use slot %s for longer", letter(s[1]), s[2])
+	},
+	"die":    func(s []string) string { return letter(s[1]) + " dies" },
+	"close":  func(s []string) string { return fmt.Sprintf("%s closes the head (%s)", letter(s[1]), s[2]) },
+	"create": func(s []string) string { return fmt.Sprintf("%s makes a head, of layout %s", letter(s[1]), s[2]) },
+	"delete": func([]string) string { return "an operator deletes the head" },
+	"find":   func(s []string) string { return letter(s[1]) + " reads the head that it is going to open" },
 	"list": func(s []string) string {
 		return fmt.Sprintf("%s lists the slots: the greatest end is %s", letter(s[1]), s[2])
 	},

@@ -112,7 +112,7 @@ func (p *Provider) before(ctx context.Context, q *pool, req provider.AcquireRequ
 // found returns the earlier grants for the request. This process remembers its own requests;
 // where another process may have carried one out, the objects say what came of it.
 func (p *Provider) found(ctx context.Context, q *pool, req provider.AcquireRequest, known *asked) (found []slot, err error) {
-	if len(known.grants) == 0 && req.RequestID != "" && req.Client != provider.OwnClient {
+	if len(known.grants) == 0 && repeatedElsewhere(req) {
 		label := requestLabel(req.Service, req.RequestID)
 		found, err = p.slots(ctx, q, kubeconn.ListOptions{Selector: labelRequest + "=" + label})
 		return slices.DeleteFunc(found, func(s slot) bool { return s.Request != label }), err
@@ -140,10 +140,21 @@ func (p *Provider) confirm(ctx context.Context, q *pool, earlier *head) (*head, 
 }
 
 // undo gives back grants that were not used. If that fails, the machine ID stays taken until
-// the grant's end.
+// the grant's end. So does one that another lease server may have found by its request, and
+// answered with; no later repetition finds it.
 func (p *Provider) undo(ctx context.Context, s *search) {
 	for _, g := range s.got {
 		s.asked.drop(g)
-		_, _ = p.writeSlot(ctx, s.pool, g.unused())
+		after := g.unused()
+		if repeatedElsewhere(s.req) {
+			after = g
+			after.Request = ""
+		}
+		_, _ = p.writeSlot(ctx, s.pool, after)
 	}
+}
+
+// repeatedElsewhere reports whether another process may get the same request: a lease server does.
+func repeatedElsewhere(req provider.AcquireRequest) bool {
+	return req.RequestID != "" && req.Client != provider.OwnClient
 }

@@ -272,7 +272,8 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// An extension that a closed pool does not know is taken back.
+// An extension that a closed pool does not know is not answered. Its slot keeps it: a repeated
+// request may have been answered meanwhile.
 func TestAnExtensionOfAPoolThatIsClosedMeanwhile(t *testing.T) {
 	r := newRig(t)
 	p, other := r.open(only(0, 7)), r.open(only(0, 7))
@@ -287,8 +288,43 @@ func TestAnExtensionOfAPoolThatIsClosedMeanwhile(t *testing.T) {
 	if _, fenced := errors.AsType[*provider.FencedError](err); !fenced {
 		t.Fatalf("extended to %v, %v", longer, err)
 	}
-	if s := r.slot(l.ID); s.Lease.Expired != l.Expired || s.End != l.ReservedUntil {
-		t.Errorf("the slot keeps the extension: %+v", s)
+	if s := r.slot(l.ID); s.End <= l.ReservedUntil {
+		t.Errorf("the extension was taken back: %+v", s)
+	}
+}
+
+// Two lease servers carry out one request. The one that wrote the slot finds the pool closed meanwhile,
+// and does not free what the other one has answered with.
+func TestAGrantThatAnotherLeaseServerHasAnswered(t *testing.T) {
+	r := newRig(t)
+	p, other := r.open(only(3, 3)), r.open(only(3, 3))
+	request := provider.AcquireRequest{RequestID: strings.Repeat("a", 32), Client: provider.NewClient}
+	r.one(r.open(only(4, 4))) // the head is there
+	var answered []lease.Lease
+	written := false
+	r.Fault(func(w http.ResponseWriter, q *http.Request) bool {
+		if q.Method == http.MethodPost && !written {
+			written = true
+			r.Serve(w, q)
+			return true
+		}
+		if written && q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, headName("default")) {
+			r.Fault(nil)
+			var err error
+			answered, err = other.Acquire(ctx(t), request)
+			must.Succeed(t, err)
+			if err := r.open(provider.DefaultTerms().WithBitSeq(9)).Init(ctx(t), ""); err == nil {
+				t.Error("another layout, although leases live")
+			}
+		}
+		return false
+	})
+	_, err := p.Acquire(ctx(t), request)
+	if len(answered) != 1 {
+		t.Fatalf("the other one has answered %v; %v", answered, err)
+	}
+	if lost, verifyErr := provider.Verify(ctx(t), other, "", answered); verifyErr != nil || len(lost) > 0 {
+		t.Errorf("%v, which was answered, is lost: %v; the first one got %v", answered, verifyErr, err)
 	}
 }
 

@@ -119,11 +119,9 @@ func (p *Provider) extend(ctx context.Context, q *pool, t provider.Terms, req pr
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	if _, err = p.confirm(ctx, q, h); errors.Is(err, errReplaced) {
-		before := *s
-		before.read = written.read
-		_, _ = p.writeSlot(ctx, q, before) // else the slot is taken for longer
-	}
+	// Where it does not count, the slot is taken for longer. It is not written back: a repeated request
+	// may have been answered with it.
+	_, err = p.confirm(ctx, q, h)
 	return written.Lease, err
 }
 

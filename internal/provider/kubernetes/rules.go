@@ -290,6 +290,9 @@ func (h head) extended(s *slot, t provider.Terms, req provider.ExtendRequest, no
 	if err := h.known(t.WithBitSeq(req.BitSeq)); err != nil {
 		return slot{}, false, err
 	}
+	if before.Lease.Created < h.Since {
+		return slot{}, false, provider.ErrConflict // of a time before the layout's
+	}
 	after, err := req.Apply(*before, t, nowMS)
 	out := s.with(after)
 	out.Renewed = nowMS

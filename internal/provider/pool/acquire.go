@@ -74,6 +74,9 @@ func (a *acquire) run(ctx context.Context) ([]lease.Lease, error) {
 		case errors.Is(err, record.ErrUnconfirmed):
 			return nil, fmt.Errorf("%w; %s", err, a.unconfirmed(ctx))
 		case err != nil:
+			if a.req.RequestID == "" {
+				_ = a.unconfirmed(ctx) // nobody can ask for them again
+			}
 			return nil, failure(err)
 		case missed:
 		case a.asked.over():

@@ -25,6 +25,9 @@ type named struct {
 	nonce  nonce
 }
 
+// askedFormat is the first byte of a request's value.
+const askedFormat = 2
+
 // mostLeases bounds a request: its record has to fit into one change.
 const mostLeases = 4096
 
@@ -38,7 +41,7 @@ func (a asked) clipped() asked {
 func (a asked) over() bool { return len(a.got) >= a.want }
 
 func (a asked) value() []byte {
-	b := binary.AppendUvarint([]byte{format}, uint64(a.want))
+	b := binary.AppendUvarint([]byte{askedFormat}, uint64(a.want))
 	for _, g := range a.got {
 		b = append(binary.AppendUvarint(b, uint64(g.start)), byte(g.bitSeq))
 		b = append(b, g.nonce[:]...)
@@ -53,7 +56,7 @@ func (a asked) write(key string, t provider.Terms) record.Write {
 
 func parseAsked(value []byte) (a asked, err error) {
 	r := unseal(value)
-	if r.Byte() != format {
+	if r.Byte() != askedFormat {
 		r.Fail()
 	}
 	a.want = int(min(r.Number(), record.MaxValue))

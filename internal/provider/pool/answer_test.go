@@ -99,6 +99,25 @@ func TestBusyRepetition(t *testing.T) {
 	s.held(other, leases)
 }
 
+// Nobody can ask again for a part that was granted without a request ID: it is given back.
+func TestAPartWithoutARequestIsGivenBack(t *testing.T) {
+	s := newStage(t)
+	p := s.open(provider.DefaultTerms())
+	broken := errors.New("broken")
+	s.failing(3, false, broken)
+	if _, err := p.Acquire(t.Context(), many("")); !errors.Is(err, broken) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.before = nil
+	records, err := p.List(t.Context(), "")
+	must.Succeed(t, err)
+	for _, r := range records {
+		if !r.Released || r.End > begin {
+			t.Fatalf("a part is kept: %+v", r)
+		}
+	}
+}
+
 // A request may take as many changes as it wants leases.
 func TestManyRoundsOfOneRequest(t *testing.T) {
 	s := newStage(t)

@@ -24,8 +24,8 @@
 //
 // # Requests
 //
-// The leases of a request are its caller's to ask for again, after any error, and also where
-// replicas have not confirmed them: then they stay as they are, and the same request gets them
+// The leases of a request are its caller's to ask for again, after any error but a refusal, and also
+// where replicas have not confirmed them: then they stay as they are, and the same request gets them
 // later. Only grants without a request ID are given back.
 //
 // # Which slot
