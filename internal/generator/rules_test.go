@@ -31,9 +31,9 @@ type player struct {
 }
 
 func (p *player) move(d int64) {
-	p.clock.now += d
-	p.stepped = p.stepped || p.clock.now < p.latest
-	p.latest = max(p.latest, p.clock.now)
+	p.clock.now.Add(d)
+	p.stepped = p.stepped || p.clock.now.Load() < p.latest
+	p.latest = max(p.latest, p.clock.now.Load())
 }
 
 // take records the IDs of one request. Those of a regular kind must lie in one
@@ -168,8 +168,9 @@ func (p *player) collect(t *rapid.T, all bool) {
 func TestGeneratorKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
-		c := &handClock{now: (testEpoch + 500) * int64(time.Millisecond)}
-		p := &player{clock: c, latest: c.now, seen: map[snowflake.ID]bool{}, perMS: map[int64]int64{}}
+		c := &handClock{}
+		c.now.Store((testEpoch + 500) * int64(time.Millisecond))
+		p := &player{clock: c, latest: c.now.Load(), seen: map[snowflake.ID]bool{}, perMS: map[int64]int64{}}
 		p.Generator = New(Options{
 			Config: cfg, Timeline: testTimeline, Clock: c, Mark: &mark{},
 			Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,19 +13,20 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// handClock stands still until it is set, and counts how often it is read.
-type handClock struct{ now, read int64 }
+// handClock stands still until it is set, and counts how often it is read. A generator with a request
+// that waits reads it by itself.
+type handClock struct{ now, read atomic.Int64 }
 
 func (c *handClock) NowNS() int64 {
-	c.read++
-	return c.now
+	c.read.Add(1)
+	return c.now.Load()
 }
 
-func (c *handClock) ms() int64 { return c.now / int64(time.Millisecond) }
+func (c *handClock) ms() int64 { return c.now.Load() / int64(time.Millisecond) }
 
 // at sets the clock to so many milliseconds after the start of the test.
 func (c *handClock) at(ms float64) {
-	c.now = (testEpoch+1000)*int64(time.Millisecond) + int64(ms*float64(time.Millisecond))
+	c.now.Store((testEpoch+1000)*int64(time.Millisecond) + int64(ms*float64(time.Millisecond)))
 }
 
 // newByHand returns a generator with a lease of 8 values, valid from the test's millisecond 0 to
@@ -64,15 +66,15 @@ func TestOneReadingServesABurst(t *testing.T) {
 	g, c := newByHand(t, nil)
 	c.at(5.5)
 	burst := g.Read()
-	c.read = 0
+	c.read.Store(0)
 	c.at(7)
 	for range 8 {
 		if _, ms := begin(t, g, burst, 1); ms != 5 {
 			t.Errorf("an ID embeds %d, and the reading is 5", ms)
 		}
 	}
-	if c.read != 0 {
-		t.Errorf("the clock was read %d times beside the burst's reading", c.read)
+	if c.read.Load() != 0 {
+		t.Errorf("the clock was read %d times beside the burst's reading", c.read.Load())
 	}
 }
 
