@@ -208,7 +208,13 @@ func (l *locks) Receive(s LockStep) {
 		return
 	}
 	q.answered = true
-	until := s.Sent + time.Duration(a.leftMS)*time.Millisecond
+	// A later try may find that an earlier one was carried out: then that one's answer has arrived.
+	until := time.Duration(0)
+	for sent, other := range q.answers {
+		if other.token == a.token {
+			until = max(until, sent+time.Duration(other.leftMS)*time.Millisecond)
+		}
+	}
 	b := l.belief[a.token]
 	if b == nil {
 		b = &lockBelief{host: s.Host}
