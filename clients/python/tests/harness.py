@@ -44,7 +44,9 @@ def build_daemon() -> str:
     built = TOOLS / "kazahanad"
     built.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        ["go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", str(built), "./cmd/kazahanad"], cwd=REPOSITORY, check=True
+        ["go", "build", "-tags", "grpcnotrace,nopgxregisterdefaulttypes", "-o", str(built), "./cmd/kazahanad"],
+        cwd=REPOSITORY,
+        check=True,
     )
     return str(built)
 
