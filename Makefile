@@ -58,9 +58,9 @@ proof:
 mutants:
 	@KZTEST_RING=deep $(GO) test ./test/mutation -count=1 -v -timeout 4h -run '^TestEachMutationIsCaught$$' $(MUTANTS) | grep -v '^=== '
 
-## simulate: hosts with all that ships, their disks, networks, clocks and stores failing, in SEEDS worlds (default 150); a table of which faults met which states.
+## simulate: hosts with all that ships, their disks, networks, clocks and stores failing, in SEEDS worlds (default 300); a table of which faults met which states.
 simulate:
-	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run '^(TestSimulation|TestEachRuleOfTheWholeIsNeeded|TestASeedRepeatsAWholeRun)$$' -proof.seeds=$(or $(SEEDS),150) | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -timeout 60m -run '^(TestSimulation|TestEachRuleOfTheWholeIsNeeded|TestASeedRepeatsAWholeRun)$$' -proof.seeds=$(or $(SEEDS),300) | grep -v '^=== '
 
 ## model: TLC searches the specifications of docs/model, whole and without each rule; tables and stories.
 model: setup

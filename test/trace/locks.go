@@ -97,6 +97,7 @@ type locks struct {
 	belief      map[int64]*lockBelief // by token
 	greatest    int64
 	greatestEnd int64
+	forgotten   int64 // greatest when the store last forgot something
 	carriedOut  int
 	breaks      func(format string, args ...any)
 }
@@ -334,6 +335,7 @@ func (l *locks) Look(s LockStep) {
 	case s.Floor < l.floor:
 		l.breaks("Look: the floor is %d, after %d", s.Floor, l.floor)
 	}
+	l.risesAgain(s)
 	l.floor = max(l.floor, s.Floor)
 }
 
@@ -365,14 +367,22 @@ func (l *locks) Forget(s LockStep) {
 		l.breaks("Forget: the store falls back to token %d, active: %v, which it never had", s.Token, s.Active)
 	case s.FenceMS < l.greatestEnd:
 		l.breaks("Forget: the fence ends at %d, and a lease that may be missing at %d", s.FenceMS, l.greatestEnd)
-	case s.Floor < l.greatest:
-		l.breaks("Forget: tokens go on above %d, and %d was granted", s.Floor, l.greatest)
 	}
 	if l.rec = (leaseRecord{}); at >= 0 {
 		l.rec = l.earlier[at]
 	}
 	l.life++
 	l.floor, l.fenceMS, l.latest = s.Floor, s.FenceMS, nil // its memory is as old
+	l.forgotten = l.greatest
+	l.risesAgain(s)
+}
+
+// risesAgain judges the floor that the store shows once the fence is over. Until then the floor of
+// some stores is the time, and a token from the millisecond of the loss is above it.
+func (l *locks) risesAgain(s LockStep) {
+	if s.StoreMS >= l.fenceMS && s.Floor < l.forgotten {
+		l.breaks("%s: tokens go on above %d, and %d was granted before the store forgot", s.Do, s.Floor, l.forgotten)
+	}
 }
 
 // relied judges who relied on what: on no lease but what the host had been told by then, and

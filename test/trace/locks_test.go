@@ -58,6 +58,28 @@ func (t *Locks) without(do string, n int) {
 	t.Steps = slices.Delete(t.Steps, at, at+1)
 }
 
+// lookAfterFence has the store show the floor when the fence is over, before it grants again.
+func (t *Locks) lookAfterFence(floor int64) {
+	t.Steps = slices.Insert(t.Steps, t.at("Commit", 4), LockStep{Do: "Look", At: msec(210), StoreMS: 1210, Token: 1, Floor: floor})
+}
+
+// Where the floor is the time, a token from the millisecond of the loss is above the floor of the
+// fence. It is below that of the first grant, which comes after the fence.
+func TestLocksFloorRisesInTheFence(t *testing.T) {
+	x := locksExample()
+	x.step("Forget", 0).Floor = 1
+	x.lookAfterFence(1000)
+	if r := x.Check(); len(r.Broken) > 0 || r.Grants != 7 {
+		t.Errorf("without fault: %+v", r)
+	}
+	x = locksExample()
+	f := x.step("Forget", 0)
+	f.Floor, f.StoreMS, f.Active = 1, f.FenceMS, false
+	if r := x.Check(); len(r.Broken) == 0 || !strings.Contains(r.Broken[0], "Forget: tokens go on above 1, and 2 was granted") {
+		t.Errorf("a floor that is too low when the fence is over at once: %+v", r)
+	}
+}
+
 func TestLocks(t *testing.T) {
 	if r := locksExample().Check(); len(r.Broken) > 0 || r.Grants != 7 {
 		t.Errorf("without fault: %+v", r)
@@ -106,7 +128,10 @@ func TestLocks(t *testing.T) {
 		{"the floor forgets a token", "Delete: the record of token 1001 is deleted, and the floor is 1000", func(x *Locks) { x.step("Delete", 0).Floor = 1000 }},
 		{"falls back to what never was", "Forget: the store falls back to token 1, active: true, which", func(x *Locks) { x.step("Forget", 0).EndMS = 1141 }},
 		{"the fence is too short", "Forget: the fence ends at 1189, and a lease that may be missing at 1190", func(x *Locks) { x.step("Forget", 0).FenceMS = 1189 }},
-		{"the floor of a life is too low", "Forget: tokens go on above 1, and 2 was granted", func(x *Locks) { x.step("Forget", 0).Floor = 1 }},
+		{"the floor of a life is too low", "Look: tokens go on above 1, and 2 was granted", func(x *Locks) {
+			x.step("Forget", 0).Floor = 1
+			x.lookAfterFence(1)
+		}},
 		{"relies on another's lease", "Believes: b relies on token 1", func(x *Locks) { x.Relied[0].Host = "b" }},
 		{"relies before it knows", "Receive: a relies on token 1 from 14ms", func(x *Locks) { x.Relied[0].From = msec(14) }},
 		{"counts from the answer", "Until: b relies on token 2 until 181ms, and may until 180ms", func(x *Locks) { x.Relied[1].Until = msec(181) }},

@@ -150,6 +150,8 @@ func (s *seen) at(nowMS int64, f postgresconn.Fence) record.View {
 	s.view.NowMS, s.view.Life = nowMS, f.Life
 	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
 	if f.Forgot {
+		// It is the time of this view, not of the loss. So a lost token, also one from the
+		// millisecond of the loss, is below those of the first grant after the fence.
 		s.view.Floor = max(s.view.Floor, s.view.NowMS*1000)
 	}
 	for key, r := range s.view.Records {

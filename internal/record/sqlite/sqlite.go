@@ -223,6 +223,8 @@ func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (recor
 		return record.View{}, err
 	}
 	if fence.Forgot {
+		// It is the time of this view, not of the loss. So a lost token, also one from the
+		// millisecond of the loss, is below those of the first grant after the fence.
 		v.Floor = max(v.Floor, nowMS*1000)
 	}
 	if v.Size, err = s.Size(); err != nil {
