@@ -74,7 +74,7 @@ func (w *watch) Mismatch() { w.add(w.mismatches) }
 func (w *watch) StateFailed() { w.stateErrors.Add(context.Background(), 1) }
 
 // Skew shows the provider's clock against the local one.
-func (w *watch) Skew(_ int64, skew time.Duration) {
+func (w *watch) Skew(skew time.Duration) {
 	w.skew.Record(context.Background(), skew.Seconds(), metric.WithAttributes(w.service))
 }
 

@@ -23,31 +23,16 @@ var (
 	errNoCover  = errors.New("the lease does not cover this host's clock")
 )
 
-// asking is what an acquire is for.
-type asking struct {
-	repeated bool // the request was sent before
-	growing  bool // it is to bring more, not to replace
-}
-
-// answer is leases that the provider has granted, before they are judged.
-type answer struct {
-	asking
-	leases  []lease.Lease
-	heardMS int64 // the clock's time when the answer came
-	placed  bool  // it is settled on which timeline the service goes on
-}
-
 // acquire asks for need IDs per millisecond. A request of which it is not known
 // whether it was granted is repeated.
 func (c *Core) acquire(need int64) Action {
-	c.asked = true
-	c.asking = asking{repeated: c.request != nil, growing: c.growth && c.remaining() > 0}
+	c.repeated = c.request != nil
 	if c.request == nil {
 		c.request = &provider.AcquireRequest{
 			Service: c.cfg.Service, Meta: c.cfg.Meta, ThroughputPerMS: need, RequestID: c.newRequestID(),
 		}
-		c.askedMS = c.at.MS
 	}
+	c.askedAt = c.at.Elapsed
 	return Acquire{*c.request}
 }
 
@@ -65,15 +50,7 @@ func settled(err error) bool {
 		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrInvalid)
 }
 
-// heard notes whether the provider has answered a call.
-func (c *Core) heard(err error) {
-	if err == nil || settled(err) || errors.As(err, new(*provider.BusyError)) {
-		c.answered, c.lastAnswer = true, c.at.Elapsed
-	}
-}
-
 func (c *Core) onAcquired(e Acquired) Action {
-	c.heard(e.Err)
 	err := e.Err
 	if err != nil && c.at.Halt {
 		return c.next() // the call was cut short: that says nothing about the provider
@@ -81,10 +58,9 @@ func (c *Core) onAcquired(e Acquired) Action {
 	if err == nil || settled(err) {
 		c.request = nil
 	}
-	if c.asking.repeated && errors.Is(err, provider.ErrConflict) {
+	if c.repeated && errors.Is(err, provider.ErrConflict) {
 		// The answer that was lost granted leases which have ended since. That is
 		// no failure of the provider's, and a new request may well be granted.
-		c.asked = false
 		return c.next()
 	}
 	if err == nil && len(e.Leases) == 0 {
@@ -94,75 +70,45 @@ func (c *Core) onAcquired(e Acquired) Action {
 		c.failed(err)
 		return c.next()
 	}
-	c.answer = &answer{leases: e.Leases, asking: c.asking, heardMS: c.at.MS}
-	if l := c.answer.first(); l != nil && c.cfg.OwnClock {
-		return Confirm{l.Created}
+	c.answer = e.Leases
+	sound := slices.IndexFunc(e.Leases, func(l lease.Lease) bool { return l.Validate() == nil })
+	if sound >= 0 && !c.repeated { // which may have been granted at the first try, at an unknown time
+		return Confirm{e.Leases[sound].Created}
 	}
-	c.learnClock()
+	c.settleTimeline()
 	return c.next()
 }
 
-// first is the first well-formed lease, if there is one.
-func (a *answer) first() *lease.Lease {
-	for i := range a.leases {
-		if a.leases[i].Validate() == nil {
-			return &a.leases[i]
-		}
-	}
-	return nil
-}
-
-// learnClock compares the time of a grant with the local clock, which was
-// between askedMS and now when the grant was made. The provider's clock may have
-// set the local one right since.
-func (c *Core) learnClock() {
-	l := c.answer.first()
-	if l == nil {
-		return
-	}
-	now := c.at.MS
-	asked := c.askedMS + now - c.answer.heardMS
-	if c.answer.repeated {
-		// Asked for the first time long ago, maybe: anything in between agrees
-		// with the answer, and the earlier value is kept where it does.
-		c.skewMS = min(max(c.skewMS, l.Created-now), l.Created-asked)
-	} else {
-		c.skewMS = l.Created - (asked+now)/2
-	}
-	created, skew := l.Created, time.Duration(c.skewMS)*time.Millisecond
-	c.report.seen(func(o Observer) { o.Skew(created, skew) })
+// learnClock compares the time of a grant with the local clock, which the grant may just have set
+// right. The grant was made between the request and the answer.
+func (c *Core) learnClock(created int64) {
+	c.skewMS = created - c.at.MS + (c.at.Elapsed-c.askedAt).Milliseconds()/2
+	skew := time.Duration(c.skewMS) * time.Millisecond
+	c.report.seen(func(o Observer) { o.Skew(skew) })
 }
 
 // judge takes the leases of an answer that can be used into use, and refuses the
 // others.
-func (c *Core) judge() (action Action, again bool) {
-	if !c.answer.placed {
-		c.answer.placed = true
-		c.settleTimeline()
-		return nil, true
-	}
-	a := c.answer
-	c.answer = nil
+func (c *Core) judge() {
 	var good []lease.Lease
 	var bad []refusal
 	known := c.all()
-	for _, l := range a.leases {
+	for _, l := range c.answer {
 		if err := c.unfit(l); err != nil {
 			bad = append(bad, refusal{l, err, !errors.Is(err, lease.ErrMalformed) && has(known, l)})
 			continue
 		}
 		good = append(good, l)
 	}
+	c.answer = nil
 	if len(good) > 0 {
 		c.accept(good)
-		c.pace(a.growing, good[0])
 	} else {
 		c.failed(bad[0].err)
 	}
 	for _, r := range bad {
 		c.refuse(r)
 	}
-	return nil, true
 }
 
 // unfit says why the lease cannot be used, nil if it can.
@@ -186,7 +132,7 @@ func (c *Core) unfit(l lease.Lease) error {
 // timelines are in the local state before an ID is made on the new one. After a crash
 // the next life can then tell on which of the two its IDs are the larger ones.
 func (c *Core) settleTimeline() {
-	for _, l := range c.answer.leases {
+	for _, l := range c.answer {
 		err := c.unfit(l)
 		switch {
 		case err == nil:
@@ -212,9 +158,6 @@ func (c *Core) onRebased(ok bool) {
 	}
 	c.moving, c.todo = nil, append(c.todo, toSave)
 }
-
-// maxLogged is how many leases of one grant get a line each in the log.
-const maxLogged = 16
 
 // accept takes the leases into use. Expired ones are pruned now and only now,
 // when there is something to live from (seed 000, section 5.9): the last of
@@ -244,30 +187,15 @@ func (c *Core) accept(good []lease.Lease) {
 	}
 	c.saved.Held, c.saved.Offered = held, nil
 	c.cause, c.failures, c.notBefore = nil, 0, 0
+	if c.missing() > 0 {
+		c.notBefore = c.at.Elapsed + c.cfg.RetryInterval // the provider may have a reason to grant less
+	}
 	c.todo = append(c.todo, toSave, toPublish)
-	for i, l := range good {
-		if i == maxLogged {
-			c.report.line(zap.InfoLevel, "further worker ids allocated", zap.Int("count", len(good)-i))
-			break
-		}
+	for _, l := range good {
 		c.report.line(zap.InfoLevel, "worker id allocated", c.leaseFields(l)...)
 	}
 	c.begin(good[0])
 	c.report.seen(func(o Observer) { o.Acquired(ResultOK) })
-}
-
-// pace sets the rate limits after a success.
-func (c *Core) pace(growing bool, l lease.Lease) {
-	c.term = time.Duration(l.Term()) * time.Millisecond
-	if !growing {
-		c.lastAcquire, c.acquired = c.at.Elapsed, true
-	}
-	if c.supply() >= c.cfg.MaxThroughput {
-		c.growthShort = 0
-		return
-	}
-	c.growthShort++
-	c.growthBefore = c.at.Elapsed + backoff(c.growthShort, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 }
 
 type refusal struct {
@@ -309,8 +237,6 @@ func (c *Core) failed(err error) {
 	switch {
 	case errors.As(err, &fenced):
 		result = ResultFenced
-		end := time.Duration(fenced.UntilMS-c.at.MS-c.skewMS) * time.Millisecond
-		wait = fenceWait(end, wait, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 	case errors.As(err, &busy):
 		result = ResultRefused
 		wait = busy.Wait(wait, c.rnd.Float64())
@@ -326,23 +252,18 @@ func (c *Core) failed(err error) {
 	c.cause = err
 	c.todo = append(c.todo, toPublish)
 	c.report.seen(func(o Observer) { o.Acquired(result) })
-	fields := []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
-	had := c.term > 0 || c.saved.Cached != nil // a lease, in this life or the one before
-	if had && !c.anyUsable() {
-		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", append(c.keptFields(), fields...)...)
-		return
+	text, fields := "failed to allocate worker id", []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
+	if kept := c.lastKept(); kept != nil && !c.anyUsable() {
+		text, fields = "keep alive failed, circuit breaking", append(c.leaseFields(*kept), fields...)
 	}
-	c.report.line(zap.ErrorLevel, "failed to allocate worker id", fields...)
+	c.report.line(zap.ErrorLevel, text, fields...)
 }
 
-// keptFields describe the lease that could not be kept alive: the latest of this life, or of the
-// one before.
-func (c *Core) keptFields() []zap.Field {
-	if c.kept != nil {
-		return c.leaseFields(*c.kept)
+// lastKept is the lease that could not be kept alive: the latest of this life, or one of the life
+// before. nil: there was none.
+func (c *Core) lastKept() *lease.Lease {
+	if all := c.all(); c.kept == nil && len(all) > 0 {
+		return &all[0]
 	}
-	if all := c.all(); len(all) > 0 {
-		return c.leaseFields(all[0])
-	}
-	return nil
+	return c.kept
 }

@@ -25,7 +25,6 @@ type Config struct {
 	RetryMax      time.Duration
 	CallTimeout   time.Duration // deadline of one provider call
 	VerifyEvery   time.Duration
-	OwnClock      bool // the provider reads another clock than this host's
 }
 
 // Moment has the readings of the clocks and the generator when an event arrives.
@@ -50,7 +49,7 @@ type (
 	Published struct{}
 	Rebased   struct{ OK bool } // whether the stream goes on increasing
 	Saved     struct{ Err error }
-	Confirmed struct{}
+	Confirmed struct{ ProviderMS int64 } // as in the Confirm
 	Acquired  struct {
 		Leases []lease.Lease
 		Err    error
@@ -82,7 +81,7 @@ type (
 		Content   state.Saved
 		AfterLoss bool
 	}
-	// Confirm tells the clock the present time of a provider with a clock of its own.
+	// Confirm tells the clock the present time of the provider.
 	Confirm struct{ ProviderMS int64 }
 
 	// Acquire, Verify and Release are calls of the provider.
@@ -107,40 +106,30 @@ type Core struct {
 
 	saved    state.Saved              // held and cached leases, timeline: for the store to hold
 	request  *provider.AcquireRequest // sent, and not known to be granted or refused
-	askedMS  int64                    // Unix ms: when request was sent first
+	repeated bool                     // it has been sent before
 	cause    error                    // why the last acquire failed
 	failures int                      // in a row
-	term     time.Duration            // of the last grant
 	skewMS   int64                    // provider's clock minus ours, at the last grant
 
 	// Times on Moment.Elapsed.
-	notBefore    time.Duration // backoff after a failure
-	lastAcquire  time.Duration // the last success, for the rate limit
-	growthBefore time.Duration // backoff of growth
-	nextVerify   time.Duration
-	nextSave     time.Duration // when to try again, if unsaved
-	lastAnswer   time.Duration // of the provider
+	askedAt    time.Duration // when request was sent last
+	notBefore  time.Duration // backoff of acquires
+	nextVerify time.Duration
+	nextSave   time.Duration // when to try again, if unsaved
 
-	acquired    bool // there was a success
-	growth      bool // the generator asked for more
-	growthShort int  // growth acquires in a row that brought less than asked
-	answered    bool // the provider has answered a call of this life
-	unsaved     bool // the store does not hold what saved has
-	loss        bool // nor may it hold its leases: some of them are another client's
+	growth  bool // the generator asked for more
+	unsaved bool // the store does not hold what saved has
+	loss    bool // nor may it hold its leases: some of them are another client's
 
 	kept *lease.Lease // the log tells of its keep alive; nil: none in this life
 
 	// The present turn's work, done and still to do.
 	verified bool          // it has verified
-	asked    bool          // it has acquired
-	returned int           // refused leases it has given back
 	todo     []duty        // in this order, before anything else
 	leaving  []lease.Lease // sealed and forgotten once todo is done: to be released
 	refused  []lease.Lease // to be given back
 	back     lease.Lease   // its release is under way
-	used     bool          // back was held, and not refused
-	asking   asking        // about the acquire under way
-	answer   *answer       // of an acquire, not judged yet
+	answer   []lease.Lease // granted, not judged yet
 	moving   *state.Saved  // the leases from before the timeline moves
 
 	stop *stopping // a stop has begun
@@ -166,26 +155,7 @@ func NewCore(cfg Config, saved state.Saved, rnd *rand.Rand, at Moment) (*Core, P
 	for _, l := range saved.Held {
 		c.report.line(zap.InfoLevel, "lease adopted from an earlier run", c.leaseFields(l, zap.Bool("valid", l.Allows(at.MS)))...)
 	}
-	if len(saved.Held) > 0 {
-		c.term = time.Duration(saved.Held[0].Term()) * time.Millisecond
-		c.resumePace()
-	}
 	return c, Publish{Held: saved.Held, Cached: saved.Cached}
-}
-
-// resumePace lets the rate limit go on from the youngest adopted lease that is
-// of use, so that a daemon which crashes again and again before its clock has
-// reached that lease does not take a slot each time.
-func (c *Core) resumePace() {
-	for _, l := range c.saved.Held {
-		if !covers(l.Created, l.Expired, c.at.MS) {
-			continue
-		}
-		at := c.at.Elapsed - time.Duration(max(c.at.MS-l.Created, 0))*time.Millisecond
-		if !c.acquired || at > c.lastAcquire {
-			c.lastAcquire, c.acquired = at, true
-		}
-	}
 }
 
 // Report is a transition's report for the log and the metrics.
@@ -227,7 +197,8 @@ func (c *Core) Handle(at Moment, e Event) Action {
 	case Acquired:
 		return c.onAcquired(e)
 	case Confirmed:
-		c.learnClock()
+		c.learnClock(e.ProviderMS)
+		c.settleTimeline()
 	case Verified:
 		c.onVerified(e)
 	case Released:
@@ -238,7 +209,7 @@ func (c *Core) Handle(at Moment, e Event) Action {
 
 // beginTurn begins each thing that is due now, once.
 func (c *Core) beginTurn() {
-	c.verified, c.asked, c.returned = false, false, 0
+	c.verified = false
 	if i := slices.IndexFunc(c.saved.Held, c.usable); i >= 0 {
 		c.begin(c.saved.Held[i])
 	}
@@ -287,9 +258,12 @@ func (c *Core) nextCall() (action Action, again bool) {
 	case c.stop != nil:
 		return c.nextOfStop()
 	case c.answer != nil:
-		return c.judge()
+		c.judge()
+		return nil, true
 	case c.at.Halt:
 		return c.sleep(), false
+	case len(c.refused) > 0:
+		return c.giveBackRefused(), false
 	case c.leaveReplaced():
 		return nil, true
 	case !c.verified && c.cfg.VerifyEvery > 0 && c.at.Elapsed >= c.nextVerify:
@@ -299,11 +273,8 @@ func (c *Core) nextCall() (action Action, again bool) {
 		}
 		return nil, true
 	}
-	if need := c.due(); need > 0 && !c.asked {
+	if need := c.due(); need > 0 {
 		return c.acquire(need), false
-	}
-	if len(c.refused) > 0 && c.returned < releaseChunk {
-		return c.giveBackRefused()
 	}
 	return c.sleep(), false
 }

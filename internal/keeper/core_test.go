@@ -52,11 +52,13 @@ func (tb *table) turn(e Event) (names []string) {
 		}
 		names = append(names, name)
 		tb.at.Halt = tb.at.Halt || name == tb.halts
-		switch action.(type) {
+		switch a := action.(type) {
 		case Publish:
 			e = Published{}
 		case Save:
 			e = Saved{}
+		case Confirm:
+			e = Confirmed(a)
 		case Acquire:
 			e = tb.grant()
 		case Verify:
@@ -84,9 +86,9 @@ func (tb *table) want(t *testing.T, e Event, want ...string) {
 // the release is sent.
 func TestOrderOfActions(t *testing.T) {
 	tb := newTable()
-	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Sleep")
+	tb.want(t, Tick{}, "Acquire", "Confirm", "Save", "Publish", "Sleep")
 	tb.pass(renewal)
-	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
+	tb.want(t, Tick{}, "Acquire", "Confirm", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
 	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Release", "Done")
 }
 
@@ -97,7 +99,7 @@ func TestNothingIsSentThatWasNotForgotten(t *testing.T) {
 	tb.turn(Tick{})
 	tb.answers["Save"] = Saved{errDisk}
 	tb.pass(renewal)
-	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Sleep")
+	tb.want(t, Tick{}, "Acquire", "Confirm", "Save", "Publish", "Publish", "Save", "Sleep")
 	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Done")
 }
 
@@ -112,48 +114,32 @@ func TestHaltedKeeperCallsNobody(t *testing.T) {
 	tb.want(t, Stop{}, "Seal", "Done")
 }
 
-// TestStoppedInTheMiddleOfAHandBack: the stop gives back a lease that is sealed and forgotten, if
-// its release was not sent yet.
+// TestStoppedInTheMiddleOfAHandBack: no further release is sent, so the leases that are sealed and
+// forgotten run out by themselves. The stop gives back the others.
 func TestStoppedInTheMiddleOfAHandBack(t *testing.T) {
-	for name, c := range map[string]struct {
-		outcome, verified error
-		want              []string
-	}{
-		"a release that was sent":    {want: []string{"Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Done"}},
-		"one that was not sent":      {outcome: provider.ErrNotSent, want: []string{"Seal", "Verify", "Save", "Release", "Release", "Release", "Release", "Release", "Release", "Done"}},
-		"and the provider went away": {outcome: provider.ErrNotSent, verified: errDown, want: []string{"Seal", "Verify", "Save", "Done"}},
-	} {
-		t.Run(name, func(t *testing.T) { stoppedInTheMiddle(t, Released{c.outcome}, Verified{Err: c.verified}, c.want) })
-	}
-}
-
-func stoppedInTheMiddle(t *testing.T, outcome Released, verified Verified, want []string) {
 	tb := newTable()
 	tb.core.cfg.MaxThroughput *= 3
 	three := func() Acquired {
 		return Acquired{Leases: slices.Concat(tb.grant().Leases, tb.grant().Leases, tb.grant().Leases)}
 	}
 	tb.answers["Acquire"] = three()
-	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Sleep")
+	tb.want(t, Tick{}, "Acquire", "Confirm", "Save", "Publish", "Sleep")
 	tb.pass(renewal)
-	tb.answers["Acquire"], tb.answers["Release"], tb.halts = three(), outcome, "Release"
-	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
+	tb.answers["Acquire"], tb.halts = three(), "Release"
+	tb.want(t, Tick{}, "Acquire", "Confirm", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
 	tb.at.Halt, tb.halts = false, ""
-	delete(tb.answers, "Release")
-	tb.answers["Verify"] = verified
-	tb.want(t, Stop{}, want...)
-	if held := len(tb.core.saved.Held); verified.Err != nil && held != 6 {
-		t.Errorf("%d leases are kept for the next start, want 6", held)
-	}
+	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Release", "Save", "Release", "Save", "Release", "Done")
 }
 
-// TestBackoffHasJitter: hosts that failed together do not come back together.
-func TestBackoffHasJitter(t *testing.T) {
+// TestStopOutOfTime: a release that the stop has no time for is not sent, and its lease stays for
+// the next start.
+func TestStopOutOfTime(t *testing.T) {
 	tb := newTable()
-	tb.answers["Acquire"] = Acquired{Err: errDown}
 	tb.turn(Tick{})
-	if in := tb.core.Status().RetryIn; in <= time.Second || in > time.Second+time.Second/10 {
-		t.Errorf("the next try is in %v", in)
+	tb.halts = "Save"
+	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Save", "Done")
+	if held := len(tb.core.saved.Held); held != 1 {
+		t.Errorf("%d leases are kept for the next start, want 1", held)
 	}
 }
 

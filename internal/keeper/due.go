@@ -11,8 +11,6 @@ const (
 	// renewAt is the part of a term after which a lease is replaced
 	// (seed 000, section 5.5), in percent.
 	renewAtPercent = 90
-	// acquiresPerTerm bounds the rate of acquires: one per term/10.
-	acquiresPerTerm = 10
 	// earlyPart is the part of a term by which a grant may lie in the future
 	// of this host's clock and still be of use: it becomes usable before the
 	// lease that it replaces has ended.
@@ -54,55 +52,31 @@ func backoff(failures int, first, most time.Duration, random float64) time.Durat
 	return d + jitter
 }
 
-// fenceWait is how long to wait before a provider that refuses grants for so
-// long is asked again: until the end, but no longer than after any other failure.
-// An operator may lift the fence, and the two clocks may differ by more than was
-// known. random is in [0, 1): hosts that wait for one fence do not all come at its
-// end.
-func fenceWait(end, usual, first, most time.Duration, random float64) time.Duration {
-	if end <= 0 || end > most {
-		return usual
-	}
-	return min(max(end, first)+time.Duration(random*float64(first)), most)
-}
-
-// remaining is the throughput of the leases that are usable now and not due
-// for replacement.
-func (c *Core) remaining() (sum int64) {
+// throughput is the sum over the held leases for which of is true.
+func (c *Core) throughput(of func(lease.Lease) bool) (sum int64) {
 	for _, l := range c.saved.Held {
-		if c.usable(l) && !c.aging(l) {
+		if of(l) {
 			sum += l.Throughput()
 		}
 	}
 	return sum
 }
 
-// supply is the throughput of the leases that are usable now or will be soon,
-// and not due for replacement: what growth has to look at, lest it acquire
-// again and again until the clock has reached the first new lease.
-func (c *Core) supply() (sum int64) {
-	for _, l := range c.saved.Held {
-		if covers(l.Created, l.Expired, c.at.MS) {
-			sum += l.Throughput()
-		}
-	}
-	return sum
+// missing is the throughput that the leases lack. A lease that the clock reaches soon counts like a
+// usable one, lest more and more are acquired until then, by a daemon that crashes again and again too.
+func (c *Core) missing() int64 {
+	return c.cfg.MaxThroughput - c.throughput(func(l lease.Lease) bool { return covers(l.Created, l.Expired, c.at.MS) })
 }
 
 // due returns how much throughput to ask for now; 0 = do not ask.
 func (c *Core) due() int64 {
-	elapsed, remaining := c.at.Elapsed, c.remaining()
-	need := c.cfg.MaxThroughput - remaining
-	if need <= 0 || elapsed < c.notBefore {
+	need := c.missing()
+	if need <= 0 || c.at.Elapsed < c.notBefore {
 		return 0
-	}
-	if grow := c.cfg.MaxThroughput - c.supply(); c.growth && grow > 0 && remaining > 0 && elapsed >= c.growthBefore {
-		return grow
 	}
 	replaceable := slices.ContainsFunc(c.saved.Held, func(l lease.Lease) bool { return c.aging(l) && c.at.MS < l.Expired })
-	limited := c.acquired && elapsed < c.lastAcquire+c.term/acquiresPerTerm
-	if limited || (remaining > 0 && !replaceable) {
-		return 0
+	if need < c.cfg.MaxThroughput && !replaceable && !c.growth {
+		return 0 // fewer leases than asked for are enough until they are used up
 	}
 	return need
 }
@@ -116,13 +90,7 @@ func (c *Core) nap() time.Duration {
 			nap = min(nap, d)
 		}
 	}
-	if len(c.refused) > 0 {
-		sooner(minNap)
-	}
 	sooner(c.notBefore - elapsed)
-	if c.acquired {
-		sooner(c.lastAcquire + c.term/acquiresPerTerm - elapsed)
-	}
 	if c.cfg.VerifyEvery > 0 {
 		sooner(c.nextVerify - elapsed)
 	}

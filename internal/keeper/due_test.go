@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"time"
 )
@@ -80,45 +79,5 @@ func TestBackoff(t *testing.T) {
 	}
 	if got := backoff(3, 250*time.Millisecond, 700*time.Millisecond, 0); got != 700*time.Millisecond {
 		t.Errorf("%v: the doubled interval is cut at the largest one", got)
-	}
-}
-
-// TestBackoffKeepsItsCap: no number of failures, no intervals and no jitter lead
-// to a wait above the largest interval, or to none.
-func TestBackoffKeepsItsCap(t *testing.T) {
-	intervals := []time.Duration{time.Millisecond, 250 * time.Millisecond, time.Second, time.Minute, time.Hour, math.MaxInt64 / 3, math.MaxInt64}
-	for _, first := range intervals {
-		for _, most := range intervals {
-			for _, failures := range []int{0, 1, 2, 3, 7, 63, 64, 65, 1_000_000} {
-				for _, random := range []float64{0, 0.25, 0.5, 0.999999, math.Nextafter(1, 0)} {
-					if got := backoff(failures, first, most, random); got > most || got <= 0 {
-						t.Errorf("backoff(%d, %v, %v, %v) is %v", failures, first, most, random, got)
-					}
-				}
-			}
-		}
-	}
-}
-
-func TestFenceWait(t *testing.T) {
-	const usual, first, most = 8 * time.Second, time.Second, time.Minute
-	for _, c := range []struct {
-		end    time.Duration
-		random float64
-		want   time.Duration
-	}{
-		{-time.Second, 0.5, usual}, // over already
-		{0, 0.5, usual},
-		{time.Millisecond, 0, first},
-		{30 * time.Second, 0, 30 * time.Second},
-		{30 * time.Second, 0.5, 30*time.Second + 500*time.Millisecond},
-		{most - first/4, 0.1, most - first/4 + first/10},
-		{most - first/4, 0.999, most}, // not beyond it, and not before the end
-		{most, 0.999, most},
-		{most + 1, 0.5, usual},
-	} {
-		if got := fenceWait(c.end, usual, first, most, c.random); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
 	}
 }

@@ -43,17 +43,17 @@ type Store interface {
 type Clock interface {
 	NowMS() int64             // Unix ms
 	Elapsed() time.Duration   // by a clock that cannot be set
-	Confirm(providerMS int64) // a provider with a clock of its own showed this just now
+	Confirm(providerMS int64) // the provider showed this just now
 }
 
 // Observer receives events for the metrics. Its methods return at once.
 type Observer interface {
-	Acquired(result string)                  // one of the Result constants
-	Called(op string, d time.Duration)       // a provider call took d
-	Lost(reason string)                      // a held lease is no longer ours
-	Mismatch()                               // a lease on another timeline was refused
-	StateFailed()                            // the local state could not be written
-	Skew(created int64, local time.Duration) // a grant's time minus the local clock
+	Acquired(result string)            // one of the Result constants
+	Called(op string, d time.Duration) // a provider call took d
+	Lost(reason string)                // a held lease is no longer ours
+	Mismatch()                         // a lease on another timeline was refused
+	StateFailed()                      // the local state could not be written
+	Skew(d time.Duration)              // the provider's clock minus the local one, at a grant
 }
 
 // Results of an acquire, as the metric names them.
@@ -91,7 +91,6 @@ type Keeper struct {
 // New returns a keeper that has published the leases of the store.
 func New(cfg Config, deps Deps) *Keeper {
 	k := &Keeper{Deps: deps}
-	cfg.OwnClock = deps.Provider.Info().OwnClock
 	var first Publish
 	k.core, first = NewCore(cfg, deps.Store.Load(), deps.Rand, k.moment(context.Background()))
 	k.tell()
@@ -189,7 +188,7 @@ func (k *Keeper) perform(ctx context.Context, action Action) Event {
 		return Saved{k.Store.Save(a.Content)}
 	case Confirm:
 		k.Clock.Confirm(a.ProviderMS)
-		return Confirmed{}
+		return Confirmed(a)
 	case Acquire:
 		var e Acquired
 		e.Err = k.timed(ctx, "acquire", func(ctx context.Context) (err error) {

@@ -69,41 +69,6 @@ func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 	}
 }
 
-// TestClockAnHourOffAndTheAnswerLost: the lease that comes to light at the
-// second try is given back all the same.
-func TestClockAnHourOffAndTheAnswerLost(t *testing.T) {
-	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
-		t.Run(name, hosted(func(s *setup) { s.clockOff = off }, func(t *testing.T, r *rig) {
-			r.remote.fail(answerLost)
-			r.start()
-			r.until(500 * time.Millisecond)
-			r.remote.heal()
-			r.until(2 * time.Second)
-			r.acquires(2)
-			r.wantGivenBack(1)
-		}))
-	}
-}
-
-// TestLateLeaseIsGivenBack: a lease that comes to light only when it is due for
-// replacement is of no use, and its slot is free at once all the same.
-func TestLateLeaseIsGivenBack(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(answerLost)
-		r.start()
-		r.until(renewal - 40*time.Second)
-		r.remote.heal()
-		r.until(renewal + 20*time.Second)
-		released := r.remote.of(providertest.OpRelease)
-		if len(released) != 1 || released[0].err != nil {
-			t.Fatalf("the releases: %v", released)
-		}
-		if taken, held := r.remote.taken(), len(r.keeper.Status().Held); taken != held {
-			t.Errorf("%d slots are taken, and %d leases held", taken, held)
-		}
-	})
-}
-
 // TestClockThatJumpedAndIsConfirmed: this host's clock was an hour behind, and
 // is set right. It is not believed at once, but the provider's next grant is
 // evidence for it, and so is of use itself.
@@ -162,7 +127,7 @@ func TestClockOffByLittleIsNoReason(t *testing.T) {
 		r.wantKinds("regular")
 	}))
 	t.Run("provider too far ahead", hosted(nil, func(t *testing.T, r *rig) {
-		r.remote.jump(rateGap + time.Second)
+		r.remote.jump(term/earlyPart + time.Second)
 		r.start()
 		r.until(10 * time.Second)
 		r.wantHeld()
@@ -266,32 +231,6 @@ func TestMismatchIsRefused(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestMismatchDuringLife: it is the lease that set the timeline, and a provider
-// that changes its mind is refused.
-func TestMismatchDuringLife(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(time.Minute)
-		if source := r.store.Load().Source; source != state.SourceLease {
-			t.Errorf("the timeline's source is %q", source)
-		}
-		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-			leases[0].EpochMS -= day.Milliseconds()
-			return leases
-		})
-		r.until(12 * time.Minute)
-		r.wantKinds("regular cached")
-		r.wantHeld(0)
-		r.remote.heal() // an operator has put it back
-		r.until(14 * time.Minute)
-		r.wantKinds("regular cached regular")
-		if offered := r.store.Load().Offered; offered != nil {
-			t.Errorf("still offered: %+v", offered)
-		}
-	})
 }
 
 // TestFirstLeaseSetsTheTimeline: until a lease was seen the timeline is a
@@ -411,37 +350,17 @@ func TestMoveOfANewService(t *testing.T) {
 	})
 }
 
-// TestFirstLeaseOfTwoTimelines: one answer cannot have two. The first lease
-// sets the timeline, the other one is refused by it.
-func TestFirstLeaseOfTwoTimelines(t *testing.T) {
-	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
-		r.timeline = otherEpoch(-year)
-		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-			leases[0].EpochMS = otherEpoch(-year).EpochMS
-			return leases
-		})
-		r.start()
-		r.until(time.Second)
-		r.expect(generator.Regular)
-		r.wantHeld(0)
-		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 1 {
-			t.Errorf("released: %v", released)
-		}
-	})
-}
-
 // TestRefusedLeasesHoldNothingUp: an answer with many leases of no use, from a provider
 // with releases that hang, costs one call's deadline. With a provider that answers, all
-// of them go back, and acquires and verifies come in between.
+// of them go back.
 func TestRefusedLeasesHoldNothingUp(t *testing.T) {
-	const many = 500
+	const many = 100
 	for name, c := range map[string]struct {
 		release providertest.Fault
-		most    time.Duration // between two verifies
 		back    int
 	}{
-		"releases hang":    {hanging, 16 * time.Second, 1},
-		"releases succeed": {providertest.Fault{}, 13 * time.Second, many},
+		"releases hang":    {hanging, 1},
+		"releases succeed": {providertest.Fault{}, many},
 	} {
 		t.Run(name, hosted(func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 256, many }, func(t *testing.T, r *rig) {
 			r.start()
@@ -457,7 +376,7 @@ func TestRefusedLeasesHoldNothingUp(t *testing.T) {
 			}
 			verifies := r.remote.of(providertest.OpVerify)
 			for i := 1; i < len(verifies); i++ {
-				if gap := verifies[i].at - verifies[i-1].at; gap > c.most {
+				if gap := verifies[i].at - verifies[i-1].at; gap > 16*time.Second {
 					t.Errorf("no verify from %v to %v", verifies[i-1].at, verifies[i].at)
 				}
 			}

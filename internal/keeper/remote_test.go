@@ -149,7 +149,7 @@ func (p *remote) face() provider.Provider {
 
 // nowMS is the provider's clock.
 func (p *remote) nowMS() int64 {
-	if !p.rig.setup.ownClock {
+	if p.rig.setup.hostClock {
 		return p.rig.host.ms()
 	}
 	return startMS + p.rig.elapsed().Milliseconds() + p.wrong.Load()
@@ -176,11 +176,7 @@ func (p *remote) answer(edit func([]lease.Lease) []lease.Lease) {
 // heal makes everything work again.
 func (p *remote) heal() { p.faulty.Heal() }
 
-func (p *remote) Info() provider.Info {
-	info := p.inner.Info()
-	info.OwnClock = p.rig.setup.ownClock
-	return info
-}
+func (p *remote) Info() provider.Info { return p.inner.Info() }
 
 func (p *remote) Close() error { return nil }
 

@@ -38,7 +38,6 @@ const (
 	service = "orders"
 	term    = 10 * time.Minute
 	renewal = 9 * time.Minute // after the grant
-	rateGap = time.Minute     // between two acquires
 )
 
 // machine is the clocks of a host: the bubble's time, and a wall clock that
@@ -61,7 +60,7 @@ type setup struct {
 	terms       provider.Terms
 	fallback    generator.Fallback
 	startupWait time.Duration
-	ownClock    bool // the provider has a clock of its own; else it reads the host's
+	hostClock   bool // the provider reads the host's clock, and has none of its own
 	plain       bool // the provider cannot verify
 	clockOff    time.Duration
 	saved       state.Saved                                                   // what an earlier life left
@@ -128,8 +127,8 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 			VerifyEvery: 11 * time.Second, // never at the same moment as a renewal
 		},
 		terms: provider.DefaultTerms(), fallback: generator.FallbackCachedRandom,
-		startupWait: 500 * time.Millisecond, ownClock: true,
-		saved: state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceConfig},
+		startupWait: 500 * time.Millisecond,
+		saved:       state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceConfig},
 	}
 	if change != nil {
 		change(&r.setup)
@@ -559,7 +558,7 @@ func (s *seen) StateFailed() {
 	s.stateFailed++
 }
 
-func (s *seen) Skew(_ int64, local time.Duration) {
+func (s *seen) Skew(local time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skews = append(s.skews, local)

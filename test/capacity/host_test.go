@@ -151,7 +151,6 @@ func (s *service) start() {
 	cfg := keeper.Config{
 		Service: s.name, MaxThroughput: w.leases * w.terms.Layout().Throughput(),
 		RetryInterval: retryInterval, RetryMax: retryMax, VerifyEvery: verifyInterval,
-		OwnClock: true, // as on a server
 	}
 	if !w.everyPoll {
 		cfg.VerifyEvery = 0 // a stop verifies all the same
@@ -186,7 +185,7 @@ func (s *service) turn(e keeper.Event) (nap time.Duration) {
 			s.saved = a.Content
 			e = keeper.Saved{}
 		case keeper.Confirm:
-			e = keeper.Confirmed{}
+			e = keeper.Confirmed(a)
 		case keeper.Acquire:
 			leases, err := s.acquire(a.Request)
 			e = keeper.Acquired{Leases: leases, Err: err}
@@ -230,7 +229,6 @@ func (s *service) next(nap time.Duration) int64 {
 	}
 	for _, l := range s.held {
 		created := l.Created - beginMS
-		sooner(created + l.Term()/10) // the limit on the rate of acquires
 		sooner(created + l.Term()*9/10)
 		sooner(created + l.Term())
 	}

@@ -113,4 +113,4 @@ func (unobserved) Called(string, time.Duration) {}
 func (unobserved) Lost(string)                  {}
 func (unobserved) Mismatch()                    {}
 func (unobserved) StateFailed()                 {}
-func (unobserved) Skew(int64, time.Duration)    {}
+func (unobserved) Skew(time.Duration)           {}

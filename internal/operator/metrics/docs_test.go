@@ -54,7 +54,7 @@ func everything() (daemon, leaseServer *prometheus.Registry) {
 	m, server := New(Build{}), NewLeaseServer(Build{})
 	s := m.Service("default")
 	s.Called("acquire", time.Millisecond)
-	s.Skew(0, 0)
+	s.Skew(0)
 	m.Requests("NextID", "ok")
 	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
 	m.WatchLog(func() uint64 { return 0 })

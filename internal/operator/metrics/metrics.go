@@ -126,6 +126,6 @@ func (s Service) Mismatch() { s.m.mismatches.WithLabelValues(s.name).Inc() }
 func (s Service) StateFailed() { s.m.StateErrors.Inc() }
 
 // Skew shows the provider's clock against the local one.
-func (s Service) Skew(_ int64, skew time.Duration) {
+func (s Service) Skew(skew time.Duration) {
 	s.m.skew.WithLabelValues(s.name).Set(skew.Seconds())
 }

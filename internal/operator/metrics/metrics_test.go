@@ -137,7 +137,7 @@ func TestService(t *testing.T) {
 	orders.Lost("taken_over")
 	orders.Mismatch()
 	orders.StateFailed()
-	orders.Skew(0, -1500*time.Millisecond)
+	orders.Skew(-1500 * time.Millisecond)
 	orders.Called("acquire", 250*time.Millisecond)
 	orders.Called("acquire", 250*time.Millisecond)
 	want["kazahana_lease_acquires_total{result=fenced,service=orders}"] = 2
