@@ -38,7 +38,7 @@ func TestEtcdLeases(t *testing.T) {
 	if lazy != info || info.URL != url+"&pool=one&ids=3-9" {
 		t.Errorf("before it is opened it is %+v, and then %+v", lazy, info)
 	}
-	if info.Scope != provider.ScopeShared || info.OwnClock || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {
+	if info.Scope != provider.ScopeShared || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {
 		t.Errorf("it is %+v", info)
 	}
 	for service, term := range map[string]int64{"": provider.DefaultTerms().Term.Milliseconds(), "slow": slow.Term.Milliseconds()} {

@@ -48,7 +48,7 @@ func TestRedisURLs(t *testing.T) {
 			continue
 		}
 		info := p.Info()
-		if info.URL != want || info.Scope != provider.ScopeShared || !info.OwnClock || !info.Coordinated {
+		if info.URL != want || info.Scope != provider.ScopeShared || !info.Coordinated {
 			t.Errorf("%s: Info is %+v, want the URL %s", url, info, want)
 		}
 	}

@@ -39,7 +39,7 @@ func TestOpen(t *testing.T) {
 			continue
 		}
 		info := p.Info()
-		if info.Name != test.name || info.Scope != test.scope || info.Coordinated != (test.name != "static") || info.OwnClock {
+		if info.Name != test.name || info.Scope != test.scope || info.Coordinated != (test.name != "static") {
 			t.Errorf("%s: Info is %+v", test.url, info)
 		}
 		_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
@@ -184,7 +184,7 @@ func TestServersAreOpenedOnUse(t *testing.T) {
 				return
 			}
 			info := p.Info()
-			if info.Scope != provider.ScopeShared || info.OwnClock == (info.Name == "etcd") || !info.Coordinated || strings.Contains(info.URL, "hunter2") {
+			if info.Scope != provider.ScopeShared || !info.Coordinated || strings.Contains(info.URL, "hunter2") {
 				t.Errorf("%s: Info is %+v", url, info)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

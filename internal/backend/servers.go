@@ -29,9 +29,8 @@ import (
 // locks and sequences in another one. Each has connections of its own: a flood of locks does not
 // delay the calls of a keeper.
 type server struct {
-	name     string // of the provider on it
-	place    string // the URL without secrets, and without parameters that are the same everywhere
-	ownClock bool   // its times are by another clock than this host's
+	name  string // of the provider on it
+	place string // the URL without secrets, and without parameters that are the same everywhere
 	// byHand: opened.fence is there.
 	byHand bool
 	// fence is how long nothing is granted where something may have been lost, if fenceSet.
@@ -77,7 +76,7 @@ func parseServer(scheme, rawURL string, params []string, nowMS func() int64) (se
 // leases returns the provider of leases on the server.
 func (s server) leases(services provider.Services) provider.Provider {
 	info := pool.InfoOf(provider.Info{
-		Name: s.name, URL: services.Default.At(s.place), Scope: provider.ScopeShared, OwnClock: s.ownClock,
+		Name: s.name, URL: services.Default.At(s.place), Scope: provider.ScopeShared,
 		// A fence that ends before a lost grant does: another client may be granted the machine ID
 		// of a living lease.
 		Forgetful: s.fenceSet && s.fence.Milliseconds() < services.LongestMS(),
@@ -107,7 +106,7 @@ func (s server) store(limits bounds.Limits) (*Store, error) {
 
 func onRedis(c redisconn.Config) server {
 	return server{
-		name: c.Scheme, place: c.Place(), ownClock: true, fence: c.FailoverFence, fenceSet: c.FailoverFenceSet, maxLockTTL: c.MaxLockTTL,
+		name: c.Scheme, place: c.Place(), fence: c.FailoverFence, fenceSet: c.FailoverFenceSet, maxLockTTL: c.MaxLockTTL,
 		open: func(ctx context.Context, area record.Area, _ int64) (*opened, error) {
 			client, err := redisconn.Open(c)
 			if err != nil {
@@ -181,7 +180,7 @@ func refuseOldEtcd(ctx context.Context, client *etcdconn.Client, services provid
 
 func onPostgres(c postgresconn.Config) server {
 	return server{
-		name: "postgres", place: c.Place(), ownClock: true, byHand: true,
+		name: "postgres", place: c.Place(), byHand: true,
 		fence: c.FailoverFence, fenceSet: c.FailoverFenceSet, maxLockTTL: c.MaxLockTTL,
 		open: func(ctx context.Context, area record.Area, longestMS int64) (*opened, error) {
 			client, err := postgresconn.Open(c)

@@ -183,9 +183,6 @@ type Info struct {
 	Name  string // the URL scheme, for example "sqlite"
 	URL   string // where it is, without secrets
 	Scope Scope
-	// OwnClock reports whether lease times come from a clock other than this
-	// host's, so that a grant says something about this host's clock.
-	OwnClock bool
 	// Coordinated is false for providers that grant to every caller: a single service may use
 	// one, since nothing keeps two apart.
 	Coordinated bool

@@ -46,7 +46,7 @@ func withTermsHint(query string, err error) error {
 func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: c.Servers[0].Scheme, URL: c.Names(),
-		Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
+		Scope: provider.ScopeShared, Coordinated: true,
 		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true},
 	}
 }

@@ -64,7 +64,7 @@ func TestStaticGrants(t *testing.T) {
 		t.Errorf("the renewal is %+v", next)
 	}
 	info := p.Info()
-	if info.Name != "static" || info.URL != "static:17" || info.Scope != provider.ScopeUnverified || info.Coordinated || info.OwnClock {
+	if info.Name != "static" || info.URL != "static:17" || info.Scope != provider.ScopeUnverified || info.Coordinated {
 		t.Errorf("Info is %+v", info)
 	}
 }

@@ -42,7 +42,7 @@ func openLeases(o options) (*pool.Provider, error) {
 	}
 	return pool.New(pool.Config{
 		Records: records, Services: o.services, Close: end, Random: o.random,
-		Info: provider.Info{Name: "redis", URL: o.Place(), Scope: provider.ScopeShared, OwnClock: true},
+		Info: provider.Info{Name: "redis", URL: o.Place(), Scope: provider.ScopeShared},
 	})
 }
 
