@@ -32,8 +32,8 @@ func (j *job) mayExtend(held *runner.LeaseHolding) error {
 	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
 	defer cancel()
 	_, err := held.Extend(ctx, 0, 0)
-	if lost, ok := errors.AsType[*runner.LostError](err); ok && !lost.Gone {
-		return fmt.Errorf("run needs a lease server that extends leases: %w", lost)
+	if lost, ok := errors.AsType[*runner.LostError](err); ok && !lost.Gone || errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("run needs a lease server that extends leases: %w", err)
 	}
 	if p, ok := errors.AsType[*problem.Problem](err); ok && p.Code == problem.Forbidden {
 		return fmt.Errorf("%s cannot be extended: %w: run needs a token with the scopes leases and run", held.Name(), err)

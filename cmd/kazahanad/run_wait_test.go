@@ -20,7 +20,7 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "0")...)).Says(t, exitFailure, full...)
 	full[0] = "no machine ID within 100ms: all 1 machine IDs"
 	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "100ms")...)).Says(t, exitFailure, full...)
-	const waits = "the next one may come free at"
+	const waits = "waiting for a machine ID"
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		d := s.launchRun(waits, s.runArgs("term=10m&ids=5-5", "true"))
 		_ = d.Cmd.Process.Signal(sig)

@@ -10,23 +10,21 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // How an acquire is repeated.
 const (
-	// After unavailableAttempts calls without an answer, unavailablePause apart, an
-	// acquisition fails. If it is already waiting for a free machine ID, it waits for
-	// the provider too.
+	// After so many calls without an answer, unavailablePause apart, an acquisition fails. If it
+	// is already waiting for a free machine ID, it waits for the provider too.
 	unavailableAttempts = 3
 	unavailablePause    = time.Second
+	// mostCalls is how often one request is sent. The lease's end is counted from the first
+	// call, which may have been granted it.
+	mostCalls = 3
 	// A pool without a free machine ID is asked again after firstPause, then
 	// after twice as long each time, up to mostPause.
 	firstPause = 500 * time.Millisecond
 	mostPause  = 10 * time.Second
-	// leastPause is the shortest pause where the provider names the time at which
-	// a machine ID comes free.
-	leastPause = 100 * time.Millisecond
 	// sayEvery is how often a wait is reported.
 	sayEvery = time.Minute
 )
@@ -42,9 +40,9 @@ type Acquisition struct {
 
 	began    time.Duration // Boot
 	askedAt  time.Duration // Boot, before the first call under the present RequestID
+	calls    int           // under the present RequestID
 	refusals int           // answers so far that no machine ID is free
 	failures int           // calls in a row without an answer
-	calls    int           // so far under the present RequestID
 	said     time.Duration // Boot at the latest report of the wait
 }
 
@@ -55,12 +53,7 @@ func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Dura
 	a.began = a.Clock.Boot()
 	for {
 		l, err := a.ask(ctx)
-		switch {
-		case err == nil && a.stale(l):
-			_, _ = Release(ctx, a.Provider, a.Request.Service, a.Timeout, l, l.Created) // otherwise it runs out by itself
-			a.renew()
-			continue
-		case err == nil:
+		if err == nil {
 			return l, a.askedAt, nil
 		}
 		pause, again := a.judge(err)
@@ -75,21 +68,10 @@ func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Dura
 	}
 }
 
-// renew begins another request after a refusal. An earlier call that was given up may
-// still be carried out under the old RequestID, at an unknown time.
-func (a *Acquisition) renew() { a.Request.RequestID, a.failures = "", 0 }
-
-// stale reports whether a lease may be too old to begin with: its end is counted from
-// the first of several calls, which may have been granted it.
-func (a *Acquisition) stale(l lease.Lease) bool {
-	term := time.Duration(l.Term()) * time.Millisecond
-	return a.calls > 1 && a.Clock.Boot()-a.askedAt > term/extendPart
-}
-
 func (a *Acquisition) ask(ctx context.Context) (lease.Lease, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.Timeout)
 	defer cancel()
-	if a.Request.RequestID == "" {
+	if a.Request.RequestID == "" || a.calls == mostCalls {
 		a.Request.RequestID, a.askedAt, a.calls = provider.NewSecret(), a.Clock.Boot(), 0
 	}
 	a.calls++
@@ -107,14 +89,20 @@ func (a *Acquisition) ask(ctx context.Context) (lease.Lease, error) {
 func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
 	waited := a.Clock.Boot() - a.began
 	inTime := a.Wait < 0 || waited < a.Wait
-	pause, refused := a.refusal(err)
+	var busy *provider.BusyError
+	isBusy := errors.As(err, &busy)
 	switch {
-	case refused:
+	case isBusy, errors.As(err, new(*provider.FullError)), errors.As(err, new(*provider.FencedError)):
+		if isBusy { // a lease may have been granted: the same request gets it
+			pause = busy.Wait(0, rand.Float64())
+		} else {
+			// An earlier call that was given up may still be carried out, at an unknown time.
+			a.Request.RequestID = ""
+			pause = min(firstPause<<min(a.refusals, 10), mostPause)
+			pause -= time.Duration(rand.Int64N(int64(pause / 4))) // clients that wait should not all ask at once
+		}
 		a.refusals++
 		a.failures = 0
-		if !errors.As(err, new(*provider.BusyError)) { // after which a lease may have been granted: the same request gets it
-			a.renew()
-		}
 		again = inTime
 	case errors.Is(err, provider.ErrInvalid), errors.Is(err, provider.ErrNone), errors.Is(err, errors.ErrUnsupported):
 		return 0, false
@@ -135,32 +123,6 @@ func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
 	return pause, again
 }
 
-// refusal is the pause after the answer that no machine ID is free; false for any other
-// error.
-func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
-	var full *provider.FullError
-	var fenced *provider.FencedError
-	var busy *provider.BusyError
-	atMS := int64(0)
-	switch {
-	case errors.As(err, &busy):
-		return busy.Wait(leastPause, rand.Float64()), true
-	case errors.As(err, &full):
-		atMS = full.NextEndMS
-	case errors.As(err, &fenced):
-		atMS = fenced.UntilMS
-	default:
-		return 0, false
-	}
-	pause = min(firstPause<<min(a.refusals, 10), mostPause)
-	// Clients that wait for the same machine ID should not all ask at once.
-	pause -= time.Duration(rand.Int64N(int64(pause / 4)))
-	if left := time.Duration(atMS-a.Clock.Wall()/int64(time.Millisecond)) * time.Millisecond; 0 < left && left < pause {
-		pause = max(left, leastPause)
-	}
-	return pause, true
-}
-
 // tell reports a wait at once, and then every sayEvery. Before a wait has begun, it
 // reports every call without an answer.
 func (a *Acquisition) tell(err error, waited time.Duration) {
@@ -173,18 +135,7 @@ func (a *Acquisition) tell(err error, waited time.Duration) {
 		return
 	}
 	a.said = boot
-	a.Say("waiting for a machine ID, for %v so far: %v", waited.Round(time.Second), waitsFor(err))
-}
-
-// waitsFor explains why there is no machine ID. Holders may extend their leases or hand
-// them back, so the time at which the next one comes free is not certain.
-func waitsFor(err error) error {
-	var full *provider.FullError
-	if !errors.As(err, &full) || full.NextEndMS == 0 {
-		return err
-	}
-	return fmt.Errorf("all %d machine IDs of pool %q are taken; the next one may come free at %s, or sooner if it is handed back",
-		full.Slots, full.Pool, snowflake.FormatMS(full.NextEndMS))
+	a.Say("waiting for a machine ID, for %v so far: %v", waited.Round(time.Second), err)
 }
 
 func (a *Acquisition) explain(err error) error {

@@ -18,7 +18,6 @@ type LeaseHolding struct {
 	Term  time.Duration // as it was granted
 
 	provider provider.Provider
-	extends  bool // the provider has extended it
 	service  string
 	clock    clock.Source
 	say      func(format string, args ...any)
@@ -54,14 +53,14 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 	case err == nil:
 		moved := time.Duration(longer.Expired-h.Lease.Expired) * time.Millisecond
 		end = max(end, min(end+moved, sent+h.Term))
-		h.Lease, h.extends = longer, true
+		h.Lease = longer
 	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
 		err = h.missing(ctx, err)
 	case errors.Is(err, provider.ErrConflict):
 		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err), Gone: true}
-	case errors.Is(err, errors.ErrUnsupported) && h.extends:
-		// It may pass: a proxy, while it is restarted, answers so.
-	case errors.Is(err, provider.ErrInvalid), errors.Is(err, errors.ErrUnsupported):
+	case errors.Is(err, errors.ErrUnsupported): // it may pass: a proxy, while it is restarted, answers so
+		err = fmt.Errorf("%s cannot be extended: %w", h.Name(), err)
+	case errors.Is(err, provider.ErrInvalid):
 		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err)}
 	}
 	if h.clock.Wall()/int64(time.Millisecond) >= h.Lease.Expired {

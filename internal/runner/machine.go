@@ -36,10 +36,6 @@ const (
 	abandon          // do not start the program at all
 )
 
-func (a action) String() string {
-	return [...]string{"wait", "start", "extend", "verify", "terminate", "kill", "abandon"}[a]
-}
-
 type phase int
 
 const (
@@ -88,79 +84,55 @@ func newMachine(c Config) *machine {
 // next returns the action that is due now or, if there is none, how long to wait at most
 // before calling next again. An action stays due until it is reported as done.
 func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time.Duration) {
+	pause = min(pollInterval, m.term/pollPart)
+	// come reports whether a time has come, and else shortens the pause to it.
+	come := func(at time.Duration) bool {
+		if boot >= at {
+			return true
+		}
+		pause = min(pause, at-boot)
+		return false
+	}
 	if m.phase == running && wallMS < m.beginMS && m.lost == nil {
 		m.lost = fmt.Errorf("this host's clock was set back to before %s began: IDs dated by it may repeat those of the former holder", m.name)
 	}
-	tooLate := m.lost != nil || boot >= m.end-m.term/terminatePart
 	switch m.phase {
 	case waiting:
-		if tooLate {
+		if come(m.tooLate()) || m.lost != nil {
 			return abandon, 0
 		}
-		m.lookAtWall(boot, wallMS)
-		if m.reached && boot >= m.reachedAt+m.delay {
+		// If the clock goes back before the beginning, that is no longer reached.
+		if reached := come(boot + time.Duration(m.beginMS-wallMS)*time.Millisecond); reached != m.reached {
+			m.reached, m.reachedAt = reached, boot
+		}
+		if m.reached && come(m.reachedAt+m.delay) {
 			return start, 0
 		}
 	case running:
-		if boot >= m.end-m.term/killPart {
+		if come(m.end - m.term/killPart) {
 			return kill, 0
 		}
-		if tooLate {
+		if come(m.tooLate()) || m.lost != nil {
 			return terminate, 0
 		}
 	case ending:
-		if boot >= m.killAt {
+		if come(m.killAt) {
 			return kill, 0
 		}
 	}
 	if m.phase <= running && !m.asking {
-		if boot >= m.nextExtend {
+		if come(m.nextExtend) {
 			return extend, 0
 		}
-		if m.verifyEvery > 0 && boot >= m.nextVerify {
+		if m.verifyEvery > 0 && come(m.nextVerify) {
 			return verify, 0
 		}
 	}
-	return wait, m.pause(boot, wallMS)
+	return wait, max(pause, time.Millisecond)
 }
 
-// lookAtWall notes when the wall clock reached the beginning. If the clock goes back
-// before it, the beginning is no longer reached.
-func (m *machine) lookAtWall(boot time.Duration, wallMS int64) {
-	reached := wallMS >= m.beginMS
-	if reached && !m.reached {
-		m.reachedAt = boot
-	}
-	m.reached = reached
-}
-
-func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
-	pause := min(pollInterval, m.term/pollPart)
-	upTo := func(at time.Duration) { pause = min(pause, at-boot) }
-	switch m.phase {
-	case waiting:
-		upTo(m.end - m.term/terminatePart)
-		if m.reached {
-			upTo(m.reachedAt + m.delay)
-		} else {
-			upTo(boot + time.Duration(m.beginMS-wallMS)*time.Millisecond)
-		}
-	case running:
-		upTo(m.end - m.term/terminatePart)
-	case ending:
-		upTo(m.killAt)
-	}
-	if m.phase <= running && !m.asking {
-		upTo(m.nextExtend)
-		if m.verifyEvery > 0 {
-			upTo(m.nextVerify)
-		}
-	}
-	return max(pause, time.Millisecond)
-}
-
-// started notes that the program runs.
-func (m *machine) started() { m.phase = running }
+// tooLate is the boot time from which on no program may start, and a running one is ended.
+func (m *machine) tooLate() time.Duration { return m.end - m.term/terminatePart }
 
 // terminated notes that SIGTERM was sent. The program has until the end or, if another
 // holder has the lease already, as long as it normally has before the end.
@@ -168,9 +140,6 @@ func (m *machine) terminated(boot time.Duration) {
 	m.phase = ending
 	m.killAt = min(m.end-m.term/killPart, boot+m.term/terminatePart-m.term/killPart)
 }
-
-// killedNow notes that SIGKILL was sent.
-func (m *machine) killedNow() { m.phase = killed }
 
 // asked notes that an extension or a verification is about to be requested.
 func (m *machine) asked(boot time.Duration) { m.asking, m.askedAt = true, boot }
@@ -224,7 +193,7 @@ func (m *machine) cause(boot time.Duration) error {
 	switch {
 	case m.lost != nil:
 		return m.lost
-	case boot < m.end-m.term/terminatePart:
+	case boot < m.tooLate():
 		return nil
 	case m.lastErr != nil:
 		return fmt.Errorf("%s could not be extended in time: %w", m.name, m.lastErr)

@@ -10,25 +10,6 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Release hands the lease back as of the first of the times, in Unix ms, that the
-// provider accepts, and returns that time. Providers accept the last millisecond of the
-// lease even if it is far ahead. No call takes longer than the timeout, and none is cut
-// off when ctx is done.
-func Release(ctx context.Context, p provider.Provider, service string, timeout time.Duration, l lease.Lease, times ...int64) (atMS int64, err error) {
-	for _, atMS = range times {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
-		err = p.Release(ctx, provider.ReleaseRequest{
-			Service: service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: atMS, AtEnd: atMS == l.Expired-1,
-			Signature: lease.Sign(l.Secret, l.ID, atMS),
-		})
-		cancel()
-		if !errors.Is(err, provider.ErrTimestampSkew) {
-			break
-		}
-	}
-	return atMS, err
-}
-
 // Leave hands the lease back after a run, as of the latest time that the program may have dated
 // an ID with: this host's clock plus ahead. That requires that every process which could
 // make IDs is known to have ended; otherwise the machine ID stays taken until the
@@ -60,13 +41,32 @@ func (h *LeaseHolding) HandBack(ctx context.Context, timeout time.Duration) {
 	h.handBack(ctx, timeout, h.Lease.Created, h.clock.Wall()/int64(time.Millisecond), h.Lease.Expired-1)
 }
 
-// handBack releases the lease as of the first of the times that the provider
-// accepts. A lease runs out by itself if its release fails.
+// handBack releases the lease, and says how. A lease runs out by itself if its release fails.
 func (h *LeaseHolding) handBack(ctx context.Context, timeout time.Duration, times ...int64) {
-	atMS, err := Release(ctx, h.provider, h.service, timeout, h.Lease, times...)
+	atMS, err := h.Release(ctx, timeout, times...)
 	if err != nil {
 		h.say("machine ID %d is not released, its lease runs out by itself: %v", h.Lease.ID, err)
 		return
 	}
 	h.say("machine ID %d is released, and free from %s on", h.Lease.ID, snowflake.FormatMS(max(atMS+1, h.Lease.Created)))
+}
+
+// Release releases the lease as of the first of the times, in Unix ms, that the provider
+// accepts, and returns that time. Providers accept the last millisecond of the
+// lease even if it is far ahead. No call takes longer than the timeout, and none is cut
+// off when ctx is done.
+func (h *LeaseHolding) Release(ctx context.Context, timeout time.Duration, times ...int64) (atMS int64, err error) {
+	l := h.Lease
+	for _, atMS = range times {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		err = h.provider.Release(ctx, provider.ReleaseRequest{
+			Service: h.service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: atMS, AtEnd: atMS == l.Expired-1,
+			Signature: lease.Sign(l.Secret, l.ID, atMS),
+		})
+		cancel()
+		if !errors.Is(err, provider.ErrTimestampSkew) {
+			break
+		}
+	}
+	return atMS, err
 }

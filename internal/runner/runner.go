@@ -171,7 +171,7 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 			return true, err
 		}
 		r.result.Started = true
-		r.machine.started()
+		r.machine.phase = running
 	case extend, verify:
 		r.machine.asked(boot)
 		go func(end time.Duration) { r.answers <- r.ask(ctx, due, boot, end) }(r.machine.end)
@@ -185,7 +185,7 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 			r.result.Lost = r.machine.cause(boot)
 		}
 		r.Say("%v: sending SIGKILL", r.result.Lost)
-		r.machine.killedNow()
+		r.machine.phase = killed
 		r.Program.Kill()
 	case abandon:
 		r.result.Lost = r.machine.cause(boot)

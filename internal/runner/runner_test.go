@@ -228,11 +228,6 @@ func TestRun(t *testing.T) {
 			check: func(r Result, err error) bool { return errors.Is(r.Lost, provider.ErrBadSignature) },
 		},
 		{
-			name: "cannot extend", stage: &stage{answers: []func(lease.Lease) (lease.Lease, error){fails(errors.ErrUnsupported)}},
-			want:  "0 start, 33 extend: unsupported operation, 33 SIGTERM",
-			check: func(r Result, err error) bool { return errors.Is(r.Lost, errors.ErrUnsupported) },
-		},
-		{
 			name: "a proxy that answers in between", stage: &stage{lives: 80 * time.Second, answers: []func(lease.Lease) (lease.Lease, error){granted, fails(errors.ErrUnsupported), granted}},
 			want:  "0 start, 33 extended, 66 extend: unsupported operation, 68 extended",
 			check: func(r Result, err error) bool { return err == nil && r.Exit.Code == 7 && r.Lost == nil },

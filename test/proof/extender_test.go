@@ -137,8 +137,9 @@ func (x *extender) leave() {
 	does("Seal")
 	does("Forget")
 	does("Send")
+	held := x.holding
 	x.holding = nil
-	if _, err := runner.Release(context.Background(), x, x.service, callDeadline, l, at); err == nil {
+	if _, err := held.Release(context.Background(), callDeadline, at); err == nil {
 		does("Released")
 	} else {
 		does("Unanswered")
