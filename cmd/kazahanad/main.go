@@ -20,7 +20,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/logqueue"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
-	"github.com/kazahana/kazahana/internal/runner/child"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -60,9 +59,6 @@ type system struct {
 }
 
 func main() {
-	if os.Args[0] == child.StepName {
-		os.Exit(child.TakeFirstStep(os.Args[1:]))
-	}
 	ending := []os.Signal{syscall.SIGTERM}
 	if !signal.Ignored(os.Interrupt) { // as scripts have it behind &
 		ending = append(ending, os.Interrupt)

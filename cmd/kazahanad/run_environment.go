@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,11 +17,13 @@ var handedOn = []string{
 }
 
 // environmentWith returns CMD's environment: this process's, without the variables
-// that configure kazahana, and with the given ones.
+// that configure kazahana, and with the given ones. systemd says in WATCHDOG_PID which process it
+// watches; without it, that is any process that has WATCHDOG_USEC.
 func (s *system) environmentWith(variables map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
+		name, value, _ := strings.Cut(entry, "=")
 		_, replaced := variables[name]
+		replaced = replaced || name == "WATCHDOG_PID" && value == strconv.Itoa(os.Getpid())
 		return replaced || strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(handedOn, name)
 	})
 	for _, name := range slices.Sorted(maps.Keys(variables)) {

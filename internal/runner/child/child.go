@@ -33,9 +33,6 @@ type Child struct {
 	resumed chan os.Signal
 }
 
-// StepName is argv[0] of TakeFirstStep.
-const StepName = "kazahanad: becomes CMD"
-
 // New returns a CMD that has not started. A Close must follow.
 func New(path string, argv, env []string) *Child {
 	c := &Child{
@@ -71,8 +68,7 @@ func (c *Child) Start() error {
 		// thread stays locked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		adopted := c.Orphans && adoptOrphans()
-		path, argv := firstStep(c.path, c.argv, c.env)
-		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: c.env, Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()}, Sys: processAttributes(c.tty, lend)})
+		pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{Env: c.env, Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()}, Sys: processAttributes(c.tty, lend)})
 		if c.tty != noTTY {
 			// While CMD has the terminal, the kernel would stop this process when it writes to
 			// it or takes it back. CMD must not inherit that.

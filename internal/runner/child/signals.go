@@ -47,10 +47,9 @@ func Signals() (signals <-chan syscall.Signal, stop func()) {
 	return out, deliver(out, all...)
 }
 
-// deliver has the signals delivered to out until stop is called. A signal that comes again
-// before out has taken it adds nothing. If SIGHUP or SIGINT was ignored at the start, as
-// under nohup or behind & in a script, it stays ignored, also for CMD. Of the others Go does
-// not say whether they were.
+// deliver has the signals delivered to out until stop is called. If SIGHUP or SIGINT was ignored
+// at the start, as under nohup or behind & in a script, it stays ignored, also for CMD. Of the
+// others Go does not say whether they were.
 func deliver(out chan<- syscall.Signal, signals ...syscall.Signal) (stop func()) {
 	raw, done := make(chan os.Signal, LastSignal), make(chan struct{})
 	for _, sig := range signals {
@@ -59,22 +58,14 @@ func deliver(out chan<- syscall.Signal, signals ...syscall.Signal) (stop func())
 		}
 	}
 	go func() {
-		var pending []syscall.Signal
 		for {
-			var (
-				first syscall.Signal
-				to    chan<- syscall.Signal
-			)
-			if len(pending) > 0 {
-				first, to = pending[0], out
-			}
 			select {
 			case sig := <-raw:
-				if !slices.Contains(pending, sig.(syscall.Signal)) {
-					pending = append(pending, sig.(syscall.Signal))
+				select {
+				case out <- sig.(syscall.Signal):
+				case <-done:
+					return
 				}
-			case to <- first:
-				pending = pending[1:]
 			case <-done:
 				return
 			}
