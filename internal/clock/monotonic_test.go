@@ -116,18 +116,6 @@ func TestPreemptedReaderGetsNothingDisbelieved(t *testing.T) {
 	expectAt(t, "the reader that was preempted", b, 1)
 }
 
-// TestConfirmLooks: from then on the clock believes the time that it has seen.
-func TestConfirmLooks(t *testing.T) {
-	b, f := newMonotonic(Config{Hold: hold})
-	expectAt(t, "before", b, 0)
-	f.Advance(lookEvery)
-	f.Jump(time.Hour)
-	expectAt(t, "disbelieved", b, lookEvery)
-	f.Jump(time.Minute)
-	b.Confirm(start + 3_660_000)
-	expectAt(t, "confirmed", b, time.Hour+time.Minute+lookEvery)
-}
-
 // TestBelowTheFloorNothingStandsIn: the first right reading is believed at once.
 func TestBelowTheFloorNothingStandsIn(t *testing.T) {
 	b, f := newMonotonic(Config{Hold: hold, FloorMS: start + 1000})

@@ -21,7 +21,7 @@ func (r *rig) waits(t *testing.T, count int64, timeout time.Duration) *Pending {
 // nobodyWaits fails if the queue holds anything of requests that have waited.
 func (r *rig) nobodyWaits(t *testing.T) {
 	t.Helper()
-	if w := r.q.waiting; !w.empty() {
+	if w := r.q.waiting; len(w) > 0 {
 		t.Errorf("%v is left in the queue", w)
 	}
 }
@@ -50,29 +50,6 @@ func TestRequestsShare(t *testing.T) {
 		}
 		r.nobodyWaits(t)
 		r.next(t, 256)
-	})
-}
-
-// TestManyRequestsTakeTurns: where a millisecond has fewer IDs than there are requests, each
-// has one of every few milliseconds, however much the others want.
-func TestManyRequestsTakeTurns(t *testing.T) {
-	onLease(t, 256, func(t *testing.T, r *rig) {
-		const requests, rounds = 600, 4 // three milliseconds of 256 IDs serve all
-		var all []*Pending
-		for range requests {
-			all = append(all, r.waits(t, 1000, time.Hour))
-		}
-		time.Sleep(rounds * 3 * time.Millisecond)
-		synctest.Wait()
-		least, most := int64(1000), int64(0)
-		for _, p := range all {
-			least, most = min(least, 1000-p.need), max(most, 1000-p.need)
-			p.Cancel(context.Canceled)
-		}
-		if least < rounds || most > least+1 {
-			t.Errorf("the requests have %d to %d IDs after %d rounds", least, most, rounds)
-		}
-		r.nobodyWaits(t)
 	})
 }
 

@@ -53,7 +53,7 @@ func (w Wait) String() string { return [...]string{"nothing", "sequence", "clock
 // was made.
 type Stop struct {
 	Wait    Wait  // what to wait for
-	UntilMS int64 // Unix ms at which to try again; 0 = when something has changed
+	UntilMS int64 // Unix ms at which to try again
 	Err     error // or why waiting is no use
 }
 
@@ -202,23 +202,12 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 		return Range{}, c.exhausted(ms, now)
 	}
 	if c.starting {
-		return Range{}, Stop{Wait: WaitLease, UntilMS: c.nextCreated(ms)}
+		return Range{}, Stop{Wait: WaitLease, UntilMS: ms + maxNap.Milliseconds()} // one that is granted may begin soon
 	}
 	if !allowFallback || c.cfg.Fallback == FallbackNone {
 		return Range{}, Stop{Err: c.refusal()}
 	}
 	return c.fallback(ms, now, max(from, c.tl.FallbackBit()), want, fresh)
-}
-
-// nextCreated is when the next lease that is already granted becomes usable,
-// as Unix ms; 0 when there is none.
-func (c *Core) nextCreated(ms int64) (next int64) {
-	for _, w := range c.regular.windows {
-		if w.created > ms && (next == 0 || w.created < next) {
-			next = w.created
-		}
-	}
-	return next
 }
 
 // startIn finds the first value at or above from in what the supply allows at ms,

@@ -136,7 +136,7 @@ func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, 
 		return dst, nil, ErrStopped
 	}
 	need, stop := req.Count, q.stop
-	if q.waiting.empty() {
+	if len(q.waiting) == 0 {
 		fresh := q.overtaken(at)
 		if fresh {
 			at = g.Read()

@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -39,9 +40,11 @@ type Queue struct {
 	// millisecond in use. runUntil is 0 where none does, as while a request
 	// waits, and after Close. The run's own end closes it too.
 	runFrom, runUntil Reading
-	waiting           circle
-	joined            Reading // when the last one joined; no earlier millisecond is made up for
-	stop              Stop    // why the queue waits
+	// waiting has the requests that wait, the next one to be served first. A connection waits
+	// with one request at a time, so serving requests in a circle serves connections so.
+	waiting []*Pending
+	joined  Reading // when the last one joined; no earlier millisecond is made up for
+	stop    Stop    // why the queue waits
 	// clockSince is when the queue began to wait for the clock; zero while it
 	// does not.
 	clockSince time.Time
@@ -91,14 +94,14 @@ func (q *Queue) letRun(at Reading) {
 // has to wait, if it is the first.
 func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 	q.runUntil = 0
-	if q.waiting.empty() {
+	if len(q.waiting) == 0 {
 		q.stop = stop
 	}
 	p.start, p.deadline = now.Mono, now.Mono.Add(p.req.Timeout)
-	if q.waiting.empty() || p.deadline.Before(q.deadline) {
+	if len(q.waiting) == 0 || p.deadline.Before(q.deadline) {
 		q.deadline = p.deadline
 	}
-	q.waiting.add(p)
+	q.waiting = append(q.waiting, p)
 	q.joined = max(q.joined, now.Clock)
 	q.Serve(now)
 	p.cause = q.stop.Wait
@@ -108,7 +111,7 @@ func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
 // It is due after Nap, and when the leases change.
 func (q *Queue) Serve(now Instant) {
 	q.nap = -1
-	if q.waiting.empty() {
+	if len(q.waiting) == 0 {
 		return
 	}
 	q.newest = now.Clock
@@ -118,12 +121,10 @@ func (q *Queue) Serve(now Instant) {
 		return
 	}
 	q.expire(now)
-	if !q.waiting.empty() {
+	if len(q.waiting) > 0 {
 		q.nap = q.deadline.Sub(now.Mono)
 	}
-	if stop.UntilMS != 0 {
-		q.nap = min(q.nap, max(time.Duration(stop.UntilMS*int64(time.Millisecond)-int64(now.Clock)), 0), maxNap)
-	}
+	q.nap = min(q.nap, max(time.Duration(stop.UntilMS*int64(time.Millisecond)-int64(now.Clock)), 0), maxNap)
 }
 
 // expire ends the wait of requests that are out of time.
@@ -132,7 +133,7 @@ func (q *Queue) expire(now Instant) {
 		return
 	}
 	q.deadline = time.Time{}
-	q.waiting.drop(func(p *Pending) bool {
+	q.waiting = slices.DeleteFunc(q.waiting, func(p *Pending) bool {
 		if !now.Mono.Before(p.deadline) {
 			q.end(p, &TimeoutError{Waited: now.Mono.Sub(p.start), For: q.stop.Wait})
 			return true
@@ -149,7 +150,7 @@ func (q *Queue) expire(now Instant) {
 // a lease or the right time, missing then, may be here now.
 func (q *Queue) catchUp(now Instant) {
 	nowMS := now.Clock.ms()
-	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && !q.waiting.empty(); at++ {
+	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && len(q.waiting) > 0; at++ {
 		if stop, served := q.share(now, at, true); served || stop.Wait != WaitSequence {
 			return
 		}
@@ -161,7 +162,7 @@ func (q *Queue) catchUp(now Instant) {
 // short is the first one next time. It reports whether all are served, or else why not. A
 // late millisecond yields regular IDs or nothing, no errors.
 func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
-	for !q.waiting.empty() {
+	for len(q.waiting) > 0 {
 		requests := int64(len(q.waiting))
 		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/requests, 1)
 		for range requests {
@@ -188,9 +189,10 @@ func (q *Queue) turn(now Instant, atMS, part int64, late bool) (stop Stop, dry b
 		p.ranges = append(p.ranges, r)
 		p.need -= r.Count
 	}
-	q.waiting.pop()
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
 	if stop.Err == nil && p.need > 0 {
-		q.waiting.add(p)
+		q.waiting = append(q.waiting, p)
 	} else {
 		q.end(p, stop.Err)
 	}
@@ -228,7 +230,8 @@ func (q *Queue) overdue(now Instant, p *Pending, stop Stop) error {
 
 // Leave ends the wait of one request.
 func (q *Queue) Leave(p *Pending, err error) {
-	if q.waiting.remove(p) {
+	if at := slices.Index(q.waiting, p); at >= 0 {
+		q.waiting = slices.Delete(q.waiting, at, at+1)
 		q.end(p, err)
 	}
 }
@@ -255,7 +258,7 @@ func (q *Queue) Update(now Instant, held []lease.Lease, cached *lease.Lease, cau
 // Close fails waiting requests.
 func (q *Queue) Close() {
 	q.closed, q.runUntil, q.nap = true, 0, -1
-	q.waiting.drop(func(p *Pending) bool {
+	q.waiting = slices.DeleteFunc(q.waiting, func(p *Pending) bool {
 		q.end(p, ErrStopped)
 		return true
 	})

@@ -93,26 +93,6 @@ func TestOvertakenReading(t *testing.T) {
 	}
 }
 
-// TestReadingOvertakenByALookThatMadeNothing: an earlier look at the time counts, even if no ID
-// embeds it.
-func TestReadingOvertakenByALookThatMadeNothing(t *testing.T) {
-	g, c := newByHand(t, func(c *Config) { c.Fallback = FallbackNone })
-	g.Update(nil, nil, nil)
-	c.at(2)
-	burst := g.Read()
-	c.at(4)
-	if _, _, err := g.Start(0, Request{Count: 1}, nil); err == nil {
-		t.Fatal("an ID without a lease")
-	}
-	c.at(5)
-	g.mu.Lock()
-	g.core.SetLeases([]lease.Lease{validFrom(0)}, nil, nil) // without Update's own look at the clock
-	g.mu.Unlock()
-	if _, ms := begin(t, g, burst, 1); ms != 5 {
-		t.Errorf("an ID embeds %d, and the time is 5", ms)
-	}
-}
-
 // TestReadingFromBeforeTheLeases: a request that sees new leases gets IDs from them.
 func TestReadingFromBeforeTheLeases(t *testing.T) {
 	g, c := newByHand(t, nil)
@@ -229,24 +209,6 @@ func TestStepBackIsSeenByTheNextBurst(t *testing.T) {
 	}
 }
 
-// TestRestOfTheLastMillisecondIsForReadingsOfNow: while the clock is behind,
-// one from before the step does not hide how far.
-func TestRestOfTheLastMillisecondIsForReadingsOfNow(t *testing.T) {
-	g, c := newByHand(t, func(c *Config) { c.MaxBackwardMS = 10 })
-	c.at(20)
-	begin(t, g, 0, 1)
-	before := g.Read()
-	c.at(15)
-	if _, ms := begin(t, g, 0, 1); ms != 20 {
-		t.Errorf("an ID embeds %d, and the last one embeds 20", ms)
-	}
-	c.at(2)
-	var backward *ClockBackwardError
-	if ranges, _, err := g.Start(before, Request{Count: 1}, nil); !errors.As(err, &backward) || backward.BackwardMS != 18 {
-		t.Errorf("%v, %v", ranges, err)
-	}
-}
-
 // TestPendingHoldsItsPlace: waiting requests are served in the order of their
 // Starts, not of their Waits, and keep what they had.
 func TestPendingHoldsItsPlace(t *testing.T) {
@@ -355,17 +317,6 @@ func TestRun(t *testing.T) {
 		t.Errorf("%v past a request that waits", r)
 	}
 	pending.Cancel(ErrStopped)
-}
-
-// TestReadingAtTheNextMillisecond: a millisecond ends where the next begins.
-func TestReadingAtTheNextMillisecond(t *testing.T) {
-	g, c := newByHand(t, nil)
-	for _, at := range []float64{5.999999, 6, 6.999999, 7} {
-		c.at(at)
-		if _, ms := begin(t, g, g.Read(), 1); ms != int64(at) {
-			t.Errorf("an ID embeds %d, and the reading is %v", ms, at)
-		}
-	}
 }
 
 // TestReadingThatGivesNothing: before a request fails or waits, the clock is read

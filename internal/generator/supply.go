@@ -28,7 +28,6 @@ type supply struct {
 	from, until int64
 	segments    []segment // ascending, with a gap between each and the next
 	room        int64     // how many values they hold together
-	hint        int       // the segment found last, as a guess: whether it helps is seen from the segment
 }
 
 func (u *supply) add(slot snowflake.Slot, created, until int64) {
@@ -90,23 +89,16 @@ func (u *supply) join(s snowflake.Slot) {
 // is less than room.
 func (u *supply) nth(n int64) (at, end int64) {
 	i := sort.Search(len(u.segments), func(i int) bool { return u.segments[i].before > n }) - 1
-	u.hint = i
 	s := u.segments[i]
 	return s.start + n - s.before, s.end
 }
 
 // next returns the first value at or above from, and the end of its segment.
 func (u *supply) next(from int64) (at, end int64, ok bool) {
-	i := u.hint
-	// Most often the last segment has just been used up.
-	if i >= len(u.segments) || u.segments[i].end != from {
-		i = sort.Search(len(u.segments), func(i int) bool { return u.segments[i].end > from }) - 1
-	}
-	i++
+	i := sort.Search(len(u.segments), func(i int) bool { return u.segments[i].end > from })
 	if i == len(u.segments) {
 		return 0, 0, false
 	}
-	u.hint = i
 	s := u.segments[i]
 	return max(s.start, from), s.end, true
 }

@@ -101,8 +101,8 @@ func TestUsableAtTheEdges(t *testing.T) {
 	}
 }
 
-// TestManyLeasesAreNotScanned: with time going on, the leases are looked at
-// where one begins or ends, and the values found by going on.
+// TestManyLeasesAreNotScanned: with time going on, the leases are looked at where one begins or
+// ends.
 func TestManyLeasesAreNotScanned(t *testing.T) {
 	const leases = 1 << 16
 	tl := snowflake.DefaultTimeline()
@@ -132,9 +132,6 @@ func TestManyLeasesAreNotScanned(t *testing.T) {
 				break
 			}
 			used += r.Count
-			if core.regular.hint == 0 && tl.Low(r.Start) > 8 {
-				t.Fatal("the segment found is not remembered")
-			}
 		}
 		if ms > now && used != leases*4 {
 			t.Errorf("%d IDs, want %d", used, leases*4)
