@@ -3,7 +3,6 @@ package issuer
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,30 +15,17 @@ import (
 // shorter trouble is in the counters, not in the log.
 const watchInterval = time.Second
 
-// horizons are how long before the end of the layout's time the log warns.
-var horizons = []struct {
-	left time.Duration
-	name string
-}{
-	{24 * time.Hour, "a day"},
-	{30 * 24 * time.Hour, "a month"},
-	{365 * 24 * time.Hour, "a year"},
-}
-
-// modeWatch tells the log when a service begins to issue other IDs, or none, and
-// when its time runs short.
+// modeWatch tells the log when a service begins to issue other IDs, or none, and when its
+// layout's time runs out.
 type modeWatch struct {
 	log      *zap.Logger
 	why      string             // the class of the last message; "" = all is well
 	timeline snowflake.Timeline // that was said last
-	horizon  int                // index of the horizon that was said last; len(horizons) = none
 }
-
-func newModeWatch(log *zap.Logger) *modeWatch { return &modeWatch{log: log, horizon: len(horizons)} }
 
 // watch looks until ctx is done.
 func (s *Service) watch(ctx context.Context, log *zap.Logger) error {
-	w := newModeWatch(log)
+	w := &modeWatch{log: log}
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for {
@@ -63,7 +49,7 @@ func (s *Service) look(w *modeWatch) {
 		}
 	}
 	w.mode(mode, cause, retry)
-	w.layout(s.Timeline(), s.clock.NowMS(), mode)
+	w.layout(s.Timeline(), mode)
 }
 
 // mode logs the mode from now on, if it has changed.
@@ -110,20 +96,11 @@ func (w *modeWatch) mode(mode generator.Mode, cause error, retry time.Duration) 
 	}
 }
 
-// layout says which layout is in use once that is known, and warns of its end.
-func (w *modeWatch) layout(tl snowflake.Timeline, nowMS int64, mode generator.Mode) {
+// layout says which layout is in use once that is known.
+func (w *modeWatch) layout(tl snowflake.Timeline, mode generator.Mode) {
 	if tl != w.timeline && mode != generator.ModeStarting {
-		w.timeline, w.horizon = tl, len(horizons)
+		w.timeline = tl
 		w.log.Info("layout in use", zap.String("epoch", snowflake.FormatMS(tl.EpochMS)), zap.Int("bit_ts", tl.BitTS),
 			zap.String("time_runs_out", snowflake.FormatMS(tl.EndMS())))
-	}
-	left := time.Duration(min(tl.EndMS()-nowMS, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-	for i, h := range horizons[:w.horizon] {
-		if left <= h.left {
-			w.horizon = i
-			w.log.Warn("the time of the layout runs out soon; no IDs can be made after that: plan the change to another epoch or layout",
-				zap.String("within", h.name), zap.String("time_runs_out", snowflake.FormatMS(tl.EndMS())), zap.Duration("remaining", left.Round(time.Second)))
-			return
-		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -61,7 +60,7 @@ func TestModeWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, logs := observer.New(zap.DebugLevel)
-			w := newModeWatch(zap.New(core))
+			w := &modeWatch{log: zap.New(core)}
 			for i, l := range looks {
 				w.mode(l.mode, l.cause, 4*time.Second)
 				said := logs.TakeAll()
@@ -79,38 +78,13 @@ func TestModeWatch(t *testing.T) {
 	}
 }
 
-// The end of a layout's time is warned of a year, a month and a day before, each
-// once, and at the start only by the nearest.
-func TestHorizons(t *testing.T) {
-	core, logs := observer.New(zap.WarnLevel)
-	tl := snowflake.DefaultTimeline()
-	day := (24 * time.Hour).Milliseconds()
-	w := newModeWatch(zap.New(core))
-	for _, c := range []struct {
-		daysLeft int64
-		want     string
-	}{{400, ""}, {366, ""}, {365, "a year"}, {364, ""}, {31, ""}, {30, "a month"}, {2, ""}, {1, "a day"}, {0, ""}, {-1, ""}} {
-		w.layout(tl, tl.EndMS()-c.daysLeft*day, generator.ModeRegular)
-		said := logs.TakeAll()
-		if (len(said) == 1) != (c.want != "") || len(said) > 1 || c.want != "" && said[0].ContextMap()["within"] != c.want {
-			t.Errorf("%d days before: %v, want %q", c.daysLeft, said, c.want)
-		}
-	}
-	late := newModeWatch(zap.New(core))
-	late.layout(tl, tl.EndMS()-day/2, generator.ModeRegular)
-	late.layout(tl, tl.EndMS()-day/3, generator.ModeRegular)
-	if said := logs.TakeAll(); len(said) != 1 || said[0].ContextMap()["within"] != "a day" {
-		t.Errorf("%v", said)
-	}
-}
-
 // The first start says the provider's layout, and not the default before it.
 func TestFirstStartSaysTheProvidersLayout(t *testing.T) {
 	terms := provider.DefaultTerms()
 	terms.Timeline.EpochMS -= 24 * 60 * 60 * 1000
 	svc := newService(t, terms, nil)
 	core, logs := observer.New(zap.DebugLevel)
-	w := newModeWatch(zap.New(core))
+	w := &modeWatch{log: zap.New(core)}
 	svc.look(w)
 	svc.Step(t.Context())
 	svc.look(w)
@@ -129,7 +103,7 @@ func TestMarkFarAheadIsLogged(t *testing.T) {
 	svc := newService(t, provider.DefaultTerms(), st)
 	svc.Step(t.Context())
 	core, logs := observer.New(zap.DebugLevel)
-	svc.look(newModeWatch(zap.New(core)))
+	svc.look(&modeWatch{log: zap.New(core)})
 	said := logs.FilterMessageSnippet("no IDs until the clock has caught up").All()
 	if len(said) != 1 || !strings.Contains(said[0].ContextMap()["error"].(string), "state reset-floor") {
 		t.Errorf("%v", said)

@@ -91,8 +91,7 @@ func (s *Service) Status() (generator.Mode, ServiceStatus) {
 	return mode, st
 }
 
-// count sums up the leases and lists them in their order. Where there are too
-// many, usable ones are listed rather than others.
+// count sums up the leases, and lists the first ones.
 func (st *ServiceStatus) count(held []lease.Lease, now int64) {
 	for _, l := range held {
 		if l.Allows(now) {
@@ -101,17 +100,7 @@ func (st *ServiceStatus) count(held []lease.Lease, now int64) {
 			st.Throughput += l.Throughput()
 		}
 	}
-	others := MaxListedLeases - min(st.LeasesUsable, MaxListedLeases)
-	for _, l := range held {
-		if len(st.Leases) == MaxListedLeases {
-			break
-		}
-		if !l.Allows(now) {
-			if others == 0 {
-				continue
-			}
-			others--
-		}
+	for _, l := range held[:min(len(held), MaxListedLeases)] {
 		st.Leases = append(st.Leases, leaseStatus(l, now))
 	}
 	st.LeasesHeld, st.LeasesUnlisted = len(held), len(held)-len(st.Leases)

@@ -9,48 +9,30 @@ import (
 // A status lists some leases and counts all, however many there are.
 func TestLeasesAreSummedUp(t *testing.T) {
 	const now = 1000
-	held := func(ended, usable int) (all []lease.Lease) {
-		for i := range ended + usable {
-			l := lease.Lease{ID: int64(i), Created: 0, Expired: now, BitID: 21, BitSeq: 1}
-			if i >= ended {
-				l.Expired = now + 1 + int64(i)
+	for _, c := range []struct{ usable, ended int }{{0, 0}, {1, 0}, {0, 1}, {MaxListedLeases - 3, 3}, {MaxListedLeases, 3}, {75_000, 9}} {
+		var held []lease.Lease
+		for i := range c.usable + c.ended {
+			l := lease.Lease{ID: int64(i), Created: 0, Expired: now + 1 + int64(i), BitID: 21, BitSeq: 1}
+			if i >= c.usable {
+				l.Expired = now
 			}
-			all = append(all, l)
+			held = append(held, l)
 		}
-		return all
-	}
-	for _, c := range []struct{ ended, usable, listed, firstListed int }{
-		{0, 0, 0, 0},
-		{0, 1, 1, 0},
-		{1, 0, 1, 0},
-		{3, MaxListedLeases - 3, MaxListedLeases, 0},
-		{3, MaxListedLeases - 1, MaxListedLeases, 0}, // an ended one, then the usable ones
-		{3, MaxListedLeases, MaxListedLeases, 3},
-		{MaxListedLeases + 9, 2, MaxListedLeases, 0},
-		{9, 75_000, MaxListedLeases, 9},
-	} {
 		var st ServiceStatus
-		all := held(c.ended, c.usable)
-		st.count(all, now)
-		if st.LeasesHeld != len(all) || st.LeasesUsable != c.usable || st.Throughput != int64(2*c.usable) ||
-			len(st.Leases) != c.listed || st.LeasesUnlisted != len(all)-c.listed {
-			t.Errorf("%+v: %d held, %d usable, %d listed, %d unlisted, throughput %d",
-				c, st.LeasesHeld, st.LeasesUsable, len(st.Leases), st.LeasesUnlisted, st.Throughput)
-		}
-		end, usable := int64(0), 0
+		st.count(held, now)
+		listed, end := min(len(held), MaxListedLeases), int64(0)
 		if c.usable > 0 {
-			end = all[len(all)-1].Expired
+			end = held[c.usable-1].Expired
+		}
+		if st.LeasesHeld != len(held) || st.LeasesUsable != c.usable || st.Throughput != int64(2*c.usable) || st.LeasesEndMS != end ||
+			len(st.Leases) != listed || st.LeasesUnlisted != len(held)-listed {
+			t.Errorf("%+v: %d held, %d usable until %d, %d listed, %d unlisted, throughput %d",
+				c, st.LeasesHeld, st.LeasesUsable, st.LeasesEndMS, len(st.Leases), st.LeasesUnlisted, st.Throughput)
 		}
 		for i, l := range st.Leases {
-			if i > 0 && l.MachineID <= st.Leases[i-1].MachineID {
-				t.Errorf("%+v: machine ID %d comes after %d", c, l.MachineID, st.Leases[i-1].MachineID)
+			if l.MachineID != int64(i) || l.Usable != (i < c.usable) {
+				t.Errorf("%+v: number %d is %+v", c, i, l)
 			}
-			if l.Usable {
-				usable++
-			}
-		}
-		if c.listed > 0 && st.Leases[0].MachineID != int64(c.firstListed) || usable != min(c.usable, MaxListedLeases) || st.LeasesEndMS != end {
-			t.Errorf("%+v: %d usable ones are listed, the last ends at %d: %+v", c, usable, st.LeasesEndMS, st.Leases)
 		}
 	}
 }
