@@ -44,9 +44,9 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		client := clients[i]
 		locals := 0
 		for i := range 20 { // their hosts follow from the names, and are both
-			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i), resolveWait)
+			r, err := resolve(t.Context(), client, "room", fmt.Sprint(i))
 			must.Succeed(t, err)
-			if r.IsLocal() {
+			if r.Locality == "local" {
 				locals++
 				if key := snapshot(s, "room/"+r.Identity).Key; key == nil || key.Record == nil || key.Record.Owner != r.Authority || key.Record.Token != r.Token {
 					t.Errorf("%+v has the record %+v", r, key)

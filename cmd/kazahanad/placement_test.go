@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -9,27 +8,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/caller"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
-
-// resolveWait is how long the tests wait for an activation.
-const resolveWait = await.Patience
-
-// executor registers for halls and rooms with the site's daemon, and returns a client of it.
-func (s *site) executor() *caller.Client {
-	s.T.Helper()
-	e, err := caller.Register(s.T.Context(), s.Socket, []string{"room", "hall"}, nil, nil)
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	s.T.Cleanup(func() { _ = e.Close(context.Background()) })
-	client := caller.New(s.Socket, await.Patience)
-	s.T.Cleanup(func() { _ = client.Close() })
-	return client
-}
 
 func TestPlacementCommand(t *testing.T) {
 	t.Parallel()
@@ -55,14 +37,14 @@ func TestPlacementCommand(t *testing.T) {
 	for worker := range 64 {
 		all.Go(func() {
 			for i := worker; i < rooms; i += 64 {
-				if _, err := client.Resolve(t.Context(), "room", fmt.Sprintf("%04d\ue000", i), resolveWait); err != nil {
+				if _, err := resolve(t.Context(), client, "room", fmt.Sprintf("%04d\ue000", i)); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if _, err := client.Resolve(t.Context(), "hall", "a/b", resolveWait); err != nil {
+	if _, err := resolve(t.Context(), client, "hall", "a/b"); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(s.Kazahanad("placement").OK(t), "\n")
@@ -101,7 +83,7 @@ func TestPlacementCommandElsewhere(t *testing.T) {
 	d := s.Start("--placement-authority=a:1")
 	client := s.executor()
 	await.Eventually(t, "the room lives", func() bool {
-		_, err := client.Resolve(t.Context(), "room", "1", resolveWait)
+		_, err := resolve(t.Context(), client, "room", "1")
 		return err == nil
 	})
 	d.Terminate()

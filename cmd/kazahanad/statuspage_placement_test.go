@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -31,20 +29,16 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 	tab.Await(`document.querySelector("#placement-members").innerText.startsWith("here.example:1 token") && document.querySelector("#placement-members b").innerText.includes("this host")`)
 	tab.Await(`!document.querySelector("#no-kinds").hidden && !document.querySelector("#no-placed").hidden`)
 
-	r, err := caller.Register(t.Context(), s.Socket, []string{kind, "room"}, func(a caller.Actor) (string, error) {
-		if a.Kind == "room" {
-			return "", errors.New(reason)
+	register(t, s.Socket, []string{kind, "room"}, func(kind string) (pid, refusal string) {
+		if kind == "room" {
+			return "", reason
 		}
-		return "p-1", nil
-	}, nil)
-	if err != nil {
+		return "p-1", ""
+	})
+	if _, err := resolve(t.Context(), client, kind, identity); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = r.Close(context.Background()) }()
-	if _, err := client.Resolve(t.Context(), kind, identity, resolveWait); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Resolve(t.Context(), "room", "7", resolveWait); err == nil {
+	if _, err := resolve(t.Context(), client, "room", "7"); err == nil {
 		t.Fatal("what refuses is activated")
 	}
 	tab.Await(fmt.Sprintf(`document.querySelector("#placement-kinds tr:first-child").innerText.replace(/\s+/g, " ").trim() === %q`, kind+" 1 1"))

@@ -36,10 +36,9 @@ var (
 // call waits for.
 type Client struct {
 	conn io.ReadWriteCloser
-	told func(*Client, *Request) // called for messages that are not answers; may be nil
-	send chan []byte             // messages, to the writing goroutine
-	done chan struct{}           // closed by fail, once
-	both sync.WaitGroup          // the reading and the writing goroutine
+	send chan []byte    // messages, to the writing goroutine
+	done chan struct{}  // closed by fail, once
+	both sync.WaitGroup // the reading and the writing goroutine
 
 	mu       sync.Mutex
 	lastID   uint32
@@ -50,32 +49,24 @@ type Client struct {
 }
 
 // waiter is a call that waits for its answer. The goroutine that takes it out of the
-// map sets target, or raw, and then sends the one answer.
+// map sets raw, and then sends the one answer.
 type waiter struct {
-	target any
-	raw    []byte      // the result, where target is left to the caller
-	done   chan answer // has room for one
+	raw  []byte      // the result
+	done chan answer // has room for one
 }
 
 // answer is the outcome of a call.
 type answer struct {
 	refusal *Error // from the server
 	err     error  // from the stream
-	result  error  // about decoding
 }
 
 // NewClient returns a Client on conn, which it owns from now on. Close of conn must end
 // blocked Reads and Writes, as a socket's does. The Client must be closed. It ignores
 // notifications and requests from the peer.
-func NewClient(conn io.ReadWriteCloser) *Client { return NewToldClient(conn, nil) }
-
-// NewToldClient is NewClient with a function that the reading goroutine calls with each
-// notification and each request from the peer, one after another. It must not wait for
-// the Client or keep the message. Answer can answer a request later.
-func NewToldClient(conn io.ReadWriteCloser, told func(*Client, *Request)) *Client {
+func NewClient(conn io.ReadWriteCloser) *Client {
 	c := &Client{
 		conn:    conn,
-		told:    told,
 		send:    make(chan []byte, maxWaiting),
 		done:    make(chan struct{}),
 		waiting: make(map[uint32]*waiter),
@@ -119,7 +110,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, err)
 	}
-	id, w, err := c.register(target)
+	id, w, err := c.register()
 	if err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, err)
 	}
@@ -148,35 +139,15 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	if got.err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, got.err)
 	}
-	if w.raw != nil {
-		got.result = decodeResult(w.raw, target)
-	}
-	if got.result != nil {
-		return fmt.Errorf("wire: unreadable result of %s: %w", method, got.result)
-	}
-	return nil
-}
-
-// Answer answers a request from the peer: with the text of refusal, or with result if
-// refusal is nil. If it returns an error, nothing was sent.
-func (c *Client) Answer(id uint32, result any, refusal error) error {
-	out, err := encodeAnswer(id, result, refusal)
-	if err == nil {
-		err = c.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("wire: answer: %w", err)
-	}
-	select {
-	case c.send <- out:
-	case <-c.done: // it was lost with the stream
+	if err := decodeResult(w.raw, target); err != nil {
+		return fmt.Errorf("wire: unreadable result of %s: %w", method, err)
 	}
 	return nil
 }
 
 // register reserves a msgid that no waiting call has. It never uses 0, with which
 // servers answer messages that they could not read.
-func (c *Client) register(target any) (uint32, *waiter, error) {
+func (c *Client) register() (uint32, *waiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -188,7 +159,7 @@ func (c *Client) register(target any) (uint32, *waiter, error) {
 			break
 		}
 	}
-	w := &waiter{target: target, done: make(chan answer, 1)}
+	w := &waiter{done: make(chan answer, 1)}
 	c.waiting[c.lastID] = w
 	return c.lastID, w, nil
 }
@@ -237,12 +208,9 @@ func (c *Client) readAll() {
 	in := NewInbox(MaxResponse)
 	defer in.Release()
 	var message Request
-	for empty := 0; empty < maxEmptyReads; empty++ {
+	for {
 		n, err := c.conn.Read(in.Space())
 		in.Added(n)
-		if n > 0 {
-			empty = 0
-		}
 		if unreadable := c.deliverAll(in, &message); unreadable != nil {
 			err = unreadable
 		} else if err == io.EOF && in.Partial() {
@@ -253,7 +221,6 @@ func (c *Client) readAll() {
 			return
 		}
 	}
-	c.fail(io.ErrNoProgress)
 }
 
 // deliverAll handles the whole messages in the buffer.
@@ -269,14 +236,9 @@ func (c *Client) deliverAll(in *Inbox, message *Request) error {
 		if msg == nil {
 			return nil
 		}
-		switch message.Type {
-		case TypeResponse:
+		if message.Type == TypeResponse {
 			if err := c.deliver(message); err != nil {
 				return err
-			}
-		case TypeNotification, TypeRequest:
-			if c.told != nil {
-				c.told(c, message)
 			}
 		}
 	}
@@ -299,12 +261,8 @@ func (c *Client) deliver(message *Request) error {
 	case answered != nil:
 		w.done <- answer{refusal: answered}
 	default:
-		// Decoding integers here is cheaper than copying them for the caller.
-		taken, err := message.values.integers(w.target)
-		if !taken {
-			w.raw = slices.Clone(message.values.raw[message.values.pos():])
-		}
-		w.done <- answer{result: err}
+		w.raw = slices.Clone(message.values.raw[message.values.pos():])
+		w.done <- answer{}
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 )
 
 func encodeRequest(id uint32, method string, params []any) ([]byte, error) {
@@ -25,28 +24,6 @@ func encodeRequest(id uint32, method string, params []any) ([]byte, error) {
 			}
 		}
 	}
-	return whole(out.Bytes(), err)
-}
-
-// maxRefusal limits the text of an error that is sent to the peer.
-const maxRefusal = 1024
-
-func encodeAnswer(id uint32, result any, refusal error) ([]byte, error) {
-	var shown any
-	if refusal != nil {
-		text := refusal.Error()
-		text = strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD")
-		shown, result = []any{uint8(Failed), text}, nil
-	}
-	var out bytes.Buffer
-	enc := newEncoder(&out)
-	err := errors.Join(
-		enc.EncodeArrayLen(4),
-		enc.EncodeUint(uint64(TypeResponse)),
-		enc.EncodeUint(uint64(id)),
-		enc.Encode(shown),
-		enc.Encode(result),
-	)
 	return whole(out.Bytes(), err)
 }
 
@@ -101,20 +78,21 @@ func pairError(raw []byte) *Error {
 	return ParseErrorText(ErrorKind(kind), string(text))
 }
 
-// Decode stores the next value in target, as Client.Call does with a result.
-func (r *Request) Decode(target any) error {
-	raw, err := r.Raw()
-	if err != nil {
-		return err
-	}
-	return decodeResult(raw, target)
-}
-
 // decodeResult stores a result, one whole value, in target.
 func decodeResult(raw []byte, target any) (err error) {
 	var v values
 	v.reset(raw)
-	if taken, err := v.integers(target); taken {
+	switch t := target.(type) {
+	case nil:
+		return nil
+	case *uint64:
+		*t, err = v.uint64()
+		return err
+	case *int64:
+		*t, err = v.int64()
+		return err
+	case *[]uint64:
+		*t, err = v.uint64s()
 		return err
 	}
 	// If the library expects a map and finds an extension type, it skips the head, and
@@ -130,23 +108,6 @@ func decodeResult(raw []byte, target any) (err error) {
 		return err
 	}
 	return v.dec.Decode(target)
-}
-
-// integers stores the next value in target and returns true if target is for integers
-// or nil.
-func (v *values) integers(target any) (taken bool, err error) {
-	switch t := target.(type) {
-	case nil:
-	case *uint64:
-		*t, err = v.uint64()
-	case *int64:
-		*t, err = v.int64()
-	case *[]uint64:
-		*t, err = v.uint64s()
-	default:
-		return false, nil
-	}
-	return true, err
 }
 
 func (v *values) uint64s() ([]uint64, error) {

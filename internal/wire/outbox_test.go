@@ -91,32 +91,6 @@ func TestLargestArray(t *testing.T) {
 	}
 }
 
-// However much waits to be written, no write is larger than HighWater.
-func TestHighWater(t *testing.T) {
-	const n = 65536
-	for name, answer := range map[string]func(*Outbox){
-		"strings of an array": func(o *Outbox) {
-			o.BeginArray(1, n)
-			for range n {
-				o.AppendString("8070450532247928833")
-			}
-		},
-		"small answers": func(o *Outbox) {
-			for i := range uint32(20_000) {
-				o.ReplyUint64(i, 1)
-			}
-		},
-	} {
-		var w writes
-		o := NewOutbox(&w)
-		answer(o)
-		must.Succeed(t, o.Flush())
-		if w.largest > HighWater || w.calls > 25 {
-			t.Errorf("%s: %d writes, the largest of %d bytes", name, w.calls, w.largest)
-		}
-	}
-}
-
 func TestUnencodableResultLeavesNoTrace(t *testing.T) {
 	var w bytes.Buffer
 	o := NewOutbox(&w)

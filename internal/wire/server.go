@@ -5,10 +5,6 @@ import (
 	"io"
 )
 
-// maxEmptyReads is how many reads in a row may return nothing, neither bytes
-// nor an error.
-const maxEmptyReads = 100
-
 // A ServerConn is the server's end of a stream: it reads requests and, through
 // its Outbox, writes replies. One goroutine at a time may use Read and Pending,
 // and one at a time the Outbox; the two may be different ones.
@@ -71,9 +67,9 @@ func (c *ServerConn) Read(req *Request) error {
 	}
 }
 
-// fill reads once, or as often as the reader returns nothing.
+// fill reads until there is something.
 func (c *ServerConn) fill() error {
-	for range maxEmptyReads {
+	for {
 		if err := c.readErr; err != nil {
 			c.readErr = nil
 			if err == io.EOF && c.in.Partial() {
@@ -92,7 +88,6 @@ func (c *ServerConn) fill() error {
 			return nil
 		}
 	}
-	return io.ErrNoProgress
 }
 
 // Preload makes Read begin with bytes that were already read from the stream.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -175,17 +174,6 @@ func TestReadGoesOnAfterTheReadersError(t *testing.T) {
 	}
 }
 
-type lazy struct{}
-
-func (lazy) Read([]byte) (int, error) { return 0, nil }
-
-func TestReaderThatReturnsNothing(t *testing.T) {
-	var r Request
-	if err := NewServerConn(lazy{}, nil).Read(&r); err != io.ErrNoProgress {
-		t.Fatal(err)
-	}
-}
-
 func TestHugeLengthsCostNothing(t *testing.T) {
 	for _, h := range []string{"ddffffffff", "94 00 01 dbffffffff", "94 00 01 a161 dfffffffff", "94 00 01 c6ffffffff",
 		"94 00 01 c9ffffffff", "94 00 01 a161 dd000fff00 dd000fff00"} {
@@ -282,33 +270,5 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
-	}
-}
-
-func TestIdleConnectionIsSmall(t *testing.T) {
-	const n = 2000
-	msg := request(t, 1, "NextID")
-	conns := make([]*ServerConn, n)
-	requests := make([]Request, n)
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC() // the pools live through one
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := heap()
-	for i := range conns {
-		conns[i] = NewServerConn(&endless{b: msg}, io.Discard)
-		must.Succeed(t, conns[i].Read(&requests[i]))
-		conns[i].ReplyUint64(1, 1)
-		must.Succeed(t, conns[i].Flush())
-	}
-	per := (heap() - before) / n
-	runtime.KeepAlive(conns)
-	runtime.KeepAlive(requests)
-	t.Logf("%d bytes for each connection", per)
-	if per > 1800 {
-		t.Errorf("%d bytes for each connection", per)
 	}
 }

@@ -72,7 +72,6 @@ func (s *Splitter) Scan(b []byte) (int, error) {
 		if !whole {
 			return 0, nil
 		}
-		s.passIDs(b)
 	}
 	if s.owed > 0 || s.off > len(b) {
 		return 0, nil
@@ -124,23 +123,6 @@ func (s *Splitter) step(b []byte) (bool, error) {
 	s.ext = s.ext || shape.kind == KindExtension
 	s.descend(items)
 	return true, nil
-}
-
-// passIDs passes over integers in the 9-byte form, as in a batch of IDs, much faster
-// than step. It leaves the last value of a level, and values near the limit, to step.
-func (s *Splitter) passIDs(b []byte) {
-	if s.depth == 0 || s.off >= len(b) || b[s.off] != codeUint64 {
-		return
-	}
-	rest := b[s.off:]
-	most := min(int(s.left[s.depth-1])-1, len(rest)/uint64Size, int(int64(s.maximum()-s.off)-s.owed)/(uint64Size-1))
-	n := 0
-	for n < most && rest[n*uint64Size] == codeUint64 {
-		n++
-	}
-	s.off += n * uint64Size
-	s.owed -= int64(n)
-	s.left[s.depth-1] -= uint32(max(n, 0))
 }
 
 // declared is the length that follows b[0].

@@ -145,34 +145,3 @@ func TestSplitterAgreesWithTheLibrary(t *testing.T) {
 		}
 	})
 }
-
-// Batches of IDs, cut anywhere and near the limit, end where single steps find
-// their end.
-func TestBatchesOfIDsAreSplitAsByStep(t *testing.T) {
-	for _, n := range []int{1, 2, 15, 16, 300} {
-		values := make([]any, n)
-		for i := range values {
-			values[i] = uint64(1<<62 + i)
-			if i%7 == 5 {
-				values[i] = i
-			}
-		}
-		msg := pack(t, []any{1, 1, nil, values})
-		for limit := max(len(msg)-20, 1); limit <= len(msg)+1; limit++ {
-			s := NewSplitter(limit)
-			got, err := s.Scan(msg)
-			if fits := limit >= len(msg); fits != (got == len(msg)) || fits != (err == nil) {
-				t.Fatalf("%d IDs, %d bytes, limit %d: %d, %v", n, len(msg), limit, got, err)
-			}
-		}
-		for first := range len(msg) {
-			s := NewSplitter(len(msg))
-			if got, err := s.Scan(msg[:first]); got != 0 || err != nil {
-				t.Fatalf("%d of %d bytes: %d, %v", first, len(msg), got, err)
-			}
-			if got, err := s.Scan(msg); got != len(msg) || err != nil {
-				t.Fatalf("after %d of %d bytes: %d, %v", first, len(msg), got, err)
-			}
-		}
-	}
-}
