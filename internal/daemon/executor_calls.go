@@ -1,10 +1,8 @@
 package daemon
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,14 +15,6 @@ import (
 // of them waits here, where its time does not run as long as the peer answers at all.
 const callWindow = 256
 
-// silentWindow is how many requests wait for a peer that does not answer. Those
-// beyond are refused: a crowd of them would keep the driver from what others run.
-const silentWindow = 16
-
-// pingTime is for the answer to Ping, which a peer gets when it has let the time of another
-// request go by: it may be slow with that alone.
-const pingTime = time.Second
-
 // maxRefusal is how many bytes of a peer's error others are told.
 const maxRefusal = 1024
 
@@ -35,15 +25,14 @@ type executorCalls struct {
 	more chan struct{} // something may be sent; has room for one
 	hear func()        // silent has changed
 
-	mu      sync.Mutex // guards all below
-	last    uint32
-	unsent  []*executorCall
-	waiting map[uint32]*executorCall // for their answers, the unsent ones included
-	window  int                      // of them are sent
-	closed  error
-	silent  bool // the peer has let the time of a request and of a Ping go by, and answered none since
-	pinged  bool // a Ping is under way
-	heard   bool // an answer has come since
+	mu       sync.Mutex // guards all below
+	last     uint32
+	unsent   []*executorCall
+	waiting  map[uint32]*executorCall // for their answers, the unsent ones included
+	window   int                      // of them are sent
+	closed   error
+	answered uint64 // answers so far
+	silent   bool   // the peer has let the time of a request go by, and answered nothing since it got it
 }
 
 // call is one of them.
@@ -54,21 +43,17 @@ type executorCall struct {
 	within time.Duration
 	wanted func() bool // asked right before it is sent; nil: it is
 	useful bool        // also when it is sent after its time
-	prompt bool        // it goes before all others, and its time runs from now on
 	done   func(error)
 
-	id    uint32
-	sent  bool
-	due   time.Time // once it is sent
-	timer *time.Timer
+	id       uint32
+	sent     bool
+	due      time.Time // once it is sent
+	answered uint64    // answers before it was sent
+	timer    *time.Timer
 }
 
-// The peer knows nothing of the request.
-var (
-	errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
-	errLate     = errors.New("the process has not answered")
-	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
-)
+// errNotAsked: the peer knows nothing of the request.
+var errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
 
 func newExecutorCalls(c *conn, hear func()) *executorCalls {
 	a := &executorCalls{conn: c, more: make(chan struct{}, 1), hear: hear, waiting: map[uint32]*executorCall{}}
@@ -79,15 +64,11 @@ func newExecutorCalls(c *conn, hear func()) *executorCalls {
 // ask sends a request, and has its done called when its answer is in target, or there
 // is none within the time after it was sent.
 //
-// Errors: the peer's refusal; the reason of close; errNotAsked; errSilent; an error that wraps
+// Errors: the peer's refusal; the reason of close; errNotAsked; an error that wraps
 // driver.ErrUnknown where the peer may still carry it out.
 func (a *executorCalls) ask(one *executorCall) {
 	a.mu.Lock()
-	refused := a.closed
-	if a.silent && !one.useful && len(a.waiting) >= silentWindow {
-		refused = cmp.Or(refused, errSilent)
-	}
-	if refused != nil {
+	if refused := a.closed; refused != nil {
 		a.mu.Unlock()
 		one.done(refused)
 		return
@@ -96,9 +77,7 @@ func (a *executorCalls) ask(one *executorCall) {
 	one.id = a.last
 	a.waiting[one.id] = one
 	one.timer = time.AfterFunc(one.within, func() { a.late(one) })
-	if a.unsent = append(a.unsent, one); one.prompt {
-		a.unsent = slices.Insert(a.unsent[:len(a.unsent)-1], 0, one)
-	}
+	a.unsent = append(a.unsent, one)
 	a.prod()
 	a.mu.Unlock()
 }
@@ -132,11 +111,11 @@ func (a *executorCalls) send() {
 func (a *executorCalls) next() *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.unsent) > 0 && (a.window < callWindow || a.unsent[0].prompt) {
+	for len(a.unsent) > 0 && a.window < callWindow {
 		one := a.unsent[0]
 		a.unsent = a.unsent[1:]
 		if a.waiting[one.id] != nil {
-			one.sent, one.due = true, time.Now().Add(one.within)
+			one.sent, one.due, one.answered = true, time.Now().Add(one.within), a.answered
 			a.window++
 			one.timer.Reset(one.within)
 			return one
@@ -172,59 +151,41 @@ func (a *executorCalls) take(id uint32) *executorCall {
 func (a *executorCalls) late(one *executorCall) {
 	a.mu.Lock()
 	left := time.Until(one.due) // the timer may have fired just when it was sent
-	if !one.sent && !one.prompt && !a.silent {
+	if !one.sent && !a.silent {
 		left = one.within // the peer is busy with those before it
 	}
-	if a.waiting[one.id] != nil && left > 0 {
+	waits := a.waiting[one.id] != nil
+	if waits && left > 0 {
 		one.timer.Reset(left)
 		a.mu.Unlock()
 		return
 	}
+	changed := waits && !a.silent && one.answered == a.answered
+	a.silent = a.silent || changed
 	a.mu.Unlock()
-	if a.take(one.id) != nil {
-		a.ping(min(one.within, pingTime))
-		one.done(fmt.Errorf("%w: %w %s within %v", driver.ErrUnknown, errLate, one.method, one.within))
-	}
-}
-
-// ping asks the peer whether it is there. Any answer says so, also that it does not know
-// what a Ping is. It is sent even after its time: only an answer ends the silence.
-func (a *executorCalls) ping(within time.Duration) {
-	a.mu.Lock()
-	already := a.pinged || a.silent
-	if !already {
-		a.pinged, a.heard = true, false
-	}
-	a.mu.Unlock()
-	if already {
+	if a.take(one.id) == nil {
 		return
 	}
-	var pong any
-	a.ask(&executorCall{method: "Ping", params: struct{}{}, target: &pong, within: within, prompt: true, useful: true, done: func(err error) {
-		a.mu.Lock()
-		a.pinged = false
-		late := errors.Is(err, errLate) && !a.heard
-		a.silent = a.silent || late
-		a.mu.Unlock()
-		if late {
-			a.hear()
-		}
-	}})
+	if changed {
+		a.hear()
+	}
+	one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
 }
 
 // answers notes that the peer does.
 func (a *executorCalls) answers() {
 	a.mu.Lock()
 	changed := a.silent
-	a.silent, a.heard = false, true
+	a.silent = false
+	a.answered++
 	a.mu.Unlock()
 	if changed {
 		a.hear()
 	}
 }
 
-// isSilent reports whether the peer has let the time of a request and of a Ping go by, and
-// has answered none since.
+// isSilent reports whether the peer has let the time of a request go by, and answered nothing
+// since it got it.
 func (a *executorCalls) isSilent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 var errTooManyKinds = errors.New("processes have registered for as many kinds as may be")
@@ -23,7 +22,6 @@ type executors struct {
 	byConn   map[*conn]*executor
 	byKind   map[string]map[*executor]struct{}
 	assigned map[placement.Key]assignment // also while the process is being asked
-	running  map[string]int               // how many are assigned of each kind
 	driver   *driver.Driver               // set once, before the first connection
 }
 
@@ -31,7 +29,6 @@ type executors struct {
 func newExecutors() *executors {
 	return &executors{
 		byConn: map[*conn]*executor{}, byKind: map[string]map[*executor]struct{}{}, assigned: map[placement.Key]assignment{},
-		running: map[string]int{},
 	}
 }
 
@@ -61,7 +58,7 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.byConn[c]
-	if err := x.room(e, kinds); err != nil {
+	if err := x.room(kinds); err != nil {
 		return nil, err
 	}
 	if e == nil {
@@ -87,31 +84,20 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 	return slices.Clone(e.kinds), nil
 }
 
-// room reports why more kinds would be too many, nil if they are not. e is nil for a peer that
-// has none yet. mu is held.
-func (x *executors) room(e *executor, kinds []string) error {
-	mine, all := map[string]bool{}, 0 // bytes of an announcement
+// room reports why more kinds would be too many, nil if they are not. mu is held.
+func (x *executors) room(kinds []string) error {
+	names := map[string]bool{}
 	for kind := range x.byKind {
-		all += len(kind) + 1
+		names[kind] = true
 	}
 	for _, kind := range kinds {
-		if mine[kind] {
-			continue
-		}
-		mine[kind] = true
-		if x.byKind[kind] == nil {
-			all += len(kind) + 1
-		}
+		names[kind] = true
 	}
-	if e != nil {
-		for _, kind := range e.kinds {
-			mine[kind] = true
-		}
+	all := 0 // bytes of an announcement
+	for name := range names {
+		all += len(name) + 1
 	}
-	switch {
-	case len(mine) > maxKinds:
-		return wire.Errorf(wire.CodeInvalidParams, "one connection may register for %d kinds, and not for %d", maxKinds, len(mine))
-	case all > maxAllKinds:
+	if all > maxAllKinds {
 		return fmt.Errorf("%w: their names would have %d bytes in all, and %d are allowed", errTooManyKinds, all, maxAllKinds)
 	}
 	return nil
@@ -228,7 +214,6 @@ func (x *executors) assign(key placement.Key, token int64) (*executor, error) {
 	x.unassign(key)
 	best.keys[key] = struct{}{}
 	x.assigned[key] = assignment{best, token}
-	x.running[key.Kind]++
 	return best, nil
 }
 
@@ -242,14 +227,9 @@ func (e *executor) before(other *executor) bool {
 
 // unassign forgets the executor of an activation. mu is held.
 func (x *executors) unassign(key placement.Key) {
-	a, ok := x.assigned[key]
-	if !ok {
-		return
-	}
-	delete(x.assigned, key)
-	delete(a.executor.keys, key)
-	if x.running[key.Kind]--; x.running[key.Kind] == 0 {
-		delete(x.running, key.Kind)
+	if a, ok := x.assigned[key]; ok {
+		delete(x.assigned, key)
+		delete(a.executor.keys, key)
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 	// defaultPlacementWait is for a Resolve that does not say how long it waits.
 	defaultPlacementWait = 10 * time.Second
 	maxPlacementWait     = 10 * time.Minute
-	// maxKinds is how many kinds one connection may register for, and maxAllKinds how
+	// maxKinds is how many kinds one Register may have, and maxAllKinds how
 	// many bytes the names of all together may have, with a separator each: a membership
 	// announces them.
 	maxKinds    = 64
@@ -214,13 +214,6 @@ func (p *Placement) check(d *responder) error {
 	return d.out.ReplyAny(d.req.ID, checked{valid.Milliseconds()})
 }
 
-// registered is the answer of Placement.Register.
-type registered struct {
-	Authority string   `json:"authority"`
-	TTLMS     int64    `json:"ttl_ms"`
-	Kinds     []string `json:"kinds"`
-}
-
 func (p *Placement) register(d *responder) error {
 	switch {
 	case d.conn == nil:
@@ -251,12 +244,7 @@ func (p *Placement) register(d *responder) error {
 		return err
 	}
 	p.counts.Seen(kinds)
-	return d.out.ReplyAny(d.req.ID, registered{p.authority, p.ttl.Milliseconds(), kinds})
-}
-
-// unregistered is the answer of Placement.Unregister.
-type unregistered struct {
-	Passivated int `json:"passivated"`
+	return d.out.ReplyAny(d.req.ID, map[string]any{"authority": p.authority, "ttl_ms": p.ttl.Milliseconds(), "kinds": kinds})
 }
 
 func (p *Placement) unregister(d *responder) error {
@@ -265,7 +253,7 @@ func (p *Placement) unregister(d *responder) error {
 	}
 	return d.aside(func(ctx context.Context) (any, error) {
 		n, err := p.executors.unregister(ctx, d.conn)
-		return unregistered{n}, err
+		return map[string]any{"passivated": n}, err
 	})
 }
 

@@ -31,17 +31,6 @@ type placementEvent struct {
 	ObservedMS int64               `json:"observed_ms"`
 }
 
-// watchEnded is the notice that no more events come.
-type watchEnded struct {
-	Reason string `json:"reason"` // too_slow or stopping
-}
-
-// watching is the answer of Placement.Watch.
-type watching struct {
-	Authority string          `json:"authority"`
-	State     placement.State `json:"state"`
-}
-
 func (p *Placement) watch(d *responder) error {
 	if d.conn == nil {
 		return errHeavy
@@ -54,12 +43,8 @@ func (p *Placement) watch(d *responder) error {
 	if c.watches {
 		return wire.Errorf(wire.CodeInvalidParams, "this connection watches already; another one can")
 	}
-	if err := c.account.hold(); err != nil {
-		return err
-	}
 	events, err := p.driver.Subscribe(wanted)
 	if err != nil {
-		c.account.letGo()
 		return err
 	}
 	c.watches = true
@@ -68,11 +53,10 @@ func (p *Placement) watch(d *responder) error {
 		events.Close()
 		<-ended
 	})
-	err = d.out.ReplyAny(d.req.ID, watching{p.authority, p.driver.State()})
+	err = d.out.ReplyAny(d.req.ID, map[string]any{"authority": p.authority, "state": p.driver.State()})
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
 		p.tellEvents(c, events)
-		c.account.letGo()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.watches = false // it may begin again
@@ -125,5 +109,5 @@ func (p *Placement) tellEvents(c *conn, events *driver.Subscription) {
 	if p.driver.State() == placement.StateStopped {
 		reason = "stopping"
 	}
-	c.notify("Placement.WatchEnded", watchEnded{reason})
+	c.notify("Placement.WatchEnded", map[string]any{"reason": reason})
 }

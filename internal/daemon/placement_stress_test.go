@@ -143,7 +143,7 @@ func TestRoguePeers(t *testing.T) {
 		await.Eventually(t, "everything has ended", func() bool {
 			x := h.placement.executors
 			x.mu.Lock()
-			gone := len(x.byConn) == 0 && len(x.byKind) == 0 && len(x.assigned) == 0 && len(x.running) == 0
+			gone := len(x.byConn) == 0 && len(x.byKind) == 0 && len(x.assigned) == 0
 			x.mu.Unlock()
 			return gone && h.placement.driver.Overview().Total == 0
 		})

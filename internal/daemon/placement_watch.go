@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -112,11 +111,14 @@ func (p *Placement) sample() metrics.PlacementSample {
 func (x *executors) counts() (running, executors map[string]int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	executors = map[string]int{}
+	running, executors = map[string]int{}, map[string]int{}
+	for key := range x.assigned {
+		running[key.Kind]++
+	}
 	for kind, all := range x.byKind {
 		executors[kind] = len(all)
 	}
-	return maps.Clone(x.running), executors
+	return running, executors
 }
 
 // PlacementStatus is placement on the status page.
