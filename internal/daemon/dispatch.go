@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -116,10 +115,10 @@ func (s *Server) named(name []byte) (*issuer.Service, error) {
 		wire.Excerpt(name), strings.Join(s.names, ", "))
 }
 
-// options reads the options of a method: the service, and the known others, with values for read.
-func (s *Server) options(d *responder, read func(name string) error, known ...string) (*issuer.Service, error) {
+// options reads the options of a method, of which service is one. The others are for read.
+func (s *Server) options(d *responder, known []string, read func(name string) error) (*issuer.Service, error) {
 	var service []byte
-	err := d.eachOption(append([]string{"service"}, known...), func(name string) (err error) {
+	err := d.eachOption(known, func(name string) (err error) {
 		if name != "service" {
 			return read(name)
 		}
@@ -142,10 +141,14 @@ func (d *responder) eachOption(known []string, read func(name string) error) err
 		if err != nil || !ok {
 			return err
 		}
-		if !slices.Contains(known, string(name)) {
-			return unknownOption(name, cmp.Or(strings.Join(known, ", "), "none"))
+		at := 0 // the known name is not made anew for each request
+		for at < len(known) && known[at] != string(name) {
+			at++
 		}
-		if err := read(string(name)); err != nil {
+		if at == len(known) {
+			return wire.Errorf(wire.CodeInvalidParams, "there is no option %s; there are %s", wire.Excerpt(name), cmp.Or(strings.Join(known, ", "), "none"))
+		}
+		if err := read(known[at]); err != nil {
 			return err
 		}
 	}

@@ -124,11 +124,6 @@ func shuttingDown() *wire.Error {
 	return wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping: connect again")
 }
 
-// unknownOption is the error for an option that the method does not have.
-func unknownOption(name []byte, known string) error {
-	return wire.Errorf(wire.CodeInvalidParams, "there is no option %s; there are %s", wire.Excerpt(name), known)
-}
-
 func invalidExternal(text string, err error) error {
 	return wire.Errorf(wire.CodeInvalidExternalID, "%s: %v", wire.Excerpt([]byte(text)), err)
 }

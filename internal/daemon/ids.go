@@ -88,41 +88,25 @@ func (r *idRequest) heavy() bool {
 	return r.want.Count > maxFastPathTexts
 }
 
-const idOptionNames = "service, timeout_ms, format, regular_only"
+var idOptionNames = []string{"service", "timeout_ms", "format", "regular_only"}
 
 func (s *Server) idOptions(d *responder, count int64) (idRequest, error) {
 	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: DefaultTimeout}}
-	if err := d.req.Options(); err != nil {
-		return r, err
-	}
-	var service []byte
-	for {
-		name, ok, err := d.req.NextOption()
-		if err != nil {
-			return r, err
-		}
-		if !ok {
-			if r.service, err = s.service(service); err == nil {
-				r.generator = r.service.Generator()
-			}
-			return r, err
-		}
-		switch string(name) {
-		case "service":
-			service, err = d.req.Bytes()
+	service, err := s.options(d, idOptionNames, func(name string) (err error) {
+		switch name {
 		case "timeout_ms":
-			r.want.Timeout, err = d.milliseconds("timeout_ms", MaxTimeout)
+			r.want.Timeout, err = d.milliseconds(name, MaxTimeout)
 		case "format":
 			r.format, err = d.formatOption()
 		case "regular_only":
 			r.want.RegularOnly, err = d.req.Bool()
-		default:
-			err = unknownOption(name, idOptionNames)
 		}
-		if err != nil {
-			return r, err
-		}
+		return err
+	})
+	if err == nil {
+		r.service, r.generator = service, service.Generator()
 	}
+	return r, err
 }
 
 func (d *responder) formatOption() (idFormat, error) {

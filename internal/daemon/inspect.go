@@ -13,6 +13,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
+// serviceOption is the option of methods that have no other.
+var serviceOption = []string{"service"}
+
 func (s *Server) inspect(_ context.Context, d *responder) error {
 	svc, id, err := s.oneID(d)
 	if err != nil {
@@ -41,7 +44,7 @@ func (s *Server) boundsCall(_ context.Context, d *responder) error {
 	if err != nil {
 		return err
 	}
-	svc, err := s.options(d, nil)
+	svc, err := s.options(d, serviceOption, nil)
 	if err != nil {
 		return err
 	}
@@ -74,11 +77,11 @@ func (s *Server) toInternal(_ context.Context, d *responder) error {
 	}
 	text := string(raw)
 	latest, limited := int64(0), false
-	svc, err := s.options(d, func(string) (err error) {
+	svc, err := s.options(d, []string{"service", "latest_ms"}, func(string) (err error) {
 		latest, err = d.req.Int64()
 		limited = true
 		return err
-	}, "latest_ms")
+	})
 	if err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func (s *Server) oneID(d *responder) (*issuer.Service, snowflake.ID, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	svc, err := s.options(d, nil)
+	svc, err := s.options(d, serviceOption, nil)
 	if err != nil {
 		return nil, 0, err
 	}
