@@ -30,47 +30,41 @@ func (o owner) String() string {
 	return fmt.Sprintf("UID %d", o.uid)
 }
 
-// user is a user with open connections.
-type user struct {
-	owner
-	open        int      // connections, also ones being turned away
-	connections int      // the counted ones
-	groups      []uint32 // of the latest connection
-}
-
-// pays returns a context in which the keys that are made count for the user.
-func (u *user) pays(ctx context.Context) context.Context {
-	return recordbounds.Pay(ctx, u.String())
-}
-
-// processID is which process a peer is. Peers without a visible PID are one for each user.
-type processID struct {
+// sharer identifies a process of a user, or with the PID 0 the user. Peers without a visible PID
+// are counted by their user only.
+type sharer struct {
 	owner
 	pid int
 }
 
-// String names the process.
-func (p processID) String() string {
-	if p.pid == 0 {
-		return p.owner.String()
+// String names the sharer.
+func (s sharer) String() string {
+	if s.pid == 0 {
+		return s.owner.String()
 	}
-	return fmt.Sprintf("process %d of %v", p.pid, p.owner)
+	return fmt.Sprintf("process %d of %v", s.pid, s.owner)
 }
 
-// process is a process with open connections.
-type process struct {
-	processID
-	open        int // as a user's
-	connections int
-	waiting     places // requests
+// share is what a user with open connections has, or a process.
+type share struct {
+	sharer
+	open        int      // connections, also ones being turned away
+	connections int      // the counted ones
+	waiting     places   // requests; of processes
+	groups      []uint32 // of the user's latest connection
+}
+
+// pays returns a context in which the keys that are made count for the user.
+func (s *share) pays(ctx context.Context) context.Context {
+	return recordbounds.Pay(ctx, s.owner.String())
 }
 
 // account is one connection's part of the bounds. It is the connection's wire.Memory,
 // wherever the connection is served.
 type account struct {
 	bounds   *bounds
-	user     *user
-	process  *process
+	user     *share
+	process  *share         // the user's, where no PID is visible
 	peer     *unixsock.Peer // nil: not known
 	admitted bool
 	evict    func() // makes the connection end soon; called with mu held, and must not block
@@ -81,7 +75,7 @@ type account struct {
 	waitsForRoom int           // goroutines
 
 	waiting, upkeep places // requests
-	holds           places // locks and watches
+	holds           places // locks
 }
 
 // open begins the account of a connection.
@@ -109,20 +103,27 @@ func (b *bounds) open(nc stream) *account {
 func (b *bounds) openFor(who owner, pid int) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.users[who]
-	if u == nil {
-		u = &user{owner: who}
-		b.users[who] = u
+	return &account{bounds: b, user: b.share(sharer{who, 0}), process: b.share(sharer{who, pid})}
+}
+
+// share returns the sharer's part for one more connection. mu is held.
+func (b *bounds) share(who sharer) *share {
+	s := b.shares[who]
+	if s == nil {
+		s = &share{sharer: who}
+		b.shares[who] = s
 	}
-	id := processID{who, pid}
-	p := b.processes[id]
-	if p == nil {
-		p = &process{processID: id}
-		b.processes[id] = p
+	s.open++
+	return s
+}
+
+// counts adds to the counted connections. mu is held.
+func (a *account) counts(n int) {
+	a.bounds.connections += n
+	a.user.connections += n
+	if a.process != a.user {
+		a.process.connections += n
 	}
-	u.open++
-	p.open++
-	return &account{bounds: b, user: u, process: p}
 }
 
 // dismiss ends the connections of peers that are not allowed any more, and counts them.
@@ -147,15 +148,12 @@ func (a *account) close() {
 	a.drop()
 	delete(b.peers, a)
 	if a.admitted {
-		b.connections--
-		a.user.connections--
-		a.process.connections--
+		a.counts(-1)
 	}
-	if a.user.open--; a.user.open == 0 {
-		delete(b.users, a.user.owner)
-	}
-	if a.process.open--; a.process.open == 0 {
-		delete(b.processes, a.process.processID)
+	for _, s := range []*share{a.user, a.process} {
+		if s.open--; s.open == 0 {
+			delete(b.shares, s.sharer)
+		}
 	}
 }
 

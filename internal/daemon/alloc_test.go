@@ -26,7 +26,7 @@ func (a *again) Read(b []byte) (int, error) {
 // inMemory is a connection without a socket that asks the same for ever.
 func inMemory(r *rig, method string, params ...any) *conn {
 	c := &conn{wire: wire.NewServerConn(&again{bytes: request(1, method, slice(params))}, io.Discard)}
-	c.responder = responder{server: r.server, conn: c, account: &account{user: &user{}}, out: &c.wire.Outbox}
+	c.responder = responder{server: r.server, conn: c, account: &account{user: &share{}}, out: &c.wire.Outbox}
 	return c
 }
 
@@ -68,31 +68,6 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// pipelining asks in bursts of a hundred.
-func pipelining(r *rig) *conn {
-	c := inMemory(r, "")
-	source := &again{}
-	for range 100 {
-		source.bytes = append(source.bytes, request(1, "NextID", []any{})...)
-	}
-	c.wire = wire.NewServerConn(source, io.Discard)
-	c.out = &c.wire.Outbox
-	return c
-}
-
-func TestAllocationsOfPipelinedRequests(t *testing.T) {
-	c := pipelining(newRig(t, busy))
-	got := testing.AllocsPerRun(20, func() {
-		for range 100 {
-			c.answerOne(t)
-		}
-	})
-	// Buffers may be borrowed anew when the collector has taken them.
-	if got > 5 {
-		t.Errorf("%v allocations for 100 requests", got)
-	}
-}
-
 // A connection that asked for a lot does not keep what that took.
 func TestIdleConnectionsAreSmall(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.early = true }, wide, func(s *setup) {
@@ -105,22 +80,5 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 	}
 	if n := r.services["default"].Generator().Stats().Issued[generator.FallbackRandomID]; n != 5000 {
 		t.Errorf("%d random IDs", n)
-	}
-}
-
-func BenchmarkNextID(b *testing.B) {
-	r := newRig(b, busy)
-	c := inMemory(r, "NextID")
-	b.ReportAllocs()
-	for b.Loop() {
-		c.answerOne(b)
-	}
-}
-
-func BenchmarkPipelinedNextID(b *testing.B) {
-	c := pipelining(newRig(b, busy))
-	b.ReportAllocs()
-	for b.Loop() {
-		c.answerOne(b)
 	}
 }

@@ -27,7 +27,8 @@ import (
 //	                      connection; with the IDs of batches a quarter of memory_limit: refused
 //	upkeep of locks       upkeepOfConnection of a connection, beside the above, and as many as
 //	                      max_in_flight in all: beyond that a connection waits with its request
-//	locks and watches     holdsOfConnection, and driver.MaxSubscribers watches of events: refused
+//	locks                 holdsOfConnection that a connection holds: refused
+//	watches of events     driver.MaxSubscribers in all: refused
 //	silence               peerPatience for a peer that neither reads nor ends its message: closed
 //	long answers          longWorkers make them: others wait their turn (long.go)
 //
@@ -126,16 +127,15 @@ type bounds struct {
 	waitingBytes places // of these requests
 	upkeep       places // requests for the upkeep of locks, unless their connection waits with them
 
-	mu          sync.Mutex // guards all below, and the fields of users, processes and accounts
+	mu          sync.Mutex // guards all below, and the fields of shares and accounts
 	connections int        // admitted
-	users       map[owner]*user
-	processes   map[processID]*process
+	shares      map[sharer]*share
 	peers       map[*account]struct{} // the accounts of connections by Unix sockets
 	memory      memoryUse
 }
 
 func newBounds(limits *atomic.Pointer[Limits], counter *refusals.Counter) *bounds {
-	b := &bounds{limits: limits, refusals: counter, users: map[owner]*user{}, processes: map[processID]*process{}, peers: map[*account]struct{}{}}
+	b := &bounds{limits: limits, refusals: counter, shares: map[sharer]*share{}, peers: map[*account]struct{}{}}
 	b.memory.room.L = &b.mu
 	return b
 }
@@ -163,9 +163,7 @@ func (a *account) admit() *wire.Error {
 	case who.pid != 0 && who.connections >= perProcess: // of other PID namespaces, who are all 0, the users count
 		return b.refuse(key, "%v has %d connections, half of all that may be: share one", who, perProcess)
 	}
-	b.connections++
-	a.user.connections++
-	a.process.connections++
+	a.counts(+1)
 	a.admitted = true
 	return nil
 }
@@ -228,15 +226,15 @@ func (a *account) doneKeepingUp() {
 	a.upkeep.give(1)
 }
 
-// hold counts a lock that the connection holds, or a watch.
+// hold counts a lock that the connection holds.
 func (a *account) hold() error {
 	if !a.holds.take(1, holdsOfConnection) {
-		return a.bounds.refuse(refusals.Holds, "a connection of %v has %d locks and watches, as many as one may have: release some", a.process, holdsOfConnection)
+		return a.bounds.refuse(refusals.Holds, "a connection of %v holds %d locks, as many as one may: release some", a.process, holdsOfConnection)
 	}
 	return nil
 }
 
-// letGo counts a lock or watch that the connection holds no more.
+// letGo counts a lock that the connection holds no more.
 func (a *account) letGo() { a.holds.give(1) }
 
 // inFlight is how many requests wait, for anything.

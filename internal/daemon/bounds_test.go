@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/refusals"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -71,8 +67,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	for _, a := range open {
 		a.close()
 	}
-	if b.connections != 0 || len(b.users)+len(b.processes) > 0 {
-		t.Errorf("%d connections of %d users are left", b.connections, len(b.users))
+	if b.connections != 0 || len(b.shares) > 0 {
+		t.Errorf("%d connections of %d users and processes are left", b.connections, len(b.shares))
 	}
 	opens(4, 0, 48, keyConnectionsPerUser) // the PID is not visible: only the user counts
 	b.limits.Store(&Limits{MaxConnections: 64, MaxConnectionsPerUser: 50})
@@ -296,8 +292,8 @@ func TestUpkeepEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// Locks that a connection holds, and its watches, are bounded, and given back with their locks and with
-// the connection.
+// Locks that a connection holds are bounded, and given back with their locks and with the
+// connection.
 func TestHoldsAreBounded(t *testing.T) {
 	r, _ := withLocks(t)
 	greedy, innocent := r.dialAs(1000), r.dialAs(1001)
@@ -309,81 +305,20 @@ func TestHoldsAreBounded(t *testing.T) {
 			a = c.account
 		}
 	})
-	for range holdsOfConnection - 3 {
+	for range holdsOfConnection - 2 {
 		must.Succeed(t, a.hold())
 	}
 	greedy.table("Lock.Acquire", "b", held)
-	greedy.table("Lock.Watch", "b")
-	greedy.table("Lock.Watch", "b") // is the same one
-	const words = " has 1024 locks and watches, as many as one may have: release some"
-	greedy.refused(words, "Lock.Acquire", "c", held)
-	greedy.refused(words, "Lock.Watch", "a")
+	greedy.refused(" holds 1024 locks, as many as one may: release some", "Lock.Acquire", "c", held)
 	greedy.table("Lock.Acquire", "c") // which no connection holds
 	innocent.table("Lock.Acquire", "d", held)
 	innocent.fails(wire.CodeLockHeld, "Lock.Acquire", "a", held) // a hold that was not granted is none
-	greedy.table("Lock.Release", "b")                            // with its watch
-	if n := a.holds.taken.Load(); n != holdsOfConnection-2 {
+	greedy.table("Lock.Release", "b")
+	if n := a.holds.taken.Load(); n != holdsOfConnection-1 {
 		t.Errorf("%d are counted", n)
 	}
 	_ = greedy.Close()
-	await.Eventually(t, "they are given back", func() bool { return a.holds.taken.Load() == holdsOfConnection-3 })
-}
-
-// One process has hundreds of requests for locks that are held, as many as it may have. On
-// real stores, another one's locks are renewed, taken and given back
-// meanwhile, and each of its requests is answered.
-func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
-	for name, open := range map[string]func(testing.TB) string{
-		"sqlite": func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") },
-		"redis":  func(t testing.TB) string { return "redis+unix:" + redistest.New(t).Sock },
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := onStore(t, open(t), 300)
-			greedy, waiters, innocent := r.dialAs(1000), r.dialAs(1000), r.dialAs(1001)
-			const quota = 300 // a quarter of all
-			for i := range quota {
-				greedy.table("Lock.Acquire", fmt.Sprint("taken/", i), options{"ttl_ms": time.Hour.Milliseconds()})
-			}
-			lease := innocent.table("Lock.Acquire", "mine", options{"hold": "connection", "ttl_ms": 60_000})["lease_id"]
-			innocent.table("Lock.Watch", "mine")
-			for i := range 2 * quota {
-				waiters.ask("Lock.Acquire", fmt.Sprint("taken/", i%quota), options{"wait_ms": maxLockWait.Milliseconds()})
-			}
-			for range quota {
-				waiters.wantError(waiters.receive(), wire.CodeOverloaded)
-			}
-			for i := range 10 {
-				innocent.table("Lock.Renew", "mine", options{"ttl_ms": 60_000, "lease_id": lease})
-				innocent.table("Lock.Get", "mine")
-				innocent.table("Lock.Acquire", "another")
-				innocent.table("Lock.Release", "another")
-				innocent.result("Sequence.Next", "orders", options{"request_id": fmt.Sprint(i)})
-			}
-			if n := r.awaiting(); n != quota {
-				t.Errorf("%d wait for locks", n)
-			}
-			_ = waiters.Close()
-			await.Eventually(t, "they wait no longer", func() bool { return r.server.bounds.inFlight() == 0 })
-			innocent.table("Lock.Release", "mine", options{"lease_id": lease})
-		})
-	}
-}
-
-// onStore is a daemon with its locks and sequences in a real store.
-func onStore(t *testing.T, url string, inFlight int) *rig {
-	t.Helper()
-	store, err := backend.OpenStore(url, backend.StoreOptions{})
-	must.Succeed(t, err)
-	must.Succeed(t, store.Init(t.Context()))
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return newRig(t, func(s *setup) {
-		s.MaxInFlight = inFlight
-		s.keep(t, store.Locks, store.Sequences)
-	}).start()
+	await.Eventually(t, "they are given back", func() bool { return a.holds.taken.Load() == holdsOfConnection-2 })
 }
 
 // Watches of events are few for all together.

@@ -16,27 +16,22 @@ import (
 type holds struct {
 	mu      sync.Mutex // guards all below, and the fields of each hold
 	byLease map[string]*hold
-	byConn  map[*conn]*attachments
-	notices sync.WaitGroup // under way to watchers
+	byConn  map[*conn]map[*hold]struct{} // until the connection ends
+	notices sync.WaitGroup               // under way
 }
 
 // hold is one of them.
 type hold struct {
-	lease    lock.Lease // its name; its times are the holding's matter
-	holding  *lock.Holding
-	holder   *conn
-	watchers map[*conn]struct{} // want to be told of the loss
-	over     bool
-}
-
-// attachments are the locks and watches of a connection, until it ends.
-type attachments struct {
-	held, watched map[*hold]struct{}
+	lease   lock.Lease // its name; its times are the holding's matter
+	holding *lock.Holding
+	holder  *conn
+	watched bool // the holder wants to be told of the loss
+	over    bool
 }
 
 // hold acquires a lock that lasts as long as the connection.
 func (s *Server) hold(ctx context.Context, c *conn, want lock.Request) (any, error) {
-	h := &hold{holder: c, watchers: map[*conn]struct{}{}}
+	h := &hold{holder: c}
 	if err := c.account.hold(); err != nil {
 		return nil, err
 	}
@@ -60,20 +55,21 @@ func (s *Server) hold(ctx context.Context, c *conn, want lock.Request) (any, err
 	h.lease, h.holding = holding.Lease(), holding
 	if before := s.holds.byLease[h.lease.LeaseID]; before != nil {
 		// The same request came again. The latest connection is the holder.
-		s.holds.pass(before, h)
+		h.watched = before.watched && before.holder == c
+		s.holds.forget(before)
 	}
 	s.holds.byLease[h.lease.LeaseID] = h
-	mine.held[h] = struct{}{}
+	mine[h] = struct{}{}
 	return h.lease.Answer(), nil
 }
 
-// attach gives the connection its attachments, which end with it.
-func (s *Server) attach(c *conn) *attachments {
+// attach returns the connection's holds, which end with it.
+func (s *Server) attach(c *conn) map[*hold]struct{} {
 	s.holds.mu.Lock()
 	mine := s.holds.byConn[c]
 	known := mine != nil
 	if !known {
-		mine = &attachments{held: map[*hold]struct{}{}, watched: map[*hold]struct{}{}}
+		mine = map[*hold]struct{}{}
 		s.holds.byConn[c] = mine
 	}
 	s.holds.mu.Unlock()
@@ -89,10 +85,7 @@ func (s *Server) detach(c *conn) {
 	mine := s.holds.byConn[c]
 	delete(s.holds.byConn, c)
 	var leaving []*lock.Holding
-	for h := range mine.watched {
-		s.holds.unwatch(h, c)
-	}
-	for h := range mine.held {
+	for h := range mine {
 		leaving = append(leaving, h.holding)
 		s.holds.forget(h)
 	}
@@ -116,31 +109,7 @@ func (t *holds) forget(h *hold) {
 	if t.byLease[h.lease.LeaseID] == h {
 		delete(t.byLease, h.lease.LeaseID)
 	}
-	if holder := t.byConn[h.holder]; holder != nil {
-		delete(holder.held, h)
-	}
-	for c := range h.watchers {
-		t.unwatch(h, c)
-		if watcher := t.byConn[c]; watcher != nil {
-			delete(watcher.watched, h)
-		}
-	}
-}
-
-// unwatch ends one watch. mu is held.
-func (t *holds) unwatch(h *hold, c *conn) {
-	delete(h.watchers, c)
-	c.account.letGo()
-}
-
-// pass gives a hold's watchers to its successor. mu is held.
-func (t *holds) pass(from, to *hold) {
-	from.watchers, to.watchers = nil, from.watchers
-	for c := range to.watchers {
-		delete(t.byConn[c].watched, from)
-		t.byConn[c].watched[to] = struct{}{}
-	}
-	t.forget(from)
+	delete(t.byConn[h.holder], h)
 }
 
 // count is how many locks are held.
@@ -150,31 +119,17 @@ func (t *holds) count() int {
 	return len(t.byLease)
 }
 
-// watch has the connection told when a lock is lost: its own lock, or a lock of the same owner if
-// it can name the lease.
+// watch has the connection told when it loses a lock that it holds.
 func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
-	mine := s.attach(c)
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
-	h := s.holds.byLease[r.LeaseID]
-	if r.LeaseID == "" {
-		for own := range mine.held {
-			if own.lease.Key == r.Key {
-				h = own
-			}
+	for h := range s.holds.byConn[c] {
+		if h.lease.Key == r.Key && (r.LeaseID == "" || r.LeaseID == h.lease.LeaseID) {
+			h.watched = true
+			return h.holding.Lease(), nil
 		}
 	}
-	if h == nil || h.lease.Key != r.Key || h.lease.Owner != r.Owner {
-		return lock.Lease{}, fmt.Errorf("%w: only a lock that is held by a connection can be watched, by that one, or by its lease_id", lock.ErrNotOwned)
-	}
-	if _, again := h.watchers[c]; !again {
-		if err := c.account.hold(); err != nil {
-			return lock.Lease{}, err
-		}
-		h.watchers[c] = struct{}{}
-		mine.watched[h] = struct{}{}
-	}
-	return h.holding.Lease(), nil
+	return lock.Lease{}, fmt.Errorf("%w: a connection can watch a lock that it holds", lock.ErrNotOwned)
 }
 
 // lostLock is the notice of a loss.
@@ -196,7 +151,7 @@ func (s *Server) lost(h *hold, l lock.Lease, why error) {
 	s.reportLoss(l, reason, why)
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
-	s.holds.tellLoss(h, lostLock{l.Answer(), reason, why.Error()}, nil)
+	s.holds.tellLoss(h, lostLock{l.Answer(), reason, why.Error()})
 	s.holds.forget(h)
 }
 
@@ -209,7 +164,7 @@ func (s *Server) released(l lock.Lease, by *conn) {
 	h := s.holds.byLease[l.LeaseID]
 	lost := h != nil && h.holder != by
 	if lost {
-		s.holds.tellLoss(h, lostLock{l.Answer(), "released", errReleased.Error()}, by)
+		s.holds.tellLoss(h, lostLock{l.Answer(), "released", errReleased.Error()})
 	}
 	if h != nil {
 		s.holds.forget(h)
@@ -226,12 +181,10 @@ func (s *Server) reportLoss(l lock.Lease, reason string, why error) {
 		zap.Int64("fencing_token", l.Token), zap.String("reason", reason), zap.Error(why))
 }
 
-// tellLoss tells the watchers, but not the connection that knows. mu is held.
-func (t *holds) tellLoss(h *hold, notice lostLock, knows *conn) {
-	for c := range h.watchers {
-		if c != knows {
-			// Aside: a peer that does not read keeps no other waiting.
-			t.notices.Go(func() { c.notify("Lock.Lost", notice) })
-		}
+// tellLoss tells the holder, if it watches. mu is held.
+func (t *holds) tellLoss(h *hold, notice lostLock) {
+	if h.watched {
+		// Aside: a peer that does not read keeps no other waiting.
+		t.notices.Go(func() { h.holder.notify("Lock.Lost", notice) })
 	}
 }

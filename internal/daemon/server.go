@@ -129,7 +129,7 @@ func NewServer(cfg Config, services map[string]*issuer.Service, m *metrics.Metri
 	s.refusalLog = s.log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(core, time.Second, 1, 0)
 	}))
-	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
+	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]map[*hold]struct{}{}
 	s.limits.Store(&cfg.Limits)
 	s.bounds = newBounds(&s.limits, cfg.Refusals)
 	s.progress.serving = make(chan struct{})
