@@ -17,11 +17,10 @@ import (
 // stream is the part of a *net.UnixConn that a connection needs.
 type stream interface {
 	io.ReadWriteCloser
+	socket
 	syscall.Conn
-	SetDeadline(time.Time) error
 	SetReadDeadline(time.Time) error
 	SetWriteDeadline(time.Time) error
-	CloseWrite() error
 }
 
 // conn is one connection, served by one goroutine. Slow requests have others,
@@ -42,7 +41,6 @@ type conn struct {
 	end      MessageEnd
 	broken   bool // a write failed: no peer hears the answers
 	farewell bool // the bytes being written say why the connection ends
-	warned   bool // the peer has had its time to hear of the drain
 
 	waiting atomic.Bool             // for IDs, or for slow requests after the last
 	abandon context.CancelCauseFunc // ends that wait
@@ -71,13 +69,8 @@ type patientReader conn
 
 func (r *patientReader) Read(b []byte) (int, error) {
 	if !r.turned {
-		p := r.server.patience
-		changed, err := r.end.Limit(r.wire.Partial(), p.message, r.server.draining.Load, p.drain, r.net.SetReadDeadline)
-		if err != nil {
+		if err := r.end.Limit(r.wire.Partial(), r.server.patience.message, r.net.SetReadDeadline); err != nil {
 			return 0, err
-		}
-		if changed && r.account.over.Load() != nil { // its deadline may just have been lost
-			_ = r.net.SetReadDeadline(time.Now())
 		}
 	}
 	r.mu.Unlock()
@@ -98,12 +91,7 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 			w.broken = true
 			return 0, err
 		}
-		// A cut before the line above set a deadline that is lost; a cut after it sets a deadline
-		// that holds.
-		if w.server.cut.Load() {
-			w.server.hurry(w.net.SetWriteDeadline)
-		}
-		if w.account.over.Load() != nil { // likewise
+		if w.account.over.Load() != nil { // the deadline of evict may just have been lost
 			w.lastWord()
 		}
 	}
@@ -132,7 +120,6 @@ func (c *conn) serve(ctx context.Context) {
 		if w, _ := c.handle(ctx); w != nil {
 			c.await(ctx, w)
 		}
-		c.lastCall()
 		// Requests that are pending must not use up IDs for a peer that is gone.
 		if c.broken || !c.wire.Pending() && c.wire.Flush() != nil {
 			return
@@ -153,7 +140,6 @@ func (c *conn) takeUp(ctx context.Context) bool {
 	}
 	if u.waits != nil {
 		c.await(ctx, u.waits)
-		c.lastCall()
 	}
 	return !c.broken && (c.wire.Pending() || c.wire.Flush() == nil)
 }
@@ -175,7 +161,8 @@ func (c *conn) sendRest(output []byte) bool {
 
 // evict makes the connection end at once: it holds memory that others need.
 func (c *conn) evict() {
-	_ = c.net.SetDeadline(time.Now())
+	_ = c.net.CloseRead()
+	_ = c.net.SetWriteDeadline(time.Now())
 	if c.abandon != nil {
 		c.abandon(c.account.over.Load())
 	}
@@ -211,16 +198,6 @@ func (c *conn) rests() bool {
 	return c.mayPark && c.slow.rest() && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
 }
 
-// lastCall, once the daemon drains, gives the peer time to hear so: its messages from the
-// time of its request have not been read yet, and the time that the drain began with may
-// be over.
-func (c *conn) lastCall() {
-	if !c.warned && c.server.draining.Load() {
-		c.warned = true
-		c.server.hurry(c.net.SetReadDeadline)
-	}
-}
-
 // finish ends the connection after a failed read.
 func (c *conn) finish(err error) {
 	var parse *wire.ParseError
@@ -252,9 +229,6 @@ func (c *conn) finish(err error) {
 // discard reads the bytes that the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
 	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
-	if c.server.draining.Load() { // its deadline may just have been lost
-		c.server.hurry(c.net.SetReadDeadline)
-	}
 	var waste [4 << 10]byte
 	for left := wire.MaxMessage; left > 0; {
 		n, err := c.net.Read(waste[:])

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/issuer"
@@ -49,8 +48,25 @@ type Guest struct {
 
 // evict makes the guest end at once, as conn.evict does.
 func (g *Guest) evict() {
-	_ = g.Conn.SetDeadline(time.Now())
+	_ = g.CloseRead()
+	_ = g.Conn.SetWriteDeadline(time.Now())
 	g.abandon(g.Evicted())
+}
+
+// CloseRead has the guest read to the end of what its peer has sent, and no further.
+func (g *Guest) CloseRead() error {
+	if half, ok := g.Conn.(interface{ CloseRead() error }); ok {
+		return half.CloseRead()
+	}
+	return g.Conn.SetReadDeadline(time.Now())
+}
+
+// CloseWrite ends what is sent to the peer.
+func (g *Guest) CloseWrite() error {
+	if half, ok := g.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return g.Conn.SetWriteDeadline(time.Now())
 }
 
 // abandon ends the wait of the guest's request, if there is one.
@@ -71,19 +87,11 @@ type entrance struct {
 
 // Accept implements net.Listener.
 func (e *entrance) Accept() (net.Conn, error) {
-	pause := acceptPauseMin
 	for {
-		nc, err := e.Listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+		nc, err := e.door.server.acceptOne(e.Listener)
+		if err != nil {
 			return nil, err
 		}
-		if err != nil {
-			e.door.server.log.Warn("cannot accept connections; trying again", zap.String("door", e.door.name), zap.Error(err), zap.Duration("in", pause))
-			time.Sleep(pause)
-			pause = min(2*pause, acceptPauseMax)
-			continue
-		}
-		pause = acceptPauseMin
 		if g := e.door.admit(nc); g != nil {
 			return g, nil
 		}
@@ -151,12 +159,10 @@ func (d *Door) turnAway(g *Guest, why []byte) {
 		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
 		_, _ = nc.Read(waste[:])
 		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
-		if half, ok := nc.(interface{ CloseWrite() error }); ok {
-			if _, err := nc.Write(why); err == nil && half.CloseWrite() == nil {
-				for range wire.MaxMessage / len(waste) {
-					if _, err := nc.Read(waste[:]); err != nil {
-						return
-					}
+		if _, err := nc.Write(why); err == nil && g.CloseWrite() == nil {
+			for range wire.MaxMessage / len(waste) {
+				if _, err := nc.Read(waste[:]); err != nil {
+					return
 				}
 			}
 		}
@@ -197,19 +203,11 @@ func (g *Guest) Close() error {
 	return nil
 }
 
-// SetDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
-func (g *Guest) SetDeadline(t time.Time) error { return g.until(g.Conn.SetDeadline, t) }
-
-// SetReadDeadline implements net.Conn, as SetDeadline does.
-func (g *Guest) SetReadDeadline(t time.Time) error { return g.until(g.Conn.SetReadDeadline, t) }
-
-// SetWriteDeadline implements net.Conn, as SetDeadline does.
-func (g *Guest) SetWriteDeadline(t time.Time) error { return g.until(g.Conn.SetWriteDeadline, t) }
-
-func (g *Guest) until(set func(time.Time) error, t time.Time) error {
-	err := set(t)
+// SetWriteDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
+func (g *Guest) SetWriteDeadline(t time.Time) error {
+	err := g.Conn.SetWriteDeadline(t)
 	if g.Evicted() != nil { // its deadline was just lost
-		return set(time.Now())
+		return g.Conn.SetWriteDeadline(time.Now())
 	}
 	return err
 }
@@ -299,8 +297,17 @@ func (d *Door) Patience() (message, write time.Duration) {
 	return d.server.patience.message, d.server.patience.write
 }
 
-// Drain is how long a stop waits: for what peers had sent before they could know of it,
-// and for requests under way.
-func (d *Door) Drain() (late, timeout time.Duration) {
-	return d.server.patience.drain, d.server.DrainTimeout()
+// DrainTimeout is how long a stop waits for requests under way.
+func (d *Door) DrainTimeout() time.Duration { return d.server.DrainTimeout() }
+
+// Drain ends the door's guests, as the server's connections are ended. running has one for each,
+// and cancel ends the wait of a request.
+func (d *Door) Drain(running *sync.WaitGroup, cancel context.CancelCauseFunc) {
+	d.server.finish(running, func(do func(socket)) {
+		d.server.eachGuest(func(g *Guest) {
+			if g.door == d {
+				do(g)
+			}
+		})
+	}, func() { cancel(errShuttingDown) })
 }

@@ -53,12 +53,15 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 // be no descriptor left.
 type socketFile struct{ *os.File }
 
-func (f socketFile) CloseWrite() error {
+func (f socketFile) CloseRead() error  { return f.shutdown(unix.SHUT_RD) }
+func (f socketFile) CloseWrite() error { return f.shutdown(unix.SHUT_WR) }
+
+func (f socketFile) shutdown(how int) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	err = raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), how) })
 	return errors.Join(err, failed)
 }

@@ -138,8 +138,8 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 		terms: provider.DefaultTerms(), source: r.clock, store: map[string]*state.Service{}, patience: defaultPatience,
 		loop: os.Getenv(portable) == "",
 	}
-	// Who hears of the drain, or why it is refused, does not depend on the machine.
-	s.patience.drain, s.patience.refuse = hang, hang
+	// Who hears of the cut, or why it is refused, does not depend on the machine.
+	s.patience.cut, s.patience.refuse = hang, hang
 	s.patience.hangup = time.Millisecond
 	for _, change := range changes {
 		change(s)

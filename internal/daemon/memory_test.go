@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -346,9 +347,10 @@ func TestEvictionWinsOverDeadlines(t *testing.T) {
 	c := r.conn(server)
 	c.wire.Preload(request(1, "Ping", []any{})[:3])
 	c.account.over.Store(wire.Errorf(wire.CodeOverloaded, "no"))
+	c.evict()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, err := (*patientReader)(c).Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := (*patientReader)(c).Read(make([]byte, 10)); !errors.Is(err, io.EOF) {
 		t.Errorf("read: %v", err)
 	}
 	if _, err := (*patientWriter)(c).Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -7,37 +7,21 @@ import "time"
 type MessageEnd struct {
 	set  bool // there is a deadline
 	over bool // the message that it was set for has ended
-	last bool // a drain set it
 }
 
 // Ended says that a message has ended.
 func (e *MessageEnd) Ended() { e.over = true }
 
-// Limit sets the deadline of the next read, and reports whether it differs from the one before.
-// During a drain it sets only one, late from now: a peer that goes on sending must not put that
-// off. partial: a message has begun.
-func (e *MessageEnd) Limit(partial bool, patience time.Duration, draining func() bool, late time.Duration, set func(time.Time) error) (changed bool, err error) {
-	if !draining() {
-		var until time.Time
-		if until, changed = e.next(partial, patience); changed {
-			err = set(until)
-		}
-	}
-	if err == nil && draining() && !e.last { // the drain's own deadline may just have been lost
-		e.last, changed = true, true
-		err = set(time.Now().Add(late))
-	}
-	return changed, err
-}
-
-// next returns the deadline, zero for none, and whether it differs from the set one.
-func (e *MessageEnd) next(partial bool, patience time.Duration) (until time.Time, changed bool) {
+// Limit sets the deadline of the next read, where it differs from the one before. partial: a
+// message has begun.
+func (e *MessageEnd) Limit(partial bool, patience time.Duration, set func(time.Time) error) error {
 	if partial == e.set && !(partial && e.over) {
-		return time.Time{}, false
+		return nil
 	}
 	e.set, e.over = partial, false
+	var until time.Time
 	if partial {
 		until = time.Now().Add(patience)
 	}
-	return until, true
+	return set(until)
 }

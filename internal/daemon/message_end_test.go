@@ -21,7 +21,11 @@ func TestMessageEnd(t *testing.T) {
 				e.Ended()
 			}
 			time.Sleep(time.Second)
-			until, changed := e.next(step.partial, time.Minute)
+			changed, until := false, time.Time{}
+			_ = e.Limit(step.partial, time.Minute, func(at time.Time) error {
+				changed, until = true, at
+				return nil
+			})
 			if changed != step.changed || changed && step.partial != until.Equal(time.Now().Add(time.Minute)) || !step.partial && !until.IsZero() {
 				t.Errorf("step %d: %v, %t", i, until, changed)
 			}

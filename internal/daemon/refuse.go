@@ -70,6 +70,7 @@ func (c *conn) turnAway(refusal *wire.Error) {
 	c.mu.Lock()
 	defer c.close()
 	c.turned = true
+	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
 	for {
 		if err := c.wire.Read(&c.req); err != nil {
 			return
@@ -82,7 +83,3 @@ func (c *conn) turnAway(refusal *wire.Error) {
 	c.wire.ReplyError(c.req.ID, refusal)
 	_ = c.wire.Flush()
 }
-
-// hearOut gives a connection that will be turned away its time to ask. It is called before the
-// drain can see the connection: the drain's deadline is to win.
-func (c *conn) hearOut() { _ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse)) }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,7 +25,7 @@ const (
 	// maxRefusals is how many connections that are turned away are heard out at
 	// a time; those beyond are closed without a word.
 	maxRefusals = 64
-	// Pauses after a failed accept, which mostly means no file descriptors.
+	// Pauses after a failed accept.
 	acceptPauseMin = 5 * time.Millisecond
 	acceptPauseMax = time.Second
 )
@@ -36,12 +35,12 @@ type patience struct {
 	message time.Duration // for a message that has begun to end
 	write   time.Duration // for a peer to read its answers
 	refuse  time.Duration // for the request by which a peer that is turned away hears why
-	drain   time.Duration // for what peers had sent before they could know of the drain
+	cut     time.Duration // for the errors of requests that a drain has cut off to be read
 	hangup  time.Duration // before it looks whether waiting peers are still there
 }
 
 var defaultPatience = patience{
-	message: peerPatience, write: peerPatience, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
+	message: peerPatience, write: peerPatience, refuse: time.Second, cut: 50 * time.Millisecond, hangup: time.Second,
 }
 
 var errShuttingDown = errors.New("the daemon is stopping")
@@ -99,7 +98,6 @@ type Server struct {
 
 	requests atomic.Uint64
 	draining atomic.Bool // requests that come now are told to go elsewhere
-	cut      atomic.Bool // the drain timeout is over
 
 	leaving context.Context // ends when the drain begins
 	leave   context.CancelFunc
@@ -163,7 +161,7 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	s.openFastPath(work)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	err := s.accept(ctx, work, l)
+	err := s.accept(work, l)
 	_ = l.Close()
 	if s.fastPath != nil {
 		s.fastPath.close()
@@ -176,35 +174,32 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	return err
 }
 
-func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
-	pause := acceptPauseMin
+func (s *Server) accept(work context.Context, l *unixsock.Listener) error {
 	s.progress.begin(l)
 	for {
 		s.progress.accept.Add(1)
-		nc, err := l.AcceptUnix()
-		if err == nil {
-			pause = acceptPauseMin
-			s.take(work, nc)
-			continue
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) { // by Prod
+		nc, err := s.acceptOne(l)
+		switch {
+		case err == nil:
+			s.take(work, nc.(*net.UnixConn))
+		case errors.Is(err, os.ErrDeadlineExceeded): // by Prod
 			_ = l.SetDeadline(time.Time{})
-			continue
-		}
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		default:
 			return err
 		}
-		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) &&
-			!errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.ENOBUFS) {
-			return fmt.Errorf("accept: %w", err)
+	}
+}
+
+// acceptOne accepts a connection, and tries again where it cannot, which mostly means that there are
+// no file descriptors. Its errors are net.ErrClosed and os.ErrDeadlineExceeded.
+func (s *Server) acceptOne(l net.Listener) (net.Conn, error) {
+	for pause := acceptPauseMin; ; pause = min(2*pause, acceptPauseMax) {
+		nc, err := l.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
+			return nc, err
 		}
-		s.log.Warn("cannot accept connections; trying again", zap.Error(err), zap.Duration("in", pause))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, acceptPauseMax)
+		s.log.Warn("cannot accept connections; trying again", zap.Stringer("on", l.Addr()), zap.Error(err), zap.Duration("in", pause))
+		time.Sleep(pause)
 	}
 }
 
@@ -237,7 +232,6 @@ func (s *Server) receive(work context.Context, nc *net.UnixConn, a *account) boo
 	case len(s.refused) < maxRefusals:
 		c := newConn(s, nc, a)
 		s.refused[c] = struct{}{}
-		c.hearOut()
 		a.moved(c.evict)
 		s.wg.Go(func() {
 			c.turnAway(refusal)
@@ -326,28 +320,49 @@ func (s *Server) unparkEnded(a *account) {
 func (s *Server) drain(cancel context.CancelCauseFunc) {
 	s.draining.Store(true)
 	s.leave()
-	s.eachConn(func(c *conn) { s.hurry(c.net.SetReadDeadline) })
-	finished := make(chan struct{})
-	go func() {
-		s.wg.Wait()
-		close(finished)
-	}()
-	timeout := time.NewTimer(s.limits.Load().DrainTimeout)
-	defer timeout.Stop()
-	select {
-	case <-finished:
-		return
-	case <-timeout.C:
-	}
-	s.log.Warn("drain timeout: requests still under way are cut off", zap.Int("connections", s.connections()))
-	s.cut.Store(true)
-	cancel(errShuttingDown) // requests that wait for IDs get an error
-	s.eachConn(func(c *conn) { s.hurry(c.net.SetDeadline) })
-	<-finished
+	s.finish(&s.wg, func(do func(socket)) { s.eachConn(func(c *conn) { do(c.net) }) }, func() {
+		s.log.Warn("drain timeout: requests still under way are cut off", zap.Int("connections", s.connections()))
+		cancel(errShuttingDown) // requests that wait for IDs get an error
+	})
 }
 
-// hurry sets a deadline that is as near as a drain makes it.
-func (s *Server) hurry(set func(time.Time) error) { _ = set(time.Now().Add(s.patience.drain)) }
+// socket is the part of a connection that a drain needs. What was shut down remains so, whatever
+// deadlines the connection sets for itself.
+type socket interface {
+	CloseRead() error
+	CloseWrite() error
+}
+
+// finish ends connections, of which each calls a function with all. What their peers sent before is
+// still read and answered. cut is called when the drain timeout is over.
+func (s *Server) finish(running *sync.WaitGroup, each func(func(socket)), cut func()) {
+	each(func(c socket) { _ = c.CloseRead() })
+	finished := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(finished)
+	}()
+	if within(finished, s.limits.Load().DrainTimeout) {
+		return
+	}
+	cut()
+	if !within(finished, s.patience.cut) {
+		each(func(c socket) { _ = c.CloseWrite() }) // their peers do not read
+		<-finished
+	}
+}
+
+// within reports whether done is closed in time.
+func within(done <-chan struct{}, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
 
 // eachConn calls do for every connection, those being turned away included.
 func (s *Server) eachConn(do func(*conn)) {

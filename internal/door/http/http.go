@@ -4,13 +4,11 @@ package http
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -64,8 +62,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(drained)
-		_, timeout := d.Drain()
-		waits, over := context.WithTimeout(work, timeout)
+		waits, over := context.WithTimeout(work, d.DrainTimeout())
 		defer over()
 		if server.Shutdown(waits) != nil {
 			cancel(d.Stopping()) // callers that wait for IDs are told so
@@ -211,18 +208,9 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	q.lines(w, ranges, "", "\n", "")
 }
 
-// wantsJSON reports whether an Accept header names JSON (RFC 9110, section 12.5.1).
+// wantsJSON reports whether an Accept header names JSON. Weights do not matter: who names it reads it.
 func wantsJSON(accept string) bool {
-	for one := range strings.SplitSeq(accept, ",") {
-		kind, parameters, err := mime.ParseMediaType(one)
-		if weight, err := strconv.ParseFloat(cmp.Or(parameters["q"], "1"), 64); err != nil || weight == 0 {
-			continue
-		}
-		if err == nil && kind == "application/json" {
-			return true
-		}
-	}
-	return false
+	return strings.Contains(strings.ToLower(accept), "application/json")
 }
 
 // refuseBody reads the body, which must say nothing: a client that puts a parameter there would

@@ -91,7 +91,6 @@ func TestAnswers(t *testing.T) {
 		{"/ids?n=1", asJSON, `{"ids":\["` + id + `"\]}`},
 		{"/services/orders/ids?n=2&format=external", asJSON, `{"ids":\["` + external + `","` + external + `"\]}`},
 		{"/id", []string{"Accept", "text/html, Application/JSON;q=0.9"}, `{"id":"` + id + `"}`},
-		{"/id", []string{"Accept", "text/plain, application/json;q=0"}, id},
 		{"/id", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, id}, // a link that was followed
 	} {
 		for _, method := range []string{"POST", "GET"} {

@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -13,8 +14,6 @@ import (
 )
 
 const (
-	// smallBuffer is what a connection reads into. A longer line is counted.
-	smallBuffer = 4 << 10
 	// sendAt is after how many bytes of answers they are sent.
 	sendAt = 4 << 10
 	// lastWord is how long an evicted peer has to take the reason.
@@ -25,9 +24,8 @@ const (
 type conn struct {
 	server  *server
 	guest   *daemon.Guest
-	buf     []byte // lines that are not answered yet
-	held    int    // bytes of buf that are counted
-	out     []byte // answers that are not sent yet
+	in      *bufio.Reader // has room for one line
+	out     []byte        // answers that are not sent yet
 	end     daemon.MessageEnd
 	unsaid  bool      // an answer was not sent, because of an eviction
 	broken  error     // of an answer that was sent in part, or not at all
@@ -36,55 +34,64 @@ type conn struct {
 
 // serve answers until the connection ends.
 func (c *conn) serve() {
-	for c.lines() && c.guest.Evicted() == nil && c.read() {
+	for goesOn := true; goesOn && c.guest.Evicted() == nil; {
+		goesOn = c.next()
 	}
+	_ = c.flush()
 	c.farewell()
-	c.shrink()
 }
 
 // farewell tells a peer that expects an answer why its connection was evicted.
 func (c *conn) farewell() {
 	why, ok := c.guest.Evicted().(*wire.Error)
-	if ok && c.broken == nil && (c.unsaid || len(c.buf) > 0) {
+	if ok && c.broken == nil && (c.unsaid || c.in.Buffered() > 0) {
 		_ = c.guest.Conn.SetWriteDeadline(time.Now().Add(lastWord))
 		_, _ = c.guest.Conn.Write(Refusal(why))
 	}
 }
 
-// lines answers all that are whole, and reports whether the connection goes on.
-func (c *conn) lines() bool {
-	rest := c.buf
-	defer func() { c.buf = c.buf[:copy(c.buf, rest)] }()
-	for {
-		line, after, found := bytes.Cut(rest, []byte{'\n'})
-		if binary := len(rest) > 0 && rest[0] == binaryRequest; !found && !binary {
-			return c.flush() == nil
-		}
-		goesOn := c.answer(line)
-		rest = after
-		c.end.Ended()
-		if !goesOn {
-			_ = c.flush()
-			return false
-		}
-		if len(c.out) >= sendAt && c.flush() != nil {
-			return false
-		}
+// patientReader sends the answers that are ready, and waits for ever for a line to begin, and not
+// for ever for its end.
+type patientReader conn
+
+func (r *patientReader) Read(b []byte) (int, error) {
+	if err := (*conn)(r).flush(); err != nil {
+		return 0, err
 	}
+	message, _ := r.server.door.Patience()
+	if err := r.end.Limit(r.in.Buffered() > 0, message, r.guest.SetReadDeadline); err != nil {
+		return 0, err
+	}
+	return r.guest.Read(b)
+}
+
+// next answers a line, and reports whether the connection goes on.
+func (c *conn) next() bool {
+	first, err := c.in.Peek(1)
+	if err != nil {
+		return false
+	}
+	if first[0] == binaryRequest {
+		c.out = append(c.out, notBinary...)
+		return false
+	}
+	line, err := c.in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		c.out = append(c.out, lineTooLong...)
+	}
+	if err != nil {
+		return false
+	}
+	c.end.Ended()
+	return c.answer(line[:len(line)-1]) && (len(c.out) < sendAt || c.flush() == nil)
 }
 
 // answer answers a line, without its end, and reports whether the connection goes on.
 func (c *conn) answer(line []byte) bool {
-	if len(line) > 0 && line[0] == binaryRequest {
-		c.out = append(c.out, notBinary...)
-		return false
-	}
 	v, rest := parse(bytes.TrimSuffix(line, []byte{'\r'}))
 	switch v {
 	case verbGet, verbGets:
 		return c.get(rest, v == verbGets)
-	case verbStats:
-		c.out = c.server.stats(c.out)
 	case verbVersion:
 		c.out = fmt.Appendf(c.out, "VERSION %s\r\n", c.server.version)
 	case verbQuit, verbHTTP:
@@ -125,8 +132,6 @@ func (c *conn) get(keys []byte, cas bool) bool {
 		}
 	}
 	s.door.Answered(began)
-	s.gets.Add(1)
-	s.hits.Add(int64(count))
 	return c.values(keys, ranges, cas)
 }
 
@@ -149,16 +154,15 @@ func (c *conn) values(keys []byte, ranges []generator.Range, cas bool) bool {
 	}
 }
 
-// failed answers with the error, unless the peer is gone.
+// failed answers with the error, unless the peer is gone. A connection that the stop has refused
+// ends: another daemon may be there.
 func (c *conn) failed(err error, began time.Duration) bool {
 	reply := c.server.door.Failed(err, began)
-	c.server.gets.Add(1)
 	if reply == nil {
 		return false
 	}
-	c.server.misses.Add(1)
 	c.out = append(c.out, Refusal(reply)...)
-	return true
+	return reply.Code != wire.CodeShuttingDown
 }
 
 // flush sends the answers. It moves the deadline seldom: setting one costs as much as an answer.
@@ -176,58 +180,8 @@ func (c *conn) flush() error {
 		if err := c.guest.SetWriteDeadline(c.written); err != nil {
 			return err
 		}
-		if c.server.cut.Load() { // its deadline may just have been lost
-			_ = c.guest.SetWriteDeadline(c.server.late())
-		}
 	}
 	_, c.broken = c.guest.Write(c.out)
 	c.out = c.out[:0]
 	return c.broken
 }
-
-// read waits for ever for a line to begin, and not for ever for its end.
-func (c *conn) read() bool {
-	if !c.room() {
-		return false
-	}
-	message, _ := c.server.door.Patience()
-	late, _ := c.server.door.Drain()
-	if _, err := c.end.Limit(len(c.buf) > 0, message, c.server.draining.Load, late, c.guest.SetReadDeadline); err != nil {
-		return false
-	}
-	n, err := c.guest.Read(c.buf[len(c.buf):cap(c.buf)])
-	c.buf = c.buf[:len(c.buf)+n]
-	return err == nil || n > 0
-}
-
-// room makes some for the rest of a line, and reports whether it may be as long.
-func (c *conn) room() bool {
-	if len(c.buf) == 0 {
-		c.shrink()
-	}
-	if len(c.buf) < cap(c.buf) {
-		return true
-	}
-	if cap(c.buf) >= maxLine {
-		c.out = append(c.out, lineTooLong...)
-		_ = c.flush()
-		return false
-	}
-	if c.guest.Memory().Reserve(maxLine) != nil {
-		return false
-	}
-	c.held = maxLine
-	c.buf = append(make([]byte, 0, maxLine), c.buf...)
-	return true
-}
-
-// shrink gives back a large buffer that is not needed.
-func (c *conn) shrink() {
-	if c.held > 0 {
-		c.guest.Memory().Give(c.held)
-		c.held, c.buf = 0, make([]byte, 0, smallBuffer)
-	}
-}
-
-// hurry leaves the peer a moment for requests from before the drain.
-func (c *conn) hurry() { _ = c.guest.SetReadDeadline(c.server.late()) }

@@ -20,9 +20,9 @@ var errBadKey = errors.New("bad key")
 const binaryRequest = 0x80
 
 const (
-	maxKey  = 250      // bytes, as memcached has it
-	maxLine = 64 << 10 // bytes of a command with its line break
-	maxText = 900      // bytes of an error that every client reads as one line
+	maxKey  = 250     // bytes, as memcached has it
+	maxLine = 8 << 10 // bytes of a command with its line break
+	maxText = 900     // bytes of an error that every client reads as one line
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 	badKey         = "CLIENT_ERROR a key has 1 to 250 bytes, and no control characters\r\n"
 	notBinary      = "CLIENT_ERROR the binary protocol is not spoken: turn it off in the client\r\n"
 	lineTooLong    = "CLIENT_ERROR the line is too long\r\n"
-	readOnly       = "SERVER_ERROR this server hands out IDs: it has get, gets, stats, version and quit\r\n"
+	readOnly       = "SERVER_ERROR this server hands out IDs: it has get, gets, version and quit\r\n"
 	end            = "END\r\n"
 )
 
@@ -47,7 +47,6 @@ const (
 	verbUnknown verb = iota
 	verbGet
 	verbGets // with a cas value
-	verbStats
 	verbVersion
 	verbQuit
 	verbStore // any command that a block of data follows
@@ -55,7 +54,7 @@ const (
 )
 
 var verbs = map[string]verb{
-	"get": verbGet, "gets": verbGets, "stats": verbStats, "version": verbVersion, "quit": verbQuit,
+	"get": verbGet, "gets": verbGets, "version": verbVersion, "quit": verbQuit,
 	"set": verbStore, "add": verbStore, "replace": verbStore, "append": verbStore, "prepend": verbStore, "cas": verbStore, "ms": verbStore,
 }
 
