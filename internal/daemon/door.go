@@ -272,7 +272,6 @@ func (d *Door) Elapsed() time.Duration { return d.server.elapsed() }
 
 // Answered counts a request that came at the time began, and was answered without an error.
 func (d *Door) Answered(began time.Duration) {
-	d.server.requests.Add(1)
 	d.succeeded.Inc()
 	d.server.metrics.RPCDuration.Observe(d.server.elapsed()-began, 1)
 }
@@ -281,7 +280,6 @@ func (d *Door) Answered(began time.Duration) {
 // answers it; nil if no peer waits for the answer any more.
 func (d *Door) Failed(err error, began time.Duration) *wire.Error {
 	s := d.server
-	s.requests.Add(1)
 	if errors.Is(err, errHungUp) || errors.Is(err, context.Canceled) {
 		return nil
 	}

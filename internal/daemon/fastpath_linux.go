@@ -319,7 +319,6 @@ func (l *eventPath) endBurst() {
 	}
 	l.answered = [2]int{}
 	if plain > 0 {
-		s.requests.Add(uint64(plain))
 		if l.timed() {
 			l.took = s.elapsed() - l.began
 		}
@@ -391,7 +390,6 @@ func (l *eventPath) plain(method plainMethod, count int64, id uint32) (waits *wa
 		l.answered[method]++
 		return nil
 	}
-	l.server.requests.Add(1)
 	return l.responder.settle(id, &l.server.methods[method], l.server.elapsed(), err)
 }
 

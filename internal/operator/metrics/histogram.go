@@ -37,6 +37,14 @@ func (h *Histogram) Observe(d time.Duration, n int) {
 	h.sum.Add(int64(d) * int64(n))
 }
 
+// Count is how many there were.
+func (h *Histogram) Count() (n uint64) {
+	for i := range h.counts {
+		n += h.counts[i].Load()
+	}
+	return n
+}
+
 // Describe implements prometheus.Collector.
 func (h *Histogram) Describe(to chan<- *prometheus.Desc) { to <- h.desc }
 
