@@ -9,8 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -421,62 +419,6 @@ func TestFastPathHalfMessages(t *testing.T) {
 	r.open(0)
 }
 
-// Connections that move between the engines are always all counted, and none
-// twice: at the limit no peer is turned away for a move, and one more always is.
-func TestFastPathMaxConnections(t *testing.T) {
-	const connections, rounds = 6, 60
-	r := newFastPathRig(t, ample, func(s *setup) { s.MaxConnections = connections }).start()
-	var peers []*peer
-	for range connections {
-		p := r.dial()
-		p.alive()
-		peers = append(peers, p)
-	}
-	var moving sync.WaitGroup
-	var moved atomic.Int64
-	for i, p := range peers {
-		moving.Go(func() {
-			for round := range rounds {
-				var message []byte
-				switch (i + round) % 3 {
-				case 0:
-					message = request(round, "NextIDs", []any{5000})
-				case 1:
-					message = request(round, "NextIDs", []any{300, options{"format": "string"}})
-				case 2: // in the middle of which it is elsewhere
-					message = request(round, "NextID", []any{})
-					if _, err := p.Write(message[:3]); err != nil {
-						t.Error(err)
-					}
-					message = message[3:]
-				}
-				if _, err := p.Write(message); err != nil {
-					t.Error(err)
-				}
-				if got, err := p.read(); err != nil || got.err != nil {
-					t.Errorf("connection %d: %v, %v", i, got.err, err)
-					return
-				}
-				moved.Add(1)
-			}
-		})
-	}
-	for moved.Load() < connections*rounds && !t.Failed() {
-		if n := r.server.connections(); n != connections {
-			t.Fatalf("%d connections are counted, and %d are open", n, connections)
-		}
-		if n := r.value("kazahana_connections"); n != connections {
-			t.Fatalf("the gauge shows %v connections, and %d are open", n, connections)
-		}
-		more, err := dial(t, r.path)
-		must.Succeed(t, err)
-		more.fails(wire.CodeOverloaded, "Ping")
-		_ = more.Close()
-	}
-	moving.Wait()
-	r.placed(connections, 0)
-}
-
 // At no moment a connection that moves is counted twice, or not at all.
 func TestFastPathCountsOneThatMoves(t *testing.T) {
 	r := newFastPathRig(t).start()
@@ -543,25 +485,6 @@ func TestFastPathForgetsWhatItHandsOver(t *testing.T) {
 	if n := r.awaiting(); n != 0 {
 		t.Errorf("%d requests wait", n)
 	}
-}
-
-// More than one read takes, the first of which ends where a message does, and
-// no further word of it.
-func TestFastPathMoreThanOneRead(t *testing.T) {
-	r := newFastPathRig(t, ample).start()
-	client, server := unserved(t)
-	const n = fastPathBuffer/16 + 100
-	var sent []byte
-	for id := range uint32(n) {
-		sent = append(sent, request(id, []byte("NextID"), []any{})...)
-	}
-	if len(sent) != 16*n {
-		t.Fatalf("%d bytes for %d requests", len(sent), n)
-	}
-	client.send(sent)
-	r.take(server)
-	client.answered(0, n-1)
-	r.placed(1, 0)
 }
 
 // A message that a read cuts is read on, and its connection stays on the fast path. A message

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"os"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -16,7 +15,6 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -149,52 +147,6 @@ func TestPermission(t *testing.T) {
 	}
 }
 
-// A peer that asks for much and reads nothing is held at its first answers: it
-// costs little memory, makes no more IDs, keeps no other from theirs, and is cut off in
-// the end.
-func TestPeerThatDoesNotRead(t *testing.T) {
-	ring.All(t)
-	const peers = 8
-	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, hang }).start()
-	before := heap()
-	var silent []*peer
-	batch := request(1, "NextIDs", []any{MaxBatch})
-	for range peers {
-		p := r.dial()
-		// Far more answers than any buffer of a socket holds, in one read.
-		p.send(bytes.Repeat(batch, 1000))
-		silent = append(silent, p)
-	}
-	await.Eventually(t, "all writers are blocked", func() bool { return writing() == peers })
-	held := heap() - before
-	if most := int64(peers * 512 << 10); held > most {
-		t.Errorf("%d peers hold %d bytes, at most %d are right", peers, held, most)
-	}
-	issued := r.issued("default")
-	other := r.dial()
-	for range 100 {
-		other.id()
-		other.alive()
-	}
-	if n := r.issued("default"); n != issued+100 || writing() != peers {
-		t.Errorf("%d IDs were made for nobody", n-issued-100)
-	}
-	// One of them reads, and finds everything in order.
-	last := uint64(0)
-	for range 5 {
-		ids, err := idsOf(silent[0].receive().result)
-		if err != nil || len(ids) != MaxBatch || uint64(ids[0]) <= last {
-			t.Fatalf("%d IDs from %d on, after %d, %v", len(ids), ids[0], last, err)
-		}
-		last = uint64(ids[len(ids)-1])
-	}
-	// The clients close: so ends the test before the patience does.
-	for _, p := range silent {
-		_ = p.Close()
-	}
-	await.Eventually(t, "they are forgotten", func() bool { return r.server.connections() == 1 })
-}
-
 func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond }).start()
 	p := r.dial()
@@ -261,16 +213,6 @@ func TestMessagesThatOverlap(t *testing.T) {
 	if n := d.set.Load(); n < pieces {
 		t.Errorf("%d deadlines were set for %d messages", n, pieces)
 	}
-}
-
-// heap is how many bytes are in use.
-func heap() int64 {
-	var m runtime.MemStats
-	for range 3 { // pools give back what they hold in two rounds
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // issued is how many IDs the service has made.

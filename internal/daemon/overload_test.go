@@ -14,8 +14,7 @@ import (
 // Each refusal because a limit is reached is seen: in the status and as a metric by its key, and
 // in the log with the users and their shares.
 func TestRefusalsAreSeen(t *testing.T) {
-	me := fmt.Sprint("UID ", os.Getuid())
-	process := fmt.Sprintf("process %d of %s", os.Getpid(), me)
+	process := fmt.Sprintf("process %d of UID %d", os.Getpid(), os.Getuid())
 	for name, test := range map[string]struct {
 		change func(*setup)
 		refuse func(*rig)
@@ -27,24 +26,9 @@ func TestRefusalsAreSeen(t *testing.T) {
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
 			"max_connections", process + " has 1 connections",
 		},
-		"connections of a user": {
-			func(s *setup) { s.MaxConnections, s.MaxConnectionsPerUser = 4, 1 },
-			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
-			"max_connections_per_user", me + " has 1 connections",
-		},
-		"waiting requests of a process": {
-			func(s *setup) { s.MaxInFlight = 1 },
-			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextID") },
-			"max_in_flight", "1 requests of " + process,
-		},
 		"half messages": {
 			func(s *setup) { s.MemoryLimit = 8 << 20 },
 			func(r *rig) { r.hoard(12) },
-			"memory_limit", "fill the 2097152 bytes",
-		},
-		"IDs of requests that wait": {
-			func(s *setup) { s.MemoryLimit = 8 << 20 },
-			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextIDs", 1<<16) },
 			"memory_limit", "fill the 2097152 bytes",
 		},
 	} {
@@ -67,12 +51,4 @@ func TestRefusalsAreSeen(t *testing.T) {
 			}
 		})
 	}
-}
-
-// waitsForID has a request wait for the next millisecond.
-func (r *rig) waitsForID() {
-	r.t.Helper()
-	r.dial().ids(256)
-	r.dial().ask("NextID", patient())
-	r.waiters(1)
 }

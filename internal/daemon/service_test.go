@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/static"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -129,44 +127,4 @@ func TestModes(t *testing.T) {
 	want("unavailable", "fallback_cached", "unavailable", false)
 	r.clock.Advance(provider.DefaultTerms().Quarantine)
 	want("unavailable", "fallback_cached_uncertain", "unavailable", false)
-}
-
-// Run supplies the service by itself, and ends with its context.
-func TestServiceRun(t *testing.T) {
-	r := newRig(t, func(s *setup) {
-		s.early = true
-		s.services["none"] = settings()
-	}).start()
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	for _, svc := range r.services {
-		all.Go(func() {
-			if err := svc.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	p := r.dial()
-	if id := p.id(); timeline.IsFallback(id) { // waits for the first lease
-		t.Errorf("%d is a fallback ID", id)
-	}
-	cancel()
-	all.Wait()
-	standalone := newRig(t, func(s *setup) { s.provider = static.None{} })
-	if err := standalone.services["default"].Run(ctx); err != nil {
-		t.Error(err)
-	}
-}
-
-// A mark far ahead names the command that ends it.
-func TestMarkFarAheadNamesTheRemedy(t *testing.T) {
-	st, err := state.Ephemeral(state.Options{}).Service("default")
-	must.Succeed(t, err)
-	st.RaiseMark(startMS + 30*24*time.Hour.Milliseconds())
-	r := newRig(t, func(s *setup) { s.store["default"] = st }).start()
-	p := r.dial()
-	p.ask("NextID")
-	if text := p.receive().err.Error(); !strings.Contains(text, "kazahanad state reset-floor") {
-		t.Errorf("%s", text)
-	}
 }

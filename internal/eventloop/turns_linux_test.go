@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
 // Handlers that ask again and again have their turns in a circle. A handler that has become
@@ -75,28 +73,6 @@ func TestTurnsOfTheRemoved(t *testing.T) {
 			t.Errorf("turns: %v", line)
 		}
 	})
-}
-
-// Turns need nothing else to happen.
-func TestTurnsByThemselves(t *testing.T) {
-	l, _ := start(t)
-	here, _ := socketpair(t)
-	done := make(chan struct{})
-	turns := 0
-	on(t, l, func() {
-		must.Succeed(t, l.Add(here, handler(func(events uint32) {
-			if events != 0 {
-				t.Errorf("a turn with events: %x", events)
-			}
-			if turns++; turns == 1000 {
-				close(done)
-				return
-			}
-			l.Again(here)
-		})))
-		l.Again(here)
-	})
-	await(t, done)
 }
 
 // New data of one comes before the next turn of another that never has enough.

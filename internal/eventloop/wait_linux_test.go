@@ -3,7 +3,6 @@ package eventloop
 import (
 	"errors"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -78,29 +77,6 @@ func TestEventsKeepItHot(t *testing.T) {
 	l.tick()
 	if l.hot {
 		t.Error("hot without an event")
-	}
-}
-
-// cool reports whether the loop waits by a system call that the runtime knows of.
-func cool() bool {
-	for stack := range strings.SplitSeq(tests.Stacks(), "\n\n") {
-		head, _, _ := strings.Cut(stack, "\n")
-		if strings.Contains(head, "[syscall") && strings.Contains(stack, "(*Loop).wait(") {
-			return true
-		}
-	}
-	return false
-}
-
-// It does so by itself, as often as it takes.
-func TestCoolDownOfALoopThatRuns(t *testing.T) {
-	l, _ := start(t)
-	for range 3 {
-		on(t, l, func() {})
-		tests.Eventually(t, "the loop is cool", cool)
-		if armed(t, l) {
-			t.Error("the timer of a cool loop will fire")
-		}
 	}
 }
 
