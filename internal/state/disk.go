@@ -165,13 +165,13 @@ func (s *State) snapshot() stateFile {
 	return file
 }
 
-// Run keeps the disk about a second behind the marks, until ctx is done; then it returns
+// Run keeps the disk about a second behind the memory, until ctx is done; then it returns
 // nil. Errors do not stop it: a full, failing or frozen disk does not stop IDs.
 func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
 	written := make(chan error, 1)
-	writing, changed := false, false
+	writing := false
 	var said time.Time
 	for {
 		select {
@@ -180,18 +180,13 @@ func (s *State) Run(ctx context.Context) error {
 		case err := <-written:
 			writing = false
 			s.tellOfDisk(&said, err)
-			if !changed {
-				continue
-			}
 		case <-ticker.C:
-		case <-s.changes:
-			changed = true
-		}
-		if !writing {
-			writing, changed = true, false
-			go func() { written <- s.Sync() }()
-		} else if s.Health().Stalled > stallAfter {
-			s.tellOfDisk(&said, errDiskStalls)
+			if !writing {
+				writing = true
+				go func() { written <- s.Sync() }()
+			} else if s.Health().Stalled > stallAfter {
+				s.tellOfDisk(&said, errDiskStalls)
+			}
 		}
 	}
 }

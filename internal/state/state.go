@@ -58,8 +58,6 @@ type State struct {
 	owner  ownerRecord
 	marks  *marks
 
-	changes chan struct{} // has a token when the disk lacks more than new marks
-
 	// mu guards the fields below, and the names of the marks. Nothing waits for a disk
 	// while it is held, unless the marks are on one.
 	mu       sync.Mutex
@@ -75,7 +73,7 @@ type State struct {
 
 func newState(opts Options, disk, base Dir) *State {
 	return &State{
-		opts: opts.withLog(), disk: disk, base: base, changes: make(chan struct{}, 1),
+		opts: opts.withLog(), disk: disk, base: base,
 		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
 		syncer: syncer{turn: make(chan struct{}, 1)},
 	}
@@ -128,7 +126,6 @@ func (s *State) save(name string, content Saved, loss bool) error {
 	if s.live != nil {
 		err = s.saveLive(loss)
 	}
-	s.wake()
 	s.mu.Unlock()
 	if waits {
 		err = s.Sync()
@@ -140,14 +137,6 @@ func (s *State) saveLive(loss bool) error {
 	err := s.live.save(s.saved, s.marks, loss)
 	s.tellOfLive(err)
 	return err
-}
-
-// wake makes Run write the state to the disk soon.
-func (s *State) wake() {
-	select {
-	case s.changes <- struct{}{}:
-	default: // there is a token already
-	}
 }
 
 // Close writes the floors to the disk and unlocks the directories. A disk that does not
