@@ -37,10 +37,9 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // StateInUseError: another process, or another Generator of this one, uses the state
 // directory.
 type StateInUseError struct {
-	PID   int       // of the process; 0 if it is not known
-	Since time.Time // when it took the directory
-	Path  string    // the file that names the process
-	err   error
+	PID  int    // of the process; 0 if it is not known
+	Path string // the file that names the process
+	err  error
 }
 
 func (e *StateInUseError) Error() string { return "embed: " + e.err.Error() }
@@ -126,7 +125,7 @@ func openError(err error) error {
 	case errors.As(err, &settings):
 		return &ConfigError{err}
 	case errors.As(err, &locked):
-		return &StateInUseError{PID: locked.PID, Since: locked.Since, Path: locked.Path, err: err}
+		return &StateInUseError{PID: locked.PID, Path: locked.Path, err: err}
 	case errors.As(err, &file):
 		return &StateError{Path: file.Path, Remedy: file.Remedy, Lasting: file.Lasting(), err: err}
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -59,7 +58,7 @@ func (c *stateShowCmd) Run(s *system) error {
 	fmt.Fprintf(w, "identity\t%s\n", report.Identity)
 	switch {
 	case report.Holder != nil:
-		fmt.Fprintf(w, "daemon\tprocess %d, since %s\n", report.Holder.PID, report.Holder.Since.Format(time.RFC3339))
+		fmt.Fprintf(w, "daemon\tprocess %d\n", report.Holder.PID)
 	case report.Refusal != "":
 		fmt.Fprintf(w, "daemon\tnone runs; leases would not be adopted: %s\n", report.Refusal)
 	default:

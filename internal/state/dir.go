@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,15 +62,14 @@ type Mapping struct {
 
 // Holder is the process that holds a state directory.
 type Holder struct {
-	PID   int       // 0: not known; the number in its own container, if it runs in one
-	Since time.Time // when it took the directory
+	PID int // 0: not known; the number in its own container, if it runs in one
 }
 
 func (h Holder) String() string {
 	if h.PID == 0 {
 		return "another process (unknown: its lock file was removed?)"
 	}
-	return fmt.Sprintf("process %d (since %s; if it runs in a container, that is its number there)", h.PID, h.Since.Format(time.RFC3339))
+	return fmt.Sprintf("process %d (if it runs in a container, that is its number there)", h.PID)
 }
 
 // FileError is an error about a file or a directory of the state, with a remedy for

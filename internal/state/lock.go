@@ -26,7 +26,7 @@ const (
 
 	// lockRecordLen is fixed so that the record is overwritten in place: a
 	// daemon can then restart on a full disk.
-	lockRecordLen = 64
+	lockRecordLen = 32
 )
 
 // LockedError says that another process holds a directory.
@@ -80,8 +80,7 @@ func (d *osDir) writeRecord(name string) error {
 	if err != nil {
 		return err
 	}
-	record := strconv.Itoa(os.Getpid()) + " " + time.Now().UTC().Format(time.RFC3339)
-	_, err = f.WriteAt(fmt.Appendf(nil, "%-*s\n", lockRecordLen-1, record), 0)
+	_, err = f.WriteAt(fmt.Appendf(nil, "%-*d\n", lockRecordLen-1, os.Getpid()), 0)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fileError(d.file(name), "cannot write the lock's holder", err)
 	}
@@ -98,16 +97,11 @@ func (d *osDir) readRecord(name string) Holder {
 	defer f.Close()
 	record := make([]byte, lockRecordLen)
 	n, _ := f.ReadAt(record, 0)
-	fields := strings.Fields(string(record[:n]))
-	if len(fields) != 2 {
+	pid, err := strconv.Atoi(strings.TrimSpace(string(record[:n])))
+	if err != nil || pid < 0 {
 		return Holder{}
 	}
-	pid, err := strconv.Atoi(fields[0])
-	since, timeErr := time.Parse(time.RFC3339, fields[1])
-	if err != nil || timeErr != nil || pid <= 0 {
-		return Holder{}
-	}
-	return Holder{PID: pid, Since: since}
+	return Holder{PID: pid}
 }
 
 func flockPatiently(f *os.File) error {
