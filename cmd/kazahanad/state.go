@@ -204,7 +204,7 @@ func (c *stateResetCmd) Run(s *system) error {
 		if f.Before > 0 {
 			before = snowflake.FormatMS(f.Before)
 		}
-		fmt.Fprintf(s.out, "service %s: mark %s -> %s, %d lease(s) dropped\n", f.Service, before, snowflake.FormatMS(f.After), f.Leases)
+		fmt.Fprintf(s.out, "service %s: mark %s -> %s\n", f.Service, before, snowflake.FormatMS(f.After))
 	}
 	_, err = fmt.Fprintln(s.out, "note: "+what)
 	return err

@@ -15,18 +15,16 @@ type Floor struct {
 	Service string
 	Before  int64 // the mark, in Unix ms; 0 also where it was lost
 	After   int64
-	Leases  int // how many were dropped, the cached one included
 }
 
 // openForChange opens a directory that a daemon has used, for an operator's change; a
 // mistyped name must not make a new one. The change is made under a new identity: so no
 // lease from before is adopted, also where the live directory cannot be seen from here
-// (it is gone after a boot, and invisible from outside a container). services is what was there
-// before.
-func openForChange(path string, opts Options) (_ *State, services map[string]ServiceReport, err error) {
+// (it is gone after a boot, and invisible from outside a container).
+func openForChange(path string, opts Options) (_ *State, err error) {
 	disk, _, err := openUsed(path, &opts)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s := newState(opts, disk, nil)
 	defer func() {
@@ -39,11 +37,11 @@ func openForChange(path string, opts Options) (_ *State, services map[string]Ser
 		err = noState(disk)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s.place, s.folder, s.marks = file.Live, newFolderName(), memoryMarks()
 	var last Report
-	services = file.reports()
+	services := file.reports()
 	last.look(opts, file, disk, services)
 	for name, svc := range services {
 		s.floors[name] = svc.Mark
@@ -55,7 +53,41 @@ func openForChange(path string, opts Options) (_ *State, services map[string]Ser
 	if last.free {
 		s.owner = file.Owner // no copy of this directory has it
 	}
-	return s, services, nil
+	return s, nil
+}
+
+// changeServices has edit change the mark and the content of the service, or of all services if service
+// is empty, under the lock. One write of the state file does it, which changes the identity, and
+// so drops the leases of all services.
+func changeServices(dir, service string, opts Options, edit func(*ServiceReport) error) (err error) {
+	s, err := openForChange(dir, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.disk.Close()) }()
+	names := slices.Sorted(maps.Keys(s.floors))
+	if service != "" {
+		if !slices.Contains(names, service) {
+			return fmt.Errorf("the state holds no service %q; it holds: %s", service, strings.Join(names, ", "))
+		}
+		names = []string{service}
+	}
+	for _, name := range names {
+		r := ServiceReport{Name: name, Mark: s.floors[name], Saved: s.saved[name]}
+		if err := edit(&r); err != nil {
+			return err
+		}
+		s.floors[name], s.saved[name] = r.Mark, r.Saved
+	}
+	if err := s.sync(); err != nil || s.place != "" {
+		return err
+	}
+	// The marks are in the state directory, where the next start finds them.
+	m, err := createMarks(s.disk, nil)
+	if err != nil {
+		return err
+	}
+	return m.m.Unmap()
 }
 
 // openUsed opens a state directory that a daemon has used, and reads its file. The
@@ -84,54 +116,20 @@ func noState(disk *osDir) error {
 }
 
 // ResetFloor lowers the mark of the service, or of all services if service is empty,
-// to nowMS. A lower mark stays.
-//
-// One write of the state file lowers the floor and changes the identity, and so drops the
-// leases of all services: later IDs are made under new grants and are therefore unique, but
-// may be smaller than the IDs that were dated ahead.
+// to nowMS. A lower mark stays. Later IDs are made under new grants and are therefore unique,
+// but may be smaller than the IDs that were dated ahead.
 //
 // Errors: *LockedError while a daemon runs, *FileError.
-func ResetFloor(dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
+func ResetFloor(dir, service string, nowMS int64, opts Options) (floors []Floor, err error) {
 	if nowMS <= 0 {
 		return nil, fmt.Errorf("a mark of %d ms is not a valid time", nowMS)
 	}
-	s, services, err := openForChange(dir, opts)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.disk.Close()) }()
-	names, err := pick(services, service)
-	if err != nil {
-		return nil, err
-	}
-	var floors []Floor
-	for _, name := range names {
-		before, saved := s.floors[name], s.saved[name]
-		floors = append(floors, Floor{Service: name, Before: before, After: min(before, nowMS), Leases: services[name].Saved.leases()})
-		saved.Largest = saved.largest(before)
-		s.saved[name], s.floors[name] = saved, min(before, nowMS)
-	}
-	if err := s.sync(); err != nil || s.place != "" {
-		return floors, err
-	}
-	// The marks are in the state directory, where the next start finds them.
-	m, err := createMarks(s.disk, nil)
-	if err != nil {
-		return floors, err
-	}
-	return floors, m.m.Unmap()
-}
-
-// pick returns the names of all services, or checks the given one.
-func pick(services map[string]ServiceReport, service string) ([]string, error) {
-	names := slices.Sorted(maps.Keys(services))
-	if service == "" {
-		return names, nil
-	}
-	if _, ok := services[service]; !ok {
-		return nil, fmt.Errorf("the state holds no service %q; it holds: %s", service, strings.Join(names, ", "))
-	}
-	return []string{service}, nil
+	err = changeServices(dir, service, opts, func(r *ServiceReport) error {
+		floors = append(floors, Floor{Service: r.Name, Before: r.Mark, After: min(r.Mark, nowMS)})
+		r.Saved.Largest, r.Mark = r.Saved.largest(r.Mark), min(r.Mark, nowMS)
+		return nil
+	})
+	return floors, err
 }
 
 // AcceptTimeline puts the service on another timeline, by decision of an operator. It
@@ -143,22 +141,14 @@ func pick(services map[string]ServiceReport, service string) ([]string, error) {
 // error that AcceptTimeline passes on.
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
-func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
-	s, services, err := openForChange(dir, opts)
-	if err != nil {
+func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) error {
+	return changeServices(dir, service, opts, func(r *ServiceReport) error {
+		timeline, err := decide(*r)
+		if err == nil {
+			r.Saved = Saved{Timeline: timeline, Source: SourceLease, Largest: r.Saved.largest(r.Mark)}
+		}
 		return err
-	}
-	defer func() { err = errors.Join(err, s.disk.Close()) }()
-	if _, err := pick(services, service); err != nil {
-		return err
-	}
-	before := s.saved[service]
-	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: before})
-	if err != nil {
-		return err
-	}
-	s.saved[service] = Saved{Timeline: timeline, Source: SourceLease, Largest: before.largest(s.floors[service])}
-	return s.sync()
+	})
 }
 
 // Crossing compares the IDs made before a change of the timeline with the IDs that can be made

@@ -41,7 +41,7 @@ func TestResetFloor(t *testing.T) {
 		t.Error("no time was accepted")
 	}
 	floors, err := resetFloor(t, p, "default", resetTo)
-	if want := []Floor{{"default", testMark, resetTo, 3}}; err != nil || !reflect.DeepEqual(floors, want) {
+	if want := []Floor{{"default", testMark, resetTo}}; err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
 	s = mustOpen(t, p)
@@ -54,7 +54,7 @@ func TestResetFloor(t *testing.T) {
 
 	// All services; a mark that is lower is not raised.
 	floors, err = resetFloor(t, p, "", resetTo-1)
-	want := []Floor{{"default", resetTo, resetTo - 1, 0}, {"other", 1_600_000_000_000, 1_600_000_000_000, 0}}
+	want := []Floor{{"default", resetTo, resetTo - 1}, {"other", 1_600_000_000_000, 1_600_000_000_000}}
 	if err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
@@ -93,16 +93,6 @@ func wasReset(saved Saved) Saved {
 	saved = saved.withoutLeases()
 	saved.Largest = testTimeline.ID(testMark-1, testTimeline.MaxLow())
 	return saved
-}
-
-// Leases that would not be adopted count too: they are dropped all the same.
-func TestResetFloorCountsRefusedLeases(t *testing.T) {
-	p, saved := usedPlace(t)
-	change(t, filepath.Join(p.folder(t), marksName), cut(0))
-	floors, err := resetFloor(t, p, "", resetTo)
-	if want := []Floor{{"default", testMark, resetTo, saved.leases()}}; err != nil || !reflect.DeepEqual(floors, want) {
-		t.Errorf("floors %+v, %v", floors, err)
-	}
 }
 
 // A reset is one write: a directory where that fails is as it was.
@@ -178,22 +168,6 @@ func TestMaintenanceNeedsAState(t *testing.T) {
 	if left := glob(t, empty, "*"); len(left) != 0 {
 		t.Errorf("made: %v", left)
 	}
-}
-
-// Without options it works on the live directory of the last daemon.
-func TestMaintenanceFindsTheLiveDirectory(t *testing.T) {
-	p, _ := usedPlace(t)
-	opts := p.options()
-	opts.Live = ""
-	floors, err := ResetFloor(p.dir, "", resetTo, opts)
-	if err != nil || len(floors) != 1 || floors[0].Leases != 3 {
-		t.Errorf("floors %+v, %v", floors, err)
-	}
-	s := mustOpen(t, p)
-	if sv := s.service("default"); sv.Mark() != resetTo || sv.Load().leases() != 0 {
-		t.Errorf("mark %d, %+v", sv.Mark(), sv.Load())
-	}
-	s.wantQuiet()
 }
 
 // The live directory is not there: after a boot, or because the command runs
@@ -375,21 +349,4 @@ func TestCrossTimelines(t *testing.T) {
 			t.Fatalf("old %+v, next %+v, mark %d: got %+v, want %+v, ascends: %v", old, next, mark, got, want, ascends)
 		}
 	})
-}
-
-// A command looks from another container, where live_dir's name leads to another
-// directory in memory: its decision holds for the daemon all the same.
-func TestAcceptTimelineFromElsewhere(t *testing.T) {
-	p, _ := usedPlace(t)
-	must.Succeed(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))
-	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
-	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	must.Succeed(t, AcceptTimeline(p.dir, "default", Options{}, decide))
-	if left := glob(t, p.dir, "*"); len(left) != 2 {
-		t.Errorf("the state directory holds %v", left)
-	}
-	must.Succeed(t, errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)))
-	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
-		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
-	}
 }
