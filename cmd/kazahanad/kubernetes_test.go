@@ -24,9 +24,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/kubetest"
@@ -182,7 +182,7 @@ func (p *pod) emptyDir() string {
 func (p *pod) inMemory() string {
 	p.T.Helper()
 	const memory = "/dev/shm"
-	if !state.InMemory(memory) {
+	if !folder.InMemory(memory) {
 		p.T.Skipf("%s is not in memory here, as volumes of the manifests have to be", memory)
 	}
 	dir, err := os.MkdirTemp(memory, "kz-pod-")

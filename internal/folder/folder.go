@@ -1,5 +1,5 @@
-// Package folder makes directories with the modes that they are meant to have, and finds the
-// directory that keeps a group from a file.
+// Package folder makes directories with the modes that they are meant to have, and says of others
+// whether they are in memory, and which one keeps a group from a file.
 package folder
 
 import (

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // Check returns the error that Open would have in a process of that user, and whether a daemon
@@ -13,57 +15,69 @@ import (
 // live is "" for none. A directory that another process holds is only waited for at the start,
 // and is no error here.
 func Check(path, live string, uid int) (used bool, err error) {
-	if path, err = filepath.Abs(path); err != nil {
-		return false, err
+	identity, used, err := checkStateDir(path, uid)
+	if err == nil && live != "" {
+		err = checkLiveDir(live, identity, uid)
 	}
-	disk, err := checkDir(path, "set state_dir to a directory")
+	return used, err
+}
+
+func checkStateDir(path string, uid int) (identity string, used bool, err error) {
+	d, err := openStateDir(path, false, uid)
+	if isMissing(err) {
+		return "", false, mayMake(path, err)
+	}
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
-	folder := ""
-	if disk != nil {
-		defer disk.Close()
-		if err := refuseOpen(disk, uid); err != nil {
-			return false, err
-		}
-		file, content, err := readState(disk)
-		if err == nil {
-			err = disk.checkLock()
-		}
-		if used = content != nil; isMissing(err) || err == nil && !used {
-			err = mayWrite(path, path) // a daemon that has run here before starts without
-		}
-		if err != nil {
-			return used, err
-		}
-		folder = file.Folder
+	defer d.Close()
+	file, content, err := readState(d)
+	used = content != nil
+	if err == nil {
+		err = d.checkLock()
 	}
-	if live == "" {
-		return used, nil
+	if isMissing(err) || err == nil && !used { // a daemon that has run here before writes nothing at its start
+		err = mayWrite(path, path)
 	}
-	return used, checkLive(live, folder, uid)
+	return file.Folder, used, err
+}
+
+func checkLiveDir(path, identity string, uid int) error {
+	d, err := openLiveDir(path, false, uid)
+	switch {
+	case isMissing(err) && !folder.InMemory(existing(path)):
+		return onDisk(path)
+	case isMissing(err):
+		return mayMake(path, err)
+	case err != nil:
+		return err
+	}
+	defer d.Close()
+	if own := d.file(identity); identity != "" && existing(own) == own {
+		return mayWrite(own, own)
+	}
+	return mayWrite(path, path)
 }
 
 // CheckDir returns the error of a process that keeps files in the directory, and makes it
 // if it is missing.
 func CheckDir(path, remedy string) error {
-	d, err := checkDir(path, remedy)
-	if err != nil || d == nil {
+	d, err := openDir(path, false, remedy)
+	if isMissing(err) {
+		return mayMake(path, err)
+	}
+	if err != nil {
 		return err
 	}
 	return errors.Join(mayWrite(path, path), d.Close())
 }
 
-// checkDir opens a directory. It returns nil where none is there yet and it can be made.
-func checkDir(path, remedy string) (*osDir, error) {
-	d, err := openDir(path, false, remedy)
-	if !isMissing(err) {
-		return d, err
+// mayMake returns an error about the missing directory if this user may not make it.
+func mayMake(path string, missing error) error {
+	if _, err := os.Lstat(path); err == nil {
+		return missing // it is a link that leads nowhere
 	}
-	if _, link := os.Lstat(path); link == nil {
-		return nil, err // it leads nowhere
-	}
-	return nil, mayWrite(path, existing(path))
+	return mayWrite(path, existing(path))
 }
 
 // mayWrite returns an error about path if this user may not make files in the directory.
@@ -74,39 +88,15 @@ func mayWrite(path, dir string) error {
 	return nil
 }
 
-func checkLive(path, folder string, uid int) error {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return err
-	}
-	if err := checkLink(path, uid); err != nil {
-		return err
-	}
-	base, err := checkDir(path, liveRemedy)
-	if err != nil {
-		return err
-	}
-	if base == nil {
-		if base, err = openDir(existing(path), false, liveRemedy); err != nil {
-			return err
+// existing is the directory that the path is in, or will be made in.
+func existing(path string) string {
+	for path != "/" && path != "." {
+		if _, err := os.Stat(path); err == nil {
+			break
 		}
-		defer base.Close()
-		if !base.inMemory() {
-			return refuseLive(base, uid)
-		}
-		return nil
+		path = filepath.Dir(path)
 	}
-	defer base.Close()
-	if err := refuseLive(base, uid); err != nil {
-		return err
-	}
-	sub, err := openDir(filepath.Join(path, folder), false, liveRemedy)
-	if isMissing(err) || folder == "" {
-		err = mayWrite(path, path)
-	} else if err == nil {
-		err = errors.Join(mayWrite(sub.path, sub.path), sub.Close())
-	}
-	return err
+	return path
 }
 
 // checkLock returns an error if the directory's lock cannot be taken, unless another

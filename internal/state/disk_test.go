@@ -60,9 +60,9 @@ func (d *gateDir) Current() error                       { d.wait(); return d.Dir
 // openGated opens the place, with a disk that is frozen already if frozen says so.
 func openGated(t *testing.T, p place, frozen time.Duration) (*testState, *gateDir) {
 	t.Helper()
-	disk, err := openStateDir(p.dir, true, zap.NewNop())
+	disk, err := openStateDir(p.dir, true, os.Geteuid())
 	must.Succeed(t, err)
-	live, err := openLiveDir(p.live)
+	live, err := openLiveDir(p.live, true, os.Geteuid())
 	must.Succeed(t, err)
 	s, gate := &testState{t: t}, &gateDir{Dir: disk}
 	if frozen > 0 {

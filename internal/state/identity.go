@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
 	"strings"
 )
 
@@ -39,29 +38,4 @@ func newFolderName() string {
 
 func isFolderName(name string) bool {
 	return len(name) == folderNameLen && strings.Trim(name, "0123456789abcdef") == ""
-}
-
-// firstID is the ID in the first file that holds one.
-func firstID(paths ...string) string {
-	for _, path := range paths {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		if id := cleanID(string(content)); id != "" {
-			return id
-		}
-	}
-	return ""
-}
-
-// cleanID returns "" for a text that is not an ID: images ship an empty machine-id,
-// or the word that systemd puts there until the end of the first boot.
-func cleanID(text string) string {
-	id := strings.ToLower(strings.TrimSpace(text))
-	digits := strings.ReplaceAll(id, "-", "")
-	if len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {
-		return ""
-	}
-	return id
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -93,8 +94,7 @@ func changeServices(dir, service string, opts Options, edit func(*ServiceReport)
 // openUsed opens a state directory that a daemon has used, and reads its file. The
 // options get the last daemon's live directory where they name none.
 func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
-	*opts = opts.withLog()
-	disk, err := openStateDir(path, false, opts.Log)
+	disk, err := openStateDir(path, false, os.Geteuid())
 	if err != nil {
 		return nil, stateFile{}, err
 	}

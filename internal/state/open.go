@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,14 +19,17 @@ import (
 // or a directory.
 func Open(ctx context.Context, dir string, opts Options) (*State, error) {
 	opts = opts.withLog()
-	disk, err := openStateDir(dir, true, opts.Log)
+	disk, err := openStateDir(dir, true, os.Geteuid())
 	if err != nil {
 		return nil, err
+	}
+	if disk.everybody() {
+		opts.Log.Warn("every user may write to the state directory; run chmod o-w", zap.String("state_dir", disk.path))
 	}
 	if opts.Live == "" {
 		return OpenOn(ctx, disk, nil, opts)
 	}
-	live, err := openLiveDir(opts.Live)
+	live, err := openLiveDir(opts.Live, true, os.Geteuid())
 	if err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}

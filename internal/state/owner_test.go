@@ -102,9 +102,9 @@ func (d alike) Identify(name string) (FileID, error) {
 
 func TestOwnerOfACopyThatLooksLikeTheOriginal(t *testing.T) {
 	open := func(p place) *testState {
-		disk, err := openStateDir(p.dir, true, zap.NewNop())
+		disk, err := openStateDir(p.dir, true, os.Geteuid())
 		must.Succeed(t, err)
-		live, err := openLiveDir(p.live)
+		live, err := openLiveDir(p.live, true, os.Geteuid())
 		must.Succeed(t, err)
 		s := &testState{t: t}
 		s.State, err = OpenOn(t.Context(), alike{disk}, live, s.options(p))

@@ -7,42 +7,28 @@ import (
 	"path/filepath"
 	"strings"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
-// openStateDir opens the state directory.
-func openStateDir(path string, create bool, log *zap.Logger) (*osDir, error) {
-	const remedy = "set state_dir to a directory"
-	if path == "" {
-		return nil, errors.New("the state directory has no name")
-	}
+// openStateDir opens the state directory for a process of that user. It refuses one that every
+// user may write to: any of them could forge a floor and a timeline. A shared place such as /tmp
+// is therefore refused; in the user's own directory it is an oversight that only needs a warning.
+func openStateDir(path string, create bool, user int) (*osDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	d, err := openDir(path, create, remedy)
+	d, err := openDir(path, create, "set state_dir to a directory")
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseOpen(d, os.Geteuid()); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	if d.everybody() {
-		log.Warn("every user may write to the state directory; run chmod o-w", zap.String("state_dir", path))
+	if uid, _ := owner(d.info); d.everybody() && uid != user {
+		return nil, errors.Join(&FileError{Path: d.path, Problem: "every user may write to this directory, and it belongs to another user",
+			Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}, d.Close())
 	}
 	return d, nil
-}
-
-// refuseOpen refuses a state directory that every user may write to: any of them could forge
-// a floor and a timeline. A shared place such as /tmp is therefore refused; in the daemon's
-// own directory it is an oversight that only needs a warning.
-func refuseOpen(d *osDir, uid int) error {
-	if is, _ := owner(d.info); !d.everybody() || is == uid {
-		return nil
-	}
-	return &FileError{Path: d.path, Problem: "every user may write to this directory, and it belongs to another user",
-		Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}
 }
 
 // everybody reports whether every user may write to the directory.
@@ -50,41 +36,37 @@ func (d *osDir) everybody() bool { return d.info.Mode().Perm()&0o002 != 0 }
 
 const liveRemedy = "set live_dir to a directory on a file system in memory (tmpfs), or to none"
 
-// openLiveDir opens the live directory.
-func openLiveDir(path string) (*osDir, error) {
+// onDisk is the error about a live directory on a disk, which can hold up its files.
+func onDisk(path string) error {
+	return &FileError{Path: path, Problem: "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back", Remedy: liveRemedy}
+}
+
+// openLiveDir opens the live directory for a process of that user. It refuses one on a disk, or
+// that others can change.
+func openLiveDir(path string, create bool, user int) (*osDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	uid := os.Geteuid()
-	if err := checkLink(path, uid); err != nil {
+	if err := checkLink(path, user); err != nil {
 		return nil, err
 	}
-	d, err := openDir(path, true, liveRemedy)
+	d, err := openDir(path, create, liveRemedy)
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseLive(d, uid); err != nil {
+	switch uid, _ := owner(d.info); {
+	case !folder.InMemory(d.path):
+		err = onDisk(d.path)
+	case d.everybody():
+		err = &FileError{Path: d.path, Problem: "every user may write to it", Remedy: "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}
+	case uid != user:
+		err = &FileError{Path: d.path, Problem: fmt.Sprintf("belongs to the user with UID %d", uid), Remedy: liveRemedy}
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
-}
-
-// refuseLive refuses a directory on a disk, which can hold up its files, or that others can
-// change.
-func refuseLive(d *osDir, user int) error {
-	e := &FileError{Path: d.path, Remedy: liveRemedy}
-	switch uid, _ := owner(d.info); {
-	case !d.inMemory():
-		e.Problem = "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back"
-	case d.everybody():
-		e.Problem, e.Remedy = "every user may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
-	case uid != user:
-		e.Problem = fmt.Sprintf("belongs to the user with UID %d", uid)
-	default:
-		return nil
-	}
-	return e
 }
 
 // checkLink refuses a symbolic link that another user made, as any user can in
@@ -106,22 +88,11 @@ func checkLink(path string, user int) error {
 func ChooseLive(places []string) string {
 	for _, place := range places {
 		existing := existing(place)
-		if InMemory(existing) && unix.Faccessat(unix.AT_FDCWD, existing, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
+		if folder.InMemory(existing) && unix.Faccessat(unix.AT_FDCWD, existing, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
 			return place
 		}
 	}
 	return ""
-}
-
-// existing is the directory that the path is in, or will be made in.
-func existing(path string) string {
-	for path != "/" && path != "." {
-		if _, err := os.Stat(path); err == nil {
-			break
-		}
-		path = filepath.Dir(path)
-	}
-	return path
 }
 
 // joinPath is filepath.Join for a file of a Dir.

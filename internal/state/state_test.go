@@ -441,25 +441,6 @@ func TestHostIdentity(t *testing.T) {
 	}
 }
 
-func TestIDFiles(t *testing.T) {
-	dir := t.TempDir()
-	paths := []string{filepath.Join(dir, "missing")}
-	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
-		path := filepath.Join(dir, fmt.Sprint(i))
-		must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
-		paths = append(paths, path)
-	}
-	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {
-		t.Errorf("found %q", id)
-	}
-	if id := firstID(paths[:4]...); id != "" {
-		t.Errorf("found %q", id)
-	}
-	if id := cleanID(" AB43DF0E-ab38-420f-866e-31cba1780958\n"); id != "ab43df0e-ab38-420f-866e-31cba1780958" {
-		t.Errorf("boot ID is %q", id)
-	}
-}
-
 func BenchmarkRaiseMark(b *testing.B) {
 	sv := mustOpen(b, newPlace(b)).service("default")
 	v := int64(0)

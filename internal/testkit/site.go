@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/folder"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -52,7 +52,7 @@ func NewSite(t *testing.T) *Site {
 func siteLiveDir(t *testing.T) string {
 	t.Helper()
 	const shm = "/dev/shm"
-	if !state.InMemory(shm) {
+	if !folder.InMemory(shm) {
 		return "none"
 	}
 	dir, err := os.MkdirTemp(shm, "kz-")

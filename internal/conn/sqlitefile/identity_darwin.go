@@ -13,7 +13,3 @@ func identityOf(path string) (identity, error) {
 	}
 	return identity{Inode: int64(st.Ino), BornNS: st.Btim.Nano(), sure: st.Btim.Nano() != 0, device: uint64(st.Dev)}, nil
 }
-
-// inMemory reports whether the file or directory is on a file system that is
-// kept in memory. macOS has none.
-func inMemory(string) (bool, error) { return false, nil }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/folder"
 )
 
 // A place is a file beside the database that says where its watermark is. Each process holds a
@@ -220,7 +222,7 @@ func (r record) reach(id identity) *watermark {
 	if r.Path == "" {
 		return nil
 	}
-	if memory, err := inMemory(r.Path); err != nil || !memory {
+	if !folder.InMemory(r.Path) {
 		return nil
 	}
 	w, err := openWatermark(r.Path)

@@ -131,8 +131,8 @@ func watermarkOf(live, path string, id identity) (*watermark, error) {
 	if _, err := folder.Make(live, 0o700); err != nil {
 		return nil, fmt.Errorf("the live directory: %w", err)
 	}
-	if memory, err := inMemory(live); err != nil || !memory {
-		return nil, errors.Join(err, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live))
+	if !folder.InMemory(live) {
+		return nil, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live)
 	}
 	dir, err := identityOf(filepath.Dir(path))
 	if err != nil {
