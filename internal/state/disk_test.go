@@ -53,22 +53,16 @@ func (d *gateDir) Replace(name string, content []byte) error {
 	return d.Dir.Replace(name, content)
 }
 
-func (d *gateDir) Read(name string) ([]byte, error)     { d.wait(); return d.Dir.Read(name) }
-func (d *gateDir) Identify(name string) (FileID, error) { d.wait(); return d.Dir.Identify(name) }
-func (d *gateDir) Current() error                       { d.wait(); return d.Dir.Current() }
+func (d *gateDir) Current() error { d.wait(); return d.Dir.Current() }
 
-// openGated opens the place, with a disk that is frozen already if frozen says so.
-func openGated(t *testing.T, p place, frozen time.Duration) (*testState, *gateDir) {
+// openGated opens the place.
+func openGated(t *testing.T, p place) (*testState, *gateDir) {
 	t.Helper()
 	disk, err := openStateDir(p.dir, true, os.Geteuid())
 	must.Succeed(t, err)
 	live, err := openLiveDir(p.live, true, os.Geteuid())
 	must.Succeed(t, err)
 	s, gate := &testState{t: t}, &gateDir{Dir: disk}
-	if frozen > 0 {
-		gate.freeze()
-		time.AfterFunc(frozen, gate.thaw)
-	}
 	if s.State, err = OpenOn(t.Context(), gate, live, s.options(p)); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +90,7 @@ func sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 func TestRunWritesOnlyChanges(t *testing.T) {
 	p := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, gate := openGated(t, p, 0)
+		s, gate := openGated(t, p)
 		sv := s.service("default")
 		end := s.run()
 		before := gate.writes.Load()
@@ -132,7 +126,7 @@ func TestRunWritesOnlyChanges(t *testing.T) {
 func TestNothingWaitsForTheDisk(t *testing.T) {
 	p := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, gate := openGated(t, p, 0)
+		s, gate := openGated(t, p)
 		sv := s.service("default")
 		end := s.run()
 		sleep(3 * syncInterval)
@@ -192,7 +186,7 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 	for _, running := range []bool{false, true} {
 		p := inMemory(t)
 		synctest.Test(t, func(t *testing.T) {
-			s, gate := openGated(t, p, 0)
+			s, gate := openGated(t, p)
 			sv, folder := s.service("default"), s.Health().Live
 			gate.freeze()
 			mustSave(t, sv, savedWith(testLease(1, 1)))
@@ -215,25 +209,13 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 			if held(t, p.dir) {
 				t.Error("the directory is locked for ever")
 			}
-			s, _ = openGated(t, p, 0)
+			s, _ = openGated(t, p)
 			if sv := s.service("default"); sv.Mark() != 7 || len(sv.Load().Held) != 1 {
 				t.Errorf("afterwards: mark %d, %+v", sv.Mark(), sv.Load())
 			}
 			mustClose(t, s)
 		})
 	}
-}
-
-// A start on a frozen disk waits, and says so.
-func TestOpenOnAFrozenDisk(t *testing.T) {
-	p, _ := usedPlace(t)
-	synctest.Test(t, func(t *testing.T) {
-		s, _ := openGated(t, p, stallAfter+time.Second)
-		if n := s.count("the disk does not answer"); n != 1 {
-			t.Errorf("the log says %v", s.logs.All())
-		}
-		mustClose(t, s)
-	})
 }
 
 // stuck reports whether a thread of the process waits for a disk.

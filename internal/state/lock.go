@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,15 +36,6 @@ type LockedError struct {
 
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s: the state directory is in use by %v; one daemon per state directory: stop that one, or set another state_dir", e.Path, e.Holder)
-}
-
-// tellIfSlow runs one step of the start, and logs if the disk keeps it waiting.
-func tellIfSlow(log *zap.Logger, path string, step func() error) error {
-	slow := time.AfterFunc(stallAfter, func() {
-		log.Warn("the disk does not answer; the start waits for it", zap.String("directory", path))
-	})
-	defer slow.Stop()
-	return step()
 }
 
 // Lock locks the directory itself: no file that an operator can remove. The kernel drops the

@@ -139,19 +139,10 @@ func (m *marks) read() error {
 	return nil
 }
 
+// checkName checks a name that the configuration has let pass.
 func checkName(name string) error {
-	switch {
-	case name == "":
-		return errors.New("a service has no name")
-	case len(name) > MaxServiceName:
-		return fmt.Errorf("service name %.20q... has %d bytes; %d are allowed", name, len(name), MaxServiceName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("service name %q is not UTF-8", name)
-	}
-	for _, r := range name {
-		if r < ' ' || r == 0x7f {
-			return fmt.Errorf("service name %q contains a control character", name)
-		}
+	if name == "" || len(name) > MaxServiceName || !utf8.ValidString(name) {
+		return fmt.Errorf("service name %.20q has %d bytes: 1 to %d are allowed, in UTF-8", name, len(name), MaxServiceName)
 	}
 	return nil
 }

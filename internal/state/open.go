@@ -63,7 +63,7 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 		_ = s.saveLive(false) // it tells; the file's present content is not harmful
 	}
 	// A daemon that has run here before can start without writing to the disk.
-	if err := tellIfSlow(s.opts.Log, disk.Path(), s.sync); err != nil && !known {
+	if err := s.sync(); err != nil && !known {
 		return nil, err
 	} else if err != nil {
 		s.opts.fail("the state directory cannot be written; IDs go on, and kill -9 loses nothing: only a power failure would", err)
@@ -73,13 +73,9 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 
 // begin locks the state directory and reads its file; known: there is one.
 func (s *State) begin() (file stateFile, known bool, err error) {
-	err = tellIfSlow(s.opts.Log, s.disk.Path(), func() (err error) {
-		if err = s.disk.Lock(lockName); err != nil {
-			return err
-		}
+	if err = s.disk.Lock(lockName); err == nil {
 		file, s.syncer.written, err = readState(s.disk)
-		return err
-	})
+	}
 	for name, doc := range file.Services {
 		s.floors[name], s.saved[name] = doc.FloorMS, doc.Saved
 	}

