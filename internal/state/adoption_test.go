@@ -177,20 +177,6 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 	}
 }
 
-// Two state directories that have each other's folders go on from those: each lease still
-// has one user. Neither folder's marks are lost.
-func TestSwappedFolders(t *testing.T) {
-	p, saved := usedPlace(t)
-	q := place{filepath.Join(t.TempDir(), "state"), p.live}
-	other := q.use(t, testLease(6, 600))
-	a, b := p.folder(t), q.folder(t)
-	disktest.Run(t, "mv", a, a+"x")
-	disktest.Run(t, "mv", b, a)
-	disktest.Run(t, "mv", a+"x", b)
-	wantAdopted(t, p, other)
-	wantAdopted(t, q, saved)
-}
-
 // Marks without the slot of a service say nothing of the IDs that it made.
 func TestMarksThatLackAService(t *testing.T) {
 	p, saved := usedPlace(t)
@@ -202,31 +188,6 @@ func TestMarksThatLackAService(t *testing.T) {
 	s.marks.slot(i, 0).Store(0)
 	s.crash()
 	wantRefused(t, p, saved, testMark, `the marks do not know service "default"`)
-}
-
-// A service that the state file remembers and this boot does not use is no
-// objection to the leases of the others.
-func TestServiceThatIsNotConfiguredAnyMore(t *testing.T) {
-	p := newPlace(t)
-	s := mustOpen(t, p)
-	mustSave(t, s.service("former"), savedWith(testLease(1, 1)))
-	mustClose(t, s)
-	must.Succeed(t, os.RemoveAll(p.live)) // the machine boots
-	s = mustOpen(t, p)
-	saved := savedWith(testLease(2, 2))
-	mustSave(t, s.service("default"), saved)
-	s.service("default").RaiseMark(testMark)
-	s.crash()
-	wantAdopted(t, p, saved)
-}
-
-// Leases of a service that one life does not use wait for the next one.
-func TestLeasesOfAnUnusedService(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
-	s.crash()
-	wantAdopted(t, p, saved)
 }
 
 // A state directory and a live directory belong together. A state directory that goes back to a
@@ -449,22 +410,4 @@ func TestCopies(t *testing.T) {
 			}
 		}
 	})
-}
-
-// Only the marks have the changes since the state directory was synced last.
-func TestFloorIsTheGreaterOne(t *testing.T) {
-	p, saved := usedPlace(t)
-	s := mustOpen(t, p)
-	s.service("default").RaiseMark(testMark + 7)
-	s.crash()
-	s = mustOpen(t, p)
-	if mark := s.service("default").Mark(); mark != testMark+7 {
-		t.Errorf("the mark is %d", mark)
-	}
-	mustClose(t, s)
-	must.Succeed(t, os.RemoveAll(p.live)) // the machine boots
-	s = mustOpen(t, p)
-	sv := s.service("default")
-	wantState(t, sv, saved.withoutLeases(), testMark+7)
-	s.wantQuiet()
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -348,21 +347,6 @@ func TestReadOnlyStateDirectory(t *testing.T) {
 	if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
 		t.Errorf("afterwards: %+v", got)
 	}
-}
-
-// A file that is read-only by itself, with everything else in order.
-func TestImmutableStateFile(t *testing.T) {
-	p, saved := usedPlace(t)
-	path := p.disk(stateName)
-	if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
-		t.Skipf("cannot make a file immutable: %v: %s", err, out)
-	}
-	t.Cleanup(func() { exec.Command("chattr", "-i", path).Run() })
-	s := mustOpenFull(t, p)
-	s.service("default").RaiseMark(testMark + 1)
-	wantFileError(t, s.Sync(), path, "cannot put the new file in its place")
-	wantLoads(t, s.service("default"), saved)
-	s.crash()
 }
 
 // fmt would show a Lease's secret through reflection, an error must not.

@@ -8,9 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -73,34 +71,6 @@ func TestKillLosesNothing(t *testing.T) {
 		previous = mark
 	}
 	t.Logf("%d kills, mark %d", 2*kills, previous)
-}
-
-// Where a daemon may be killed during its very first start, the next one must
-// still start.
-func TestFirstStartSurvivesKill(t *testing.T) {
-	ring.All(t)
-	stages := []string{
-		"state/lock", "live/*/holder.new", "live/*/holder", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
-	}
-	for i := range kills {
-		root := disktest.Memory(t)
-		p := place{filepath.Join(root, "state"), filepath.Join(root, "live")}
-		c := startChild(t, "hold", p, nil)
-		reached := func(stage string) bool { return len(glob(t, root, stage)) > 0 }
-		// The last stage stays; a short one may not be seen.
-		for began := time.Now(); !reached(stages[i%len(stages)]) && !reached(stages[len(stages)-1]) && time.Since(began) < time.Minute; {
-		}
-		c.kill(t)
-		s := mustOpen(t, p)
-		s.service("default")
-		s.wantQuiet()
-		mustClose(t, s)
-		for _, dir := range []string{p.dir, p.folder(t)} {
-			if left := glob(t, dir, "*"+newSuffix); len(left) > 0 {
-				t.Errorf("left over: %v", left)
-			}
-		}
-	}
 }
 
 // What a crash left half written is removed by the next write.

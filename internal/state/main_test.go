@@ -123,15 +123,10 @@ func startChild(t *testing.T, mode string, p place, credential *syscall.Credenti
 	if credential != nil {
 		path = "/proc/self/exe" // go test's own directory is closed to other users
 	}
-	return startCommand(t, mode, p, &syscall.SysProcAttr{Credential: credential}, path)
-}
-
-func startCommand(t *testing.T, mode string, p place, attr *syscall.SysProcAttr, command ...string) *child {
-	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
+	cmd := exec.Command(path)
 	// GORACE: under the race detector a process sleeps for a second at its end.
 	cmd.Env = append(os.Environ(), childEnv+"="+mode, childDirEnv+"="+p.dir, childLiveEnv+"="+p.live, "GORACE=atexit_sleep_ms=0")
-	cmd.SysProcAttr = attr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	must.Succeed(t, err)
@@ -363,27 +358,21 @@ const (
 	resetTo  = int64(1_700_000_000_000)
 )
 
-// usedPlace makes a place of a killed daemon, where the service "default" has leases and a mark.
+// usedPlace makes a place of a killed daemon, where the service "default" has leases, a cached one
+// for fallback IDs, and a mark.
 func usedPlace(t testing.TB) (p place, saved Saved) {
 	t.Helper()
 	p = newPlace(t)
-	return p, p.use(t, testLease(5, 500))
-}
-
-// use has a daemon save leases and a mark of the service "default" there, and be killed. cached
-// is the one for fallback IDs.
-func (p place) use(t testing.TB, cached lease.Lease) (saved Saved) {
-	t.Helper()
 	s := mustOpen(t, p)
 	sv := s.service("default")
+	cached := testLease(5, 500)
 	saved = savedWith(testLease(3, 1000), testLease(9, 2000))
-	saved.Cached = &cached
-	saved.Offered = &snowflake.Timeline{EpochMS: 5, BitTS: 42}
+	saved.Cached, saved.Offered = &cached, &snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	mustSave(t, sv, saved)
 	sv.RaiseMark(testMark)
 	must.Succeed(t, s.Sync())
 	s.crash()
-	return saved
+	return p, saved
 }
 
 // change edits a file in place.

@@ -261,16 +261,6 @@ func TestFilePermissions(t *testing.T) {
 	}
 }
 
-// A backup of the state directory has no lease to give.
-func TestStateDirectoryHoldsNoLease(t *testing.T) {
-	p, saved := usedPlace(t)
-	for name, content := range contentsOf(t, p.dir) {
-		if strings.Contains(content, saved.Held[0].Secret) || strings.Contains(content, "secret") {
-			t.Errorf("%s holds a secret:\n%s", name, content)
-		}
-	}
-}
-
 func TestAfterClose(t *testing.T) {
 	p, want := usedPlace(t)
 	s := mustOpen(t, p)
@@ -438,14 +428,5 @@ func TestHostIdentity(t *testing.T) {
 	}
 	if m := identity.machine(); identity.MachineID != "" && (m == "" || strings.Contains(m, identity.MachineID)) {
 		t.Error("the digest shows the machine ID")
-	}
-}
-
-func BenchmarkRaiseMark(b *testing.B) {
-	sv := mustOpen(b, newPlace(b)).service("default")
-	v := int64(0)
-	for b.Loop() {
-		v++
-		sv.RaiseMark(v)
 	}
 }
