@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"go.uber.org/zap"
@@ -125,7 +124,6 @@ type found struct {
 	marks   *marks           // nil: missing or damaged
 	damage  error            // why marks or leases cannot be read; nil if they are only missing
 	refusal string           // why the leases are not adopted; "" if they may be
-	fresh   bool             // the folder is empty
 }
 
 // fits reports whether the next life goes on in these files.
@@ -138,13 +136,10 @@ func (l *live) look(writable bool) (f found) {
 		f.damage = nil
 	}
 	file, err := l.read()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		f.fresh = f.marks == nil && f.damage == nil
-	case err != nil:
-		f.damage = err
-	default:
+	if err == nil {
 		f.saved, f.refusal = file.Services, l.refusal(file, f.marks)
+	} else if !isMissing(err) {
+		f.damage = err
 	}
 	return f
 }

@@ -177,8 +177,8 @@ func (m *marks) add(name string, ms int64) (*atomic.Int64, error) {
 	i, known := m.names[name]
 	if !known {
 		if i = m.freeSlot(); i < 0 {
-			return nil, fmt.Errorf("%w: %s holds the marks of %d services, counting those no longer configured, and has room for no more; give the new ones another state_dir",
-				ErrTooManyServices, m.where(), MaxServices)
+			return nil, fmt.Errorf("%w: there are %d, counting those no longer configured, and room for no more; give the new ones another state_dir",
+				ErrTooManyServices, MaxServices)
 		}
 		start := marksHeader + i*slotSize + nameOffset
 		copy(bytesOf(m.m.Words)[start:start+MaxServiceName], name)
@@ -188,13 +188,6 @@ func (m *marks) add(name string, ms int64) (*atomic.Int64, error) {
 	word := m.slot(i, 0)
 	word.Store(max(word.Load(), ms))
 	return word, nil
-}
-
-func (m *marks) where() string {
-	if m.path == "" {
-		return "a state in memory"
-	}
-	return m.path
 }
 
 func (m *marks) freeSlot() int {

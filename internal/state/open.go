@@ -53,7 +53,7 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 	if s.base == nil {
 		err = s.openMarksOnDisk()
 	} else {
-		err = s.openLive(ctx, known)
+		err = s.openLive(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (s *State) learnFormer(file stateFile) {
 
 // openLive opens the live state, in the folder of this identity or, if the daemon of
 // another state directory has that, of a new one.
-func (s *State) openLive(ctx context.Context, known bool) error {
+func (s *State) openLive(ctx context.Context) error {
 	dir, err := s.openFolder(ctx, s.folder)
 	if errors.As(err, new(*LockedError)) {
 		s.opts.Log.Warn("this state directory is a copy of one that a running daemon uses; it begins under a new identity, without leases",
@@ -153,9 +153,6 @@ func (s *State) openLive(ctx context.Context, known bool) error {
 	}
 	f := s.live.look(true)
 	s.marks = f.marks
-	if f.fresh && known {
-		s.opts.Log.Info("there is no live state of an earlier run: it was the first, or the machine has booted since", zap.String("live", dir.Path()))
-	}
 	s.takeOver(f)
 	if !f.fits() {
 		if err := s.renewMarks(dir); err != nil {
