@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // Why a file is fenced. Each reason is followed by reasonEnd. AREA stands for the kind's.
@@ -154,7 +156,7 @@ func (f *File) renew(stop func() error, row life, seen sight, reason string) err
 // fenced is the row of the new life. A watermark that has seen the file's life knows the
 // latest end of all grants; otherwise the longest allowed time counts.
 func (f *File) fenced(row life, seen sight, reason string) life {
-	now := f.nowMS()
+	now := f.NowMS()
 	longest := max(row.LongestMS, f.opts.TermMS, seen.LongestMS)
 	latest, commits := max(row.LatestEndMS, seen.LatestEndMS), max(row.Commits, f.commits, seen.Done.Commits, seen.Next.Commits)
 	if !seen.knows(row) || seen.Done.Commits < row.Commits || reason == reasonByHand {
@@ -164,7 +166,7 @@ func (f *File) fenced(row life, seen sight, reason string) life {
 	// end by the clock that they were granted by.
 	from := max(now, row.LastMS)
 	return life{
-		ID: newMark(), File: f.id, Commits: commits + 1, LastMS: from, LatestEndMS: latest, LongestMS: longest,
+		ID: uuid.New(), File: f.id, Commits: commits + 1, LastMS: from, LatestEndMS: latest, LongestMS: longest,
 		Forgot: true, FenceFrom: from, FenceEnds: max(from+longest, latest), Reason: strings.ReplaceAll(reason+reasonEnd, "AREA", f.kind.Area),
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -263,8 +265,8 @@ func TestHowLongAFenceLasts(t *testing.T) {
 		"a clock that is behind":          {last: 4000, term: 500, want: 4500},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &File{kind: &noteKind, nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}}
-			row := life{ID: newMark(), Commits: 7, LongestMS: test.longest}
+			f := &File{kind: &noteKind, opts: Options{NowMS: func() int64 { return clockStart }, TermMS: test.term, MaxTermMS: test.maxTerm}}
+			row := life{ID: uuid.New(), Commits: 7, LongestMS: test.longest}
 			if test.last != 0 {
 				row.LastMS = clockStart + test.last
 			}

@@ -88,21 +88,23 @@ func (f *File) writeAll(group []*job) {
 
 // runGroup returns the error of all jobs that are not over.
 func (f *File) runGroup(group []*job) error {
-	row, err := f.beginGroup(group)
+	// The group waits for another process while one of its callers does.
+	stop := func() error { return cmp.Or(until(context.Background(), f.closing)(), allGone(group)) }
+	row, err := f.begin(context.Background(), "BEGIN IMMEDIATE", stop)
 	if err != nil {
 		return connurl.NotSent(f.explain(err))
 	}
 	f.session.changes.reset()
-	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
+	t := &Tx{Session: f.session, NowMS: f.NowMS(), life: row}
 	t.dirty = t.life.admit(f.opts.TermMS) // which is committed also if all operations are refused
-	if err := f.at(StepBegun); err != nil {
+	if err := f.opts.At(StepBegun); err != nil {
 		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1 || t.dirty)
 	}
 	if err == nil {
-		err = f.at(StepWritten)
+		err = f.opts.At(StepWritten)
 	}
 	if err == nil {
 		err = allGone(group)
@@ -111,12 +113,12 @@ func (f *File) runGroup(group []*job) error {
 		return f.explain(f.session.rollback())
 	}
 	if err == nil {
-		err = f.finish(t, group)
+		err = f.finish(t, stop)
 	}
 	if err != nil {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
-	if err := f.at(StepWatermarked); err != nil {
+	if err := f.opts.At(StepWatermarked); err != nil {
 		return err
 	}
 	// A file that went away before the commit has taken the operations with it.
@@ -124,13 +126,13 @@ func (f *File) runGroup(group []*job) error {
 }
 
 // finish commits the transaction, together with the file's row.
-func (f *File) finish(t *Tx, group []*job) error {
+func (f *File) finish(t *Tx, stop func() error) error {
 	c := &f.session.changes
 	if c.err != nil {
 		return c.err
 	}
 	if !c.touched && !t.dirty {
-		return errors.Join(f.session.rollback(), f.at(StepCommitted))
+		return errors.Join(f.session.rollback(), f.opts.At(StepCommitted))
 	}
 	row := t.life
 	row.Commits++
@@ -139,9 +141,7 @@ func (f *File) finish(t *Tx, group []*job) error {
 	if err := row.write(f.session); err != nil {
 		return err
 	}
-	return f.commit(func() error {
-		return cmp.Or(until(context.Background(), f.closing)(), allGone(group))
-	}, row)
+	return f.commit(stop, row)
 }
 
 // commit commits the row, and makes the watermark remember it before any caller gets a
@@ -160,7 +160,7 @@ func (f *File) commit(stop func() error, row life) error {
 	}); err != nil {
 		return err
 	}
-	if err := f.at(StepCommitted); err != nil {
+	if err := f.opts.At(StepCommitted); err != nil {
 		return err
 	}
 	f.note(row)
@@ -205,23 +205,6 @@ func allOver(group []*job) bool {
 	return !slices.ContainsFunc(group, func(j *job) bool { return !j.over })
 }
 
-// beginGroup begins the transaction of a group, and returns the file's row. While another
-// process has the lock, jobs leave the group when their callers have gone; it fails when
-// none is left.
-func (f *File) beginGroup(group []*job) (row life, err error) {
-	return f.begin(context.Background(), "BEGIN IMMEDIATE", func() error {
-		for _, j := range group {
-			if !j.over && j.ctx.Err() != nil {
-				j.over, j.err = true, connurl.NotSent(f.explain(lockError(j.ctx.Err())))
-			}
-		}
-		if allOver(group) {
-			return context.Canceled
-		}
-		return until(context.Background(), f.closing)()
-	})
-}
-
 // verifyTries limits how often other programs may write to the file while it is verified.
 const verifyTries = 3
 
@@ -253,10 +236,8 @@ func (f *File) begin(ctx context.Context, how string, stop func() error) (row li
 // run runs one job. It returns an error if the whole transaction has failed. A failure of
 // the job alone is undone up to the savepoint, so that the others can go on.
 func (t *Tx) run(j *job, shared bool) error {
-	if !j.over && (j.ctx.Err() != nil || !j.taken.CompareAndSwap(false, true)) {
+	if j.ctx.Err() != nil || !j.taken.CompareAndSwap(false, true) {
 		j.over, j.err = true, connurl.NotSent(j.ctx.Err())
-	}
-	if j.over {
 		return nil
 	}
 	before, delta := t.life, t.Session.changes.delta

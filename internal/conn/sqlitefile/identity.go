@@ -1,10 +1,9 @@
 package sqlitefile
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,24 +23,8 @@ func (i identity) is(recorded identity) bool {
 	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
 }
 
-// mark is 128 random bits: the name of a life, or of a watermark.
-type mark [16]byte
-
-func newMark() (m mark) {
-	rand.Read(m[:]) // never fails (crypto/rand ends the program instead)
-	return m
-}
-
-func (m mark) String() string { return hex.EncodeToString(m[:]) }
-
-// parseMark reads what String wrote.
-func parseMark(text string) (m mark, err error) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != len(m) {
-		return mark{}, fmt.Errorf("%q is not %d bytes in hex", text, len(m))
-	}
-	return mark(b), nil
-}
+// mark is the random name of a life, or of a watermark.
+type mark = uuid.UUID
 
 // stamp changes with every write to a file: by SQLite, or by a program that copies another
 // file over it.

@@ -1,6 +1,10 @@
 package sqlitefile
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+)
 
 // Kind describes the purpose and the schema of a file.
 type Kind struct {
@@ -41,7 +45,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	if err != nil {
 		return err
 	}
-	if err := (life{ID: newMark(), File: id, Digest: digest, Trusted: true}).write(s); err != nil {
+	if err := (life{ID: uuid.New(), File: id, Digest: digest, Trusted: true}).write(s); err != nil {
 		return err
 	}
 	return s.ExecOnce("COMMIT")

@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/google/uuid"
 )
 
 // lifeSchema is a table of one row about the file itself. Every commit writes it.
@@ -95,7 +97,7 @@ func readLife(s *Session) (l life, err error) {
 		return life{}, err
 	}
 	l.Digest = uint64(digest)
-	if l.ID, err = parseMark(id); err != nil {
+	if l.ID, err = uuid.Parse(id); err != nil {
 		return life{}, fmt.Errorf("%w: table life: %w", ErrInconsistent, err)
 	}
 	return l, nil

@@ -39,11 +39,9 @@ const (
 
 // File is an open database. It is safe for concurrent use.
 type File struct {
-	kind  *Kind
-	path  string
-	opts  Options
-	nowMS func() int64
-	at    func(step string) error
+	kind *Kind
+	path string
+	opts Options // without nil functions
 
 	// The worker goroutine owns these from Open on.
 	resolved  string   // path without symbolic links
@@ -117,14 +115,14 @@ func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, er
 		return nil, fmt.Errorf("sqlite:%s: the path must be absolute", path)
 	}
 	f := &File{
-		kind: kind, path: path, opts: opts, nowMS: opts.NowMS, at: opts.At,
+		kind: kind, path: path, opts: opts,
 		tasks: make(chan func()), writes: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	if f.nowMS == nil {
-		f.nowMS = func() int64 { return time.Now().UnixMilli() }
+	if opts.NowMS == nil {
+		f.opts.NowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	if f.at == nil {
-		f.at = func(string) error { return nil }
+	if opts.At == nil {
+		f.opts.At = func(string) error { return nil }
 	}
 	if err := f.open(ctx); err != nil {
 		return nil, f.explain(err)
@@ -286,6 +284,6 @@ func (f *File) Socket() string {
 }
 
 // NowMS is the clock that transactions read, in Unix ms.
-func (f *File) NowMS() int64 { return f.nowMS() }
+func (f *File) NowMS() int64 { return f.opts.NowMS() }
 
 func (f *File) explain(err error) error { return f.kind.explain(f.path, err) }

@@ -40,22 +40,15 @@ const (
 	placeWait = time.Second
 )
 
-// NotSharedError says that other processes have the file open with a watermark that this one
-// cannot reach: they belong to another user, or are in another container.
-type NotSharedError struct {
-	Theirs string // path of their watermark; "" if they have none
-}
-
-// Is reports that another try may succeed.
-func (e *NotSharedError) Is(target error) bool { return target == errLocked }
-
-func (e *NotSharedError) Error() string {
+// notShared says that other processes have the file open with a watermark that this one cannot
+// reach: they belong to another user, or are in another container.
+func (r record) notShared() error {
 	theirs := "have no live directory"
-	if e.Theirs != "" {
-		theirs = "keep watch over it with " + e.Theirs + ", which this one cannot reach"
+	if r.Path != "" {
+		theirs = "keep watch over it with " + r.Path + ", which this one cannot reach"
 	}
-	return fmt.Sprintf("other processes have the file open and %s, so neither would notice what the other writes: "+
-		"give all of them the same user and live directory, or put a lease server in front of the file (docs/lease-server.md)", theirs)
+	return fmt.Errorf("%w and %s, so neither would notice what the other writes: "+
+		"give all of them the same user and live directory, or put a lease server in front of the file (docs/lease-server.md)", errLocked, theirs)
 }
 
 // OwnedError says that another process owns the file.
@@ -78,18 +71,14 @@ func (e *OwnedError) Error() string {
 func openPlace(ctx context.Context, path string, id identity, live string, owned bool) (p *place, w *watermark, err error) {
 	ctx, cancel := context.WithTimeout(ctx, placeWait)
 	defer cancel()
-	var last error
-	err = retryBusy(until(ctx, nil), func() error {
-		if p, last = newPlace(path); last == nil {
-			if w, last = p.agree(path, id, live, owned); last != nil {
-				last = errors.Join(last, p.close())
+	_ = retryBusy(until(ctx, nil), func() error { // the last error says more than that the wait is over
+		if p, err = newPlace(path); err == nil {
+			if w, err = p.agree(path, id, live, owned); err != nil {
+				err = errors.Join(err, p.close())
 			}
 		}
-		return last
+		return err
 	})
-	if errors.As(last, new(*NotSharedError)) || errors.As(last, new(*OwnedError)) {
-		err = last // says more than that the wait is over
-	}
 	return p, w, err
 }
 
@@ -133,7 +122,7 @@ func (p *place) agree(path string, id identity, live string, owned bool) (*water
 	}
 	w := said.reach(id)
 	if alone != nil && w == nil {
-		return nil, &NotSharedError{Theirs: said.Path}
+		return nil, said.notShared()
 	}
 	if alone != nil {
 		return w, nil

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/folder"
@@ -69,8 +70,8 @@ const (
 
 var (
 	errDamagedWatermark = errors.New("the watermark is damaged: end every process that uses the database, and start again")
-	// errLocked says that another process holds a lock.
-	errLocked = errors.New("another process looks at the file")
+	// errLocked says that another process holds a lock. Another try may succeed.
+	errLocked = errors.New("other processes have the file open")
 )
 
 func (w *watermark) encode(s sight) []byte {
@@ -151,7 +152,7 @@ func watermarkOf(live, path string, id identity) (*watermark, error) {
 			err = os.Remove(name)
 		}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			err = makeWatermark(&watermark{path: name, id: newMark(), device: id.device})
+			err = makeWatermark(&watermark{path: name, id: uuid.New(), device: id.device})
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("the live directory: %w", err)

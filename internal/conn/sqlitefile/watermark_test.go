@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
@@ -25,8 +26,8 @@ func theWatermark(t *testing.T, live string) string {
 }
 
 func TestWatermarkFile(t *testing.T) {
-	want := sight{Done: point{newMark(), 1}, Next: point{newMark(), 2}, Main: stamp{3, 4, 5}, LatestEndMS: 6, LongestMS: 7}
-	w := &watermark{id: newMark(), device: 8}
+	want := sight{Done: point{uuid.New(), 1}, Next: point{uuid.New(), 2}, Main: stamp{3, 4, 5}, LatestEndMS: 6, LongestMS: 7}
+	w := &watermark{id: uuid.New(), device: 8}
 	b := w.encode(want)
 	var read watermark
 	if got, err := read.decode(b); err != nil || read.id != w.id || read.device != w.device || got != want {
@@ -48,14 +49,14 @@ func TestWatermarkFile(t *testing.T) {
 // that process has finished.
 func TestWatermarkBeingWritten(t *testing.T) {
 	path := filepath.Join(disktest.Memory(t), "watermark")
-	must.Succeed(t, makeWatermark(&watermark{path: path, id: newMark()}))
+	must.Succeed(t, makeWatermark(&watermark{path: path, id: uuid.New()}))
 	w, err := openWatermark(path)
 	must.Succeed(t, err)
 	defer w.close()
 	other, err := openWatermark(path)
 	must.Succeed(t, err)
 	defer other.close()
-	whole := other.encode(sight{Done: point{newMark(), 7}})
+	whole := other.encode(sight{Done: point{uuid.New(), 7}})
 	must.Succeed(t, flock(other.file, unix.LOCK_EX))
 	_, err = other.file.WriteAt(whole[:watermarkSize/2], 0)
 	must.Succeed(t, err)
@@ -73,7 +74,7 @@ func TestWatermarkBeingWritten(t *testing.T) {
 
 // The numbers of a watermark never go down, in any order of processes that raise it.
 func TestWatermarkRises(t *testing.T) {
-	first, second := newMark(), newMark()
+	first, second := uuid.New(), uuid.New()
 	seen := sight{}.done(life{ID: first, Commits: 5, LatestEndMS: 70, LongestMS: 3}, stamp{Size: 1})
 	for name, c := range map[string]struct {
 		row  life
