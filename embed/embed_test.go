@@ -148,19 +148,6 @@ func TestNextIDAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Two processes' generators on one file have machine IDs of their own.
-func TestTwoOnOneProvider(t *testing.T) {
-	c := patient(t)
-	other := c
-	other.StateDir += "-2"
-	a, b := open(t, c), open(t, other)
-	nextID(t, a)
-	nextID(t, b)
-	if one, two := a.Status().Leases[0].MachineID, b.Status().Leases[0].MachineID; one == two {
-		t.Errorf("both have machine ID %d", one)
-	}
-}
-
 func TestConfigErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*embed.Config)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -288,20 +287,6 @@ func TestHowLongAFenceLasts(t *testing.T) {
 	}
 }
 
-// A copy that lacks nothing is fenced for as long as its watermark knows, and not for as long as
-// anything may be granted.
-func TestFenceOfACompleteCopy(t *testing.T) {
-	path := newPath(t)
-	opts := inLive(disktest.Memory(t))
-	opts.MaxTermMS = 10 * term
-	wrote(t, path, opts, "x")
-	disktest.Run(t, "cp", path, path+".copy")
-	disktest.Run(t, "mv", path+".copy", path)
-	if fence := mustBeFenced(t, openAt(t, path, opts), reasonCopy); fence.UntilMS != clockStart+term {
-		t.Errorf("it is fenced for %d ms, want %d", fence.UntilMS-clockStart, term)
-	}
-}
-
 // A fence that begins while another lasts is no shorter.
 func TestFenceDuringAFence(t *testing.T) {
 	var clock atomic.Int64
@@ -397,29 +382,6 @@ func TestNoBirthTime(t *testing.T) {
 	mustClose(t, f)
 	must.Succeed(t, os.RemoveAll(live)) // a reboot
 	mustBeFenced(t, openAt(t, path, inLive(live)), reasonUnknown)
-}
-
-// Processes that start at once on a copy begin one fence.
-func TestFenceByManyAtOnce(t *testing.T) {
-	live := disktest.Memory(t)
-	path := newPath(t)
-	wrote(t, path, inLive(live), "x")
-	disktest.Run(t, "cp", path, path+".copy")
-	var all sync.WaitGroup
-	fences := make([]Fence, 8)
-	for i := range fences {
-		all.Go(func() {
-			f := openAt(t, path+".copy", inLive(live))
-			fences[i] = f.Known()
-		})
-	}
-	all.Wait()
-	for _, fence := range fences {
-		if fence != fences[0] || !fence.Holds(clockStart) {
-			t.Errorf("the fences are %+v", fences)
-			break
-		}
-	}
 }
 
 // Another healthy file of the kind in the place of the used one knows nothing of its grants.

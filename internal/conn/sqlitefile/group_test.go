@@ -58,9 +58,29 @@ func notes(t *testing.T, f *File) string {
 
 var errRefused = errors.New("refused")
 
-// What fails alone takes nothing else with it, and leaves nothing behind.
+// Writes that wait together share a commit, up to a number of them.
+func TestWaitingWrites(t *testing.T) {
+	queue := make(chan *job, 2*maxGroup)
+	for range 2 * maxGroup {
+		queue <- &job{}
+	}
+	for _, want := range []int{maxGroup, maxGroup, 3} {
+		if got := len(waiting(queue, &job{})); got != want {
+			t.Errorf("%d writes share a commit, want %d", got, want)
+		}
+	}
+}
+
+// What fails alone takes nothing else with it, and leaves nothing behind. The others share a
+// commit.
 func TestGroupKeepsApart(t *testing.T) {
-	f := mustOpen(t, newPath(t), Options{})
+	commits := 0
+	f := mustOpen(t, newPath(t), Options{At: func(step string) error {
+		if step == StepCommitted {
+			commits++
+		}
+		return nil
+	}})
 	gone, cancel := context.WithCancel(context.Background())
 	a := writing(context.Background(), "a")
 	undone := &job{ctx: context.Background(), op: func(t *Tx) error { return errors.Join(note(t, "undone"), errRefused) }}
@@ -82,8 +102,8 @@ func TestGroupKeepsApart(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, test.j.err, test.want)
 		}
 	}
-	if got := notes(t, f); got != "a b" {
-		t.Errorf("there is %q", got)
+	if got := notes(t, f); got != "a b" || commits != 1 {
+		t.Errorf("there is %q, after %d commits", got, commits)
 	}
 }
 

@@ -121,23 +121,6 @@ func TestWatermarkOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// A file on one device and its clone on another have different watermarks.
-func TestWatermarkOfAClone(t *testing.T) {
-	live := disktest.Memory(t)
-	path := filepath.Join(disktest.Ext4(t).Dir(), "db")
-	clone := filepath.Join(disktest.Ext4(t).Dir(), "db")
-	f := openAt(t, path, inLive(live))
-	add(t, f, "x")
-	disktest.Run(t, "cp", path+placeSuffix, clone+placeSuffix)
-	other := openAt(t, clone, inLive(live))
-	if other.watermark.id == f.watermark.id {
-		t.Error("they have one watermark")
-	}
-	mustNotBeFenced(t, other)
-	add(t, other, "y")
-	mustNotBeFenced(t, f)
-}
-
 // A folder that was removed gives its inode to a new one, with a database that has seen nothing.
 func TestWatermarkOfAnotherFolder(t *testing.T) {
 	live, folder := disktest.Memory(t), filepath.Join(disktest.Ext4(t).Dir(), "state")

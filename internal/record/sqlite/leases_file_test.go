@@ -213,27 +213,6 @@ func TestFileGoneOrReplaced(t *testing.T) {
 	}
 }
 
-// Closing a provider after its file was replaced leaves alone the files of the new one, though
-// they have the names of the old one's.
-func TestCloseAfterReplacement(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	old := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
-	if _, err := old.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, suffix := range []string{"", "-journal", "-watermark"} {
-		must.Succeed(t, os.Rename(path+suffix, path+".old"+suffix))
-	}
-	fresh := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices()})
-	if _, err := fresh.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	must.Succeed(t, old.Close())
-	if _, err := fresh.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Errorf("the new file's provider: %v", err)
-	}
-}
-
 // lockFile holds the file's write lock as another process would, until the test
 // ends.
 func lockFile(t *testing.T, path string) (unlock func()) {

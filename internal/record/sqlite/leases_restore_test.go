@@ -316,8 +316,7 @@ func TestFenceByHand(t *testing.T) {
 	if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
-	at := h.clock.Load()
-	if err := p.Release(t.Context(), providertest.SignedRelease(leases[1], at)); err != nil {
+	if err := p.Release(t.Context(), providertest.SignedRelease(leases[1], h.clock.Load())); err != nil {
 		t.Error(err)
 	}
 	_, err = h.acquire(p, 1)
@@ -325,23 +324,15 @@ func TestFenceByHand(t *testing.T) {
 	if !errors.As(err, &fenced) || fenced.UntilMS != until.UntilMS || !strings.Contains(fenced.Reason, "kazahanad leases fence") {
 		t.Errorf("Acquire: %v", err)
 	}
-	// A client with a longer term may have been granted a lease that was forgotten.
-	h.close(p)
-	cfg := h.config()
-	cfg.Services.Default.Term *= 3
-	longer := h.openWith(cfg)
-	if _, err := h.acquire(longer, 1); !errors.As(err, &fenced) || fenced.UntilMS != at+cfg.Services.LongestMS() {
-		t.Errorf("a longer term: %v", err)
-	}
-	must.Succeed(t, longer.Init(t.Context(), ""))
-	if longer.Fenced() != nil {
-		t.Errorf("after Init: %v", longer.Fenced())
+	must.Succeed(t, p.Init(t.Context(), ""))
+	if p.Fenced() != nil {
+		t.Errorf("after Init: %v", p.Fenced())
 	}
 	h.clock.Add(1)
-	if _, err := longer.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
+	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
 		t.Error(err)
 	}
-	h.close(longer)
+	h.close(p)
 }
 
 func asNobody(_ *testing.T, cmd *exec.Cmd, _ string) {
@@ -459,29 +450,5 @@ func TestLongestTermIsRemembered(t *testing.T) {
 			disktest.Ways[0].Put(t, backup, h.path(), false)
 			h.fenced(h.open(), h.leases[len(h.leases)-1:])
 		})
-	}
-}
-
-// The file knows the latest end of all that was granted or extended.
-func TestGrantsAreNoted(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	var clock atomic.Int64
-	clock.Store(historyFrom)
-	p := openLeases(t, backend.LeaseFile{Path: path, Services: defaultServices(), NowMS: clock.Load})
-	noted := func() (latest int64) {
-		t.Helper()
-		s, err := sqlitefile.Connect(t.Context(), path)
-		must.Succeed(t, err)
-		must.Succeed(t, errors.Join(s.QueryRow("SELECT latest_end_ms FROM life", nil, &latest), s.Close()))
-		return latest
-	}
-	leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
-	if err != nil || noted() != leases[0].ReservedUntil {
-		t.Errorf("%d is noted of %v, %v", noted(), leases, err)
-	}
-	clock.Add(1000)
-	longer, err := provider.Extend(t.Context(), p, "", leases[0])
-	if err != nil || noted() != longer.ReservedUntil || longer.ReservedUntil == leases[0].ReservedUntil {
-		t.Errorf("%d is noted of %v, %v", noted(), longer, err)
 	}
 }

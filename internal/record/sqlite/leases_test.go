@@ -6,13 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
-	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
@@ -76,71 +74,6 @@ func isHeld(t *testing.T, p *leases, l lease.Lease) bool {
 func TestLeasesConform(t *testing.T) {
 	ring.All(t)
 	providertest.Run(t, leaseFiles(t))
-}
-
-// Callers at once share commits, and each gets the same as it would alone: a lease, the
-// refusal of a full pool, the refusal of a forged extension.
-func TestManyTogether(t *testing.T) {
-	const slots, callers = 200, 250
-	services := defaultServices()
-	services.Default.IDs = provider.IDRange{Low: 0, End: slots}
-	p := openLeases(t, backend.LeaseFile{Path: newPath(t), Services: services})
-	commits := 0
-	p.at = func(step string) error {
-		if step == sqlitefile.StepCommitted {
-			commits++
-		}
-		return nil
-	}
-	var mu sync.Mutex
-	leases := map[int64]lease.Lease{}
-	var all sync.WaitGroup
-	for range callers {
-		all.Go(func() {
-			granted, err := p.Acquire(context.Background(), provider.AcquireRequest{RequestID: provider.NewSecret()})
-			var full *provider.FullError
-			if err != nil && !errors.As(err, &full) {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, l := range granted {
-				leases[l.ID] = l
-			}
-		})
-	}
-	all.Wait()
-	for id, l := range leases {
-		all.Go(func() {
-			forged := id%2 == 1
-			if forged {
-				l.Secret = provider.NewSecret()
-			}
-			longer, err := provider.Extend(context.Background(), p, "", l)
-			if !forged && (err != nil || longer.Key() != l.Key()) || forged && !errors.Is(err, provider.ErrBadSignature) {
-				t.Errorf("forged %v: %v, %v", forged, longer, err)
-			}
-		})
-	}
-	all.Wait()
-	counted, err := p.Counters(context.Background(), "")
-	if err != nil || len(leases) != slots || counted[provider.CountGranted] != slots || counted[provider.CountFull] != callers-slots ||
-		counted[provider.CountExtended] != slots/2 || counted[provider.CountNotOwner] != slots/2 {
-		t.Errorf("%d leases, counted %v (%v)", len(leases), counted, err)
-	}
-	if commits >= callers {
-		t.Errorf("%d operations in %d commits", callers+slots, commits)
-	}
-}
-
-func TestNewFileBeginsAtRandom(t *testing.T) {
-	seen := map[int64]bool{}
-	for range 5 {
-		seen[mustAcquire(t, openLeases(t, backend.LeaseFile{Path: newPath(t), Services: defaultServices()})).ID] = true
-	}
-	if len(seen) < 2 {
-		t.Errorf("five new files all began at machine ID %v", seen)
-	}
 }
 
 // leaseFiles makes stores with files in memory.
