@@ -27,6 +27,12 @@ var (
 	ErrStoreFull         = errors.New("embed: the store has no room for a new key")
 )
 
+// inner is the error of the room below that an error with fields is about.
+type inner struct{ err error }
+
+func (e inner) Error() string { return "embed: " + e.err.Error() }
+func (e inner) Unwrap() error { return e.err }
+
 // ConfigError: the Config is wrong, or the provider's store contradicts it. Trying again is
 // of no use.
 type ConfigError struct{ Err error }
@@ -39,11 +45,8 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 type StateInUseError struct {
 	PID  int    // of the process; 0 if it is not known
 	Path string // the file that names the process
-	err  error
+	inner
 }
-
-func (e *StateInUseError) Error() string { return "embed: " + e.err.Error() }
-func (e *StateInUseError) Unwrap() error { return e.err }
 
 // StateError: a file or a directory of the local state cannot be used.
 type StateError struct {
@@ -52,39 +55,27 @@ type StateError struct {
 	// Lasting: the error stays until its cause is removed. Others, such as a full disk, may
 	// pass.
 	Lasting bool
-	err     error
+	inner
 }
-
-func (e *StateError) Error() string { return "embed: " + e.err.Error() }
-func (e *StateError) Unwrap() error { return e.err }
 
 // ClockBackwardError: the clock is behind the last ID by more than Config.MaxBackward.
 type ClockBackwardError struct {
 	Backward, Limit time.Duration
-	err             error
+	inner
 }
-
-func (e *ClockBackwardError) Error() string { return "embed: " + e.err.Error() }
-func (e *ClockBackwardError) Unwrap() error { return e.err }
 
 // LeaseAcquisitionError: no lease is valid, and a fallback ID is not allowed.
 type LeaseAcquisitionError struct {
 	Cause error // why there is no lease, if that is known
-	err   error
+	inner
 }
-
-func (e *LeaseAcquisitionError) Error() string { return "embed: " + e.err.Error() }
-func (e *LeaseAcquisitionError) Unwrap() error { return e.err }
 
 // TimeoutError: no ID came within DefaultTimeout. It also is context.DeadlineExceeded.
 type TimeoutError struct {
 	Waited time.Duration
 	Cause  string // the cause of the wait: clock, sequence or lease
-	err    error
+	inner
 }
-
-func (e *TimeoutError) Error() string { return "embed: " + e.err.Error() }
-func (e *TimeoutError) Unwrap() error { return e.err }
 
 // Is reports whether target is context.DeadlineExceeded.
 func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
@@ -96,22 +87,16 @@ func (e *TimeoutError) Timeout() bool { return true }
 // taken.
 type SequenceExhaustedError struct {
 	MaxValue, Left int64
-	err            error
+	inner
 }
-
-func (e *SequenceExhaustedError) Error() string { return "embed: " + e.err.Error() }
-func (e *SequenceExhaustedError) Unwrap() error { return e.err }
 
 // SequenceFencedError: the store may have forgotten values of the key, and hands out none
 // that could be among them. The zero time means: until an operator says how to go on
 // (docs/sequences.md).
 type SequenceFencedError struct {
 	Until time.Time
-	err   error
+	inner
 }
-
-func (e *SequenceFencedError) Error() string { return "embed: " + e.err.Error() }
-func (e *SequenceFencedError) Unwrap() error { return e.err }
 
 func outOfRange(n int) error {
 	return fmt.Errorf("%w: a count of %d is out of range: 1 to %d", ErrInvalidParams, n, MaxBatch)
@@ -125,9 +110,9 @@ func openError(err error) error {
 	case errors.As(err, &settings):
 		return &ConfigError{err}
 	case errors.As(err, &locked):
-		return &StateInUseError{PID: locked.PID, Path: locked.Path, err: err}
+		return &StateInUseError{PID: locked.PID, Path: locked.Path, inner: inner{err}}
 	case errors.As(err, &file):
-		return &StateError{Path: file.Path, Remedy: file.Remedy, Lasting: file.Lasting(), err: err}
+		return &StateError{Path: file.Path, Remedy: file.Remedy, Lasting: file.Lasting(), inner: inner{err}}
 	}
 	return fmt.Errorf("embed: %w", err)
 }
@@ -138,11 +123,11 @@ func idError(err error) error {
 	var timeout *generator.TimeoutError
 	switch {
 	case errors.As(err, &backward):
-		return &ClockBackwardError{Backward: milliseconds(backward.BackwardMS), Limit: milliseconds(backward.LimitMS), err: err}
+		return &ClockBackwardError{Backward: milliseconds(backward.BackwardMS), Limit: milliseconds(backward.LimitMS), inner: inner{err}}
 	case errors.As(err, &acquisition):
-		return &LeaseAcquisitionError{Cause: acquisition.Cause, err: err}
+		return &LeaseAcquisitionError{Cause: acquisition.Cause, inner: inner{err}}
 	case errors.As(err, &timeout):
-		return &TimeoutError{Waited: timeout.Waited, Cause: timeout.For.String(), err: err}
+		return &TimeoutError{Waited: timeout.Waited, Cause: timeout.For.String(), inner: inner{err}}
 	case errors.Is(err, generator.ErrNoProvider):
 		return ErrNoProvider
 	case errors.Is(err, generator.ErrOverflow):
@@ -161,9 +146,9 @@ func sequenceError(err error) error {
 	var full *record.FullError
 	switch {
 	case errors.As(err, &exhausted):
-		return &SequenceExhaustedError{MaxValue: exhausted.Max, Left: exhausted.Left, err: err}
+		return &SequenceExhaustedError{MaxValue: exhausted.Max, Left: exhausted.Left, inner: inner{err}}
 	case errors.As(err, &fenced):
-		e := &SequenceFencedError{err: err}
+		e := &SequenceFencedError{inner: inner{err}}
 		if fenced.UntilMS > 0 {
 			e.Until = time.UnixMilli(fenced.UntilMS)
 		}

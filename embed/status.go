@@ -1,7 +1,5 @@
 package embed
 
-import "github.com/kazahana/kazahana/internal/issuer"
-
 // Status is what a Generator is doing now. Its JSON has the names of kazahanad status
 // --json. Times are Unix milliseconds.
 type Status struct {
@@ -32,6 +30,7 @@ type Lease struct {
 	BitSeq      int   `json:"bit_seq"`
 	CreatedMS   int64 `json:"created_ms"`
 	ExpiredMS   int64 `json:"expired_ms"`
+	ReservedMS  int64 `json:"reserved_until_ms"`
 	RemainingMS int64 `json:"remaining_ms"` // until it expires; 0 once it has
 	Usable      bool  `json:"usable"`
 }
@@ -57,14 +56,7 @@ func (g *Generator) Status() Status {
 		st.LiveDir = health.Live
 	}
 	for _, l := range s.Leases {
-		st.Leases = append(st.Leases, lease(l))
+		st.Leases = append(st.Leases, Lease(l))
 	}
 	return st
-}
-
-func lease(l issuer.LeaseStatus) Lease {
-	return Lease{
-		MachineID: l.MachineID, BitID: l.BitID, BitSeq: l.BitSeq, CreatedMS: l.CreatedMS, ExpiredMS: l.ExpiredMS,
-		RemainingMS: l.RemainingMS, Usable: l.Usable,
-	}
 }
