@@ -82,9 +82,16 @@ func Unrecovered(err error) bool {
 
 var errUnrecovered = errors.New("its log is not yet recovered from a crash, which the next process to open it does")
 
+// errDamaged says that SQLite's check found the file damaged. For a page that cannot be read at
+// all SQLite returns SQLITE_CORRUPT instead.
+var errDamaged = errors.New("integrity_check")
+
 // primaryCode is SQLite's result code without its extension, 0 for errors of
 // other origin.
 func primaryCode(err error) int {
+	if errors.Is(err, errDamaged) {
+		return sqlite3.SQLITE_CORRUPT
+	}
 	var e *sqlitedriver.Error
 	if !errors.As(err, &e) {
 		return 0
@@ -111,9 +118,6 @@ func (k *Kind) explain(path string, err error) error {
 		hint = "the disk is full: "
 	case sqlite3.SQLITE_IOERR:
 		hint = "the disk failed or is full: "
-	}
-	if _, ok := errors.AsType[*damagedError](err); ok {
-		hint = "the database is damaged, and is left as it is; " + k.Damaged + ": "
 	}
 	if errors.Is(err, ErrMoved) {
 		return fmt.Errorf("sqlite:%s: %w: %s", path, err, k.Moved)

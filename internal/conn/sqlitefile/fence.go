@@ -140,7 +140,7 @@ func (f *File) renew(stop func() error, row life, seen sight, reason string) err
 		return err
 	}
 	if found != "ok" {
-		return &damagedError{found}
+		return fmt.Errorf("%w: %s", errDamaged, found)
 	}
 	row = f.fenced(row, seen, reason)
 	var err error
@@ -170,12 +170,6 @@ func (f *File) fenced(row life, seen sight, reason string) life {
 		Forgot: true, FenceFrom: from, FenceEnds: max(from+longest, latest), Reason: strings.ReplaceAll(reason+reasonEnd, "AREA", f.kind.Area),
 	}
 }
-
-// damagedError says that SQLite's check found the file damaged. For a page that cannot be
-// read at all SQLite returns SQLITE_CORRUPT instead.
-type damagedError struct{ found string }
-
-func (e *damagedError) Error() string { return fmt.Sprintf("integrity_check: %s", e.found) }
 
 // Fence holds back grants as if the file had been restored from a backup, for restores
 // that cannot be noticed.

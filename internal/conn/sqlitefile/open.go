@@ -87,24 +87,14 @@ func URL(path string) string { return Scheme + ":" + (&url.URL{Path: path}).Esca
 // PathOf returns the path in sqlite:PATH; errors show example. A relative path is an error:
 // it would name another file as soon as a daemon is started in another directory.
 func PathOf(u *url.URL, example string) (string, error) {
-	path := u.Path
 	if u.Host != "" || u.Opaque != "" {
-		relative, err := url.PathUnescape(u.Opaque)
-		if err != nil {
-			return "", fmt.Errorf("sqlite:%s: the path has a '%%' that is not followed by two hex digits", u.Opaque)
-		}
-		relative = filepath.Join(u.Host, u.Path, relative)
-		absolute, err := filepath.Abs(relative)
-		if err != nil {
-			absolute = "/" + relative
-		}
-		return "", fmt.Errorf("sqlite:%s is a relative path, which means another file in another working directory; write sqlite:%s",
-			relative, absolute)
+		return "", fmt.Errorf("sqlite:%s is a relative path, which means another file in another working directory; write an absolute one, for example sqlite:%s",
+			u.Host+u.Path+u.Opaque, example)
 	}
-	if path == "" || path == "/" {
+	if u.Path == "" || u.Path == "/" {
 		return "", errors.New("sqlite: needs the path of a file, for example sqlite:" + example)
 	}
-	return filepath.Clean(path), nil
+	return filepath.Clean(u.Path), nil
 }
 
 // Open opens the file at the absolute path, and creates it and its directory if they do
