@@ -192,38 +192,6 @@ func TestWrongKindOfFile(t *testing.T) {
 	}
 }
 
-func resize(t *testing.T, root, size string) {
-	disktest.Run(t, "mount", "-o", "remount,size="+size, root)
-}
-
-// The live directory is full at the first start: at each of its writes.
-func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
-	for _, size := range []string{"4k", "16k", "64k", "72k"} {
-		t.Run(size, func(t *testing.T) {
-			root := disktest.Small(t, size)
-			p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
-			s, err := tryOpen(t, p)
-			if err == nil {
-				// The marks had their place, the leases had none.
-				s.wantSaid(zap.ErrorLevel, "the live state cannot be written")
-				mustClose(t, s)
-			} else {
-				var e *FileError
-				if !errors.As(err, &e) || !strings.HasPrefix(e.Path, p.live) || !strings.Contains(e.Remedy, "space") {
-					t.Fatalf("error is %v, want a FileError about a full file system", err)
-				}
-			}
-			if left := glob(t, p.live, "*/*"+newSuffix); len(left) != 0 {
-				t.Errorf("left over: %v", left)
-			}
-			resize(t, root, "4m")
-			s = mustOpen(t, p)
-			s.service("default")
-			s.wantQuiet()
-		})
-	}
-}
-
 // The live directory fills up: IDs go on, a crash brings the last save, and once there is space
 // again, the next save succeeds.
 func TestFullLiveDirectoryWhileRunning(t *testing.T) {
@@ -274,23 +242,6 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	wantState(t, sv, want, testMark+20_000)
 }
 
-// The disk is full at the first start: that stops it, since nothing is known yet.
-func TestFullDiskAtFirstStart(t *testing.T) {
-	root := disktest.Small(t, "16k")
-	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	must.Succeed(t, os.Mkdir(p.dir, 0o700))
-	free := disktest.Fill(t, filepath.Join(root, "filler"))
-	_, err := tryOpen(t, p)
-	if e, ok := errors.AsType[*FileError](err); !ok || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
-		t.Fatalf("error is %v, want a FileError about a full disk", err)
-	}
-	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
-		t.Errorf("left over: %v", left)
-	}
-	free()
-	mustOpen(t, p).service("default")
-}
-
 // The disk fills up under a daemon, which is killed and started again: nothing of
 // it needs the disk.
 func TestFullDiskWhileRunning(t *testing.T) {
@@ -330,23 +281,6 @@ func mustOpenFull(t *testing.T, p place) *testState {
 	s, err := tryOpen(t, p)
 	must.Succeed(t, err)
 	return s
-}
-
-func TestReadOnlyStateDirectory(t *testing.T) {
-	root := disktest.Small(t, "1m")
-	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	s := mustOpen(t, p)
-	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-	mustClose(t, s)
-	disktest.Run(t, "mount", "-o", "remount,ro", root)
-	_, err := tryOpen(t, p)
-	wantFileError(t, err, p.disk(lockName), "read-only file system")
-	_, err = tryOpen(t, place{filepath.Join(root, "new"), p.live})
-	wantFileError(t, err, filepath.Join(root, "new"), "read-only file system")
-	disktest.Run(t, "mount", "-o", "remount,rw", root)
-	if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
-		t.Errorf("afterwards: %+v", got)
-	}
 }
 
 // fmt would show a Lease's secret through reflection, an error must not.

@@ -73,7 +73,7 @@ func (f stateFile) reports() map[string]ServiceReport {
 }
 
 // look adds the content of the live state.
-func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[string]ServiceReport) {
+func (r *Report) look(opts Options, file stateFile, disk Dir, services map[string]ServiceReport) {
 	if opts.Live == "" {
 		addMarks(services, readMarks(disk))
 		r.free = true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -50,12 +49,7 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 		return nil, err
 	}
 	s.choosePlace(file, known)
-	if s.base == nil {
-		err = s.openMarksOnDisk()
-	} else {
-		err = s.openLive(ctx)
-	}
-	if err != nil {
+	if err := s.openLive(ctx); err != nil {
 		return nil, err
 	}
 	s.settle(file)
@@ -120,21 +114,37 @@ func (s *State) choosePlace(file stateFile, known bool) {
 // learnFormer raises the floors to the marks that the last life left in another place,
 // if they can be read.
 func (s *State) learnFormer(file stateFile) {
-	dir := s.disk
-	if file.Live != "" {
-		former, err := openDir(filepath.Join(file.Live, file.Folder), false, "")
-		if err != nil {
-			return
-		}
-		defer former.Close()
-		dir = former
+	former, services := s.opts, file.reports()
+	former.Live = file.Live
+	new(Report).look(former, file, s.disk, services)
+	for name, service := range services {
+		s.floors[name] = max(s.floors[name], service.Mark)
 	}
-	s.learnFloors(readMarks(dir))
 }
 
-// openLive opens the live state, in the folder of this identity or, if the daemon of
-// another state directory has that, of a new one.
+// openLive opens the marks and, in a live directory, the leases.
 func (s *State) openLive(ctx context.Context) error {
+	l := &live{dir: s.disk}
+	if s.base == nil {
+		s.opts.Log.Warn("there is no directory in memory (live_dir): after a crash no lease is adopted, and a frozen disk stops the IDs",
+			zap.String("state_dir", s.disk.Path()))
+	} else if err := s.openOwnFolder(ctx); err != nil {
+		return err
+	} else {
+		l = s.live
+	}
+	f := l.look(true)
+	s.marks = f.marks
+	s.takeOver(f)
+	if f.fits() || s.live == nil && f.marks != nil {
+		return nil
+	}
+	return s.renewMarks(l.dir)
+}
+
+// openOwnFolder opens the folder of this identity or, if the daemon of another state directory
+// has that, of a new one.
+func (s *State) openOwnFolder(ctx context.Context) error {
 	dir, err := s.openFolder(ctx, s.folder)
 	if errors.As(err, new(*LockedError)) {
 		s.opts.Log.Warn("this state directory is a copy of one that a running daemon uses; it begins under a new identity, without leases",
@@ -150,14 +160,6 @@ func (s *State) openLive(ctx context.Context) error {
 	}
 	if err := s.claim(dir); err != nil {
 		s.opts.fail("the folder of the live state cannot say whose it is: after a crash a start may take this state directory for a copy", err)
-	}
-	f := s.live.look(true)
-	s.marks = f.marks
-	s.takeOver(f)
-	if !f.fits() {
-		if err := s.renewMarks(dir); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -209,21 +211,4 @@ func (s *State) learnFloors(marks map[string]int64) {
 	for name, ms := range marks {
 		s.floors[name] = max(s.floors[name], ms)
 	}
-}
-
-// openMarksOnDisk opens the marks of the state directory. Damaged ones are made anew:
-// no lease depends on them, and the floors remain.
-func (s *State) openMarksOnDisk() (err error) {
-	s.opts.Log.Warn("there is no directory in memory (live_dir): after a crash no lease is adopted, and a frozen disk stops the IDs",
-		zap.String("state_dir", s.disk.Path()))
-	s.marks, err = openMarks(s.disk, true)
-	if err == nil {
-		s.learnFloors(s.marks.all())
-		return nil
-	}
-	if !isMissing(err) {
-		s.opts.fail("the marks are damaged: IDs go on above the floor in the state file, which may be a second behind", err)
-	}
-	s.marks, err = createMarks(s.disk, nil)
-	return err
 }

@@ -357,7 +357,7 @@ func TestWithoutLiveDirectory(t *testing.T) {
 	s.crash()
 	must.Succeed(t, os.Truncate(p.disk(marksName), 0))
 	s = mustOpen(t, p)
-	s.wantSaid(zap.ErrorLevel, "the marks are damaged")
+	s.wantSaid(zap.ErrorLevel, "the live state is damaged")
 	if mark := s.service("default").Mark(); mark != testMark+2 {
 		t.Errorf("the mark is %d", mark)
 	}
