@@ -203,6 +203,21 @@ func (f *File) Init(ctx context.Context) error {
 	})
 }
 
+// Peek reads a file's fence without using the file, and whether it is a copy, which will be
+// fenced at its first use.
+func Peek(ctx context.Context, path string) (fence Fence, isCopy bool, err error) {
+	err = ReadOnly(ctx, path, func(s *Session) error {
+		row, err := readLife(s)
+		if err != nil {
+			return err
+		}
+		id, err := identityOf(path)
+		fence, isCopy = row.fence(), !id.is(row.File)
+		return err
+	})
+	return fence, isCopy, err
+}
+
 // Known is the fence as this process saw it last. It does no I/O.
 func (f *File) Known() Fence {
 	if known := f.known.Load(); known != nil {

@@ -71,6 +71,21 @@ func TestWaitingWrites(t *testing.T) {
 	}
 }
 
+// Every commit is on the disk before it is answered. Processes share a file with a journal that
+// stays; the owner of a file has a log, and its index in memory.
+func TestHowSQLiteWrites(t *testing.T) {
+	for _, owned := range []bool{false, true} {
+		kind, want := noteKind, "2 persist normal"
+		if kind.Owned = owned; owned {
+			want = "2 wal exclusive"
+		}
+		f := openOf(t, &kind, newPath(t), Options{})
+		if got := readText(t, f, "SELECT synchronous || ' ' || journal_mode || ' ' || locking_mode FROM pragma_synchronous, pragma_journal_mode, pragma_locking_mode"); got != want {
+			t.Errorf("owned: %v: %q, want %q", owned, got, want)
+		}
+	}
+}
+
 // What fails alone takes nothing else with it, and leaves nothing behind. The others share a
 // commit.
 func TestGroupKeepsApart(t *testing.T) {

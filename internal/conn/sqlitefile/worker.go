@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -169,6 +171,23 @@ func connect(ctx context.Context, path, query string) (*Session, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return &Session{db: db, conn: conn, statements: map[string]*sql.Stmt{}}, nil
+}
+
+// ReadOnly has look read a file that processes share, and changes nothing. A file with a log is
+// another program's, and cannot be read.
+func ReadOnly(ctx context.Context, path string, look func(*Session) error) error {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(resolved + "-wal"); err == nil {
+		return errUnrecovered
+	}
+	s, err := connect(ctx, resolved, "mode=ro&_pragma=busy_timeout(2000)")
+	if err != nil {
+		return err
+	}
+	return errors.Join(look(s), s.Close())
 }
 
 // Close ends the connection.
