@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -85,16 +84,6 @@ const (
 	failureLogged = time.Minute
 )
 
-// syncer writes the state to the disk, which may hang for ever.
-type syncer struct {
-	turn    chan struct{} // holds a token during a write
-	written []byte        // the content on the disk; nil: not known
-
-	mu    sync.Mutex // guards what follows
-	began time.Time  // of the write under way; zero: none
-	err   error      // of the last write
-}
-
 // Sync writes the floors and timelines to the disk if they have changed, and waits for
 // the write.
 func (s *State) Sync() error {
@@ -111,10 +100,16 @@ func (s *State) sync() error {
 	if s.disk == nil {
 		return nil
 	}
-	s.syncer.turn <- struct{}{}
-	defer func() { <-s.syncer.turn }()
-	s.syncer.begin()
-	return s.syncer.ended(s.writeState())
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	s.mu.Lock()
+	s.began = time.Now()
+	s.mu.Unlock()
+	err := s.writeState()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began, s.diskErr = time.Time{}, err
+	return err
 }
 
 func (s *State) writeState() error {
@@ -122,26 +117,13 @@ func (s *State) writeState() error {
 	if err != nil {
 		return err
 	}
-	if string(content) != string(s.syncer.written) {
+	if string(content) != string(s.written) {
 		if err := s.disk.Replace(stateName, content); err != nil {
 			return err
 		}
-		s.syncer.written = content
+		s.written = content
 	}
 	return s.disk.Current()
-}
-
-func (y *syncer) begin() {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.began = time.Now()
-}
-
-func (y *syncer) ended(err error) error {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.began, y.err = time.Time{}, err
-	return err
 }
 
 var errDiskStalls = errors.New("the disk does not answer")
@@ -221,15 +203,13 @@ func (s *State) Health() Health {
 		h.Dir = s.disk.Path()
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.live != nil {
 		h.Live, h.LiveErr = s.live.dir.Path(), s.live.err
 	}
-	s.mu.Unlock()
-	s.syncer.mu.Lock()
-	defer s.syncer.mu.Unlock()
-	h.Err = s.syncer.err
-	if !s.syncer.began.IsZero() {
-		h.Stalled = time.Since(s.syncer.began)
+	h.Err = s.diskErr
+	if !s.began.IsZero() {
+		h.Stalled = time.Since(s.began)
 	}
 	return h
 }

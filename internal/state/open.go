@@ -68,12 +68,12 @@ func OpenOn(ctx context.Context, disk, live Dir, opts Options) (_ *State, err er
 // begin locks the state directory and reads its file; known: there is one.
 func (s *State) begin() (file stateFile, known bool, err error) {
 	if err = s.disk.Lock(lockName); err == nil {
-		file, s.syncer.written, err = readState(s.disk)
+		file, s.written, err = readState(s.disk)
 	}
 	for name, doc := range file.Services {
 		s.floors[name], s.saved[name] = doc.FloorMS, doc.Saved
 	}
-	return file, s.syncer.written != nil, err
+	return file, s.written != nil, err
 }
 
 // settle ends a change that the last life may have left in the middle.

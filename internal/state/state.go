@@ -67,15 +67,18 @@ type State struct {
 	services map[string]*Service
 	said     bool // the log has that the live state cannot be written
 	closed   bool
+	began    time.Time // of the write to the disk that is under way; zero: none
+	diskErr  error     // of the last one
 
-	syncer syncer
+	turn    chan struct{} // holds a token during a write to the disk, which may hang for ever
+	written []byte        // the content on the disk; nil: not known
 }
 
 func newState(opts Options, disk, base Dir) *State {
 	return &State{
 		opts: opts.withLog(), disk: disk, base: base,
 		saved: map[string]Saved{}, floors: map[string]int64{}, services: map[string]*Service{},
-		syncer: syncer{turn: make(chan struct{}, 1)},
+		turn: make(chan struct{}, 1),
 	}
 }
 
