@@ -209,9 +209,6 @@ type Service struct {
 	word  atomic.Pointer[atomic.Int64] // the mark's place in the mapping; nil once closed
 }
 
-// Name is the name of the service.
-func (sv *Service) Name() string { return sv.name }
-
 // Load returns the last save, without the leases that were not adopted.
 func (sv *Service) Load() Saved {
 	sv.state.mu.Lock()
