@@ -46,6 +46,5 @@
 // # How an operation may end
 //
 // An operation that returns nil is committed. Its error undoes it alone, but for an error of
-// SQLite itself, or an error that wraps ErrInconsistent: that ends the transaction for all that
-// share it.
+// SQLite itself: that ends the transaction for all that share it.
 package sqlitefile

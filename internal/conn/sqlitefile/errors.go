@@ -17,9 +17,6 @@ var (
 	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing more is done with it")
 	// ErrClosed says that this process has closed the file.
 	ErrClosed = errors.New("the database is closed")
-	// ErrInconsistent says that the content of the file contradicts itself. An error of
-	// an operation that wraps it ends the transaction for all that share it.
-	ErrInconsistent = errors.New("the database is inconsistent")
 )
 
 // Waiting for another process's write lock, which lasts as long as a commit:
@@ -82,9 +79,9 @@ func Unrecovered(err error) bool {
 
 var errUnrecovered = errors.New("its log is not yet recovered from a crash, which the next process to open it does")
 
-// errDamaged says that SQLite's check found the file damaged. For a page that cannot be read at
-// all SQLite returns SQLITE_CORRUPT instead.
-var errDamaged = errors.New("integrity_check")
+// errDamaged says that the content of the file contradicts itself. For a page that cannot be read
+// at all SQLite returns SQLITE_CORRUPT instead.
+var errDamaged = errors.New("its content contradicts itself")
 
 // primaryCode is SQLite's result code without its extension, 0 for errors of
 // other origin.

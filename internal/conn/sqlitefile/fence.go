@@ -140,7 +140,7 @@ func (f *File) renew(stop func() error, row life, seen sight, reason string) err
 		return err
 	}
 	if found != "ok" {
-		return fmt.Errorf("%w: %s", errDamaged, found)
+		return fmt.Errorf("%w: integrity_check: %s", errDamaged, found)
 	}
 	row = f.fenced(row, seen, reason)
 	var err error

@@ -180,7 +180,7 @@ func (f *File) commit(stop func() error, row life) error {
 // caller as they are.
 func (f *File) outward(err error) error {
 	var schema *schemaError
-	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) || errors.Is(err, ErrMoved) || errors.As(err, &schema) {
+	if primaryCode(err) != 0 || errors.Is(err, ErrMoved) || errors.As(err, &schema) {
 		return f.explain(err)
 	}
 	return err
@@ -251,7 +251,7 @@ func (t *Tx) run(j *job, shared bool) error {
 		err = j.ctx.Err()
 	}
 	switch {
-	case primaryCode(err) != 0 || errors.Is(err, ErrInconsistent):
+	case primaryCode(err) != 0:
 		return err
 	case err != nil:
 		j.over, j.err = true, err

@@ -126,20 +126,16 @@ func TestGroupKeepsApart(t *testing.T) {
 // SQLite has rolled back, and what follows would commit by itself.
 func TestGroupFailsTogether(t *testing.T) {
 	f := mustOpen(t, newPath(t), Options{})
-	for name, harm := range map[string]func(*Tx) error{
-		"SQLite's error": func(t *Tx) error { return errors.Join(note(t, "x"), note(t, "x")) },
-		"inconsistent":   func(t *Tx) error { return ErrInconsistent },
-	} {
-		a, broken, b := writing(context.Background(), "a"), &job{ctx: context.Background(), op: harm}, writing(context.Background(), "b")
-		together(f, a, broken, b)
-		for _, j := range []*job{a, broken, b} {
-			if j.err == nil {
-				t.Errorf("%s: a job of the group reports success", name)
-			}
+	twice := func(t *Tx) error { return errors.Join(note(t, "x"), note(t, "x")) }
+	a, broken, b := writing(context.Background(), "a"), &job{ctx: context.Background(), op: twice}, writing(context.Background(), "b")
+	together(f, a, broken, b)
+	for _, j := range []*job{a, broken, b} {
+		if j.err == nil {
+			t.Error("a job of the group reports success")
 		}
-		if got := notes(t, f); got != "" {
-			t.Errorf("%s: there is %q", name, got)
-		}
+	}
+	if got := notes(t, f); got != "" {
+		t.Errorf("there is %q", got)
 	}
 	if err := f.Write(context.Background(), func(t *Tx) error { return note(t, "later") }); err != nil {
 		t.Errorf("afterwards: %v", err)

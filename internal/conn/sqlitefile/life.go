@@ -91,14 +91,14 @@ func readLife(s *Session) (l life, err error) {
 		&id, &l.File.Inode, &l.File.BornNS, &l.Commits, &digest, &l.LastMS, &l.LatestEndMS, &l.LongestMS, &l.Forgot, &l.Trusted,
 		&l.FenceFrom, &l.FenceEnds, &l.Reason)
 	if errors.Is(err, sql.ErrNoRows) {
-		return life{}, fmt.Errorf("%w: table life is empty", ErrInconsistent)
+		return life{}, fmt.Errorf("%w: table life is empty", errDamaged)
 	}
 	if err != nil {
 		return life{}, err
 	}
 	l.Digest = uint64(digest)
 	if l.ID, err = uuid.Parse(id); err != nil {
-		return life{}, fmt.Errorf("%w: table life: %w", ErrInconsistent, err)
+		return life{}, fmt.Errorf("%w: table life: %w", errDamaged, err)
 	}
 	return l, nil
 }
