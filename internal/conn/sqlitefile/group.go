@@ -187,13 +187,9 @@ func (f *File) outward(err error) error {
 }
 
 // allGone returns the error of a caller if all callers have gone: their operations should
-// not be committed. Callers that were refused count where there are no others.
+// not be committed.
 func allGone(group []*job) (err error) {
-	refused := allOver(group)
 	for _, j := range group {
-		if j.over && !refused {
-			continue
-		}
 		if err = j.ctx.Err(); err == nil {
 			return nil
 		}
