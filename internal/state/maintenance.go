@@ -33,10 +33,7 @@ func openForChange(path string, opts Options) (_ *State, err error) {
 			err = errors.Join(err, disk.Close())
 		}
 	}()
-	file, known, err := s.begin()
-	if err == nil && !known {
-		err = noState(disk)
-	}
+	file, _, err := s.begin()
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +97,7 @@ func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
 	}
 	file, content, err := readState(disk)
 	if err == nil && content == nil {
-		err = noState(disk)
+		err = &FileError{Path: disk.path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
 	}
 	if err != nil {
 		return nil, file, errors.Join(err, disk.Close())
@@ -109,10 +106,6 @@ func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
 		opts.Live = file.Live
 	}
 	return disk, file, nil
-}
-
-func noState(disk *osDir) error {
-	return &FileError{Path: disk.path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
 }
 
 // ResetFloor lowers the mark of the service, or of all services if service is empty,
