@@ -179,8 +179,7 @@ func (f *File) commit(stop func() error, row life) error {
 // outward adds the path to errors of the database, and leaves answers to the
 // caller as they are.
 func (f *File) outward(err error) error {
-	var schema *schemaError
-	if primaryCode(err) != 0 || errors.Is(err, ErrMoved) || errors.As(err, &schema) {
+	if primaryCode(err) != 0 || errors.Is(err, ErrMoved) {
 		return f.explain(err)
 	}
 	return err

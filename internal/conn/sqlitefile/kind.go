@@ -101,32 +101,19 @@ func (k *Kind) foreign(why string, args ...any) error {
 	return fmt.Errorf("this file is not a %s that can be used: %s", k.Name, fmt.Sprintf(why, args...))
 }
 
-// schemaError says that a file has another version than this program knows.
-type schemaError struct {
-	Kind  *Kind
-	Found int32
-}
-
-func (e *schemaError) Error() string {
-	known := e.Kind.Version
-	why := fmt.Sprintf("its schema version is %d, which no kazahanad writes", e.Found)
-	switch {
-	case e.Found > known:
-		why = fmt.Sprintf("it was written by a newer kazahanad (schema %d, this one knows up to %d): "+
-			"upgrade this one, or go back as docs/compatibility.md says", e.Found, known)
-	case e.Found > 0 && e.Found < known:
-		why = fmt.Sprintf("its schema version is %d, and this kazahanad knows %d alone: %s", e.Found, known, e.Kind.Older)
-	}
-	return fmt.Sprintf("this file is not a %s that can be used: %s", e.Kind.Name, why)
-}
-
 // current returns an error if the file is not of the known version. A newer process may
 // have changed it meanwhile.
 func (k *Kind) current(s *Session) error {
 	var found int32
 	err := s.QueryRow("PRAGMA user_version", nil, &found)
-	if err == nil && found != k.Version {
-		err = &schemaError{k, found}
+	switch {
+	case err != nil || found == k.Version:
+		return err
+	case found > k.Version:
+		return k.foreign("it was written by a newer kazahanad (schema %d, this one knows up to %d): "+
+			"upgrade this one, or go back as docs/compatibility.md says", found, k.Version)
+	case found > 0:
+		return k.foreign("its schema version is %d, and this kazahanad knows %d alone: %s", found, k.Version, k.Older)
 	}
-	return err
+	return k.foreign("its schema version is %d, which no kazahanad writes", found)
 }
