@@ -14,12 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 )
 
-const (
-	// longestCall bounds an operation without a deadline.
-	longestCall = 30 * time.Second
-	// lastWord is how long a caller that is out of time still waits for the reason.
-	lastWord = 20 * time.Millisecond
-)
+// longestCall bounds an operation without a deadline.
+const longestCall = 30 * time.Second
 
 // Client is connected to one Redis, or to the primary that sentinels name. Its
 // methods may be called by many goroutines.
@@ -74,33 +70,32 @@ const (
 	Repeatable
 )
 
-// Run calls op with a connection, and returns its result, or an error as soon as ctx ends
-// or the client is closed. op may still be running then: its effect is unknown, unless the
-// error wraps connurl.ErrNotSent.
+// Run calls op with a connection of its own: WAIT is about the writes on its own connection. See
+// RunAnywhere.
+func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
+	return RunAnywhere(ctx, c, times, func(ctx context.Context, _ redis.Cmdable) (T, error) {
+		conn := c.redis.Conn()
+		defer conn.Close() // back to the pool; fails only if the client is closed
+		return op(ctx, conn)
+	})
+}
+
+// RunAnywhere calls op, whose commands need not use the same connection, and returns its result. It
+// ends with the answer, at the deadline of ctx, or when the client is closed; where ctx is cancelled
+// before its deadline, a command that is under way may take answerTimeout to end. After an error, the
+// effect of op is unknown, unless the error wraps connurl.ErrNotSent.
 //
 // A connection may have gone stale since its last use. Closed ones are noticed before
-// anything is sent, unless they have answered Process just before. If one breaks during the operation, or leads to a server that is no
-// longer the primary, op runs once more, unless that could change something twice.
-func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
-	return run(ctx, c, times, func(ctx context.Context) (T, error) { return onConn(ctx, c, op) })
-}
-
-// RunAnywhere is Run for an operation with commands that need not use the same connection.
+// anything is sent, unless they have answered Process just before. If one breaks during the
+// operation, or leads to a server that is no longer the primary, op runs once more, unless that
+// could change something twice.
 func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
-	return run(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
-}
-
-// RunHere is RunAnywhere in the caller's goroutine, which costs half as much: two goroutines would
-// wait for each other. It returns with the answer, at the deadline of ctx, or
-// when the client is closed. Where ctx is cancelled before its deadline, a command that is under way
-// may take answerTimeout to end.
-func RunHere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
 	var none T
 	if err := c.begin(ctx); err != nil {
 		return none, err
 	}
 	defer c.calls.Done()
-	value, err := try(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
+	value, err := try(ctx, c, times, op)
 	if err == nil {
 		return value, nil
 	}
@@ -112,50 +107,14 @@ func RunHere[T any](ctx context.Context, c *Client, times Times, op func(context
 	}
 }
 
-func run[T any](ctx context.Context, c *Client, times Times, op func(context.Context) (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
-	if err := c.begin(ctx); err != nil {
-		return none, err
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer c.calls.Done()
-		value, err := try(ctx, c, times, op)
-		done <- result{value, err}
-	}()
-	var r result
-	select {
-	case r = <-done:
-	case <-c.closing:
-		return none, ErrClosed
-	case <-ctx.Done():
-		// The client library's own error has the reason: give it a moment.
-		moment := time.NewTimer(lastWord)
-		defer moment.Stop()
-		select {
-		case r = <-done:
-		case <-moment.C:
-			r.err = errors.New("the server does not answer")
-		}
-	}
-	if r.err == nil {
-		return r.value, nil
-	}
-	return none, c.told(ctx, r.err)
-}
-
 // try calls op, and once more where that can be done.
-func try[T any](ctx context.Context, c *Client, times Times, op func(context.Context) (T, error)) (T, error) {
+func try[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
 	opCtx := bounded(ctx)
-	value, err := op(opCtx)
+	value, err := op(opCtx, c.redis)
 	neverBegan := noConnection(err)
 	if err != nil && ctx.Err() == nil && c.again(err, times) {
 		lost := isBroken(err)
-		value, err = op(opCtx)
+		value, err = op(opCtx, c.redis)
 		neverBegan = neverBegan && noConnection(err)
 		if few := new(tooFewReplicas); lost && errors.As(err, &few) {
 			few.unknown = true
@@ -223,14 +182,6 @@ func (c *Client) begin(ctx context.Context) error {
 		c.calls.Add(1)
 		return nil
 	}
-}
-
-// onConn calls op with a connection of its own: WAIT is about the writes on its own
-// connection.
-func onConn[T any](ctx context.Context, c *Client, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
-	conn := c.redis.Conn()
-	defer conn.Close() // back to the pool; fails only if the client is closed
-	return op(ctx, conn)
 }
 
 // noConnection reports whether there was no connection at all. Only the first command of

@@ -41,7 +41,7 @@ func process(ctx context.Context, c *redisconn.Client, words ...any) (any, error
 func TestProcessTogether(t *testing.T) {
 	server, client := open(t)
 	do := func(ctx context.Context, words ...any) (any, error) {
-		return redisconn.RunHere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
+		return redisconn.RunAnywhere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
 			return process(ctx, client, words...)
 		})
 	}
@@ -86,12 +86,12 @@ func TestProcessTogether(t *testing.T) {
 	}
 }
 
-// An operation in the caller's goroutine ends at its deadline, and when the client is closed, though
+// An operation ends at its deadline, and when the client is closed, though
 // the server hangs. What became of it is unknown.
-func TestRunHereEnds(t *testing.T) {
+func TestRunEnds(t *testing.T) {
 	server, client := open(t)
 	incr := func(ctx context.Context) error {
-		_, err := redisconn.RunHere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
+		_, err := redisconn.RunAnywhere(ctx, client, redisconn.Repeatable, func(ctx context.Context, _ redis.Cmdable) (any, error) {
 			return process(ctx, client, "INCR", "n")
 		})
 		return err

@@ -205,7 +205,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 		times = redisconn.Once
 	}
 	if c.cfg.MinReplicas == 0 || b.mode == frees {
-		return redisconn.RunHere(ctx, s.client, times, try)
+		return redisconn.RunAnywhere(ctx, s.client, times, try)
 	}
 	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
 		a, err := try(ctx, conn)
