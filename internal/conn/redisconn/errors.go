@@ -3,6 +3,7 @@ package redisconn
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -19,9 +20,6 @@ var (
 	ErrClosed = errors.New("the connection to Redis is closed")
 	// ErrUnconfirmed says that too few replicas confirmed a write.
 	ErrUnconfirmed = errors.New("too few replicas confirmed it")
-
-	// errServer says that the server's version or settings are not usable.
-	errServer = errors.New("this Redis server cannot be used")
 )
 
 // hints explain Redis's errors, by their first word.
@@ -91,3 +89,25 @@ func isBroken(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
+
+// TooFewReplicas is the error for a script that changed nothing, because no more replicas
+// than that are connected.
+func (c *Client) TooFewReplicas(connected int64) error {
+	return &tooFewReplicas{connected, c.cfg.MinReplicas, false}
+}
+
+type tooFewReplicas struct {
+	connected int64
+	wanted    int
+	unknown   bool // an earlier try may have been carried out
+}
+
+func (e *tooFewReplicas) Error() string {
+	outcome := "nothing was done"
+	if e.unknown {
+		outcome = "the connection broke during an earlier try, which may have been carried out"
+	}
+	return fmt.Sprintf("%v: %d are connected, and min_replicas=%d must confirm each write; %s", ErrUnconfirmed, e.connected, e.wanted, outcome)
+}
+
+func (e *tooFewReplicas) Unwrap() error { return ErrUnconfirmed }

@@ -1,8 +1,5 @@
 package redisconn
 
-// ServerSource is what every script begins with.
-var ServerSource = serverSource
-
 // MaxFlights is how many exchanges are under way at a time.
 const MaxFlights = maxFlights
 

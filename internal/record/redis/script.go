@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,10 +18,7 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-var (
-	helloScript   = redisconn.NewScript(source("hello"))
-	restateScript = redis.NewScript(source("restate"))
-)
+var restateScript = redis.NewScript(source("restate"))
 
 // commands are the commands of the scripts and of this package, which an ACL must allow.
 const commands = "info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait"
@@ -122,22 +120,30 @@ func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*fac
 // ask returns the words of the server and of the store's record; found is nil where there is
 // none.
 func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv server, text string, err error) {
-	var args redisconn.Args
-	args.Set("commands", commands)
-	reply, err := s.client.Eval(ctx, conn, helloScript, s.stateKey(), args)
+	args := []any{commands}
+	if s.cfg.NowMS != nil {
+		args = append(args, s.cfg.NowMS())
+	}
+	got, err := s.fill("hello", "", "").Run(ctx, conn, []string{s.stateKey()}, args...).Slice()
 	if err != nil {
 		return nil, server{}, "", err
 	}
-	if word := reply.Text(); word != "ok" {
-		return nil, server{}, "", s.client.Refusal(word, reply)
+	if len(got) != 4 {
+		return nil, server{}, "", errors.New("the answer of a script cannot be read")
 	}
-	srv = server{runID: reply.Text(), replID: reply.Text(), replIn: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
-	if text = reply.Text(); text != "" {
-		var st state
-		st, err = parseState(s.stateKey(), text)
-		found = &st
+	refused, _ := got[0].(string)
+	info, _ := got[1].(string)
+	nowMS, _ := got[2].(int64)
+	text, _ = got[3].(string)
+	if refused != "" {
+		return nil, server{}, "", fmt.Errorf("%w: the user's ACL does not allow %s on the keys %s*; the page on this provider has the rule to set",
+			errUnfit, strings.ToUpper(refused), s.cfg.Prefix)
 	}
-	return found, srv, text, errors.Join(err, reply.Err())
+	if srv, err = parseInfo(info, nowMS); err != nil || text == "" {
+		return nil, srv, "", err
+	}
+	st, err := parseState(s.stateKey(), text)
+	return &st, srv, text, err
 }
 
 // headWords is how many words of the command come before the keys of a script.

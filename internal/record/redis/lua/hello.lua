@@ -1,11 +1,14 @@
--- hello: whether this server and this user can be used at all; and what the server and
--- the store's record say. Channels begin with the record's name and a colon.
-local function hello()
-  local refused = acl(A.commands, KEYS[1] .. ':')
-  if refused then return refused end
-  local s, refusal = server()
-  if refusal then return refusal end
-  return {'ok', s.run_id, s.repl_id, s.repl_in, s.repl_id2 == no_replid and '0' or '1', int(clock()), redis.call('GET', KEYS[1]) or ''}
+-- hello: what is true at one moment: the first of the commands in ARGV[1] that this user may not
+-- run, '' for none; INFO, in which the server says what it is; its clock; and the store's record.
+-- A command that is refused in the middle of a script would leave half of a write behind.
+if not redis.acl_check_cmd then return {'', redis.call('INFO'), 0, ''} end -- before Redis 7
+local key = KEYS[1] .. ':' -- which channels begin with, too
+for command in string.gmatch(ARGV[1], '%S+') do
+  if not redis.acl_check_cmd(command, key, '0', '0') and not redis.acl_check_cmd(command, key) then
+    return {command, '', 0, ''}
+  end
 end
-
-return hello()
+local info = redis.call('INFO', 'server', 'replication', 'memory', 'stats')
+if not string.find(info, '\nrole:master', 1, true) then return redis.error_reply('READONLY this server is a replica') end
+{{clock}}
+return {'', info, now, redis.call('GET', KEYS[1]) or ''}
