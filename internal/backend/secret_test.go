@@ -32,17 +32,3 @@ func TestErrorsShowNoPartOfAPassword(t *testing.T) {
 		}
 	}
 }
-
-// The usual parameters of other tools are named in our words.
-func TestHintsForParametersOfOtherTools(t *testing.T) {
-	for raw, want := range map[string]string{
-		"postgres://h/db?sslrootcert=/ca": "write ca_file=", "postgres://h/db?application_name=x": "sessions are named kazahana",
-		"postgres://h/db?connect_timeout=1": "provider_timeout", "redis://h/0?ssl_cert_reqs=none": "rediss://", "rediss://h/0?ssl_ca_certs=/ca": "write ca_file=",
-		"redis://h/0?tls=true": "rediss://", "etcd://h?sslmode=require": "write tls=true", "postgres://h/db?ssl=true": "write sslmode=",
-		"https://h?token=x": "write token_file=", "etcd://h?password=x": "write password_file=",
-	} {
-		if _, err := OpenProvider(raw, ProviderOptions{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", raw, err, want)
-		}
-	}
-}

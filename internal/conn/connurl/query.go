@@ -1,7 +1,6 @@
 package connurl
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,53 +74,5 @@ func unknown(name, rawQuery string, allowed []string) error {
 	if len(allowed) > 0 {
 		text = "allowed are " + strings.Join(allowed, ", ")
 	}
-	if hint := hintFor(name, allowed); hint != "" {
-		text = hint + "; " + text
-	}
 	return fmt.Errorf("the provider URL has a parameter %q that is not known here: %s", name, text)
-}
-
-// elsewhere is what other tools call a parameter of ours.
-var elsewhere = map[string]string{
-	"sslrootcert": "ca_file", "ssl_ca_certs": "ca_file", "ssl_ca_file": "ca_file", "cacert": "ca_file", "tls_ca_file": "ca_file", "ssl_cafile": "ca_file",
-	"sslcert": "cert_file", "ssl_certfile": "cert_file", "cert": "cert_file", "tls_cert_file": "cert_file",
-	"sslkey": "key_file", "ssl_keyfile": "key_file", "key": "key_file", "tls_key_file": "key_file",
-	"ssl": "tls", "ssl_mode": "sslmode", "ssl_cert_reqs": "sslmode", "sslnegotiation": "sslmode",
-	"user": "username", "password": "password_file", "pass": "password_file", "auth": "password_file", "passfile": "password_file",
-	"token": "token_file", "bearer_token": "token_file", "api_key": "token_file", "key_prefix": "prefix", "namespace": "prefix",
-	"search_path": "schema", "currentschema": "schema", "options": "schema",
-	"pool_size": "max_connections", "pool_max_conns": "max_connections", "max_conns": "max_connections", "ttl": "term",
-}
-
-// needless says what to do instead of parameters that have no counterpart here.
-var needless = map[string]string{
-	"application_name": "sessions are named kazahana", "target_session_attrs": "of several hosts, the one that takes writes is used",
-	"connect_timeout": timeouts, "timeout": timeouts, "socket_timeout": timeouts, "socket_connect_timeout": timeouts, "dial_timeout": timeouts,
-	"read_timeout": timeouts, "write_timeout": timeouts, "statement_timeout": timeouts, "busy_timeout": timeouts, "_busy_timeout": timeouts,
-	"dbname": databases, "database": databases, "db": databases,
-	"master": sentinels, "mastername": sentinels, "master_name": sentinels, "sentinelmasterid": sentinels,
-}
-
-const (
-	timeouts  = "calls end after the setting provider_timeout"
-	databases = "the database is the path of the URL"
-	sentinels = "the name of the set is the path: redis+sentinel://HOST1,HOST2/NAME/0"
-	schemes   = "TLS is chosen by the scheme: rediss://, rediss+sentinel:// or https://"
-)
-
-// hintFor is what to write instead of a parameter of another tool, "" where that is not known.
-func hintFor(name string, allowed []string) string {
-	name = strings.ToLower(name)
-	ours := elsewhere[name]
-	switch {
-	case ours != "" && slices.Contains(allowed, ours):
-		return "write " + ours + "="
-	case slices.Contains([]string{"tls", "sslmode"}, cmp.Or(ours, name)) && slices.Contains(allowed, "tls"):
-		return "write tls=true"
-	case slices.Contains([]string{"tls", "sslmode"}, cmp.Or(ours, name)) && slices.Contains(allowed, "sslmode"):
-		return "write sslmode="
-	case slices.Contains([]string{"tls", "sslmode"}, cmp.Or(ours, name)) && (slices.Contains(allowed, "ca_file") || slices.Contains(allowed, "min_replicas")):
-		return schemes
-	}
-	return needless[name]
 }
