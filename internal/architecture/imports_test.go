@@ -99,7 +99,7 @@ var own = map[string][]string{
 	"internal/record/memory":                 {"internal/record"},
 	"internal/record/sqlite":                 {"internal/record", "internal/conn/sqlitefile"},
 	"internal/record/etcd":                   {"internal/clock", "internal/conn/etcdconn", "internal/record", "internal/record/turns"},
-	"internal/record/postgres":               {"internal/conn/postgresconn", "internal/record"},
+	"internal/record/postgres":               {"internal/conn/connurl", "internal/conn/postgresconn", "internal/record", "internal/record/turns"},
 	"internal/record/redis":                  {"internal/clock", "internal/conn/redisconn", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
 	"internal/record/bounds":                 {"internal/record"},

@@ -1,7 +1,6 @@
 package postgresconn_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -17,50 +16,6 @@ import (
 
 // nothing is an ask that reads nothing.
 func nothing(*pgx.Batch) {}
-
-// A key that many change at once takes one session, and leaves the others to other keys.
-func TestHotKeyLeavesSessions(t *testing.T) {
-	s := open(t, postgrestest.Shared(t).Config("max_connections=2"))
-	must.Succeed(t, note(t.Context(), s))
-	lock := func(key string) func(*pgx.Batch) {
-		return func(b *pgx.Batch) { b.Queue("SELECT pg_advisory_xact_lock(hashtext(current_schema() || $1))", key) }
-	}
-	none := func(*postgresconn.Tx) error { return nil }
-	inside, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 9)
-	go func() {
-		// However long it takes, the server does not end this session.
-		stay := func(b *pgx.Batch) {
-			b.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
-			lock("hot")(b)
-		}
-		done <- s.Change(t.Context(), []string{"hot"}, stay, func(*postgresconn.Tx) error {
-			close(inside)
-			<-leave
-			return nil
-		})
-	}()
-	<-inside
-	for range 8 {
-		go func() { done <- s.Change(t.Context(), []string{"hot"}, lock("hot"), none) }()
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	for range 20 { // the eight begin meanwhile
-		if err := s.Change(ctx, []string{"cold"}, lock("cold"), none); err != nil {
-			t.Error(err)
-			break
-		}
-	}
-	impatient, end := context.WithCancel(t.Context())
-	end()
-	if err := s.Change(impatient, []string{"hot"}, lock("hot"), none); !errors.Is(err, connurl.ErrNotSent) || !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller that does not get its turn: %v", err)
-	}
-	close(leave)
-	for range 9 {
-		must.Succeed(t, <-done)
-	}
-}
 
 // The answer of a commit is lost: the server says what became of it.
 func TestLostAnswerIsLookedUp(t *testing.T) {
@@ -79,7 +34,7 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 			return nil
 		})
 	}
-	aborted := local.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+	aborted := local.Change(t.Context(), nothing, func(tx *postgresconn.Tx) error {
 		tx.Queue("INSERT INTO note VALUES (1)")
 		end("state = 'idle in transaction'")
 		return nil
@@ -115,7 +70,7 @@ func TestLongestIsKnownFirst(t *testing.T) {
 	s := openAs(t, cfg, bounded)
 	must.Succeed(t, note(t.Context(), s))
 	calls := 0
-	must.Succeed(t, s.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+	must.Succeed(t, s.Change(t.Context(), nothing, func(tx *postgresconn.Tx) error {
 		if calls++; calls == 2 {
 			if known := server.SQL("SELECT longest_ms FROM " + cfg.Schema + ".life"); known != "18000000" {
 				t.Errorf("the store knows of %s ms, want five hours", known)
@@ -141,7 +96,7 @@ func TestOldSessionToAnOldPrimary(t *testing.T) {
 	fences := func() string { return old.SQL("SELECT fences, longest_ms FROM " + cfg.Schema + ".life") }
 	before := fences()
 	var promoted postgresconn.Moment
-	must.Succeed(t, s.Change(t.Context(), nil, nothing, func(*postgresconn.Tx) error { // the old session
+	must.Succeed(t, s.Change(t.Context(), nothing, func(*postgresconn.Tx) error { // the old session
 		standby.Promote()
 		old.LeadTo(standby)
 		promoted = look(t, s)

@@ -52,7 +52,7 @@ func used(t *testing.T, cfg postgresconn.Config) (s *postgresconn.Store, before 
 
 // note writes a row; a server that is about to be ready gets time.
 func note(ctx context.Context, s *postgresconn.Store) error {
-	return s.Change(ctx, nil, func(b *pgx.Batch) {}, func(tx *postgresconn.Tx) error {
+	return s.Change(ctx, func(b *pgx.Batch) {}, func(tx *postgresconn.Tx) error {
 		tx.Queue("INSERT INTO note VALUES ($1)", tx.NowMS)
 		return nil
 	})
@@ -243,11 +243,11 @@ func TestSharedSession(t *testing.T) {
 	s := open(t, cfg)
 	must.Succeed(t, note(t.Context(), s))
 	ask := func(b *pgx.Batch) { b.Queue("RESET kazahana.life") }
-	if err := s.Change(t.Context(), nil, ask, func(*postgresconn.Tx) error { return nil }); err == nil || !strings.Contains(err.Error(), "pool_mode=session") {
+	if err := s.Change(t.Context(), ask, func(*postgresconn.Tx) error { return nil }); err == nil || !strings.Contains(err.Error(), "pool_mode=session") {
 		t.Errorf("another session: %v", err)
 	}
 	ask = func(b *pgx.Batch) { b.Queue("SET LOCAL synchronous_commit TO off") }
-	if err := s.Change(t.Context(), nil, ask, func(*postgresconn.Tx) error { return nil }); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off, not on") {
+	if err := s.Change(t.Context(), ask, func(*postgresconn.Tx) error { return nil }); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off, not on") {
 		t.Errorf("another synchronous_commit: %v", err)
 	}
 }

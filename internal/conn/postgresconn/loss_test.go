@@ -186,7 +186,7 @@ func TestNumberOfALostTransaction(t *testing.T) {
 	p, q := open(t, cfg), open(t, cfg)
 	must.Succeed(t, note(t.Context(), p))
 	must.Succeed(t, note(t.Context(), q))
-	err := p.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+	err := p.Change(t.Context(), nothing, func(tx *postgresconn.Tx) error {
 		server.Kill()
 		server.Start()
 		for range 5 { // one of these has the number

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,13 +29,9 @@ type Store struct {
 	kind   Kind
 	clock  string
 
-	turns [stripes]chan struct{} // each has a token, unless a change has the turn
-	mu    sync.Mutex             // guards seen
-	seen  memory
+	mu   sync.Mutex // guards seen
+	seen memory
 }
-
-// stripes is how many keys a process changes at the same time.
-const stripes = 256
 
 // Use returns a store. Its tables are made when it finds them missing.
 func (c *Client) Use(kind Kind) *Store {
@@ -45,40 +39,7 @@ func (c *Client) Use(kind Kind) *Store {
 	if c.cfg.Clock != "" {
 		clock = c.cfg.Clock
 	}
-	s := &Store{client: c, kind: kind, clock: clock, seen: memory{ends: map[string]int64{}}}
-	for i := range s.turns {
-		s.turns[i] = make(chan struct{}, 1)
-		s.turns[i] <- struct{}{}
-	}
-	return s
-}
-
-// take waits for the turns at the keys, and returns how to give them back. Only one change
-// of a process waits at the server for each key: so a key that many use leaves sessions
-// for others, and a process that is frozen keeps a key for one session's time.
-func (s *Store) take(ctx context.Context, keys []string) (give func(), err error) {
-	var numbers, held []int
-	for _, key := range keys {
-		h := fnv.New32a()
-		h.Write([]byte(key))
-		numbers = append(numbers, int(h.Sum32()%stripes))
-	}
-	slices.Sort(numbers)
-	give = func() {
-		for _, n := range held {
-			s.turns[n] <- struct{}{}
-		}
-	}
-	for _, n := range slices.Compact(numbers) {
-		select {
-		case <-s.turns[n]:
-			held = append(held, n)
-		case <-ctx.Done():
-			give()
-			return nil, connurl.NotSent(fmt.Errorf("%s: waiting for other changes of the same records: %w", s.client.cfg.Place(), ctx.Err()))
-		}
-	}
-	return give, nil
+	return &Store{client: c, kind: kind, clock: clock, seen: memory{ends: map[string]int64{}}}
 }
 
 // Client is the client that the store uses.
@@ -114,16 +75,10 @@ func (t *Tx) Tell(payload string) { t.tells = append(t.tells, payload) }
 // tries bounds how often a transaction begins anew because the store's row changed.
 const tries = 8
 
-// Change waits for its turn at the keys, sends what ask queues, which takes locks and
-// reads, then what decide queues, and commits. Where decide queues nothing, or returns an
-// error, nothing is changed. ask and decide may be called several times. An error wraps
-// connurl.ErrNotSent if nothing was changed for certain.
-func (s *Store) Change(ctx context.Context, keys []string, ask func(*pgx.Batch), decide func(*Tx) error) error {
-	give, err := s.take(ctx, keys)
-	if err != nil {
-		return err
-	}
-	defer give()
+// Change sends what ask queues, which takes locks and reads, then what decide queues, and commits.
+// Where decide queues nothing, or returns an error, nothing is changed. ask and decide may be called
+// several times. An error wraps connurl.ErrNotSent if nothing was changed for certain.
+func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	var open *unknownError
 	if err := s.change(ctx, ask, decide); !errors.As(err, &open) {
 		return err

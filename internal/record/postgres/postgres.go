@@ -18,8 +18,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
 // The tables of the area {area}. Names sort by their bytes, in a database of any language.
@@ -78,8 +80,11 @@ func statementsOf(area record.Area) statements {
 // Store implements record.Store on a client, which it does not own.
 type Store struct {
 	*postgresconn.Store
-	area     record.Area
-	sql      statements
+	area record.Area
+	sql  statements
+	// turns: one change of a process waits at the server for each key. A key that many use leaves
+	// sessions for others, and a process that is frozen keeps a key for one session's time.
+	turns    *turns.Turns[struct{}]
 	watchers *watchers
 }
 
@@ -95,7 +100,8 @@ func NewLasting(client *postgresconn.Client, area record.Area, longestMS int64) 
 		kind.Tables = append(kind.Tables, strings.ReplaceAll(table, "{area}", area.Name))
 	}
 	s := client.Use(kind)
-	return &Store{Store: s, area: area, sql: statementsOf(area), watchers: newWatchers(s)}
+	remembered := func(struct{}) int { return 0 }
+	return &Store{Store: s, area: area, sql: statementsOf(area), turns: turns.New(remembered), watchers: newWatchers(s)}
 }
 
 // Close implements record.Store: it ends the watches.
@@ -165,9 +171,14 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
+	held, err := s.turns.Take(ctx, ask.Keys)
+	if err != nil {
+		return 0, connurl.NotSent(fmt.Errorf("%s: %w", s.Client().Config().Place(), err))
+	}
+	defer held.Give()
 	rule = s.area.Checked(ask, rule)
 	var found seen
-	err = s.Store.Change(ctx, ask.Keys, func(b *pgx.Batch) {
+	err = s.Store.Change(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql.lock, ask.Keys)
 		s.sql.reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {

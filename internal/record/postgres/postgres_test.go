@@ -11,10 +11,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/postgres"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
@@ -101,10 +103,7 @@ func TestListReadsItsPrefixOnly(t *testing.T) {
 		return []record.Write{{Key: "k", Value: []byte("makes the table")}}, nil
 	})
 	must.Succeed(t, err)
-	conn, err := pgx.Connect(t.Context(), "host="+server.Dir+" port="+postgrestest.Port+" user=postgres")
-	must.Succeed(t, err)
-	defer conn.Close(context.Background())
-	results, err := conn.PgConn().Exec(t.Context(), "SET search_path = "+cfg.Schema+
+	results, err := connect(t, server).PgConn().Exec(t.Context(), "SET search_path = "+cfg.Schema+
 		"; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off"+
 		"; PREPARE list AS "+postgres.ListSQL(recordtest.One)+"; EXPLAIN EXECUTE list (1, '', 'p/', 'p0', 1)").ReadAll()
 	must.Succeed(t, err)
@@ -115,5 +114,62 @@ func TestListReadsItsPrefixOnly(t *testing.T) {
 	i := slices.IndexFunc(plan, func(line string) bool { return strings.Contains(line, "Index Cond") })
 	if i < 0 || !strings.Contains(plan[i], "(key >= ") || !strings.Contains(plan[i], "(key < ") {
 		t.Errorf("the index has no bounds on both sides:\n%s", strings.Join(plan, "\n"))
+	}
+}
+
+// connect returns a session of the administrator.
+func connect(t *testing.T, server *postgrestest.Server) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), "host="+server.Dir+" port="+postgrestest.Port+" user=postgres")
+	must.Succeed(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// A key that many change at once takes one session, and leaves the others to other keys.
+func TestHotKeyLeavesSessions(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config("max_connections=2")
+	s, err := open(cfg, recordtest.One)
+	must.Succeed(t, err)
+	defer s.Close()
+	change := func(ctx context.Context, key string) error {
+		_, err := s.Change(ctx, record.Ask{Keys: []string{key}}, func(record.View) ([]record.Write, error) {
+			return []record.Write{{Key: key, Value: []byte("1")}}, nil
+		})
+		return err
+	}
+	must.Succeed(t, change(t.Context(), "cold")) // makes the tables
+	other := connect(t, server)
+	lock := func(what string) {
+		t.Helper()
+		_, err := other.Exec(t.Context(), "SELECT "+what+"(hashtextextended($1, 3))", cfg.Schema+"/"+recordtest.One.Name+"/hot")
+		must.Succeed(t, err)
+	}
+	lock("pg_advisory_lock")
+	const many = 9
+	done := make(chan error, many)
+	for range many {
+		go func() { done <- change(t.Context(), "hot") }()
+	}
+	await.Eventually(t, "one waits for the other process", func() bool {
+		return server.SQL("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == "1"
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	for range 20 { // the others begin meanwhile
+		if err := change(ctx, "cold"); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	impatient, end := context.WithCancel(t.Context())
+	end()
+	if err := change(impatient, "hot"); !errors.Is(err, connurl.ErrNotSent) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that does not get its turn: %v", err)
+	}
+	lock("pg_advisory_unlock")
+	for range many {
+		must.Succeed(t, <-done)
 	}
 }

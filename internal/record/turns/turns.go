@@ -1,7 +1,7 @@
-// Package turns is shared by the stores that run rules outside of the store's lock.
-// Callers of one process take turns at a key, so that only processes race. Each process
-// remembers its last sight of a key: the first run of a rule rests on that, and needs no
-// round trip of its own.
+// Package turns is shared by the stores on servers. Callers of one process take turns at a key, so
+// that only processes race. Where rules run outside of the store's lock, each process remembers
+// its last sight of a key: the first run of a rule rests on that, and needs no round trip of its
+// own.
 package turns
 
 import (
