@@ -220,8 +220,8 @@ var (
 	// ErrCrowded: the store has more calls than it can carry out in time. Nothing was
 	// changed.
 	ErrCrowded = errors.New("too many calls wait for the store")
-	// ErrOutrun: the answer of a commit was lost, and the records were changed since.
-	ErrOutrun = errors.New("the answer of a commit was lost, and the records were changed since: whether it was carried out is unknown")
+	// ErrOutrun: the answer of a commit was lost, and the store cannot find out what became of it.
+	ErrOutrun = errors.New("the answer of a commit was lost: whether it was carried out is unknown")
 	// ErrUnconfirmed: the change was carried out, and too few replicas confirmed it in
 	// time. It lasts, unless one of those takes over.
 	ErrUnconfirmed = errors.New("too few replicas confirmed the change")

@@ -1,64 +1,18 @@
 package postgresconn_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/postgresconn"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
 // nothing is an ask that reads nothing.
 func nothing(*pgx.Batch) {}
-
-// The answer of a commit is lost: the server says what became of it.
-func TestLostAnswerIsLookedUp(t *testing.T) {
-	server := postgrestest.New(t)
-	server.SQL("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-	server.SQL("SELECT pg_reload_conf()")
-	cfg := server.Config("synchronous_commit=local")
-	local := open(t, cfg) // which does not wait for a standby
-	must.Succeed(t, note(t.Context(), local))
-	const sessions = "FROM pg_stat_activity WHERE application_name = 'kazahana' AND "
-	end := func(which string) {
-		await.Success(t, "the session ends", func() error {
-			if server.SQL("SELECT count(pg_terminate_backend(pid)) "+sessions+which) == "0" {
-				return errors.New("it is not there yet")
-			}
-			return nil
-		})
-	}
-	aborted := local.Change(t.Context(), nothing, func(tx *postgresconn.Tx) error {
-		tx.Queue("INSERT INTO note VALUES (1)")
-		end("state = 'idle in transaction'")
-		return nil
-	})
-	if aborted == nil || errors.Is(aborted, connurl.ErrNotSent) {
-		t.Errorf("a commit that the server never saw: %v, want an error that leaves the outcome open", aborted)
-	}
-	cfg.SynchronousCommit = "on"
-	s, done := open(t, cfg), make(chan error, 1)
-	go func() { done <- note(t.Context(), s) }()
-	end("wait_event = 'SyncRep'") // it is committed, and no standby has it
-	await.Success(t, "it is confirmed by another commit", func() error {
-		if server.SQL("SELECT count(*) "+sessions+"wait_event = 'SyncRep'") == "0" {
-			return errors.New("there is none")
-		}
-		return nil
-	})
-	server.SQL("ALTER SYSTEM SET synchronous_standby_names = ''")
-	server.SQL("SELECT pg_reload_conf()")
-	must.Succeed(t, <-done)
-	if n := server.SQL("SELECT count(*) FROM " + cfg.Schema + ".note"); n != "2" {
-		t.Errorf("%s rows, want those of two changes", n)
-	}
-}
 
 // The store knows the longest that a grant lasts before the grant is made, also where its commit
 // fails.

@@ -12,6 +12,9 @@ import (
 // ErrUnconfirmed: the server committed, and no longer waits for a standby.
 var ErrUnconfirmed = errors.New("the server committed it with a warning: whether a standby has it is not known")
 
+// ErrUnanswered: the commit was sent and not answered. Whether it was carried out is not known.
+var ErrUnanswered = errors.New("the commit was not answered")
+
 const undefinedTable = "42P01"
 
 // hints is what to do about the server's errors, by the beginning of their code.

@@ -66,9 +66,6 @@ type life struct {
 	lastMS  int64 // of the latest change
 	nextXID int64 // above those of all transactions that have ended
 	xid     int64 // of this transaction, if it may change something
-	// checkpoint is the server's latest one then. A crash before the transaction is on the
-	// disk lets the server give its number out again, but not without another checkpoint.
-	checkpoint string
 }
 
 func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }
@@ -92,7 +89,6 @@ func (k Kind) why(reason string) string {
 // memory is this process's view of a store: the latest, and the greatest times.
 type memory struct {
 	life
-	at      time.Time        // when that was
 	since   time.Time        // when the present life was seen first
 	changed int64            // the greatest xid of an own change in this life that was acknowledged
 	ends    map[string]int64 // of the log, of each life of the server
@@ -185,7 +181,7 @@ func (s *Store) note(l life) {
 	}
 	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
 	l.lastMS, l.longestMS = max(l.nowMS, l.lastMS, s.seen.lastMS), max(l.longestMS, s.seen.longestMS)
-	s.seen.life, s.seen.at = l, time.Now()
+	s.seen.life = l
 }
 
 // acknowledged remembers a change of this process, unless it was of a life that is over.
@@ -197,17 +193,9 @@ func (s *Store) acknowledged(l life) {
 	}
 }
 
-// Known is the store as this process saw it last, as of now. It does no I/O.
-func (s *Store) Known() Moment {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.seen.nowMS + time.Since(s.seen.at).Milliseconds()
-	return Moment{NowMS: now, LastMS: s.seen.lastMS, Fence: s.seen.Fence}
-}
-
 // setup makes the tables. A store that this process knows has forgotten all.
 func (s *Store) setup(ctx context.Context) error {
-	fence := Fence{Life: newLife(), Trusted: s.Known().Fence.Life == ""}
+	fence := Fence{Life: newLife(), Trusted: s.latest().Life == ""}
 	if !fence.Trusted {
 		fence.Reason = s.kind.why(reasonGone)
 	}

@@ -79,14 +79,6 @@ const tries = 8
 // Where decide queues nothing, or returns an error, nothing is changed. ask and decide may be called
 // several times. An error wraps connurl.ErrNotSent if nothing was changed for certain.
 func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
-	var open *unknownError
-	if err := s.change(ctx, ask, decide); !errors.As(err, &open) {
-		return err
-	}
-	return s.settle(ctx, open)
-}
-
-func (s *Store) change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
 		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, life: l}
 		err := decide(tx)
@@ -101,54 +93,6 @@ func (s *Store) change(ctx context.Context, ask func(*pgx.Batch), decide func(*T
 		return err
 	})
 	return err
-}
-
-// unknownError is of a commit that was sent and not answered.
-type unknownError struct {
-	error
-	life life // of the transaction
-}
-
-func (e *unknownError) Unwrap() error { return e.error }
-
-// settlePause is the time from one look at a commit that is under way to the next.
-const settlePause = 50 * time.Millisecond
-
-// settle asks the server what became of a commit, as long as there is time. A commit that
-// was carried out is confirmed by another one: the first may not have waited for a
-// standby.
-func (s *Store) settle(ctx context.Context, open *unknownError) error {
-	for {
-		var status *string
-		var session, checkpoint string
-		err := s.inSession(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, `SELECT pg_xact_status($1::bigint::text::xid8), current_setting('kazahana.life'),
-				(pg_control_checkpoint()).checkpoint_lsn::text`, open.life.xid).Scan(&status, &session, &checkpoint)
-		})
-		switch {
-		case err != nil || status == nil || *status == "aborted":
-			return open
-		case session != open.life.session || checkpoint != open.life.checkpoint:
-			return open // the number may be another transaction's
-		case *status == "committed":
-			err := s.change(ctx, func(*pgx.Batch) {}, func(tx *Tx) error {
-				if tx.life.Life != open.life.Life || tx.life.session != open.life.session {
-					return open // this server may lack it
-				}
-				tx.Confirm()
-				return nil
-			})
-			if err != nil && !errors.Is(err, ErrUnconfirmed) {
-				return open
-			}
-			return err
-		}
-		select {
-		case <-time.After(settlePause):
-		case <-ctx.Done():
-			return open
-		}
-	}
 }
 
 // Look sends what ask queues, and shows it one state of the store. A store without
@@ -193,9 +137,8 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		ask(b)
 	}
 	s.lifeQuery(b, "", &l)
-	if do != nil { // a lost commit is looked up by its number
-		b.Queue("SELECT pg_current_xact_id()::text::bigint, (pg_control_checkpoint()).checkpoint_lsn::text").
-			QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid, &l.checkpoint) })
+	if do != nil { // the process remembers its latest change
+		b.Queue("SELECT pg_current_xact_id()::text::bigint").QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid) })
 	} else {
 		b.Queue("COMMIT")
 	}
@@ -277,7 +220,7 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
 	case committed:
 		return nil // what listeners miss, they find when they look by themselves
 	case conn.IsClosed():
-		return &unknownError{explained, tx.life}
+		return fmt.Errorf("%w: %w", ErrUnanswered, explained)
 	default:
 		return explained
 	}

@@ -114,7 +114,7 @@ func TestLeasesOnABadNetwork(t *testing.T) {
 	cfg := s.Config()
 	proxy, far := throughProxy(t, s, cfg)
 	providertest.RunRemote(t, providertest.Remote{
-		Proxy: proxy, Near: mustOpenLeases(t, cfg), LooksUp: true,
+		Proxy: proxy, Near: mustOpenLeases(t, cfg),
 		Open:    func() (provider.Provider, error) { return openLeases(far, defaultServices()) },
 		Sending: func(p provider.Provider, f func()) { p.(*leasing).sending = f },
 		Mark:    release,

@@ -196,6 +196,8 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		return nil
 	})
 	switch {
+	case errors.Is(err, postgresconn.ErrUnanswered) && ctx.Err() == nil:
+		return 0, fmt.Errorf("%w: %w", record.ErrOutrun, err)
 	case errors.Is(err, postgresconn.ErrUnconfirmed):
 		return 0, fmt.Errorf("%w: %w", record.ErrUnconfirmed, err)
 	case err != nil:

@@ -173,3 +173,32 @@ func TestHotKeyLeavesSessions(t *testing.T) {
 		must.Succeed(t, <-done)
 	}
 }
+
+// The answer of a commit is lost: whether it was carried out is not known, and the record tells.
+func TestLostAnswer(t *testing.T) {
+	server := postgrestest.Shared(t)
+	proxy, far := throughProxy(t, server, server.Config())
+	s, err := open(far, recordtest.One)
+	must.Succeed(t, err)
+	defer s.Close()
+	runs := 0
+	count := func(meanwhile func()) error {
+		_, err := s.Change(t.Context(), record.Ask{Keys: []string{"n"}}, func(v record.View) ([]record.Write, error) {
+			runs++
+			meanwhile()
+			return []record.Write{{Key: "n", Value: append(v.Records["n"].Value, 'I')}}, nil
+		})
+		return err
+	}
+	for range 2 { // the session knows the statements
+		must.Succeed(t, count(func() {}))
+	}
+	runs = 0
+	if err := count(func() { proxy.Lose(func() {}) }); !errors.Is(err, record.ErrOutrun) || errors.Is(err, connurl.ErrNotSent) || runs != 1 {
+		t.Errorf("after %d runs the error is %v, want ErrOutrun after one", runs, err)
+	}
+	v, err := s.Read(t.Context(), record.Ask{Keys: []string{"n"}})
+	if got := string(v.Records["n"].Value); err != nil || got != "III" {
+		t.Errorf("%s was counted (%v), want III", got, err)
+	}
+}
