@@ -103,7 +103,7 @@ var own = map[string][]string{
 	"internal/record/redis":                  {"internal/clock", "internal/conn/redisconn", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
 	"internal/record/bounds":                 {"internal/record"},
-	"internal/record/recordtest":             {"internal/record", "internal/record/bounds", "internal/testkit/await", "internal/testkit/must"},
+	"internal/record/recordtest":             {"internal/record", "internal/testkit/await", "internal/testkit/must"},
 	"internal/keyname":                       {},
 	"internal/sequence":                      {"internal/keyname", "internal/record", "internal/record/bounds", "internal/storecall"},
 	"internal/sequence/http":                 {"internal/conn/httpconn", "internal/problem", "internal/record/recordhttp", "internal/sequence"},

@@ -33,7 +33,6 @@ func TestConformance(t *testing.T) {
 				return client{areas[area]}, nil
 			},
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
-			Follows: true,
 		}
 	})
 }

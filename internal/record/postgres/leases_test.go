@@ -247,38 +247,3 @@ func TestFenceOutlastsTheLeasesOfEachProcess(t *testing.T) {
 		t.Errorf("the fence was %v, and is %v after a process with leases of %d ms has looked", fence, after, long.LongestMS())
 	}
 }
-
-// TestLeasesFollowTheClock: a lease begins at the server's time, also where that has stepped back,
-// and terms do not.
-func TestLeasesFollowTheClock(t *testing.T) {
-	s := postgrestest.Shared(t)
-	cfg := s.Config()
-	set := s.Clock(&cfg)
-	area := pool.AreaOf(defaultServices())
-	terms := area
-	terms.Name, terms.FollowsClock = "terms", false
-	for _, one := range []struct {
-		record.Area
-		back int64
-	}{{area, began - 5000}, {terms, began}} {
-		set(began)
-		records, err := open(cfg, one.Area)
-		must.Succeed(t, err)
-		defer records.Close()
-		change := func() int64 {
-			at, err := records.Change(t.Context(), record.Ask{Keys: []string{"k"}, Fresh: true}, func(record.View) ([]record.Write, error) {
-				return []record.Write{{Key: "k", Value: []byte{1}}}, nil
-			})
-			must.Succeed(t, err)
-			return at
-		}
-		if at := change(); at != began {
-			t.Errorf("area %s: the first change is at %d", one.Name, at)
-		}
-		set(began - 5000)
-		v, err := records.Read(t.Context(), record.Ask{})
-		if at := change(); at != one.back || err != nil || v.NowMS != one.back {
-			t.Errorf("area %s: after the clock was set back it is %d, and a change at %d, want %d (%v)", one.Name, v.NowMS, at, one.back, err)
-		}
-	}
-}

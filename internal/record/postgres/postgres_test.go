@@ -68,28 +68,6 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestGrants: a fence lasts as long as the longest grant, with a term or without. Terms without a
-// holder do not count.
-func TestGrants(t *testing.T) {
-	cfg := postgrestest.Shared(t).Config()
-	s, err := open(cfg, recordtest.One)
-	must.Succeed(t, err)
-	defer s.Close()
-	for _, w := range []record.Write{
-		{Key: "granted", Value: []byte("1"), GrantMS: 3_600_000},
-		{Key: "lock", Value: []byte("1"), TermMS: 60_000, GrantMS: 60_000},
-		{Key: "idle", Value: []byte("1"), TermMS: 7_200_000},
-	} {
-		_, err := s.Change(t.Context(), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) { return []record.Write{w}, nil })
-		must.Succeed(t, err)
-	}
-	fence, err := s.Fence(t.Context())
-	must.Succeed(t, err)
-	if lasts := fence.UntilMS - fence.FromMS; lasts != 3_600_000 {
-		t.Errorf("the fence lasts for %d ms, want an hour", lasts)
-	}
-}
-
 // TestListReadsItsPrefixOnly: a page without enough records does not read on to the end of the
 // table. The plan is one for any arguments, as the server makes it for a statement that comes
 // often, and of an index, however small the table is.

@@ -153,8 +153,8 @@ func fences(r *rig) {
 	}
 	two.same(held)
 	must.Succeed(r, one.store.Init(r.context()))
-	if v := one.read(record.Ask{}); v.Fence != (record.Fence{}) || v.Life != heldToo.Life {
-		one.Errorf("after Init the life is %s with %+v, before %s", v.Life, v.Fence, heldToo.Life)
+	if v := one.read(record.Ask{}); v.Fence != (record.Fence{}) || v.Life != heldToo.Life || v.Floor < heldToo.Floor {
+		one.Errorf("after Init the life is %s with %+v and the floor %d, before %s with %d", v.Life, v.Fence, v.Floor, heldToo.Life, heldToo.Floor)
 	}
 	two.see("granted", "two")
 	if v := two.read(record.Ask{}); v.Fence != held.Fence || v.Life != held.Life {

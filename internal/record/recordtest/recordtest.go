@@ -30,8 +30,6 @@ type Target struct {
 	// Fence has a new life begin in the area, which may have forgotten something. It is nil
 	// where a store cannot forget.
 	Fence func(area record.Area) error
-	// Follows: areas with FollowsClock follow a clock that Advance moves back.
-	Follows bool
 	// Between: rules run outside of the store's lock, so that others can change the
 	// records between a rule's view and its commit.
 	Between bool
@@ -47,9 +45,9 @@ var (
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
-		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "keys are counted": counted, "a full store": full, "the floor": floor, "lists": lists, "watches": watches,
+		"ends": ends, "a clock that steps back": back, "idle records": idle, "keys are counted": counted, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens,
-		"changed between": between, "the present time": fresh, "a clock that is followed": followed, "the last run": lastRun, "refusals are confirmed": confirmed, "closed": closed,
+		"changed between": between, "the present time": fresh, "a clock that is followed": followed, "refusals are confirmed": confirmed, "closed": closed,
 		"two areas": apart, "watches of two areas": watched, "fences of two areas": fences, "the longest grant": longest,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,8 @@
 package recordtest
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
@@ -80,46 +82,6 @@ func ends(r *rig) {
 	}
 }
 
-func terms(r *rig) {
-	r.write(termed("a", "1", time.Minute), termed("b", "1", time.Minute), text("c", "1"))
-	r.see("a", "1")
-	if r.target.Advance != nil {
-		r.target.Advance(time.Minute - time.Millisecond)
-		r.see("a", "1")
-		r.write(termed("b", "2", time.Minute)) // counted from here
-		r.target.Advance(time.Millisecond)
-	} else {
-		r.write(termed("b", "2", time.Minute))
-		r.target.Expire("a")
-	}
-	r.see("a", "1!")
-	r.see("b", "2")
-	r.see("c", "1")
-	r.store = r.open()
-	r.see("a", "1!")
-	// A new term, a longer one, and none.
-	r.write(termed("a", "3", time.Minute))
-	r.see("a", "3")
-	r.write(termed("a", "4", time.Hour))
-	if r.target.Advance != nil {
-		r.target.Advance(time.Hour - time.Millisecond)
-	}
-	r.see("a", "4")
-	r.write(termed("a", "5", time.Minute))
-	r.expire(time.Minute, "a")
-	r.see("a", "5!")
-	r.write(record.Write{Key: "a", Value: []byte("6"), KeepMS: record.MaxKeepMS})
-	r.see("a", "6")
-	r.write(termed("a", "7", time.Minute), record.Write{Key: "b", Value: []byte("7")})
-	r.write(text("a", "8")) // the term is gone, and the record is for ever
-	if r.target.Advance != nil {
-		r.target.Advance(2 * record.MaxTermMS * time.Millisecond)
-		r.sweep()
-	}
-	r.see("a", "8")
-	r.see("b", "7")
-}
-
 // back: a clock that steps back makes no term shorter, also when it steps ahead again,
 // and an ended term stays so.
 func back(r *rig) {
@@ -187,8 +149,8 @@ func fresh(r *rig) {
 // commit is before the time that its rule was shown, and a fence covers grants from the time
 // while the clock was ahead.
 func followed(r *rig) {
-	if r.target.Advance == nil || !r.target.Follows {
-		r.Skip("its clock cannot be set, or is not followed")
+	if r.target.Advance == nil {
+		r.Skip("its clock cannot be set")
 	}
 	f := newRig(r.T, r.target, record.Area{Name: "followed", MaxGrantMS: time.Hour.Milliseconds(), FollowsClock: true})
 	near := func(what string, ms, want int64) {
@@ -219,7 +181,10 @@ func followed(r *rig) {
 	if f.target.Fence == nil {
 		return
 	}
-	if v := f.fence(); v.Fence.UntilMS < ahead+time.Minute.Milliseconds() {
+	f.write(record.Write{Key: "marked", Value: []byte("1"), Mark: f.base + 1})
+	f.write(record.Write{Key: "marked"}) // the store may write its own record anew
+	must.Succeed(r, f.target.Fence(f.area))
+	if v := f.read(record.Ask{}); v.Fence.UntilMS < ahead+time.Minute.Milliseconds() {
 		r.Errorf("the fence is %+v, and what was granted at %d lasts for a minute", v.Fence, ahead)
 	}
 }
@@ -272,36 +237,44 @@ func idle(r *rig) {
 	r.see("ever", "1")
 }
 
-// floor: it rises when a record is deleted, by a rule or by the store, and never else.
-func floor(r *rig) {
-	marked := func(key string, mark int64) record.Write {
-		return record.Write{Key: key, Value: []byte("1"), Mark: r.base + mark}
+// counted: a store that says how many records it has counts each once. A change that finds no
+// room is shown the store without the records that are due.
+func counted(r *rig) {
+	const term = time.Minute
+	for i := range 3 {
+		r.write(text(fmt.Sprint("k", i), "1"), text("again", fmt.Sprint(i)))
 	}
-	r.seeFloor(0)
-	r.write(marked("a", 7))
-	r.write(marked("a", 5), marked("b", 9), marked("c", 0))
-	r.seeFloor(0)
-	r.write(record.Write{Key: "none", Mark: r.base + 99}) // there is nothing to delete
-	r.write(record.Write{Key: "c"})
-	r.seeFloor(0)
-	r.write(record.Write{Key: "a"})
-	r.seeFloor(5)
-	r.write(record.Write{Key: "b", Mark: r.base + 12})
-	r.seeFloor(12)
-	r.write(marked("a", 8))
-	r.write(record.Write{Key: "a"})
-	r.seeFloor(12)
-	r.store = r.open()
-	r.seeFloor(12)
-	idle := marked("idle", 20)
-	idle.TermMS, idle.KeepMS = time.Minute.Milliseconds(), time.Minute.Milliseconds()
-	r.write(idle)
-	r.expire(time.Minute, "idle")
-	r.see("idle", "1!")
-	r.seeFloor(12)
-	if r.target.Advance != nil {
-		r.target.Advance(time.Minute)
-		r.sweepAway("idle")
-		r.seeFloor(20)
+	r.write(record.Write{Key: "k0"}, record.Write{Key: "absent"})
+	v := r.read(record.Ask{})
+	if v.Keys == 0 && v.Size == 0 {
+		return // it does not say
+	}
+	if v.Keys != 3 || v.Size <= 0 {
+		r.Errorf("it has %d records of %d bytes, want 3", v.Keys, v.Size)
+	}
+	const many = 100
+	for i := range many {
+		w := text(fmt.Sprint("ends", i), "1")
+		w.TermMS = term.Milliseconds()
+		r.write(w)
+	}
+	if got := r.read(record.Ask{}).Keys; got != 3+many {
+		r.Errorf("it has %d records, want %d", got, 3+many)
+	}
+	r.target.Advance(2 * term)
+	for n, most := range []int64{4, 4, 5} { // the first new key makes room, the next has some
+		key, most := fmt.Sprint("new", n), most
+		_, err := r.store.Change(r.context(), record.Ask{Keys: []string{key}}, func(v record.View) ([]record.Write, error) {
+			if v.Keys >= most {
+				return nil, &record.FullError{Setting: record.SettingKeys, Limit: most}
+			}
+			return []record.Write{text(key, "1")}, nil
+		})
+		if wants := n == 1; errors.As(err, new(*record.FullError)) != wants {
+			r.Errorf("new key %d, where %d may be: %v", n, most, err)
+		}
+	}
+	if got := r.read(record.Ask{}).Keys; got != 5 {
+		r.Errorf("it has %d records, want 5", got)
 	}
 }

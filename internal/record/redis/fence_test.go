@@ -299,3 +299,51 @@ func TestFloorOfANewLife(t *testing.T) {
 	must.Succeed(t, late.understand(answer))
 	shown("after a late answer")
 }
+
+var followed = record.Area{Name: "followed", MaxGrantMS: maxGrant.Milliseconds(), FollowsClock: true}
+
+// Leases: a fence lasts at least as long as this process's grants, with any record; a process
+// that grants for longer makes it longer, also afterwards, unless an operator names the loss.
+func TestSettleLeases(t *testing.T) {
+	const hour = 60 * minute
+	one, two := server{runID: "one", replID: "1", nowMS: began}, server{runID: "two", replID: "2", nowMS: began + minute}
+	leases, long := limitsOf(followed), limitsOf(record.Area{Name: "followed", MaxGrantMS: 3 * hour, FollowsClock: true})
+	trusting := long
+	trusting.fenceSet = true
+	fresh, _ := settle(nil, one, leases)
+	trusted := fresh
+	trusted.trust()
+	restarted, _ := settle(&trusted, two, leases)
+	set, _ := settle(&trusted, two, trusting)
+	over, _ := settle(&fresh, server{runID: "two", replID: "2", nowMS: began + hour}, leases)
+	still, _ := settle(&fresh, two, leases)
+	for name, c := range map[string]struct {
+		before  *state
+		now     server
+		limits  limits
+		until   int64 // ms after began
+		longest int64
+		reason  string
+	}{
+		"no record":                          {nil, one, leases, hour, hour, missing},
+		"nothing was granted":                {&trusted, two, leases, minute + hour, hour, changed},
+		"this process grants for longer":     {&trusted, two, long, minute + 3*hour, 3 * hour, changed},
+		"it comes after the restart":         {&restarted, two, long, minute + 3*hour, 3 * hour, changed},
+		"it comes after the loss":            {&fresh, one, long, 3 * hour, 3 * hour, missing},
+		"its operator knows what was lost":   {&set, two, trusting, minute, 3 * hour, changed},
+		"and comes after the restart":        {&restarted, two, trusting, minute + hour, 3 * hour, changed},
+		"and comes after the loss":           {&fresh, one, trusting, 3 * hour, 3 * hour, missing},
+		"restarted after the fence":          {&over, server{runID: "two", replID: "2", nowMS: began + hour}, leases, 2 * hour, hour, changed},
+		"restarted while all may be missing": {&still, two, leases, minute + hour, hour, missing},
+		"nothing new":                        {&restarted, two, leases, minute + hour, hour, changed},
+	} {
+		after, _ := settle(c.before, c.now, c.limits)
+		if after.UntilMS != began+c.until || after.LongestMS != c.longest || after.Reason != c.reason || after.Trusted {
+			t.Errorf("%s: the fence ends %d ms later, the longest is %d, because of %q; want %d, %d, %q",
+				name, after.UntilMS-began, after.LongestMS, after.Reason, c.until, c.longest, c.reason)
+		}
+	}
+	if after, changes := settle(&trusted, one, long); !changes || !after.Trusted || after.LongestMS != 3*hour {
+		t.Errorf("a longer lease where nothing was lost: %+v (%v)", after.facts, changes)
+	}
+}

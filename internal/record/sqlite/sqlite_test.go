@@ -76,7 +76,9 @@ func conforms(t *testing.T, open func(path string, opts sqlitefile.Options) (own
 		clock := at(began)
 		folder := ring.Dir(t)
 		openArea := func(area record.Area) (owned, error) {
-			return open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
+			s, err := open(filepath.Join(folder, area.Name+".db"), sqlitefile.Options{NowMS: clock.Load, MaxTermMS: area.MaxGrantMS})
+			s.Store = sqlite.New(s.file, area)
+			return s, err
 		}
 		return recordtest.Target{
 			Open: func(area record.Area) (record.Store, error) { return openArea(area) },
@@ -107,68 +109,6 @@ func put(t *testing.T, s record.Store, w record.Write) {
 		return []record.Write{w}, nil
 	}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func view(t *testing.T, s record.Store, keys ...string) record.View {
-	t.Helper()
-	v, err := s.Read(t.Context(), record.Ask{Keys: keys})
-	must.Succeed(t, err)
-	return v
-}
-
-// A copy of the file is in doubt, in another life, until an operator says otherwise. It
-// may have granted for as long as any grant before, and numbers begin above the time.
-func TestFence(t *testing.T) {
-	clock := at(began)
-	path, copied := newPath(t), newPath(t)
-	s := mustOpen(t, path, clock)
-	put(t, s, record.Write{Key: "k", Value: []byte("1"), GrantMS: time.Hour.Milliseconds()})
-	put(t, s, record.Write{Key: "nobody's", Value: []byte("1"), TermMS: 24 * time.Hour.Milliseconds(), KeepMS: 1})
-	was := view(t, s, "k")
-	must.Succeed(t, s.file.Backup(t.Context(), copied))
-	clock.Add(5000)
-	restored := mustOpen(t, copied, clock)
-	v := view(t, restored, "k")
-	if !v.Fence.Doubt || v.Fence.FromMS != began+5000 || v.Fence.UntilMS != began+5000+time.Hour.Milliseconds() || v.Floor != (began+5000)*1000 || !strings.Contains(v.Fence.Reason, "copy") || v.Life == was.Life {
-		t.Errorf("a copy has the life %s after %s, and the fence %+v", v.Life, was.Life, v.Fence)
-	}
-	if _, err := restored.Change(t.Context(), record.Ask{}, func(seen record.View) ([]record.Write, error) {
-		if seen.Fence != v.Fence || seen.Life != v.Life {
-			t.Errorf("a rule is shown %+v", seen)
-		}
-		return nil, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	must.Succeed(t, restored.Init(t.Context()))
-	clock.Add(5000)
-	if after := view(t, restored, "k"); after.Fence.Doubt || after.Floor != (began+10_000)*1000 || after.Fence.UntilMS != 0 || after.Life != v.Life || string(after.Records["k"].Value) != "1" {
-		t.Errorf("after Init: %+v", after)
-	}
-}
-
-// The time of an area of leases is the clock's, also where that steps back. Elsewhere it stands
-// still then.
-func TestFollowsClock(t *testing.T) {
-	for _, follows := range []bool{false, true} {
-		clock := at(began)
-		s := mustOpen(t, newPath(t), clock)
-		area := sqlite.New(s.file, record.Area{FollowsClock: follows})
-		put(t, area, record.Write{Key: "k", Value: []byte("1")})
-		clock.Add(-1000)
-		want := int64(began)
-		if follows {
-			want = clock.Load()
-		}
-		var inRule int64
-		_, err := area.Change(t.Context(), record.Ask{Keys: []string{"k"}, Fresh: true}, func(v record.View) ([]record.Write, error) {
-			inRule = v.NowMS
-			return nil, nil
-		})
-		if read := view(t, area).NowMS; err != nil || inRule != want || read != want {
-			t.Errorf("follows the clock: %v: a rule is shown %d and a read %d, want %d (%v)", follows, inRule, read, want, err)
-		}
 	}
 }
 
