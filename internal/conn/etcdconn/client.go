@@ -45,7 +45,6 @@ type Client struct {
 
 	cfg       Config
 	login     *login
-	format    format
 	lifetime  context.Context // ends with Close
 	end       context.CancelFunc
 	closeOnce sync.Once
@@ -58,7 +57,7 @@ func Open(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	Quiet()
-	c := &Client{cfg: cfg, login: newLogin(cfg), format: format{boot: time.Now()}}
+	c := &Client{cfg: cfg, login: newLogin(cfg)}
 	c.lifetime, c.end = context.WithCancel(context.Background())
 	if err := c.connect(); err != nil {
 		c.end()

@@ -31,16 +31,8 @@ const (
 	longestTry = 5 * time.Second
 )
 
-// Call runs f, one idempotent exchange with etcd. It fails if the store's keys have an
-// unknown format.
+// Call runs f, one idempotent exchange with etcd.
 func (c *Client) Call(ctx context.Context, f func(context.Context) error) error {
-	if err := c.checkFormat(ctx); err != nil {
-		return err
-	}
-	return c.call(ctx, f)
-}
-
-func (c *Client) call(ctx context.Context, f func(context.Context) error) error {
 	var last, reason error // reason is the last error other than a timeout
 	token := c.login.present()
 	for try := 1; ; try++ {
