@@ -154,7 +154,6 @@ var hints = []struct {
 	{rpctypes.ErrInvalidAuthToken, "it refuses this client's token, again after a new one was fetched"},
 	{rpctypes.ErrNoLeader, "its members have no leader: a majority of them is down or cannot be reached"},
 	{rpctypes.ErrTimeout, "a majority of its members is down, or too slow"},
-	{rpctypes.ErrCompacted, "its history was compacted away while it was read"},
 }
 
 // Quiet keeps gRPC's own log, which is one for the whole process and writes to

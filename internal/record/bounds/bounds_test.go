@@ -161,28 +161,6 @@ func TestWhatExistsGoesOn(t *testing.T) {
 	}
 }
 
-// Keys that end give their room back, to all and to their payer.
-func TestKeysThatEnd(t *testing.T) {
-	r := newRig(t, Limits{Keys: 4})
-	mine, all := record.FullError{Setting: record.SettingKeys, Limit: 3, Payer: "user 1"}, record.FullError{Setting: record.SettingKeys, Limit: 4}
-	for i := range 3 {
-		r.must(r.put("user 1", fmt.Sprint("k", i), 10, time.Minute))
-	}
-	r.full(r.put("user 1", "k3", 10, time.Minute), mine)
-	r.must(r.put("user 2", "k3", 10, time.Minute))
-	r.full(r.put("user 3", "k4", 10, time.Minute), all)
-	r.now += 30 * time.Second
-	r.must(r.put("user 1", "k0", 10, time.Minute)) // renewed
-	r.now += 32 * time.Second
-	r.must(r.put("user 1", "k5", 10, 0))
-	r.must(r.put("user 1", "k6", 10, 0))
-	r.full(r.put("user 1", "k7", 10, 0), mine)
-	r.now += time.Hour // of the three, two never end
-	r.must(r.put("user 1", "k7", 10, time.Minute))
-	r.full(r.put("user 1", "k8", 10, 0), mine)
-	r.counts("user 1", 3)
-}
-
 // A change that was refused or not carried out does not count, however often the rule ran; a
 // change that may have been carried out does: once, however often it is tried, and for a time.
 func TestUnknownOutcomes(t *testing.T) {

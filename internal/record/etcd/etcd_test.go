@@ -234,28 +234,6 @@ func (c *countingLeases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseG
 	return c.Lease.Grant(ctx, ttl)
 }
 
-// A change that loses races makes one lease.
-func TestOneLeaseForAllTries(t *testing.T) {
-	cfg := etcdtest.Shared(t)
-	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
-	leases := &countingLeases{Lease: s.conn.KV.Lease}
-	s.conn.KV.Lease = leases
-	for before, want := range []int{1, 0} { // the second has the first one's to spare
-		before := int64(before) * 1_000_000
-		mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
-		leases.n = 0
-		runs := 0
-		if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(record.View) ([]record.Write, error) {
-			if runs++; runs < 5 {
-				mustPut(t, other, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
-			}
-			return []record.Write{{Key: "k", Value: []byte("2"), TermMS: 2_000_000}}, nil
-		}); err != nil || runs != 5 || leases.n != want {
-			t.Errorf("%d runs, %d leases (%v)", runs, leases.n, err)
-		}
-	}
-}
-
 // A lease that no record uses any more serves the next record with the same term, and a
 // process keeps a few of them. A lease that another process may still use is not among them.
 func TestSpareLeases(t *testing.T) {

@@ -116,66 +116,6 @@ func TestLimitsOfTheServerAreNamed(t *testing.T) {
 	}
 }
 
-// Blocks full of the largest meta still fit, in two layouts.
-func TestLargestLeases(t *testing.T) {
-	services := provider.Services{Default: provider.DefaultTerms(), Named: map[string]provider.Terms{"fine": provider.DefaultTerms().WithBitSeq(4)}}
-	p := mustOpen(t, etcdtest.Shared(t), options{services: services})
-	acquireOne(t, p)
-	req := provider.AcquireRequest{
-		ThroughputPerMS: 1 << 40, RequestID: provider.NewSecret(),
-		Meta: map[string]string{"k": strings.Repeat("\x01", provider.MaxMetaBytes-1)},
-	}
-	for _, service := range []string{"", "fine"} {
-		req.Service = service
-		got, err := p.Acquire(testContext(t), req)
-		if err != nil || len(got) != provider.DefaultMaxLeasesPerAcquire {
-			t.Fatalf("%d leases, %v", len(got), err)
-		}
-		again, err := p.Acquire(testContext(t), req)
-		if err != nil || len(again) != len(got) || again[0] != got[0] || again[255] != got[255] {
-			t.Errorf("repeated: %d leases, %v", len(again), err)
-		}
-	}
-	if records, err := p.List(testContext(t), ""); err != nil || len(records) != 2*provider.DefaultMaxLeasesPerAcquire+1 {
-		t.Errorf("List: %d records, %v", len(records), err)
-	}
-}
-
-// etcd's history is compacted at every moment. Nothing but time is lost.
-func TestLeasesDuringCompaction(t *testing.T) {
-	m := etcdtest.Cluster(t, 1, "http")[0]
-	p := mustOpen(t, configOf(m), options{})
-	cl := rawClient(t, m)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), callTime)
-			if resp, err := cl.Put(ctx, "/other", ""); err == nil {
-				_, _ = cl.Compact(ctx, resp.Header.Revision)
-			}
-			cancel()
-		}
-	}()
-	var all []lease.Lease
-	for range 100 {
-		got, err := p.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 256 * 20})
-		must.Succeed(t, err)
-		all = append(all, got...)
-	}
-	close(stop)
-	<-stopped
-	noneTwice(t, all)
-	if records, err := p.List(testContext(t), ""); err != nil || len(records) != len(all) {
-		t.Errorf("List: %d records, %v", len(records), err)
-	}
-}
-
 // A cluster is restored from an older state, under the same name. Its revisions come once more:
 // a process that has gone on meanwhile does not take another's block for the block that it knows.
 func TestLeasesInARestoredCluster(t *testing.T) {

@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
@@ -101,68 +99,6 @@ func TestLeaseCostsThreeRoundTrips(t *testing.T) {
 				t.Errorf("acquire %d: %d round trips", i, n)
 			}
 		}
-	}
-}
-
-// While a lease is being granted, another host is granted an overlapping one.
-func TestGrantSeesWhatOthersDo(t *testing.T) {
-	terms := of(provider.DefaultTerms(), 5, 6)
-	for name, other := range map[string]provider.Terms{
-		"the same": terms, "a finer one": of(terms.WithBitSeq(6), 21, 22), "a coarser one": of(terms.WithBitSeq(10), 1, 2),
-	} {
-		cfg := etcdtest.Shared(t)
-		services := provider.Services{Default: terms, Named: map[string]provider.Terms{"other": other, "elsewhere": of(terms, 60, 61)}}
-		p, q := mustOpen(t, cfg, options{services: services}), mustOpen(t, cfg, options{services: services})
-		_, err := p.Acquire(testContext(t), provider.AcquireRequest{Service: "elsewhere"})
-		must.Succeed(t, err)
-		p.way().beforeCommit(func() {
-			_, err := q.Acquire(testContext(t), provider.AcquireRequest{Service: "other"})
-			must.Succeed(t, err)
-		})
-		if got, err := p.Acquire(testContext(t), provider.AcquireRequest{}); !errors.As(err, new(*provider.FullError)) {
-			t.Errorf("%s: %v was granted over it (%v)", name, got, err)
-		}
-	}
-}
-
-// While a lease is being extended, a host with a clock that is ahead is granted a slot of another
-// layout that overlaps it.
-func TestExtensionSeesWhatOthersDo(t *testing.T) {
-	for _, bitSeq := range []int{6, 10} {
-		terms := of(provider.DefaultTerms(), 5, 6)
-		first := int64(5 << 8 >> bitSeq)
-		services := provider.Services{Default: terms, Named: map[string]provider.Terms{"other": of(terms.WithBitSeq(bitSeq), first, first+1)}}
-		cfg := etcdtest.Shared(t)
-		p := mustOpen(t, cfg, options{services: services})
-		q := mustOpen(t, cfg, options{services: services, nowMS: func() int64 { return time.Now().Add(time.Hour).UnixMilli() }})
-		l := acquireOne(t, p)
-		for time.Now().UnixMilli() <= l.Created { // an extension in the same millisecond changes nothing
-			time.Sleep(time.Millisecond)
-		}
-		p.way().beforeCommit(func() {
-			_, err := q.Acquire(testContext(t), provider.AcquireRequest{Service: "other"})
-			must.Succeed(t, err)
-		})
-		if longer, err := provider.Extend(testContext(t), p, "", l); !errors.Is(err, provider.ErrConflict) {
-			t.Errorf("beside a grant of bit_seq %d: %v, %v", bitSeq, longer, err)
-		}
-	}
-}
-
-// The pool is made anew between looking and granting, with another timeline.
-func TestPoolIsReplacedMeanwhile(t *testing.T) {
-	cfg := etcdtest.Shared(t)
-	p := mustOpen(t, cfg, options{})
-	acquireOne(t, p)
-	other := provider.DefaultTerms()
-	other.Timeline.EpochMS++
-	p.way().beforeCommit(func() {
-		_, err := p.conn.KV.Delete(testContext(t), cfg.Prefix+"@leases/k/"+pool.HeadKey(other.Pool))
-		must.Succeed(t, err)
-		acquireOne(t, mustOpen(t, cfg, options{services: provider.Services{Default: other}}))
-	})
-	if got, err := p.Acquire(testContext(t), provider.AcquireRequest{}); !errors.Is(err, provider.ErrInvalid) {
-		t.Errorf("%v was granted (%v), want an error about the timeline", got, err)
 	}
 }
 

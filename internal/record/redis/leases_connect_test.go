@@ -15,7 +15,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
-	"github.com/kazahana/kazahana/internal/testkit/proxytest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -186,23 +185,6 @@ func TestStaleConnections(t *testing.T) {
 	for range 4 {
 		s.Do(t, "CLIENT", "KILL", "TYPE", "normal")
 		p.acquire(p.provider)
-	}
-}
-
-// The answer is lost with the connection. The store recognises its own grant, also for a request
-// without an ID.
-func TestAnswerLost(t *testing.T) {
-	s := redistest.New(t)
-	proxy := proxytest.New(t, "unix", s.Sock)
-	p := newPool(t, s)
-	far := p.on(s, func(o *options) { o.Scheme, o.Addrs = "redis", []string{proxy.Addr()} })
-	for want, request := range []string{provider.NewSecret(), "", ""} {
-		proxy.Lose(func() {})
-		_, err := far.Acquire(p.context(), provider.AcquireRequest{RequestID: request})
-		must.Succeed(t, err)
-		if records, err := p.provider.List(p.context(), ""); err != nil || len(records) != want+1 {
-			t.Errorf("there are %d records, want %d (%v)", len(records), want+1, err)
-		}
 	}
 }
 

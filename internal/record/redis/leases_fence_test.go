@@ -8,48 +8,9 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
-
-func TestLeasesAfterARestart(t *testing.T) {
-	s := persistent(t)
-	p := newPool(t, s)
-	l, m := p.acquire(p.provider), p.acquire(p.provider)
-	request := provider.AcquireRequest{RequestID: provider.NewSecret()}
-	_, err := p.provider.Acquire(p.context(), request)
-	must.Succeed(t, err)
-	s.Restart()
-	until := p.clock.Load() + longest
-	p.fenced(p.provider, until, whyChanged)
-	// A repeated request is no exception: its grant may have been given back, its
-	// slot granted to another, and both forgotten.
-	var fenced *provider.FencedError
-	if leases, err := p.provider.Acquire(p.context(), request); !errors.As(err, &fenced) {
-		t.Errorf("repeated behind a restart: %v, %v", leases, err)
-	}
-	// What the store knows goes on: leases are their holders', and can be given back. None
-	// is extended.
-	if p.lost(p.provider, l, m) != 0 {
-		t.Error("Verify says that a lease is lost which the store has")
-	}
-	p.clock.Add(1000)
-	if longer, err := provider.Extend(p.context(), p.provider, "", l); !errors.As(err, &fenced) || fenced.UntilMS != until {
-		t.Errorf("extended behind a restart: %v, %v", longer, err)
-	}
-	must.Succeed(t, p.provider.Release(p.context(), providertest.SignedRelease(m, p.clock.Load())))
-	p.fenced(p.provider, until, whyChanged)
-	p.clock.Store(until)
-	next := p.acquire(p.provider) // no more fence
-	s.Restart()
-	// The extension is the first to notice.
-	if longer, err := provider.Extend(p.context(), p.provider, "", next); !errors.As(err, &fenced) || fenced.UntilMS != until+longest {
-		t.Errorf("extended behind another restart: %v, %v", longer, err)
-	}
-	p.fenced(p.provider, until+longest, whyChanged)
-}
 
 // What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the
 // fence that is set are those of the client that finds it.
@@ -120,58 +81,6 @@ func TestLeasesAreFenced(t *testing.T) {
 	}
 }
 
-// Only the area's record is gone: those of blocks count on, also when they last longer than the
-// fence.
-func TestLeasesOutliveTheAreasRecord(t *testing.T) {
-	s := redistest.New(t)
-	p := newPool(t, s, func(o *options) {
-		long := o.services.Default.WithBitSeq(9)
-		long.Term, long.IDs = 5*time.Hour, provider.IDRange{Low: 0, End: 1}
-		o.services.Named = map[string]provider.Terms{"long": long}
-	})
-	long, err := p.provider.Acquire(p.context(), provider.AcquireRequest{Service: "long"})
-	must.Succeed(t, err)
-	s.Do(t, "DEL", p.options.Prefix+"@leases")
-	other := p.on(s, func(o *options) { o.services.Named = nil })
-	until := p.clock.Load() + longest
-	p.fenced(other, until, whyMissing)
-	p.clock.Store(until)
-	for range 2 { // of four machine IDs, two lie in the long one
-		if l := p.acquire(other); l.Slot().Overlaps(long[0].Slot()) {
-			t.Errorf("%v was granted over %v", l, long[0])
-		}
-	}
-	_, err = other.Acquire(p.context(), provider.AcquireRequest{})
-	if _, ok := errors.AsType[*provider.FullError](err); !ok {
-		t.Errorf("the error is %v, want a FullError", err)
-	}
-	// Its holder can still give it back.
-	release := providertest.SignedRelease(long[0], p.clock.Load())
-	release.BitSeq = provider.AnyBitSeq
-	must.Succeed(t, other.Release(p.context(), release))
-	p.clock.Add(1)
-	p.acquire(other)
-}
-
-// An older file of the server's is put back: it lacks the latest grant.
-func TestLeasesFromAnOldFile(t *testing.T) {
-	s := redistest.New(t)
-	p := newPool(t, s)
-	known := p.acquire(p.provider)
-	s.Do(t, "SAVE")
-	lost := p.acquire(p.provider)
-	s.Restart()
-	until := p.clock.Load() + longest
-	p.fenced(p.provider, until, whyChanged)
-	if p.lost(p.provider, known, lost) != 0 {
-		t.Error("Verify says that a lease is lost which the fence protects")
-	}
-	p.clock.Store(until)
-	if p.lost(p.provider, known) != 0 || p.lost(p.provider, lost) != 1 {
-		t.Error("Verify does not tell, once grants are made again, which lease was lost")
-	}
-}
-
 // A replica that lacks the last grant becomes the primary: nothing is granted over it before it has ended.
 // Seeds 001-18 and 001-25.
 func TestLeasesAfterAFailover(t *testing.T) {
@@ -232,36 +141,4 @@ func TestReplicaComesAndGoes(t *testing.T) {
 	}
 	primary.Restart()
 	p.fenced(p.provider, p.clock.Load()+longest, whyMissing)
-}
-
-// A client with a longer term that comes after a restart may have lost grants of its own, also
-// if it only verifies. A client has not where its operator confirms every write.
-func TestLongerTermAfterARestart(t *testing.T) {
-	for name, set := range map[string]bool{"fenced": false, "failover_fence=0": true} {
-		t.Run(name, func(t *testing.T) {
-			s := persistent(t)
-			p := newPool(t, s, func(o *options) { o.FailoverFenceSet = set })
-			p.acquire(p.provider)
-			s.Restart()
-			from := p.clock.Load()
-			if !set {
-				p.fenced(p.provider, from+longest, whyChanged)
-				p.clock.Store(from + longest)
-			}
-			l := p.acquire(p.provider)
-			long := p.on(s, longTerm)
-			if p.lost(long, l) != 0 { // it verifies
-				t.Error("a lease is lost that the store has")
-			}
-			if set {
-				p.acquire(long)
-				return
-			}
-			until := from + 3*time.Hour.Milliseconds() + longest/2
-			p.fenced(p.provider, until, whyChanged)
-			p.fenced(long, until, whyChanged)
-			p.clock.Store(until)
-			p.acquire(p.provider)
-		})
-	}
 }

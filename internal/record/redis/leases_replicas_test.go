@@ -1,17 +1,14 @@
 package redis_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -72,99 +69,5 @@ func TestTooFewReplicasConnected(t *testing.T) {
 	must.Succeed(t, strict.Release(p.context(), providertest.SignedRelease(l, p.clock.Load())))
 	if p.lost(p.provider, l) != 1 {
 		t.Error("it was not released")
-	}
-}
-
-// A process dies between the grant and WAIT, and its request comes again: it is
-// answered with the same leases once they are confirmed, and not before.
-func TestCrashBeforeConfirmation(t *testing.T) {
-	primary, replica := redistest.Pair(t)
-	p := newPool(t, primary, minReplicas(1))
-	request := provider.NewSecret()
-	replica.Signal(stop)
-	// Without replicas to wait for, the grant is as it is where the process died then.
-	if _, err := p.on(primary, minReplicas(0)).Acquire(p.context(), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512}); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		p.unconfirmed(p.on(primary, impatient), request, "the same request gets the leases once they are confirmed")
-	}
-	before, err := p.provider.List(p.context(), "")
-	if err != nil || len(before) != 2 || before[0].Released || before[1].Released {
-		t.Fatalf("the records are %v (%v), want two that are not released", before, err)
-	}
-	replica.Signal(resume)
-	leases, err := p.provider.Acquire(p.context(), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512})
-	if err != nil || len(leases) != 2 {
-		t.Fatalf("%v, %v", leases, err)
-	}
-	for _, l := range leases {
-		if l.ID != before[0].Lease.ID && l.ID != before[1].Lease.ID {
-			t.Errorf("the request was answered with %v, and before with %v", l, before)
-		}
-	}
-}
-
-// Two callers are answered with one lease, as happens when a request is
-// repeated while its first attempt is still waiting for replicas. The one without a
-// confirmation by replicas must not give back the other's lease.
-func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
-	primary, _ := redistest.Pair(t)
-	silent := redistest.NewWithPort(t)
-	silent.Follow(primary)
-	silent.Signal(stop) // and still connected
-	p := newPool(t, primary)
-	request := provider.NewSecret()
-	hasty := p.on(primary, minReplicas(1))
-	var used []lease.Lease
-	patient := p.on(primary, minReplicas(2), impatient, func(o *options) {
-		o.around = func(s record.Store) record.Store {
-			return answeredTwice{s, func() error {
-				leases, err := hasty.Acquire(p.context(), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512})
-				used = append(used, leases...)
-				return err
-			}}
-		}
-	})
-	p.unconfirmed(patient, request, "the same request gets the leases once they are confirmed")
-	if len(used) != 2 || p.lost(hasty, used...) > 0 {
-		t.Errorf("of %v, some were given back under their holder", used)
-	}
-}
-
-// answeredTwice calls again once a change was not confirmed.
-type answeredTwice struct {
-	record.Store
-	again func() error
-}
-
-func (a answeredTwice) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
-	at, err := a.Store.Change(ctx, ask, rule)
-	if errors.Is(err, record.ErrUnconfirmed) {
-		if err := a.again(); err != nil {
-			return 0, err
-		}
-	}
-	return at, err
-}
-
-func TestUnconfirmedExtension(t *testing.T) {
-	primary, replica := redistest.Pair(t)
-	p := newPool(t, primary, minReplicas(1))
-	l := p.acquire(p.provider)
-	p.clock.Add(1000)
-	replica.Signal(stop)
-	if longer, err := provider.Extend(p.context(), p.on(primary, impatient), "", l); !errors.Is(err, redisconn.ErrUnconfirmed) {
-		t.Errorf("Extend gave %v and the error %v, want redisconn.ErrUnconfirmed", longer, err)
-	}
-	// The slot stays taken for as long as anybody may think.
-	records, err := p.provider.List(p.context(), "")
-	if err != nil || len(records) != 1 || records[0].End != l.ReservedUntil+1000 {
-		t.Errorf("the records are %+v (%v)", records, err)
-	}
-	replica.Signal(resume)
-	longer, err := provider.Extend(p.context(), p.provider, "", l)
-	if err != nil || longer.Expired != l.Expired+1000 {
-		t.Errorf("Extend gave %v and the error %v", longer, err)
 	}
 }

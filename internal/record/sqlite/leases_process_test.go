@@ -38,8 +38,6 @@ const (
 type childArgs struct {
 	Path     string
 	Services provider.Services
-	Request  provider.AcquireRequest
-	Step     string
 	ClockMS  int64
 	Seed     uint64
 	LiveDir  string
@@ -64,7 +62,7 @@ func runChild(name string) int {
 		return 1
 	}
 	run := map[string]func(childArgs) error{
-		"crash": childCrash, "churn": childChurn, "open": childOpen, "hold": childHold,
+		"churn": childChurn, "open": childOpen, "hold": childHold,
 	}[name]
 	if err := run(args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -74,8 +72,8 @@ func runChild(name string) int {
 }
 
 // open opens the file, by a clock that stands if the child was told one.
-func (args childArgs) open(at func(step string) error) (*backend.SQLiteLeases, error) {
-	cfg := backend.LeaseFile{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, At: at}
+func (args childArgs) open() (*backend.SQLiteLeases, error) {
+	cfg := backend.LeaseFile{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir}
 	if args.ClockMS != 0 {
 		cfg.NowMS = func() int64 { return args.ClockMS }
 	}
@@ -84,19 +82,19 @@ func (args childArgs) open(at func(step string) error) (*backend.SQLiteLeases, e
 
 // childOpen opens the file, acquires once and says how that went.
 func childOpen(args childArgs) error {
-	p, err := args.open(nil)
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	_, err = p.Acquire(context.Background(), args.Request)
+	_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
 	return err
 }
 
 // childHold acquires a number of leases by a clock that stands, reports them, and
 // holds the file open until it is killed, or told to end.
 func childHold(args childArgs) error {
-	p, err := args.open(nil)
+	p, err := args.open()
 	if err != nil {
 		return err
 	}
@@ -116,47 +114,6 @@ func childHold(args childArgs) error {
 	return err
 }
 
-// childCrash acquires and is gone at the step, as by kill -9.
-func childCrash(args childArgs) error {
-	begun := false
-	p, err := args.open(func(step string) error {
-		if begun && step == args.Step {
-			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	begun = true
-	_, err = p.Acquire(context.Background(), args.Request)
-	return fmt.Errorf("still alive, with the error %w", err)
-}
-
-// A process dies at a step of an acquire. The same request, from another one, takes no second
-// machine ID, whether the first was granted it or not.
-func TestCrashDuringAnAcquire(t *testing.T) {
-	ring.All(t)
-	steps := []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWatermarked}
-	services := defaultServices()
-	services.Default.IDs = provider.IDRange{Low: 0, End: int64(len(steps))}
-	path, live := newPath(t), disktest.Memory(t)
-	for _, step := range steps {
-		req := provider.AcquireRequest{RequestID: provider.NewSecret()}
-		out, err := child(t, "crash", childArgs{Path: path, Services: services, Request: req, Step: step, LiveDir: live}).CombinedOutput()
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-			t.Fatalf("the child ended with %v: %s", err, out)
-		}
-		p := openLeases(t, backend.LeaseFile{Path: path, Services: services, LiveDir: live})
-		first, err := p.Acquire(t.Context(), req)
-		must.Succeed(t, err)
-		if again, err := p.Acquire(t.Context(), req); err != nil || !slices.Equal(again, first) {
-			t.Errorf("after the crash at %q, one request gave %v and %v (%v)", step, first, again, err)
-		}
-		must.Succeed(t, p.Close())
-	}
-}
-
 // event is a line of what a churning child reports: a grant that it was given,
 // or a release that it is about to ask for.
 type event struct {
@@ -167,7 +124,7 @@ type event struct {
 // childChurn acquires and releases without end.
 func childChurn(args childArgs) error {
 	random := rand.New(rand.NewPCG(args.Seed, 0))
-	p, err := args.open(nil)
+	p, err := args.open()
 	if err != nil {
 		return err
 	}

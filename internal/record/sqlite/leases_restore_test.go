@@ -12,13 +12,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/backend"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -50,12 +48,7 @@ func (h *history) config() backend.LeaseFile {
 
 func (h *history) open() *leases {
 	h.Helper()
-	return h.openWith(h.config())
-}
-
-func (h *history) openWith(cfg backend.LeaseFile) *leases {
-	h.Helper()
-	p, err := newLeases(h.Context(), cfg)
+	p, err := newLeases(h.Context(), h.config())
 	must.Succeed(h, err)
 	return p
 }
@@ -302,37 +295,6 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A restore cannot be seen: an operator tells of it.
-func TestFenceByHand(t *testing.T) {
-	h := newHistory(t)
-	p := h.open()
-	leases := h.mustAcquire(p, 2)
-	until, err := p.Fence(t.Context())
-	if err != nil || until.UntilMS < leases[1].ReservedUntil {
-		t.Fatalf("Fence: %v, %v", until, err)
-	}
-	if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
-		t.Errorf("Verify: %v, %v", lost, err)
-	}
-	if err := p.Release(t.Context(), providertest.SignedRelease(leases[1], h.clock.Load())); err != nil {
-		t.Error(err)
-	}
-	_, err = h.acquire(p, 1)
-	var fenced *provider.FencedError
-	if !errors.As(err, &fenced) || fenced.UntilMS != until.UntilMS || !strings.Contains(fenced.Reason, "kazahanad leases fence") {
-		t.Errorf("Acquire: %v", err)
-	}
-	must.Succeed(t, p.Init(t.Context(), ""))
-	if p.Fenced() != nil {
-		t.Errorf("after Init: %v", p.Fenced())
-	}
-	h.clock.Add(1)
-	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
-		t.Error(err)
-	}
-	h.close(p)
 }
 
 func asNobody(_ *testing.T, cmd *exec.Cmd, _ string) {
