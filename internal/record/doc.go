@@ -87,10 +87,9 @@
 // # Unknown outcomes
 //
 // An error that is neither the rule's nor ErrInvalid leaves open whether the change
-// was carried out, unless it wraps ErrBusy, ErrCrowded or ErrTerm. Redis and etcd recognise their own writes: an
-// answer that was lost on the way is not an error as long as the store can still find out. Where it
-// cannot, and on PostgreSQL where the answer of a commit is lost, the error is ErrOutrun. A caller that
-// must know keeps receipts in its values and asks again.
+// was carried out, unless it wraps ErrBusy, ErrCrowded or ErrTerm. Where the answer of a commit was
+// lost on the way, and the store is there, the error is ErrOutrun, unless the store recognises its
+// own write, as etcd does. A caller that must know keeps receipts in its values and asks again.
 //
 // Each call has a version of its own, drawn at random. Were versions derived from a
 // request, a request that is sent again could write the same version with another

@@ -178,7 +178,7 @@ func (a *attempt) Commit(ctx context.Context, writes []record.Write) (atMS int64
 		return 0, turns.Old, err
 	case done != nil:
 		return a.committed(done, writes), turns.Done, a.s.confirm(writes)
-	case lost && own >= 0: // the first try was carried out
+	case lost && own >= 0 && a.etcd(): // the first try was carried out, as its record shows
 		return a.sight.records[own].atMS, turns.Done, a.s.confirm(writes)
 	case lost:
 		return 0, turns.Old, record.ErrOutrun

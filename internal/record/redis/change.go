@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
@@ -168,49 +167,17 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 	default:
 		err = c.understand(a)
 	}
-	if a.lost {
-		return c.search(ctx, err)
-	}
-	if err != nil {
+	switch {
+	case a.lost && err != nil: // it is not wrapped: it may say that nothing was sent
+		return 0, turns.Old, fmt.Errorf("%s: record %q: %w: %v", c.place, c.ask.Keys, record.ErrOutrun, err)
+	case a.lost: // an earlier try may have been carried out
+		return 0, turns.Old, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
+	case err != nil:
 		return 0, o, err
-	}
-	if o == turns.Raced {
+	case o == turns.Raced:
 		c.sure = false // by the next try, after a pause
 	}
 	return 0, o, nil
-}
-
-// search finds out whether an earlier try, with a lost answer, was carried out. err says
-// why the present is not seen. Without a lost answer nothing may be looked for: short
-// versions of two calls can be the same.
-func (c *change) search(ctx context.Context, err error) (atMS int64, o turns.Outcome, _ error) {
-	if err != nil { // it is not wrapped: it may say that nothing was sent
-		return 0, turns.Old, fmt.Errorf("%s: record %q: %w: %v", c.place, c.ask.Keys, record.ErrOutrun, err)
-	}
-	if i := slices.IndexFunc(c.seen, func(k known) bool { return k.wrote(c.nonce) }); i >= 0 {
-		return c.found(ctx, c.seen[i])
-	}
-	return 0, turns.Old, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
-}
-
-// found ends a change that an earlier try, with a lost answer, has carried out.
-func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcome, err error) {
-	atMS = c.nowMS
-	if k.timed {
-		atMS = k.atMS
-	}
-	if c.cfg.MinReplicas == 0 {
-		return atMS, turns.Done, nil
-	}
-	if c.nonce == (nonce{}) { // it was there a moment ago
-		return 0, turns.Raced, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
-	}
-	c.nonce = nonce{}
-	_, o, err = c.Commit(ctx, nil)
-	if err == nil && o != turns.Done {
-		err = fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
-	}
-	return atMS, turns.Done, err
 }
 
 // lengthen records how long the grants among the writes last, before they are made. It reports

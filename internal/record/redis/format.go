@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,16 +51,15 @@ type nonce [8]byte
 
 // known is a record as it was last seen. Its bytes are never changed.
 type known struct {
-	tag     []byte // the part that is compared; none: it is absent
-	value   []byte
-	version []byte
-	timed   bool
-	atMS    int64 // of the commit, where it is timed
-	termMS  int64
-	keepMS  int64
-	mark    int64
-	told    bool
-	listed  bool
+	tag    []byte // the part that is compared; none: it is absent
+	value  []byte
+	timed  bool
+	atMS   int64 // of the commit, where it is timed
+	termMS int64
+	keepMS int64
+	mark   int64
+	told   bool
+	listed bool
 }
 
 func (k known) absent() bool { return len(k.tag) == 0 }
@@ -83,9 +81,6 @@ func (k known) vanishes() bool {
 
 // tagOf is the part of a stored record that is compared.
 func tagOf(text []byte) []byte { return text[:min(len(text), tagBytes)] }
-
-// wrote reports whether the record was written with that nonce.
-func (k known) wrote(n nonce) bool { return !k.absent() && bytes.Equal(k.version, n[:len(k.version)]) }
 
 // size is about how many bytes the record takes here.
 func (k known) size() int { return len(k.tag) + len(k.value) }
@@ -132,7 +127,7 @@ func encode(w record.Write, n nonce) (k known, stored []byte) {
 	}
 	stored = append(make([]byte, 0, 1+len(version)+len(head)+len(w.Value)), flags)
 	stored = append(append(append(stored, version...), head...), w.Value...)
-	k.tag, k.version, k.value = tagOf(stored), stored[1:1+len(version)], stored[len(stored)-len(w.Value):]
+	k.tag, k.value = tagOf(stored), stored[len(stored)-len(w.Value):]
 	return k, stored
 }
 
@@ -161,7 +156,7 @@ func parse(key string, text []byte) (known, error) {
 	if flags&isLong != 0 {
 		version = len(nonce{})
 	}
-	k.version = r.Bytes(version)
+	r.Bytes(version)
 	if k.timed {
 		k.termMS, k.keepMS = r.Number(), r.Number()
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/conn/redisconn"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/must"
@@ -33,9 +32,8 @@ func count(t *testing.T, s record.Store, term int64) (runs int, err error) {
 
 func (r *rig) value(key string) string { return string(r.view(key).Records[key].Value) }
 
-// A change is sent again after its answer was lost. The first one's write is recognised
-// by its version, also where the retry meets another state of the store. Where it was
-// overwritten, the change does not succeed, and is not carried out twice.
+// A change is sent again after its answer was lost. Where the first one was carried out, the second
+// one meets another state, and is not carried out: what became of the change is not known.
 func TestLostAnswer(t *testing.T) {
 	server := redistest.New(t)
 	proxy := proxytest.New(t, "unix", server.Sock)
@@ -44,8 +42,7 @@ func TestLostAnswer(t *testing.T) {
 		meanwhile string // what others do before the retry
 		want      string
 	}{
-		{0, "", "II"}, {0, "counted", "III"}, {0, "gone", ""}, {0, "state", "II"}, {0, "state counted", "III"},
-		{60 * minute, "", "II"}, {60 * minute, "counted", "III"}, {60 * minute, "gone", ""},
+		{0, "", "II"}, {0, "counted", "III"}, {0, "gone", ""}, {0, "state", "II"}, {60 * minute, "", "II"}, {60 * minute, "gone", ""},
 	} {
 		r := newRig(t, server)
 		other := r.store
@@ -56,23 +53,20 @@ func TestLostAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		proxy.Lose(func() {
-			for action := range strings.FieldsSeq(c.meanwhile) {
-				var err error
-				switch action {
-				case "counted":
-					_, err = count(t, other, c.term)
-				case "gone":
-					_, err = put(t, other, record.Write{Key: "n"})
-				case "state": // a grant that lasts longer than all before changes it
-					_, err = put(t, other, grant("x", 50*time.Minute))
-				}
-				if err != nil {
-					t.Error(err)
-				}
+			var err error
+			switch c.meanwhile {
+			case "counted":
+				_, err = count(t, other, c.term)
+			case "gone":
+				_, err = put(t, other, record.Write{Key: "n"})
+			case "state": // a grant that lasts longer than all before changes it
+				_, err = put(t, other, grant("x", 50*time.Minute))
+			}
+			if err != nil {
+				t.Error(err)
 			}
 		})
-		outrun := c.want != "II"
-		if runs, err := count(t, r.store, c.term); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
+		if runs, err := count(t, r.store, c.term); !errors.Is(err, record.ErrOutrun) || runs != 1 {
 			t.Errorf("case %d: %d runs, %v", i, runs, err)
 		}
 		if got := r.value("n"); got != c.want {
@@ -82,26 +76,6 @@ func TestLostAnswer(t *testing.T) {
 		if _, err := count(t, r.store, c.term); err != nil || r.value("n") != c.want+"I" {
 			t.Errorf("case %d: then it is %s (%v)", i, r.value("n"), err)
 		}
-	}
-}
-
-// Short records have half a version. Another call's may be the same, and does not pass for one's
-// own where no answer was lost.
-func TestSameShortVersion(t *testing.T) {
-	r := newRig(t, redistest.Shared(t))
-	w := record.Write{Key: "k", Value: []byte("1")}
-	r.put(w)
-	one, two := r.store.newChange(record.Ask{Keys: []string{"k"}}), r.store.newChange(record.Ask{Keys: []string{"k"}})
-	copy(two.nonce[:4], one.nonce[:4])
-	for _, c := range []*change{one, two} {
-		c.seen = make([]known, 1)
-		must.Succeed(t, c.look(testContext(t)))
-	}
-	if _, got, err := one.Commit(testContext(t), []record.Write{w}); err != nil || got != turns.Done {
-		t.Errorf("the first change is %v (%v)", got, err)
-	}
-	if _, got, err := two.Commit(testContext(t), []record.Write{w}); err != nil || got != turns.Raced {
-		t.Errorf("the change that came too late is %v (%v), want %v", got, err, turns.Raced)
 	}
 }
 
