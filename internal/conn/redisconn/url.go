@@ -110,9 +110,6 @@ func ParseURL(rawURL string, also []string) (cfg Config, rest url.Values, err er
 	if err := cfg.parsePlace(place); err != nil {
 		return Config{}, nil, err
 	}
-	if !namesValues(rawQuery) {
-		return Config{}, nil, fmt.Errorf("the part of the provider URL %s:... after '?' is malformed: parameters are name=value, separated by '&'; in a password, write %%3F for '?'", cfg.Scheme)
-	}
 	own := Params(cfg.Scheme)
 	q, err := connurl.ParseQuery(rawQuery, slices.Concat(also, own))
 	if err != nil {
@@ -125,18 +122,6 @@ func ParseURL(rawURL string, also []string) (cfg Config, rest url.Values, err er
 		q.Del(name)
 	}
 	return cfg, q, cfg.Validate()
-}
-
-// namesValues reports whether the query can be shown in errors as far as names
-// go. The text after a '?' in a password is no parameter.
-func namesValues(rawQuery string) bool {
-	for part := range strings.SplitSeq(rawQuery, "&") {
-		name, _, ok := strings.Cut(part, "=")
-		if rawQuery != "" && (!ok || strings.ContainsAny(name, "@/")) {
-			return false
-		}
-	}
-	return true
 }
 
 // parsePlace reads the text between scheme and query.
