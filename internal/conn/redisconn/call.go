@@ -85,10 +85,9 @@ func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 // before its deadline, a command that is under way may take answerTimeout to end. After an error, the
 // effect of op is unknown, unless the error wraps connurl.ErrNotSent.
 //
-// A connection may have gone stale since its last use. Closed ones are noticed before
-// anything is sent, unless they have answered Process just before. If one breaks during the
-// operation, or leads to a server that is no longer the primary, op runs once more, unless that
-// could change something twice.
+// A connection may have gone stale since its last use. Closed ones are noticed before anything is
+// sent. If one breaks during the operation, or leads to a server that is no longer the primary, op
+// runs once more, unless that could change something twice.
 func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
 	var none T
 	if err := c.begin(ctx); err != nil {

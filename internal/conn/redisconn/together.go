@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -12,8 +11,6 @@ import (
 const (
 	// maxFlights is how many exchanges of Process are under way at a time.
 	maxFlights = 4
-	// warmFor is how long a connection that has answered counts as alive.
-	warmFor = 10 * time.Millisecond
 	// maxTogether is how many commands one of them carries.
 	maxTogether = 64
 )
@@ -23,16 +20,6 @@ type flights struct {
 	mu      sync.Mutex
 	flying  int
 	waiting []*passenger // first come first
-	warm    []warmConn   // of exchanges that have just ended
-	cooling bool         // cool will come
-}
-
-// warmConn is a connection that the next exchange uses as it is. The client library's pool asks
-// the system about each connection that it gives out: one system call in four, where exchanges
-// follow each other.
-type warmConn struct {
-	*redis.Conn
-	since time.Time
 }
 
 // passenger is a command that waits for an exchange.
@@ -52,15 +39,9 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	f.mu.Lock()
 	if f.flying < maxFlights {
 		f.flying++
-		conn := f.takeWarm()
 		f.mu.Unlock()
 		defer c.land()
-		if conn == nil {
-			conn = c.redis.Conn()
-		}
-		err := conn.Process(ctx, cmd)
-		c.keepWarm(conn, err)
-		return err
+		return c.redis.Process(ctx, cmd)
 	}
 	p := &passenger{ctx, cmd, make(chan struct{})}
 	f.waiting = append(f.waiting, p)
@@ -79,58 +60,6 @@ func (f *flights) leave(p *passenger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting = slices.DeleteFunc(f.waiting, func(other *passenger) bool { return other == p })
-}
-
-// takeWarm returns nil where no connection is warm. mu is held.
-func (f *flights) takeWarm() *redis.Conn {
-	n := len(f.warm) - 1
-	if n < 0 || time.Since(f.warm[n].since) >= warmFor {
-		return nil
-	}
-	conn := f.warm[n].Conn
-	f.warm = f.warm[:n]
-	return conn
-}
-
-// keepWarm takes a connection after an exchange that ended with that error. After any error
-// the pool decides what becomes of it: it may be broken, or lead to a server that is no longer
-// the primary.
-func (c *Client) keepWarm(conn *redis.Conn, err error) {
-	f := &c.flights
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err != nil {
-		_ = conn.Close()
-		for _, w := range f.warm { // they may have broken with it
-			_ = w.Close()
-		}
-		f.warm = nil
-		return
-	}
-	f.warm = append(f.warm, warmConn{conn, time.Now()})
-	if !f.cooling {
-		f.cooling = true
-		time.AfterFunc(warmFor, c.cool)
-	}
-}
-
-// cool gives connections that have not been used for a moment back to the pool.
-func (c *Client) cool() {
-	f := &c.flights
-	f.mu.Lock()
-	n := slices.IndexFunc(f.warm, func(w warmConn) bool { return time.Since(w.since) < warmFor }) // the last are the latest
-	if n < 0 {
-		n = len(f.warm)
-	}
-	cold := slices.Clone(f.warm[:n])
-	f.warm = slices.Delete(f.warm, 0, n)
-	if f.cooling = len(f.warm) > 0; f.cooling {
-		time.AfterFunc(warmFor, c.cool)
-	}
-	f.mu.Unlock()
-	for _, w := range cold {
-		_ = w.Close()
-	}
 }
 
 // land ends an exchange, and begins the next one.

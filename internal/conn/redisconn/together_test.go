@@ -115,23 +115,3 @@ func TestRunEnds(t *testing.T) {
 		t.Errorf("of a closed client: %v", err)
 	}
 }
-
-// After an error that says that the server is not the primary any more, no exchange uses the
-// same connection: another one may lead to the primary.
-func TestAReadOnlyConnectionIsNotUsedAgain(t *testing.T) {
-	_, client := open(t)
-	do := func(words ...any) (any, error) {
-		return process(t.Context(), client, words...)
-	}
-	before, err := do("CLIENT", "ID")
-	must.Succeed(t, err)
-	if _, err := do("REPLICAOF", "127.0.0.1", "1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := do("SET", "key", "value"); err == nil {
-		t.Fatal("a replica was written to")
-	}
-	if after, err := do("CLIENT", "ID"); err != nil || after == before {
-		t.Errorf("the connection %v was used again (%v)", after, err)
-	}
-}
