@@ -10,7 +10,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -121,7 +120,7 @@ func TestFencedPoolKeepsItsLayout(t *testing.T) {
 	if err := q.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) {
 		t.Errorf("it is ready: %v", err)
 	}
-	must.Succeed(t, s.Store.(*memory.Store).Fence(t.Context()))
+	s.hold()
 	if err := q.Init(t.Context(), ""); !errors.As(err, new(*provider.FencedError)) {
 		t.Errorf("the error is %v", err)
 	}
