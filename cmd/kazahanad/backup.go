@@ -72,13 +72,7 @@ func backupLeases(ctx context.Context, url, to string) error {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	defer p.Close()
-	opened, err := backend.OpenedProvider(ctx, p)
-	if err != nil {
-		return err
-	}
-	return opened.(interface {
-		Backup(ctx context.Context, to string) error
-	}).Backup(ctx, to)
+	return p.(*backend.Leases).Backup(ctx, to)
 }
 
 func backupStore(ctx context.Context, url, to string) error {

@@ -179,10 +179,7 @@ func checkRights(ctx context.Context, rawURL string) error {
 	if err != nil {
 		return err
 	}
-	client, err := kubeconn.New(cfg)
-	if err != nil {
-		return err
-	}
+	client := kubeconn.New(cfg)
 	defer client.Close()
 	return client.CheckRights(ctx)
 }

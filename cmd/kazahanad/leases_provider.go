@@ -122,9 +122,10 @@ func (st *store) open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, st.timeout)
 	defer cancel()
-	if st.Provider, err = backend.OpenedProvider(ctx, p); err != nil {
+	if err := backend.Opened(ctx, p); err != nil {
 		return errors.Join(err, p.Close())
 	}
+	st.Provider = p
 	return nil
 }
 

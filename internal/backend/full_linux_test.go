@@ -68,7 +68,7 @@ func TestFullDisk(t *testing.T) {
 	must(next("innocent", "another"))
 
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	openLeases := func() *SQLiteLeases {
+	openLeases := func() *Leases {
 		p, err := OpenLeaseFile(t.Context(), LeaseFile{Path: filepath.Join(dir, "leases.db"), Services: terms})
 		must(err)
 		return p

@@ -120,6 +120,15 @@ func (o *lazyRecords) Watch(ctx context.Context, prefix string) (<-chan struct{}
 	return records.Watch(ctx, prefix)
 }
 
+// fence holds the records back by hand.
+func (o *lazyRecords) fence(ctx context.Context) error {
+	records, err := o.Get(ctx)
+	if err != nil {
+		return err
+	}
+	return records.fence(ctx)
+}
+
 // Init implements record.Store.
 func (o *lazyRecords) Init(ctx context.Context) error {
 	records, err := o.Get(ctx)

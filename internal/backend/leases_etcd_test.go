@@ -2,17 +2,13 @@ package backend_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/backend"
-	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/bounds"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -32,13 +28,8 @@ func TestEtcdLeases(t *testing.T) {
 	must.Succeed(t, err)
 	defer p.Close()
 	must.Succeed(t, p.Ready(ctx))
-	opened, err := backend.OpenedProvider(ctx, p)
-	must.Succeed(t, err)
-	lazy, info := p.Info(), opened.Info()
-	if lazy != info || info.URL != url+"&pool=one&ids=3-9" {
-		t.Errorf("before it is opened it is %+v, and then %+v", lazy, info)
-	}
-	if info.Scope != provider.ScopeShared || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {
+	must.Succeed(t, backend.Opened(ctx, p))
+	if info := p.Info(); info.URL != url+"&pool=one&ids=3-9" || info.Scope != provider.ScopeShared || !info.Coordinated || !info.Can.Init || info.Can.Fence || !info.Can.Extend {
 		t.Errorf("it is %+v", info)
 	}
 	for service, term := range map[string]int64{"": provider.DefaultTerms().Term.Milliseconds(), "slow": slow.Term.Milliseconds()} {
@@ -52,33 +43,6 @@ func TestEtcdLeases(t *testing.T) {
 	defer other.Close()
 	if err := other.Ready(ctx); !errors.Is(err, provider.ErrInvalid) {
 		t.Errorf("with another epoch: %v", err)
-	}
-}
-
-// Leases are outside of the limits of the store of locks in the same place.
-func TestEtcdLeasesOfAFullStore(t *testing.T) {
-	url := etcdURL(t)
-	store, err := backend.OpenStore(url, backend.StoreOptions{Limits: bounds.Limits{Keys: 1}})
-	must.Succeed(t, err)
-	defer store.Close()
-	for n := 0; ; n++ {
-		_, err := store.Locks.Do(bounds.Pay(t.Context(), "UID 1"), lock.Request{
-			Op: lock.Acquire, Tenant: "default", Key: fmt.Sprint(n), Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000,
-		})
-		if errors.As(err, new(*record.FullError)) {
-			break
-		}
-		must.Succeed(t, err)
-		if n > 1 {
-			t.Fatal("the store is never full")
-		}
-	}
-	p, err := backend.OpenProvider(url, backend.ProviderOptions{})
-	must.Succeed(t, err)
-	defer p.Close()
-	for range 4 {
-		_, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: provider.NewSecret()})
-		must.Succeed(t, err)
 	}
 }
 

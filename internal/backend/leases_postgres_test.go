@@ -111,20 +111,3 @@ func TestFencesOfOnePostgres(t *testing.T) {
 	must.Succeed(t, store.Init(t.Context()))
 	is(false, false)
 }
-
-// Services have terms and pools of their own.
-func TestTermsOfServicesOnPostgres(t *testing.T) {
-	slow := provider.DefaultTerms().WithBitSeq(10)
-	slow.Pool, slow.Term, slow.Quarantine = "batch", 5*time.Minute, 5*time.Minute
-	p := mustOpenLeases(t, postgrestest.New(t).URL(), map[string]provider.Terms{"slow": slow})
-	for service, want := range map[string]provider.Terms{"": provider.DefaultTerms(), "slow": slow} {
-		l, err := acquire(t.Context(), p, service, "")
-		must.Succeed(t, err)
-		if l.BitSeq != want.BitSeq || l.Expired-l.Created != want.Term.Milliseconds() {
-			t.Errorf("service %q has %v, want terms of %v and bit_seq %d", service, l, want.Term, want.BitSeq)
-		}
-		if all, err := p.List(t.Context(), service); err != nil || len(all) != 1 || all[0].Service != service {
-			t.Errorf("the pool of %q has %+v, %v", service, all, err)
-		}
-	}
-}

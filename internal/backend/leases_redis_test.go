@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -166,35 +165,7 @@ func TestRedisOfAnOlderVersion(t *testing.T) {
 	}
 	must.Succeed(t, open())
 	server.Do(t, "HSET", "{kazahana}:default:pool", "format", "1")
-	if err := open(); !errors.Is(err, provider.ErrNotSent) || !strings.Contains(err.Error(), "older kazahanad") {
+	if err := open(); err == nil || !strings.Contains(err.Error(), "older kazahanad") {
 		t.Errorf("the error is %v", err)
-	}
-}
-
-// Services have terms, layouts and pools of their own. A pool's timeline stays.
-func TestRedisTermsOfServices(t *testing.T) {
-	server := redistest.New(t)
-	url := "redis+unix:" + server.Sock
-	slow := provider.DefaultTerms().WithBitSeq(10)
-	slow.Term, slow.Quarantine, slow.Pool = 5*time.Minute, 5*time.Minute, "batch"
-	p, err := OpenProvider(url, ProviderOptions{Services: map[string]provider.Terms{"slow": slow}})
-	must.Succeed(t, err)
-	t.Cleanup(func() { p.Close() })
-	must.Succeed(t, p.Init(t.Context(), ""))
-	for service, want := range map[string]provider.Terms{"slow": slow, "other": provider.DefaultTerms()} {
-		leases, err := p.Acquire(t.Context(), provider.AcquireRequest{Service: service})
-		must.Succeed(t, err)
-		if l := leases[0]; l.BitSeq != want.BitSeq || l.Expired-l.Created != want.Term.Milliseconds() {
-			t.Errorf("%s has %v", service, l)
-		}
-		if records, err := p.List(t.Context(), service); err != nil || len(records) != 1 {
-			t.Errorf("the pool of %s has %d records (%v)", service, len(records), err)
-		}
-	}
-	other, err := OpenProvider(url+"?pool=batch&bit_ts=40", ProviderOptions{})
-	must.Succeed(t, err)
-	defer other.Close()
-	if err := other.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) {
-		t.Errorf("another timeline: %v", err)
 	}
 }

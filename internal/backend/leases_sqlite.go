@@ -3,10 +3,12 @@ package backend
 import (
 	"context"
 	"errors"
+	"io"
 	"net/url"
 
 	"github.com/kazahana/kazahana/internal/conn/connurl"
 	"github.com/kazahana/kazahana/internal/conn/sqlitefile"
+	"github.com/kazahana/kazahana/internal/lazy"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
@@ -50,45 +52,37 @@ func ParseLeaseFile(u *url.URL, opts ProviderOptions) (LeaseFile, error) {
 	return LeaseFile{Path: path, Services: services, NowMS: opts.NowMS, LiveDir: opts.LiveDir}, err
 }
 
-// SQLiteLeases grants leases from a SQLite file.
-type SQLiteLeases struct {
-	*pool.Provider
-	file *sqlitefile.File
-}
-
-// Backup writes a consistent copy of the file to another one, which must not exist.
-func (l *SQLiteLeases) Backup(ctx context.Context, to string) error { return l.file.Backup(ctx, to) }
-
-// Fenced implements provider.Provider: opening the file has seen its fence.
-func (l *SQLiteLeases) Fenced() *provider.FencedError {
-	fence := l.file.Known()
-	if !fence.Holds(l.file.NowMS()) {
-		return nil
+// open opens the file, and creates it with its directory where it does not exist. It waits for
+// other processes that hold the file's lock until ctx ends.
+func (c LeaseFile) open(ctx context.Context) (*opened, error) {
+	area := pool.AreaOf(c.Services)
+	file, err := sqlitefile.Open(ctx, c.Path, &leaseFile, sqlitefile.Options{
+		NowMS: c.NowMS, LiveDir: c.LiveDir, TermMS: area.MaxGrantMS, At: c.At,
+	})
+	if err != nil {
+		return nil, err
 	}
-	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}
+	return &opened{Store: recorddb.New(file, area), closers: []io.Closer{file}, fence: byHand(file.Fence), backup: file.Backup}, nil
 }
 
-// OpenLeaseFile opens the file, and creates it with its directory where it does not exist. It
-// waits for other processes that hold the file's lock until ctx ends.
-func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*SQLiteLeases, error) {
+// pool is the pool in the file.
+func (c LeaseFile) pool() pool.Config {
+	return pool.Config{
+		Services: c.Services, Random: c.Random,
+		Info: provider.Info{Name: "sqlite", URL: c.Services.Default.At(sqlitefile.URL(c.Path)), Scope: provider.ScopeHost},
+	}
+}
+
+// OpenLeaseFile opens the file at once.
+func OpenLeaseFile(ctx context.Context, cfg LeaseFile) (*Leases, error) {
 	if err := cfg.Services.Validate(); err != nil {
 		return nil, err
 	}
-	area := pool.AreaOf(cfg.Services)
-	file, err := sqlitefile.Open(ctx, cfg.Path, &leaseFile, sqlitefile.Options{
-		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: area.MaxGrantMS, At: cfg.At,
-	})
+	file, err := cfg.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p, err := pool.New(pool.Config{
-		Records: recorddb.New(file, area), Services: cfg.Services, Info: cfg.about(), Random: cfg.Random, Close: file.Close,
-		Fence: byHand(file.Fence),
-	})
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return &SQLiteLeases{p, file}, nil
+	return newLeases(cfg.pool(), true, lazy.Opened(file, (*opened).close))
 }
 
 // Check returns why a start would not grant leases from the file on the services' terms, and
@@ -117,11 +111,3 @@ func (c LeaseFile) Check(ctx context.Context) error {
 		return nil
 	})
 }
-
-// about is what the pool does not know of its provider.
-func (c LeaseFile) about() provider.Info {
-	return provider.Info{Name: "sqlite", URL: c.Services.Default.At(sqlitefile.URL(c.Path)), Scope: provider.ScopeHost}
-}
-
-// Info describes the provider that OpenLeaseFile opens.
-func (c LeaseFile) Info() provider.Info { return pool.InfoOf(c.about(), true) }

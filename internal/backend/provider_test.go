@@ -92,6 +92,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"none:?term=1m", none, "this provider takes none"},
 		{"none:x", none, "nothing after the colon"},
 		{"memory:/x", none, "no path"},
+		{"memory:x", none, "no path"},
+		{"memory:?prefix=x", none, `"prefix"`},
 		{"http://u:hunter2@host:7464", none, "user or password"},
 		{"http://host:7464", services, "the lease server that the URL names"},
 		{"etcd:", none, "two slashes"},

@@ -74,26 +74,19 @@ func parseServer(scheme, rawURL string, params []string, nowMS func() int64) (se
 }
 
 // leases returns the provider of leases on the server.
-func (s server) leases(services provider.Services) provider.Provider {
-	info := pool.InfoOf(provider.Info{
+func (s server) leases(services provider.Services) (*Leases, error) {
+	info := provider.Info{
 		Name: s.name, URL: services.Default.At(s.place), Scope: provider.ScopeShared,
 		// A fence that ends before a lost grant does: another client may be granted the machine ID
 		// of a living lease.
 		Forgetful: s.fenceSet && s.fence.Milliseconds() < services.LongestMS(),
-	}, s.byHand)
-	return newLazy(info, func(ctx context.Context) (provider.Provider, error) {
+	}
+	return lazyLeases(pool.Config{Services: services, Info: info}, s.byHand, func(ctx context.Context) (*opened, error) {
 		o, err := s.open(ctx, pool.AreaOf(services), services.LongestMS())
-		if err != nil {
-			return nil, err
-		}
-		p, err := pool.New(pool.Config{Records: o, Services: services, Info: info, Fence: o.fence, Close: o.close})
 		if err == nil && o.refuseOld != nil {
-			err = o.refuseOld(ctx, services)
+			return o.unless(o.refuseOld(ctx, services))
 		}
-		if err != nil {
-			return nil, errors.Join(err, o.close())
-		}
-		return p, nil
+		return o, err
 	})
 }
 

@@ -202,18 +202,3 @@ func TestKeyPrefix(t *testing.T) {
 		}
 	}
 }
-
-// A store that cannot be opened now is tried again.
-func TestOpenedAtFirstUse(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "store.db")
-	must.Succeed(t, os.Mkdir(path, 0o700))
-	s, err := OpenStore("sqlite:"+path, StoreOptions{})
-	must.Succeed(t, err)
-	defer s.Close()
-	if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil || !strings.Contains(err.Error(), "directory") {
-		t.Errorf("a directory: %v", err)
-	}
-	must.Succeed(t, os.Remove(path))
-	works(t, s)
-}

@@ -37,36 +37,58 @@ var ErrClosed = errors.New("the client of the Kubernetes API is closed")
 
 // Client reads and writes the Lease objects of one namespace. It is safe for concurrent use.
 type Client struct {
-	cfg       Config
-	namespace string
-	server    *url.URL
-	http      *http.Client
-
+	cfg  Config
 	life context.Context // done when the client is closed
 	end  context.CancelCauseFunc
 
-	mu    sync.Mutex
-	until time.Time    // the server has asked for no request before
-	asked *StatusError // with what
+	mu     sync.Mutex
+	server *server      // nil: its files could not be read yet
+	until  time.Time    // the server has asked for no request before
+	asked  *StatusError // with what
 }
 
-// New returns a client. It reads the files of the configuration, and does not connect.
-func New(cfg Config) (*Client, error) {
-	config, namespace, err := cfg.load()
+// server is where the requests go.
+type server struct {
+	url       *url.URL
+	namespace string
+	http      *http.Client
+}
+
+// New returns a client. It does no I/O: the files of the configuration are read at the first call.
+func New(cfg Config) *Client {
+	if cfg.NowMS == nil {
+		cfg.NowMS = func() int64 { return time.Now().UnixMilli() }
+	}
+	c := &Client{cfg: cfg}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+// find reads the files of the configuration, unless an earlier call has. It does not connect.
+func (c *Client) find() (*server, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server != nil {
+		return c.server, nil
+	}
+	found, err := c.cfg.server()
+	c.server = found
+	return found, err
+}
+
+func (c Config) server() (*server, error) {
+	config, namespace, err := c.load()
 	if err != nil {
 		return nil, err
 	}
 	config.UserAgent = "kazahana"
-	if cfg.NowMS == nil {
-		cfg.NowMS = func() int64 { return time.Now().UnixMilli() }
-	}
 	if file := config.BearerTokenFile; file != "" {
 		// As client-go does by itself, the file is read once a minute; but here also after
 		// an answer of 401.
 		config.BearerToken, config.BearerTokenFile = "", ""
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(file)))
 	}
-	server, _, err := rest.DefaultServerUrlFor(config)
+	address, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("the address of the API server: %w", err)
 	}
@@ -74,31 +96,33 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the connection to the API server: %w", err)
 	}
-	c := &Client{cfg: cfg, namespace: namespace, server: server, http: &http.Client{
+	return &server{address, namespace, &http.Client{
 		Transport:     carrier,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
-	c.life, c.end = context.WithCancelCause(context.Background())
-	return c, nil
+	}}, nil
 }
 
 // Close ends the calls under way, and every later one at once.
 func (c *Client) Close() error {
 	c.end(ErrClosed)
-	c.http.CloseIdleConnections()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server != nil {
+		c.server.http.CloseIdleConnections()
+	}
 	return nil
 }
 
 // Get reads an object by a quorum.
 func (c *Client) Get(ctx context.Context, name string) (*coordinationv1.Lease, error) {
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "get", method: http.MethodGet, path: c.path(name), answer: &out})
+	return &out, c.do(ctx, call{verb: "get", method: http.MethodGet, name: name, answer: &out})
 }
 
 // Create makes an object. IsConflict says that there is one of that name.
 func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "create", method: http.MethodPost, path: c.path(""), body: c.body(l), answer: &out})
+	return &out, c.do(ctx, call{verb: "create", method: http.MethodPost, body: body(l), answer: &out})
 }
 
 // Update replaces the object, which has the uid and the resourceVersion that were read:
@@ -109,14 +133,14 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		panic("kubeconn: an update without uid or resourceVersion")
 	}
 	var out coordinationv1.Lease
-	return &out, c.do(ctx, call{verb: "update", method: http.MethodPut, path: c.path(l.Name), body: c.body(l), answer: &out})
+	return &out, c.do(ctx, call{verb: "update", method: http.MethodPut, name: l.Name, body: body(l), answer: &out})
 }
 
-// body is the object as the server takes it.
-func (c *Client) body(l *coordinationv1.Lease) *coordinationv1.Lease {
+// body is the object as the server takes it. A new one is in the namespace of its path.
+func body(l *coordinationv1.Lease) *coordinationv1.Lease {
 	out := *l
 	out.TypeMeta = metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"}
-	out.Namespace, out.ManagedFields = c.namespace, nil
+	out.ManagedFields = nil
 	return &out
 }
 
@@ -140,7 +164,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]coordinationv1.Leas
 	}
 	for {
 		var page coordinationv1.LeaseList
-		err := c.do(ctx, call{verb: "list", method: http.MethodGet, path: c.path(""), query: q, answer: &page})
+		err := c.do(ctx, call{verb: "list", method: http.MethodGet, query: q, answer: &page})
 		if is(err, http.StatusGone) && q.Has("continue") { // the list took longer than the server keeps its state
 			all = nil
 			q.Del("continue")
@@ -162,9 +186,13 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]coordinationv1.Leas
 // namespace that this package uses. Its error names the missing rights. No right is
 // needed for the question.
 func (c *Client) CheckRights(ctx context.Context) error {
+	s, err := c.find()
+	if err != nil {
+		return err
+	}
 	var missing []string
 	for _, verb := range []string{"get", "list", "create", "update"} {
-		allowed, err := c.allowed(ctx, verb)
+		allowed, err := c.allowed(ctx, s.namespace, verb)
 		if err != nil {
 			return err
 		}
@@ -175,7 +203,7 @@ func (c *Client) CheckRights(ctx context.Context) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the caller may not %s leases in namespace %q; the missing rule of the Role is %s", strings.Join(missing, ", "), c.namespace, rule(missing...))
+	return fmt.Errorf("the caller may not %s leases in namespace %q; the missing rule of the Role is %s", strings.Join(missing, ", "), s.namespace, rule(missing...))
 }
 
 // review is a SelfSubjectAccessReview. The types of k8s.io/api are a quarter of a megabyte.
@@ -194,11 +222,11 @@ type review struct {
 	} `json:"status"`
 }
 
-func (c *Client) allowed(ctx context.Context, verb string) (bool, error) {
+func (c *Client) allowed(ctx context.Context, namespace, verb string) (bool, error) {
 	var asked, out review
 	asked.TypeMeta = metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
 	a := &asked.Spec.ResourceAttributes
-	a.Namespace, a.Verb, a.Group, a.Resource = c.namespace, verb, coordinationv1.GroupName, "leases"
+	a.Namespace, a.Verb, a.Group, a.Resource = namespace, verb, coordinationv1.GroupName, "leases"
 	err := c.do(ctx, call{
 		verb: "create", method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
 		body: asked, answer: &out,
@@ -206,20 +234,27 @@ func (c *Client) allowed(ctx context.Context, verb string) (bool, error) {
 	return out.Status.Allowed, err
 }
 
-// path returns the path of an object, or of all.
-func (c *Client) path(name string) string {
-	path := "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(c.namespace) + "/leases"
-	if name != "" {
-		path += "/" + url.PathEscape(name)
-	}
-	return path
-}
-
 // call is one request.
 type call struct {
-	verb, method, path string
-	query              url.Values
-	body, answer       any
+	verb, method string
+	path         string // "": that of leases
+	name         string // of an object; "": all
+	query        url.Values
+	body, answer any
+}
+
+// to is where the call goes.
+func (s *server) to(k call) string {
+	path := k.path
+	if path == "" {
+		path = "/apis/coordination.k8s.io/v1/namespaces/" + s.namespace + "/leases"
+	}
+	if k.name != "" {
+		path += "/" + k.name
+	}
+	to := *s.url
+	to.Path, to.RawQuery = strings.TrimRight(to.Path, "/")+path, k.query.Encode()
+	return to.String()
 }
 
 // do sends the call. Its error wraps connurl.ErrNotSent if no byte of the call was sent.
@@ -233,19 +268,22 @@ func (c *Client) do(ctx context.Context, k call) error {
 	if err := c.patience(); err != nil {
 		return connurl.NotSent(err)
 	}
+	s, err := c.find()
+	if err != nil {
+		return connurl.NotSent(err)
+	}
 	inner, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.life, cancel)()
 	var body []byte
 	if k.body != nil {
-		var err error
 		if body, err = json.Marshal(k.body); err != nil {
 			return connurl.NotSent(err)
 		}
 	}
-	sent, err := c.attempt(inner, k, body)
+	sent, err := c.attempt(inner, s, k, body)
 	if is(err, http.StatusUnauthorized) { // the token may have been replaced: it is read again
-		_, err = c.attempt(inner, k, body)
+		_, err = c.attempt(inner, s, k, body)
 	}
 	switch {
 	case err != nil && c.life.Err() != nil && ctx.Err() == nil:
@@ -273,13 +311,10 @@ func (c *Client) patience() error {
 }
 
 // attempt sends the call once. It reports whether a byte of it may have been sent.
-func (c *Client) attempt(ctx context.Context, k call, body []byte) (sent bool, err error) {
+func (c *Client) attempt(ctx context.Context, s *server, k call, body []byte) (sent bool, err error) {
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	to := *c.server
-	to.Path = strings.TrimRight(to.Path, "/") + k.path
-	to.RawQuery = k.query.Encode()
-	req, err := http.NewRequestWithContext(traced, k.method, to.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(traced, k.method, s.to(k), bytes.NewReader(body))
 	if err != nil {
 		return false, err
 	}
@@ -288,14 +323,14 @@ func (c *Client) attempt(ctx context.Context, k call, body []byte) (sent bool, e
 		req.Header.Set("Content-Type", "application/json")
 	}
 	sentMS := c.cfg.NowMS()
-	res, err := c.http.Do(req)
+	res, err := s.http.Do(req)
 	if err != nil {
-		return connected.Load(), c.explain(err)
+		return connected.Load(), s.explain(err)
 	}
 	defer res.Body.Close()
 	c.note(sentMS, res)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return true, c.refusal(statusOf(res, k.verb, c.namespace))
+		return true, c.refusal(statusOf(res, k.verb, s.namespace))
 	}
 	limited := &io.LimitedReader{R: res.Body, N: maxAnswer + 1}
 	err = json.NewDecoder(limited).Decode(k.answer)
@@ -328,9 +363,9 @@ func (c *Client) refusal(e *StatusError) *StatusError {
 }
 
 // explain is an error of the network, without the URL and with advice.
-func (c *Client) explain(err error) error {
+func (s *server) explain(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return connurl.Explain("the API server "+c.server.Host, connurl.Hint(err), err)
+	return connurl.Explain("the API server "+s.url.Host, connurl.Hint(err), err)
 }

@@ -26,7 +26,7 @@ type Provider struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// Open opens the provider. It reads the credentials, and does not connect.
+// Open opens the provider. It does no I/O.
 func Open(cfg Config) (*Provider, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -43,10 +43,7 @@ func Open(cfg Config) (*Provider, error) {
 	conn := cfg.Config
 	p.date.Store(&dated{})
 	conn.NowMS, conn.Answered = p.nowMS, func(sentMS, receivedMS, dateMS int64) { p.date.Store(datedBy(sentMS, receivedMS, dateMS)) }
-	var err error
-	if p.api, err = kubeconn.New(conn); err != nil {
-		return nil, err
-	}
+	p.api = kubeconn.New(conn)
 	return p, nil
 }
 

@@ -23,7 +23,11 @@ func (p *Provider) Init(ctx context.Context, service string) error {
 	if err != nil {
 		return err
 	}
-	return failure(p.cfg.Records.Init(ctx))
+	if err := p.cfg.Records.Init(ctx); err != nil {
+		return failure(err)
+	}
+	_, err = p.read(ctx, t, nil) // Fenced is up to date
+	return err
 }
 
 // renewTries is how often a pool is looked at anew because a block changed meanwhile.

@@ -78,15 +78,13 @@ func byChance(n int64) int64 {
 	return int64(binary.NativeEndian.Uint64(b[:]) % uint64(n))
 }
 
-// InfoOf adds the abilities of a pool's provider to the caller's info.
-func InfoOf(info provider.Info, fencedByHand bool) provider.Info {
+// Info implements provider.Provider: it adds the abilities of a pool to the Config's.
+func (p *Provider) Info() provider.Info {
+	info := p.cfg.Info
 	info.Coordinated, info.History = true, History
-	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: fencedByHand}
+	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: p.cfg.Fence != nil}
 	return info
 }
-
-// Info implements provider.Provider.
-func (p *Provider) Info() provider.Info { return InfoOf(p.cfg.Info, p.cfg.Fence != nil) }
 
 // Close implements provider.Provider.
 func (p *Provider) Close() error {

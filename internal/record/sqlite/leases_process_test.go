@@ -72,7 +72,7 @@ func runChild(name string) int {
 }
 
 // open opens the file, by a clock that stands if the child was told one.
-func (args childArgs) open() (*backend.SQLiteLeases, error) {
+func (args childArgs) open() (*backend.Leases, error) {
 	cfg := backend.LeaseFile{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir}
 	if args.ClockMS != 0 {
 		cfg.NowMS = func() int64 { return args.ClockMS }

@@ -243,6 +243,7 @@ func TestPutBackWhileRunning(t *testing.T) {
 						}
 						return
 					}
+					_ = p.Ready(t.Context()) // which sees the fence
 				}
 				if err == nil && p.Fenced() == nil {
 					h.complete(p)

@@ -21,7 +21,7 @@ import (
 
 // leases is a provider on a file.
 type leases struct {
-	*backend.SQLiteLeases
+	*backend.Leases
 	path     string
 	services provider.Services
 	at       func(step string) error // is called at each step of a write; nil: nothing is
@@ -36,7 +36,7 @@ func newLeases(ctx context.Context, cfg backend.LeaseFile) (*leases, error) {
 		return p.at(step)
 	}
 	var err error
-	p.SQLiteLeases, err = backend.OpenLeaseFile(ctx, cfg)
+	p.Leases, err = backend.OpenLeaseFile(ctx, cfg)
 	return p, err
 }
 
