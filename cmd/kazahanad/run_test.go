@@ -158,7 +158,9 @@ func TestRunErrors(t *testing.T) {
 	run("--max 8192 -- true").Fails(t, exitUsage, "8192", "0-8191")
 	run("--provider memory:?ids=10-19 --min 5 -- true").Fails(t, exitUsage, "10-19")
 	run("--provider none: -- true").Says(t, exitFailure, "none", "cannot extend")
-	run("--provider static:17 --max 16 -- true").Says(t, exitFailure, "machine ID 17", "--max")
+	run("--provider static:17 -- true").Says(t, exitFailure, "static", "cannot extend")
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?ids=17-17")
+	run("--provider "+server.URL()+" --max 16 -- true").Says(t, exitFailure, "machine ID 17", "--max")
 	testkit.WriteFile(t, s.Path("unusable.db"), "this is no database, and long enough to be looked at")
 	run("--provider sqlite:"+s.Path("unusable.db")+" -- true").Says(t, exitFailure, "not an SQLite database")
 }

@@ -151,11 +151,11 @@ func TestReplacementInTheSameSlot(t *testing.T) {
 			if len(released) != i+1 || released[i].err != nil {
 				t.Fatalf("released: %v", released)
 			}
-			held, granted := r.keeper.Status().Held[0], r.acquires(i + 2)[i+1].leases[0]
-			if held.Key() != granted.Key() || held.Expired <= r.host.ms() {
-				t.Errorf("held: %v, and the last grant is %v", held, granted)
+			held, last := r.keeper.Status().Held[0], r.acquires(i + 2)[i+1]
+			if held.Key() != last.leases[0].Key() || held.Expired <= r.host.ms() {
+				t.Errorf("held: %v, and the last grant is %v", held, last.leases[0])
 			}
-			if _, err := provider.Extend(t.Context(), p, service, held); err != nil {
+			if _, err := p.Acquire(t.Context(), last.ask); err != nil { // the same request
 				t.Errorf("the provider has ended the lease that is in use: %v", err)
 			}
 		}

@@ -110,7 +110,7 @@ func newProvider(name string, here place, terms provider.Terms, nowMS func() int
 	if nowMS == nil {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	info := provider.Info{Name: name, URL: here.url, Scope: provider.ScopeUnverified, Can: provider.Can{Extend: true}}
+	info := provider.Info{Name: name, URL: here.url, Scope: provider.ScopeUnverified}
 	return &Provider{Lacking: provider.Lacking(name), info: info, terms: terms, nowMS: nowMS, locate: locate}
 }
 
@@ -207,33 +207,4 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return nil
 	}
 	return err
-}
-
-// Extend implements provider.Provider, for the lease granted last. A host that
-// has been given another address since cannot extend: ErrConflict.
-func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.begin(ctx); err != nil {
-		return lease.Lease{}, err
-	}
-	i := slices.IndexFunc(p.recent, func(g grant) bool { return g.lease.ID == req.ID && g.lease.BitSeq == req.BitSeq })
-	if i < 0 {
-		return lease.Lease{}, provider.ErrNotFound
-	}
-	g, now := &p.recent[len(p.recent)-1], p.nowMS()
-	if !req.Signed(g.lease.Secret) {
-		return lease.Lease{}, provider.ErrBadSignature
-	}
-	here, err := p.locate()
-	if err != nil {
-		return lease.Lease{}, err
-	}
-	if g.released || now >= g.lease.Expired || here.machineID != g.lease.ID {
-		return lease.Lease{}, provider.ErrConflict
-	}
-	g.lease.Expired, g.lease.ReservedUntil = req.Extended(p.terms, now, g.lease.Expired, g.lease.ReservedUntil)
-	longer := g.lease
-	longer.Secret = ""
-	return longer, nil
 }

@@ -256,40 +256,13 @@ func TestHostAddresses(t *testing.T) {
 	t.Log(all)
 }
 
-func TestExtend(t *testing.T) {
-	address := netip.MustParseAddr("192.168.5.17")
-	c := &clock{start}
-	p, err := FromIPURL(mustParse(t, "ip:?term=10m"), c.now, func() ([]HostAddress, error) {
-		return []HostAddress{{Interface: "eth0", Index: 2, Addr: address}}, nil
-	})
-	must.Succeed(t, err)
-	extend := func(l lease.Lease, want error) lease.Lease {
-		t.Helper()
-		longer, err := provider.Extend(context.Background(), p, "", l)
-		if !errors.Is(err, want) {
-			t.Errorf("Extend of %v: %v, want %v", l, err, want)
-		}
-		return longer
+// What a provider lacks is an error.
+func TestWhatAProviderLacks(t *testing.T) {
+	p := None{"none"}
+	if err := p.Init(t.Context(), ""); !errors.Is(err, errors.ErrUnsupported) || err.Error() != "the provider none: it needs no declaration" {
+		t.Errorf("Init: %v", err)
 	}
-	extend(lease.Lease{ID: 17, BitSeq: 8}, provider.ErrNotFound)
-	l := acquire(t, p, provider.AcquireRequest{})
-	c.ms += 60_000
-	longer := extend(l, nil)
-	if longer.Created != l.Created || longer.Expired != c.ms+600_000 || longer.ReservedUntil != longer.Expired+600_000 || longer.Key() != l.Key() {
-		t.Errorf("%+v became %+v", l, longer)
+	if _, err := p.Fence(t.Context()); !errors.Is(err, errors.ErrUnsupported) || err.Error() != "the provider none: it is not fenced by hand" {
+		t.Errorf("Fence: %v", err)
 	}
-	c.ms -= 120_000
-	if again := extend(longer, nil); again != longer {
-		t.Errorf("a clock that went back changed %+v to %+v", longer, again)
-	}
-	address = netip.MustParseAddr("192.168.5.18")
-	extend(longer, provider.ErrConflict) // the machine ID is another host's now
-	address = netip.MustParseAddr("192.168.5.17")
-	next := acquire(t, p, provider.AcquireRequest{})
-	extend(longer, provider.ErrBadSignature)
-	must.Succeed(t, release(p, next, c.ms))
-	extend(next, provider.ErrConflict)
-	last := acquire(t, p, provider.AcquireRequest{})
-	c.ms = last.Expired
-	extend(last, provider.ErrConflict)
 }
