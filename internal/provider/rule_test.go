@@ -2,6 +2,7 @@ package provider_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,25 @@ func TestForgedRequests(t *testing.T) {
 		if lost := claim.Lost(&held, false); lost != (signature != verify) {
 			t.Errorf("of a claim that is signed with %q the lease is lost: %v", signature, lost)
 		}
+	}
+}
+
+// A request that a store may not be able to hold is refused, and the error names the field.
+func TestInvalidRequests(t *testing.T) {
+	invalid := func(r provider.AcquireRequest, field string) {
+		t.Helper()
+		if err := r.Validate(); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%+v: the error is %v, want ErrInvalid about the %s", r, err, field)
+		}
+	}
+	invalid(provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", provider.MaxMetaBytes)}}, "meta")
+	for _, text := range []string{strings.Repeat("r", provider.MaxNameBytes+1), "a\x00b", "a\xffb"} {
+		invalid(provider.AcquireRequest{RequestID: text}, "request ID")
+		invalid(provider.AcquireRequest{Service: text}, "service")
+	}
+	for _, text := range []string{"a\x00b", "a\xffb"} {
+		invalid(provider.AcquireRequest{Meta: map[string]string{"k": text}}, `meta "k"`)
+		invalid(provider.AcquireRequest{Meta: map[string]string{text: "v"}}, fmt.Sprintf("meta %q", text))
 	}
 }
 

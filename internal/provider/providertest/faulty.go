@@ -93,8 +93,8 @@ func (f *Faulty) Calls(op Op) int {
 	return f.calls[op]
 }
 
-// begin carries out the first part of a call's fault. An error ends the call.
-func (f *Faulty) begin(ctx context.Context, op Op) (Fault, error) {
+// call makes a call with its fault.
+func (f *Faulty) call(ctx context.Context, op Op, do func() error) (Fault, error) {
 	f.mu.Lock()
 	f.calls[op]++
 	fault := f.always[op]
@@ -103,10 +103,8 @@ func (f *Faulty) begin(ctx context.Context, op Op) (Fault, error) {
 	}
 	f.mu.Unlock()
 	if fault.Delay > 0 {
-		timer := time.NewTimer(fault.Delay)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(fault.Delay):
 		case <-ctx.Done():
 			return fault, ctx.Err()
 		}
@@ -115,21 +113,24 @@ func (f *Faulty) begin(ctx context.Context, op Op) (Fault, error) {
 		<-ctx.Done()
 		return fault, ctx.Err()
 	}
-	return fault, fault.Err
+	if fault.Err != nil {
+		return fault, fault.Err
+	}
+	if err := do(); err != nil {
+		return fault, err
+	}
+	return fault, fault.Lose
 }
 
 // Acquire implements provider.Provider.
-func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	fault, err := f.begin(ctx, OpAcquire)
-	if err != nil {
-		return nil, err
-	}
-	leases, err := f.Provider.Acquire(ctx, req)
+func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) (leases []lease.Lease, err error) {
+	fault, err := f.call(ctx, OpAcquire, func() (err error) {
+		leases, err = f.Provider.Acquire(ctx, req)
+		return err
+	})
 	switch {
 	case err != nil:
 		return nil, err
-	case fault.Lose != nil:
-		return nil, fault.Lose
 	case fault.Change != nil:
 		return fault.Change(slices.Clone(leases)), nil
 	}
@@ -138,25 +139,18 @@ func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]le
 
 // Release implements provider.Provider.
 func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	fault, err := f.begin(ctx, OpRelease)
-	if err != nil {
-		return err
-	}
-	if err := f.Provider.Release(ctx, req); err != nil {
-		return err
-	}
-	return fault.Lose
+	_, err := f.call(ctx, OpRelease, func() error { return f.Provider.Release(ctx, req) })
+	return err
 }
 
 // Verify implements provider.Provider.
 func (f *Faulty) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
-	fault, err := f.begin(ctx, OpVerify)
+	_, err = f.call(ctx, OpVerify, func() (err error) {
+		lost, err = f.Provider.Verify(ctx, service, claims)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	lost, err = f.Provider.Verify(ctx, service, claims)
-	if err == nil && fault.Lose != nil {
-		return nil, fault.Lose
-	}
-	return lost, err
+	return lost, nil
 }
