@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -57,21 +58,26 @@ func TestKubernetesRealServer(t *testing.T) {
 	var list struct {
 		Items []struct {
 			Metadata struct{ Name string }
-			Spec     struct{ HolderIdentity string }
+			Spec     struct {
+				HolderIdentity, RenewTime string
+				LeaseTransitions          int
+			}
 		}
 	}
 	status, text, err := real.Do(http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/"+namespace+"/leases?labelSelector=app.kubernetes.io%2Fmanaged-by%3Dkazahana", token, nil)
 	must.Succeed(t, err)
 	must.Succeed(t, json.Unmarshal(text, &list))
-	holders := 0
+	holders, rows := 0, []string{fmt.Sprintf("%-24s %-20s %-28s %s", "NAME", "HOLDER", "RENEWED", "GRANTS")}
 	for _, l := range list.Items {
 		if l.Spec.HolderIdentity != "" {
 			holders++
 		}
+		rows = append(rows, fmt.Sprintf("%-24s %-20s %-28s %d", l.Metadata.Name, l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseTransitions))
 	}
 	if status != http.StatusOK || holders != daemons {
 		t.Errorf("HTTP %d: %d of %d Lease objects have a holder", status, holders, len(list.Items))
 	}
+	t.Logf("%d Lease objects with the label\n%s", len(list.Items), strings.Join(rows[:min(len(rows), 6)], "\n"))
 	said := sites[0].Kazahanad("leases", "--config", "none", "--provider", url).OK(t)
 	t.Log("\n" + strings.Join(strings.SplitAfterN(said, "\n", 5)[:4], ""))
 }

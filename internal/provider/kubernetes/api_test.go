@@ -18,7 +18,6 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/kubetest"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 	"github.com/kazahana/kazahana/internal/testkit/proxytest"
@@ -101,38 +100,6 @@ func TestRetryAfter(t *testing.T) {
 	}
 	if n := asked.Load(); n != 1 {
 		t.Errorf("%d requests were sent", n)
-	}
-}
-
-// A server asks for patience after a slot was written: the repeated request finds the grant.
-func TestPatienceAfterAWrite(t *testing.T) {
-	r := newRig(t)
-	p := r.open(only(0, 7))
-	r.one(p)
-	var written atomic.Bool
-	r.Fault(func(w http.ResponseWriter, q *http.Request) bool {
-		if q.Method != http.MethodGet {
-			written.Store(true)
-			return false
-		}
-		if written.Load() {
-			kubetest.Throttle(w, 1)
-		}
-		return written.Load()
-	})
-	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
-	leases, err := p.Acquire(ctx(t), req)
-	if err == nil || !written.Load() {
-		t.Fatalf("the first call: %v, %v", leases, err)
-	}
-	r.Fault(nil)
-	await.Eventually(t, "the repeated request is answered", func() bool {
-		leases, err = p.Acquire(ctx(t), req)
-		return err == nil
-	})
-	records, err := p.List(ctx(t), "")
-	if err != nil || len(records) != 2 {
-		t.Errorf("%d machine IDs are taken for 2 requests, %v", len(records), err)
 	}
 }
 

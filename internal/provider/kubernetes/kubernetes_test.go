@@ -18,17 +18,16 @@ func TestMain(m *testing.M) { await.Main(m) }
 // rig is the small server with a clock that can be set.
 type rig struct {
 	*kubetest.Server
-	t       *testing.T
-	clock   atomic.Int64
-	offset  atomic.Int64 // of a host's clock, ahead of the server's
-	config  string       // a kubeconfig
-	decided provider.Services
+	t      *testing.T
+	clock  atomic.Int64
+	offset atomic.Int64 // of a host's clock, ahead of the server's
+	config string       // a kubeconfig
 }
 
 const testTime = 1_776_643_200_123 // in April 2026
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, decided: provider.Services{Default: provider.DefaultTerms()}}
+	r := &rig{t: t}
 	r.clock.Store(testTime)
 	r.Server = kubetest.NewServer(t, r.clock.Load)
 	r.Allow("daemon", kubetest.Verbs(t)...)

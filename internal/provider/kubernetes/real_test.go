@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/conn/kubeconn"
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -44,7 +43,6 @@ func TestRealServer(t *testing.T) {
 		})
 	})
 	t.Run("MissingRules", func(t *testing.T) { realMissingRules(t, cfg) })
-	t.Run("ManyAtOnce", func(t *testing.T) { realManyAtOnce(t, cfg(t)) })
 	t.Run("ColdStart", func(t *testing.T) { realColdStart(t, real, cfg(t)) })
 }
 
@@ -62,47 +60,6 @@ func realMissingRules(t *testing.T, cfg func(t *testing.T, without ...string) Co
 			}
 		}
 		must.Succeed(t, p.Close())
-	}
-}
-
-// realManyAtOnce: many hosts begin at the same moment in a new pool, and each gets a machine
-// ID of its own; the last ones of a pool that is too small are told so.
-func realManyAtOnce(t *testing.T, cfg Config) {
-	const hosts, room = 60, 50
-	cfg.Services.Default = only(0, room-1)
-	leases := make([]lease.Lease, hosts)
-	refused := make([]error, hosts)
-	var wg sync.WaitGroup
-	for i := range hosts {
-		wg.Go(func() {
-			p, err := Open(cfg)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer p.Close()
-			got, err := p.Acquire(ctx(t), provider.AcquireRequest{RequestID: fmt.Sprint(i), Meta: map[string]string{"pod": fmt.Sprint(i), "namespace": "apps"}})
-			if refused[i] = err; err == nil {
-				leases[i] = got[0]
-			}
-		})
-	}
-	wg.Wait()
-	seen := map[int64]bool{}
-	full := 0
-	for i, err := range refused {
-		if _, ok := errors.AsType[*provider.FullError](err); ok {
-			full++
-			continue
-		}
-		must.Succeed(t, err)
-		if seen[leases[i].ID] {
-			t.Errorf("machine ID %d was granted twice", leases[i].ID)
-		}
-		seen[leases[i].ID] = true
-	}
-	if len(seen) != room || full != hosts-room {
-		t.Errorf("%d machine IDs of %d were granted, and %d hosts refused", len(seen), room, full)
 	}
 }
 

@@ -11,16 +11,11 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
-// many asks for as many leases as a request gets.
-func many(request string) provider.AcquireRequest {
-	return provider.AcquireRequest{RequestID: request, ThroughputPerMS: 200 * 256}
-}
-
-// failing has the n-th change fail, and, with more, those after it. It returns the number of all.
-func (s *stage) failing(n int, more bool, err error) *int {
+// failing has the n-th change fail. It returns the number of all.
+func (s *stage) failing(n int, err error) *int {
 	changes := new(int)
 	s.before = func() error {
-		if *changes++; *changes == n || more && *changes > n {
+		if *changes++; *changes == n {
 			return err
 		}
 		return nil
@@ -72,40 +67,13 @@ func TestUnconfirmedRequestKeepsItsLeases(t *testing.T) {
 	}
 }
 
-// A request that has failed, with a part of its leases granted or not, is answered with all of them once
-// it is repeated.
-func TestBusyRepetition(t *testing.T) {
-	s := newStage(t)
-	p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
-	broken := errors.New("broken")
-	s.failing(3, false, broken)
-	if _, err := p.Acquire(t.Context(), many("r")); !errors.Is(err, broken) {
-		t.Fatalf("the error is %v", err)
-	}
-	s.failing(1, true, record.ErrCrowded)
-	var busy *provider.BusyError
-	if leases, err := other.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
-		t.Errorf("%d leases, %v", len(leases), err)
-	}
-	s.failing(2, true, record.ErrBusy)
-	if leases, err := other.Acquire(t.Context(), many("r")); !errors.As(err, &busy) {
-		t.Errorf("with leases of another call: %d leases, %v", len(leases), err)
-	}
-	s.before = nil
-	leases := s.acquire(other, many("r"))
-	if len(leases) != 200 {
-		t.Errorf("%d leases, want 200", len(leases))
-	}
-	s.held(other, leases)
-}
-
 // Nobody can ask again for a part that was granted without a request ID: it is given back.
 func TestAPartWithoutARequestIsGivenBack(t *testing.T) {
 	s := newStage(t)
 	p := s.open(provider.DefaultTerms())
 	broken := errors.New("broken")
-	s.failing(3, false, broken)
-	if _, err := p.Acquire(t.Context(), many("")); !errors.Is(err, broken) {
+	s.failing(3, broken)
+	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{ThroughputPerMS: 200 * 256}); !errors.Is(err, broken) {
 		t.Fatalf("the error is %v", err)
 	}
 	s.before = nil
@@ -124,7 +92,7 @@ func TestManyRoundsOfOneRequest(t *testing.T) {
 	s.acquire(s.open(provider.DefaultTerms()), provider.AcquireRequest{})
 	terms := provider.DefaultTerms().WithBitSeq(provider.DefaultTerms().BitSeq + provider.MaxApart)
 	terms.MaxLeasesPerAcquire = 500
-	changes := s.failing(0, false, nil)
+	changes := s.failing(0, nil)
 	leases := s.acquire(s.open(terms), provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 500 << terms.BitSeq})
 	if len(leases) != 500 || *changes < 250 {
 		t.Errorf("%d leases by %d changes", len(leases), *changes)

@@ -104,8 +104,8 @@ func TestRefusedChangesLoseNoCounts(t *testing.T) {
 		p := s.open(provider.DefaultTerms())
 		p.count(provider.DefaultPool, counts{full: 1})
 		s.before = func() error { return refusal }
-		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: "r"}); err == nil {
-			t.Fatal("it was granted")
+		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: "r"}); !errors.As(err, new(*provider.BusyError)) {
+			t.Fatalf("the error is %v, want a BusyError", err)
 		}
 		s.before = nil
 		s.acquire(p, provider.AcquireRequest{RequestID: "r"})

@@ -2,8 +2,6 @@ package pool
 
 import (
 	"errors"
-	"slices"
-	"sync"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -61,49 +59,5 @@ func TestInitEndsTheFence(t *testing.T) {
 	_, err := p.Acquire(t.Context(), provider.AcquireRequest{})
 	if full, ok := errors.AsType[*provider.FullError](err); !ok || full.NextEndMS != l.ReservedUntil {
 		t.Errorf("the error is %v, want a FullError until %d", err, l.ReservedUntil)
-	}
-}
-
-// A dead process's request is carried on, or answered, by the process that repeats it: it
-// takes no machine ID twice.
-func TestRequestAfterACrash(t *testing.T) {
-	died := errors.New("the process died")
-	for _, carriedOut := range []bool{false, true} {
-		s := newStage(t)
-		p, q := s.open(within(0, 1)), s.open(within(0, 1))
-		req := provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 2 * 256}
-		if s.before = func() error { return died }; carriedOut {
-			s.before, s.after = nil, func() error { return died }
-		}
-		if _, err := p.Acquire(t.Context(), req); !errors.Is(err, died) {
-			t.Errorf("the error is %v", err)
-		}
-		s.before, s.after = nil, nil
-		if leases := s.acquire(q, req); len(leases) != 2 {
-			t.Errorf("carried out %v: the same request gets %v", carriedOut, leases)
-		}
-	}
-}
-
-// Callers of two processes that repeat a request at the same time share its leases.
-func TestRequestOfTwoProcesses(t *testing.T) {
-	s := newStage(t)
-	providers := []*Provider{s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())}
-	answers := make([][]lease.Lease, 8)
-	var all sync.WaitGroup
-	for i := range answers {
-		all.Go(func() {
-			var err error
-			answers[i], err = providers[i%2].Acquire(t.Context(), provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 5 * 256})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	for _, leases := range answers {
-		if len(leases) != 5 || !slices.Equal(leases, answers[0]) {
-			t.Fatalf("one request was answered with %v and %v", answers[0], leases)
-		}
 	}
 }

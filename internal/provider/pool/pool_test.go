@@ -164,13 +164,8 @@ func TestManyLeasesOfOneRequest(t *testing.T) {
 	s := newStage(t)
 	p, other := s.open(provider.DefaultTerms()), s.open(provider.DefaultTerms())
 	req := provider.AcquireRequest{RequestID: "r", ThroughputPerMS: 200 * 256}
-	changes, broken := 0, errors.New("broken")
-	s.before = func() error {
-		if changes++; changes == 3 {
-			return broken
-		}
-		return nil
-	}
+	broken := errors.New("broken")
+	s.failing(3, broken)
 	if _, err := p.Acquire(t.Context(), req); !errors.Is(err, broken) {
 		t.Fatalf("the error is %v", err)
 	}
