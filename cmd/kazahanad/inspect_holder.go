@@ -52,13 +52,13 @@ func (f *holderFlags) openHistory(s *system) (*store, error) {
 	return st, nil
 }
 
-// locate asks for the holder of the ID's machine ID at the time, and refuses a pool with
+// locate asks for the holder of the ID's machine ID at its time, and refuses a pool with
 // another epoch or timestamp bits than the command's.
-func (st *store) locate(s *system, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
+func (st *store) locate(s *system, in snowflake.Inspection) ([]provider.Record, error) {
 	low := in.MachineID<<in.BitSeq | in.Sequence
 	var found []provider.Record
 	err := st.within(s, func(ctx context.Context) (err error) {
-		found, err = st.Locate(ctx, st.service, low, atMS)
+		found, err = st.Locate(ctx, st.service, low, in.TimestampMS)
 		return err
 	})
 	if err != nil {
@@ -83,14 +83,8 @@ func timelineHint(tl snowflake.Timeline) error {
 
 // holdersOf returns the maker of the ID, or the possible makers.
 func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error) {
-	term := provider.DefaultTerm
-	if terms, ok := st.terms(); ok {
-		term = terms.Term
-	}
 	nowMS := s.now().UnixMilli()
-	found, note, err := provider.Makers(in, term, st.Info().History, nowMS, func(atMS int64) ([]provider.Record, error) {
-		return st.locate(s, in, atMS)
-	})
+	found, note, err := provider.Makers(in, nowMS, func() ([]provider.Record, error) { return st.locate(s, in) })
 	h := &holding{Holders: []leaseLine{}, Note: note}
 	for _, r := range found {
 		h.Holders = append(h.Holders, lineOf(r, nowMS))

@@ -116,7 +116,6 @@ type VerifyResponse struct {
 // RecordsResponse is the answer to GET /leases and GET /leases/at.
 type RecordsResponse struct {
 	Records []Record `json:"records"`
-	History string   `json:"history,omitempty"` // of GET /leases/at: provider.Info.History
 }
 
 // Record is a provider's record of a grant.

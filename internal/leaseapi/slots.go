@@ -81,16 +81,13 @@ type Maker struct {
 	BitID     int      `json:"bitId"`
 	BitSeq    int      `json:"bitSeq"`
 	Holders   []Holder `json:"holders"`
-	Note      string   `json:"note"`    // what the holders mean, for people
-	History   string   `json:"history"` // how far back the store remembers, in words
+	Note      string   `json:"note"` // what the holders mean, for people
 }
 
 // Forecast is when a pool will be used up, by its course so far.
 type Forecast struct {
-	FullAt  *int64  `json:"fullAt"`  // Unix ms; null: not to be expected, or not known
-	PerHour float64 `json:"perHour"` // by how many the taken slots grow
-	Watched int64   `json:"watched"` // ms that the course is known for
-	Note    string  `json:"note"`    // for people
+	FullAt *int64 `json:"fullAt"` // Unix ms; null: not to be expected, or not known
+	Note   string `json:"note"`   // for people
 }
 
 // Pool is one pool of machine IDs.

@@ -201,7 +201,6 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 		})
 		return err
 	})
-	s.note(func(b *stats) { b.extended(err) })
 	if err != nil {
 		return err
 	}
@@ -255,7 +254,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
-	return s.records(w, r, who, "list", "", s.listOf)
+	return s.records(w, r, who, "list", s.listOf)
 }
 
 func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -274,7 +273,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 	if low == nil || at == nil {
 		return problem.New(problem.InvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
-	return s.records(w, r, who, "locate", s.o.Provider.Info().History, func(ctx context.Context, service string) ([]provider.Record, error) {
+	return s.records(w, r, who, "locate", func(ctx context.Context, service string) ([]provider.Record, error) {
 		if !s.o.Provider.Info().Can.Locate {
 			return nil, s.cannot("tell who held a machine ID")
 		}
@@ -283,7 +282,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 // records answers with the records of a service's pool that the caller may see.
-func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op, history string,
+func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op string,
 	ask func(context.Context, string) ([]provider.Record, error),
 ) error {
 	q, err := readQuery(r)
@@ -301,7 +300,7 @@ func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential,
 	}); err != nil {
 		return err
 	}
-	out := leaseapi.RecordsResponse{Records: []leaseapi.Record{}, History: history}
+	out := leaseapi.RecordsResponse{Records: []leaseapi.Record{}}
 	for _, record := range records {
 		if name, ok := visible(who, record.Service); ok {
 			record.Service = name

@@ -40,7 +40,6 @@ func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) err
 	if len(text) == snowflake.ExternalLen && text != out.ID && !strings.HasPrefix(text, "0x") {
 		out.Note = strings.TrimPrefix(out.Note+"; read as an external ID that was made without a secret", "; ")
 	}
-	out.History = s.o.Provider.Info().History
 	return answer(w, out)
 }
 
@@ -50,8 +49,8 @@ func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspec
 		return s.cannot("tell who held a machine ID")
 	}
 	low := in.MachineID<<in.BitSeq | in.Sequence
-	locate := func(atMS int64) ([]provider.Record, error) { return s.o.Provider.Locate(ctx, service, low, atMS) }
-	found, note, err := provider.Makers(in, s.o.Services.Of(service).Term, s.o.Provider.Info().History, s.o.NowMS(), locate)
+	locate := func() ([]provider.Record, error) { return s.o.Provider.Locate(ctx, service, low, in.TimestampMS) }
+	found, note, err := provider.Makers(in, s.o.NowMS(), locate)
 	out.Holders, out.Note = holders(found, s.o.NowMS()), note
 	return err
 }

@@ -129,7 +129,7 @@ func (s *Server) watch(ctx context.Context) {
 
 // granted is how many leases were granted, and how many acquires were not.
 func (s *Server) granted() (leases, refused int64) {
-	s.note(func(b *stats) { leases, refused = b.counts.leases, b.counts.acquires-b.counts.granted })
+	s.note(func(b *stats) { leases, refused = b.counts.leases, b.counts.refused })
 	return leases, refused
 }
 

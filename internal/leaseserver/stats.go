@@ -23,12 +23,8 @@ type stats struct {
 	fresh    time.Duration // viewAge; in tests also 0, to look anew each time
 }
 
-// counts are since the server's start, for providers that do not count.
-type counts struct {
-	acquires, granted, full, clients  int64
-	leases                            int64 // that the granted ones gave
-	extends, extended, foreign, ended int64
-}
+// counts are since the server's start, for the status page.
+type counts struct{ leases, refused int64 }
 
 // poolStats is the knowledge of one pool.
 type poolStats struct {
@@ -76,47 +72,17 @@ func (b *stats) arrived(client uint64, saysNew bool) provider.Client {
 
 // acquired notes what became of a client's acquire in a pool.
 func (b *stats) acquired(pool string, client uint64, kind provider.Client, leases int, err error) {
-	var full *provider.FullError
-	var fence *provider.FencedError
-	b.counts.acquires++
-	b.counts.leases += int64(leases)
-	switch {
-	case err == nil:
-		b.counts.granted++
+	if err == nil {
+		b.counts.leases += int64(leases)
 		b.of(pool).fencedUntil = 0
-	case errors.As(err, &full):
-		b.counts.full++
-	case errors.As(err, &fence):
+		return
+	}
+	b.counts.refused++
+	if fence, ok := errors.AsType[*provider.FencedError](err); ok {
 		b.of(pool).fencedUntil = fence.UntilMS
 	}
-	if kind != provider.NewClient {
-		return
-	}
-	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable {
+	if kind == provider.NewClient && leaseapi.FromError(err, 0).Code == problem.Unavailable {
 		delete(b.seen, client) // it is not known whether the store counted it
-		return
-	}
-	b.counts.clients++
-}
-
-func (b *stats) extended(err error) {
-	b.counts.extends++
-	switch {
-	case err == nil:
-		b.counts.extended++
-	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
-		b.counts.foreign++
-	case errors.Is(err, provider.ErrConflict):
-		b.counts.ended++
-	}
-}
-
-func (b *stats) summary() leaseapi.Stats {
-	c := b.counts
-	return leaseapi.Stats{
-		provider.CountClients: c.clients, provider.CountAcquires: c.acquires, provider.CountGranted: c.granted,
-		provider.CountFull: c.full, provider.CountExtends: c.extends, provider.CountExtended: c.extended,
-		provider.CountNotOwner: c.foreign, provider.CountExtendEnded: c.ended,
 	}
 }
 

@@ -22,31 +22,27 @@ func (s *Server) digest(pool string, who Credential, remote string, in leaseapi.
 	return maphash.String(s.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
 }
 
-// serveStats answers with the counters and the state of one service's pool. If the provider
-// counts, its counters cover all instances and outlive them.
+// serveStats answers with the state of one service's pool, and with the provider's counters, if it
+// counts.
 func (s *Server) serveStats(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	q, err := readQuery(r)
 	if err != nil {
 		return err
 	}
 	service := q.Get(leaseapi.ParamService) // of any tenant: the scope is admin
-	var out leaseapi.Stats
-	s.note(func(b *stats) { out = b.summary() })
+	out := leaseapi.Stats{}
 	var records []provider.Record
 	if err := s.called(r.Context(), "stats", func(ctx context.Context) (err error) {
 		counted, err := s.o.Provider.Counters(ctx, service)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
-		if err == nil {
-			out = counted
-		}
+		maps.Copy(out, counted)
 		records, err = s.listOf(ctx, service)
 		return err
 	}); err != nil {
 		return err
 	}
-	out = maps.Clone(out)
 	maps.Copy(out, gauges(records, s.o.Services.Of(service), s.o.NowMS()))
 	return answer(w, out)
 }

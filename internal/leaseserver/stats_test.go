@@ -11,28 +11,33 @@ import (
 
 var errStore = errors.New("the store does not answer")
 
-func acquired(b *stats, client uint64, saysNew bool, err error) {
+// acquired returns what the provider is told of the client.
+func acquired(b *stats, client uint64, saysNew bool, err error) provider.Client {
 	kind := b.arrived(client, saysNew)
 	b.acquired("default", client, kind, 1, err)
+	return kind
 }
 
-// A client counts once, with any outcome of its acquires; and not before it is known whether the
+// A client is new once, with any outcome of its acquires; and again while it is not known whether the
 // store counted it.
 func TestClientsAreCountedOnce(t *testing.T) {
 	b := newStats(newLimiter(0, 1))
-	acquired(&b, 1, true, errStore)
-	if n := b.counts.clients; n != 0 {
-		t.Errorf("%d clients after an acquire without an answer", n)
+	for i, test := range []struct {
+		client  uint64
+		saysNew bool
+		err     error
+		want    provider.Client
+	}{
+		{1, true, errStore, provider.NewClient}, {1, true, nil, provider.NewClient}, {1, true, nil, provider.KnownClient},
+		{2, false, nil, provider.KnownClient}, // it came to another server before
+		{3, true, &provider.FullError{}, provider.NewClient}, {3, true, nil, provider.KnownClient},
+	} {
+		if got := acquired(&b, test.client, test.saysNew, test.err); got != test.want {
+			t.Errorf("acquire %d: the client is %v, want %v", i, got, test.want)
+		}
 	}
-	acquired(&b, 1, true, nil)
-	acquired(&b, 1, true, nil)
-	acquired(&b, 2, false, nil) // it came to another server before
-	acquired(&b, 3, true, &provider.FullError{})
-	if n := b.counts.clients; n != 2 {
-		t.Errorf("%d clients, want 2", n)
-	}
-	if n := b.counts; n.acquires != 5 || n.granted != 3 || n.full != 1 {
-		t.Errorf("%+v", n)
+	if b.counts != (counts{leases: 4, refused: 2}) {
+		t.Errorf("%+v", b.counts)
 	}
 	for client := range uint64(2 * maxSeen) {
 		b.arrived(client, true)

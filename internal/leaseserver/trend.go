@@ -39,32 +39,24 @@ func (t *trend) add(atMS, taken int64) {
 
 // forecast is when no free slot will be left if the trend goes on.
 func (t *trend) forecast(nowMS, free int64) leaseapi.Forecast {
-	var f leaseapi.Forecast
-	if len(t.points) > 0 {
-		f.Watched = t.points[len(t.points)-1].atMS - t.points[0].atMS
-	}
 	if free == 0 {
-		f.FullAt, f.Note = &nowMS, "no slot is free"
-		return f
+		return leaseapi.Forecast{FullAt: &nowMS, Note: "no slot is free"}
 	}
-	if watched := time.Duration(f.Watched) * time.Millisecond; watched < trendLeast {
-		f.Note = fmt.Sprintf("not known yet: watched for %.0f s of the %.0f min that it takes", watched.Seconds(), trendLeast.Minutes())
-		return f
+	var watched time.Duration
+	if n := len(t.points); n > 0 {
+		watched = time.Duration(t.points[n-1].atMS-t.points[0].atMS) * time.Millisecond
 	}
 	slope, deviation := t.slope()
-	f.PerHour = math.Round(slope*time.Hour.Seconds()*1e4) / 10 // of ms
-	if slope <= trendSure*deviation || slope <= 0 {
-		f.PerHour, f.Note = 0, "not filling up"
-		return f
+	left := float64(free) / slope // in ms
+	switch {
+	case watched < trendLeast:
+		return leaseapi.Forecast{Note: fmt.Sprintf("not known yet: watched for %.0f s of the %.0f min that it takes", watched.Seconds(), trendLeast.Minutes())}
+	case slope <= trendSure*deviation || slope <= 0:
+		return leaseapi.Forecast{Note: "not filling up"}
+	case left > float64(trendTell.Milliseconds()):
+		return leaseapi.Forecast{Note: fmt.Sprintf("not within %d days", int(trendTell.Hours()/24))}
 	}
-	left := float64(free) / slope
-	if left > float64(trendTell.Milliseconds()) {
-		f.Note = fmt.Sprintf("not within %d days", int(trendTell.Hours()/24))
-		return f
-	}
-	at := nowMS + int64(left)
-	f.FullAt, f.Note = &at, "if it goes on as in the time watched"
-	return f
+	return leaseapi.Forecast{FullAt: new(nowMS + int64(left)), Note: "if it goes on as in the time watched"}
 }
 
 // slope is the slope of the best straight line, in slots per ms, and its standard error.

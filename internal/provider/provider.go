@@ -91,8 +91,8 @@ type Provider interface {
 	List(ctx context.Context, service string) ([]Record, error)
 
 	// Locate returns the grants of the service's pool with a slot that covers the low
-	// bits and an interval [created, expired) that holds the time, the latest first, as
-	// far as Info.History reaches. A release before the time ends the interval there.
+	// bits and an interval [created, expired) that holds the time, the latest first, of the
+	// last KeptGrants of each slot. A release before the time ends the interval there.
 	// None is no error.
 	Locate(ctx context.Context, service string, low, atMS int64) ([]Record, error)
 
@@ -190,10 +190,7 @@ type Info struct {
 	// slot again while the first holder goes on. Until that holder verifies its
 	// lease, two programs use the slot.
 	Forgetful bool
-	// History says, for people, what Locate remembers: "grants for 30 days after
-	// their end". Empty where that is not known, or nothing is remembered.
-	History string
-	Can     Can
+	Can       Can
 }
 
 // Can is which methods a provider has. A provider may learn later that its server lacks one: the

@@ -144,9 +144,8 @@ func TestUnixSocket(t *testing.T) {
 	if lost, err := provider.Verify(t.Context(), h, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("lost %v: %v", lost, err)
 	}
-	if found, err := h.Locate(t.Context(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(found) != 1 ||
-		h.Info().History != p.Info().History {
-		t.Errorf("located %v (%v), history %q", found, err, h.Info().History)
+	if found, err := h.Locate(t.Context(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(found) != 1 {
+		t.Errorf("located %v (%v)", found, err)
 	}
 	must.Succeed(t, f.close())
 	if _, err := h.Acquire(t.Context(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "http+unix:"+strings.ReplaceAll(path, " ", "%20")) {

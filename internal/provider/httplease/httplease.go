@@ -22,8 +22,6 @@ type Provider struct {
 	provider.Lacking
 	info   provider.Info
 	client *httpconn.Client
-	// history is Info.History as a server told it with its last answer.
-	history atomic.Pointer[string]
 	// forgetful is Info.Forgetful as a server told it with its last grant.
 	forgetful atomic.Bool
 	foreign   foreign
@@ -50,14 +48,10 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{Lacking: provider.Lacking(cfg.Info().Name), info: cfg.Info(), client: c, foreign: foreign{echoes: map[string]bool{}}}, nil
 }
 
-// Info implements provider.Provider. History is known after the first Locate,
-// Forgetful after the first Acquire.
+// Info implements provider.Provider. Forgetful is known after the first Acquire.
 func (p *Provider) Info() provider.Info {
 	info := p.info
 	info.Forgetful = p.forgetful.Load()
-	if history := p.history.Load(); history != nil {
-		info.History = *history
-	}
 	return info
 }
 
@@ -200,32 +194,27 @@ func supported(err error) error {
 // List implements provider.Provider. With a credential that has not the scope
 // admin it returns the records of the credential's tenant.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	records, _, err := p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
-	return records, err
+	return p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
 }
 
 // Locate implements provider.Provider, with the same restriction.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
-	records, answer, err := p.records(ctx, leaseapi.PathHistory, url.Values{
+	return p.records(ctx, leaseapi.PathHistory, url.Values{
 		leaseapi.ParamService: {service},
 		leaseapi.ParamLow:     {strconv.FormatInt(low, 10)}, leaseapi.ParamAt: {strconv.FormatInt(atMS, 10)},
 	})
-	if err == nil {
-		history := httpconn.Shorten(answer.History)
-		p.history.Store(&history)
-	}
-	return records, err
 }
 
-func (p *Provider) records(ctx context.Context, path string, query url.Values) (records []provider.Record, answer leaseapi.RecordsResponse, err error) {
+func (p *Provider) records(ctx context.Context, path string, query url.Values) ([]provider.Record, error) {
+	var answer leaseapi.RecordsResponse
 	if err := p.do(ctx, httpconn.Call{Method: http.MethodGet, Path: path, Query: query, Answer: &answer, Limit: maxList}); err != nil {
-		return nil, answer, err
+		return nil, err
 	}
-	records = make([]provider.Record, len(answer.Records))
+	records := make([]provider.Record, len(answer.Records))
 	for i, r := range answer.Records {
 		records[i] = r.Record()
 	}
-	return records, answer, nil
+	return records, nil
 }
 
 // Extend implements provider.Provider.

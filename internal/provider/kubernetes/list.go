@@ -24,28 +24,16 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	return records, nil
 }
 
-// Locate implements provider.Provider.
+// Locate implements provider.Provider, for the pool's present layout.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	q := p.pools[p.cfg.Services.Of(service).Pool]
 	h, err := p.readHead(ctx, q)
 	if err != nil || h == nil || low < 0 || low >= h.timeline().FallbackBit() {
 		return nil, p.failure(err)
 	}
-	var slots []slot
-	seen := map[int64]bool{}
-	for _, bitSeq := range append([]int{h.BitSeq}, h.Former...) {
-		id := low >> bitSeq
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		s, err := p.readSlot(ctx, q, id)
-		if err != nil {
-			return nil, p.failure(err)
-		}
-		if s != nil {
-			slots = append(slots, *s)
-		}
+	s, err := p.readSlot(ctx, q, low>>h.BitSeq)
+	if err != nil || s == nil {
+		return nil, p.failure(err)
 	}
-	return locate(slots, low, atMS), nil
+	return s.locate(low, atMS), nil
 }

@@ -1,14 +1,12 @@
 package kubernetes
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"slices"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
@@ -25,7 +23,7 @@ import (
 const format = 1
 
 // keptGrants is how many earlier grants a slot remembers.
-const keptGrants = 7
+const keptGrants = provider.KeptGrants - 1
 
 // slot is what an object records of a machine ID: the latest grant, and those before. The
 // zero Nonce says that the machine ID was never granted. All times are Unix ms.
@@ -62,9 +60,8 @@ type head struct {
 	BitTS      int    `json:"bitTs"`
 	BitSeq     int    `json:"bitSeq"`
 	NextBitSeq int    `json:"nextBitSeq,omitempty"` // of a pool that is closed for another layout
-	Former     []int  `json:"formerBitSeq,omitempty"`
-	Key        string `json:"key"`   // makes the secrets of leases
-	Bound      int64  `json:"bound"` // no grant ends later
+	Key        string `json:"key"`                  // makes the secrets of leases
+	Bound      int64  `json:"bound"`                // no grant ends later
 	Longest    int64  `json:"longest"`
 	// Since is the greatest end of all grants in other layouts. Nothing lifts it: their objects
 	// have other names than the objects that a grant in this layout looks at.
@@ -150,9 +147,6 @@ func (h head) opened(slots []slot, nowMS int64, t provider.Terms) head {
 		h.NotBefore, h.Reason = max(h.NotBefore, greatest, nowMS+h.Longest), "the pool was fenced by hand: leases may have been forgotten"
 	case closedLayout:
 		if greatest <= nowMS && h.NotBefore <= nowMS && !unreadable {
-			if !slices.Contains(h.Former, h.BitSeq) {
-				h.Former = append(slices.Clone(h.Former), h.BitSeq)
-			}
 			h.BitSeq, h.Since = h.NextBitSeq, max(h.Since, greatest)
 		}
 	}
@@ -309,18 +303,13 @@ func (h head) lost(claims []provider.Claim, slots []*slot, fenced bool) (positio
 	return positions
 }
 
-// locate returns the grants in the slots that covered the low bits at that time, the latest
-// first.
-func locate(slots []slot, low, atMS int64) []provider.Record {
-	var found []provider.Record
-	for _, s := range slots {
-		for _, r := range append([]provider.Record{s.Record}, s.Earlier...) {
-			if at := r.Lease.Slot(); r.HeldAt(atMS) && at.Start <= low && low < at.End {
-				found = append(found, r)
-			}
+// locate returns the grants of the slot that covered the low bits at that time, the latest first.
+func (s slot) locate(low, atMS int64) (found []provider.Record) {
+	for _, r := range append([]provider.Record{s.Record}, s.Earlier...) {
+		if at := r.Lease.Slot(); r.HeldAt(atMS) && at.Start <= low && low < at.End {
+			found = append(found, r)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
 	return found
 }
 

@@ -201,7 +201,7 @@ func boundMeta(grants []grant) {
 
 const (
 	// keptPast is how many grants of a slot are remembered beside the latest.
-	keptPast = 7
+	keptPast = provider.KeptGrants - 1
 	// maxPast bounds the past of a block, where it has many layouts and services with long
 	// names: the oldest grants are forgotten. Two blocks, their pasts and a request have to
 	// fit into one change.
@@ -209,9 +209,6 @@ const (
 	// mostGrant is the most that a grant takes without its service and meta.
 	mostGrant = 64
 )
-
-// History is what Provider.Locate remembers, for people.
-const History = "the last 8 grants of each machine ID"
 
 // remember adds a grant that is replaced to a past, which has the latest first.
 func remember(past []grant, replaced grant) []grant {

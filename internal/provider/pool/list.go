@@ -179,7 +179,7 @@ func (p *Provider) everyGrant(ctx context.Context, name keys, yield func(grant))
 	return nil
 }
 
-// Locate implements provider.Provider. It knows the last 8 grants of each slot.
+// Locate implements provider.Provider.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	t := p.cfg.Services.Of(service)
 	if low < 0 || low >= t.Timeline.FallbackBit() {

@@ -21,7 +21,7 @@ type Config struct {
 	// Records is an area of its own, as AreaOf says.
 	Records  record.Store
 	Services provider.Services
-	// Info describes the provider. History and Can follow from the pool.
+	// Info describes the provider. Can follows from the pool.
 	Info provider.Info
 	// Fence holds the area back by hand; nil where that cannot be done.
 	Fence func(context.Context) error
@@ -81,7 +81,7 @@ func byChance(n int64) int64 {
 // Info implements provider.Provider: it adds the abilities of a pool to the Config's.
 func (p *Provider) Info() provider.Info {
 	info := p.cfg.Info
-	info.Coordinated, info.History = true, History
+	info.Coordinated = true
 	info.Can = provider.Can{Verify: true, List: true, Extend: true, Locate: true, Init: true, Fence: p.cfg.Fence != nil}
 	return info
 }

@@ -105,9 +105,6 @@ func (m *model) asked(service, request string, nowMS int64) (living []lease.Leas
 	return living, all
 }
 
-// history is how many grants of a slot Provider.Locate remembers.
-const history = 8
-
 // since is how many grants of its slot came after the grant.
 func (m *model) since(g *modelGrant) (n int) {
 	for _, later := range m.grants[slices.Index(m.grants, g)+1:] {
@@ -432,7 +429,7 @@ func (c *checker) locate(t *rapid.T) {
 	at := rapid.SampledFrom([]int64{l.Created - 1, l.Created, l.Expired - 1, l.Expired, c.now()}).Draw(t, "time")
 	held := map[int64]bool{} // by created: of two grants that overlap, only one holds the time
 	for _, g := range c.model.grants {
-		if c.model.since(g) >= history {
+		if c.model.since(g) >= provider.KeptGrants {
 			continue // it is forgotten
 		}
 		ended := g.lease.Expired
