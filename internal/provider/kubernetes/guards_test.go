@@ -587,29 +587,6 @@ func TestAFenceBesideAnotherChange(t *testing.T) {
 	}
 }
 
-// A grant begins at the time that the fence was compared with, not at the clock's time when its
-// object is written.
-func TestAClockThatGoesBackMeanwhile(t *testing.T) {
-	r := newRig(t)
-	p := r.open(only(0, 1))
-	held := map[int64]lease.Lease{}
-	for range 2 {
-		l := r.one(p)
-		held[l.ID] = l
-	}
-	must.Succeed(t, p.Release(ctx(t), providertest.SignedRelease(held[0], held[0].Created)))
-	ends := held[1].ReservedUntil
-	r.clock.Store(ends)
-	terms := provider.DefaultTerms().WithBitSeq(9)
-	terms.IDs = provider.IDRange{Low: 0, End: 1} // its low bits are those of both
-	coarse := r.open(terms)
-	must.Succeed(t, coarse.Init(ctx(t), ""))
-	r.before(http.MethodPost, "/leases", func() { r.clock.Store(ends - time.Minute.Milliseconds()) })
-	if l := r.one(coarse); l.Created < ends {
-		t.Errorf("the lease begins at %d, and one of another layout lives until %d", l.Created, ends)
-	}
-}
-
 // The fence is compared with the very time at which a grant begins: one reading of the clock
 // decides both, whenever the clock goes back.
 func TestOneReadingOfTheClock(t *testing.T) {
