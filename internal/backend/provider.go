@@ -146,7 +146,7 @@ func openMemoryLeases(u *url.URL, opts ProviderOptions) (*pool.Provider, error) 
 	}
 	records := recordmemory.NewArea(pool.AreaOf(services), opts.NowMS)
 	return pool.New(pool.Config{
-		Records: records, Services: services,
+		Records: records, Services: services, Fence: records.Fence,
 		Info: provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		// Tests count on the lowest machine IDs.
 		Random: func(int64) int64 { return 0 },

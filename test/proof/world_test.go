@@ -264,7 +264,7 @@ func (w *world) drawProvider(term, quarantine int64) {
 	default:
 		records := memory.NewArea(pool.AreaOf(services), clock)
 		p, err := pool.New(pool.Config{
-			Records: records, Services: services, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
+			Records: records, Services: services, Fence: records.Fence, Info: provider.Info{Name: "memory"}, Random: w.rnd.Int64N,
 		})
 		must(err, nil)
 		w.provider = p

@@ -6,8 +6,12 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
+
+// forget has the records lose everything, as a server without persistence does.
+func (s *stage) forget() { s.Store.(*memory.Store).Forget() }
 
 // fenced acquires where a store that has forgotten must refuse, and returns until when it does.
 func (s *stage) fenced(p *Provider, req provider.AcquireRequest) int64 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
@@ -120,7 +121,7 @@ func TestFencedPoolKeepsItsLayout(t *testing.T) {
 	if err := q.Ready(t.Context()); !errors.Is(err, provider.ErrInvalid) {
 		t.Errorf("it is ready: %v", err)
 	}
-	s.hold()
+	must.Succeed(t, s.Store.(*memory.Store).Fence(t.Context()))
 	if err := q.Init(t.Context(), ""); !errors.As(err, new(*provider.FencedError)) {
 		t.Errorf("the error is %v", err)
 	}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { await.Main(m) }
 
 const begin = 1_800_000_000_000
 
-// stage is records in memory that show their writes, which can fail, and that can forget.
+// stage is records in memory that show their writes, which can fail.
 type stage struct {
 	*testing.T
 	record.Store
@@ -33,45 +33,13 @@ type stage struct {
 	before func() error // a change fails with it before its rule runs; nil: none
 	after  func() error // after it was carried out
 	listed func()       // after a list; nil: nothing
-	fence  record.Fence
-	life   string
 }
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t}
 	s.clock.Store(begin)
-	s.empty()
-	return s
-}
-
-// empty has the store be new.
-func (s *stage) empty() {
 	s.Store = memory.NewArea(AreaOf(provider.Services{Default: provider.DefaultTerms()}), s.clock.Load)
-}
-
-// hold fences the store, as an operator does.
-func (s *stage) hold() {
-	now := s.clock.Load()
-	s.fence = record.Fence{FromMS: now, UntilMS: now + provider.DefaultTerms().LongestMS(), Reason: "it may have forgotten something"}
-}
-
-// forget has the store lose everything, as a server without persistence does.
-func (s *stage) forget() {
-	s.empty()
-	s.life += "another "
-	s.hold()
-}
-
-// Init implements record.Store.
-func (s *stage) Init(context.Context) error {
-	s.fence = record.Fence{}
-	return nil
-}
-
-func (s *stage) Read(ctx context.Context, ask record.Ask) (record.View, error) {
-	v, err := s.Store.Read(ctx, ask)
-	v.Fence, v.Life = s.fence, s.life
-	return v, err
+	return s
 }
 
 func (s *stage) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
@@ -81,7 +49,6 @@ func (s *stage) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 		}
 	}
 	at, err := s.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
-		v.Fence, v.Life = s.fence, s.life
 		writes, err := rule(v)
 		s.wrote = append(s.wrote, writes...)
 		return writes, err

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/testkit/must"
 )
 
@@ -22,7 +23,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 	must.Succeed(t, p.Release(t.Context(), req))
 	s.clock.Add(time.Hour.Milliseconds())
 	must.Succeed(t, p.Release(t.Context(), req))
-	s.hold()
+	must.Succeed(t, s.Store.(*memory.Store).Fence(t.Context()))
 	must.Succeed(t, s.open(within(0, 3)).Release(t.Context(), req))
 	for _, late := range []provider.ReleaseRequest{req, release(other, begin)} {
 		late.Signature = lease.Sign("x", late.ID, begin)

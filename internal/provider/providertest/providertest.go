@@ -58,7 +58,7 @@ type Factory func(t *testing.T) Store
 func OverMemory(store *memory.Store, services provider.Services) (*pool.Provider, error) {
 	records := store.As(pool.AreaOf(services))
 	return pool.New(pool.Config{
-		Records: records, Services: services,
+		Records: records, Services: services, Fence: records.Fence,
 		Info:   provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified},
 		Random: func(int64) int64 { return 0 },
 	})

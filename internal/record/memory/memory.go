@@ -41,6 +41,7 @@ type kept struct {
 	sweptMS  int64 // when all were looked at for a change that had no room
 	watchers map[chan struct{}]string
 	closed   chan struct{} // closed by Close, with the lock
+	fence    fence
 }
 
 // entry is a record. Times are Unix ms.
@@ -82,6 +83,7 @@ func (s *Store) begin(ctx context.Context, err error) error {
 		s.mu.Unlock()
 		return errClosed
 	default:
+		s.fence.admit(s.nowMS(), s.lastMS, s.area)
 		return nil
 	}
 }
@@ -133,6 +135,9 @@ func (s *Store) sweep(nowMS int64, looks int) {
 }
 
 func (s *Store) write(w record.Write, atMS int64) {
+	if w.GrantMS > 0 {
+		s.fence.granted(atMS + w.GrantMS)
+	}
 	before := s.records[w.Key]
 	if w.Value == nil {
 		s.tell(w.Key, w.Tell || before.Tell)
@@ -166,7 +171,7 @@ func (s *Store) remove(key string, mark int64) {
 
 func (s *Store) view(ask record.Ask) record.View {
 	v := record.View{
-		Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor,
+		Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor, Life: s.fence.life(), Fence: s.fence.shown(),
 		Keys: int64(len(s.records)), Size: s.size,
 	}
 	for _, key := range ask.Keys {
@@ -238,8 +243,15 @@ func (s *Store) tell(key string, tell bool) {
 	}
 }
 
-// Init implements record.Store: the process forgets nothing while it lives.
-func (s *Store) Init(context.Context) error { return nil }
+// Init implements record.Store.
+func (s *Store) Init(ctx context.Context) error {
+	if err := s.begin(ctx, nil); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	s.fence.fromMS, s.fence.untilMS = 0, 0
+	return nil
+}
 
 // Close implements record.Store.
 func (s *Store) Close() error {
